@@ -1,1 +1,17 @@
-//! The agent's pipeline.
+//! pintle-agent: a Kubernetes node agent, one page for the whole pipeline.
+//!
+//! ```text
+//!   files, http ─> source ─> desired ─> admit ─> worker ─> runtime::plan ─> runtime::execute ─> cri
+//!                                          ^        ^                        volume, cgroup, probe
+//!                                          │        │
+//!                                       observed <─ event <── eBPF, CRI events, probes, relist
+//!                                          └─> status (derive, explain, timeline) ─> server
+//! ```
+//! The modules stand in the order in which data flows. Decisions are pure functions; effects live
+//! in `execute.rs`, `task.rs` and `writer.rs` files.
+
+#![forbid(unsafe_code)]
+
+pub mod observed;
+pub mod status;
+pub mod types;
