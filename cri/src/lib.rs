@@ -1,1 +1,46 @@
-//! See docs/ARCHITECTURE.md.
+//! The container runtime interface (CRI v1 of Kubernetes 1.36), seen from the node agent.
+//!
+//! In the order in which a call passes through:
+//!   v1          messages and services, generated at build time from our own api.proto
+//!   call        one table: method, request, reply, deadline class, subject
+//!   deadlines   how long each class of call may take
+//!   in_flight   which calls are under way right now, for `explain` and metrics
+//!   transport   unix socket, reconnecting with backoff
+//!   client      `Client`: typed methods over all of the above
+//!   error       `Error`: method, subject, code and retry class of a failed call
+//!   json        (feature `json`) messages as JSON with protobuf field names, for tests
+//!
+//! Nothing here decides anything about pods. Every call has a deadline, every failure names its
+//! method and subject, every message is at most `MESSAGE_BYTES_MAX`. Works with containerd 1.6
+//! (no events, no runtime configuration), 1.7 and 2.x: what a runtime does not implement is asked
+//! once per connection.
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod client;
+pub mod deadlines;
+pub mod error;
+pub mod in_flight;
+#[cfg(feature = "json")]
+pub mod json;
+mod redact;
+pub mod transport;
+
+pub use call::{Call, Method, StreamCall};
+pub use client::{Client, Replies};
+pub use deadlines::Deadlines;
+pub use error::{Code, Error};
+pub use in_flight::{InFlight, Observer};
+
+/// CRI v1: generated from `proto/runtime/v1/api.proto`.
+#[allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]
+pub mod v1 {
+    tonic::include_proto!("runtime.v1");
+}
+
+/// The encoded `FileDescriptorSet` of `runtime.v1`, without source positions.
+pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
+
+/// The largest message sent or accepted, in bytes.
+// k8s: cri-client/pkg/remote_runtime.go maxMsgSize
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;

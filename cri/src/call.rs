@@ -1,0 +1,289 @@
+//! Every call of CRI v1 in one table: method, request, reply, deadline class, subject.
+//!
+//! The table makes three things: the `Method` enum, the `Call` or `StreamCall` trait of each
+//! request, and the client's methods. A call exists here or nowhere, so tests/surface.rs can hold
+//! this table against the protocol.
+//!
+//! A subject is what a person would call the thing a call is about: the id of a sandbox or
+//! container where the request carries one, else `namespace/pod`, `namespace/pod/container`, or an
+//! image. It is for `explain` and errors, never for decisions.
+
+use crate::{Client, Error, Replies, deadlines::Class, v1::*};
+
+/// A request with one reply.
+pub trait Call: prost::Message + Default + 'static {
+    /// Which call this request makes.
+    const METHOD: Method;
+    /// What the runtime answers.
+    type Reply: prost::Message + Default + 'static;
+    /// What the call waits for.
+    fn class(&self) -> Class;
+    /// What the call is about.
+    fn subject(&self) -> String;
+}
+
+/// A request with a stream of replies.
+pub trait StreamCall: prost::Message + Default + 'static {
+    /// Which call this request makes.
+    const METHOD: Method;
+    /// One item of the runtime's answer.
+    type Reply: prost::Message + Default + 'static;
+}
+
+macro_rules! calls {
+    (
+        unary { $($name:ident $service:ident $method:ident($request:ident) -> $reply:ident
+            = $class:expr, |$r:ident| $subject:expr;)* }
+        stream { $($s_name:ident $s_service:ident $s_method:ident($s_request:ident)
+            -> $s_reply:ident;)* }
+    ) => {
+        /// A call of CRI v1.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Method {
+            $(#[doc = concat!("`", stringify!($method), "`")] $method,)*
+            $(#[doc = concat!("`", stringify!($s_method), "`")] $s_method,)*
+        }
+
+        impl Method {
+            /// Every call there is.
+            pub const ALL: &[Method] = &[$(Method::$method,)* $(Method::$s_method,)*];
+
+            /// The protocol's name of the call.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Method::$method => stringify!($method),)*
+                    $(Method::$s_method => stringify!($s_method),)*
+                }
+            }
+
+            /// Whether the answer is a stream, held for as long as the caller likes.
+            pub const fn is_stream(self) -> bool {
+                matches!(self, $(Method::$s_method)|*)
+            }
+
+            /// The gRPC path of the call.
+            pub const fn path(self) -> &'static str {
+                match self {
+                    $(Method::$method => concat!(
+                        "/runtime.v1.", stringify!($service), "/", stringify!($method)
+                    ),)*
+                    $(Method::$s_method => concat!(
+                        "/runtime.v1.", stringify!($s_service), "/", stringify!($s_method)
+                    ),)*
+                }
+            }
+        }
+
+        $(impl Call for $request {
+            const METHOD: Method = Method::$method;
+            type Reply = $reply;
+            fn class(&self) -> Class {
+                let $r = self;
+                let _ = $r;
+                $class
+            }
+            fn subject(&self) -> String {
+                let $r = self;
+                let _ = $r;
+                $subject
+            }
+        })*
+
+        $(impl StreamCall for $s_request {
+            const METHOD: Method = Method::$s_method;
+            type Reply = $s_reply;
+        })*
+
+        impl Client {
+            $(#[doc = concat!("`", stringify!($method), "` of CRI v1.")]
+            pub async fn $name(&self, request: $request) -> Result<$reply, Error> {
+                self.call(request).await
+            })*
+            $(#[doc = concat!("`", stringify!($s_method), "` of CRI v1; items as they come.")]
+            pub fn $s_name(&self, request: $s_request) -> Result<Replies<$s_reply>, Error> {
+                self.stream(request)
+            })*
+        }
+    };
+}
+
+calls! {
+    unary {
+        version RuntimeService Version(VersionRequest) -> VersionResponse
+            = Class::Read, |r| String::new();
+        status RuntimeService Status(StatusRequest) -> StatusResponse
+            = Class::Read, |r| String::new();
+        runtime_config RuntimeService RuntimeConfig(RuntimeConfigRequest) -> RuntimeConfigResponse
+            = Class::Read, |r| String::new();
+        update_runtime_config RuntimeService
+            UpdateRuntimeConfig(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse
+            = Class::Change, |r| String::new();
+
+        run_pod_sandbox RuntimeService RunPodSandbox(RunPodSandboxRequest) -> RunPodSandboxResponse
+            = Class::Sandbox, |r| pod(r.config.as_ref());
+        stop_pod_sandbox RuntimeService
+            StopPodSandbox(StopPodSandboxRequest) -> StopPodSandboxResponse
+            = Class::Change, |r| r.pod_sandbox_id.clone();
+        remove_pod_sandbox RuntimeService
+            RemovePodSandbox(RemovePodSandboxRequest) -> RemovePodSandboxResponse
+            = Class::Change, |r| r.pod_sandbox_id.clone();
+        pod_sandbox_status RuntimeService
+            PodSandboxStatus(PodSandboxStatusRequest) -> PodSandboxStatusResponse
+            = Class::Read, |r| r.pod_sandbox_id.clone();
+        list_pod_sandbox RuntimeService
+            ListPodSandbox(ListPodSandboxRequest) -> ListPodSandboxResponse
+            = Class::Read, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+        update_pod_sandbox_resources RuntimeService
+            UpdatePodSandboxResources(UpdatePodSandboxResourcesRequest)
+            -> UpdatePodSandboxResourcesResponse
+            = Class::Change, |r| r.pod_sandbox_id.clone();
+
+        create_container RuntimeService
+            CreateContainer(CreateContainerRequest) -> CreateContainerResponse
+            = Class::Change, |r| container(r);
+        start_container RuntimeService
+            StartContainer(StartContainerRequest) -> StartContainerResponse
+            = Class::Change, |r| r.container_id.clone();
+        stop_container RuntimeService StopContainer(StopContainerRequest) -> StopContainerResponse
+            = Class::Stop(r.timeout), |r| r.container_id.clone();
+        remove_container RuntimeService
+            RemoveContainer(RemoveContainerRequest) -> RemoveContainerResponse
+            = Class::Change, |r| r.container_id.clone();
+        list_containers RuntimeService
+            ListContainers(ListContainersRequest) -> ListContainersResponse
+            = Class::Read, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+        container_status RuntimeService
+            ContainerStatus(ContainerStatusRequest) -> ContainerStatusResponse
+            = Class::Read, |r| r.container_id.clone();
+        update_container_resources RuntimeService
+            UpdateContainerResources(UpdateContainerResourcesRequest)
+            -> UpdateContainerResourcesResponse
+            = Class::Change, |r| r.container_id.clone();
+        reopen_container_log RuntimeService
+            ReopenContainerLog(ReopenContainerLogRequest) -> ReopenContainerLogResponse
+            = Class::Change, |r| r.container_id.clone();
+        checkpoint_container RuntimeService
+            CheckpointContainer(CheckpointContainerRequest) -> CheckpointContainerResponse
+            = Class::Checkpoint(r.timeout), |r| r.container_id.clone();
+
+        exec_sync RuntimeService ExecSync(ExecSyncRequest) -> ExecSyncResponse
+            = Class::Exec(r.timeout), |r| r.container_id.clone();
+        exec RuntimeService Exec(ExecRequest) -> ExecResponse
+            = Class::Change, |r| r.container_id.clone();
+        attach RuntimeService Attach(AttachRequest) -> AttachResponse
+            = Class::Change, |r| r.container_id.clone();
+        port_forward RuntimeService PortForward(PortForwardRequest) -> PortForwardResponse
+            = Class::Change, |r| r.pod_sandbox_id.clone();
+
+        container_stats RuntimeService
+            ContainerStats(ContainerStatsRequest) -> ContainerStatsResponse
+            = Class::Stats, |r| r.container_id.clone();
+        list_container_stats RuntimeService
+            ListContainerStats(ListContainerStatsRequest) -> ListContainerStatsResponse
+            = Class::Stats, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+        pod_sandbox_stats RuntimeService
+            PodSandboxStats(PodSandboxStatsRequest) -> PodSandboxStatsResponse
+            = Class::Stats, |r| r.pod_sandbox_id.clone();
+        list_pod_sandbox_stats RuntimeService
+            ListPodSandboxStats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse
+            = Class::Stats, |r| r.filter.as_ref().map(|f| f.id.clone()).unwrap_or_default();
+        list_metric_descriptors RuntimeService
+            ListMetricDescriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse
+            = Class::Stats, |r| String::new();
+        list_pod_sandbox_metrics RuntimeService
+            ListPodSandboxMetrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse
+            = Class::Stats, |r| String::new();
+
+        list_images ImageService ListImages(ListImagesRequest) -> ListImagesResponse
+            = Class::Read, |r| r.filter.as_ref().map(|f| image(f.image.as_ref()))
+                .unwrap_or_default();
+        image_status ImageService ImageStatus(ImageStatusRequest) -> ImageStatusResponse
+            = Class::Read, |r| image(r.image.as_ref());
+        pull_image ImageService PullImage(PullImageRequest) -> PullImageResponse
+            = Class::Pull, |r| image(r.image.as_ref());
+        remove_image ImageService RemoveImage(RemoveImageRequest) -> RemoveImageResponse
+            = Class::Change, |r| image(r.image.as_ref());
+        image_fs_info ImageService ImageFsInfo(ImageFsInfoRequest) -> ImageFsInfoResponse
+            = Class::Stats, |r| String::new();
+    }
+    stream {
+        get_container_events RuntimeService
+            GetContainerEvents(GetEventsRequest) -> ContainerEventResponse;
+        stream_pod_sandboxes RuntimeService
+            StreamPodSandboxes(StreamPodSandboxesRequest) -> StreamPodSandboxesResponse;
+        stream_containers RuntimeService
+            StreamContainers(StreamContainersRequest) -> StreamContainersResponse;
+        stream_container_stats RuntimeService
+            StreamContainerStats(StreamContainerStatsRequest) -> StreamContainerStatsResponse;
+        stream_pod_sandbox_stats RuntimeService
+            StreamPodSandboxStats(StreamPodSandboxStatsRequest) -> StreamPodSandboxStatsResponse;
+        stream_pod_sandbox_metrics RuntimeService
+            StreamPodSandboxMetrics(StreamPodSandboxMetricsRequest)
+            -> StreamPodSandboxMetricsResponse;
+        stream_images ImageService StreamImages(StreamImagesRequest) -> StreamImagesResponse;
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn pod(config: Option<&PodSandboxConfig>) -> String {
+    config
+        .and_then(|config| config.metadata.as_ref())
+        .map(|metadata| format!("{}/{}", metadata.namespace, metadata.name))
+        .unwrap_or_default()
+}
+
+fn container(request: &CreateContainerRequest) -> String {
+    let pod = pod(request.sandbox_config.as_ref());
+    match request.config.as_ref().and_then(|config| config.metadata.as_ref()) {
+        Some(metadata) => format!("{pod}/{}", metadata.name),
+        None => pod,
+    }
+}
+
+fn image(spec: Option<&ImageSpec>) -> String {
+    spec.map(|spec| spec.image.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_name_the_pod_the_container_or_the_image() {
+        let sandbox = PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: "web".into(),
+                namespace: "shop".into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let run =
+            RunPodSandboxRequest { config: Some(sandbox.clone()), runtime_handler: String::new() };
+        assert_eq!(run.subject(), "shop/web");
+        let create = CreateContainerRequest {
+            pod_sandbox_id: "s1".into(),
+            config: Some(ContainerConfig {
+                metadata: Some(ContainerMetadata { name: "main".into(), attempt: 0 }),
+                ..Default::default()
+            }),
+            sandbox_config: Some(sandbox),
+        };
+        assert_eq!(create.subject(), "shop/web/main");
+        let stop = StopContainerRequest { container_id: "c1".into(), timeout: 30 };
+        assert_eq!((stop.subject(), stop.class()), ("c1".into(), Class::Stop(30)));
+        assert_eq!(PullImageRequest::default().subject(), "");
+    }
+
+    #[test]
+    fn paths_name_the_service_and_the_method() {
+        assert_eq!(Method::RunPodSandbox.path(), "/runtime.v1.RuntimeService/RunPodSandbox");
+        assert_eq!(Method::StreamImages.path(), "/runtime.v1.ImageService/StreamImages");
+        assert!(Method::ALL.len() <= 64, "one bit for each call is kept per connection");
+    }
+}

@@ -1,0 +1,137 @@
+//! How long each class of call may take.
+//!
+//! Input: the kubelet's `runtimeRequestTimeout` (2 minutes by default). Output: a duration per
+//! class, or none. The classes follow what a call waits for: a read answers from the runtime's
+//! memory, a start waits for processes and network, a stop waits for the pod's own grace period,
+//! a command for its own timeout, a pull for somebody else's network, a stream for ever.
+//!
+//! A call without a deadline must be one that a caller can drop: dropping it cancels it.
+
+use std::time::Duration;
+
+/// What a call waits for; decides its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The runtime's memory: lists, statuses, version.
+    Read,
+    /// Statistics: walks cgroups and snapshots of every container.
+    Stats,
+    /// Namespaces, network plug-in and pause process of a pod.
+    Sandbox,
+    /// Everything else that changes something.
+    Change,
+    /// The container's own grace period, in seconds, and then a change.
+    Stop(i64),
+    /// A command inside a container with its own timeout, in seconds; 0 waits for ever.
+    Exec(i64),
+    /// A checkpoint with its own timeout, in seconds; 0 is the runtime's default.
+    Checkpoint(i64),
+    /// A registry. Its caller watches progress and drops the call when it stalls.
+    Pull,
+    /// Held for as long as the caller likes.
+    Stream,
+}
+
+/// Deadline of each class of call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Calls that answer from memory.
+    pub read: Duration,
+    /// Calls that gather statistics.
+    pub stats: Duration,
+    /// Calls that build or tear down a pod's network: twice a change, as the kubelet does.
+    pub sandbox: Duration,
+    /// Calls that start, create, remove or update something.
+    pub change: Duration,
+    /// Added to a command's own timeout, so that the runtime's answer wins over ours.
+    pub exec_margin: Duration,
+}
+
+/// The kubelet's default of `runtimeRequestTimeout`.
+pub const RUNTIME_REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Reads that take longer are reported as stuck; the runtime's own locks are released by then.
+const READ_DEADLINE_MAX: Duration = Duration::from_secs(10);
+/// Statistics of a full node on a busy disk.
+const STATS_DEADLINE_MAX: Duration = Duration::from_secs(30);
+/// The runtime kills a command at its timeout and answers once it is gone.
+const EXEC_MARGIN: Duration = Duration::from_secs(5);
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self::from_request_timeout(RUNTIME_REQUEST_TIMEOUT)
+    }
+}
+
+impl Deadlines {
+    /// Deadlines that follow from `runtimeRequestTimeout`.
+    // k8s: cri-client/pkg/remote_runtime.go RunPodSandbox (twice the timeout)
+    pub fn from_request_timeout(timeout: Duration) -> Self {
+        Self {
+            read: timeout.min(READ_DEADLINE_MAX),
+            stats: timeout.min(STATS_DEADLINE_MAX),
+            sandbox: timeout * 2,
+            change: timeout,
+            exec_margin: EXEC_MARGIN,
+        }
+    }
+
+    /// The deadline of one call, or none.
+    // k8s: cri-client/pkg/remote_runtime.go StopContainer, ExecSync, CheckpointContainer
+    pub fn of(&self, class: Class) -> Option<Duration> {
+        match class {
+            Class::Read => Some(self.read),
+            Class::Stats => Some(self.stats),
+            Class::Sandbox => Some(self.sandbox),
+            Class::Change => Some(self.change),
+            Class::Stop(grace) => Some(self.change.saturating_add(seconds(grace))),
+            Class::Checkpoint(timeout) => Some(self.change.saturating_add(seconds(timeout))),
+            Class::Exec(timeout) if timeout > 0 => {
+                Some(seconds(timeout).saturating_add(self.exec_margin))
+            }
+            Class::Exec(_) | Class::Pull | Class::Stream => None,
+        }
+    }
+}
+
+/// Seconds of the protocol as a duration: negative ones count as none.
+fn seconds(value: i64) -> Duration {
+    Duration::from_secs(u64::try_from(value).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_has_the_deadline_that_its_wait_calls_for() {
+        let deadlines = Deadlines::default();
+        let seconds = |class| deadlines.of(class).map(|deadline| deadline.as_secs());
+        for (class, expected) in [
+            (Class::Read, Some(10)),
+            (Class::Stats, Some(30)),
+            (Class::Sandbox, Some(240)),
+            (Class::Change, Some(120)),
+            (Class::Stop(30), Some(150)),
+            (Class::Stop(-1), Some(120)),
+            (Class::Exec(1), Some(6)),
+            (Class::Exec(0), None),
+            (Class::Checkpoint(60), Some(180)),
+            (Class::Pull, None),
+            (Class::Stream, None),
+        ] {
+            assert_eq!(seconds(class), expected, "{class:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_request_timeout_shortens_reads_too() {
+        let deadlines = Deadlines::from_request_timeout(Duration::from_secs(3));
+        assert_eq!(deadlines.of(Class::Read), Some(Duration::from_secs(3)));
+        assert_eq!(deadlines.of(Class::Sandbox), Some(Duration::from_secs(6)));
+    }
+
+    #[test]
+    fn an_absurd_grace_period_saturates() {
+        assert!(Deadlines::default().of(Class::Stop(i64::MAX)) > Some(Duration::from_secs(1)));
+    }
+}

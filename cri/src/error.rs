@@ -1,0 +1,208 @@
+//! A failed call: which method, about what, and whether trying again can help.
+//!
+//! Input: a gRPC status, or our own verdict (deadline, runtime not reachable, too many calls).
+//! Output: `Error`, whose retry class is asked with methods, never by comparing text. A status
+//! that comes with a source was made on this side of the socket (connection refused, reset): it
+//! says nothing about the subject, only that the runtime was not reached.
+
+use std::error::Error as StdError;
+
+pub use tonic::Code;
+
+use crate::Method;
+
+/// A failed call.
+#[derive(Debug, thiserror::Error)]
+#[error("{method}{}: {}: {message}", Subject(subject), code_name(*code))]
+pub struct Error {
+    /// Which call failed.
+    pub method: Method,
+    /// What it was about; may be empty.
+    pub subject: String,
+    /// The runtime's code, or ours for what happened on this side.
+    pub code: Code,
+    /// The runtime's words, which Kubernetes shows in events and container statuses as they are.
+    pub message: String,
+    /// Where the error was made.
+    pub origin: Origin,
+}
+
+/// Who made an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The runtime answered so.
+    Runtime,
+    /// The connection failed before or while the runtime answered: the call may have happened.
+    Connection,
+    /// This client: no answer within the deadline, remembered as unimplemented, too many calls.
+    Client,
+}
+
+impl Error {
+    pub(crate) fn client(method: Method, subject: &str, code: Code, message: String) -> Self {
+        Self { method, subject: subject.to_owned(), code, message, origin: Origin::Client }
+    }
+
+    pub(crate) fn from_status(method: Method, subject: &str, status: &tonic::Status) -> Self {
+        let subject = subject.to_owned();
+        let Some(source) = StdError::source(status) else {
+            let (code, message) = (status.code(), status.message().to_owned());
+            return Self { method, subject, code, message, origin: Origin::Runtime };
+        };
+        if is_timeout(source) {
+            let message = "no answer within the deadline".to_owned();
+            let (code, origin) = (Code::DeadlineExceeded, Origin::Client);
+            return Self { method, subject, code, message, origin };
+        }
+        let (code, origin) = (Code::Unavailable, Origin::Connection);
+        Self { method, subject, code, message: root_cause(source), origin }
+    }
+
+    /// The subject does not exist (any more).
+    pub fn is_not_found(&self) -> bool {
+        self.code == Code::NotFound
+    }
+
+    /// The runtime cannot be reached now; it may be restarting. The call may have happened.
+    pub fn is_unavailable(&self) -> bool {
+        self.code == Code::Unavailable
+    }
+
+    /// No answer in time, by our clock or the runtime's. The call may still happen.
+    pub fn is_deadline(&self) -> bool {
+        self.code == Code::DeadlineExceeded
+    }
+
+    /// This runtime has no such call.
+    pub fn is_unimplemented(&self) -> bool {
+        self.code == Code::Unimplemented
+    }
+
+    /// A sandbox or container of that name exists already, or is being made by an earlier call.
+    /// containerd says `AlreadyExists`, `FailedPrecondition` or, up to 1.7, `Unknown` with a text.
+    pub fn is_name_taken(&self) -> bool {
+        match self.code {
+            Code::AlreadyExists => true,
+            Code::FailedPrecondition | Code::Unknown => self.message.contains("is reserved for"),
+            _ => false,
+        }
+    }
+
+    /// The same call may succeed without anything else changing.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self.code,
+            Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Aborted
+        )
+    }
+
+    /// Whether the runtime may have done, or may still do, what the call asked for.
+    pub fn may_have_happened(&self) -> bool {
+        match self.origin {
+            Origin::Runtime => self.is_deadline(),
+            Origin::Connection => true,
+            Origin::Client => self.is_deadline(),
+        }
+    }
+}
+
+struct Subject<'a>(&'a str);
+
+impl std::fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, " {}", self.0) }
+    }
+}
+
+/// The code as gRPC and Go print it, which is what people search for.
+pub fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
+    chain(error).any(|error| error.is::<tonic::TimeoutExpired>())
+}
+
+/// The innermost error: the outer ones only say "transport error".
+fn root_cause(error: &(dyn StdError + 'static)) -> String {
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(code: Code, message: &str) -> Error {
+        Error::from_status(Method::StartContainer, "c1", &tonic::Status::new(code, message))
+    }
+
+    #[test]
+    fn an_error_reads_method_subject_code_and_the_runtimes_words() {
+        let error = answer(Code::NotFound, "no such container");
+        assert_eq!(error.to_string(), "StartContainer c1: NotFound: no such container");
+        let error = Error::client(Method::Version, "", Code::Unavailable, "refused".into());
+        assert_eq!(error.to_string(), "Version: Unavailable: refused");
+    }
+
+    #[test]
+    fn retry_classes_follow_the_code() {
+        assert!(answer(Code::NotFound, "").is_not_found());
+        assert!(answer(Code::Unimplemented, "").is_unimplemented());
+        assert!(answer(Code::DeadlineExceeded, "").is_deadline());
+        for (code, transient) in [
+            (Code::Unavailable, true),
+            (Code::DeadlineExceeded, true),
+            (Code::ResourceExhausted, true),
+            (Code::NotFound, false),
+            (Code::Unknown, false),
+            (Code::InvalidArgument, false),
+        ] {
+            assert_eq!(answer(code, "").is_transient(), transient, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_reserved_name_is_told_from_other_failures() {
+        let text =
+            r#"failed to reserve sandbox name "a_b_c_0": name "a_b_c_0" is reserved for "x""#;
+        assert!(answer(Code::FailedPrecondition, text).is_name_taken());
+        assert!(answer(Code::Unknown, text).is_name_taken());
+        assert!(answer(Code::AlreadyExists, "").is_name_taken());
+        assert!(!answer(Code::Unknown, "no space left").is_name_taken());
+        assert!(!answer(Code::NotFound, text).is_name_taken());
+    }
+
+    #[test]
+    fn an_io_error_becomes_unavailable_with_its_innermost_text() {
+        let io = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "reset by peer");
+        let status = tonic::Status::from_error(Box::new(io));
+        let error = Error::from_status(Method::Version, "", &status);
+        assert!(error.is_unavailable() && error.may_have_happened(), "{error:?}");
+        assert_eq!(error.origin, Origin::Connection);
+        assert!(error.message.contains("reset by peer"), "{error}");
+    }
+}
