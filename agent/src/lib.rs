@@ -13,5 +13,6 @@
 #![forbid(unsafe_code)]
 
 pub mod observed;
+pub mod pod;
 pub mod status;
 pub mod types;

@@ -1,0 +1,370 @@
+//! Fills in what a pod leaves out, as the API server does on create.
+//!
+//! Input: a decoded pod. Output: the same pod with defaults set and quantities in canonical text,
+//! equal to what the API server would store. Only sources of static pods need it: pods read from
+//! the API have their defaults already. Defaulting twice changes nothing.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, Lifecycle, LifecycleHandler, Pod, PodSecurityContext, PodSpec, Probe,
+    ProjectedVolumeSource, ResourceRequirements, Volume,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::quantity::Amount;
+use super::resources::{self, Amounts, Side};
+
+/// File mode of keys in configMap, secret, downwardAPI and projected volumes.
+const VOLUME_MODE_DEFAULT: i32 = 0o644;
+/// Life of a projected service account token in seconds.
+const TOKEN_SECONDS_DEFAULT: i64 = 3600;
+
+/// Sets the defaults of a pod.
+// k8s: pkg/apis/core/v1/defaults.go SetDefaults_Pod, SetDefaults_PodSpec
+pub fn apply(pod: &mut Pod) {
+    let Some(spec) = pod.spec.as_mut() else {
+        return;
+    };
+    canonicalise(spec);
+    spec_fields(spec);
+    let host_network = spec.host_network == Some(true);
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        container_fields(container);
+        for port in container.ports.iter_mut().flatten() {
+            port.protocol.get_or_insert_with(|| "TCP".to_owned());
+            if host_network && port.host_port.unwrap_or(0) == 0 {
+                port.host_port = Some(port.container_port);
+            }
+        }
+    }
+    for ephemeral in spec.ephemeral_containers.iter_mut().flatten() {
+        let image = ephemeral.image.as_deref().unwrap_or_default();
+        let policy = pull_policy_of(image);
+        ephemeral.image_pull_policy.get_or_insert_with(|| policy.to_owned());
+        message_fields(
+            &mut ephemeral.termination_message_path,
+            &mut ephemeral.termination_message_policy,
+        );
+        ephemeral.resources.get_or_insert_default();
+    }
+    for volume in spec.volumes.iter_mut().flatten() {
+        volume_fields(volume);
+    }
+    pod_level_requests(spec);
+}
+
+fn spec_fields(spec: &mut PodSpec) {
+    spec.dns_policy.get_or_insert_with(|| "ClusterFirst".to_owned());
+    spec.restart_policy.get_or_insert_with(|| "Always".to_owned());
+    spec.enable_service_links.get_or_insert(true);
+    spec.security_context.get_or_insert_with(PodSecurityContext::default);
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.scheduler_name.get_or_insert_with(|| "default-scheduler".to_owned());
+    // A pod that names one service account field gets the other, as conversion keeps both.
+    if spec.service_account_name.is_none() {
+        spec.service_account_name.clone_from(&spec.service_account);
+    }
+    spec.service_account.clone_from(&spec.service_account_name);
+    for constraint in spec.topology_spread_constraints.iter_mut().flatten() {
+        constraint.node_affinity_policy.get_or_insert_with(|| "Honor".to_owned());
+        constraint.node_taints_policy.get_or_insert_with(|| "Ignore".to_owned());
+    }
+}
+
+fn container_fields(container: &mut Container) {
+    let image = container.image.as_deref().unwrap_or_default();
+    let policy = pull_policy_of(image);
+    container.image_pull_policy.get_or_insert_with(|| policy.to_owned());
+    message_fields(
+        &mut container.termination_message_path,
+        &mut container.termination_message_policy,
+    );
+    let probes = [
+        &mut container.liveness_probe,
+        &mut container.readiness_probe,
+        &mut container.startup_probe,
+    ];
+    for probe in probes.into_iter().flatten() {
+        probe_fields(probe);
+    }
+    if let Some(Lifecycle { post_start, pre_stop, .. }) = container.lifecycle.as_mut() {
+        for handler in [post_start, pre_stop].into_iter().flatten() {
+            handler_fields(handler);
+        }
+    }
+    for variable in container.env.iter_mut().flatten() {
+        if let Some(source) = variable.value_from.as_mut() {
+            if let Some(field) = source.field_ref.as_mut() {
+                field.api_version.get_or_insert_with(|| "v1".to_owned());
+            }
+            if let Some(file) = source.file_key_ref.as_mut() {
+                file.optional.get_or_insert(false);
+            }
+        }
+    }
+    requests_from_limits(container.resources.get_or_insert_default());
+}
+
+fn message_fields(path: &mut Option<String>, policy: &mut Option<String>) {
+    path.get_or_insert_with(|| "/dev/termination-log".to_owned());
+    policy.get_or_insert_with(|| "File".to_owned());
+}
+
+/// `Always` for the tag `latest` and for no tag, else `IfNotPresent`.
+// k8s: pkg/apis/core/v1/defaults.go SetDefaults_Container
+pub fn pull_policy_of(image: &str) -> &'static str {
+    let (name, digest) = image.split_once('@').map_or((image, None), |(n, d)| (n, Some(d)));
+    let tag = name.rsplit_once('/').map_or(name, |(_, last)| last).split_once(':');
+    match (tag, digest) {
+        (Some((_, "latest")), None) => "Always",
+        (None, None) => "Always",
+        _ => "IfNotPresent",
+    }
+}
+
+// k8s: pkg/apis/core/v1/defaults.go SetDefaults_Probe
+fn probe_fields(probe: &mut Probe) {
+    for (field, default) in [
+        (&mut probe.timeout_seconds, 1),
+        (&mut probe.period_seconds, 10),
+        (&mut probe.success_threshold, 1),
+        (&mut probe.failure_threshold, 3),
+    ] {
+        if field.unwrap_or(0) == 0 {
+            *field = Some(default);
+        }
+    }
+    if let Some(get) = probe.http_get.as_mut() {
+        get.path.get_or_insert_with(|| "/".to_owned());
+        get.scheme.get_or_insert_with(|| "HTTP".to_owned());
+    }
+    if let Some(grpc) = probe.grpc.as_mut() {
+        grpc.service.get_or_insert_default();
+    }
+}
+
+fn handler_fields(handler: &mut LifecycleHandler) {
+    if let Some(get) = handler.http_get.as_mut() {
+        get.path.get_or_insert_with(|| "/".to_owned());
+        get.scheme.get_or_insert_with(|| "HTTP".to_owned());
+    }
+}
+
+/// A limit without a request is its own request.
+fn requests_from_limits(resources: &mut ResourceRequirements) {
+    let Some(limits) = &resources.limits else {
+        return;
+    };
+    let requests = resources.requests.get_or_insert_default();
+    for (name, limit) in limits {
+        requests.entry(name.clone()).or_insert_with(|| limit.clone());
+    }
+}
+
+/// Pod-level requests from what the containers ask for, else from pod-level limits.
+// k8s: pkg/apis/core/v1/defaults.go defaultPodRequests
+fn pod_level_requests(spec: &mut PodSpec) {
+    let limits = resources::pod_level(spec, Side::Limits);
+    let mut requests = resources::pod_level(spec, Side::Requests);
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    let from_containers = container_requests(spec);
+    for (name, amount) in from_containers {
+        let burdened = !name.starts_with("hugepages-");
+        if resources::supports_pod_level(&name) && burdened {
+            requests.entry(name).or_insert(amount);
+        }
+    }
+    for (name, limit) in limits {
+        requests.entry(name).or_insert(limit);
+    }
+    let own = spec.resources.get_or_insert_default();
+    let stored = own.requests.get_or_insert_default();
+    for (name, quantity) in resources::to_quantities(requests) {
+        stored.entry(name).or_insert(quantity);
+    }
+}
+
+fn container_requests(spec: &PodSpec) -> Amounts {
+    let bare = PodSpec { resources: None, overhead: None, ..spec.clone() };
+    resources::pod_requests(&Pod { spec: Some(bare), ..Pod::default() })
+}
+
+// k8s: pkg/apis/core/v1/defaults.go SetDefaults_Volume and the sources' own
+fn volume_fields(volume: &mut Volume) {
+    if let Some(host_path) = volume.host_path.as_mut() {
+        host_path.type_.get_or_insert_default();
+    }
+    if let Some(config_map) = volume.config_map.as_mut() {
+        config_map.default_mode.get_or_insert(VOLUME_MODE_DEFAULT);
+    }
+    if let Some(secret) = volume.secret.as_mut() {
+        secret.default_mode.get_or_insert(VOLUME_MODE_DEFAULT);
+    }
+    if let Some(downward) = volume.downward_api.as_mut() {
+        downward.default_mode.get_or_insert(VOLUME_MODE_DEFAULT);
+        for item in downward.items.iter_mut().flatten() {
+            if let Some(field) = item.field_ref.as_mut() {
+                field.api_version.get_or_insert_with(|| "v1".to_owned());
+            }
+        }
+    }
+    if let Some(projected) = volume.projected.as_mut() {
+        projected_fields(projected);
+    }
+    if let Some(image) = volume.image.as_mut() {
+        let policy = pull_policy_of(image.reference.as_deref().unwrap_or_default());
+        image.pull_policy.get_or_insert_with(|| policy.to_owned());
+    }
+    if let Some(iscsi) = volume.iscsi.as_mut() {
+        iscsi.iscsi_interface.get_or_insert_with(|| "default".to_owned());
+    }
+    if is_without_source(volume) {
+        volume.empty_dir = Some(k8s_openapi::api::core::v1::EmptyDirVolumeSource::default());
+    }
+}
+
+fn projected_fields(projected: &mut ProjectedVolumeSource) {
+    projected.default_mode.get_or_insert(VOLUME_MODE_DEFAULT);
+    for source in projected.sources.iter_mut().flatten() {
+        if let Some(token) = source.service_account_token.as_mut() {
+            token.expiration_seconds.get_or_insert(TOKEN_SECONDS_DEFAULT);
+        }
+        let items = source.downward_api.iter_mut().flat_map(|d| d.items.iter_mut().flatten());
+        for item in items {
+            if let Some(field) = item.field_ref.as_mut() {
+                field.api_version.get_or_insert_with(|| "v1".to_owned());
+            }
+        }
+    }
+}
+
+/// True for a volume that names no source: it becomes an emptyDir.
+fn is_without_source(volume: &Volume) -> bool {
+    let fields = serde_json::to_value(volume).ok();
+    fields.and_then(|fields| Some(fields.as_object()?.len())) == Some(1)
+}
+
+/// Rewrites the quantities that users write by hand into the text the API server stores.
+fn canonicalise(spec: &mut PodSpec) {
+    let lists = spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten())
+        .filter_map(|container| container.resources.as_mut())
+        .chain(spec.resources.as_mut())
+        .flat_map(|resources| [&mut resources.requests, &mut resources.limits])
+        .chain([&mut spec.overhead]);
+    for list in lists.flatten() {
+        canonicalise_list(list);
+    }
+    for volume in spec.volumes.iter_mut().flatten() {
+        if let Some(size) = volume.empty_dir.as_mut().and_then(|dir| dir.size_limit.as_mut()) {
+            canonicalise_one(size);
+        }
+    }
+}
+
+fn canonicalise_list(list: &mut BTreeMap<String, Quantity>) {
+    list.values_mut().for_each(canonicalise_one);
+}
+
+fn canonicalise_one(quantity: &mut Quantity) {
+    if let Some(amount) = Amount::parse(&quantity.0) {
+        quantity.0 = amount.canonical();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn defaulted(spec: Value) -> Value {
+        let mut pod: Pod = serde_json::from_value(json!({ "spec": spec })).expect("a pod");
+        apply(&mut pod);
+        let once = serde_json::to_value(&pod).expect("json");
+        apply(&mut pod);
+        assert_eq!(once, serde_json::to_value(&pod).expect("json"), "defaulting twice");
+        once["spec"].clone()
+    }
+
+    #[test]
+    fn a_minimal_pod_gets_the_defaults_of_the_api_server() {
+        let got = defaulted(json!({"containers": [{"name": "c", "image": "busybox"}]}));
+        let want = json!({
+            "containers": [{
+                "name": "c", "image": "busybox", "imagePullPolicy": "Always", "resources": {},
+                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"
+            }],
+            "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "restartPolicy": "Always",
+            "schedulerName": "default-scheduler", "securityContext": {},
+            "terminationGracePeriodSeconds": 30
+        });
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn the_pull_policy_follows_the_tag() {
+        for (image, want) in [
+            ("busybox", "Always"),
+            ("busybox:latest", "Always"),
+            ("host:5000/busybox", "Always"),
+            ("host:5000/busybox:1.2", "IfNotPresent"),
+            ("busybox@sha256:0123", "IfNotPresent"),
+            ("busybox:latest@sha256:0123", "IfNotPresent"),
+        ] {
+            assert_eq!(pull_policy_of(image), want, "{image}");
+        }
+    }
+
+    #[test]
+    fn probes_ports_and_references_get_their_defaults() {
+        let got = defaulted(json!({"hostNetwork": true, "containers": [{
+            "name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
+            "livenessProbe": {"httpGet": {"port": 80}},
+            "lifecycle": {"preStop": {"httpGet": {"port": 80}}},
+            "env": [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "resources": {"limits": {"cpu": "0.5", "memory": "1024Mi"}}
+        }]}));
+        let c = &got["containers"][0];
+        assert_eq!(c["ports"][0], json!({"containerPort": 80, "hostPort": 80, "protocol": "TCP"}));
+        assert_eq!(
+            c["livenessProbe"],
+            json!({"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1,
+                   "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+        );
+        assert_eq!(c["lifecycle"]["preStop"]["httpGet"]["scheme"], "HTTP");
+        assert_eq!(c["env"][0]["valueFrom"]["fieldRef"]["apiVersion"], "v1");
+        let both = json!({"cpu": "500m", "memory": "1Gi"});
+        assert_eq!(c["resources"], json!({"limits": both, "requests": both}));
+    }
+
+    #[test]
+    fn volumes_get_modes_types_and_an_empty_dir_without_a_source() {
+        let got = defaulted(json!({"containers": [], "volumes": [
+            {"name": "h", "hostPath": {"path": "/x"}},
+            {"name": "e"},
+            {"name": "d", "downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+        ]}));
+        let volumes = &got["volumes"];
+        assert_eq!(volumes[0]["hostPath"]["type"], "");
+        assert_eq!(volumes[1]["emptyDir"], json!({}));
+        assert_eq!(volumes[2]["downwardAPI"]["defaultMode"], 420);
+        assert_eq!(volumes[2]["downwardAPI"]["items"][0]["fieldRef"]["apiVersion"], "v1");
+        let token = &volumes[3]["projected"]["sources"][0]["serviceAccountToken"];
+        assert_eq!(token["expirationSeconds"], 3600);
+    }
+
+    #[test]
+    fn pod_level_requests_come_from_containers_then_from_pod_level_limits() {
+        let got = defaulted(json!({
+            "containers": [{"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "100m"}}}],
+            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}
+        }));
+        assert_eq!(got["resources"]["requests"], json!({"cpu": "100m", "memory": "1Gi"}));
+    }
+}
