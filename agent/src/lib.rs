@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cgroup;
 pub mod observed;
 pub mod pod;
 pub mod status;
