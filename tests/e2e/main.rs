@@ -1,0 +1,7 @@
+//! End to end: the agent on a real containerd and a real kernel, one folder of tests by subject.
+//!
+//! Needs root. Each test makes its own node (see `pintle_tests::TestNode`) and leaves nothing
+//! behind. Run all with `cargo xtask test e2e`, one with
+//! `cargo test -p pintle-tests --test e2e NAME`.
+
+mod harness;

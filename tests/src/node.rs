@@ -1,0 +1,384 @@
+//! A node under test: a private containerd with the agent inside its namespaces.
+//!
+//! Input: manifests written into the node's folder. Output: what the agent serves on its read-only
+//! port and prints from its command line, and what the kernel says is there. The agent runs with
+//! its default ports: every node has a network of its own. The agent is a child of the test, its
+//! log is in the node's folder, and `PINTLE_KEEP=1` keeps that folder for a look.
+//! `PINTLE_AGENT` names another binary to test, for example a release build or the real kubelet.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::Pod;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use xtask::node::{Leftovers, Node, process};
+use xtask::runtime::Version;
+use xtask::shell;
+
+use crate::http;
+use crate::wait::{LONG, until};
+
+/// Nodes that run at once: the hosts have two cores.
+const NODES_MAX: usize = 2;
+/// The node's name in pods and in its API objects.
+pub const NODE_NAME: &str = "node";
+/// The agent's read-only port.
+const READ_ONLY_PORT: u16 = 10255;
+/// The agent's health port.
+const HEALTH_PORT: u16 = 10248;
+/// How long a connection inside the node may take.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+
+/// How a node differs from the usual one.
+pub struct Options {
+    /// containerd's release.
+    pub version: Version,
+    /// Fields of KubeletConfiguration on top of the harness's own.
+    pub config: Value,
+    /// Further flags of the agent.
+    pub flags: Vec<String>,
+    /// Environment of the agent.
+    pub env: Vec<(String, String)>,
+    /// Whether the agent starts with the node.
+    pub agent: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (flags, env) = (Vec::new(), Vec::new());
+        Self { version: Version::V2_1, config: json!({}), flags, env, agent: true }
+    }
+}
+
+/// A containerd, its network, its folder, and the agent.
+pub struct TestNode {
+    agent: Option<Child>,
+    options: Options,
+    // Dropped after the agent's end and before the turn is passed on.
+    node: Node,
+    _turn: Turn,
+}
+
+impl TestNode {
+    /// The usual node: containerd 2.1 and the agent with an empty manifest folder.
+    pub fn usual() -> Self {
+        Self::start(Options::default())
+    }
+
+    /// Starts a node; panics with the reason when it cannot, because no test can go on.
+    pub fn start(options: Options) -> Self {
+        let turn = Turn::take();
+        let node = Node::start(options.version).expect("a private containerd starts");
+        let mut node = Self { agent: None, options, node, _turn: turn };
+        node.lay_out().expect("the node's folder can be written");
+        if node.options.agent {
+            node.start_agent();
+        }
+        node
+    }
+
+    fn lay_out(&self) -> Result<()> {
+        for dir in [self.root(), self.manifests(), self.pod_logs()] {
+            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        fs::write(self.dir().join("resolv.conf"), "nameserver 192.0.2.53\nsearch test.example\n")?;
+        fs::write(self.config_file(), serde_json::to_vec_pretty(&self.configuration())?)?;
+        Ok(())
+    }
+
+    /// The kubelet configuration: JSON, which is YAML too.
+    fn configuration(&self) -> Value {
+        let mut config = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "staticPodPath": self.manifests(),
+            "containerRuntimeEndpoint": format!("unix://{}", self.node.socket().display()),
+            "podLogsDir": self.pod_logs(),
+            "resolvConf": self.dir().join("resolv.conf"),
+            "volumePluginDir": self.dir().join("plugins"),
+            "address": "127.0.0.1",
+            "readOnlyPort": READ_ONLY_PORT,
+            "healthzPort": HEALTH_PORT,
+            "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": format!("/{}", self.node.name()),
+            "enforceNodeAllocatable": [],
+            "failSwapOn": false,
+            "failCgroupV1": false,
+            "fileCheckFrequency": "1s",
+        });
+        let (into, from) = (config.as_object_mut(), self.options.config.as_object());
+        let into = into.expect("an object");
+        into.extend(from.expect("options.config is an object").clone());
+        config
+    }
+
+    /// Starts the agent and waits for its health port.
+    pub fn start_agent(&mut self) {
+        self.spawn_agent().expect("the agent starts");
+        until(LONG, "the agent is healthy", || {
+            if let Some(status) = self.agent_ended() {
+                panic!("the agent ended: {status}\n{}", self.agent_log());
+            }
+            let answer = self.get(HEALTH_PORT, "/healthz")?;
+            ensure!(answer.status == 200, "{answer:?}");
+            Ok(())
+        });
+    }
+
+    /// Starts the agent and waits for nothing.
+    pub fn spawn_agent(&mut self) -> Result<()> {
+        assert!(self.agent.is_none(), "one agent per node");
+        let log = self.node.log("agent")?;
+        let mut cmd = self.node.command(agent_binary());
+        cmd.arg("--config").arg(self.config_file());
+        cmd.arg(format!("--root-dir={}", self.root().display()));
+        cmd.arg(format!("--hostname-override={NODE_NAME}"));
+        cmd.args(&self.options.flags).envs(self.options.env.iter().cloned());
+        cmd.stdout(log.try_clone()?).stderr(log);
+        self.agent = Some(cmd.spawn().context("start the agent")?);
+        Ok(())
+    }
+
+    fn agent_ended(&mut self) -> Option<ExitStatus> {
+        self.agent.as_mut()?.try_wait().expect("a child can be waited for")
+    }
+
+    /// The agent's pid.
+    pub fn agent_pid(&self) -> i32 {
+        let child = self.agent.as_ref().expect("the agent runs");
+        i32::try_from(child.id()).expect("a pid fits")
+    }
+
+    /// SIGTERM, and how long the agent took to end.
+    pub fn stop_agent(&mut self) -> (ExitStatus, Duration) {
+        let begin = Instant::now();
+        process::signal(self.agent_pid(), Signal::SIGTERM);
+        let status = self.wait_agent();
+        (status, begin.elapsed())
+    }
+
+    /// SIGKILL: the crash that may come at any instruction.
+    pub fn kill_agent(&mut self) {
+        process::signal(self.agent_pid(), Signal::SIGKILL);
+        self.wait_agent();
+    }
+
+    fn wait_agent(&mut self) -> ExitStatus {
+        let status = until(LONG, "the agent ends", || {
+            self.agent_ended().ok_or_else(|| anyhow!("it still runs\n{}", self.agent_log()))
+        });
+        self.agent = None;
+        status
+    }
+
+    /// The end of the agent's log, for messages.
+    pub fn agent_log(&self) -> String {
+        let text = fs::read_to_string(self.dir().join("agent.log")).unwrap_or_default();
+        shell::tail(&text, 30)
+    }
+
+    /// Writes a manifest as a whole: the agent never sees half of it.
+    pub fn put(&self, file: &str, manifest: &Value) {
+        self.put_text(file, &serde_json::to_string_pretty(manifest).expect("JSON"));
+    }
+
+    /// Writes any text as a manifest, also one that is no pod.
+    pub fn put_text(&self, file: &str, text: &str) {
+        let hidden = self.manifests().join(format!(".{file}.new"));
+        fs::write(&hidden, text).expect("the manifest folder can be written");
+        fs::rename(&hidden, self.manifests().join(file)).expect("renamed within one folder");
+    }
+
+    /// Removes a manifest.
+    pub fn remove(&self, file: &str) {
+        fs::remove_file(self.manifests().join(file)).expect("the manifest is there");
+    }
+
+    /// The pods that the agent serves.
+    pub fn pods(&self) -> Result<Vec<Pod>> {
+        let answer = self.get(READ_ONLY_PORT, "/pods")?;
+        ensure!(answer.status == 200, "/pods: {answer:?}");
+        let list: List<Pod> = serde_json::from_str(&answer.body).context("/pods is a PodList")?;
+        Ok(list.items)
+    }
+
+    /// One pod by the name in its manifest (the agent appends the node's name).
+    pub fn pod(&self, name: &str) -> Result<Pod> {
+        let full = format!("{name}-{NODE_NAME}");
+        let is_it = |p: &Pod| p.metadata.name.as_deref() == Some(&full);
+        self.pods()?.into_iter().find(is_it).ok_or_else(|| anyhow!("no pod {full} on /pods"))
+    }
+
+    /// Waits until the pod satisfies `check`, and returns it; the message shows its last status.
+    pub fn pod_until(&self, name: &str, what: &str, check: impl Fn(&Pod) -> bool) -> Pod {
+        until(LONG, &format!("pod {name}: {what}"), || {
+            let pod = self.pod(name)?;
+            if check(&pod) {
+                return Ok(pod);
+            }
+            bail!("{}", serde_json::to_string_pretty(&pod.status).unwrap_or_default())
+        })
+    }
+
+    /// Waits until the pod is gone from /pods.
+    pub fn gone(&self, name: &str) {
+        let full = format!("{name}-{NODE_NAME}");
+        until(LONG, &format!("pod {name} is gone"), || {
+            let pods = self.pods()?;
+            let it = pods.iter().find(|p| p.metadata.name.as_deref() == Some(&full));
+            it.map_or(Ok(()), |p| bail!("{}", serde_json::to_string(&p.status)?))
+        });
+    }
+
+    /// The metrics page as text.
+    pub fn metrics(&self) -> Result<String> {
+        Ok(self.get(READ_ONLY_PORT, "/metrics")?.body)
+    }
+
+    /// GET from a port of the node.
+    pub fn get(&self, port: u16, path: &str) -> Result<http::Answer> {
+        self.get_from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path)
+    }
+
+    /// GET from an address in the node's network, for example a pod's.
+    pub fn get_from(&self, address: SocketAddr, path: &str) -> Result<http::Answer> {
+        http::get(self.connect(address)?, path)
+    }
+
+    /// A connection inside the node's network.
+    pub fn connect(&self, address: SocketAddr) -> Result<TcpStream> {
+        self.node.connect(address, CONNECT_WAIT)
+    }
+
+    /// Output of the agent's own command line, such as `explain POD`.
+    pub fn cli(&self, args: &[&str]) -> Result<String> {
+        let mut cmd = self.node.command(agent_binary());
+        cmd.args(args).arg(format!("--root-dir={}", self.root().display()));
+        shell::capture(&mut cmd)
+    }
+
+    /// Freezes or thaws the shim of a sandbox, and returns its pid.
+    pub fn signal_shim(&self, sandbox_id: &str, signal: Signal) -> i32 {
+        let shims = self.node.shims();
+        let shim = shims.iter().find(|s| s.sandbox_id == sandbox_id);
+        let pid = shim.unwrap_or_else(|| panic!("no shim of {sandbox_id} in {shims:?}")).pid;
+        process::signal(pid, signal);
+        pid
+    }
+
+    /// Pid of a container's first process; the id may carry the `containerd://` of a pod's status.
+    pub fn container_pid(&self, container_id: &str) -> Option<i32> {
+        self.node.container_pid(container_id.trim_start_matches("containerd://"))
+    }
+
+    /// What pods left behind.
+    pub fn leftovers(&self) -> Leftovers {
+        let found = self.node.leftovers(&self.root(), &self.pod_logs());
+        found.expect("the node can be looked at")
+    }
+
+    /// Waits until nothing of any pod is left.
+    pub fn clean(&self) {
+        until(LONG, "nothing of the pods is left", || {
+            let left = self.leftovers();
+            if left.is_empty() { Ok(()) } else { bail!("{left:#?}") }
+        });
+    }
+
+    /// The private containerd.
+    pub fn runtime_node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The private containerd, to be stopped and started.
+    pub fn runtime_node_mut(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    /// The node's folder.
+    pub fn dir(&self) -> &Path {
+        self.node.dir()
+    }
+
+    /// The agent's `--root-dir`.
+    pub fn root(&self) -> PathBuf {
+        self.dir().join("kubelet")
+    }
+
+    /// The manifest folder.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir().join("manifests")
+    }
+
+    /// The agent's podLogsDir.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.dir().join("pod-logs")
+    }
+
+    fn config_file(&self) -> PathBuf {
+        self.dir().join("kubelet.json")
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            if thread::panicking() {
+                eprintln!("end of the agent's log:\n{}", self.agent_log());
+                eprintln!("end of containerd's log:\n{}", self.node.containerd_log());
+            }
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+/// The agent's program: `PINTLE_AGENT`, else this workspace's, built if it is not up to date.
+fn agent_binary() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        if let Some(path) = std::env::var_os("PINTLE_AGENT") {
+            return path.into();
+        }
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--package", "pintle-agent", "--bin", "pintle-agent"]);
+        shell::capture(cargo.current_dir(xtask::repository())).expect("the agent builds");
+        // This test lies in <target>/<profile>/deps; the profile of the agent is the default one.
+        let test = std::env::current_exe().expect("a test has a path");
+        let target = test.ancestors().nth(3).expect("a test lies three folders deep");
+        target.join("debug/pintle-agent")
+    })
+}
+
+/// One of the `NODES_MAX` places; passed on when dropped.
+struct Turn;
+
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
+impl Turn {
+    fn take() -> Self {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |running: &mut usize| *running >= NODES_MAX;
+        let running = FREED.wait_while(running, full);
+        *running.unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        FREED.notify_one();
+    }
+}

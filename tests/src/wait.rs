@@ -1,0 +1,30 @@
+//! Waiting for a condition with a generous limit, and saying at the end what was seen instead.
+//!
+//! Tests never sleep for a fixed time: they ask again and again, quickly, until the answer is the
+//! wanted one. Limits are for machines under load; no test asserts that something took long.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// Enough for anything a pod does on a busy host with two cores.
+pub const LONG: Duration = Duration::from_secs(90);
+/// How often a condition is asked.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// Asks until the answer is `Ok`; panics with the last error when `limit` has passed.
+///
+/// The closure's error should say what was seen, because it becomes the test's message.
+pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) if Instant::now() > deadline => {
+                panic!("not within {limit:?}: {what}\nlast seen: {error:#}")
+            }
+            Err(_) => thread::sleep(PERIOD),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! OCI images made from files: no registry, no docker, no network.
+//!
+//! Input: layers (tar bytes) and an image configuration. Output: an archive that
+//! `ctr images import` takes, or the folder tree that a docker-registry serves. Layers are stored
+//! uncompressed: they are small, and start-up of a test node is what we pay for. Equal input gives
+//! equal digests, so an image made again is the same image.
+
+pub mod set;
+pub mod tar;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use oci_spec::image::{
+    Arch, Config, Descriptor, DescriptorBuilder, ImageConfigurationBuilder, ImageIndexBuilder,
+    ImageManifest, ImageManifestBuilder, MediaType, Os, PlatformBuilder, RootFsBuilder,
+    Sha256Digest,
+};
+use sha2::{Digest, Sha256};
+
+use self::tar::Tar;
+
+/// An image: its reference and its blobs in memory.
+pub struct Image {
+    /// Full name, for example `pintle.test/box:1`.
+    pub reference: String,
+    manifest: Vec<u8>,
+    config: Vec<u8>,
+    layers: Vec<Vec<u8>>,
+}
+
+impl Image {
+    /// Puts layers and configuration together under a name.
+    pub fn new(reference: &str, config: Config, layers: Vec<Vec<u8>>) -> Result<Self> {
+        let diff_ids = layers.iter().map(|l| format!("sha256:{}", sha256(l))).collect::<Vec<_>>();
+        let rootfs = RootFsBuilder::default().typ("layers").diff_ids(diff_ids).build()?;
+        let config = ImageConfigurationBuilder::default()
+            .architecture(host_arch())
+            .os(Os::Linux)
+            .config(config)
+            .rootfs(rootfs)
+            .build()?;
+        let config = serde_json::to_vec(&config)?;
+        let blobs = layers.iter().map(|l| descriptor(MediaType::ImageLayer, l));
+        let manifest: ImageManifest = ImageManifestBuilder::default()
+            .schema_version(2u32)
+            .media_type(MediaType::ImageManifest)
+            .config(descriptor(MediaType::ImageConfig, &config)?)
+            .layers(blobs.collect::<Result<Vec<_>>>()?)
+            .build()?;
+        let manifest = serde_json::to_vec(&manifest)?;
+        Ok(Self { reference: reference.to_owned(), manifest, config, layers })
+    }
+
+    /// The manifest's digest, `sha256:...`: what a pull by digest names.
+    pub fn digest(&self) -> String {
+        format!("sha256:{}", sha256(&self.manifest))
+    }
+
+    /// Puts the image into a docker-registry's storage folder as `repository:tag`.
+    ///
+    /// Written straight to disk: a push would need the image in a containerd first, and a pull
+    /// test wants it to be absent there.
+    pub fn write_registry(&self, storage: &Path, repository: &str, tag: &str) -> Result<()> {
+        let root = storage.join("docker/registry/v2");
+        let repo = root.join("repositories").join(repository);
+        let link = |path: String, blob: &str| -> Result<()> {
+            write(&repo.join(path).join("link"), format!("sha256:{blob}").as_bytes())
+        };
+        for blob in self.blobs() {
+            let sha = sha256(blob);
+            write(&root.join(format!("blobs/sha256/{}/{sha}/data", &sha[..2])), blob)?;
+            link(format!("_layers/sha256/{sha}"), &sha)?;
+        }
+        let sha = sha256(&self.manifest);
+        link(format!("_manifests/revisions/sha256/{sha}"), &sha)?;
+        link(format!("_manifests/tags/{tag}/index/sha256/{sha}"), &sha)?;
+        link(format!("_manifests/tags/{tag}/current"), &sha)
+    }
+
+    fn blobs(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.layers.iter().chain([&self.config, &self.manifest])
+    }
+}
+
+/// One archive with all the images, layers shared, for `ctr images import`.
+pub fn archive(images: &[Image]) -> Result<Vec<u8>> {
+    let mut out = Tar::default();
+    out.file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
+    let mut manifests = Vec::new();
+    for image in images {
+        let mut entry = descriptor(MediaType::ImageManifest, &image.manifest)?;
+        let platform = PlatformBuilder::default().architecture(host_arch()).os(Os::Linux);
+        entry.set_platform(Some(platform.build()?));
+        entry.set_annotations(Some(HashMap::from([(
+            "io.containerd.image.name".to_owned(),
+            image.reference.clone(),
+        )])));
+        manifests.push(entry);
+    }
+    let index = ImageIndexBuilder::default()
+        .schema_version(2u32)
+        .media_type(MediaType::ImageIndex)
+        .manifests(manifests)
+        .build()?;
+    out.file("index.json", 0o644, &serde_json::to_vec(&index)?);
+    let mut written = std::collections::BTreeSet::new();
+    for blob in images.iter().flat_map(Image::blobs) {
+        let sha = sha256(blob);
+        if written.insert(sha.clone()) {
+            out.file(&format!("blobs/sha256/{sha}"), 0o644, blob);
+        }
+    }
+    Ok(out.finish())
+}
+
+/// Lower-case hexadecimal SHA-256.
+pub fn sha256(data: &[u8]) -> String {
+    Sha256::digest(data).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn descriptor(kind: MediaType, blob: &[u8]) -> Result<Descriptor> {
+    Ok(DescriptorBuilder::default()
+        .media_type(kind)
+        .digest(Sha256Digest::from_str(&sha256(blob))?)
+        .size(blob.len() as u64)
+        .build()?)
+}
+
+fn host_arch() -> Arch {
+    if cfg!(target_arch = "aarch64") { Arch::ARM64 } else { Arch::Amd64 }
+}
+
+fn write(path: &Path, data: &[u8]) -> Result<()> {
+    let parent = path.parent().expect("a blob lies inside the storage folder");
+    fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+    fs::write(path, data).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(text: &[u8]) -> Image {
+        let mut layer = Tar::default();
+        layer.file("hello", 0o644, text);
+        Image::new("pintle.test/x:1", Config::default(), vec![layer.finish()]).expect("an image")
+    }
+
+    #[test]
+    fn equal_input_gives_equal_digests_and_other_input_another() {
+        assert_eq!(image(b"a").digest(), image(b"a").digest());
+        assert_ne!(image(b"a").digest(), image(b"b").digest());
+    }
+
+    #[test]
+    fn a_registry_folder_holds_every_blob_under_its_own_sum() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let image = image(b"a");
+        image.write_registry(dir.path(), "team/x", "1").expect("written");
+        for blob in image.blobs() {
+            let sha = sha256(blob);
+            let path = format!("docker/registry/v2/blobs/sha256/{}/{sha}/data", &sha[..2]);
+            assert_eq!(&fs::read(dir.path().join(path)).expect("the blob"), blob);
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What the repository's tasks are made of.
+//!
+//! The binary chooses a task; the test harness uses the same private containerd, images and cache.
+//!
+//! - `shell`, `cache`, `apt`: running programs, keeping what was made, Debian packages
+//! - `runtime`: containerd 2.1, 1.7 and 1.6 with runc, CNI and a registry, in the cache folder
+//! - `image`: OCI images made from files
+//! - `node`: a containerd of its own in its own namespaces and cgroups, removed at the end
+//! - `task`: demo, test, bench, tidy, vm
+//!
+//! It depends on no crate of the product: it is what prepares a machine to build them.
+
+#![forbid(unsafe_code)]
+
+pub mod apt;
+pub mod cache;
+pub mod image;
+pub mod node;
+pub mod runtime;
+pub mod shell;
+pub mod task;
+
+use std::path::{Path, PathBuf};
+
+/// The repository's top folder.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the repository").to_owned()
+}

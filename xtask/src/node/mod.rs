@@ -1,0 +1,312 @@
+//! A node of our own: one containerd in its own mount and network namespaces and cgroup.
+//!
+//! Input: a version and the images to hold. Output: a running containerd whose socket lies in the
+//! node's folder, and ways to run programs beside it. A holder process keeps the namespaces, so
+//! that containerd may be killed and started again inside them. `/run` is private, and so are
+//! `/var/lib/cni` and everything mounted later: nothing is left on the host but the folder and the
+//! cgroup, and `Drop` removes both, also when a test panics. What a killed run leaves behind is
+//! swept by the next one. The images are imported once per version into a template that every node
+//! copies, because that is what start-up time would otherwise be spent on.
+
+pub mod cgroups;
+pub mod config;
+mod leftovers;
+pub mod process;
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::Signal;
+
+pub use self::leftovers::Leftovers;
+use self::process::Shim;
+use crate::cache;
+use crate::image::set;
+use crate::runtime::{Runtime, Version};
+use crate::shell::{self, capture};
+
+/// Folders of nodes start with this, followed by the maker's pid and a number.
+const PREFIX: &str = "pintle-node-";
+/// How long containerd may take until it answers on its socket.
+const START_WAIT: Duration = Duration::from_secs(60);
+
+/// A running private containerd.
+pub struct Node {
+    name: String,
+    dir: PathBuf,
+    runtime: Runtime,
+    holder: Child,
+    containerd: Option<Child>,
+}
+
+impl Node {
+    /// Starts a node with the standard images; fetches and builds what is missing.
+    pub fn start(version: Version) -> Result<Self> {
+        let template = template(version)?;
+        let node = Self::prepare(version)?;
+        let root = node.dir.join("containerd");
+        capture(Command::new("cp").args(["-a", "--reflink=auto"]).arg(&template).arg(&root))?;
+        node.boot()
+    }
+
+    /// The folder, the namespaces and the cgroup; containerd is not running yet.
+    fn prepare(version: Version) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let runtime = Runtime::ensure(version)?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(&name);
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        for sub in ["cni.d", "certs.d"] {
+            fs::create_dir_all(dir.join(sub))?;
+        }
+        fs::write(dir.join("containerd.toml"), config::containerd(&runtime, &dir))?;
+        fs::write(dir.join("cni.d/10-pods.conflist"), config::network(&dir))?;
+        let holder = hold(&name, &dir)?;
+        let node = Self { name, dir, runtime, holder, containerd: None };
+        cgroups::create(&node.name)?;
+        Ok(node)
+    }
+
+    fn boot(mut self) -> Result<Self> {
+        self.start_containerd()?;
+        Ok(self)
+    }
+
+    /// Starts containerd and waits until it answers; used again after it was killed.
+    pub fn start_containerd(&mut self) -> Result<()> {
+        assert!(self.containerd.is_none(), "one containerd per node");
+        let log = self.log("containerd")?;
+        let booted_before = self.boots();
+        let mut cmd = self.command(&self.runtime.program("containerd"));
+        cmd.arg("-c").arg(self.dir.join("containerd.toml"));
+        cmd.stdout(log.try_clone()?).stderr(log);
+        self.containerd = Some(cmd.spawn().context("start containerd")?);
+        let deadline = Instant::now() + START_WAIT;
+        while self.boots() == booted_before || UnixStream::connect(self.socket()).is_err() {
+            let child = self.containerd.as_mut().expect("just started");
+            if let Some(status) = child.try_wait()? {
+                bail!("containerd ended: {status}\n{}", self.containerd_log());
+            }
+            if Instant::now() > deadline {
+                bail!("containerd does not answer\n{}", self.containerd_log());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// How often containerd said that it is up.
+    fn boots(&self) -> usize {
+        let log = fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
+        log.matches("containerd successfully booted").count()
+    }
+
+    /// Ends containerd at once; shims and containers go on.
+    pub fn kill_containerd(&mut self) {
+        if let Some(mut child) = self.containerd.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// containerd's process, while it runs.
+    pub fn containerd_pid(&self) -> Option<u32> {
+        self.containerd.as_ref().map(Child::id)
+    }
+
+    /// The node's name; also that of its cgroup below each hierarchy's root.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The node's folder: everything it writes lies below.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The runtime in use.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// containerd's socket; reachable from every namespace.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("c.sock")
+    }
+
+    /// containerd's state folder, with one bundle per container.
+    pub fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    /// A command that runs inside the node's namespaces with the runtime's programs on PATH.
+    ///
+    /// The process has the returned child's pid: nsenter becomes the program.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut cmd = Command::new("nsenter");
+        cmd.args(["-t", &self.holder.id().to_string(), "-m", "-n", "--"]).arg(program);
+        cmd.env("PATH", self.runtime.path()).env(process::MARK, &self.name);
+        cmd.stdin(Stdio::null());
+        cmd
+    }
+
+    /// Runs containerd's own client in the namespace that CRI uses.
+    pub fn ctr(&self, args: &[&str]) -> Result<String> {
+        let mut cmd = self.command(&self.runtime.program("ctr"));
+        cmd.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args);
+        capture(&mut cmd)
+    }
+
+    /// A TCP connection made inside the node's network.
+    pub fn connect(&self, to: SocketAddr, limit: Duration) -> Result<TcpStream> {
+        self.in_network(move || TcpStream::connect_timeout(&to, limit))?
+            .with_context(|| format!("connect to {to} in {}", self.name))
+    }
+
+    /// Runs `work` on a thread of the node's network; sockets made there stay there.
+    pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let path = format!("/proc/{}/ns/net", self.holder.id());
+        let net = File::open(&path).with_context(|| format!("open {path}"))?;
+        thread::scope(|scope| {
+            let joined = scope.spawn(move || {
+                setns(net, CloneFlags::CLONE_NEWNET).context("enter the node's network")?;
+                Ok(work())
+            });
+            joined.join().map_err(|_| anyhow!("work in the node's network panicked"))?
+        })
+    }
+
+    /// An append-only log file in the node's folder.
+    pub fn log(&self, name: &str) -> Result<File> {
+        let path = self.dir.join(format!("{name}.log"));
+        let mut options = File::options();
+        options.create(true).append(true);
+        options.open(&path).with_context(|| format!("open {}", path.display()))
+    }
+
+    /// The end of containerd's log, for error messages.
+    pub fn containerd_log(&self) -> String {
+        let text = fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
+        shell::tail(&text, 15)
+    }
+
+    /// Shims that run now.
+    pub fn shims(&self) -> Vec<Shim> {
+        process::shims(&self.name)
+    }
+
+    /// First process of a container or sandbox, by its id.
+    pub fn container_pid(&self, id: &str) -> Option<i32> {
+        let all = process::containers(&self.state());
+        all.into_iter().find(|(found, _)| found == id).map(|(_, pid)| pid)
+    }
+
+    /// What pods left behind, given the agent's root folder.
+    pub fn leftovers(&self, agent_root: &Path, pod_logs: &Path) -> Result<Leftovers> {
+        leftovers::count(self, agent_root, pod_logs)
+    }
+
+    fn holder_pid(&self) -> u32 {
+        self.holder.id()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Kept for a look at the logs when asked, but never running.
+        self.kill_containerd();
+        end_processes(&self.name, &self.dir);
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+        let removed = cgroups::remove(&self.name);
+        let removed = removed.and_then(|()| match std::env::var_os("PINTLE_KEEP") {
+            Some(_) => Ok(shell::say("kept", &self.dir.display().to_string())),
+            None => cache::remove(&self.dir),
+        });
+        if let Err(error) = removed {
+            shell::say("leftover", &format!("{error:#}"));
+        }
+    }
+}
+
+/// A process that keeps the namespaces: private mounts with propagation inside, loopback up.
+fn hold(name: &str, dir: &Path) -> Result<Child> {
+    let script = "mount --make-rshared / && mkdir -p /var/lib/cni && \
+                  mount -t tmpfs -o mode=755 tmpfs /run && \
+                  mount -t tmpfs -o mode=755 tmpfs /var/lib/cni && \
+                  ip link set lo up && echo ready && exec sleep infinity";
+    let mut cmd = Command::new("unshare");
+    cmd.args(["-mn", "--propagation", "private", "sh", "-c", script]);
+    cmd.env(process::MARK, name).stdin(Stdio::null()).stdout(Stdio::piped());
+    cmd.stderr(File::create(dir.join("holder.log"))?);
+    let mut child = cmd.spawn().context("start unshare")?;
+    let mut said = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut said)?;
+    if said.trim() != "ready" {
+        let _ = child.wait();
+        let text = fs::read_to_string(dir.join("holder.log")).unwrap_or_default();
+        bail!("cannot make namespaces: {}", shell::tail(&text, 3));
+    }
+    Ok(child)
+}
+
+/// Ends containers, shims and whatever else carries the node's mark.
+fn end_processes(name: &str, dir: &Path) {
+    for (_, pid) in process::containers(&dir.join("state")) {
+        let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        // A bundle may outlive its process, and the pid may be somebody else's by now.
+        if group.contains(name) || group.contains("/k8s.io/") {
+            process::signal(pid, Signal::SIGKILL);
+        }
+    }
+    // Twice: a process may have started another one while the first list was made.
+    for _ in 0..2 {
+        for pid in process::marked(name) {
+            process::signal(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+/// Removes nodes whose maker is gone: a killed test run cleans nothing itself.
+pub fn sweep() {
+    let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let maker = name.strip_prefix(PREFIX).and_then(|n| n.split('-').next()?.parse().ok());
+        let Some(maker) = maker else { continue };
+        let maker: i32 = maker;
+        if Path::new(&format!("/proc/{maker}")).exists() {
+            continue;
+        }
+        end_processes(&name, &entry.path());
+        if let Err(error) = cgroups::remove(&name).and_then(|()| cache::remove(&entry.path())) {
+            shell::say("leftover", &format!("{error:#}"));
+        }
+    }
+}
+
+/// containerd's root folder with the standard images imported, made once per version.
+fn template(version: Version) -> Result<PathBuf> {
+    let archive = set::archive()?;
+    let kind = format!("template/{}", version.name());
+    cache::content_entry(&kind, &archive.digest, |staging, _| {
+        let mut node = Node::prepare(version)?.boot()?;
+        let path = archive.path.to_string_lossy();
+        node.ctr(&["images", "import", &path]).context("import the images")?;
+        node.kill_containerd();
+        let (from, to) = (node.dir.join("containerd"), staging.join("root"));
+        capture(Command::new("cp").arg("-a").arg(from).arg(to)).map(drop)
+    })
+    .map(|dir| dir.join("root"))
+}

@@ -1,0 +1,244 @@
+//! Container runtimes in the cache folder: nothing is installed on the host.
+//!
+//! Three containerd versions, because the agent must serve them all: 2.1 (what users run), 1.7
+//! (events, but no RuntimeConfig) and 1.6 (no events at all). Beside them, in `tools`, what every
+//! version shares: CNI plugins, iptables, busybox, a registry. All come from Debian's archive, each
+//! from the release that has it; apt's own mirror and keys are used. A program that wants a newer
+//! libc than the host's gets a private one with patchelf, which is why the path must be final.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::apt::Index;
+use crate::cache;
+use crate::shell::{capture, say, timed};
+
+/// Changes whenever the recipe below does, so that an older cache is made anew.
+const RECIPE: &str = "2";
+
+/// A containerd release the agent is tested with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// containerd 2.1 with runc 1.3.
+    V2_1,
+    /// containerd 1.7 with runc 1.1.
+    V1_7,
+    /// containerd 1.6 with runc 1.1.
+    V1_6,
+}
+
+impl Version {
+    /// All of them, newest first.
+    pub const ALL: [Self; 3] = [Self::V2_1, Self::V1_7, Self::V1_6];
+
+    /// The release as its users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V2_1 => "2.1",
+            Self::V1_7 => "1.7",
+            Self::V1_6 => "1.6",
+        }
+    }
+
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::V2_1 => &["containerd/sid", "runc/sid", "libc6/sid", "libseccomp2/sid"],
+            Self::V1_7 => &["containerd/trixie", "runc/bookworm"],
+            Self::V1_6 => &["containerd/bookworm", "runc/bookworm"],
+        }
+    }
+}
+
+/// A runtime ready to start.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    /// Which release it is.
+    pub version: Version,
+    dir: PathBuf,
+    tools: PathBuf,
+}
+
+impl Runtime {
+    /// Finds the runtime in the cache or fetches it; needs root and the network the first time.
+    pub fn ensure(version: Version) -> Result<Self> {
+        let tools = tools()?;
+        let name = format!("runtime/{}", version.name());
+        let dir = cache::entry(&name, RECIPE, |staging, done| {
+            let text = format!("containerd {} and runc from the Debian archive", version.name());
+            timed("fetch", &text, || fetch_runtime(version, &tools, staging, done))
+        })?;
+        Ok(Self { version, dir, tools })
+    }
+
+    /// A program of this runtime or of the shared tools.
+    pub fn program(&self, name: &str) -> PathBuf {
+        let own = self.dir.join("bin").join(name);
+        if own.exists() { own } else { self.tools.join("bin").join(name) }
+    }
+
+    /// Folder of the CNI plugins.
+    pub fn cni(&self) -> PathBuf {
+        self.tools.join("cni")
+    }
+
+    /// A PATH on which this runtime's programs come before the host's.
+    pub fn path(&self) -> String {
+        let (own, tools) = (self.dir.join("bin"), self.tools.join("bin"));
+        format!(
+            "{}:{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            own.display(),
+            tools.display()
+        )
+    }
+}
+
+/// What all versions share.
+fn tools() -> Result<PathBuf> {
+    cache::entry("runtime/tools", RECIPE, |staging, done| {
+        timed("fetch", "CNI plugins, iptables, busybox, registry from the Debian archive", || {
+            fetch_tools(staging, done)
+        })
+    })
+}
+
+fn index() -> Result<Index> {
+    Index::update(&cache::dir()?.join("apt"), &["bookworm", "trixie", "sid"])
+}
+
+fn fetch_tools(staging: &Path, done: &Path) -> Result<()> {
+    let unpacked = staging.join("x");
+    let libs = [
+        "libxtables12/bookworm",
+        "libip4tc2/bookworm",
+        "libip6tc2/bookworm",
+        "libnftnl11/bookworm",
+        "libmnl0/bookworm",
+        "libnetfilter-conntrack3/bookworm",
+        "libnfnetlink0/bookworm",
+    ];
+    let mut packages = vec![
+        "containernetworking-plugins/sid",
+        "busybox-static/bookworm",
+        "docker-registry/bookworm",
+        "patchelf/bookworm",
+        "iptables/bookworm",
+    ];
+    packages.extend(libs);
+    index()?.unpack(&packages, &unpacked)?;
+    copy_all(&unpacked.join("containernetworking-plugins/usr/lib/cni"), &staging.join("cni"))?;
+    let bin = staging.join("bin");
+    for file in ["busybox-static/bin/busybox", "patchelf/usr/bin/patchelf"] {
+        copy_into(&unpacked.join(file), &bin)?;
+    }
+    copy_into(&unpacked.join("docker-registry/usr/bin/docker-registry"), &bin)?;
+    for lib in libs {
+        let name = lib.split('/').next().expect("a package name");
+        copy_all(&library_dir(&unpacked.join(name))?, &staging.join("iptables/lib"))?;
+    }
+    let iptables = library_dir(&unpacked.join("iptables"))?;
+    copy_all(&iptables.join("xtables"), &staging.join("iptables/lib/xtables"))?;
+    copy_into(&unpacked.join("iptables/usr/sbin/xtables-nft-multi"), &staging.join("iptables"))?;
+    for name in ["iptables", "ip6tables"] {
+        for suffix in ["", "-save", "-restore"] {
+            iptables_wrapper(&bin, &done.join("iptables"), &format!("{name}{suffix}"))?;
+        }
+    }
+    cache::remove(&unpacked)
+}
+
+/// iptables with its own libraries: the host may have none, or another variant.
+fn iptables_wrapper(bin: &Path, home: &Path, name: &str) -> Result<()> {
+    let home = home.display();
+    let script = format!(
+        "#!/bin/bash\nexport LD_LIBRARY_PATH={home}/lib XTABLES_LIBDIR={home}/lib/xtables\n\
+         exec -a {name} {home}/xtables-nft-multi \"$@\"\n"
+    );
+    let path = bin.join(name);
+    fs::write(&path, script)?;
+    Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
+}
+
+fn fetch_runtime(version: Version, tools: &Path, staging: &Path, done: &Path) -> Result<()> {
+    let unpacked = staging.join("x");
+    index()?.unpack(version.packages(), &unpacked)?;
+    let bin = staging.join("bin");
+    for name in ["containerd", "ctr", "containerd-shim-runc-v2"] {
+        copy_into(&unpacked.join("containerd/usr/bin").join(name), &bin)?;
+    }
+    copy_into(&unpacked.join("runc/usr/sbin/runc"), &bin)?;
+    if version == Version::V2_1 {
+        private_libc(&unpacked, tools, staging, done)?;
+    }
+    cache::remove(&unpacked)?;
+    let found = capture(Command::new(bin.join("containerd")).arg("--version"))?;
+    say("", found.trim());
+    Ok(())
+}
+
+/// Gives runc the libc of its own release: the host's is older.
+fn private_libc(unpacked: &Path, tools: &Path, staging: &Path, done: &Path) -> Result<()> {
+    let lib = staging.join("lib");
+    let (libc, seccomp) = (unpacked.join("libc6"), unpacked.join("libseccomp2"));
+    let loader = find(&libc, |n| n.starts_with("ld-linux-"))?;
+    let loader_name = loader.file_name().expect("a file has a name").to_owned();
+    copy_into(&loader, &lib)?;
+    copy_into(&find(&libc, |n| n == "libc.so.6")?, &lib)?;
+    copy_into(&find(&seccomp, |n| n == "libseccomp.so.2")?, &lib)?;
+    let at = done.join("lib");
+    let mut patch = Command::new(tools.join("bin/patchelf"));
+    patch.arg("--set-interpreter").arg(at.join(loader_name));
+    patch.arg("--force-rpath").arg("--set-rpath").arg(&at).arg(staging.join("bin/runc"));
+    capture(&mut patch).map(drop)
+}
+
+/// `usr/lib/<triplet>` of an unpacked package.
+fn library_dir(package: &Path) -> Result<PathBuf> {
+    let lib = package.join("usr/lib");
+    let entries = fs::read_dir(&lib).with_context(|| format!("read {}", lib.display()))?;
+    let mut dirs = entries.filter_map(|e| e.ok().map(|e| e.path()));
+    dirs.find(|p| p.to_string_lossy().ends_with("-linux-gnu"))
+        .ok_or_else(|| anyhow!("no library folder in {}", package.display()))
+}
+
+/// The first file below `dir` whose name passes.
+fn find(dir: &Path, wanted: impl Fn(&str) -> bool + Copy) -> Result<PathBuf> {
+    fn walk(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
+        let mut below = Vec::new();
+        for entry in fs::read_dir(dir).ok()?.flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                below.push(entry.path());
+            } else if wanted(&entry.file_name().to_string_lossy()) {
+                return Some(entry.path());
+            }
+        }
+        below.iter().find_map(|d| walk(d, wanted))
+    }
+    walk(dir, &wanted).ok_or_else(|| anyhow!("not found in {}", dir.display()))
+}
+
+/// Copies one file (through links) into a folder, made if missing.
+fn copy_into(file: &Path, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let name = file.file_name().expect("a file has a name");
+    fs::copy(file, dir.join(name)).with_context(|| format!("copy {}", file.display()))?;
+    Ok(())
+}
+
+/// Copies the files and links of one folder, not its subfolders.
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let path = entry?.path();
+        let dest = to.join(path.file_name().expect("an entry has a name"));
+        if path.is_symlink() {
+            symlink(fs::read_link(&path)?, dest)?;
+        } else if path.is_file() {
+            fs::copy(&path, dest)?;
+        }
+    }
+    Ok(())
+}

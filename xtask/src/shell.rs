@@ -1,0 +1,91 @@
+//! Running other programs: one way to start them, one shape of error.
+//!
+//! Input: a `std::process::Command`. Output: its exit checked, its text returned where asked. Every
+//! error names the whole command line, because the reader of a failed task wants to repeat it by hand.
+//! Nothing here retries or waits longer than the program itself does.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// One line of progress on stderr, aligned so that a run reads as a column of verbs.
+pub fn say(verb: &str, text: &str) {
+    eprintln!("{verb:>12}  {text}");
+}
+
+/// Says what starts, runs it, says how long it took.
+pub fn timed<T>(verb: &str, text: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    say(verb, text);
+    let begin = Instant::now();
+    let out = work().with_context(|| text.to_owned())?;
+    say("", &format!("done in {:.1} s", begin.elapsed().as_secs_f64()));
+    Ok(out)
+}
+
+/// Runs with this terminal's output; fails unless it exits with 0.
+pub fn run(cmd: &mut Command) -> Result<()> {
+    let status = cmd.status().with_context(|| format!("cannot start: {}", line(cmd)))?;
+    if !status.success() {
+        bail!("{status}: {}", line(cmd));
+    }
+    Ok(())
+}
+
+/// Runs without a terminal and returns stdout; the error carries the end of stderr.
+pub fn capture(cmd: &mut Command) -> Result<String> {
+    let out = cmd
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start: {}", line(cmd)))?;
+    if !out.status.success() {
+        let text = String::from_utf8_lossy(&out.stderr);
+        bail!("{}: {}\n{}", out.status, line(cmd), tail(&text, 20));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// The command as one would type it.
+pub fn line(cmd: &Command) -> String {
+    let mut text = cmd.get_program().to_string_lossy().into_owned();
+    for arg in cmd.get_args() {
+        let _ = write!(text, " {}", arg.to_string_lossy());
+    }
+    text
+}
+
+/// The last `lines` lines of a text.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.trim_end().lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// The first of `names` found on PATH or in the folders that only root's PATH has.
+pub fn which(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let dirs = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin"]);
+    let dirs: Vec<&Path> = dirs.map(Path::new).collect();
+    names.iter().flat_map(|n| dirs.iter().map(move |d| d.join(n))).find(|p| p.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_command_names_itself_and_the_end_of_its_stderr() {
+        let mut cmd = Command::new("sh");
+        cmd.args(["-c", "echo the reason >&2; exit 3"]);
+        let text = format!("{:#}", capture(&mut cmd).expect_err("it exits with 3"));
+        assert!(text.contains("sh -c"), "{text}");
+        assert!(text.contains("the reason"), "{text}");
+    }
+
+    #[test]
+    fn tail_keeps_the_last_lines_only() {
+        assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(tail("a", 5), "a");
+    }
+}

@@ -1,0 +1,34 @@
+//! The tasks that `cargo xtask` offers, one file each.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::image::set;
+use crate::runtime::{Runtime, Version};
+use crate::shell::say;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+  fetch   put every container runtime and test image into the cache";
+
+/// Runs the task named by the first argument.
+pub fn run(args: &[String]) -> Result<ExitCode> {
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        ["fetch"] => fetch(),
+        _ => {
+            eprintln!("{USAGE}");
+            Ok(ExitCode::from(64))
+        }
+    }
+}
+
+fn fetch() -> Result<ExitCode> {
+    for version in Version::ALL {
+        let runtime = Runtime::ensure(version)?;
+        say("ready", &runtime.program("containerd").display().to_string());
+    }
+    say("ready", &set::archive()?.path.display().to_string());
+    Ok(ExitCode::SUCCESS)
+}
