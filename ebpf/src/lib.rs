@@ -1,1 +1,400 @@
-//! See docs/ARCHITECTURE.md.
+//! What happens to pods' processes and cgroups, seen by the kernel itself.
+//!
+//! Input: the cgroup directory of each pod, under a number ([`Slot`]) that the caller chooses.
+//! Output: a stream of [`KernelEvent`]s: a container's entry point started, its first process ended
+//! (with code or signal), the OOM killer chose a process, a cgroup was made, removed, filled or
+//! emptied. An event arrives some 20 µs after the fact; it is a hint where to look and what the
+//! runtime may have lost, never a state.
+//!
+//! ```text
+//! bpf/pods.bpf.c -> load (maps, programs) -> ring -> decode ─┐
+//! pidfd, cgroup.events ────────────────────> fallback ───────┴─> Source -> the caller's loop
+//! ```
+//!
+//! [`Source::open`] takes the best of three modes that works here: eBPF, else pidfds, else nothing
+//! at all, and then the caller lists everything once a second. It logs which, once, and why not a
+//! better one.
+//!
+//! Owner: one task of the caller on a tokio runtime with I/O enabled; there is no thread of our
+//! own. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`], [`RING_BYTES`], [`BATCH_MAX`], [`PIDFDS_MAX`]; what
+//! exceeds them is an error of the call or a count in [`Source::dropped`], whose growth tells the
+//! caller to list everything once.
+#![deny(unsafe_code)] // allowed for registering two descriptors with tokio, and for one system call
+
+mod decode;
+mod fallback;
+mod hierarchy;
+mod load;
+mod ring;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use aya::maps::MapError;
+use nix::errno::Errno;
+
+pub use decode::{
+    Clocks, Comm, DecodeError, EVENT_BYTES, EventKind, Exit, ExitStatus, KernelEvent, Monotonic,
+    Slot, decode,
+};
+pub use fallback::PIDFDS_MAX;
+pub use hierarchy::{Controller, Hierarchy, HierarchyError};
+pub use load::{CGROUPS_MAX, INITS_MAX, RING_BYTES};
+pub use ring::BATCH_MAX;
+
+/// What to open. [`Options::new`] wants everything.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The hierarchy that the pods' cgroups are in.
+    pub hierarchy: Hierarchy,
+    /// Programs to try; none goes straight to the pidfd mode.
+    pub programs: Programs,
+    /// Whether the pidfd mode may be used.
+    pub pidfd: bool,
+    /// Size of the event ring in bytes: a power of two and a multiple of the page size.
+    pub ring_bytes: u32,
+}
+
+impl Options {
+    /// Every program, with fallbacks.
+    pub fn new(hierarchy: Hierarchy) -> Self {
+        Self { hierarchy, programs: Programs::ALL, pidfd: true, ring_bytes: RING_BYTES }
+    }
+}
+
+/// One eBPF program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Program {
+    /// A container's entry point started.
+    Exec = 1,
+    /// A container's first process ended; the eBPF mode needs at least this one.
+    Exit = 2,
+    /// The OOM killer chose a process.
+    Oom = 4,
+    /// A cgroup was made; also tracks it. Without it, `watch_init` looks for new ones.
+    CgroupCreated = 8,
+    /// A cgroup was removed.
+    CgroupRemoved = 16,
+    /// A cgroup was filled or emptied.
+    Populated = 32,
+}
+
+impl Program {
+    const IN_LOADING_ORDER: [Self; 6] = [
+        Self::Oom,
+        Self::Exit,
+        Self::Exec,
+        Self::CgroupCreated,
+        Self::CgroupRemoved,
+        Self::Populated,
+    ];
+
+    /// Its name in logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exec => "exec",
+            Self::Exit => "exit",
+            Self::Oom => "oom",
+            Self::CgroupCreated => "cgroup-created",
+            Self::CgroupRemoved => "cgroup-removed",
+            Self::Populated => "populated",
+        }
+    }
+}
+
+/// A set of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Programs(u8);
+
+impl Programs {
+    /// The empty set.
+    pub const NONE: Self = Self(0);
+    /// Every program.
+    pub const ALL: Self = Self(63);
+
+    /// Whether it is in.
+    pub const fn contains(self, program: Program) -> bool {
+        self.0 & program as u8 != 0
+    }
+
+    /// Adds one.
+    pub const fn insert(&mut self, program: Program) {
+        self.0 |= program as u8;
+    }
+
+    /// The same set without one.
+    pub const fn without(self, program: Program) -> Self {
+        Self(self.0 & !(program as u8))
+    }
+}
+
+impl fmt::Display for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Program::IN_LOADING_ORDER.into_iter().filter(|p| self.contains(*p));
+        for (i, program) in names.enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}", program.name())?;
+        }
+        Ok(())
+    }
+}
+
+/// Where events come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Programs in the kernel.
+    Ebpf {
+        /// Those that are attached.
+        programs: Programs,
+    },
+    /// Exits without a code, and on cgroup v2 whether a pod has processes.
+    Pidfd,
+    /// No events: the caller lists everything once a second.
+    Relist,
+}
+
+impl Mode {
+    /// The value of the mode's metric label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ebpf { .. } => "ebpf",
+            Self::Pidfd => "pidfd",
+            Self::Relist => "relist",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ebpf { programs } => write!(f, "ebpf({programs})"),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+/// Whether a process could still be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Its end will be an event.
+    Yes,
+    /// It had ended already: there will be no event, read its state instead.
+    Gone,
+}
+
+/// Why a pod or process could not be followed. The caller's relist still sees it.
+#[derive(Debug, thiserror::Error)]
+pub enum TrackError {
+    /// The directory is not a cgroup of the followed hierarchy, or is gone.
+    #[error(transparent)]
+    Hierarchy(#[from] HierarchyError),
+    /// A limit is reached.
+    #[error("the limit of {limit} entries is reached")]
+    Full {
+        /// [`CGROUPS_MAX`], [`INITS_MAX`] or [`PIDFDS_MAX`].
+        limit: u32,
+    },
+    /// A process was named of a pod that is not tracked.
+    #[error("no pod is tracked under {0:?}")]
+    NotTracked(Slot),
+    /// The kernel refused a map operation.
+    #[error("changing an eBPF map")]
+    Map(#[from] MapError),
+    /// The process could not be opened.
+    #[error("opening a pidfd of process {pid}: {errno}")]
+    Pidfd {
+        /// Its id.
+        pid: u32,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The file could not be watched.
+    #[error("watching {}: {errno}", path.display())]
+    Watch {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+enum Backend {
+    Ebpf(Box<load::Kernel>),
+    Pidfd(fallback::Watch),
+    Relist,
+}
+
+/// The stream of events.
+pub struct Source {
+    backend: Backend,
+    mode: Mode,
+    reasons: Vec<String>,
+    pending: VecDeque<KernelEvent>,
+}
+
+impl Source {
+    /// Opens the best mode that works here and logs it in one line. Panics outside of a tokio
+    /// runtime with I/O.
+    pub fn open(options: &Options) -> Self {
+        let mut reasons = Vec::new();
+        let (backend, mode) = open_best(options, &mut reasons);
+        let why = reasons.join("; ");
+        tracing::info!(%mode, hierarchy = ?options.hierarchy, why, "kernel event source");
+        Self { backend, mode, reasons, pending: VecDeque::new() }
+    }
+
+    /// The active mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Why it is not a better one, and which programs were refused why; empty if all is well.
+    pub fn reasons(&self) -> &[String] {
+        &self.reasons
+    }
+
+    /// Follows a pod's cgroup, the ones in it and all to come. What ended before has no event: read
+    /// the pod's state after this call. Again with the same directory does nothing; with another it
+    /// replaces the first.
+    pub fn track(&mut self, slot: Slot, cgroup_dir: &Path) -> Result<(), TrackError> {
+        match &mut self.backend {
+            Backend::Ebpf(kernel) => kernel.track(slot, cgroup_dir),
+            Backend::Pidfd(watch) => watch.track(slot, cgroup_dir),
+            Backend::Relist => Ok(()),
+        }
+    }
+
+    /// Forgets a pod. Events already on their way may still arrive.
+    pub fn untrack(&mut self, slot: Slot) -> Result<(), TrackError> {
+        match &mut self.backend {
+            Backend::Ebpf(kernel) => kernel.untrack(slot),
+            Backend::Pidfd(watch) => {
+                watch.untrack(slot);
+                Ok(())
+            }
+            Backend::Relist => Ok(()),
+        }
+    }
+
+    /// Names a container's first process, as the runtime's status tells it. The pidfd mode needs it
+    /// for every container; eBPF only where containers share a pid namespace (it finds pid 1 of one
+    /// by itself), and there it does no harm for the others.
+    pub fn watch_init(&mut self, slot: Slot, pid: u32) -> Result<Watched, TrackError> {
+        match &mut self.backend {
+            Backend::Ebpf(kernel) => kernel.watch_init(slot, pid),
+            Backend::Pidfd(watch) => watch.watch_init(slot, pid),
+            Backend::Relist => Ok(Watched::Yes),
+        }
+    }
+
+    /// The next event; never, in [`Mode::Relist`]. Cancel-safe.
+    pub async fn next(&mut self) -> KernelEvent {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return event;
+            }
+            let mut batch = Vec::new();
+            self.wait(&mut batch).await;
+            self.pending = batch.into();
+        }
+    }
+
+    /// Waits for at least one event and appends up to [`BATCH_MAX`] to `out`. Cancel-safe.
+    pub async fn next_batch(&mut self, out: &mut Vec<KernelEvent>) {
+        if self.pending.is_empty() {
+            self.wait(out).await;
+        } else {
+            out.extend(self.pending.drain(..));
+        }
+    }
+
+    /// Events and cgroups lost since the start because a limit was reached. When it grows, list
+    /// everything.
+    pub fn dropped(&self) -> u64 {
+        match &self.backend {
+            Backend::Ebpf(kernel) => kernel.dropped() + kernel.ring.malformed(),
+            Backend::Pidfd(_) | Backend::Relist => 0,
+        }
+    }
+
+    async fn wait(&mut self, out: &mut Vec<KernelEvent>) {
+        let result = match &mut self.backend {
+            Backend::Ebpf(kernel) => kernel.ring.next_batch(out).await,
+            Backend::Pidfd(watch) => watch.next_batch(out).await,
+            Backend::Relist => std::future::pending().await,
+        };
+        if let Err(error) = result {
+            // Only while the runtime shuts down; the caller's relist is behind us in any case.
+            tracing::error!(%error, "the kernel event source has ended");
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn open_best(options: &Options, reasons: &mut Vec<String>) -> (Backend, Mode) {
+    let mounted = match hierarchy::Mounted::find(options.hierarchy) {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            reasons.push(chain(&error));
+            return (Backend::Relist, Mode::Relist);
+        }
+    };
+    if options.programs == Programs::NONE {
+        reasons.push("ebpf: switched off".to_owned());
+    } else {
+        match load::Kernel::open(mounted, options.programs, options.ring_bytes) {
+            Ok((kernel, attached)) => {
+                let said = attached.refusals.iter().map(|(p, why)| format!("{}: {why}", p.name()));
+                reasons.extend(said);
+                let mode = Mode::Ebpf { programs: attached.programs };
+                return (Backend::Ebpf(Box::new(kernel)), mode);
+            }
+            Err(error) => reasons.push(format!("ebpf: {}", chain(&error))),
+        }
+    }
+    if !options.pidfd {
+        reasons.push("pidfd: switched off".to_owned());
+        return (Backend::Relist, Mode::Relist);
+    }
+    match fallback::Watch::open(mounted) {
+        Ok(watch) => (Backend::Pidfd(watch), Mode::Pidfd),
+        Err(error) => {
+            reasons.push(format!("pidfd: {error}"));
+            (Backend::Relist, Mode::Relist)
+        }
+    }
+}
+
+/// An error with its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_reads_as_one_word_of_log() {
+        let programs = Programs::ALL.without(Program::Exec).without(Program::Populated);
+        let mode = Mode::Ebpf { programs };
+        assert_eq!(mode.to_string(), "ebpf(oom,exit,cgroup-created,cgroup-removed)");
+        assert_eq!(Mode::Pidfd.to_string(), "pidfd");
+        assert_eq!(Mode::Relist.to_string(), "relist");
+    }
+
+    #[test]
+    fn all_is_every_program() {
+        let mut all = Programs::NONE;
+        Program::IN_LOADING_ORDER.into_iter().for_each(|program| all.insert(program));
+        assert_eq!(all, Programs::ALL);
+    }
+}
