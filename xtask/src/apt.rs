@@ -1,8 +1,8 @@
 //! apt-get, in two ways: installing build tools on this host, and fetching packages without
 //! installing them.
 //!
-//! Fetched packages come from releases other than the host's (newer runtimes). They are looked up in
-//! a private copy of apt's state, so that the host's own sources and pins stay as they are. The
+//! Fetched packages come from releases other than the host's (newer runtimes). They are looked up
+//! in a private copy of apt's state, so that the host's own sources and pins stay as they are. The
 //! mirror is the one that the host's apt already uses; apt checks the signatures.
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Running other programs: one way to start them, one shape of error.
 //!
 //! Input: a `std::process::Command`. Output: its exit checked, its text returned where asked. Every
-//! error names the whole command line, because the reader of a failed task wants to repeat it by hand.
+//! error names the whole command line, because the reader of a failed task wants to repeat it.
 //! Nothing here retries or waits longer than the program itself does.
 
 use std::fmt::Write as _;

@@ -1,8 +1,9 @@
 //! The files that a private containerd reads: its own configuration and the pod network.
 //!
 //! Pure: paths in, text out. Two dialects, because containerd 2 split the CRI plugin in two. The
-//! choices that need a reason: `restrict_oom_score_adj` and `disable_apparmor`, or no sandbox starts
-//! where those rights are missing; snapshotters and NRI off, because probing them costs start-up time.
+//! choices that need a reason: `restrict_oom_score_adj` and `disable_apparmor`, or no sandbox
+//! starts where those rights are missing; snapshotters and NRI off, because probing them costs
+//! start-up time.
 
 use std::path::Path;
 
@@ -14,8 +15,8 @@ pub const PAUSE: &str = "pintle.test/pause:1";
 /// Plugins nobody here uses; each probes the host when containerd starts.
 const DISABLED: &str = r#"["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile",
-  "io.containerd.snapshotter.v1.erofs", "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp",
-  "io.containerd.internal.v1.tracing"]"#;
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.nri.v1.nri",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]"#;
 
 /// containerd's own configuration for a node living in `dir`.
 pub fn containerd(runtime: &Runtime, dir: &Path) -> String {

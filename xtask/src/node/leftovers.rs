@@ -1,7 +1,7 @@
 //! What pods left behind on a node: the things that must be gone once their pods are.
 //!
-//! Read from the kernel and the file system, never from the agent: a leak is what the agent does not
-//! know of. Each list names what was found, so that a failed test says what leaked.
+//! Read from the kernel and the file system, never from the agent: a leak is what the agent does
+//! not know of. Each list names what was found, so that a failed test says what leaked.
 
 use std::fs;
 use std::path::Path;

@@ -229,9 +229,12 @@ impl Drop for Node {
         let _ = self.holder.kill();
         let _ = self.holder.wait();
         let removed = cgroups::remove(&self.name);
-        let removed = removed.and_then(|()| match std::env::var_os("PINTLE_KEEP") {
-            Some(_) => Ok(shell::say("kept", &self.dir.display().to_string())),
-            None => cache::remove(&self.dir),
+        let removed = removed.and_then(|()| {
+            if std::env::var_os("PINTLE_KEEP").is_some() {
+                shell::say("kept", &self.dir.display().to_string());
+                return Ok(());
+            }
+            cache::remove(&self.dir)
         });
         if let Err(error) = removed {
             shell::say("leftover", &format!("{error:#}"));

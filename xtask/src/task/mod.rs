@@ -1,5 +1,10 @@
 //! The tasks that `cargo xtask` offers, one file each.
 
+mod bench;
+mod prepare;
+mod test;
+mod tidy;
+
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -10,12 +15,20 @@ use crate::shell::say;
 
 const USAGE: &str = "\
 usage: cargo xtask TASK
-  fetch   put every container runtime and test image into the cache";
+  test [fmt|clippy|build|unit|parity|sim|loom|e2e]...
+                   everything that CI runs, or only these stages
+  test NAME        the tests whose name contains NAME
+  bench [NAME]...  the benchmarks, or only these
+  tidy             what is over the style's limits
+  fetch            put every container runtime and test image into the cache";
 
 /// Runs the task named by the first argument.
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
+        ["test", rest @ ..] => test::run(rest),
+        ["bench", names @ ..] => bench::run(names),
+        ["tidy"] => tidy::run(),
         ["fetch"] => fetch(),
         _ => {
             eprintln!("{USAGE}");

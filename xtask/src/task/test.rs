@@ -1,0 +1,252 @@
+//! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest.
+//!
+//! fmt, clippy, build, unit, parity, sim, loom, e2e. A failed stage does not stop the next: one run
+//! shows all that is wrong. Test counts are read from the lines that the test programs print; a test
+//! that cannot run on this host names itself in the file of `PINTLE_SKIPPED` and is counted as
+//! skipped. The last line is the summary, with the exit code to match.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::prepare;
+use crate::{repository, shell};
+
+/// The stages, in order.
+const STAGES: [Stage; 8] = [
+    Stage { name: "fmt", needs_tools: false, run: fmt },
+    Stage { name: "clippy", needs_tools: true, run: clippy },
+    Stage { name: "build", needs_tools: true, run: build },
+    Stage { name: "unit", needs_tools: true, run: unit },
+    Stage { name: "parity", needs_tools: true, run: parity },
+    Stage { name: "sim", needs_tools: true, run: sim },
+    Stage { name: "loom", needs_tools: true, run: loom },
+    Stage { name: "e2e", needs_tools: true, run: e2e },
+];
+/// Stages made of tests: those that a name filter is applied to.
+const FILTERED: [&str; 4] = ["unit", "parity", "sim", "e2e"];
+
+struct Stage {
+    name: &'static str,
+    needs_tools: bool,
+    run: fn(&Run) -> Result<Counts>,
+}
+
+/// What one invocation was asked for.
+struct Run {
+    filter: Option<String>,
+    skipped_file: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// Runs all stages, the named ones, or the tests whose name contains the word.
+pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
+    let (named, filter) = match args {
+        [] => (Vec::new(), None),
+        names if names.iter().all(|n| STAGES.iter().any(|s| s.name == *n)) => {
+            (names.to_vec(), None)
+        }
+        [filter] => (FILTERED.to_vec(), Some((*filter).to_owned())),
+        _ => bail!("`cargo xtask test` takes names of stages, or one part of a test's name"),
+    };
+    let chosen = STAGES.iter().filter(|s| named.is_empty() || named.contains(&s.name));
+    let chosen: Vec<&Stage> = chosen.collect();
+    if chosen.iter().any(|s| s.needs_tools) {
+        prepare::build_tools()?;
+    }
+    let skipped_file = repository().join("target/skipped-tests");
+    let run = Run { filter, skipped_file };
+    let mut total = Counts::default();
+    let mut times = Vec::new();
+    for stage in chosen {
+        let (counts, took) = one(stage, &run);
+        times.push((stage.name, counts, took));
+        total.add(counts);
+    }
+    report(&times);
+    let Counts { passed, failed, skipped } = total;
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn one(stage: &Stage, run: &Run) -> (Counts, Duration) {
+    shell::say("stage", stage.name);
+    let begin = Instant::now();
+    let counts = (stage.run)(run).unwrap_or_else(|error| {
+        shell::say("failed", &format!("{}: {error:#}", stage.name));
+        Counts { failed: 1, ..Counts::default() }
+    });
+    (counts, begin.elapsed())
+}
+
+fn report(times: &[(&str, Counts, Duration)]) {
+    println!(
+        "\n{:>8}  {:>7}  {:>6}  {:>6}  {:>7}",
+        "stage", "seconds", "passed", "failed", "skipped"
+    );
+    for (name, counts, took) in times {
+        let Counts { passed, failed, skipped } = counts;
+        let seconds = took.as_secs_f64();
+        println!("{name:>8}  {seconds:>7.1}  {passed:>6}  {failed:>6}  {skipped:>7}");
+    }
+}
+
+fn fmt(_: &Run) -> Result<Counts> {
+    check(cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy(_: &Run) -> Result<Counts> {
+    check(cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn build(_: &Run) -> Result<Counts> {
+    check(cargo(&["build", "--quiet", "--workspace"]))
+}
+
+fn unit(run: &Run) -> Result<Counts> {
+    let products = ["test", "--no-fail-fast", "--workspace", "--exclude", "pintle-tests"];
+    let mut counts = tests(cargo(&products), run)?;
+    let lib = ["test", "--package", "pintle-tests", "--lib"];
+    counts.add(tests(cargo(&lib), run)?);
+    Ok(counts)
+}
+
+fn parity(run: &Run) -> Result<Counts> {
+    tests(cargo(&["test", "--package", "pintle-tests", "--test", "parity"]), run)
+}
+
+fn sim(run: &Run) -> Result<Counts> {
+    tests(cargo(&["test", "--package", "pintle-tests", "--test", "sim"]), run)
+}
+
+fn e2e(run: &Run) -> Result<Counts> {
+    prepare::node_tools()?;
+    tests(cargo(&["test", "--package", "pintle-tests", "--test", "e2e"]), run)
+}
+
+/// Every crate with a `cfg(loom)` dependency, its tests named `loom` only: under that configuration
+/// other tests would use the checked types outside of a model.
+fn loom(run: &Run) -> Result<Counts> {
+    let mut total = Counts::default();
+    for package in loom_packages()? {
+        let mut cmd = cargo(&["test", "--release", "--lib", "--package", &package]);
+        cmd.args(["--target-dir", "target/loom"]);
+        cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        let only = Run { filter: Some("loom".into()), skipped_file: run.skipped_file.clone() };
+        total.add(tests(cmd, &only)?);
+    }
+    Ok(total)
+}
+
+fn loom_packages() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(repository())?.flatten() {
+        let text = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap_or_default();
+        let name = text.lines().find_map(|l| l.strip_prefix("name = "));
+        if let (true, Some(name)) = (text.contains("cfg(loom)"), name) {
+            found.push(name.trim_matches('"').to_owned());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cmd.args(args).current_dir(repository());
+    cmd
+}
+
+/// A stage that is one yes or no.
+fn check(mut cmd: Command) -> Result<Counts> {
+    shell::run(&mut cmd)?;
+    Ok(Counts { passed: 1, ..Counts::default() })
+}
+
+/// Runs `cargo test`, shows its output and counts the results.
+fn tests(mut cmd: Command, run: &Run) -> Result<Counts> {
+    if let Some(filter) = &run.filter {
+        cmd.args(["--", filter]);
+    }
+    let _ = fs::remove_file(&run.skipped_file);
+    cmd.env("PINTLE_SKIPPED", &run.skipped_file).stdout(Stdio::piped());
+    let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(&cmd)))?;
+    let stdout = child.stdout.take().expect("piped");
+    let mut counts = Counts::default();
+    for line in BufReader::new(stdout).lines() {
+        let line = line?;
+        println!("{line}");
+        counts.add(parse(&line));
+    }
+    let status = child.wait()?;
+    let skipped = skipped(&run.skipped_file);
+    counts.passed = counts.passed.saturating_sub(skipped);
+    counts.skipped += skipped;
+    if !status.success() && counts.failed == 0 {
+        bail!("{status}: {}", shell::line(&cmd)); // it did not compile, or it crashed
+    }
+    Ok(counts)
+}
+
+/// Reads `test result: ok. 2 passed; 0 failed; 1 ignored; ...`.
+fn parse(line: &str) -> Counts {
+    let Some(rest) = line.strip_prefix("test result: ") else { return Counts::default() };
+    let number = |what: &str| {
+        let end = rest.find(what)?;
+        rest[..end].trim_end().rsplit(' ').next()?.parse().ok()
+    };
+    Counts {
+        passed: number("passed").unwrap_or(0),
+        failed: number("failed").unwrap_or(0),
+        skipped: number("ignored").unwrap_or(0),
+    }
+}
+
+/// Prints why tests were skipped and returns how many.
+fn skipped(file: &Path) -> usize {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    for line in text.lines() {
+        shell::say("skipped", line);
+    }
+    text.lines().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_the_line_that_a_test_program_ends_with() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 4 filtered out; \
+                    finished in 0.01s";
+        assert_eq!(parse(line), Counts { passed: 12, failed: 3, skipped: 1 });
+        assert_eq!(parse("test a::b ... ok"), Counts::default());
+    }
+
+    #[test]
+    fn skipped_tests_are_counted_by_their_lines() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = dir.path().join("skipped");
+        assert_eq!(skipped(&file), 0);
+        fs::write(&file, "a: no BTF\nb: no swap\n").expect("written");
+        assert_eq!(skipped(&file), 2);
+    }
+}

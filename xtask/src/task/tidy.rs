@@ -1,0 +1,272 @@
+//! `cargo xtask tidy`: the measurable part of the style, printed where a file is over it.
+//!
+//! Production lines of a file (its inline tests do not count) and of a function, number of
+//! parameters, a header in each file, folder depth, words that are not wanted. Soft limits are
+//! printed, hard ones fail. It reads formatted source by lines, not by grammar: rustfmt puts a
+//! function's end on a line of its own with the indent of its beginning, and that is enough.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::Result;
+
+use crate::repository;
+use crate::shell::capture;
+
+const FILE_LINES_SOFT: usize = 400;
+const FILE_LINES_HARD: usize = 600;
+const FN_LINES_SOFT: usize = 40;
+const FN_LINES_HARD: usize = 70;
+const PARAMETERS_SOFT: usize = 5;
+const COLUMNS_SOFT: usize = 100;
+const COLUMNS_HARD: usize = 120;
+/// Folders below a crate's `src`.
+const DEPTH_HARD: usize = 3;
+/// The header says in so many lines what the file is; a longer one belongs into docs/.
+const HEADER_LINES_SOFT: usize = 25;
+/// Endings of type names that say nothing.
+const EMPTY_NAMES: [&str; 4] = ["Manager", "Helper", "Util", "Utils"];
+
+/// One thing that is over a limit.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    is_hard: bool,
+    line: usize,
+    text: String,
+}
+
+/// Checks every Rust file that git knows.
+pub(super) fn run() -> Result<ExitCode> {
+    let mut list = Command::new("git");
+    list.args(["ls-files", "*.rs"]).current_dir(repository());
+    let (mut hard, mut soft) = (0, 0);
+    for name in capture(&mut list)?.lines() {
+        let Ok(text) = fs::read_to_string(repository().join(name)) else { continue };
+        for finding in check(Path::new(name), &text) {
+            let kind = if finding.is_hard { "OVER" } else { "soft" };
+            println!("{kind}  {name}:{}  {}", finding.line, finding.text);
+            *(if finding.is_hard { &mut hard } else { &mut soft }) += 1;
+        }
+    }
+    println!("{hard} over a hard limit, {soft} over a soft one");
+    Ok(if hard == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn check(path: &Path, text: &str) -> Vec<Finding> {
+    let all: Vec<&str> = text.lines().collect();
+    let is_generated = path.file_stem().is_some_and(|s| s.to_string_lossy().contains("generated"));
+    if is_generated {
+        return Vec::new();
+    }
+    let production = &all[..production_lines(path, &all)];
+    let mut found = Vec::new();
+    limit(&mut found, 1, "lines in the file", production.len(), FILE_LINES_SOFT, FILE_LINES_HARD);
+    header(&mut found, &all);
+    depth(&mut found, path);
+    functions(&mut found, production);
+    for (at, line) in all.iter().enumerate() {
+        words(&mut found, at + 1, line);
+        let columns = line.chars().count();
+        limit(&mut found, at + 1, "columns", columns, COLUMNS_SOFT, COLUMNS_HARD);
+    }
+    justified(&mut found, production);
+    found
+}
+
+/// Lines before the inline tests; none of a file that is a test as a whole.
+fn production_lines(path: &Path, lines: &[&str]) -> usize {
+    let is_test = path.components().any(|c| c.as_os_str() == "tests")
+        || path.file_name().is_some_and(|n| n == "tests.rs");
+    let inline = lines
+        .windows(2)
+        .position(|w| w[0] == "#[cfg(test)]" && w[1].starts_with("mod ") && w[1].ends_with('{'));
+    if is_test { 0 } else { inline.unwrap_or(lines.len()) }
+}
+
+fn limit(
+    found: &mut Vec<Finding>,
+    line: usize,
+    what: &str,
+    value: usize,
+    soft: usize,
+    hard: usize,
+) {
+    if value > soft {
+        let is_hard = value > hard;
+        let bound = if is_hard { hard } else { soft };
+        found.push(Finding { is_hard, line, text: format!("{value} {what} (limit {bound})") });
+    }
+}
+
+fn header(found: &mut Vec<Finding>, lines: &[&str]) {
+    let length = lines.iter().take_while(|l| l.starts_with("//!")).count();
+    if length == 0 {
+        let text = "no //! header: what is it, and why?".to_owned();
+        found.push(Finding { is_hard: true, line: 1, text });
+    }
+    limit(found, 1, "lines of header", length, HEADER_LINES_SOFT, usize::MAX);
+}
+
+fn depth(found: &mut Vec<Finding>, path: &Path) {
+    let names: Vec<_> = path.components().map(|c| c.as_os_str()).collect();
+    let Some(src) = names.iter().position(|n| *n == "src") else { return };
+    let is_mod = names.last().is_some_and(|n| *n == "mod.rs");
+    let levels = names.len() - src - 1 - usize::from(is_mod);
+    limit(found, 1, "levels of modules", levels, DEPTH_HARD, DEPTH_HARD);
+}
+
+fn functions(found: &mut Vec<Finding>, lines: &[&str]) {
+    let mut at = 0;
+    while at < lines.len() {
+        let Some(indent) = function_indent(lines[at]) else {
+            at += 1;
+            continue;
+        };
+        let end = format!("{}}}", " ".repeat(indent));
+        // A body on one line, or a declaration without one, ends where it begins.
+        let one_line = lines[at].ends_with('}') || lines[at].ends_with(';');
+        let rest = lines[at..].iter().position(|l| *l == end || *l == format!("{end},"));
+        let length = if one_line { 1 } else { rest.map_or(1, |r| r + 1) };
+        limit(found, at + 1, "lines in the function", length, FN_LINES_SOFT, FN_LINES_HARD);
+        let signature = signature(&lines[at..]);
+        let count = parameters(&signature);
+        limit(found, at + 1, "parameters", count, PARAMETERS_SOFT, usize::MAX);
+        at += 1;
+    }
+}
+
+/// The indent of a line that begins a function.
+fn function_indent(line: &str) -> Option<usize> {
+    let mut code = line.trim_start();
+    let indent = line.len() - code.len();
+    for qualifier in ["pub(crate) ", "pub(super) ", "pub ", "const ", "async ", "unsafe "] {
+        code = code.strip_prefix(qualifier).unwrap_or(code);
+    }
+    (code.starts_with("fn ") && code.contains('(')).then_some(indent)
+}
+
+/// From `fn` to the end of the parameter list.
+fn signature(lines: &[&str]) -> String {
+    let mut text = String::new();
+    let mut open = 0i32;
+    for line in lines {
+        // The visibility `pub(crate)` is no parameter list.
+        let from = if text.is_empty() { line.find("fn ").unwrap_or(0) } else { 0 };
+        for c in line[from..].chars() {
+            open += i32::from(c == '(') - i32::from(c == ')');
+            text.push(c);
+            if c == ')' && open == 0 {
+                return text;
+            }
+        }
+    }
+    text
+}
+
+/// Parameters besides `self`.
+fn parameters(signature: &str) -> usize {
+    let list = signature.split_once('(').map_or("", |(_, l)| l).trim_end_matches(')');
+    let mut depth = 0i32;
+    let mut parts = vec![String::new()];
+    let mut before = ' ';
+    for c in list.chars() {
+        depth += i32::from("(<[".contains(c)) - i32::from(")]".contains(c));
+        depth -= i32::from(c == '>' && before != '-'); // the arrow of a closure's type closes nothing
+        if c == ',' && depth == 0 {
+            parts.push(String::new());
+        } else {
+            parts.last_mut().expect("never empty").push(c);
+        }
+        before = c;
+    }
+    let parts = parts.iter().map(|p| p.trim()).filter(|p| !p.is_empty());
+    parts.filter(|p| p.trim_start_matches(['&', ' ']).trim_start_matches("mut ") != "self").count()
+}
+
+fn words(found: &mut Vec<Finding>, line: usize, text: &str) {
+    let mut add = |text: String| found.push(Finding { is_hard: true, line, text });
+    // Spelled in two halves, or this file would find itself.
+    for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")] {
+        if text.contains(word) {
+            add(format!("{word}: do it, or say in docs/STATUS.md that it is not done"));
+        }
+    }
+    let name = ["struct ", "enum ", "trait "].iter().find_map(|k| text.split_once(k));
+    let Some((before, after)) = name else { return };
+    let is_declaration = before.trim().is_empty() || before.trim_start().starts_with("pub");
+    let name: String = after.chars().take_while(|c| c.is_alphanumeric()).collect();
+    if let (true, Some(word)) = (is_declaration, EMPTY_NAMES.iter().find(|w| name.ends_with(*w))) {
+        add(format!("{name}: `{word}` says nothing; name what it is"));
+    }
+}
+
+/// Each unsafe block says why it is sound in the lines above it.
+fn justified(found: &mut Vec<Finding>, lines: &[&str]) {
+    const ABOVE: usize = 8;
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        if !code.contains("unsafe {") && !code.contains("unsafe impl") {
+            continue;
+        }
+        let said = lines[at.saturating_sub(ABOVE)..=at].iter().any(|l| l.contains("SAFETY:"));
+        if !said {
+            let text = "unsafe without // SAFETY:".to_owned();
+            found.push(Finding { is_hard: true, line: at + 1, text });
+        }
+    }
+}
+
+/// Where the report of one file would be; used by the tests.
+#[cfg(test)]
+fn texts(path: &str, text: &str) -> Vec<String> {
+    check(Path::new(path), text).into_iter().map(|f| f.text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_function_is_found_and_a_short_one_beside_it_is_not() {
+        let body = "    x();\n".repeat(FN_LINES_HARD);
+        let text =
+            format!("//! h\nfn short() {{\n    x();\n}}\n\npub(crate) fn long() {{\n{body}}}\n");
+        assert_eq!(texts("a/src/a.rs", &text), ["72 lines in the function (limit 70)"]);
+    }
+
+    #[test]
+    fn inline_tests_do_not_count_as_production_lines() {
+        let test = "    x();\n".repeat(FILE_LINES_HARD + 1);
+        let text = format!("//! h\n\n#[cfg(test)]\nmod tests {{\n{test}}}\n");
+        assert_eq!(texts("a/src/a.rs", &text), [""; 0]);
+        let text = format!("//! h\n{}", "x();\n".repeat(FILE_LINES_HARD));
+        assert_eq!(texts("a/src/a.rs", &text), ["601 lines in the file (limit 600)"]);
+    }
+
+    #[test]
+    fn parameters_are_counted_without_self_and_through_generics() {
+        let cases = [
+            ("fn a(&self, x: u8)", 1),
+            ("fn b(f: impl Fn(u8, u8) -> u8, m: BTreeMap<String, (u8, u8)>)", 2),
+            ("fn c()", 0),
+            ("fn d(&mut self)", 0),
+        ];
+        for (text, count) in cases {
+            assert_eq!(parameters(&signature(&[text])), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_header_an_empty_name_and_bare_unsafe_are_found() {
+        let text = "pub struct PodManager;\nfn f() {\n    unsafe { g() }\n}\n";
+        let found = texts("a/src/a.rs", text);
+        assert_eq!(found.len(), 3, "{found:?}");
+    }
+
+    #[test]
+    fn modules_deeper_than_the_limit_are_found() {
+        assert_eq!(texts("a/src/b/c/d/e.rs", "//! h\n"), ["4 levels of modules (limit 3)"]);
+        assert_eq!(texts("a/src/b/c/mod.rs", "//! h\n"), [""; 0]);
+    }
+}
