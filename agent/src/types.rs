@@ -118,6 +118,10 @@ pub enum ContainerKind {
 pub struct NodeFacts {
     /// The node's name, lower-cased.
     pub name: String,
+    /// Name of the container runtime, the scheme of container ids in a status: `containerd`.
+    pub runtime_name: String,
+    /// The runtime can make mounts recursively read-only.
+    pub recursive_read_only: bool,
     /// The node's addresses, the primary family first. Empty when none is known.
     pub host_ips: Vec<std::net::IpAddr>,
     /// Memory capacity in bytes, for `oom_score_adj`.

@@ -1,12 +1,28 @@
 //! Status: from desired and observed to the `PodStatus` that users see, and to the sentence that
 //! says why a pod is not running. Pure functions; nothing here reads a clock or a file.
 
+mod conditions;
+mod container;
+mod derive;
+mod ended;
+mod phase;
+mod resources;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::observed::ObservedPod;
 use crate::types::{ContainerId, NodeFacts, UnixNanos};
+
+pub use conditions::sandbox_serves;
+pub use derive::{derive, pod_ips, settled_phase};
+pub use ended::{Ended, ended};
+pub use phase::{FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal};
 
 /// Where the pod's worker stands; decides how far the status may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
