@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pintle_tests::{Options, TestNode};
+use pintle_tests::{LONG, Options, RawCri, TestNode, until};
 use xtask::node::cgroups;
 use xtask::runtime::Version;
 
@@ -40,4 +40,32 @@ fn a_killed_containerd_comes_back_in_the_same_namespaces() {
 
 fn net_of(pid: Option<u32>) -> std::path::PathBuf {
     Path::new("/proc").join(pid.expect("containerd runs").to_string()).join("ns/net")
+}
+
+#[test]
+fn a_panicking_test_leaves_no_process_no_cgroup_and_no_folder() {
+    let mut seen = None;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let node = bare(Version::V2_1);
+        let cri = RawCri::connect(&node).expect("connected");
+        let pod = cri.run_pod("lost").expect("a sandbox");
+        let id = cri.run_container(&pod, "c", &["/box", "signals", "60000"]).expect("a container");
+        let pids = [&pod.id, &id].map(|id| node.container_pid(id).expect("it runs"));
+        // A frozen shim must not keep anything alive either.
+        node.signal_shim(&pod.id, nix::sys::signal::Signal::SIGSTOP);
+        seen = Some((node.runtime_node().name().to_owned(), node.dir().to_owned(), pids));
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    let (name, dir, pids) = seen.expect("the pod was there");
+    assert!(!dir.exists());
+    assert_eq!(cgroups::below(&name).expect("readable"), [""; 0]);
+    until(LONG, "every process is gone", || {
+        let left = xtask::node::process::marked(&name);
+        anyhow::ensure!(left.is_empty(), "marked: {left:?}");
+        // A killed process that waits for its parent has no command line any more.
+        let left = pids.map(xtask::node::process::arguments);
+        anyhow::ensure!(left.iter().all(|args| !args.iter().any(|a| a == "/box")), "{left:?}");
+        Ok(())
+    });
 }

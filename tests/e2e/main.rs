@@ -5,3 +5,4 @@
 //! `cargo test -p pintle-tests --test e2e NAME`.
 
 mod harness;
+mod runtimes;

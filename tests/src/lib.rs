@@ -1,6 +1,7 @@
 //! What the end-to-end tests stand on: real containerd, real kernel, real agent.
 //!
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
+//! - `cri`: raw calls to the runtime, beside or without the agent
 //! - `http`: GET over a connection made inside the node's network
 //! - `registry`: a docker-registry beside the node, and a slow way to it
 //! - `wait`: waiting for a condition, and what to say when it does not come
@@ -10,10 +11,23 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cri;
 pub mod http;
 pub mod node;
 pub mod registry;
 pub mod wait;
 
+pub use cri::{RawCri, RawPod};
 pub use node::{Options, TestNode};
 pub use wait::{LONG, until};
+
+/// Counts the running test as skipped, because this host lacks something; then return from it.
+pub fn skip(why: &str) {
+    use std::io::Write;
+    let thread = std::thread::current();
+    let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
+    eprint!("skipped: {line}");
+    let Some(path) = std::env::var_os("PINTLE_SKIPPED") else { return };
+    let file = std::fs::File::options().create(true).append(true).open(path);
+    file.and_then(|mut f| f.write_all(line.as_bytes())).expect("the list of skipped tests");
+}
