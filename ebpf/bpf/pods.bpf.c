@@ -3,8 +3,8 @@
  * Life and death of the processes and cgroups of pods, as they happen.
  *
  * Input:  `tracked` (cgroup id -> pod slot; userspace adds a pod's cgroup, cgroup_mkdir adds its
- *         children here in the kernel) and `inits` (process id -> 1; first processes that are not
- *         pid 1 of a namespace of their own, for pods that share one).
+ *         children here in the kernel) and `inits` (process id -> pod slot; first processes that
+ *         are not pid 1 of a namespace of their own, for pods that share one).
  * Output: `events`, a ring of struct event, read by src/ring.rs and decoded by src/decode.rs.
  * Bounds: both maps and the ring have a size; what does not fit is counted in `counters`, never
  * waited for.
@@ -184,15 +184,17 @@ struct who {
  * inside a container (docker in docker) is not meant. With a shared namespace userspace names the
  * process.
  */
-ALWAYS_INLINE struct who identify(struct task_struct *task)
+ALWAYS_INLINE struct who identify(struct task_struct *task, struct tracked *pod)
 {
 	struct pid *pid = task->group_leader->thread_pid;
 	u32 level = agent_level(pid);
 	struct who who = { .pid = number_at(pid, level), .flags = 0 };
 
+	u64 *slot = bpf_map_lookup_elem(&inits, &who.pid);
+
 	if (pid->level == level + 1 && number_at(pid, level + 1) == 1)
 		who.flags = FLAG_INIT;
-	else if (bpf_map_lookup_elem(&inits, &who.pid))
+	else if (pod && slot && *slot == pod->slot)
 		who.flags = FLAG_INIT;
 	return who;
 }
@@ -236,7 +238,7 @@ int pod_exec(u64 *ctx)
 
 	if (!pod || pod->started)
 		return 0;
-	struct who who = identify(task);
+	struct who who = identify(task, pod);
 
 	if (!(who.flags & FLAG_INIT))
 		return 0;
@@ -263,7 +265,7 @@ ALWAYS_INLINE int process_exit(u64 *ctx, int report_oom)
 
 	if (!pod && !(report_oom && oom))
 		return 0;
-	struct who who = identify(task);
+	struct who who = identify(task, pod);
 
 	if (oom)
 		who.flags |= FLAG_OOM;
@@ -304,7 +306,7 @@ int pod_oom(u64 *ctx)
 	struct task_struct *task = (void *)ctx[0];
 	u64 cgroup = task_cgroup(task);
 	struct tracked *pod = bpf_map_lookup_elem(&tracked, &cgroup);
-	struct who who = identify(task);
+	struct who who = identify(task, pod);
 
 	who.flags |= FLAG_OOM;
 	emit(EVENT_OOM, cgroup, pod, who, 0, task);

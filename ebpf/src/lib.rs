@@ -79,16 +79,21 @@ pub enum Program {
     CgroupRemoved = 16,
     /// A cgroup was filled or emptied.
     Populated = 32,
+    /// The OOM killer chose a process, reported when it ends. Takes the place of [`Self::Oom`]
+    /// where the kernel refuses that (some before 6.8), or where it is asked for instead.
+    OomAtExit = 64,
 }
 
 impl Program {
-    const IN_LOADING_ORDER: [Self; 6] = [
+    /// As they are loaded: OOM first, because the form of the exit program depends on it.
+    const IN_ORDER: [Self; 7] = [
         Self::Oom,
         Self::Exit,
         Self::Exec,
         Self::CgroupCreated,
         Self::CgroupRemoved,
         Self::Populated,
+        Self::OomAtExit,
     ];
 
     /// Its name in logs and metrics.
@@ -100,6 +105,7 @@ impl Program {
             Self::CgroupCreated => "cgroup-created",
             Self::CgroupRemoved => "cgroup-removed",
             Self::Populated => "populated",
+            Self::OomAtExit => "oom-at-exit",
         }
     }
 }
@@ -111,7 +117,7 @@ pub struct Programs(u8);
 impl Programs {
     /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Every program.
+    /// Every program, each in its best form.
     pub const ALL: Self = Self(63);
 
     /// Whether it is in.
@@ -119,9 +125,9 @@ impl Programs {
         self.0 & program as u8 != 0
     }
 
-    /// Adds one.
-    pub const fn insert(&mut self, program: Program) {
-        self.0 |= program as u8;
+    /// The same set with one more.
+    pub const fn with(self, program: Program) -> Self {
+        Self(self.0 | program as u8)
     }
 
     /// The same set without one.
@@ -132,7 +138,7 @@ impl Programs {
 
 impl fmt::Display for Programs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Program::IN_LOADING_ORDER.into_iter().filter(|p| self.contains(*p));
+        let names = Program::IN_ORDER.into_iter().filter(|p| self.contains(*p));
         for (i, program) in names.enumerate() {
             let comma = if i == 0 { "" } else { "," };
             write!(f, "{comma}{}", program.name())?;
@@ -392,9 +398,8 @@ mod tests {
     }
 
     #[test]
-    fn all_is_every_program() {
-        let mut all = Programs::NONE;
-        Program::IN_LOADING_ORDER.into_iter().for_each(|program| all.insert(program));
-        assert_eq!(all, Programs::ALL);
+    fn all_is_every_program_but_the_substitute() {
+        let all = Program::IN_ORDER.into_iter().fold(Programs::NONE, Programs::with);
+        assert_eq!(all, Programs::ALL.with(Program::OomAtExit));
     }
 }

@@ -138,7 +138,10 @@ impl Kernel {
     pub(crate) fn untrack(&mut self, slot: Slot) -> Result<(), TrackError> {
         let Some(pod) = self.pods.remove(&slot) else { return Ok(()) };
         for pid in pod.inits {
-            absent_is_fine(self.inits.remove(&pid))?;
+            // The number may have passed to a process of another pod since.
+            if self.inits.get(&pid, 0).is_ok_and(|owner| owner == slot.0) {
+                absent_is_fine(self.inits.remove(&pid))?;
+            }
         }
         match self.tracked.remove(&pod.root) {
             Ok(()) => {}
@@ -228,31 +231,29 @@ impl Kernel {
 /// on it.
 fn attach_all(ebpf: &mut Ebpf, btf: &Btf, wanted: Programs) -> Attached {
     let mut attached = Attached { programs: Programs::NONE, refusals: Vec::new() };
-    let oom_wanted = wanted.contains(Program::Oom);
-    let mut oom_at_exit = false;
-    for program in Program::IN_LOADING_ORDER.into_iter().filter(|p| wanted.contains(*p)) {
+    let mut at_exit = wanted.contains(Program::OomAtExit);
+    for program in Program::IN_ORDER.into_iter().filter(|p| wanted.contains(*p)) {
         let (name, tracepoint) = match program {
+            Program::Oom if at_exit => continue,
             Program::Oom => ("pod_oom", "mark_victim"),
-            Program::Exit if oom_at_exit => ("pod_exit_oom", "sched_process_exit"),
+            Program::Exit if at_exit => ("pod_exit_oom", "sched_process_exit"),
             Program::Exit => ("pod_exit", "sched_process_exit"),
             Program::Exec => ("pod_exec", "sched_process_exec"),
             Program::CgroupCreated => ("pod_mkdir", "cgroup_mkdir"),
             Program::CgroupRemoved => ("pod_rmdir", "cgroup_rmdir"),
             Program::Populated => ("pod_populated", "cgroup_notify_populated"),
+            Program::OomAtExit => continue, // part of Exit
         };
         match attach(ebpf, btf, name, tracepoint) {
-            Ok(()) => attached.programs.insert(program),
+            Ok(()) => attached.programs = attached.programs.with(program),
             Err(why) => {
-                oom_at_exit |= program == Program::Oom;
+                at_exit |= program == Program::Oom;
                 attached.refusals.push((program, why));
             }
         }
     }
-    if oom_wanted && oom_at_exit && attached.programs.contains(Program::Exit) {
-        attached.programs.insert(Program::Oom);
-        for (_, why) in attached.refusals.iter_mut().filter(|(p, _)| *p == Program::Oom) {
-            *why = format!("victims are reported when they end, not when they are chosen: {why}");
-        }
+    if at_exit && attached.programs.contains(Program::Exit) {
+        attached.programs = attached.programs.with(Program::OomAtExit);
     }
     attached
 }
