@@ -13,7 +13,10 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod http;
 pub mod observed;
 pub mod pod;
+pub mod runtime;
 pub mod status;
 pub mod types;
+pub mod worker;

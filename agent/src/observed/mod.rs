@@ -4,5 +4,5 @@ mod types;
 
 pub use types::{
     Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
-    ObservedSandbox, ObservedUser, OomKill, RunState,
+    ObservedSandbox, ObservedUser, OomKill, RunState, digest_code, digest_of,
 };

@@ -211,3 +211,23 @@ impl ObservedPod {
         self.containers.iter().any(|c| matches!(c.state, RunState::Running | RunState::Unknown))
     }
 }
+
+/// The digest that a list call would show of this record: sorted (id, state).
+pub fn digest_of(pod: &ObservedPod) -> Vec<(String, u8)> {
+    let sandboxes = pod.sandboxes.iter().map(|s| (s.id.as_str().to_owned(), u8::from(!s.ready)));
+    let containers =
+        pod.containers.iter().map(|c| (c.id.as_str().to_owned(), digest_code(c.state)));
+    let mut digest: Vec<_> = sandboxes.chain(containers).collect();
+    digest.sort_unstable();
+    digest
+}
+
+/// CRI's number of a container state.
+pub fn digest_code(state: RunState) -> u8 {
+    match state {
+        RunState::Created => 0,
+        RunState::Running => 1,
+        RunState::Exited => 2,
+        RunState::Unknown => 3,
+    }
+}

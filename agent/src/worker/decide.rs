@@ -1,0 +1,295 @@
+//! What a pod's worker does next, given everything it knows. The second half of the worker.
+//!
+//! Pure. `advance` is called after every input: it looks at deadline, status, probes and the pass
+//! under way, and begins the next pass when there is something to do and the record is fresh.
+// k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+
+use crate::observed::RunState;
+use crate::pod;
+use crate::runtime::plan::{self, Action, PlanInput};
+use crate::runtime::restart;
+use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
+use crate::types::UnixNanos;
+use crate::worker::Command;
+use crate::worker::step::{Pass, Scene, Stage, Worker};
+
+impl Worker {
+    /// Looks at everything and does what is due. Called after every input.
+    pub(super) fn advance(&mut self, scene: &mut Scene<'_>) {
+        self.wake_at = None;
+        if self.stage == Stage::Waiting {
+            return;
+        }
+        self.check_deadline(scene);
+        self.derive(scene);
+        if self.stage == Stage::Syncing
+            && self.pass.is_none()
+            && self.fresh()
+            && self.settled(scene)
+        {
+            self.terminate(None);
+            self.derive(scene);
+        }
+        self.cancel_if_asked(scene);
+        self.probe(scene);
+        if self.pass.is_none() {
+            self.decide(scene);
+        }
+        self.schedule(scene);
+    }
+
+    /// Tells the prober which containers run, whenever that changes.
+    fn probe(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = &self.pod else { return };
+        if self.observed_stamp == 0 || !has_probes(pod) {
+            return;
+        }
+        let running = self.observed.containers.iter().filter(|c| c.state == RunState::Running);
+        let running: Vec<_> = running.map(|c| c.id.clone()).collect();
+        let now = (running, self.stage > Stage::Syncing);
+        if self.probing.as_ref() == Some(&now) {
+            return;
+        }
+        let terminating = now.1;
+        self.probing = Some(now);
+        scene.out.push(Command::Probe {
+            uid: self.uid.clone(),
+            pod: Arc::clone(pod),
+            observed: Arc::clone(&self.observed),
+            terminating,
+        });
+    }
+
+    fn cancel_if_asked(&mut self, scene: &mut Scene<'_>) {
+        let Some(pass) = &mut self.pass else { return };
+        let ticket = pass.ticket;
+        if std::mem::take(&mut pass.cancelled) {
+            scene.out.push(Command::Cancel { uid: self.uid.clone(), ticket });
+            // Marked failed so that its end is not taken for success.
+            pass.failed = true;
+        }
+    }
+
+    fn decide(&mut self, scene: &mut Scene<'_>) {
+        if !self.fresh() {
+            if self.reading.is_none() {
+                self.read(Duration::ZERO, scene);
+            }
+            return;
+        }
+        if self.retry_at.is_some_and(|at| scene.now < at) {
+            return;
+        }
+        self.retry_at = None;
+        match self.stage {
+            Stage::Waiting => {}
+            Stage::Syncing => self.sync(scene),
+            _ if self.needs_kill() => {
+                let grace_seconds = self.grace_seconds;
+                self.run(vec![Action::KillPod { grace_seconds }], scene);
+            }
+            Stage::Terminating => {
+                self.stage = Stage::Terminated;
+                self.derive(scene);
+                self.run(vec![Action::Teardown], scene);
+            }
+            Stage::Terminated => self.run(vec![Action::Teardown], scene),
+            Stage::Finished => {
+                if self.removed && scene.sources_ready && !self.cleaned() {
+                    self.run(vec![Action::Cleanup], scene);
+                }
+            }
+        }
+    }
+
+    fn needs_kill(&self) -> bool {
+        self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
+    }
+
+    fn sync(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = self.pod.clone() else { return };
+        let mut plan = self.plan(&pod, scene.now);
+        if !self.prepared && !plan.actions.contains(&Action::Prepare) {
+            plan.actions.insert(0, Action::Prepare);
+        }
+        for held in &plan.held {
+            self.hold(held, &pod, scene);
+        }
+        if !plan.is_empty() {
+            self.announce(&plan.actions, scene);
+            self.run(plan.actions, scene);
+        } else {
+            self.derive(scene);
+        }
+    }
+
+    pub(super) fn plan(&self, pod: &Pod, now: UnixNanos) -> plan::Plan {
+        let restart_all = pod.spec.as_ref().is_some_and(|s| self.restarting_all(s));
+        plan::plan(&PlanInput {
+            pod,
+            observed: &self.observed,
+            probes: &self.verdicts,
+            backoff: &self.backoff,
+            restart_all,
+            now,
+        })
+    }
+
+    fn restarting_all(&self, spec: &PodSpec) -> bool {
+        let condition = self.status.conditions.iter().flatten();
+        restart::restart_all_requested(spec, &self.observed)
+            || condition
+                .into_iter()
+                .any(|c| c.type_ == "AllContainersRestarting" && c.status == "True")
+    }
+
+    fn hold(&mut self, held: &plan::Held, pod: &Pod, scene: &mut Scene<'_>) {
+        let full = pod::described(pod);
+        let wait = go_duration(held.wait);
+        let name = &held.name;
+        let message = format!("back-off {wait} restarting failed container={name} pod={full}");
+        let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+        if self.waiting.insert(name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
+            scene.out.push(Command::Event {
+                uid: self.uid.clone(),
+                warning: true,
+                reason: "BackOff",
+                message: format!("Back-off restarting failed container {name} in pod {full}"),
+                container: Some(name.clone()),
+            });
+        }
+        let at = held.until;
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn announce(&self, actions: &[Action], scene: &mut Scene<'_>) {
+        let replaced =
+            actions.iter().any(|a| matches!(a, Action::CreateSandbox { replaces: Some(_), .. }));
+        if replaced {
+            scene.out.push(Command::Event {
+                uid: self.uid.clone(),
+                warning: false,
+                reason: "SandboxChanged",
+                message: "Pod sandbox changed, it will be killed and re-created.".to_owned(),
+                container: None,
+            });
+        }
+    }
+
+    fn run(&mut self, actions: Vec<Action>, scene: &mut Scene<'_>) {
+        assert!(self.pass.is_none(), "one pass at a time");
+        let ticket = scene.next();
+        scene.out.push(Command::Run {
+            uid: self.uid.clone(),
+            ticket,
+            pod: self.pod.clone(),
+            observed: Arc::clone(&self.observed),
+            actions: actions.clone(),
+        });
+        self.pass = Some(Pass { ticket, actions, cancelled: false, failed: false });
+    }
+
+    // k8s: pkg/kubelet/active_deadline.go
+    fn check_deadline(&mut self, scene: &mut Scene<'_>) {
+        if self.stage != Stage::Syncing {
+            return;
+        }
+        let Some(at) = self.deadline() else { return };
+        if scene.now < at {
+            self.wake_at = Some(at);
+            return;
+        }
+        let message = "Pod was active on the node longer than the specified deadline".to_owned();
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: false,
+            reason: "DeadlineExceeded",
+            message: message.clone(),
+            container: None,
+        });
+        let (phase, reason) = ("Failed".to_owned(), "DeadlineExceeded".to_owned());
+        self.kill(Verdict { phase, reason, message }, None);
+    }
+
+    fn deadline(&self) -> Option<UnixNanos> {
+        let spec = self.pod.as_ref()?.spec.as_ref()?;
+        let seconds = u64::try_from(spec.active_deadline_seconds?).ok()?;
+        let start = self.status.start_time.as_ref()?;
+        let start = UnixNanos(i64::try_from(start.0.as_nanosecond()).ok()?);
+        Some(start.plus(Duration::from_secs(seconds)))
+    }
+
+    fn derive_input<'a>(&'a self, pod: &'a Pod, scene: &'a Scene<'_>) -> DeriveInput<'a> {
+        let lifecycle = match self.stage {
+            Stage::Waiting | Stage::Syncing => Lifecycle::Syncing,
+            Stage::Terminating => Lifecycle::Terminating,
+            Stage::Terminated | Stage::Finished => Lifecycle::Terminated,
+        };
+        DeriveInput {
+            pod,
+            observed: (self.observed_stamp > 0).then_some(&*self.observed),
+            previous: self.status.phase.is_some().then_some(&*self.status),
+            lifecycle,
+            waiting: &self.waiting,
+            probes: &self.probes,
+            verdict: self.verdict.as_ref(),
+            node: scene.node,
+            now: scene.now,
+        }
+    }
+
+    fn derive(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = self.pod.clone() else { return };
+        let derived = status::derive(&self.derive_input(&pod, scene));
+        if derived == *self.status {
+            return;
+        }
+        self.status = Arc::new(derived);
+        scene.out.push(Command::Publish {
+            uid: self.uid.clone(),
+            pod,
+            status: Arc::clone(&self.status),
+        });
+    }
+
+    /// True once containers, verdict or history have decided that the pod is over.
+    fn settled(&self, scene: &Scene<'_>) -> bool {
+        let Some(pod) = &self.pod else { return false };
+        status::settled_phase(&self.derive_input(pod, scene)).is_some()
+    }
+
+    fn schedule(&mut self, scene: &mut Scene<'_>) {
+        let mut at = self.retry_at.into_iter().chain(self.wake_at).min();
+        if self.stage == Stage::Syncing && self.pass.is_none() {
+            // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
+            let half =
+                self.uid.as_str().bytes().fold(0_u32, |h, b| h.wrapping_mul(31) + u32::from(b));
+            let jitter = scene.sync_period * (half % 512) / 1024;
+            let resync = scene.now.plus(scene.sync_period + jitter);
+            at = Some(at.map_or(resync, |at| at.min(resync)));
+        }
+        self.wake_at = at;
+    }
+}
+
+/// True when some container has a probe.
+fn has_probes(pod: &Pod) -> bool {
+    pod::containers::all(pod::spec(pod)).any(|(_, c)| {
+        c.liveness_probe.is_some() || c.readiness_probe.is_some() || c.startup_probe.is_some()
+    })
+}
+
+/// A whole number of seconds as Go prints it: `10s`, `1m20s`, `5m0s`.
+fn go_duration(wait: Duration) -> String {
+    let seconds = wait.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}

@@ -1,0 +1,284 @@
+//! All workers: who may begin, who is an orphan, when to list everything, when to wake.
+//!
+//! Pure, see the module's header. Pods of one name run one after the other: a newcomer waits until
+//! the earlier one has ended. What the runtime knows and no source wants is stopped, but only
+//! once every source has reported. Bounds: one worker per uid, one pass and one read per worker.
+// k8s: pkg/kubelet/pod_workers.go allowPodStart, kubelet_pods.go HandlePodCleanups
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::observed::digest_of;
+use crate::types::{PodUid, UnixNanos};
+use crate::worker::backoff::Curve;
+use crate::worker::step::{Scene, Stage, Worker};
+use crate::worker::{Command, Input, ListedPod, Settings};
+
+/// Namespace and name of a pod.
+type FullName = (String, String);
+
+/// The set of pods of this node.
+#[derive(Debug)]
+pub struct Pods {
+    settings: Settings,
+    workers: BTreeMap<PodUid, Worker>,
+    /// Which uid owns a name; the others of that name wait.
+    owners: BTreeMap<FullName, PodUid>,
+    sources_ready: bool,
+    listed_once: bool,
+    counter: u64,
+    list_at: UnixNanos,
+    listing: bool,
+    out: Vec<Command>,
+}
+
+impl Pods {
+    /// An empty set; the first input makes it list what the runtime has.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            workers: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            sources_ready: false,
+            listed_once: false,
+            counter: 0,
+            list_at: UnixNanos::NEVER,
+            listing: false,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes one input and returns what is to be done.
+    pub fn handle(&mut self, now: UnixNanos, input: Input) -> Vec<Command> {
+        match input {
+            Input::Desired { uid, pod } => self.desired(uid, pod, now),
+            Input::Removed { uid } => self.with(&uid, now, |w, _| w.remove()),
+            Input::SourcesReady => {
+                self.sources_ready = true;
+                self.list_at = now;
+                self.everyone(now);
+            }
+            Input::Kill { uid, verdict, grace_seconds } => {
+                self.with(&uid, now, |w, _| w.kill(verdict, grace_seconds));
+            }
+            Input::Observed { uid, stamp, result } => {
+                self.with(&uid, now, |w, scene| w.observe(stamp, result, scene));
+            }
+            Input::Listed { stamp: _, result } => self.listed(result, now),
+            Input::Hint { uid, hint } => self.with(&uid, now, |w, scene| w.hint(hint, scene)),
+            Input::Progress { uid, ticket, index, outcome } => {
+                self.with(&uid, now, |w, scene| w.progress(ticket, index, outcome, scene));
+            }
+            Input::PassDone { uid, ticket } => {
+                self.with(&uid, now, |w, scene| w.pass_done(ticket, scene));
+            }
+            Input::Probed { uid, container, probe, healthy } => {
+                self.with(&uid, now, |w, _| w.probed(container, probe, healthy));
+            }
+            Input::Node(node) => {
+                self.settings.node = node;
+                self.everyone(now);
+            }
+            Input::Tick => self.due(now),
+        }
+        self.list_if_due(now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// When the next `Input::Tick` is needed at the latest.
+    pub fn next_wake(&self) -> Option<UnixNanos> {
+        let list = (!self.listing).then_some(self.list_at);
+        self.workers.values().filter_map(Worker::wake_at).chain(list).min()
+    }
+
+    /// Changes how often everything is listed (the kernel source came or went).
+    pub fn set_relist_period(&mut self, period: std::time::Duration) {
+        self.settings.relist_period = period;
+    }
+
+    /// All workers, by uid.
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values()
+    }
+
+    /// One worker.
+    pub fn worker(&self, uid: &PodUid) -> Option<&Worker> {
+        self.workers.get(uid)
+    }
+
+    /// True once every source has reported.
+    pub fn sources_ready(&self) -> bool {
+        self.sources_ready
+    }
+
+    fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
+        if !self.workers.contains_key(&uid) {
+            self.create(uid.clone(), Some(Arc::clone(&pod)));
+        }
+        self.with(&uid, now, |w, _| w.desire(pod));
+    }
+
+    fn create(&mut self, uid: PodUid, pod: Option<Arc<Pod>>) {
+        let meta = pod.as_ref().map(|p| &p.metadata);
+        let name = meta.and_then(|m| m.name.clone()).unwrap_or_default();
+        let namespace = meta.and_then(|m| m.namespace.clone()).unwrap_or_default();
+        self.create_named(uid, pod, (namespace, name));
+    }
+
+    fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
+        let curve = Curve::with_max(self.settings.crash_loop_max);
+        let mut worker = Worker::new(uid.clone(), pod, (&name.0, &name.1), curve);
+        let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
+        // Before the first list nobody knows whether an earlier pod of this name still runs.
+        if *owner == uid && self.listed_once {
+            worker.begin();
+        }
+        self.workers.insert(uid, worker);
+    }
+
+    /// Runs `change` on one worker, lets it act, and takes it away when nothing is left of it.
+    fn with(
+        &mut self,
+        uid: &PodUid,
+        now: UnixNanos,
+        change: impl FnOnce(&mut Worker, &mut Scene<'_>),
+    ) {
+        let Some(worker) = self.workers.get_mut(uid) else { return };
+        let mut scene = Scene {
+            now,
+            node: &self.settings.node,
+            sync_period: self.settings.sync_period,
+            sources_ready: self.sources_ready,
+            counter: &mut self.counter,
+            out: &mut self.out,
+        };
+        change(worker, &mut scene);
+        worker.advance(&mut scene);
+        let ended = worker.stage() == Stage::Finished;
+        if worker.is_gone() {
+            self.gone(uid, now);
+        } else if ended {
+            self.pass_name_on(uid, now);
+        }
+    }
+
+    fn gone(&mut self, uid: &PodUid, now: UnixNanos) {
+        let Some(mut worker) = self.workers.remove(uid) else { return };
+        self.out.push(Command::Gone { uid: uid.clone() });
+        self.release_name(uid);
+        if let Some(pod) = worker.take_again() {
+            self.desired(uid.clone(), pod, now);
+        }
+        self.begin_waiting(now);
+    }
+
+    /// A finished pod no longer stands in the way of another one of its name.
+    fn pass_name_on(&mut self, uid: &PodUid, now: UnixNanos) {
+        if self.workers.values().any(|w| w.stage() == Stage::Waiting) {
+            self.release_name(uid);
+            self.begin_waiting(now);
+        }
+    }
+
+    fn release_name(&mut self, uid: &PodUid) {
+        self.owners.retain(|_, owner| owner != uid);
+    }
+
+    /// Lets pods begin whose name is free now.
+    fn begin_waiting(&mut self, now: UnixNanos) {
+        let waiting: Vec<(PodUid, FullName)> = self
+            .workers
+            .values()
+            .filter(|w| w.stage() == Stage::Waiting)
+            .map(|w| {
+                let o = w.observed();
+                (w.uid().clone(), (o.namespace.clone(), o.name.clone()))
+            })
+            .collect();
+        for (uid, name) in waiting {
+            let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
+            if *owner == uid {
+                self.with(&uid, now, |w, _| w.begin());
+            }
+        }
+    }
+
+    fn everyone(&mut self, now: UnixNanos) {
+        let uids: Vec<_> = self.workers.keys().cloned().collect();
+        for uid in uids {
+            self.with(&uid, now, |_, _| {});
+        }
+    }
+
+    fn due(&mut self, now: UnixNanos) {
+        let due: Vec<_> = self
+            .workers
+            .values()
+            .filter(|w| w.wake_at().is_some_and(|at| at <= now))
+            .map(|w| w.uid().clone())
+            .collect();
+        for uid in due {
+            self.with(&uid, now, |_, _| {});
+        }
+    }
+
+    fn list_if_due(&mut self, now: UnixNanos) {
+        if self.listing || now < self.list_at {
+            return;
+        }
+        self.listing = true;
+        self.counter += 1;
+        self.out.push(Command::List { stamp: self.counter });
+    }
+
+    fn listed(&mut self, result: Result<Vec<ListedPod>, String>, now: UnixNanos) {
+        self.listing = false;
+        self.list_at = now.plus(self.settings.relist_period);
+        let Ok(listed) = result else {
+            self.list_at = now.plus(std::time::Duration::from_secs(1));
+            return;
+        };
+        let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
+        self.claim_names(&listed);
+        if self.sources_ready {
+            for pod in
+                listed.iter().filter(|p| !self.workers.contains_key(&p.uid)).collect::<Vec<_>>()
+            {
+                let name = (pod.namespace.clone(), pod.name.clone());
+                self.create_named(pod.uid.clone(), None, name);
+                self.with(&pod.uid, now, |w, _| w.orphaned());
+            }
+        }
+        self.listed_once = true;
+        self.begin_waiting(now);
+        let uids: Vec<_> = self.workers.keys().cloned().collect();
+        for uid in uids {
+            let digest = known.get(&uid).map_or(&[][..], |p| &p.digest);
+            let Some(worker) = self.workers.get(&uid) else { continue };
+            if *digest != *digest_of(worker.observed()) {
+                self.with(&uid, now, |w, scene| w.hint(crate::worker::Hint::Changed, scene));
+            }
+        }
+    }
+}
+
+impl Pods {
+    /// A pod that the runtime has, wanted or not, owns its name before any that it has not.
+    fn claim_names(&mut self, listed: &[ListedPod]) {
+        let in_runtime = |uid: &PodUid| listed.iter().any(|p| p.uid == *uid);
+        let workers = &self.workers;
+        self.owners.retain(|_, uid| in_runtime(uid) || workers.contains_key(uid));
+        for pod in listed {
+            let name = (pod.namespace.clone(), pod.name.clone());
+            let begun =
+                |uid: &PodUid| workers.get(uid).is_some_and(|w| w.stage() != Stage::Waiting);
+            let finished = workers.get(&pod.uid).is_some_and(|w| w.stage() == Stage::Finished);
+            let owner = self.owners.entry(name).or_insert_with(|| pod.uid.clone());
+            if !begun(owner) && !in_runtime(owner) && !finished {
+                *owner = pod.uid.clone();
+            }
+        }
+    }
+}

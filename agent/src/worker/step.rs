@@ -1,0 +1,526 @@
+//! One pod's worker: `Waiting -> Syncing -> Terminating -> Terminated -> Finished`, never back.
+//!
+//! Pure. A worker has at most one pass (list of actions) under way and at most one read. It plans
+//! only on a record that was read after its last pass ended, so that it never repeats what it has
+//! just done. Everything it knows is either desired, observed, or rebuilt from those after a
+//! restart of the agent; nothing is started because of an event alone.
+// k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill, RunState};
+use crate::pod;
+use crate::runtime::plan::{self, Action, ProbeVerdicts};
+use crate::status::{ProbeView, Verdict, Waiting};
+use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use crate::worker::backoff::{CrashLoop, Curve};
+use crate::worker::{Command, Failure, Hint, ProbeKind};
+
+/// First wait before a read is repeated because the kernel is ahead of the runtime.
+const REREAD_FIRST: Duration = Duration::from_millis(5);
+/// Longest such wait.
+const REREAD_MAX: Duration = Duration::from_millis(160);
+/// Longest wait before a failed read is repeated.
+const READ_RETRY_MAX: Duration = Duration::from_secs(10);
+/// Reads in a row that may disagree with the kernel before the relist is left to settle it.
+const REREADS_MAX: u32 = 40;
+/// Wait after a failed pass.
+// k8s: pkg/kubelet/kubelet.go backOffPeriod
+const RETRY: Duration = Duration::from_secs(10);
+/// First and longest wait after volumes could not be made ready or taken away.
+// k8s: pkg/util/goroutinemap/exponentialbackoff
+const VOLUME_RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
+/// First and longest wait before a kill that left something running is repeated.
+const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// Grace period of a pod that no source knows, in seconds.
+// k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
+const ORPHAN_GRACE_SECONDS: i64 = 1;
+
+/// Where a worker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// An earlier pod of the same name has not ended yet.
+    Waiting,
+    /// Containers may be started.
+    Syncing,
+    /// Being stopped.
+    Terminating,
+    /// Nothing runs any more; volumes and cgroup are being taken away.
+    Terminated,
+    /// Nothing is left but records in the runtime.
+    Finished,
+}
+
+/// What a pass is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    pub(super) ticket: u64,
+    pub(super) actions: Vec<Action>,
+    pub(super) cancelled: bool,
+    pub(super) failed: bool,
+}
+
+/// What a worker sees of the world at one call.
+pub(super) struct Scene<'a> {
+    pub(super) now: UnixNanos,
+    pub(super) node: &'a NodeFacts,
+    pub(super) sync_period: Duration,
+    pub(super) sources_ready: bool,
+    /// Source of tickets and stamps; only grows.
+    pub(super) counter: &'a mut u64,
+    pub(super) out: &'a mut Vec<Command>,
+}
+
+impl Scene<'_> {
+    pub(super) fn next(&mut self) -> u64 {
+        *self.counter += 1;
+        *self.counter
+    }
+}
+
+/// One pod's worker.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub(super) uid: PodUid,
+    pub(super) pod: Option<Arc<Pod>>,
+    pub(super) stage: Stage,
+    /// Effective grace period in seconds once terminating; only shrinks.
+    pub(super) grace_seconds: Option<i64>,
+    pub(super) verdict: Option<Verdict>,
+    /// No source wants it any more.
+    pub(super) removed: bool,
+    /// The same uid was wanted again after it was removed.
+    pub(super) again: Option<Arc<Pod>>,
+    pub(super) observed: Arc<ObservedPod>,
+    pub(super) observed_stamp: u64,
+    /// A plan needs a record whose read began after this stamp.
+    pub(super) need_stamp: u64,
+    pub(super) reading: Option<u64>,
+    pub(super) expected_exits: BTreeSet<ContainerId>,
+    pub(super) rereads: u32,
+    pub(super) read_failures: u32,
+    pub(super) evidence: BTreeMap<ContainerId, Evidence>,
+    pub(super) pass: Option<Pass>,
+    pub(super) waiting: BTreeMap<String, Waiting>,
+    pub(super) backoff: CrashLoop,
+    pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
+    pub(super) probes: ProbeView,
+    pub(super) status: Arc<PodStatus>,
+    pub(super) failures: u32,
+    pub(super) retry_at: Option<UnixNanos>,
+    pub(super) wake_at: Option<UnixNanos>,
+    pub(super) adopted: bool,
+    pub(super) prepared: bool,
+    pub(super) last_failure: Option<Failure>,
+    /// What `Command::Probe` was last given.
+    pub(super) probing: Option<(Vec<ContainerId>, bool)>,
+}
+
+impl Worker {
+    /// A worker for a pod that a source wants, or, without `pod`, for one that only the runtime
+    /// knows.
+    pub(super) fn new(
+        uid: PodUid,
+        pod: Option<Arc<Pod>>,
+        names: (&str, &str),
+        curve: Curve,
+    ) -> Self {
+        let observed = Arc::new(ObservedPod::empty(uid.clone(), names.0, names.1));
+        Self {
+            uid,
+            pod,
+            stage: Stage::Waiting,
+            grace_seconds: None,
+            verdict: None,
+            removed: false,
+            again: None,
+            observed,
+            observed_stamp: 0,
+            need_stamp: 1,
+            reading: None,
+            expected_exits: BTreeSet::new(),
+            rereads: 0,
+            read_failures: 0,
+            evidence: BTreeMap::new(),
+            pass: None,
+            waiting: BTreeMap::new(),
+            backoff: CrashLoop::new(curve),
+            verdicts: BTreeMap::new(),
+            probes: ProbeView::default(),
+            status: Arc::new(PodStatus::default()),
+            failures: 0,
+            retry_at: None,
+            wake_at: None,
+            adopted: false,
+            prepared: false,
+            last_failure: None,
+            probing: None,
+        }
+    }
+
+    /// The pod's uid.
+    pub fn uid(&self) -> &PodUid {
+        &self.uid
+    }
+
+    /// The pod as desired; `None` for one that only the runtime knows.
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        self.pod.as_ref()
+    }
+
+    /// Where it stands.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The last derived status.
+    pub fn status(&self) -> &Arc<PodStatus> {
+        &self.status
+    }
+
+    /// The last observed record.
+    pub fn observed(&self) -> &Arc<ObservedPod> {
+        &self.observed
+    }
+
+    /// What it would do now, for the dry run; empty while a pass is under way.
+    pub fn dry_run(&self, now: UnixNanos) -> plan::Plan {
+        match &self.pod {
+            Some(pod) if self.stage <= Stage::Syncing => self.plan(pod, now),
+            _ => plan::Plan::default(),
+        }
+    }
+
+    /// The actions of the pass under way.
+    pub fn current_actions(&self) -> &[Action] {
+        self.pass.as_ref().map_or(&[], |p| &p.actions)
+    }
+
+    /// The last failure of a pass, until one succeeds.
+    pub fn last_failure(&self) -> Option<&Failure> {
+        self.last_failure.as_ref()
+    }
+
+    /// When it wants to be looked at again.
+    pub fn wake_at(&self) -> Option<UnixNanos> {
+        self.wake_at
+    }
+
+    /// True once nothing of the pod is left anywhere and no source wants it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.removed && self.stage == Stage::Finished && self.pass.is_none() && self.cleaned()
+    }
+
+    /// The pod to start over with after this worker is gone.
+    pub(super) fn take_again(&mut self) -> Option<Arc<Pod>> {
+        self.again.take()
+    }
+
+    pub(super) fn cleaned(&self) -> bool {
+        self.observed.sandboxes.is_empty() && self.observed.containers.is_empty() && self.fresh()
+    }
+
+    pub(super) fn fresh(&self) -> bool {
+        self.observed_stamp >= self.need_stamp
+    }
+
+    /// Lets a waiting worker begin.
+    pub(super) fn begin(&mut self) {
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Syncing;
+        }
+    }
+
+    // ---- inputs -------------------------------------------------------------------------------
+
+    /// A source wants the pod (again).
+    pub(super) fn desire(&mut self, pod: Arc<Pod>) {
+        if self.removed || (self.pod.is_none() && self.stage > Stage::Waiting) {
+            self.again = Some(pod);
+            return;
+        }
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let grace = pod.metadata.deletion_grace_period_seconds;
+        self.pod = Some(pod);
+        self.retry_at = None;
+        if deleted {
+            self.terminate(grace);
+        }
+    }
+
+    /// No source wants the pod any more.
+    pub(super) fn remove(&mut self) {
+        self.removed = true;
+        self.again = None;
+        let own = self.pod.as_ref().and_then(|p| p.metadata.deletion_grace_period_seconds);
+        self.terminate(own);
+    }
+
+    /// The pod ends with this verdict.
+    pub(super) fn kill(&mut self, verdict: Verdict, grace_seconds: Option<i64>) {
+        if self.stage < Stage::Terminated && self.verdict.is_none() {
+            self.verdict = Some(verdict);
+        }
+        self.terminate(grace_seconds);
+    }
+
+    /// The runtime knows the pod and no source does.
+    pub(super) fn orphaned(&mut self) {
+        self.removed = true;
+        self.terminate(Some(ORPHAN_GRACE_SECONDS));
+    }
+
+    // k8s: pkg/kubelet/pod_workers.go calculateEffectiveGracePeriod
+    pub(super) fn terminate(&mut self, grace_seconds: Option<i64>) {
+        let spec = self.pod.as_ref().and_then(|p| p.spec.as_ref());
+        let own = spec.and_then(|s| s.termination_grace_period_seconds);
+        let asked = grace_seconds.or(self.grace_seconds).or(own).unwrap_or(1).max(1);
+        let shrunk = self.grace_seconds.is_none_or(|current| asked < current);
+        if shrunk {
+            self.grace_seconds = Some(asked);
+        }
+        if self.stage < Stage::Terminating {
+            self.stage = Stage::Terminating;
+            self.retry_at = None;
+            self.failures = 0;
+        } else if !shrunk {
+            return;
+        }
+        self.retry_at = None;
+        if let Some(pass) = &mut self.pass {
+            // Given up below, in `advance`: a sync pass must not start anything more, a kill pass
+            // has to go on with less time.
+            pass.cancelled = pass.cancelled || self.stage == Stage::Terminating;
+        }
+    }
+
+    /// Something may have happened.
+    pub(super) fn hint(&mut self, hint: Hint, scene: &mut Scene<'_>) {
+        match hint {
+            Hint::Exited { container: Some(id), code, at } => {
+                if let Some(code) = code {
+                    let evidence = self.evidence.entry(id.clone()).or_default();
+                    evidence.exit.get_or_insert(KernelExit { code, at });
+                }
+                let known = self.observed.containers.iter().find(|c| c.id == id);
+                if known.is_some_and(|c| c.state != RunState::Exited) {
+                    self.expected_exits.insert(id);
+                    self.rereads = 0;
+                }
+            }
+            Hint::Oom { container: Some(id), init, pid, comm, at } => {
+                let evidence = self.evidence.entry(id).or_default();
+                let count = evidence.oom.as_ref().map_or(0, |o| o.count) + 1;
+                let init = init || evidence.oom.as_ref().is_some_and(|o| o.init);
+                evidence.oom = Some(OomKill { init, count, pid, comm, at });
+                self.apply_evidence();
+            }
+            Hint::Exited { .. } | Hint::Oom { .. } | Hint::Changed => {}
+        }
+        self.read(Duration::ZERO, scene);
+    }
+
+    /// A read's answer.
+    pub(super) fn observe(
+        &mut self,
+        stamp: u64,
+        result: Result<ObservedPod, String>,
+        scene: &mut Scene<'_>,
+    ) {
+        if self.reading == Some(stamp) {
+            self.reading = None;
+        }
+        let Ok(mut pod) = result else {
+            // The runtime did not answer: the record stays as it is and the read is repeated.
+            self.read_failures += 1;
+            let steps = self.read_failures.min(8);
+            self.read((REREAD_MAX * 2_u32.pow(steps)).min(READ_RETRY_MAX), scene);
+            return;
+        };
+        self.read_failures = 0;
+        if stamp < self.observed_stamp {
+            return;
+        }
+        pod.version = crate::types::Version(self.observed.version.0 + 1);
+        self.observed = Arc::new(pod);
+        self.observed_stamp = stamp;
+        self.apply_evidence();
+        self.forget_dead();
+        let behind = self.behind_kernel();
+        if behind && self.rereads < REREADS_MAX {
+            let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(5))).min(REREAD_MAX);
+            self.rereads += 1;
+            self.read(wait, scene);
+        }
+        if !self.adopted {
+            self.adopted = true;
+            self.adopt_backoff();
+        }
+    }
+
+    /// The kernel saw an end that the runtime does not show yet.
+    fn behind_kernel(&mut self) -> bool {
+        let observed = &self.observed;
+        self.expected_exits.retain(|id| {
+            observed.containers.iter().any(|c| c.id == *id && c.state != RunState::Exited)
+        });
+        !self.expected_exits.is_empty()
+    }
+
+    fn apply_evidence(&mut self) {
+        if self.evidence.is_empty() {
+            return;
+        }
+        let observed = Arc::make_mut(&mut self.observed);
+        for container in &mut observed.containers {
+            let Some(evidence) = self.evidence.get(&container.id) else { continue };
+            container.evidence = evidence.clone();
+            let lost = container.exit_code == 255 && container.reason == "Unknown";
+            if let (RunState::Exited, true, Some(exit)) = (container.state, lost, evidence.exit) {
+                container.exit_code = exit.code;
+                container.finished_at = exit.at;
+                container.reason = if exit.code == 0 { "Completed" } else { "Error" }.to_owned();
+            }
+        }
+    }
+
+    /// Drops what is kept about containers that the runtime no longer has.
+    fn forget_dead(&mut self) {
+        let ids: BTreeSet<_> = self.observed.containers.iter().map(|c| &c.id).collect();
+        self.evidence.retain(|id, _| ids.contains(id));
+        self.verdicts.retain(|id, _| ids.contains(id));
+        self.probes.ready.retain(|id, _| ids.contains(id));
+        self.probes.started.retain(|id, _| ids.contains(id));
+        let observed = &self.observed;
+        self.waiting
+            .retain(|name, _| observed.latest(name).is_none_or(|c| c.state != RunState::Running));
+    }
+
+    /// Continues the crash loops of an earlier run of the agent.
+    fn adopt_backoff(&mut self) {
+        let Some(pod) = self.pod.clone() else { return };
+        let Some(spec) = pod.spec.as_ref() else { return };
+        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+            let mut attempts = self.observed.attempts(&container.name);
+            let (Some(latest), previous) = (attempts.next(), attempts.next()) else { continue };
+            if latest.restart_count == 0 {
+                continue;
+            }
+            let gap = previous.map(|p| latest.created_at.since(p.finished_at));
+            let gap = gap.unwrap_or_default();
+            self.backoff.adopt(plan::key(container), gap, latest.created_at);
+        }
+    }
+
+    /// A probe's result changed.
+    pub(super) fn probed(&mut self, container: ContainerId, probe: ProbeKind, healthy: bool) {
+        if !self.observed.containers.iter().any(|c| c.id == container) {
+            return;
+        }
+        let verdicts = self.verdicts.entry(container.clone()).or_default();
+        match probe {
+            ProbeKind::Liveness => verdicts.liveness = Some(healthy),
+            ProbeKind::Startup => {
+                verdicts.startup = Some(healthy);
+                self.probes.started.insert(container, healthy);
+            }
+            ProbeKind::Readiness => {
+                self.probes.ready.insert(container, healthy);
+            }
+        }
+    }
+
+    /// An action of the pass ended.
+    pub(super) fn progress(
+        &mut self,
+        ticket: u64,
+        index: usize,
+        outcome: Result<(), Failure>,
+        scene: &mut Scene<'_>,
+    ) {
+        let Some(pass) = self.pass.as_mut().filter(|p| p.ticket == ticket) else { return };
+        let Some(action) = pass.actions.get(index).cloned() else { return };
+        match outcome {
+            Ok(()) => self.action_done(&action, scene),
+            Err(failure) if failure.cancelled => {}
+            Err(failure) => {
+                pass.failed = true;
+                self.action_failed(&action, failure, scene);
+            }
+        }
+    }
+
+    fn action_done(&mut self, action: &Action, scene: &mut Scene<'_>) {
+        match action {
+            Action::CreateSandbox { .. } => self.read(Duration::ZERO, scene),
+            Action::Prepare => {
+                self.prepared = true;
+                self.failures = 0;
+            }
+            Action::StartContainer { name, .. } => {
+                self.waiting.remove(name);
+                self.note_start(name, scene.now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A start after an end counts for the crash loop.
+    fn note_start(&mut self, name: &str, now: UnixNanos) {
+        let Some(desired) = self.pod.clone() else { return };
+        let Some(container) = pod::containers::find(pod::spec(&desired), name).map(|(_, c)| c)
+        else {
+            return;
+        };
+        let dead = self.observed.attempts(name).find(|c| c.state == RunState::Exited);
+        if let Some(finished_at) = dead.map(|c| c.finished_at) {
+            self.backoff.started(plan::key(container), finished_at, now);
+        }
+    }
+
+    fn action_failed(&mut self, action: &Action, failure: Failure, scene: &mut Scene<'_>) {
+        self.failures += 1;
+        let steps = self.failures.min(12) - 1;
+        let grow = |(first, max): (Duration, Duration)| (first * 2_u32.pow(steps)).min(max);
+        let wait = match action {
+            Action::Prepare | Action::Teardown | Action::Cleanup => grow(VOLUME_RETRY),
+            Action::KillPod { .. } | Action::KillContainer { .. } => grow(KILL_RETRY),
+            _ => failure.retry_after.unwrap_or(RETRY),
+        };
+        let at = scene.now.plus(wait);
+        self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
+        if let Action::StartContainer { name, .. } = action {
+            self.note_start(name, scene.now);
+            let reason = failure.reason.clone();
+            let waiting = Waiting { reason, message: failure.message.clone() };
+            self.waiting.insert(name.clone(), waiting);
+        }
+        self.last_failure = Some(failure);
+    }
+
+    /// The pass ended.
+    pub(super) fn pass_done(&mut self, ticket: u64, scene: &mut Scene<'_>) {
+        let Some(pass) = self.pass.take_if(|p| p.ticket == ticket) else { return };
+        if !pass.failed && !pass.cancelled {
+            self.failures = 0;
+            self.last_failure = None;
+            if pass.actions.contains(&Action::Teardown) {
+                self.stage = Stage::Finished;
+            }
+        }
+        // Only a read that begins after the pass shows what came of it.
+        self.need_stamp = *scene.counter + 1;
+        self.read(Duration::ZERO, scene);
+    }
+
+    pub(super) fn read(&mut self, after: Duration, scene: &mut Scene<'_>) {
+        // A read under way may have begun before the cause of this one.
+        let stamp = scene.next();
+        self.reading = Some(stamp);
+        scene.out.push(Command::Read { uid: self.uid.clone(), stamp, after });
+    }
+}
