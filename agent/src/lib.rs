@@ -20,3 +20,4 @@ pub mod runtime;
 pub mod status;
 pub mod types;
 pub mod worker;
+pub mod volume;

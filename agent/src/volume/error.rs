@@ -1,0 +1,147 @@
+//! Why a volume is not there, in the words of the kubelet's `FailedMount` event where it has any.
+//!
+//! Every failure names the volume or container, the path and the errno. `VolumeError`'s Display is
+//! the event's message.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+/// A failed file operation: what, on which path, which errno.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct IoFailure {
+    /// The operation, as a user would name it: `mkdir`, `mount tmpfs on`, …
+    pub operation: &'static str,
+    /// Subject.
+    pub path: PathBuf,
+    /// Cause.
+    pub errno: Errno,
+}
+
+impl fmt::Display for IoFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (operation, path) = (self.operation, self.path.display());
+        write!(f, "{operation} {path}: {} ({:?})", self.errno.desc().to_lowercase(), self.errno)
+    }
+}
+
+impl IoFailure {
+    /// From a system call's errno.
+    pub fn new(operation: &'static str, path: &Path, errno: Errno) -> Self {
+        Self { operation, path: path.to_owned(), errno }
+    }
+
+    /// From a file operation's error; one without errno (a broken invariant of the data, such as a
+    /// name with a zero byte) reads as EINVAL.
+    pub fn of(operation: &'static str, path: &Path, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw);
+        Self::new(operation, path, errno)
+    }
+}
+
+/// Adds operation and path to a result's error.
+pub trait Context<T> {
+    /// Names what was tried on which path.
+    fn on(self, operation: &'static str, path: &Path) -> Result<T, IoFailure>;
+}
+
+impl<T> Context<T> for nix::Result<T> {
+    fn on(self, operation: &'static str, path: &Path) -> Result<T, IoFailure> {
+        self.map_err(|errno| IoFailure::new(operation, path, errno))
+    }
+}
+
+impl<T> Context<T> for std::io::Result<T> {
+    fn on(self, operation: &'static str, path: &Path) -> Result<T, IoFailure> {
+        self.map_err(|error| IoFailure::of(operation, path, &error))
+    }
+}
+
+/// Why a volume cannot be set up or taken away, without its name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] IoFailure),
+    /// A hostPath is not of its type.
+    // k8s: pkg/volume/hostpath/host_path.go checkTypeInternal
+    #[error("hostPath type check failed: {path} is not {expected}")]
+    HostPathType {
+        /// The path.
+        path: String,
+        /// `a directory`, `a file`, …
+        expected: &'static str,
+    },
+    /// Anything that the spec or the content says wrong, as a sentence.
+    #[error("{0}")]
+    Text(String),
+}
+
+/// What failed for which volume or container.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// A volume could not be set up.
+    // k8s: pkg/volume/util/operationexecutor/operation_generator.go GenerateMountVolumeFunc
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {cause}")]
+    SetUp {
+        /// Name within the pod.
+        volume: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// A kind of volume that no plugin here serves.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched: {kind}")]
+    Unsupported {
+        /// Name within the pod.
+        volume: String,
+        /// The field of the spec.
+        kind: &'static str,
+    },
+    /// A container's volume mount cannot be made; the detail goes to the log, since it could tell
+    /// a user about the host's file system.
+    // k8s: pkg/kubelet/kubelet_pods.go makeMounts
+    #[error("{0}")]
+    Container(String),
+    /// A volume could not be taken away.
+    #[error("UnmountVolume.TearDown failed for volume {volume:?} : {cause}")]
+    TearDown {
+        /// Name of its directory.
+        volume: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// The pod's directories could not be made or removed.
+    #[error("pod directory: {0}")]
+    PodDir(IoFailure),
+    /// Volumes of plugins that are not ours lie there: they are left alone.
+    #[error("volumes of another plugin are still there: {}", .0.display())]
+    Foreign(PathBuf),
+}
+
+impl VolumeError {
+    /// A set-up failure.
+    pub fn set_up(volume: &str, cause: impl Into<Cause>) -> Self {
+        Self::SetUp { volume: volume.to_owned(), cause: cause.into() }
+    }
+
+    /// A teardown failure.
+    pub fn tear_down(volume: &str, cause: impl Into<Cause>) -> Self {
+        Self::TearDown { volume: volume.to_owned(), cause: cause.into() }
+    }
+
+    /// Reason of the event.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::SetUp { .. } | Self::Unsupported { .. } => "FailedMount",
+            Self::Container(_) => "CreateContainerConfigError",
+            Self::TearDown { .. } | Self::PodDir(_) | Self::Foreign(_) => "FailedUnMount",
+        }
+    }
+}
+
+impl From<String> for Cause {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}

@@ -1,0 +1,230 @@
+//! Sets up and takes away a pod's volumes; the entry points for the pod's worker.
+//!
+//! ```text
+//!   make_pod_dirs -> mount_all -> (per container) prepare_container -> … -> unmount_all -> remove_pod_dir
+//! ```
+//! Input: `PodVolumes` of `plan`, content by `payload::Content`. Output: the directories that the
+//! CRI requests name, or every failure at once. All of it is idempotent and may be killed anywhere.
+//! The calls block for the file operations of one pod (tens of microseconds each, a mount about
+//! 100 µs); only `mount_all` waits, for content. `unmount_all` may delete much data: run it on a
+//! thread that may block.
+//! A volume is taken away by what is on the disk, not by the spec, so that pods whose spec is no
+//! longer known are cleaned up by the same code.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::dir_fd::{make_dir, make_dir_all};
+use super::error::{Cause, Context, IoFailure, VolumeError};
+use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs};
+use super::payload::{Content, Payload, collect};
+use super::plan::{PlannedMount, PodVolume, PodVolumes, VolumeKind};
+use super::sub_path::{self, SubPathError};
+use super::{atomic, empty_dir, host_path, mount, ownership, remove};
+
+/// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
+const DELETING: &str = ".deleting~";
+/// Mode of directories made inside a payload volume for other volumes' mounts.
+const NESTED_MODE: u32 = 0o755;
+/// Mode of a termination log: every user of the container may write it.
+const TERMINATION_LOG_MODE: u32 = 0o666;
+
+/// Makes the pod's directory and those that every pod has.
+// k8s: pkg/kubelet/kubelet_pods.go makePodDataDirs
+pub fn make_pod_dirs(dirs: &PodDirs) -> Result<(), VolumeError> {
+    make_dir_all(dirs.pod(), DIR_MODE).map_err(VolumeError::PodDir)?;
+    for dir in [dirs.volumes(), dirs.plugins()] {
+        make_dir(&dir, DIR_MODE).map_err(VolumeError::PodDir)?;
+    }
+    Ok(())
+}
+
+/// Makes the directory of a container and an empty termination log in it, and returns the log's
+/// path. `name` is eight random hex digits.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go makeMounts
+pub fn make_termination_log(
+    dirs: &PodDirs,
+    container: &str,
+    name: &str,
+) -> Result<PathBuf, IoFailure> {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = dirs.container(container);
+    make_dir_all(&dir, DIR_MODE)?;
+    let path = dir.join(name);
+    fs::write(&path, "").on("create", &path)?;
+    let mode = fs::Permissions::from_mode(TERMINATION_LOG_MODE);
+    fs::set_permissions(&path, mode).on("chmod", &path)?;
+    Ok(path)
+}
+
+/// Sets up all volumes; called before containers start and again whenever content may have
+/// changed. Every volume is tried; all failures come back.
+pub async fn mount_all(
+    volumes: &PodVolumes,
+    content: &impl Content,
+    now: jiff::Timestamp,
+) -> Result<(), Vec<VolumeError>> {
+    let mut failures = Vec::new();
+    for volume in &volumes.volumes {
+        let result = match &volume.kind {
+            VolumeKind::Payload { sources, .. } => match collect(sources, content).await {
+                Ok(payload) => set_up(volumes, volume, &payload, now),
+                Err(text) => Err(VolumeError::set_up(&volume.name, text)),
+            },
+            _ => set_up(volumes, volume, &Payload::new(), now),
+        };
+        failures.extend(result.err());
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+fn set_up(
+    pod: &PodVolumes,
+    volume: &PodVolume,
+    payload: &Payload,
+    now: jiff::Timestamp,
+) -> Result<(), VolumeError> {
+    let name = volume.name.as_str();
+    let result = match &volume.kind {
+        VolumeKind::Unsupported(kind) => {
+            return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
+        }
+        VolumeKind::Image { .. } => Ok(()),
+        VolumeKind::HostPath { path, kind } => match kind {
+            Ok(kind) => host_path::check(path, *kind),
+            Err(text) => Err(format!("{text} is an invalid volume type").into()),
+        },
+        VolumeKind::EmptyDir(empty) => {
+            let dir = pod.dirs.volume(super::layout::EMPTY_DIR_PLUGIN, name);
+            empty_dir::set_up(&dir, &pod.dirs.ready_dir(name), empty, pod.fs_group)
+        }
+        VolumeKind::Payload { plugin, wrapped, .. } => {
+            let dir = pod.dirs.volume(plugin, name);
+            let ready = pod.dirs.ready_dir(&format!("wrapped_{name}"));
+            empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group)
+                .and_then(|()| write_payload(&dir, volume, payload, pod.fs_group, now))
+        }
+    };
+    result.map_err(|cause| VolumeError::set_up(name, cause))
+}
+
+// k8s: pkg/volume/projected/projected.go SetUpAt
+fn write_payload(
+    dir: &Path,
+    volume: &PodVolume,
+    payload: &Payload,
+    group: Option<u32>,
+    now: jiff::Timestamp,
+) -> Result<(), Cause> {
+    for nested in &volume.nested {
+        make_dir_all(&dir.join(nested), NESTED_MODE)?;
+    }
+    let set_perms = || match group {
+        Some(group) => ownership::give_to_group(dir, group, true),
+        None => Ok(()),
+    };
+    atomic::write(dir, payload, &atomic::stamp(now), set_perms)?;
+    Ok(())
+}
+
+/// Binds the sub-paths of a container's mounts.
+// k8s: pkg/kubelet/kubelet_pods.go makeMounts
+pub fn prepare_container(container: &str, mounts: &[PlannedMount]) -> Result<(), VolumeError> {
+    for mount in mounts {
+        let Some(part) = &mount.sub_path else { continue };
+        let Err(error) = sub_path::prepare(part, &mount.host_path) else { continue };
+        // The detail could tell a user about the host's file system.
+        let (what, detail) = match error {
+            SubPathError::Create(detail) => ("create subPath directory", detail),
+            SubPathError::Prepare(detail) => ("prepare subPath", detail),
+        };
+        let volume = &mount.volume;
+        tracing::warn!(container, volume, error = %detail, "subPath cannot be used");
+        return Err(VolumeError::Container(format!(
+            "failed to {what} for volumeMount {volume:?} of container {container:?}"
+        )));
+    }
+    Ok(())
+}
+
+/// Takes away every volume of the pod that a plugin of ours made. Everything is tried; all
+/// failures come back, and the next call goes on from there.
+pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
+    let mut failures = Vec::new();
+    failures.extend(remove_sub_paths(dirs).err());
+    let volumes = dirs.volumes();
+    for plugin in children(&volumes) {
+        let is_ours = plugin.file_name().is_some_and(|n| OWN_PLUGINS.iter().any(|own| n == *own));
+        let found = children(&plugin);
+        if !is_ours && !found.is_empty() {
+            failures.push(VolumeError::Foreign(plugin));
+            continue;
+        }
+        for dir in found {
+            failures.extend(tear_down(dirs, &dir).err());
+        }
+        // Not empty after a failure above, which is reported there.
+        let _ = fs::remove_dir(&plugin);
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+/// Removes the pod's directory. Only after `unmount_all` succeeded and no container runs; data in
+/// a volume that is still there is never touched.
+// k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
+pub fn remove_pod_dir(dirs: &PodDirs) -> Result<(), VolumeError> {
+    let volumes = dirs.volumes();
+    match fs::remove_dir(&volumes) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(VolumeError::PodDir(IoFailure::of("rmdir", &volumes, &e))),
+    }
+    remove::remove_tree(dirs.pod()).map_err(VolumeError::PodDir)
+}
+
+/// One volume: marker first, so that what is half gone is never taken for whole.
+// k8s: pkg/volume/emptydir/empty_dir.go TearDownAt
+fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
+    let file_name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = file_name.strip_prefix(DELETING).unwrap_or(&file_name);
+    let fail = |failure: IoFailure| VolumeError::tear_down(name, failure);
+    for ready in [dirs.ready_dir(name), dirs.ready_dir(&format!("wrapped_{name}"))] {
+        remove::remove_tree(&ready).map_err(fail)?;
+    }
+    // The volume's own mount and whatever a container with bidirectional propagation left in it.
+    for point in mount::below(dir).map_err(fail)? {
+        mount::unmount(&point).map_err(fail)?;
+    }
+    let doomed = match file_name.starts_with(DELETING) {
+        true => dir.to_owned(),
+        false => {
+            let doomed = dir.with_file_name(format!("{DELETING}{name}"));
+            remove::remove_tree(&doomed).map_err(fail)?;
+            fs::rename(dir, &doomed).on("rename", dir).map_err(fail)?;
+            doomed
+        }
+    };
+    remove::remove_tree(&doomed).map_err(fail)
+}
+
+/// Unmounts sub-paths and removes their targets, which hold no data.
+// k8s: pkg/volume/util/subpath/subpath_linux.go doCleanSubPaths
+fn remove_sub_paths(dirs: &PodDirs) -> Result<(), VolumeError> {
+    let root = dirs.sub_paths();
+    for volume in children(&root) {
+        let name = volume.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let fail = |failure: IoFailure| VolumeError::tear_down(&name, failure);
+        for target in children(&volume).iter().flat_map(|container| children(container)) {
+            mount::unmount(&target).map_err(fail)?;
+        }
+        remove::remove_tree(&volume).map_err(fail)?;
+    }
+    remove::remove_tree(&root).map_err(VolumeError::PodDir)
+}
+
+/// Entries of a directory; none when it cannot be read, which the removal of the directory reports.
+fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).collect()
+}

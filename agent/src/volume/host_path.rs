@@ -1,0 +1,154 @@
+//! hostPath volumes: the path is checked against its type and, for two types, made. Never removed.
+//!
+//! Input: path and type of the spec. Output: nothing; the container mounts the path itself.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::dir_fd::make_dir_all;
+use super::error::{Cause, Context};
+
+/// Mode of a directory that is made.
+const DIR_MODE: u32 = 0o755;
+/// Mode of a file that is made.
+const FILE_MODE: u32 = 0o644;
+
+/// What must be at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPathType {
+    /// Anything; not even its existence is checked.
+    Unset,
+    /// A directory, made when nothing is there.
+    DirectoryOrCreate,
+    /// A directory.
+    Directory,
+    /// A file, made when nothing is there.
+    FileOrCreate,
+    /// A file.
+    File,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl HostPathType {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "" => Self::Unset,
+            "DirectoryOrCreate" => Self::DirectoryOrCreate,
+            "Directory" => Self::Directory,
+            "FileOrCreate" => Self::FileOrCreate,
+            "File" => Self::File,
+            "Socket" => Self::Socket,
+            "CharDevice" => Self::CharDevice,
+            "BlockDevice" => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Self::Unset => "there",
+            Self::DirectoryOrCreate | Self::Directory => "a directory",
+            Self::FileOrCreate | Self::File => "a file",
+            Self::Socket => "a socket file",
+            Self::CharDevice => "a character device",
+            Self::BlockDevice => "a block device",
+        }
+    }
+
+    fn fits(self, found: fs::FileType) -> bool {
+        match self {
+            Self::Unset => true,
+            Self::DirectoryOrCreate | Self::Directory => found.is_dir(),
+            Self::FileOrCreate | Self::File => found.is_file(),
+            Self::Socket => found.is_socket(),
+            Self::CharDevice => found.is_char_device(),
+            Self::BlockDevice => found.is_block_device(),
+        }
+    }
+}
+
+/// Checks the path, making it where the type says so.
+// k8s: pkg/volume/hostpath/host_path.go checkTypeInternal
+pub fn check(path: &Path, kind: HostPathType) -> Result<(), Cause> {
+    if kind == HostPathType::Unset {
+        return Ok(());
+    }
+    let found = fs::metadata(path).ok().map(|meta| meta.file_type());
+    match (kind, found) {
+        (HostPathType::DirectoryOrCreate, None) => Ok(make_dir_all(path, DIR_MODE)?),
+        (HostPathType::FileOrCreate, None) => {
+            let mut open = fs::OpenOptions::new();
+            open.create(true).append(true).mode(FILE_MODE).open(path).on("open", path)?;
+            Ok(())
+        }
+        (_, Some(found)) if kind.fits(found) => Ok(()),
+        _ => {
+            let path = path.display().to_string();
+            Err(Cause::HostPathType { path, expected: kind.expected() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn each_type_accepts_its_kind_and_refuses_the_others_in_the_kubelets_words() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("d")).expect("mkdir");
+        fs::write(at("f"), "").expect("write");
+        let _socket = UnixListener::bind(at("s")).expect("bind");
+        std::os::unix::fs::symlink(at("d"), at("link")).expect("symlink");
+        let null = Path::new("/dev/null").to_owned();
+        let table = [
+            (at("d"), "Directory", Ok(())),
+            (at("link"), "Directory", Ok(())),
+            (at("f"), "Directory", Err("a directory")),
+            (at("none"), "Directory", Err("a directory")),
+            (at("f"), "DirectoryOrCreate", Err("a directory")),
+            (at("f"), "File", Ok(())),
+            (at("d"), "File", Err("a file")),
+            (at("d"), "FileOrCreate", Err("a file")),
+            (at("s"), "Socket", Ok(())),
+            (at("f"), "Socket", Err("a socket file")),
+            (null.clone(), "CharDevice", Ok(())),
+            (at("f"), "CharDevice", Err("a character device")),
+            (null, "BlockDevice", Err("a block device")),
+            (at("none"), "", Ok(())),
+        ];
+        for (path, kind, expected) in table {
+            let kind = HostPathType::parse(kind).expect("known");
+            let found = check(&path, kind).map_err(|cause| cause.to_string());
+            let expected = expected.map_err(|what: &str| {
+                format!("hostPath type check failed: {} is not {what}", path.display())
+            });
+            assert_eq!(found, expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn or_create_makes_what_is_missing_with_the_kubelets_modes() {
+        let dir = tempfile::tempdir().expect("dir");
+        let made = dir.path().join("a/b");
+        check(&made, HostPathType::DirectoryOrCreate).expect("made");
+        assert_eq!(fs::metadata(&made).expect("stat").permissions().mode() & 0o777, 0o755);
+        let file = made.join("file");
+        check(&file, HostPathType::FileOrCreate).expect("made");
+        assert_eq!(fs::metadata(&file).expect("stat").permissions().mode() & 0o777, 0o644);
+        let orphan = dir.path().join("no/such/file");
+        let error = check(&orphan, HostPathType::FileOrCreate).expect_err("no directory");
+        assert!(error.to_string().contains("ENOENT"), "{error}");
+    }
+}

@@ -1,0 +1,34 @@
+//! Volumes: from the pod's spec to directories, files and mounts below the pod's directory.
+//!
+//! ```text
+//!   pod, node ─> plan ─> PodVolumes ──> execute::mount_all ──> empty_dir, host_path, payload + atomic
+//!                   └──> PlannedMount ─> execute::prepare_container ─> sub_path
+//!   end of the pod ─> execute::unmount_all, remove_pod_dir; orphan::sweep for what a crash left
+//! ```
+//! `plan`, `payload` and `layout` are pure. Everything that touches the disk is idempotent and may
+//! be killed at any instruction: the next call, or the sweep, completes it. Nothing is ever
+//! deleted across a mount, and what a hostPath volume points to is never touched.
+
+pub mod atomic;
+pub mod dir_fd;
+pub mod empty_dir;
+pub mod error;
+pub mod execute;
+pub mod host_path;
+pub mod layout;
+pub mod mount;
+mod nested;
+pub mod orphan;
+pub mod ownership;
+pub mod payload;
+pub mod plan;
+pub mod remove;
+pub mod sub_path;
+
+pub use error::{IoFailure, VolumeError};
+pub use layout::PodDirs;
+pub use payload::{Content, ContentError};
+pub use plan::{PlannedMount, PodVolumes};
+
+#[cfg(test)]
+mod tests;

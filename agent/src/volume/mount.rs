@@ -1,0 +1,138 @@
+//! Mount system calls of volumes, each idempotent, and the list of mounts below a directory.
+//!
+//! Nothing here follows a symlink at the target: `UMOUNT_NOFOLLOW`, and targets lie in directories
+//! that only the agent can write.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::error::{Context, IoFailure};
+
+/// How many mounts stacked on one path are taken off; a crash in between two mounts stacks two.
+const STACK_MAX: u32 = 16;
+
+/// Set once the kernel refused the `noswap` option (before 6.4, or in a user namespace).
+static NOSWAP_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Mounts a tmpfs; `size_bytes` of `None` leaves the kernel's default of half the memory.
+// k8s: pkg/volume/emptydir/empty_dir.go setupTmpfs, generateTmpfsMountOptions
+pub fn tmpfs(target: &Path, size_bytes: Option<u64>) -> Result<(), IoFailure> {
+    let size = size_bytes.filter(|b| *b > 0).map(|b| format!("size={b}"));
+    if !NOSWAP_REFUSED.load(Ordering::Relaxed) {
+        let options = size.as_ref().map_or("noswap".to_owned(), |s| format!("{s},noswap"));
+        match mount_new("tmpfs", target, "tmpfs", Some(&options)) {
+            Err(Errno::EINVAL | Errno::EPERM) => NOSWAP_REFUSED.store(true, Ordering::Relaxed),
+            done => return done.on("mount tmpfs on", target),
+        }
+    }
+    mount_new("tmpfs", target, "tmpfs", size.as_deref()).on("mount tmpfs on", target)
+}
+
+/// True while memory volumes may be swapped out: the kernel has no `noswap`.
+pub fn noswap_refused() -> bool {
+    NOSWAP_REFUSED.load(Ordering::Relaxed)
+}
+
+/// Mounts a hugetlbfs of one page size.
+// k8s: pkg/volume/emptydir/empty_dir.go setupHugepages
+pub fn hugetlbfs(target: &Path, page_bytes: u64) -> Result<(), IoFailure> {
+    let options = format!("pagesize={page_bytes}");
+    mount_new("nodev", target, "hugetlbfs", Some(&options)).on("mount hugetlbfs on", target)
+}
+
+/// Binds `source` (a path of ours or a `/proc/self/fd` path) to an existing `target`.
+pub fn bind(source: &Path, target: &Path) -> Result<(), IoFailure> {
+    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .on("bind mount on", target)
+}
+
+fn mount_new(source: &str, target: &Path, kind: &str, options: Option<&str>) -> nix::Result<()> {
+    mount(Some(source), target, Some(kind), MsFlags::empty(), options)
+}
+
+/// Takes everything off `target` that is mounted on it; fine when nothing is or it is not there.
+pub fn unmount(target: &Path) -> Result<(), IoFailure> {
+    for _ in 0..STACK_MAX {
+        match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
+            Err(errno) => return Err(IoFailure::new("unmount", target, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Mount points at and below `dir`, deepest first.
+pub fn below(dir: &Path) -> Result<Vec<PathBuf>, IoFailure> {
+    // The thread's own view: a thread may have a mount namespace of its own.
+    let path = Path::new("/proc/thread-self/mountinfo");
+    let text = fs::read(path).on("read", path)?;
+    // The kernel prints real paths.
+    let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let mut found: Vec<PathBuf> = text
+        .split(|b| *b == b'\n')
+        .filter_map(mount_point)
+        .filter(|p| p.starts_with(&dir))
+        .collect();
+    // Later mounts may hide earlier ones: undo in reverse order.
+    found.reverse();
+    found.sort_by_key(|p| std::cmp::Reverse(p.as_os_str().len()));
+    Ok(found)
+}
+
+/// Fifth field of a line of mountinfo, with its octal escapes undone.
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    let field = line.split(|b| *b == b' ').nth(4)?;
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let escape = (byte == b'\\').then(|| tail.get(..3)).flatten();
+        let decoded = escape
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match decoded {
+            Some(value) => {
+                out.push(value);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    Some(PathBuf::from(OsString::from_vec(out)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn escaped_mount_points_are_read_as_they_are() {
+        let table = [
+            ("36 35 98:0 / /a/b rw - tmpfs tmpfs rw", Some("/a/b")),
+            (r"36 35 98:0 / /with\040space\134 rw - tmpfs x rw", Some(r"/with space\")),
+            (r"36 35 98:0 / /odd\9 rw", Some(r"/odd\9")),
+            ("36 35 98:0 /", None),
+            ("", None),
+        ];
+        for (line, path) in table {
+            assert_eq!(mount_point(line.as_bytes()), path.map(PathBuf::from), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_root_mount_is_found_below_the_root() {
+        let found = below(Path::new("/")).expect("readable");
+        assert_eq!(found.last().map(|p| p.as_os_str().as_bytes()), Some(&b"/"[..]));
+    }
+}

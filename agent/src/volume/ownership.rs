@@ -1,0 +1,129 @@
+//! Gives a volume to the pod's `fsGroup`: group, group bits and setgid on everything in it.
+//!
+//! Input: a directory of ours and a group. Output: changed owners and modes; the first failure of
+//! a directory walk is returned, a file that cannot be changed is passed over as upstream does.
+//! The walk goes through open directories and never follows a symlink, since a container may
+//! already write there. Children before their directory, so that a root with the right group says
+//! that all below is done.
+// k8s: pkg/volume/volume_linux.go changeFilePermission, walkDeep
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::dir::Dir;
+use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat};
+use nix::unistd::{Gid, fchownat};
+
+use super::dir_fd::{magic_path, open_beneath, open_dir};
+use super::error::{Context, IoFailure};
+
+/// Directories below each other that are entered; deeper ones keep their owner.
+const DEPTH_MAX: usize = 256;
+const RW: u32 = 0o660;
+const RO: u32 = 0o440;
+const EXEC: u32 = 0o110;
+const SETGID: u32 = 0o2000;
+
+/// Mode of a file of the group; `read_only` for volumes that containers only read.
+pub fn mode_for_group(mode: u32, is_dir: bool, read_only: bool) -> u32 {
+    let mask = if read_only { RO } else { RW };
+    let dir = if is_dir { EXEC | SETGID } else { 0 };
+    (mode & 0o7777) | mask | dir
+}
+
+/// Changes `root` and everything below.
+pub fn give_to_group(root: &Path, group: u32, read_only: bool) -> Result<(), IoFailure> {
+    let dir = open_dir(root).on("open", root)?;
+    walk(&dir, root, Gid::from_raw(group), read_only, 0)
+}
+
+fn walk(dir: &OwnedFd, path: &Path, group: Gid, ro: bool, depth: usize) -> Result<(), IoFailure> {
+    let listing = dir.try_clone().on("dup", path)?;
+    let mut listing = Dir::from_fd(listing).on("read", path)?;
+    for entry in listing.iter() {
+        let entry = entry.on("read", path)?;
+        let name = std::ffi::OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+        let Ok(child) = open_beneath(dir, name, flags, ResolveFlag::empty()) else { continue };
+        let is_dir = fstat(&child).is_ok_and(|s| is(s.st_mode, SFlag::S_IFDIR));
+        if is_dir && depth < DEPTH_MAX {
+            let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_NOFOLLOW;
+            let at = path.join(name);
+            let child = open_beneath(dir, name, flags, ResolveFlag::empty()).on("open", &at)?;
+            walk(&child, &at, group, ro, depth + 1)?;
+        } else {
+            change(&child, group, ro);
+        }
+    }
+    change(dir, group, ro);
+    Ok(())
+}
+
+fn change(file: &OwnedFd, group: Gid, read_only: bool) {
+    let Ok(stat) = fstat(file) else { return };
+    let chowned = fchownat(file, "", None, Some(group), AtFlags::AT_EMPTY_PATH);
+    let mut failed = chowned.err();
+    // A symlink's own mode means nothing and chmod would reach its target.
+    if !is(stat.st_mode, SFlag::S_IFLNK) {
+        let is_dir = is(stat.st_mode, SFlag::S_IFDIR);
+        let mode = mode_for_group(stat.st_mode, is_dir, read_only);
+        let path = magic_path(file);
+        let mode = Mode::from_bits_truncate(mode);
+        let at = nix::fcntl::AT_FDCWD;
+        failed = fchmodat(at, &path, mode, FchmodatFlags::FollowSymlink).err().or(failed);
+    }
+    if let Some(errno) = failed {
+        tracing::debug!(inode = stat.st_ino, %errno, "fsGroup cannot be applied to a file");
+    }
+}
+
+fn is(mode: u32, kind: SFlag) -> bool {
+    mode & SFlag::S_IFMT.bits() == kind.bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn modes_gain_what_the_group_needs_and_lose_nothing() {
+        let table = [
+            (0o644, false, false, 0o664),
+            (0o600, false, true, 0o640),
+            (0o400, false, true, 0o440),
+            (0o777, true, false, 0o2777),
+            (0o1777, true, false, 0o3777),
+            (0o755, true, true, 0o2755),
+            (0o100_644, false, false, 0o664),
+        ];
+        for (mode, is_dir, read_only, expected) in table {
+            assert_eq!(mode_for_group(mode, is_dir, read_only), expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_symlink_in_the_volume_is_changed_itself_and_its_target_is_not() {
+        let outside = tempfile::NamedTempFile::new().expect("file");
+        fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o600)).expect("chmod");
+        let volume = tempfile::tempdir().expect("dir");
+        fs::create_dir(volume.path().join("sub")).expect("mkdir");
+        fs::write(volume.path().join("sub/file"), "x").expect("write");
+        symlink(outside.path(), volume.path().join("sub/link")).expect("symlink");
+        give_to_group(volume.path(), 4242, false).expect("given");
+        for name in ["", "sub", "sub/file", "sub/link"] {
+            let meta = fs::symlink_metadata(volume.path().join(name)).expect("stat");
+            assert_eq!(meta.gid(), 4242, "{name}");
+        }
+        let meta = fs::metadata(outside.path()).expect("stat");
+        assert_ne!(meta.gid(), 4242);
+        assert_eq!(meta.mode() & 0o7777, 0o600);
+    }
+}

@@ -1,0 +1,284 @@
+//! What the files of a configMap, secret, downwardAPI or projected volume contain: pure.
+//!
+//! Input: the volume's sources and the objects they name, which `Content` fetches (from the API
+//! server, or from nowhere in standalone mode). Output: a map from relative path to bytes, mode and
+//! owner, for `atomic` to write. Bounds: paths as upstream bounds them; sizes are the API's.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use k8s_openapi::api::core::v1::KeyToPath;
+
+/// Longest relative path in bytes.
+// k8s: pkg/volume/util/atomic_writer.go
+const PATH_BYTES_MAX: usize = 4096;
+/// Longest component in bytes.
+const NAME_BYTES_MAX: usize = 255;
+/// Mode of a token, before fsGroup opens it to the group.
+const PRIVATE_MODE: u32 = 0o600;
+
+/// One file to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Content.
+    pub data: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner, when it is not root.
+    pub owner: Option<u32>,
+}
+
+/// Files by relative path.
+pub type Payload = BTreeMap<String, File>;
+
+/// Key and value pairs of a config map or secret.
+pub type KeyValues = BTreeMap<String, Vec<u8>>;
+
+/// A source of a payload volume, with nothing left to look up in the pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Keys of a config map.
+    ConfigMap(Keys),
+    /// Keys of a secret.
+    Secret(Keys),
+    /// One file whose content follows from the pod; the error is a sentence.
+    Field {
+        /// Relative path.
+        path: String,
+        /// Own mode.
+        mode: Option<u32>,
+        /// Content.
+        data: Result<String, String>,
+    },
+    /// A token of the pod's service account.
+    Token(TokenRequest),
+    /// Certificates of a trust bundle, or a pod certificate; not served yet.
+    Unsupported(&'static str),
+}
+
+/// Keys of a named object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Keys {
+    /// Name of the object.
+    pub name: String,
+    /// Which keys go where; all of them under their own names when empty.
+    pub items: Vec<KeyToPath>,
+    /// True when object and keys may be missing.
+    pub optional: bool,
+}
+
+/// A token of the pod's service account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenRequest {
+    /// Relative path of its file.
+    pub path: String,
+    /// Audience; the API server's own when empty.
+    pub audience: String,
+    /// Wanted lifetime in seconds.
+    pub expiration_seconds: i64,
+}
+
+/// Everything that is needed to fill one volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sources {
+    /// Namespace of the named objects.
+    pub namespace: String,
+    /// Mode of files without their own.
+    pub default_mode: u32,
+    /// In the order of the spec: later ones win.
+    pub list: Vec<Source>,
+    /// `fsUser` of tokens: the one user of all containers.
+    pub owner: Option<u32>,
+    /// True when the pod has an fsGroup.
+    pub has_group: bool,
+}
+
+/// Why content is not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    /// No such object; harmless for an optional reference.
+    #[error("{kind} {name:?} not found")]
+    NotFound {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// It could not be asked for.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Where named objects come from. Implemented by the API stage; `NoContent` stands in without one.
+pub trait Content {
+    /// `data` and `binaryData` of a config map.
+    fn config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> impl Future<Output = Result<KeyValues, ContentError>>;
+
+    /// `data` of a secret.
+    fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> impl Future<Output = Result<KeyValues, ContentError>>;
+
+    /// A token of the pod's service account, cached while it is fresh.
+    fn token(&self, request: &TokenRequest) -> impl Future<Output = Result<String, ContentError>>;
+}
+
+/// Standalone mode: there is no API server to ask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoContent;
+
+impl Content for NoContent {
+    async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        Err(ContentError::NotFound { kind: "configmap", name: name.to_owned() })
+    }
+
+    async fn secret(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        Err(ContentError::NotFound { kind: "secret", name: name.to_owned() })
+    }
+
+    async fn token(&self, _: &TokenRequest) -> Result<String, ContentError> {
+        Err(ContentError::Failed("no API server to ask for a service account token".to_owned()))
+    }
+}
+
+/// Fetches and lays out all files of a volume. All errors of its sources are reported together.
+// k8s: pkg/volume/projected/projected.go collectData
+pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payload, String> {
+    let mut payload = Payload::new();
+    let mut errors = Vec::new();
+    let (ns, mode) = (&sources.namespace, sources.default_mode);
+    for source in &sources.list {
+        let files = match source {
+            Source::ConfigMap(keys) => {
+                let found = content.config_map(ns, &keys.name).await;
+                lay_out("configmap references non-existent config key", keys, found, mode)
+            }
+            Source::Secret(keys) => {
+                let found = content.secret(ns, &keys.name).await;
+                lay_out("references non-existent secret key", keys, found, mode)
+            }
+            Source::Field { path, mode: own, data } => data.clone().map(|text| {
+                let (data, mode) = (text.into_bytes(), own.unwrap_or(mode));
+                Payload::from([(clean(path), File { data, mode, owner: None })])
+            }),
+            Source::Token(request) => {
+                let token = content.token(request).await.map_err(|e| e.to_string());
+                token.map(|token| token_file(sources, request, token))
+            }
+            Source::Unsupported(what) => Err(format!("{what} is not supported")),
+        };
+        match files {
+            Ok(files) => payload.extend(files),
+            Err(error) => errors.push(error),
+        }
+    }
+    match errors.len() {
+        0 => checked(payload),
+        1 => Err(errors.remove(0)),
+        _ => Err(format!("[{}]", errors.join(", "))),
+    }
+}
+
+fn token_file(sources: &Sources, request: &TokenRequest, token: String) -> Payload {
+    let private = sources.owner.is_some() || sources.has_group;
+    let mode = if private { PRIVATE_MODE } else { sources.default_mode };
+    let file = File { data: token.into_bytes(), mode, owner: sources.owner };
+    Payload::from([(clean(&request.path), file)])
+}
+
+/// Keys of one object as files.
+// k8s: pkg/volume/configmap/configmap.go MakePayload; pkg/volume/secret/secret.go MakePayload
+fn lay_out(
+    missing_key: &str,
+    keys: &Keys,
+    found: Result<KeyValues, ContentError>,
+    default_mode: u32,
+) -> Result<Payload, String> {
+    let values = match found {
+        Ok(values) => values,
+        Err(ContentError::NotFound { .. }) if keys.optional => KeyValues::new(),
+        Err(error) => return Err(error.to_string()),
+    };
+    let file = |data, mode| File { data, mode, owner: None };
+    if keys.items.is_empty() {
+        return Ok(values.into_iter().map(|(k, v)| (k, file(v, default_mode))).collect());
+    }
+    let mut payload = Payload::new();
+    for item in &keys.items {
+        match values.get(&item.key) {
+            Some(value) => {
+                let mode = item.mode.map_or(default_mode, mode_bits);
+                payload.insert(clean(&item.path), file(value.clone(), mode));
+            }
+            None if keys.optional => {}
+            None => return Err(format!("{missing_key}: {}", item.key)),
+        }
+    }
+    Ok(payload)
+}
+
+/// Permission bits of a mode of the API.
+pub fn mode_bits(mode: i32) -> u32 {
+    mode.unsigned_abs() & 0o777
+}
+
+/// Removes empty and `.` components.
+fn clean(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
+    match path.starts_with('/') {
+        true => format!("/{}", parts.join("/")),
+        false => parts.join("/"),
+    }
+}
+
+/// Refuses paths that would leave the volume, collide with the writer's own names, or be a
+/// directory of another file.
+// k8s: pkg/volume/util/atomic_writer.go validatePath
+pub fn checked(payload: Payload) -> Result<Payload, String> {
+    for path in payload.keys() {
+        check_path(path)?;
+        let mut above = path.as_str();
+        while let Some((parent, _)) = above.rsplit_once('/') {
+            if payload.contains_key(parent) {
+                return Err(format!("invalid path: {parent} is both a file and a directory"));
+            }
+            above = parent;
+        }
+    }
+    Ok(payload)
+}
+
+fn check_path(path: &str) -> Result<(), String> {
+    let bad = |what: &str| Err(format!("invalid path: {what}: {path}"));
+    if path.is_empty() {
+        return Err("invalid path: must not be empty: \"\"".to_owned());
+    }
+    if path.starts_with('/') {
+        return bad("must be relative path");
+    }
+    if path.len() > PATH_BYTES_MAX {
+        return bad("must be less than or equal to 4096 characters");
+    }
+    if path.contains('\0') {
+        return bad("must not contain a zero byte");
+    }
+    for part in path.split('/') {
+        match part {
+            ".." => return bad("must not contain '..'"),
+            _ if part.len() > NAME_BYTES_MAX => {
+                return bad("filenames must be less than or equal to 255 characters");
+            }
+            _ => {}
+        }
+    }
+    if path.starts_with("..") {
+        return bad("must not start with '..'");
+    }
+    Ok(())
+}

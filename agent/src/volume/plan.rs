@@ -1,0 +1,541 @@
+//! From a pod's spec to what must be set up: pure.
+//!
+//! Input: the pod (with the API's defaults), the node's facts, the root directory. Output:
+//! `PodVolumes` for `execute::mount_all` and, per container, `PlannedMount`s in the order of the
+//! spec for the CRI request and `execute::prepare_container`. Owner: the pod's worker, which plans
+//! again before each sync, so changed annotations reach downward API volumes.
+//! It decides sizes and rejects what cannot be; it never looks at the disk.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{
+    Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, ResourceFieldSelector, Volume,
+    VolumeMount, VolumeProjection,
+};
+
+use super::error::VolumeError;
+use super::host_path::HostPathType;
+use super::layout::{EMPTY_DIR_PLUGIN, PodDirs};
+use super::nested;
+use super::payload::{Keys, Source, Sources, TokenRequest, mode_bits};
+use crate::pod::quantity::Amount;
+use crate::pod::resources::{self, Side};
+use crate::types::{NodeFacts, PodUid};
+
+/// Default of `defaultMode`.
+const FILE_MODE: u32 = 0o644;
+/// Default of a token's `expirationSeconds`.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// Renders a `resourceFieldRef` of this pod.
+pub type ResourceField<'a> = &'a dyn Fn(&ResourceFieldSelector) -> Result<String, String>;
+
+/// All volumes of one pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodVolumes {
+    /// The pod.
+    pub uid: PodUid,
+    /// Its directories.
+    pub dirs: PodDirs,
+    /// Group that volumes belong to.
+    pub fs_group: Option<u32>,
+    /// In the order of the spec.
+    pub volumes: Vec<PodVolume>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodVolume {
+    /// Name within the pod.
+    pub name: String,
+    /// What it is.
+    pub kind: VolumeKind,
+    /// Where other volumes are mounted inside it, relative; made beforehand in payload volumes,
+    /// which containers cannot write.
+    pub nested: Vec<String>,
+}
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VolumeKind {
+    /// A directory of the pod.
+    EmptyDir(EmptyDir),
+    /// A path of the node.
+    HostPath {
+        /// The path.
+        path: PathBuf,
+        /// What must be there; the text of an unknown type.
+        kind: Result<HostPathType, String>,
+    },
+    /// Files written by the agent, on a wrapped emptyDir.
+    Payload {
+        /// Plugin directory.
+        plugin: &'static str,
+        /// The directory beneath.
+        wrapped: EmptyDir,
+        /// Content.
+        sources: Sources,
+    },
+    /// An image, mounted by the runtime.
+    Image {
+        /// Reference.
+        reference: String,
+        /// Pull policy.
+        pull_policy: String,
+    },
+    /// A kind that no plugin here serves: the field's name.
+    Unsupported(&'static str),
+}
+
+/// An emptyDir, decided in full.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmptyDir {
+    /// What it lies on.
+    pub medium: Medium,
+    /// `sizeLimit`: the owner of evictions compares usage with it.
+    pub size_limit: Option<u64>,
+}
+
+/// What an emptyDir lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// The node's disk.
+    Disk,
+    /// A tmpfs of that many bytes; the kernel's default when the node's memory is not known.
+    Memory(Option<u64>),
+    /// Huge pages of that size, or why they cannot be.
+    HugePages(Result<u64, String>),
+    /// No such medium.
+    Unknown(String),
+}
+
+/// One mount of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedMount {
+    /// Volume.
+    pub volume: String,
+    /// Path inside.
+    pub container_path: String,
+    /// Path on the node; empty for an image.
+    pub host_path: PathBuf,
+    /// Read-only, by the mount or by the kind of volume.
+    pub readonly: bool,
+    /// Recursively read-only.
+    pub recursive_read_only: bool,
+    /// Propagation.
+    pub propagation: Propagation,
+    /// The bind mount that `host_path` is, when there is a sub-path.
+    pub sub_path: Option<SubPath>,
+    /// Image reference, and the path within it.
+    pub image: Option<(String, String)>,
+}
+
+/// A part of a volume that is bound to a path of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubPath {
+    /// The volume's directory.
+    pub volume_root: PathBuf,
+    /// Relative path below it.
+    pub path: String,
+}
+
+/// Mount propagation, as CRI has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Propagation {
+    /// `None`.
+    #[default]
+    Private,
+    /// `HostToContainer`.
+    HostToContainer,
+    /// `Bidirectional`.
+    Bidirectional,
+}
+
+impl PodVolume {
+    /// Directory that a container without sub-path mounts; `None` for images.
+    pub fn host_dir(&self, dirs: &PodDirs) -> Option<PathBuf> {
+        match &self.kind {
+            VolumeKind::EmptyDir(_) => Some(dirs.volume(EMPTY_DIR_PLUGIN, &self.name)),
+            VolumeKind::HostPath { path, .. } => Some(path.clone()),
+            VolumeKind::Payload { plugin, .. } => Some(dirs.volume(plugin, &self.name)),
+            VolumeKind::Image { .. } | VolumeKind::Unsupported(_) => None,
+        }
+    }
+
+    /// True for kinds that containers never write.
+    // k8s: pkg/volume/configmap/configmap.go GetAttributes, and its siblings
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.kind, VolumeKind::Payload { .. } | VolumeKind::Image { .. })
+    }
+}
+
+impl PodVolumes {
+    /// Plans the volumes of a pod.
+    pub fn plan(root: &Path, node: &NodeFacts, pod: &Pod, resource: ResourceField<'_>) -> Self {
+        let spec = crate::pod::spec(pod);
+        let uid = crate::pod::uid(pod);
+        let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
+        let planner = Planner { node, pod, resource };
+        let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
+        let dirs = PodDirs::new(root, &uid);
+        let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
+        Self { uid, dirs, fs_group, volumes }
+    }
+
+    /// Mounts of a container. `env` is its environment, for `subPathExpr`; `supports_rro` tells
+    /// whether the runtime handler can mount recursively read-only.
+    // k8s: pkg/kubelet/kubelet_pods.go makeMounts
+    pub fn mounts(
+        &self,
+        container: &Container,
+        env: &BTreeMap<String, String>,
+        supports_rro: bool,
+    ) -> Result<Vec<PlannedMount>, VolumeError> {
+        let mounts = container.volume_mounts.iter().flatten().enumerate();
+        mounts
+            .map(|(index, mount)| self.mount(container, index, mount, env, supports_rro))
+            .collect()
+    }
+
+    fn mount(
+        &self,
+        container: &Container,
+        index: usize,
+        mount: &VolumeMount,
+        env: &BTreeMap<String, String>,
+        supports_rro: bool,
+    ) -> Result<PlannedMount, VolumeError> {
+        let fail = |text: String| VolumeError::Container(text);
+        let Some(volume) = self.volumes.iter().find(|v| v.name == mount.name) else {
+            let (volume, container) = (&mount.name, &container.name);
+            return Err(fail(format!(
+                "cannot find volume {volume:?} to mount into container {container:?}"
+            )));
+        };
+        let path = sub_path_of(mount, env).map_err(fail)?;
+        let container_path = match mount.mount_path.starts_with('/') {
+            true => mount.mount_path.clone(),
+            false => format!("/{}", mount.mount_path),
+        };
+        let rro = recursive_read_only(mount, supports_rro)
+            .map_err(|why| fail(format!("failed to resolve recursive read-only mode: {why}")))?;
+        let mut planned = PlannedMount {
+            volume: volume.name.clone(),
+            container_path,
+            host_path: PathBuf::new(),
+            readonly: mount.read_only == Some(true) || volume.is_read_only(),
+            recursive_read_only: rro,
+            propagation: propagation_of(mount).map_err(fail)?,
+            sub_path: None,
+            image: None,
+        };
+        if let VolumeKind::Image { reference, .. } = &volume.kind {
+            planned.image = Some((reference.clone(), path));
+        } else if let Some(dir) = volume.host_dir(&self.dirs) {
+            planned.host_path = dir.clone();
+            if !path.is_empty() {
+                planned.host_path = self.dirs.sub_path(&volume.name, &container.name, index);
+                planned.sub_path = Some(SubPath { volume_root: dir, path });
+            }
+        }
+        Ok(planned)
+    }
+}
+
+fn sub_path_of(mount: &VolumeMount, env: &BTreeMap<String, String>) -> Result<String, String> {
+    let expr = mount.sub_path_expr.as_deref().unwrap_or_default();
+    let path = match expr {
+        "" => mount.sub_path.clone().unwrap_or_default(),
+        expr => expand(expr, env)?,
+    };
+    if path.starts_with('/') {
+        return Err(format!("error SubPath `{path}` must not be an absolute path"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(format!("unable to provision SubPath `{path}`: must not contain '..'"));
+    }
+    Ok(path)
+}
+
+/// Expands `$(NAME)`; an unset or empty variable is an error here, unlike in a command line.
+// k8s: pkg/kubelet/container/helpers.go ExpandContainerVolumeMounts
+fn expand(expr: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
+    let mut missing = std::collections::BTreeSet::new();
+    let mut out = String::new();
+    let mut rest = expr;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        rest = after;
+        if let Some(tail) = after.strip_prefix('$') {
+            out.push('$');
+            rest = tail;
+        } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|a| a.split_once(')')) {
+            match env.get(name).filter(|value| !value.is_empty()) {
+                Some(value) => out.push_str(value),
+                None => _ = missing.insert(name),
+            }
+            rest = tail;
+        } else {
+            out.push('$');
+        }
+    }
+    out.push_str(rest);
+    if missing.is_empty() {
+        return Ok(out);
+    }
+    let names: Vec<&str> = missing.into_iter().collect();
+    Err(format!("missing value for {}", names.join(", ")))
+}
+
+// k8s: pkg/kubelet/kubelet_pods.go translateMountPropagation
+fn propagation_of(mount: &VolumeMount) -> Result<Propagation, String> {
+    match mount.mount_propagation.as_deref() {
+        None | Some("None") => Ok(Propagation::Private),
+        Some("HostToContainer") => Ok(Propagation::HostToContainer),
+        Some("Bidirectional") => Ok(Propagation::Bidirectional),
+        Some(other) => Err(format!("invalid MountPropagation mode: {other:?}")),
+    }
+}
+
+// k8s: pkg/kubelet/kubelet_pods.go resolveRecursiveReadOnly
+fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
+    let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
+    if mode == "Disabled" {
+        return Ok(false);
+    }
+    let wanted = format!("volume {:?} requested recursive read-only mode, but it is", mount.name);
+    if mount.read_only != Some(true) {
+        return Err(format!("{wanted} not read-only"));
+    }
+    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|p| *p != "None") {
+        return Err(format!("{wanted} not compatible with propagation {propagation:?}"));
+    }
+    match mode {
+        "IfPossible" => Ok(supported),
+        "Enabled" if supported => Ok(true),
+        "Enabled" => Err(format!("{wanted} not supported by the runtime")),
+        other => Err(format!("unknown recursive read-only mode {other:?}")),
+    }
+}
+
+struct Planner<'a> {
+    node: &'a NodeFacts,
+    pod: &'a Pod,
+    resource: ResourceField<'a>,
+}
+
+impl Planner<'_> {
+    fn volume(&self, volume: &Volume) -> PodVolume {
+        let nested = nested::mount_points(self.pod, &volume.name);
+        PodVolume { name: volume.name.clone(), kind: self.kind(volume), nested }
+    }
+
+    fn kind(&self, volume: &Volume) -> VolumeKind {
+        let memory = || EmptyDir { medium: self.memory(None), size_limit: None };
+        let disk = || EmptyDir { medium: Medium::Disk, size_limit: None };
+        let payload = |plugin, wrapped, mode: Option<i32>, list| VolumeKind::Payload {
+            plugin,
+            wrapped,
+            sources: self.sources(mode, list),
+        };
+        if let Some(source) = &volume.host_path {
+            let text = source.type_.clone().unwrap_or_default();
+            let kind = HostPathType::parse(&text).ok_or(text);
+            return VolumeKind::HostPath { path: PathBuf::from(&source.path), kind };
+        }
+        if let Some(source) = &volume.config_map {
+            let keys = keys(Some(&source.name), &source.items, source.optional);
+            let list = vec![Source::ConfigMap(keys)];
+            return payload("kubernetes.io~configmap", disk(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.secret {
+            let keys = keys(source.secret_name.as_ref(), &source.items, source.optional);
+            let list = vec![Source::Secret(keys)];
+            return payload("kubernetes.io~secret", memory(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.downward_api {
+            let list = self.fields(&source.items);
+            return payload("kubernetes.io~downward-api", memory(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.projected {
+            let projections = source.sources.iter().flatten();
+            let list = projections.flat_map(|p| self.projection(p)).collect();
+            return payload("kubernetes.io~projected", memory(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.image {
+            let reference = source.reference.clone().unwrap_or_default();
+            let pull_policy = source.pull_policy.clone().unwrap_or_default();
+            return VolumeKind::Image { reference, pull_policy };
+        }
+        match unsupported(volume) {
+            Some(field) => VolumeKind::Unsupported(field),
+            // A volume without any source is an emptyDir.
+            None => VolumeKind::EmptyDir(self.empty_dir(volume.empty_dir.as_ref())),
+        }
+    }
+
+    fn empty_dir(&self, source: Option<&EmptyDirVolumeSource>) -> EmptyDir {
+        let limit = source.and_then(|s| s.size_limit.as_ref());
+        let size_limit = limit.and_then(|q| Amount::parse(&q.0)).map(Amount::units);
+        let size_limit = size_limit.and_then(|b| u64::try_from(b).ok()).filter(|b| *b > 0);
+        let medium = match source.and_then(|s| s.medium.as_deref()).unwrap_or_default() {
+            "" => Medium::Disk,
+            "Memory" => self.memory(size_limit),
+            "HugePages" => Medium::HugePages(self.huge_pages("HugePages", None)),
+            other => match other.strip_prefix("HugePages-") {
+                Some(size) => Medium::HugePages(self.huge_pages(other, Some(size))),
+                None => Medium::Unknown(other.to_owned()),
+            },
+        };
+        EmptyDir { medium, size_limit }
+    }
+
+    /// The smallest of the node's memory, the pod's limit and the volume's limit.
+    // k8s: pkg/volume/emptydir/empty_dir.go calculateEmptyDirMemorySize
+    fn memory(&self, size_limit: Option<u64>) -> Medium {
+        let node = Some(self.node.memory_allocatable_bytes).filter(|b| *b > 0);
+        let limits = resources::pod_limits(self.pod);
+        let limit = resources::is_limited(self.pod, "memory").then(|| limits.get("memory"));
+        let pod = limit.flatten().and_then(|l| u64::try_from(l.units()).ok()).filter(|b| *b > 0);
+        Medium::Memory([node, pod, size_limit].into_iter().flatten().min())
+    }
+
+    /// Page size in bytes.
+    // k8s: pkg/volume/emptydir/empty_dir.go getPageSizeMountOption
+    fn huge_pages(&self, medium: &str, size: Option<&str>) -> Result<u64, String> {
+        let parse = |text: &str| {
+            let bytes = Amount::parse(text).and_then(|a| u64::try_from(a.units()).ok());
+            bytes.ok_or_else(|| format!("medium {medium}: {text:?} is not a page size"))
+        };
+        let wanted = size.map(parse).transpose()?;
+        let spec = crate::pod::spec(self.pod);
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let mut names: Vec<String> =
+            resources::pod_level(spec, Side::Requests).into_keys().collect();
+        names.extend(
+            containers.flat_map(|c| resources::of_container(c, Side::Requests).into_keys()),
+        );
+        let mut found = None;
+        for size in names.iter().filter_map(|name| name.strip_prefix("hugepages-")) {
+            let bytes = parse(size)?;
+            match (wanted, found) {
+                (Some(wanted), _) if wanted != bytes => {}
+                (None, Some(other)) if other != bytes => {
+                    return Err(format!(
+                        "medium: {medium} can't be used if container requests multiple huge page \
+                         sizes"
+                    ));
+                }
+                _ => found = Some(bytes),
+            }
+        }
+        found.ok_or_else(|| {
+            format!(
+                "medium {medium}: hugePages storage requested, but there is no resource request \
+                 for huge pages"
+            )
+        })
+    }
+
+    fn sources(&self, mode: Option<i32>, list: Vec<Source>) -> Sources {
+        let security = crate::pod::spec(self.pod).security_context.as_ref();
+        Sources {
+            namespace: crate::pod::namespace(self.pod).to_owned(),
+            default_mode: mode.map_or(FILE_MODE, mode_bits),
+            list,
+            owner: fs_user(self.pod),
+            has_group: security.is_some_and(|c| c.fs_group.is_some()),
+        }
+    }
+
+    // k8s: pkg/volume/downwardapi/downwardapi.go CollectData
+    fn fields(&self, items: &Option<Vec<DownwardAPIVolumeFile>>) -> Vec<Source> {
+        let field = |item: &DownwardAPIVolumeFile| {
+            let data = match (&item.field_ref, &item.resource_field_ref) {
+                (Some(field), _) => nested::field(self.pod, &field.field_path),
+                (None, Some(resource)) => (self.resource)(resource),
+                (None, None) => Ok(String::new()),
+            };
+            Source::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }
+        };
+        items.iter().flatten().map(field).collect()
+    }
+
+    fn projection(&self, source: &VolumeProjection) -> Vec<Source> {
+        if let Some(s) = &source.secret {
+            return vec![Source::Secret(keys(Some(&s.name), &s.items, s.optional))];
+        }
+        if let Some(s) = &source.config_map {
+            return vec![Source::ConfigMap(keys(Some(&s.name), &s.items, s.optional))];
+        }
+        if let Some(s) = &source.downward_api {
+            return self.fields(&s.items);
+        }
+        if let Some(s) = &source.service_account_token {
+            return vec![Source::Token(TokenRequest {
+                path: s.path.clone(),
+                audience: s.audience.clone().unwrap_or_default(),
+                expiration_seconds: s.expiration_seconds.unwrap_or(TOKEN_SECONDS),
+            })];
+        }
+        let unsupported = source.cluster_trust_bundle.is_some();
+        vec![Source::Unsupported(if unsupported { "clusterTrustBundle" } else { "podCertificate" })]
+    }
+}
+
+fn keys(
+    name: Option<&String>,
+    items: &Option<Vec<k8s_openapi::api::core::v1::KeyToPath>>,
+    optional: Option<bool>,
+) -> Keys {
+    Keys {
+        name: name.cloned().unwrap_or_default(),
+        items: items.clone().unwrap_or_default(),
+        optional: optional == Some(true),
+    }
+}
+
+/// The one user that all containers run as.
+// k8s: pkg/volume/util/util.go FsUserFrom
+fn fs_user(pod: &Pod) -> Option<u32> {
+    let spec = crate::pod::spec(pod);
+    let of_pod = spec.security_context.as_ref().and_then(|c| c.run_as_user);
+    let main = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let main = main.map(|c| c.security_context.as_ref());
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let contexts = main.chain(ephemeral.map(|c| c.security_context.as_ref()));
+    let mut users = contexts.map(|c| c.and_then(|c| c.run_as_user).or(of_pod));
+    let first = users.next().flatten()?;
+    let same = users.all(|user| user == Some(first));
+    same.then(|| u32::try_from(first).ok()).flatten()
+}
+
+fn unsupported(volume: &Volume) -> Option<&'static str> {
+    let table = [
+        (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
+        (volume.csi.is_some(), "csi"),
+        (volume.ephemeral.is_some(), "ephemeral"),
+        (volume.nfs.is_some(), "nfs"),
+        (volume.iscsi.is_some(), "iscsi"),
+        (volume.fc.is_some(), "fc"),
+        (volume.flex_volume.is_some(), "flexVolume"),
+        (volume.git_repo.is_some(), "gitRepo"),
+        (volume.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
+        (volume.azure_disk.is_some(), "azureDisk"),
+        (volume.azure_file.is_some(), "azureFile"),
+        (volume.cephfs.is_some(), "cephfs"),
+        (volume.cinder.is_some(), "cinder"),
+        (volume.flocker.is_some(), "flocker"),
+        (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
+        (volume.glusterfs.is_some(), "glusterfs"),
+        (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
+        (volume.portworx_volume.is_some(), "portworxVolume"),
+        (volume.quobyte.is_some(), "quobyte"),
+        (volume.rbd.is_some(), "rbd"),
+        (volume.scale_io.is_some(), "scaleIO"),
+        (volume.storageos.is_some(), "storageos"),
+        (volume.vsphere_volume.is_some(), "vsphereVolume"),
+    ];
+    table.into_iter().find(|(set, _)| *set).map(|(_, field)| field)
+}

@@ -1,0 +1,85 @@
+//! Volumes on a real disk with real mounts, each test in a mount namespace of its own, so that the
+//! host sees none of it.
+
+mod effects;
+mod recorded;
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, unshare};
+
+use super::payload::{Content, ContentError, KeyValues, TokenRequest};
+use super::plan::PodVolumes;
+use crate::types::NodeFacts;
+
+/// Runs `test` on a thread whose mounts nobody else sees and which end with it.
+fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
+            eprintln!("skipped: no mount namespaces here: {errno}");
+            return;
+        }
+        let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).expect("private");
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        resume_unwind(panic);
+    }
+}
+
+/// The objects that existed when the recordings were made.
+struct Objects;
+
+impl Content for Objects {
+    async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        match name {
+            "cm1" => Ok(values(&[("k1", "v1"), ("k2", "v2")])),
+            "kube-root-ca.crt" => Ok(values(&[("ca.crt", "CERTIFICATE")])),
+            _ => Err(ContentError::NotFound { kind: "configmap", name: name.to_owned() }),
+        }
+    }
+
+    async fn secret(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        match name {
+            "sec1" => Ok(values(&[("user", "bob"), ("pass", "s3cret")])),
+            _ => Err(ContentError::NotFound { kind: "secret", name: name.to_owned() }),
+        }
+    }
+
+    async fn token(&self, request: &TokenRequest) -> Result<String, ContentError> {
+        Ok(format!("token for {:?}", request.audience))
+    }
+}
+
+fn values(pairs: &[(&str, &str)]) -> KeyValues {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
+}
+
+/// A pod from its spec in JSON.
+fn pod(spec: serde_json::Value) -> Pod {
+    let meta = serde_json::json!({"name": "p", "namespace": "default", "uid": "uid-1"});
+    serde_json::from_value(serde_json::json!({"metadata": meta, "spec": spec})).expect("a pod")
+}
+
+fn plan(root: &Path, pod: &Pod) -> PodVolumes {
+    let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
+    PodVolumes::plan(root, &node, pod, &|field| Ok(format!("<{}>", field.resource)))
+}
+
+/// Sets a pod's volumes up, with the objects above.
+fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
+    super::execute::make_pod_dirs(&pod.dirs).expect("directories");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    let done = super::execute::mount_all(pod, &Objects, jiff::Timestamp::now());
+    let done = runtime.block_on(done);
+    done.map_err(|errors| errors.iter().map(ToString::to_string).collect())
+}
+
+fn no_env() -> BTreeMap<String, String> {
+    BTreeMap::new()
+}
