@@ -19,5 +19,5 @@ pub mod pod;
 pub mod runtime;
 pub mod status;
 pub mod types;
-pub mod worker;
 pub mod volume;
+pub mod worker;
