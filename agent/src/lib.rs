@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod config;
 pub mod http;
 pub mod observed;
 pub mod pod;

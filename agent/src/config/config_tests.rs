@@ -1,0 +1,378 @@
+//! Defaults and precedence, from whole command lines to the finished configuration.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::fields::FIELDS;
+use super::types::{CrashLoopBackOff, KubeletConfiguration};
+use super::*;
+
+const RECORDED_CONFIGZ: &str = include_str!("../../../tests/recorded/configz.json");
+const RECORDED_FLAGS: &str = include_str!("../../../tests/recorded/flags.txt");
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+/// Set by hand for the recording: addresses, ports, paths, credentials, and what the recording
+/// host (cgroup v1, swap, `-v=1`, a cluster domain) needed.
+const SET_BY_HAND: [&str; 20] = [
+    "staticPodPath",
+    "podLogsDir",
+    "address",
+    "port",
+    "healthzPort",
+    "tlsCertFile",
+    "tlsPrivateKeyFile",
+    "authentication.x509.clientCAFile",
+    "clusterDNS",
+    "clusterDomain",
+    "cgroupRoot",
+    "failSwapOn",
+    "failCgroupV1",
+    "volumePluginDir",
+    "logging.verbosity",
+    "containerRuntimeEndpoint",
+    "cgroupDriver",
+    "authentication.anonymous.enabled",
+    "authentication.webhook.enabled",
+    "authorization.mode",
+];
+
+fn command(line: &[&str]) -> Result<Command, Vec<ConfigError>> {
+    parse(line.iter().map(OsString::from))
+}
+
+fn config(line: &[&str]) -> Config {
+    let line: Vec<&str> = ["pintle-agent"].into_iter().chain(line.iter().copied()).collect();
+    match command(&line) {
+        Ok(Command::Run(config)) => *config,
+        other => panic!("{line:?} gives {other:?}"),
+    }
+}
+
+fn errors(line: &[&str]) -> Vec<String> {
+    let line: Vec<&str> = ["pintle-agent"].into_iter().chain(line.iter().copied()).collect();
+    let errors = command(&line).expect_err("this command line is wrong");
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn file(dir: &TempDir, name: &str, body: &str) -> String {
+    let path = dir.path().join(name);
+    fs::create_dir_all(path.parent().expect("below a folder")).expect("folder");
+    fs::write(&path, format!("{HEAD}{body}")).expect("file");
+    path.display().to_string()
+}
+
+fn temp() -> TempDir {
+    tempfile::tempdir().expect("temporary folder")
+}
+
+/// Every leaf as `path -> value`, so that order and nesting do not matter.
+fn leaves(value: &Value) -> Vec<(String, Value)> {
+    let at = |path: &str| value.pointer(&format!("/{}", path.replace('.', "/"))).cloned();
+    FIELDS.iter().filter_map(|field| Some((field.path.to_owned(), at(field.path)?))).collect()
+}
+
+#[test]
+fn defaults_are_those_a_real_kubelet_shows() {
+    let recorded: Value = serde_json::from_str(RECORDED_CONFIGZ).expect("recording");
+    let recorded = leaves(&recorded["kubeletconfig"]);
+    let ours = leaves(&serde_json::to_value(KubeletConfiguration::default()).expect("JSON"));
+    let set_by_hand = |path: &String| SET_BY_HAND.contains(&path.as_str());
+    for (path, value) in recorded.iter().filter(|(path, _)| !set_by_hand(path)) {
+        let (_, our) = ours.iter().find(|(name, _)| name == path).expect(path);
+        assert_eq!(our, value, "{path}");
+    }
+    for (path, value) in ours.iter().filter(|(path, _)| !set_by_hand(path)) {
+        assert!(recorded.iter().any(|(name, _)| name == path), "{path}: {value} is not recorded");
+    }
+}
+
+#[test]
+fn configz_has_the_kubelets_fields_in_the_kubelets_order() {
+    let recorded: Value = serde_json::from_str(RECORDED_CONFIGZ).expect("recording");
+    let config: KubeletConfiguration =
+        serde_json::from_value(recorded["kubeletconfig"].clone()).expect("typed");
+    let ours = serde_json::to_string_pretty(&config).expect("JSON");
+    let keys = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.split_once("\":")?.0.trim().to_owned())).collect()
+    };
+    let theirs: Vec<String> =
+        keys(RECORDED_CONFIGZ).into_iter().filter(|key| !key.ends_with("kubeletconfig")).collect();
+    assert_eq!(keys(&ours), theirs);
+    let again: Value = serde_json::from_str(&ours).expect("JSON");
+    assert_eq!(again, recorded["kubeletconfig"]);
+}
+
+#[test]
+fn the_list_of_fields_is_that_of_the_type() {
+    let everything = KubeletConfiguration {
+        single_process_oom_kill: Some(true),
+        max_parallel_image_pulls: Some(1),
+        tracing: Some(types::Tracing {
+            endpoint: Some(String::new()),
+            sampling_rate_per_million: Some(0),
+        }),
+        user_namespaces: Some(types::UserNamespaces { ids_per_pod: Some(1) }),
+        crash_loop_back_off: CrashLoopBackOff::default(),
+        ..Default::default()
+    };
+    // Each listed field must be accepted, and only those: a field the type does not have would
+    // silently be ignored by it.
+    let listed: BTreeSet<&str> = FIELDS.iter().map(|field| field.path).collect();
+    assert_eq!(listed.len(), FIELDS.len(), "a field is listed twice");
+    let value = serde_json::to_value(&everything).expect("JSON");
+    let mut shown = BTreeSet::new();
+    collect("", &value, &mut shown);
+    for path in shown.iter().filter(|path| !["kind", "apiVersion"].contains(&path.as_str())) {
+        assert!(listed.contains(path.as_str()), "{path} is not listed");
+    }
+    for field in FIELDS {
+        let wrong = field
+            .path
+            .rsplit('.')
+            .fold(wrong_value(field), |inner, key| serde_json::json!({ key: inner }));
+        let typed = serde_json::from_value::<KubeletConfiguration>(wrong);
+        assert!(typed.is_err(), "{} is not a field of the type", field.path);
+    }
+}
+
+fn wrong_value(field: &fields::Field) -> Value {
+    match field.kind {
+        fields::Kind::Bool => serde_json::json!("text"),
+        _ => serde_json::json!(true),
+    }
+}
+
+fn collect(prefix: &str, value: &Value, into: &mut BTreeSet<String>) {
+    let is_map = fields::find(prefix).is_some();
+    match value {
+        Value::Object(map) if !is_map && !map.is_empty() => {
+            for (key, inner) in map {
+                let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                collect(&path, inner, into);
+            }
+        }
+        Value::Object(_) if !is_map => {}
+        _ => {
+            into.insert(prefix.to_owned());
+        }
+    }
+}
+
+#[test]
+fn the_flags_are_those_of_a_real_kubelet_and_a_few_of_our_own() {
+    let recorded: BTreeSet<&str> =
+        RECORDED_FLAGS.lines().filter_map(|line| line.strip_prefix("--")).collect();
+    let all: Vec<&str> = flag_table::flags().map(|flag| flag.name).collect();
+    let ours: BTreeSet<&str> = all.iter().copied().collect();
+    assert_eq!(all.len(), ours.len(), "a flag is listed twice");
+    let kubelets: BTreeSet<&str> =
+        ours.into_iter().filter(|name| !name.starts_with("pintle-")).collect();
+    assert_eq!(kubelets, recorded);
+}
+
+#[test]
+fn every_flag_of_a_field_names_a_field_and_no_field_has_two_flags() {
+    let mut seen = BTreeSet::new();
+    for flag in flag_table::flags() {
+        if let Target::Field(path) = flag.target {
+            assert!(fields::find(path).is_some(), "--{} sets {path}", flag.name);
+            assert!(seen.insert(path), "{path} has two flags");
+        }
+    }
+}
+
+#[test]
+fn without_a_file_the_old_defaults_of_the_command_line_hold() {
+    let kubelet = config(&[]).kubelet;
+    assert!(kubelet.authentication.anonymous.enabled);
+    assert!(!kubelet.authentication.webhook.enabled);
+    assert_eq!(kubelet.authorization.mode, modes::AuthorizationMode::AlwaysAllow);
+    assert_eq!(kubelet.read_only_port, 10255);
+
+    let dir = temp();
+    let kubelet = config(&["--config", &file(&dir, "k.yaml", "")]).kubelet;
+    assert_eq!(kubelet, KubeletConfiguration::default());
+    assert_eq!(kubelet.read_only_port, 0);
+}
+
+#[test]
+fn flags_win_over_drop_ins_and_drop_ins_over_the_file() {
+    let dir = temp();
+    let main = file(&dir, "k.yaml", "maxPods: 1\npodsPerCore: 1\nregistryBurst: 1\n");
+    file(&dir, "d/10-a.conf", "podsPerCore: 2\nregistryBurst: 2\n");
+    file(&dir, "d/sub/20-b.conf", "registryBurst: 3\n");
+    file(&dir, "d/90-ignored.yaml", "maxPods: 99\n");
+    let dropins = dir.path().join("d").display().to_string();
+    let config = config(&["--config", &main, "--config-dir", &dropins, "--registry-burst=4"]);
+    assert_eq!(config.kubelet.max_pods, 1);
+    assert_eq!(config.kubelet.pods_per_core, 2);
+    assert_eq!(config.kubelet.registry_burst, 4);
+    assert!(config.warnings.iter().any(|w| w.contains("90-ignored.yaml")), "{config:?}");
+}
+
+#[test]
+fn drop_ins_merge_maps_replace_lists_and_delete_with_null() {
+    let dir = temp();
+    let body = "systemReserved: {cpu: 100m, memory: 1Gi}\nclusterDNS: [10.0.0.1]\nmaxPods: 7\n";
+    let main = file(&dir, "k.yaml", body);
+    let body = "systemReserved: {cpu: 200m}\nclusterDNS: [10.0.0.2, 10.0.0.3]\nmaxPods: null\n";
+    file(&dir, "d/a.conf", body);
+    let dropins = dir.path().join("d").display().to_string();
+    let kubelet = config(&["--config", &main, "--config-dir", &dropins]).kubelet;
+    assert_eq!(kubelet.system_reserved["cpu"], "200m");
+    assert_eq!(kubelet.system_reserved["memory"], "1Gi");
+    assert_eq!(kubelet.cluster_dns, ["10.0.0.2", "10.0.0.3"]);
+    assert_eq!(kubelet.max_pods, 110);
+}
+
+#[test]
+fn a_drop_in_of_another_kind_stops_the_start() {
+    let dir = temp();
+    fs::create_dir(dir.path().join("d")).expect("folder");
+    fs::write(dir.path().join("d/a.conf"), "maxPods: 1\n").expect("file");
+    let found = errors(&["--config-dir", &dir.path().join("d").display().to_string()]);
+    assert!(found[0].contains("a.conf") && found[0].contains("apiVersion"), "{found:?}");
+}
+
+#[test]
+fn feature_gates_of_file_and_flags_add_up_and_flags_win() {
+    let dir = temp();
+    let main = file(&dir, "k.yaml", "featureGates: {EnvFiles: false, MemoryQoS: true}\n");
+    let gates = "--feature-gates=EnvFiles=true,EventedPLEG=true";
+    let config = config(&["--config", &main, gates]);
+    assert!(config.gates.enabled("EnvFiles"));
+    assert!(config.gates.enabled("MemoryQoS"));
+    assert!(config.gates.enabled("EventedPLEG"));
+    assert_eq!(config.kubelet.feature_gates.len(), 3);
+}
+
+#[test]
+fn eviction_thresholds_follow_the_merge_setting() {
+    let dir = temp();
+    let one = "evictionHard: {memory.available: 1Gi}\n";
+    let some = config(&["--config", &file(&dir, "a.yaml", one)]).kubelet.eviction_hard;
+    assert_eq!(some.len(), 1);
+    let merged = format!("{one}mergeDefaultEvictionSettings: true\n");
+    let merged = config(&["--config", &file(&dir, "b.yaml", &merged)]).kubelet.eviction_hard;
+    assert_eq!(merged.len(), 5);
+    assert_eq!(merged["memory.available"], "1Gi");
+    let flag = config(&["--eviction-hard=memory.available<2Gi,nodefs.available<5%"]);
+    assert_eq!(flag.kubelet.eviction_hard["nodefs.available"], "5%");
+    assert_eq!(flag.kubelet.eviction_hard.len(), 2);
+    assert_eq!(config(&[]).kubelet.eviction_hard, defaults::eviction_hard());
+}
+
+#[test]
+fn defaults_that_depend_on_other_fields_follow_them() {
+    let dir = temp();
+    let body = "nodeStatusUpdateFrequency: 20s\nmaxParallelImagePulls: 4\n";
+    let config = config(&["--config", &file(&dir, "k.yaml", body)]);
+    assert_eq!(config.kubelet.node_status_report_frequency.to_string(), "20s");
+    assert!(!config.kubelet.serialize_image_pulls);
+    assert_eq!(config.parallel_pulls_max(), Some(4));
+}
+
+#[test]
+fn defaults_of_features_that_are_switched_off_disappear() {
+    let gates = "KubeletCrashLoopBackOffMax=false,KubeletEnsureSecretPulledImages=false";
+    let config = config(&["--feature-gates", gates]);
+    assert_eq!(config.kubelet.crash_loop_back_off.max_container_restart_period, None);
+    let shown = serde_json::to_value(&config.kubelet).expect("JSON");
+    assert_eq!(shown.get("imagePullCredentialsVerificationPolicy"), None);
+}
+
+#[test]
+fn zero_means_not_set_in_a_file_unless_the_api_has_a_pointer() {
+    let dir = temp();
+    let body = "maxPods: 0\nsyncFrequency: 0s\naddress: ''\nhealthzPort: 0\nresolvConf: ''\n";
+    let kubelet = config(&["--config", &file(&dir, "k.yaml", body)]).kubelet;
+    assert_eq!(kubelet.max_pods, 110);
+    assert_eq!(kubelet.sync_frequency.to_string(), "1m0s");
+    assert_eq!(kubelet.address, "0.0.0.0");
+    assert_eq!(kubelet.healthz_port, 0);
+    assert_eq!(kubelet.resolv_conf, "");
+    assert_eq!(config(&["--max-pods=0"]).kubelet.max_pods, 0);
+}
+
+#[test]
+fn all_problems_are_reported_at_once_with_file_line_field_value_and_remedy() {
+    let dir = temp();
+    let body = "maxPods: many\nport: 70000\nfeatureGates: {NoSuch: true}\ncpuCFSQuotaPeriod: 2s\n";
+    let path = file(&dir, "k.yaml", body);
+    let found = errors(&["--config", &path, "--oom-score-adj=2000", "--hostname-override= "]);
+    for (line, said) in [
+        ("k.yaml:3", "maxPods (--max-pods) is \"many\""),
+        ("k.yaml:4", "port (--port) is 70000: it must be from 1 to 65535; use 65535"),
+        ("k.yaml:5", "no feature gate of Kubernetes 1.36 is named NoSuch"),
+        ("k.yaml:6", "must be from 1ms to 1s"),
+        ("", "oomScoreAdj (--oom-score-adj) is 2000"),
+        ("", "node name is \" \": it is empty; give --hostname-override=NAME"),
+    ] {
+        let hit = found.iter().any(|error| error.contains(line) && error.contains(said));
+        assert!(hit, "{said:?} at {line:?} is missing in {found:#?}");
+    }
+    assert_eq!(found.len(), 6, "{found:#?}");
+}
+
+#[test]
+fn settings_without_effect_are_warned_about_once_and_defaults_never() {
+    assert_eq!(config(&[]).warnings, Vec::<String>::new());
+    let dir = temp();
+    let path = file(&dir, "k.yaml", "evictionSoft: {}\nmaxPods: 50\nhairpinMode: none\n");
+    let warnings = config(&["--config", &path, "--kubeconfig=/k", "--containerd=x"]).warnings;
+    for said in ["maxPods is set to 50", "hairpinMode is set", "--kubeconfig is", "--containerd"] {
+        assert_eq!(warnings.iter().filter(|w| w.contains(said)).count(), 1, "{said}: {warnings:?}");
+    }
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
+}
+
+#[test]
+fn the_kubelets_name_behaves_the_same_but_has_no_commands() {
+    let Ok(Command::Run(config)) = command(&["/usr/bin/kubelet", "--max-pods=5"]) else {
+        panic!("kubelet runs the daemon");
+    };
+    assert_eq!(config.kubelet.max_pods, 5);
+    assert!(command(&["kubelet", "pods"]).is_err());
+    assert!(matches!(command(&["pintle-agent", "pods"]), Ok(Command::Client(_))));
+}
+
+#[test]
+fn the_version_is_one_line_that_installers_can_read() {
+    let Ok(Command::Print(text)) = command(&["kubelet", "--version"]) else {
+        panic!("--version prints");
+    };
+    assert!(text.starts_with("Kubernetes v1.36.") && text.ends_with('\n'), "{text:?}");
+    assert_eq!(text.trim_end().lines().count(), 1);
+}
+
+#[test]
+fn help_names_every_flag() {
+    let Ok(Command::Print(text)) = command(&["kubelet", "--help"]) else {
+        panic!("--help prints");
+    };
+    for flag in flag_table::flags() {
+        assert!(text.contains(&format!("--{}", flag.name)), "--{}", flag.name);
+    }
+}
+
+#[test]
+fn effective_settings_are_ready_to_use() {
+    let config = config(&[
+        "--hostname-override=Node-A",
+        "--container-runtime-endpoint=unix:///run/c.sock",
+        "--read-only-port=0",
+        "--root-dir=/data/k",
+    ]);
+    assert_eq!(config.node_name, "node-a");
+    assert_eq!(config.runtime_socket(), PathBuf::from("/run/c.sock"));
+    assert_eq!(config.image_socket(), PathBuf::from("/run/c.sock"));
+    assert_eq!(config.read_only_address(), None);
+    assert_eq!(config.healthz_address().map(|a| a.to_string()), Some("127.0.0.1:10248".into()));
+    assert_eq!(config.flags.socket, PathBuf::from("/data/k/pintle/agent.sock"));
+    assert!(config.is_standalone());
+    assert_eq!(config.parallel_pulls_max(), Some(1));
+}

@@ -1,0 +1,262 @@
+//! The list of all KubeletConfiguration fields: type, whether the API has a pointer, and what this
+//! agent does with each.
+//!
+//! Output: [`FIELDS`]. Four things read it: the strict reading of files (unknown fields), the
+//! defaulting ("zero means not set" holds for non-pointers only), the warnings about settings that
+//! have no effect yet, and the tables of docs/COMPAT.md. A test keeps it equal to the struct in
+//! `types.rs`. Whoever makes a field work changes its status here.
+
+use super::acted_on::Status::{self, Done as DONE};
+
+/// What a field holds, as far as reading it needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// true or false
+    Bool,
+    /// 32-bit number
+    Int32,
+    /// 64-bit number
+    Int64,
+    /// Real number
+    Float,
+    /// Text
+    Text,
+    /// A word of a closed set
+    Word,
+    /// Duration in Go's form
+    Duration,
+    /// Resource quantity
+    Quantity,
+    /// List of texts
+    TextList,
+    /// Map from text to text
+    TextMap,
+    /// List of objects
+    List,
+    /// Map to something else than text
+    Map,
+}
+
+impl Kind {
+    /// Name of the type for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::Float => "number",
+            Self::Text => "string",
+            Self::Word => "enum",
+            Self::Duration => "duration",
+            Self::Quantity => "quantity",
+            Self::TextList => "[]string",
+            Self::TextMap => "map[string]string",
+            Self::List => "[]object",
+            Self::Map => "map",
+        }
+    }
+}
+
+/// One leaf field.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Names from the root, joined with points.
+    pub path: &'static str,
+    /// What it holds.
+    pub kind: Kind,
+    /// The API has a pointer, so zero values count as set.
+    pub pointer: bool,
+    /// What the agent does with it.
+    pub status: Status,
+}
+
+const fn value(path: &'static str, kind: Kind, status: Status) -> Field {
+    Field { path, kind, pointer: false, status }
+}
+
+const fn pointer(path: &'static str, kind: Kind, status: Status) -> Field {
+    Field { path, kind, pointer: true, status }
+}
+
+/// The field at `path`, if it is one.
+pub fn find(path: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.path == path)
+}
+
+/// True when fields exist below `path`.
+pub fn is_object(path: &str) -> bool {
+    FIELDS.iter().any(|f| f.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+const SERVER: Status = Status::NotYet("the HTTPS server comes with joining a cluster");
+const CLUSTER: Status = Status::NotYet("needs the API server; standalone mode has none");
+const PULLS: Status =
+    Status::NotYet("pulls are bounded in number, not in rate, and carry no credentials yet");
+const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
+const ADMISSION: Status = Status::NotYet("pods are not refused for lack of room yet");
+const RESERVED: Status =
+    Status::NotYet("nothing is reserved for the host yet; only the pods' cgroup is managed");
+const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
+const EVICTION: Status = Status::NotYet("pods are not evicted yet");
+const SHUTDOWN: Status = Status::NotYet("node shutdown is not watched yet");
+const SWAP: Status = Status::NotYet("swap is neither looked for nor given to pods yet");
+const MEMORY_QOS: Status =
+    Status::NotYet("memory.high, memory.min and memory.low are not written yet");
+const STATS: Status = Status::NotYet("volume statistics are not gathered yet");
+const USERNS: Status = Status::NotYet("pods share the host's user namespace yet");
+const HOST: Status = Status::NotYet("the host is neither checked nor tuned by this yet");
+const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
+const SYSTEMD: Status = Status::NotYet("only cgroupfs is driven yet");
+const TRACING: Status =
+    Status::NotYet("spans are not exported; `timeline` shows the stages of a pod");
+const METRICS: Status = Status::NotYet("no metric is hidden yet");
+const NO_EFFECT: Status = Status::Never("has no effect in the kubelet either");
+const IPTABLES: Status =
+    Status::Never("the hint chain serves components that 1.36 no longer ships");
+const GO_ONLY: Status = Status::Never("profiles of the Go runtime do not exist here");
+const UNBUFFERED: Status = Status::Never("log lines are written at once");
+const BRIDGE: Status = Status::Never("the network plugin decides, as with every CRI runtime");
+const RUN_ONCE: Status = Status::Never("refused, as the kubelet refuses it");
+const FLEXVOLUME: Status = Status::Never("FlexVolume is deprecated in favour of CSI");
+
+/// Every leaf field of the configuration, in the order of the API.
+pub const FIELDS: &[Field] = &[
+    pointer("enableServer", Kind::Bool, SERVER),
+    value("staticPodPath", Kind::Text, DONE),
+    value("podLogsDir", Kind::Text, DONE),
+    value("syncFrequency", Kind::Duration, DONE),
+    value("fileCheckFrequency", Kind::Duration, DONE),
+    value("httpCheckFrequency", Kind::Duration, DONE),
+    value("staticPodURL", Kind::Text, DONE),
+    value("staticPodURLHeader", Kind::Map, DONE),
+    value("address", Kind::Text, DONE),
+    value("port", Kind::Int32, SERVER),
+    value("readOnlyPort", Kind::Int32, DONE),
+    value("tlsCertFile", Kind::Text, SERVER),
+    value("tlsPrivateKeyFile", Kind::Text, SERVER),
+    value("tlsCipherSuites", Kind::TextList, SERVER),
+    value("tlsCurvePreferences", Kind::List, SERVER),
+    value("tlsMinVersion", Kind::Text, SERVER),
+    value("rotateCertificates", Kind::Bool, CLUSTER),
+    value("serverTLSBootstrap", Kind::Bool, CLUSTER),
+    value("authentication.x509.clientCAFile", Kind::Text, SERVER),
+    pointer("authentication.webhook.enabled", Kind::Bool, SERVER),
+    value("authentication.webhook.cacheTTL", Kind::Duration, SERVER),
+    pointer("authentication.anonymous.enabled", Kind::Bool, SERVER),
+    value("authorization.mode", Kind::Word, SERVER),
+    value("authorization.webhook.cacheAuthorizedTTL", Kind::Duration, SERVER),
+    value("authorization.webhook.cacheUnauthorizedTTL", Kind::Duration, SERVER),
+    pointer("registryPullQPS", Kind::Int32, PULLS),
+    value("registryBurst", Kind::Int32, PULLS),
+    value("imagePullCredentialsVerificationPolicy", Kind::Word, PULLS),
+    value("preloadedImagesVerificationAllowlist", Kind::TextList, PULLS),
+    pointer("eventRecordQPS", Kind::Int32, CLUSTER),
+    value("eventBurst", Kind::Int32, CLUSTER),
+    pointer("enableDebuggingHandlers", Kind::Bool, SERVER),
+    value("enableContentionProfiling", Kind::Bool, GO_ONLY),
+    pointer("healthzPort", Kind::Int32, DONE),
+    value("healthzBindAddress", Kind::Text, DONE),
+    pointer("oomScoreAdj", Kind::Int32, DONE),
+    value("clusterDomain", Kind::Text, DONE),
+    value("clusterDNS", Kind::TextList, DONE),
+    value("streamingConnectionIdleTimeout", Kind::Duration, NO_EFFECT),
+    value("nodeStatusUpdateFrequency", Kind::Duration, CLUSTER),
+    value("nodeStatusReportFrequency", Kind::Duration, CLUSTER),
+    value("nodeLeaseDurationSeconds", Kind::Int32, CLUSTER),
+    value("imageMinimumGCAge", Kind::Duration, IMAGE_GC),
+    value("imageMaximumGCAge", Kind::Duration, IMAGE_GC),
+    pointer("imageGCHighThresholdPercent", Kind::Int32, IMAGE_GC),
+    pointer("imageGCLowThresholdPercent", Kind::Int32, IMAGE_GC),
+    value("volumeStatsAggPeriod", Kind::Duration, STATS),
+    value("kubeletCgroups", Kind::Text, RESERVED),
+    value("systemCgroups", Kind::Text, RESERVED),
+    value("cgroupRoot", Kind::Text, DONE),
+    pointer("cgroupsPerQOS", Kind::Bool, DONE),
+    value("cgroupDriver", Kind::Word, SYSTEMD),
+    value("cpuManagerPolicy", Kind::Word, MANAGERS),
+    pointer("singleProcessOOMKill", Kind::Bool, DONE),
+    value("cpuManagerPolicyOptions", Kind::TextMap, MANAGERS),
+    value("cpuManagerReconcilePeriod", Kind::Duration, MANAGERS),
+    value("memoryManagerPolicy", Kind::Word, MANAGERS),
+    value("topologyManagerPolicy", Kind::Word, MANAGERS),
+    value("topologyManagerScope", Kind::Word, MANAGERS),
+    value("topologyManagerPolicyOptions", Kind::TextMap, MANAGERS),
+    value("qosReserved", Kind::TextMap, RESERVED),
+    value("runtimeRequestTimeout", Kind::Duration, DONE),
+    value("hairpinMode", Kind::Word, BRIDGE),
+    value("maxPods", Kind::Int32, ADMISSION),
+    value("podCIDR", Kind::Text, HOST),
+    pointer("podPidsLimit", Kind::Int64, DONE),
+    pointer("resolvConf", Kind::Text, DONE),
+    value("runOnce", Kind::Bool, RUN_ONCE),
+    pointer("cpuCFSQuota", Kind::Bool, DONE),
+    pointer("cpuCFSQuotaPeriod", Kind::Duration, DONE),
+    pointer("nodeStatusMaxImages", Kind::Int32, CLUSTER),
+    value("maxOpenFiles", Kind::Int64, HOST),
+    value("contentType", Kind::Text, CLUSTER),
+    pointer("kubeAPIQPS", Kind::Int32, CLUSTER),
+    value("kubeAPIBurst", Kind::Int32, CLUSTER),
+    pointer("serializeImagePulls", Kind::Bool, DONE),
+    pointer("maxParallelImagePulls", Kind::Int32, DONE),
+    value("evictionHard", Kind::TextMap, EVICTION),
+    value("evictionSoft", Kind::TextMap, EVICTION),
+    value("evictionSoftGracePeriod", Kind::TextMap, EVICTION),
+    value("evictionPressureTransitionPeriod", Kind::Duration, EVICTION),
+    value("evictionMaxPodGracePeriod", Kind::Int32, EVICTION),
+    value("evictionMinimumReclaim", Kind::TextMap, EVICTION),
+    pointer("mergeDefaultEvictionSettings", Kind::Bool, EVICTION),
+    value("podsPerCore", Kind::Int32, ADMISSION),
+    pointer("enableControllerAttachDetach", Kind::Bool, CLUSTER),
+    value("protectKernelDefaults", Kind::Bool, HOST),
+    pointer("makeIPTablesUtilChains", Kind::Bool, IPTABLES),
+    pointer("iptablesMasqueradeBit", Kind::Int32, NO_EFFECT),
+    pointer("iptablesDropBit", Kind::Int32, NO_EFFECT),
+    value("featureGates", Kind::Map, DONE),
+    pointer("failSwapOn", Kind::Bool, SWAP),
+    value("memorySwap.swapBehavior", Kind::Word, SWAP),
+    value("containerLogMaxSize", Kind::Quantity, DONE),
+    pointer("containerLogMaxFiles", Kind::Int32, DONE),
+    pointer("containerLogMaxWorkers", Kind::Int32, DONE),
+    pointer("containerLogMonitorInterval", Kind::Duration, DONE),
+    value("configMapAndSecretChangeDetectionStrategy", Kind::Word, CLUSTER),
+    value("systemReserved", Kind::TextMap, RESERVED),
+    value("kubeReserved", Kind::TextMap, RESERVED),
+    value("reservedSystemCPUs", Kind::Text, RESERVED),
+    value("showHiddenMetricsForVersion", Kind::Text, METRICS),
+    value("systemReservedCgroup", Kind::Text, RESERVED),
+    value("kubeReservedCgroup", Kind::Text, RESERVED),
+    value("enforceNodeAllocatable", Kind::TextList, RESERVED),
+    value("allowedUnsafeSysctls", Kind::TextList, DONE),
+    value("volumePluginDir", Kind::Text, FLEXVOLUME),
+    value("providerID", Kind::Text, CLUSTER),
+    value("kernelMemcgNotification", Kind::Bool, EVICTION),
+    value("logging.format", Kind::Word, DONE),
+    value("logging.flushFrequency", Kind::Duration, UNBUFFERED),
+    value("logging.verbosity", Kind::Int32, DONE),
+    value("logging.vmodule", Kind::List, LOGS),
+    value("logging.options.text.splitStream", Kind::Bool, LOGS),
+    value("logging.options.text.infoBufferSize", Kind::Quantity, LOGS),
+    value("logging.options.json.splitStream", Kind::Bool, LOGS),
+    value("logging.options.json.infoBufferSize", Kind::Quantity, LOGS),
+    pointer("enableSystemLogHandler", Kind::Bool, SERVER),
+    pointer("enableSystemLogQuery", Kind::Bool, SERVER),
+    value("shutdownGracePeriod", Kind::Duration, SHUTDOWN),
+    value("shutdownGracePeriodCriticalPods", Kind::Duration, SHUTDOWN),
+    value("shutdownGracePeriodByPodPriority", Kind::List, SHUTDOWN),
+    pointer("crashLoopBackOff.maxContainerRestartPeriod", Kind::Duration, DONE),
+    value("reservedMemory", Kind::List, MANAGERS),
+    pointer("enableProfilingHandler", Kind::Bool, GO_ONLY),
+    pointer("enableDebugFlagsHandler", Kind::Bool, SERVER),
+    pointer("seccompDefault", Kind::Bool, DONE),
+    pointer("memoryThrottlingFactor", Kind::Float, MEMORY_QOS),
+    value("memoryReservationPolicy", Kind::Word, MEMORY_QOS),
+    value("registerWithTaints", Kind::List, CLUSTER),
+    pointer("registerNode", Kind::Bool, CLUSTER),
+    pointer("tracing.endpoint", Kind::Text, TRACING),
+    pointer("tracing.samplingRatePerMillion", Kind::Int32, TRACING),
+    pointer("localStorageCapacityIsolation", Kind::Bool, EVICTION),
+    value("containerRuntimeEndpoint", Kind::Text, DONE),
+    value("imageServiceEndpoint", Kind::Text, DONE),
+    pointer("failCgroupV1", Kind::Bool, HOST),
+    pointer("userNamespaces.idsPerPod", Kind::Int64, USERNS),
+];

@@ -1,0 +1,291 @@
+//! The feature gates a 1.36 kubelet accepts, with their stage and default.
+//!
+//! Output: [`GATES`], read by `gates.rs` (is the name known, may it be switched) and by the tables
+//! of docs/COMPAT.md. The kubelet accepts the gates of all components, so they are all here: one
+//! list for a whole cluster must not stop a node from starting.
+//!
+//! // k8s: test/compatibility_lifecycle/reference/versioned_feature_list.yaml
+
+use super::acted_on::Status::{self, Done as DONE};
+
+/// How far a feature has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Off unless asked for.
+    Alpha,
+    /// Mostly on.
+    Beta,
+    /// Part of the product.
+    Ga,
+    /// A switch back to an old behaviour.
+    Deprecated,
+}
+
+impl Stage {
+    /// Its name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alpha => "alpha",
+            Self::Beta => "beta",
+            Self::Ga => "GA",
+            Self::Deprecated => "deprecated",
+        }
+    }
+}
+
+/// One feature gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// Its name in `featureGates`.
+    pub name: &'static str,
+    /// How far it has come in 1.36.
+    pub stage: Stage,
+    /// Whether it is on when nothing is said.
+    pub default: bool,
+    /// The default cannot be changed any more.
+    pub locked: bool,
+    /// What this agent does with it.
+    pub status: Status,
+}
+
+const fn on(name: &'static str, stage: Stage, status: Status) -> Gate {
+    Gate { name, stage, default: true, locked: false, status }
+}
+
+const fn off(name: &'static str, stage: Stage, status: Status) -> Gate {
+    Gate { name, stage, default: false, locked: false, status }
+}
+
+const fn locked_on(name: &'static str, stage: Stage, status: Status) -> Gate {
+    Gate { name, stage, default: true, locked: true, status }
+}
+
+const fn locked_off(name: &'static str, stage: Stage, status: Status) -> Gate {
+    Gate { name, stage, default: false, locked: true, status }
+}
+
+const NOT_YET: Status = Status::NotYet("the feature is not built or cannot be switched yet");
+const ELSEWHERE: Status = Status::Never("concerns other components");
+const HINTS: Status = Status::Never("events are always hints here, with a read behind each");
+
+/// Every gate, by name.
+pub const GATES: &[Gate] = &[
+    locked_on("AggregatedDiscoveryRemoveBetaType", Stage::Deprecated, ELSEWHERE),
+    off("AllowDNSOnlyNodeCSR", Stage::Deprecated, NOT_YET),
+    off("AllowInsecureKubeletCertificateSigningRequests", Stage::Deprecated, ELSEWHERE),
+    locked_off("AllowOverwriteTerminationGracePeriodSeconds", Stage::Deprecated, ELSEWHERE),
+    on("AllowParsingUserUIDFromCertAuth", Stage::Beta, ELSEWHERE),
+    on("AllowServiceExternalIPs", Stage::Ga, ELSEWHERE),
+    off("AllowUnsafeMalformedObjectDeletion", Stage::Alpha, ELSEWHERE),
+    locked_on("AnonymousAuthConfigurableEndpoints", Stage::Ga, ELSEWHERE),
+    locked_on("AnyVolumeDataSource", Stage::Ga, ELSEWHERE),
+    on("APIResponseCompression", Stage::Beta, ELSEWHERE),
+    on("APIServerIdentity", Stage::Beta, ELSEWHERE),
+    locked_on("APIServerTracing", Stage::Ga, ELSEWHERE),
+    off("APIServingWithRoutine", Stage::Alpha, ELSEWHERE),
+    locked_on("AuthorizeNodeWithSelectors", Stage::Ga, ELSEWHERE),
+    on("AuthorizePodWebsocketUpgradeCreatePermission", Stage::Beta, ELSEWHERE),
+    locked_on("AuthorizeWithSelectors", Stage::Ga, ELSEWHERE),
+    locked_on("BtreeWatchCache", Stage::Ga, ELSEWHERE),
+    off("CBORServingAndStorage", Stage::Alpha, ELSEWHERE),
+    off("ChangeContainerStatusOnKubeletRestart", Stage::Deprecated, NOT_YET),
+    on("ClearingNominatedNodeNameAfterBinding", Stage::Beta, ELSEWHERE),
+    off("CloudControllerManagerWatchBasedRoutesReconciliation", Stage::Alpha, ELSEWHERE),
+    off("CloudControllerManagerWebhook", Stage::Alpha, ELSEWHERE),
+    off("ClusterTrustBundle", Stage::Beta, ELSEWHERE),
+    off("ClusterTrustBundleProjection", Stage::Beta, NOT_YET),
+    on("ComponentFlagz", Stage::Beta, NOT_YET),
+    on("ComponentStatusz", Stage::Beta, NOT_YET),
+    off("ConcurrentWatchObjectDecode", Stage::Beta, ELSEWHERE),
+    locked_on("ConsistentListFromCache", Stage::Ga, ELSEWHERE),
+    on("ConstrainedImpersonation", Stage::Beta, ELSEWHERE),
+    on("ContainerCheckpoint", Stage::Beta, NOT_YET),
+    on("ContainerRestartRules", Stage::Beta, DONE),
+    off("ContainerStopSignals", Stage::Alpha, NOT_YET),
+    on("ContextualLogging", Stage::Beta, DONE),
+    off("ControllerManagerReleaseLeaderElectionLockOnExit", Stage::Alpha, ELSEWHERE),
+    off("CoordinatedLeaderElection", Stage::Beta, ELSEWHERE),
+    off("CPUManagerPolicyAlphaOptions", Stage::Alpha, NOT_YET),
+    on("CPUManagerPolicyBetaOptions", Stage::Beta, NOT_YET),
+    locked_on("CPUManagerPolicyOptions", Stage::Ga, NOT_YET),
+    on("CRDObservedGenerationTracking", Stage::Beta, ELSEWHERE),
+    locked_on("CRDValidationRatcheting", Stage::Ga, ELSEWHERE),
+    off("CRIListStreaming", Stage::Alpha, NOT_YET),
+    off("CrossNamespaceVolumeDataSource", Stage::Alpha, ELSEWHERE),
+    locked_on("CSIMigrationPortworx", Stage::Ga, ELSEWHERE),
+    locked_on("CSIServiceAccountTokenSecrets", Stage::Ga, NOT_YET),
+    off("CSIVolumeHealth", Stage::Alpha, NOT_YET),
+    on("CustomCPUCFSQuotaPeriod", Stage::Ga, DONE),
+    locked_on("CustomResourceFieldSelectors", Stage::Ga, ELSEWHERE),
+    locked_on("DeclarativeValidation", Stage::Ga, ELSEWHERE),
+    on("DeclarativeValidationBeta", Stage::Beta, ELSEWHERE),
+    off("DeclarativeValidationTakeover", Stage::Deprecated, ELSEWHERE),
+    on("DeploymentReplicaSetTerminatingReplicas", Stage::Beta, ELSEWHERE),
+    on("DetectCacheInconsistency", Stage::Beta, ELSEWHERE),
+    locked_on("DisableAllocatorDualWrite", Stage::Ga, ELSEWHERE),
+    on("DisableCPUQuotaWithExclusiveCPUs", Stage::Deprecated, NOT_YET),
+    locked_on("DisableNodeKubeProxyVersion", Stage::Deprecated, NOT_YET),
+    locked_on("DRAAdminAccess", Stage::Ga, NOT_YET),
+    on("DRAConsumableCapacity", Stage::Beta, NOT_YET),
+    on("DRADeviceBindingConditions", Stage::Beta, ELSEWHERE),
+    off("DRADeviceTaintRules", Stage::Beta, ELSEWHERE),
+    on("DRADeviceTaints", Stage::Beta, ELSEWHERE),
+    on("DRAExtendedResource", Stage::Beta, NOT_YET),
+    off("DRAListTypeAttributes", Stage::Alpha, ELSEWHERE),
+    off("DRANodeAllocatableResources", Stage::Alpha, NOT_YET),
+    on("DRAPartitionableDevices", Stage::Beta, ELSEWHERE),
+    on("DRAPrioritizedList", Stage::Ga, NOT_YET),
+    on("DRAResourceClaimDeviceStatus", Stage::Beta, ELSEWHERE),
+    on("DRAResourceClaimGranularStatusAuthorization", Stage::Beta, ELSEWHERE),
+    off("DRAResourcePoolStatus", Stage::Alpha, ELSEWHERE),
+    on("DRASchedulerFilterTimeout", Stage::Beta, ELSEWHERE),
+    off("DRAWorkloadResourceClaims", Stage::Alpha, ELSEWHERE),
+    locked_on("DynamicResourceAllocation", Stage::Ga, NOT_YET),
+    on("EnvFiles", Stage::Beta, NOT_YET),
+    off("EventedPLEG", Stage::Alpha, HINTS),
+    locked_on("ExecProbeTimeout", Stage::Ga, DONE),
+    on("ExtendWebSocketsToKubelet", Stage::Beta, NOT_YET),
+    locked_on("ExternalServiceAccountTokenSigner", Stage::Ga, ELSEWHERE),
+    off("GenericWorkload", Stage::Alpha, ELSEWHERE),
+    locked_off("GitRepoVolumeDriver", Stage::Deprecated, NOT_YET),
+    on("GracefulNodeShutdown", Stage::Beta, NOT_YET),
+    on("GracefulNodeShutdownBasedOnPodPriority", Stage::Beta, NOT_YET),
+    locked_on("HonorPVReclaimPolicy", Stage::Ga, ELSEWHERE),
+    on("HostnameOverride", Stage::Beta, DONE),
+    on("HPAConfigurableTolerance", Stage::Beta, ELSEWHERE),
+    off("HPAScaleToZero", Stage::Alpha, ELSEWHERE),
+    locked_on("ImageMaximumGCAge", Stage::Ga, NOT_YET),
+    locked_on("ImageVolume", Stage::Ga, NOT_YET),
+    off("ImageVolumeWithDigest", Stage::Alpha, NOT_YET),
+    on("InPlacePodLevelResourcesVerticalScaling", Stage::Beta, NOT_YET),
+    locked_on("InPlacePodVerticalScaling", Stage::Ga, NOT_YET),
+    off("InPlacePodVerticalScalingExclusiveCPUs", Stage::Alpha, NOT_YET),
+    off("InPlacePodVerticalScalingExclusiveMemory", Stage::Alpha, NOT_YET),
+    on("InPlacePodVerticalScalingInitContainers", Stage::Beta, NOT_YET),
+    locked_on("JobBackoffLimitPerIndex", Stage::Ga, ELSEWHERE),
+    locked_on("JobManagedBy", Stage::Ga, ELSEWHERE),
+    locked_on("JobPodReplacementPolicy", Stage::Ga, ELSEWHERE),
+    locked_on("JobSuccessPolicy", Stage::Ga, ELSEWHERE),
+    off("KMSv1", Stage::Deprecated, ELSEWHERE),
+    locked_on("KubeletCgroupDriverFromCRI", Stage::Ga, NOT_YET),
+    on("KubeletCrashLoopBackOffMax", Stage::Beta, DONE),
+    on("KubeletEnsureSecretPulledImages", Stage::Beta, NOT_YET),
+    locked_on("KubeletFineGrainedAuthz", Stage::Ga, NOT_YET),
+    off("KubeletInUserNamespace", Stage::Alpha, NOT_YET),
+    locked_on("KubeletPodResourcesDynamicResources", Stage::Ga, NOT_YET),
+    locked_on("KubeletPodResourcesGet", Stage::Ga, NOT_YET),
+    on("KubeletPodResourcesListUseActivePods", Stage::Deprecated, NOT_YET),
+    locked_on("KubeletPSI", Stage::Ga, NOT_YET),
+    off("KubeletRegistrationGetOnExistsOnly", Stage::Deprecated, NOT_YET),
+    on("KubeletSeparateDiskGC", Stage::Beta, NOT_YET),
+    on("KubeletServiceAccountTokenForCredentialProviders", Stage::Beta, NOT_YET),
+    locked_on("KubeletTracing", Stage::Ga, NOT_YET),
+    on("ListFromCacheSnapshot", Stage::Beta, ELSEWHERE),
+    off("LocalStorageCapacityIsolationFSQuotaMonitoring", Stage::Beta, NOT_YET),
+    off("LoggingAlphaOptions", Stage::Alpha, NOT_YET),
+    on("LoggingBetaOptions", Stage::Beta, DONE),
+    off("ManifestBasedAdmissionControlConfig", Stage::Alpha, ELSEWHERE),
+    locked_on("MatchLabelKeysInPodAffinity", Stage::Ga, ELSEWHERE),
+    on("MatchLabelKeysInPodTopologySpread", Stage::Beta, ELSEWHERE),
+    on("MatchLabelKeysInPodTopologySpreadSelectorMerge", Stage::Beta, ELSEWHERE),
+    off("MaxUnavailableStatefulSet", Stage::Beta, ELSEWHERE),
+    off("MemoryQoS", Stage::Alpha, NOT_YET),
+    locked_on("MultiCIDRServiceAllocator", Stage::Ga, ELSEWHERE),
+    locked_on("MutableCSINodeAllocatableCount", Stage::Ga, NOT_YET),
+    on("MutablePodResourcesForSuspendedJobs", Stage::Beta, ELSEWHERE),
+    off("MutablePVNodeAffinity", Stage::Alpha, ELSEWHERE),
+    on("MutableSchedulingDirectivesForSuspendedJobs", Stage::Beta, ELSEWHERE),
+    on("MutatingAdmissionPolicy", Stage::Ga, ELSEWHERE),
+    off("NativeHistograms", Stage::Alpha, ELSEWHERE),
+    locked_on("NFTablesProxyMode", Stage::Ga, ELSEWHERE),
+    on("NodeDeclaredFeatures", Stage::Beta, NOT_YET),
+    locked_on("NodeInclusionPolicyInPodTopologySpread", Stage::Ga, ELSEWHERE),
+    locked_on("NodeLogQuery", Stage::Ga, NOT_YET),
+    locked_on("NodeSwap", Stage::Ga, NOT_YET),
+    on("NominatedNodeNameForExpectation", Stage::Beta, ELSEWHERE),
+    on("OpenAPIEnums", Stage::Beta, ELSEWHERE),
+    on("OpportunisticBatching", Stage::Beta, ELSEWHERE),
+    off("PersistentVolumeClaimUnusedSinceTime", Stage::Alpha, ELSEWHERE),
+    on("PLEGOnDemandRelist", Stage::Beta, HINTS),
+    off("PodAndContainerStatsFromCRI", Stage::Alpha, NOT_YET),
+    off("PodCertificateRequest", Stage::Beta, NOT_YET),
+    on("PodDeletionCost", Stage::Beta, ELSEWHERE),
+    off("PodLevelResourceManagers", Stage::Alpha, NOT_YET),
+    on("PodLevelResources", Stage::Beta, NOT_YET),
+    locked_on("PodLifecycleSleepAction", Stage::Ga, DONE),
+    locked_on("PodLifecycleSleepActionAllowZero", Stage::Ga, DONE),
+    off("PodLogsQuerySplitStreams", Stage::Alpha, NOT_YET),
+    locked_on("PodObservedGenerationTracking", Stage::Ga, DONE),
+    on("PodReadyToStartContainersCondition", Stage::Beta, DONE),
+    off("PodsAPI", Stage::Alpha, NOT_YET),
+    locked_on("PodSchedulingReadiness", Stage::Ga, ELSEWHERE),
+    on("PodTopologyLabelsAdmission", Stage::Beta, ELSEWHERE),
+    on("PortForwardWebsockets", Stage::Beta, ELSEWHERE),
+    locked_on("PreferSameTrafficDistribution", Stage::Ga, ELSEWHERE),
+    on("PreventStaticPodAPIReferences", Stage::Beta, DONE),
+    locked_on("ProcMountType", Stage::Ga, DONE),
+    off("QOSReserved", Stage::Alpha, NOT_YET),
+    locked_on("RecoverVolumeExpansionFailure", Stage::Ga, NOT_YET),
+    locked_on("RecursiveReadOnlyMounts", Stage::Ga, DONE),
+    off("ReduceDefaultCrashLoopBackOffDecay", Stage::Alpha, NOT_YET),
+    locked_on("RelaxedDNSSearchValidation", Stage::Ga, DONE),
+    locked_on("RelaxedEnvironmentVariableValidation", Stage::Ga, DONE),
+    on("RelaxedServiceNameValidation", Stage::Beta, ELSEWHERE),
+    on("ReloadKubeletClientCAFile", Stage::Beta, NOT_YET),
+    on("ReloadKubeletServerCertificateFile", Stage::Beta, NOT_YET),
+    on("RemoteRequestHeaderUID", Stage::Beta, ELSEWHERE),
+    on("ResourceHealthStatus", Stage::Beta, NOT_YET),
+    on("ResourceHealthStatusMessage", Stage::Beta, NOT_YET),
+    on("RestartAllContainersOnContainerExits", Stage::Beta, DONE),
+    on("RotateKubeletServerCertificate", Stage::Beta, NOT_YET),
+    off("RuntimeClassInImageCriApi", Stage::Alpha, NOT_YET),
+    off("SchedulerAsyncAPICalls", Stage::Beta, ELSEWHERE),
+    on("SchedulerAsyncPreemption", Stage::Beta, ELSEWHERE),
+    on("SchedulerPopFromBackoffQ", Stage::Beta, ELSEWHERE),
+    locked_on("SELinuxChangePolicy", Stage::Ga, NOT_YET),
+    off("SELinuxMount", Stage::Beta, NOT_YET),
+    locked_on("SELinuxMountReadWriteOncePod", Stage::Ga, NOT_YET),
+    locked_off("SeparateCacheWatchRPC", Stage::Deprecated, ELSEWHERE),
+    locked_on("SeparateTaintEvictionController", Stage::Ga, ELSEWHERE),
+    on("ServiceAccountNodeAudienceRestriction", Stage::Beta, ELSEWHERE),
+    locked_on("ServiceAccountTokenJTI", Stage::Ga, ELSEWHERE),
+    locked_on("ServiceAccountTokenNodeBinding", Stage::Ga, ELSEWHERE),
+    locked_on("ServiceAccountTokenNodeBindingValidation", Stage::Ga, ELSEWHERE),
+    locked_on("ServiceAccountTokenPodNodeInfo", Stage::Ga, ELSEWHERE),
+    on("ServiceCIDRStatusFieldWiping", Stage::Deprecated, ELSEWHERE),
+    off("ShardedListAndWatch", Stage::Alpha, ELSEWHERE),
+    locked_on("SidecarContainers", Stage::Ga, DONE),
+    on("SizeBasedListCostEstimate", Stage::Beta, ELSEWHERE),
+    on("StaleControllerConsistencyDaemonSet", Stage::Beta, ELSEWHERE),
+    on("StaleControllerConsistencyJob", Stage::Beta, ELSEWHERE),
+    on("StaleControllerConsistencyReplicaSet", Stage::Beta, ELSEWHERE),
+    on("StaleControllerConsistencyStatefulSet", Stage::Beta, ELSEWHERE),
+    on("StatefulSetSemanticRevisionComparison", Stage::Beta, ELSEWHERE),
+    off("StorageCapacityScoring", Stage::Alpha, ELSEWHERE),
+    on("StorageNamespaceIndex", Stage::Deprecated, ELSEWHERE),
+    off("StorageVersionAPI", Stage::Alpha, ELSEWHERE),
+    on("StorageVersionHash", Stage::Beta, ELSEWHERE),
+    off("StorageVersionMigrator", Stage::Beta, ELSEWHERE),
+    on("StrictIPCIDRValidation", Stage::Beta, ELSEWHERE),
+    on("StructuredAuthenticationConfigurationEgressSelector", Stage::Beta, ELSEWHERE),
+    on("StructuredAuthenticationConfigurationJWKSMetrics", Stage::Beta, ELSEWHERE),
+    locked_on("SupplementalGroupsPolicy", Stage::Ga, DONE),
+    locked_on("SystemdWatchdog", Stage::Ga, DONE),
+    off("TaintTolerationComparisonOperators", Stage::Alpha, NOT_YET),
+    on("TokenRequestServiceAccountUIDValidation", Stage::Beta, ELSEWHERE),
+    off("TopologyAwareWorkloadScheduling", Stage::Alpha, ELSEWHERE),
+    off("TopologyManagerPolicyAlphaOptions", Stage::Alpha, NOT_YET),
+    on("TopologyManagerPolicyBetaOptions", Stage::Beta, NOT_YET),
+    locked_on("TopologyManagerPolicyOptions", Stage::Ga, NOT_YET),
+    on("TranslateStreamCloseWebsocketRequests", Stage::Beta, ELSEWHERE),
+    on("UnauthenticatedHTTP2DOSMitigation", Stage::Beta, ELSEWHERE),
+    on("UnknownVersionInteroperabilityProxy", Stage::Beta, ELSEWHERE),
+    off("UserNamespacesHostNetworkSupport", Stage::Alpha, NOT_YET),
+    locked_on("UserNamespacesSupport", Stage::Ga, NOT_YET),
+    locked_on("VolumeAttributesClass", Stage::Ga, ELSEWHERE),
+    off("VolumeLimitScaling", Stage::Alpha, ELSEWHERE),
+    on("WatchCacheInitializationPostStartHook", Stage::Beta, ELSEWHERE),
+    on("WatchList", Stage::Beta, ELSEWHERE),
+    on("WatchListCompression", Stage::Beta, ELSEWHERE),
+    on("WindowsGracefulNodeShutdown", Stage::Beta, ELSEWHERE),
+];

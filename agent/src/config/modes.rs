@@ -1,0 +1,185 @@
+//! The closed sets of words a KubeletConfiguration field may hold, one enum each.
+//!
+//! Input and output: the exact words of the v1beta1 API. An unknown word is refused while the
+//! file or flag is read, with the list of the allowed ones, so that no later stage has to handle
+//! it. Each enum's `Default` is the kubelet's default.
+
+use std::fmt;
+
+/// Declares an enum whose variants are words of the configuration API.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal
+        $(, $(#[$variant_doc:meta])* $variant:ident = $word:literal)* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash,
+            serde::Serialize, serde::Deserialize)]
+        pub enum $name {
+            $(#[$first_doc])* #[default] #[serde(rename = $first_word)] $first,
+            $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)*
+        }
+
+        impl $name {
+            /// The word of the configuration API.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    Self::$first => $first_word,
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// How requests to the agent's HTTPS server are authorised.
+    AuthorizationMode {
+        /// Asks the API server with a SubjectAccessReview.
+        Webhook = "Webhook",
+        /// Lets every authenticated request through.
+        AlwaysAllow = "AlwaysAllow",
+    }
+}
+
+words! {
+    /// Who creates cgroups: the agent by writing files, or systemd.
+    CgroupDriver {
+        /// Plain files under the cgroup file system.
+        Cgroupfs = "cgroupfs",
+        /// Slices created over systemd's D-Bus interface.
+        Systemd = "systemd",
+    }
+}
+
+words! {
+    /// CPU manager policy.
+    CpuManagerPolicy {
+        /// All containers share all CPUs.
+        None = "none",
+        /// Guaranteed containers with whole CPUs get their own.
+        Static = "static",
+    }
+}
+
+words! {
+    /// Memory manager policy.
+    MemoryManagerPolicy {
+        /// No NUMA pinning.
+        None = "None",
+        /// Guaranteed pods are pinned to NUMA nodes.
+        Static = "Static",
+    }
+}
+
+words! {
+    /// Topology manager policy.
+    TopologyManagerPolicy {
+        /// NUMA is not considered.
+        None = "none",
+        /// Aligned when possible.
+        BestEffort = "best-effort",
+        /// Refused unless aligned optimally.
+        Restricted = "restricted",
+        /// Refused unless on one NUMA node.
+        SingleNumaNode = "single-numa-node",
+    }
+}
+
+words! {
+    /// What the topology manager aligns as one unit.
+    TopologyManagerScope {
+        /// Each container alone.
+        Container = "container",
+        /// The pod as a whole.
+        Pod = "pod",
+    }
+}
+
+words! {
+    /// How a pod reaches itself through its own Service.
+    HairpinMode {
+        /// The bridge is made promiscuous.
+        PromiscuousBridge = "promiscuous-bridge",
+        /// The hairpin flag is set on the container's veth.
+        HairpinVeth = "hairpin-veth",
+        /// Nothing is done.
+        None = "none",
+    }
+}
+
+words! {
+    /// How ConfigMaps and Secrets are kept up to date.
+    ChangeDetectionStrategy {
+        /// One watch per object in use.
+        Watch = "Watch",
+        /// Read again when a time to live has passed.
+        Cache = "Cache",
+        /// Read on every use.
+        Get = "Get",
+    }
+}
+
+words! {
+    /// What workloads may do with swap.
+    SwapBehavior {
+        /// The field is not set, which means `NoSwap`.
+        Unset = "",
+        /// Workloads may not swap.
+        NoSwap = "NoSwap",
+        /// Burstable workloads swap in proportion to their memory request.
+        LimitedSwap = "LimitedSwap",
+    }
+}
+
+words! {
+    /// When a present image needs its pull credentials checked again.
+    ImageVerificationPolicy {
+        /// Not for images that something else than this agent pulled.
+        NeverVerifyPreloadedImages = "NeverVerifyPreloadedImages",
+        /// Never.
+        NeverVerify = "NeverVerify",
+        /// Not for images on the allow-list.
+        NeverVerifyAllowlistedImages = "NeverVerifyAllowlistedImages",
+        /// Always.
+        AlwaysVerify = "AlwaysVerify",
+        /// The field is not set; only valid with its feature gate off.
+        Unset = "",
+    }
+}
+
+words! {
+    /// How memory requests are protected on cgroup v2.
+    MemoryReservationPolicy {
+        /// Not at all.
+        None = "None",
+        /// `memory.min` for Guaranteed and `memory.low` for Burstable pods.
+        TieredReservation = "TieredReservation",
+    }
+}
+
+words! {
+    /// Form of the log lines.
+    LogFormat {
+        /// klog's text lines.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+words! {
+    /// Effect of a taint on pods that do not tolerate it.
+    TaintEffect {
+        /// New pods are not scheduled here.
+        NoSchedule = "NoSchedule",
+        /// New pods are scheduled elsewhere when possible.
+        PreferNoSchedule = "PreferNoSchedule",
+        /// Running pods are evicted, too.
+        NoExecute = "NoExecute",
+    }
+}
