@@ -100,10 +100,23 @@ impl Index {
         crate::cache::remove(&debs)
     }
 
+    /// Names of the packages that `package` depends on directly.
+    pub fn depends(&self, package: &str) -> Result<Vec<String>> {
+        let text = capture(self.tool("apt-cache").args(["depends", package]))?;
+        let names = text.lines().filter_map(|l| l.trim().strip_prefix("Depends: "));
+        Ok(names.map(str::to_owned).collect())
+    }
+
     fn apt(&self) -> Command {
-        let at = |option: &str, file: &str| format!("{option}={}/{file}", self.dir.display());
-        let mut apt = Command::new("apt-get");
+        let mut apt = self.tool("apt-get");
         apt.arg("-qq");
+        apt
+    }
+
+    /// One of apt's programs, looking at our lists and nothing else.
+    fn tool(&self, program: &str) -> Command {
+        let at = |option: &str, file: &str| format!("{option}={}/{file}", self.dir.display());
+        let mut apt = Command::new(program);
         for option in [
             at("Dir::Etc::sourcelist", "sources.list"),
             "Dir::Etc::sourceparts=-".to_owned(),

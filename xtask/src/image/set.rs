@@ -82,8 +82,11 @@ pub fn fat(reference: &str, bytes: usize) -> Result<Image> {
     Image::new(reference, command(&["/box", "pause"])?, vec![tar.finish()])
 }
 
-/// The static test program, built when its source is newer than it.
+/// The static test program: `PINTLE_TESTBOX`, else built when its source is newer than it.
 pub fn testbox() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("PINTLE_TESTBOX") {
+        return Ok(path.into());
+    }
     let target = repository().join("target/testbox");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--release", "--package", "pintle-testbox", "--target-dir"]);

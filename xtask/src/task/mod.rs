@@ -4,6 +4,7 @@ mod bench;
 mod prepare;
 mod test;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ usage: cargo xtask TASK
                    everything that CI runs, or only these stages
   test NAME        the tests whose name contains NAME
   bench [NAME]...  the benchmarks, or only these
+  vm [OPTION]... -- CMD
+                   CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
   tidy             what is over the style's limits
   fetch            put every container runtime and test image into the cache";
 
@@ -28,6 +31,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     match args.as_slice() {
         ["test", rest @ ..] => test::run(rest),
         ["bench", names @ ..] => bench::run(names),
+        ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),
         ["fetch"] => fetch(),
         _ => {
