@@ -30,7 +30,8 @@ use cgroups_rs::{Cgroup, Hierarchy, MaxValue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::limits::{CgroupLimits, QosLimits, hugepage_name, weight_of_shares};
+use super::formulas::{cpu_weight, hugepage_size_name};
+use super::limits::{CgroupLimits, QosLimits};
 
 /// How often processes found in a pod's cgroup are killed before the removal gives up.
 // k8s: pkg/kubelet/cm/pod_container_manager_linux.go tryKillingCgroupProcesses
@@ -306,7 +307,7 @@ impl Cgroups {
     fn apply(&self, cgroup: &Cgroup, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         let check = |what, result| self.degrade(what, name, result);
         if let Some(cpu) = cgroup.controller_of::<CpuController>() {
-            let share = |s| if self.is_v2() { weight_of_shares(s) } else { s };
+            let share = |s| if self.is_v2() { cpu_weight(s) } else { s };
             if let Some(shares) = limits.cpu_shares {
                 check("cpu.shares", cpu.set_shares(share(shares)))?;
             }
@@ -330,7 +331,7 @@ impl Cgroups {
         }
         if let Some(hugetlb) = cgroup.controller_of::<HugeTlbController>() {
             for (size, limit) in &limits.hugetlb {
-                let size = hugepage_name(*size);
+                let size = hugepage_size_name(*size);
                 if hugetlb.size_supported(&size) {
                     check("hugetlb limit", hugetlb.set_limit_in_bytes(&size, *limit))?;
                 }

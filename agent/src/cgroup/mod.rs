@@ -1,9 +1,12 @@
 //! Cgroups of pods: the quality-of-service tree, one cgroup per pod, limits, removal.
 //!
-//! Pure formulas decide the numbers; `execute` writes them.
+//! `formulas` turns amounts into numbers and `names` turns a pod into a path for either driver,
+//! both pure; `limits` is what they hand to `execute`, which writes.
 
 pub mod execute;
+pub mod formulas;
 pub mod limits;
+pub mod names;
 
 pub use execute::{CgroupError, Cgroups};
 pub use limits::{CgroupLimits, QosLimits};

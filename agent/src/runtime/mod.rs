@@ -1,5 +1,32 @@
 //! The runtime stage: from desired and observed to actions, and from actions to CRI calls.
+//!
+//! ```text
+//!   plan         pure: desired x observed -> actions
+//!   request      pure: pod + node -> RunPodSandbox and CreateContainer requests
+//!     env, downward, service_env, env_file, expand   a container's environment
+//!     dns, hosts, hostname                           the pod's names
+//!     security, sysctl                               rights
+//!   labels       names and values by which either agent recognises a pod in the runtime
+//!   read_back    CRI's answers -> observed records
+//!   stop         grace periods and timeouts of a stop
+//!   termination  where a container's last words are
+//! ```
 
+pub mod dns;
+pub mod downward;
+pub mod env;
+pub mod env_file;
+pub mod expand;
+pub mod hostname;
+pub mod hosts;
+pub mod labels;
 pub mod plan;
 mod plan_init;
+pub mod read_back;
+pub mod request;
 pub mod restart;
+pub mod security;
+pub mod service_env;
+pub mod stop;
+pub mod sysctl;
+pub mod termination;

@@ -1,0 +1,182 @@
+use super::*;
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+#[derive(Default)]
+struct Sources {
+    maps: BTreeMap<String, ConfigMap>,
+    secrets: BTreeMap<String, Secret>,
+    services: Option<Vec<Service>>,
+    files: BTreeMap<(String, String), EnvFile>,
+}
+
+impl EnvSources for Sources {
+    fn config_map(&self, _: &str, name: &str) -> Result<&ConfigMap, LookupError> {
+        self.maps.get(name).ok_or(LookupError::NotFound)
+    }
+    fn secret(&self, _: &str, name: &str) -> Result<&Secret, LookupError> {
+        self.secrets.get(name).ok_or(LookupError::NotFound)
+    }
+    fn services(&self) -> Option<&[Service]> {
+        self.services.as_deref()
+    }
+    fn env_file(&self, volume: &str, path: &str) -> Option<&EnvFile> {
+        self.files.get(&(volume.to_owned(), path.to_owned()))
+    }
+}
+
+fn sources() -> Sources {
+    let map = ConfigMap {
+        data: Some([("k1", "v1"), ("k2", "v2")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
+        ..ConfigMap::default()
+    };
+    let secret = Secret {
+        data: Some([("user".to_owned(), ByteString(b"bob".to_vec()))].into()),
+        ..Secret::default()
+    };
+    let service = json!({"metadata": {"name": "kubernetes", "namespace": "default"},
+        "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 443}]}});
+    let file =
+        |text: &str| EnvFile { host_path: "/host/f".to_owned(), text: Some(text.to_owned()) };
+    Sources {
+        maps: [("cm".to_owned(), map)].into(),
+        secrets: [("sec".to_owned(), secret)].into(),
+        services: Some(vec![serde_json::from_value(service).expect("a service")]),
+        files: [
+            (("v".to_owned(), "f".to_owned()), file("K='from file'\n")),
+            (("v".to_owned(), "bad".to_owned()), file("K\n")),
+        ]
+        .into(),
+    }
+}
+
+fn pod() -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"},
+        "spec": {"containers": [], "enableServiceLinks": true}}))
+    .expect("a pod")
+}
+
+fn run(env: Value, from: Value, sources: &Sources) -> Result<Environment, EnvError> {
+    let container = json!({"name": "c", "env": env, "envFrom": from});
+    let container = serde_json::from_value(container).expect("a container");
+    let (pod, node) = (pod(), NodeFacts::default());
+    let ctx = EnvContext { pod: &pod, pod_ips: &[], node: &node, sources, env_files: true };
+    environment(&container, &ctx)
+}
+
+fn own(environment: &Environment) -> Vec<(&str, &str)> {
+    let all = environment.variables().iter().map(|(n, v)| (n.as_str(), v.as_str()));
+    all.filter(|(name, _)| !name.starts_with("KUBERNETES_")).collect()
+}
+
+#[test]
+fn variables_come_in_declared_order_and_later_ones_win_in_place() {
+    let from =
+        json!([{"configMapRef": {"name": "cm"}, "prefix": "P_"}, {"secretRef": {"name": "sec"}}]);
+    let env = json!([
+        {"name": "A", "value": "one"},
+        {"name": "P_k1", "value": "again"},
+        {"name": "B", "value": "$(A)-$(P_k2)-$$(A)-$(LATER)"},
+        {"name": "LATER", "value": "x"},
+        {"name": "A", "value": "two"},
+        {"name": "EMPTY"}
+    ]);
+    let got = run(env, from, &sources()).expect("an environment");
+    let want = [
+        ("P_k1", "again"),
+        ("P_k2", "v2"),
+        ("user", "bob"),
+        ("A", "two"),
+        ("B", "one-v2-$(A)-$(LATER)"),
+        ("LATER", "x"),
+        ("EMPTY", ""),
+    ];
+    assert_eq!(own(&got), want);
+}
+
+#[test]
+fn services_are_told_unless_overridden_and_can_be_referred_to() {
+    let env = json!([
+        {"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": "1"}
+    ]);
+    let got = run(env, json!([]), &sources()).expect("an environment");
+    assert_eq!(got.value("URL"), Some("https://10.96.0.1"));
+    assert_eq!(got.value("KUBERNETES_SERVICE_PORT"), Some("1"));
+    assert_eq!(got.value("KUBERNETES_SERVICE_HOST"), Some("10.96.0.1"));
+    assert_eq!(
+        got.variables().last().map(|(n, _)| n.as_str()),
+        Some("KUBERNETES_PORT_443_TCP_ADDR")
+    );
+}
+
+#[test]
+fn what_is_optional_and_absent_leaves_the_variable_out() {
+    let from = json!([{"configMapRef": {"name": "no", "optional": true}},
+        {"secretRef": {"name": "no", "optional": true}}]);
+    let of = |field: &str, name: &str, key: &str| json!({"name": "X", "valueFrom": {field: {"name": name, "key": key, "optional": true}}});
+    let env = json!([
+        of("configMapKeyRef", "no", "k"),
+        of("configMapKeyRef", "cm", "no"),
+        of("secretKeyRef", "no", "k"),
+        of("secretKeyRef", "sec", "no"),
+        {"name": "X", "valueFrom": {"fileKeyRef":
+            {"volumeName": "v", "path": "f", "key": "no", "optional": true}}}
+    ]);
+    let got = run(env, from, &sources()).expect("an environment");
+    assert_eq!(own(&got), []);
+}
+
+#[test]
+fn what_is_required_and_absent_is_named_in_the_kubelets_words() {
+    let of = |field: &str, name: &str, key: &str| json!([{"name": "X", "valueFrom": {field: {"name": name, "key": key}}}]);
+    let file = |path: &str, volume: &str, key: &str| {
+        let reference = json!({"volumeName": volume, "path": path, "key": key});
+        json!([{"name": "X", "valueFrom": {"fileKeyRef": reference}}])
+    };
+    for (env, want) in [
+        (of("configMapKeyRef", "nope", "x"), "configmap \"nope\" not found"),
+        (of("secretKeyRef", "nope", "x"), "secret \"nope\" not found"),
+        (of("configMapKeyRef", "cm", "x"), "couldn't find key x in ConfigMap ns/cm"),
+        (of("secretKeyRef", "sec", "x"), "couldn't find key x in Secret ns/sec"),
+        (file("f", "none", "K"), "cannot find the volume \"none\" referenced by FileKeyRef"),
+        (file("bad", "v", "K"), "couldn't parse env file"),
+        (file("f", "v", "Z"), "environment variable key \"Z\" not found in file \"/host/f\""),
+    ] {
+        let error = run(env, json!([]), &sources()).expect_err(want).to_string();
+        assert_eq!(error, want);
+    }
+}
+
+#[test]
+fn files_of_variables_are_read_and_listed_beforehand() {
+    let env = json!([{"name": "X", "valueFrom": {"fileKeyRef":
+        {"volumeName": "v", "path": "f", "key": "K"}}}]);
+    let container: Container =
+        serde_json::from_value(json!({"name": "c", "env": env})).expect("a container");
+    assert_eq!(files_needed(&container), [("v", "f")]);
+    assert_eq!(own(&run(env, json!([]), &sources()).expect("ok")), [("X", "from file")]);
+}
+
+#[test]
+fn without_an_api_server_references_fail_and_services_are_none() {
+    let (mut pod, node) = (pod(), NodeFacts::default());
+    let env = |sources: &dyn EnvSources, pod: &Pod, env: Value| {
+        let container = serde_json::from_value(json!({"name": "c", "env": env})).expect("ok");
+        let ctx = EnvContext { pod, pod_ips: &[], node: &node, sources, env_files: true };
+        environment(&container, &ctx).map_err(|error| error.to_string())
+    };
+    let reference =
+        json!([{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]);
+    assert_eq!(
+        env(&NoSources, &pod, reference),
+        Err("couldn't get configMap ns/m, no kubeClient defined".to_owned())
+    );
+    assert_eq!(env(&NoSources, &pod, json!([])).map(|e| e.variables().len()), Ok(0));
+    // Services not listed yet: pods of the API wait, static ones do not.
+    let unsynced = Sources::default();
+    assert!(env(&unsynced, &pod, json!([])).is_err());
+    let source = [(pod::ANNOTATION_SOURCE.to_owned(), "file".to_owned())];
+    pod.metadata.annotations = Some(source.into());
+    assert!(env(&unsynced, &pod, json!([])).is_ok());
+}
