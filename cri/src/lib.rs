@@ -8,6 +8,7 @@
 //!   transport   unix socket, reconnecting with backoff
 //!   client      `Client`: typed methods over all of the above
 //!   error       `Error`: method, subject, code and retry class of a failed call
+//!   fake        (feature `fake`) a runtime in memory behind a real socket, for tests
 //!   json        (feature `json`) messages as JSON with protobuf field names, for tests
 //!
 //! Nothing here decides anything about pods. Every call has a deadline, every failure names its
@@ -20,6 +21,8 @@ pub mod call;
 pub mod client;
 pub mod deadlines;
 pub mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 pub mod in_flight;
 #[cfg(feature = "json")]
 pub mod json;

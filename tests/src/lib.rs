@@ -2,7 +2,6 @@
 //!
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cri`: raw calls to the runtime, beside or without the agent
-//! - `http`: GET over a connection made inside the node's network
 //! - `registry`: a docker-registry beside the node, and a slow way to it
 //! - `wait`: waiting for a condition, and what to say when it does not come
 //!
@@ -12,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cri;
-pub mod http;
 pub mod node;
 pub mod registry;
 pub mod wait;

@@ -9,7 +9,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,21 +19,16 @@ use k8s_openapi::List;
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use xtask::node::{Leftovers, Node, process};
+pub use xtask::node::agent::NODE_NAME;
+use xtask::node::agent::{self, HEALTH_PORT, Layout, READ_ONLY_PORT};
+use xtask::node::{Leftovers, Node, http, process};
 use xtask::runtime::Version;
 use xtask::shell;
 
-use crate::http;
 use crate::wait::{LONG, until};
 
 /// Nodes that run at once: the hosts have two cores.
 const NODES_MAX: usize = 2;
-/// The node's name in pods and in its API objects.
-pub const NODE_NAME: &str = "node";
-/// The agent's read-only port.
-const READ_ONLY_PORT: u16 = 10255;
-/// The agent's health port.
-const HEALTH_PORT: u16 = 10248;
 /// How long a connection inside the node may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 
@@ -62,6 +57,7 @@ impl Default for Options {
 pub struct TestNode {
     agent: Option<Child>,
     options: Options,
+    layout: Layout,
     // Dropped after the agent's end and before the turn is passed on.
     node: Node,
     _turn: Turn,
@@ -77,49 +73,13 @@ impl TestNode {
     pub fn start(options: Options) -> Self {
         let turn = Turn::take();
         let node = Node::start(options.version).expect("a private containerd starts");
-        let mut node = Self { agent: None, options, node, _turn: turn };
-        node.lay_out().expect("the node's folder can be written");
+        let layout = Layout::of(&node);
+        layout.write(&node, &options.config).expect("the node's folder can be written");
+        let mut node = Self { agent: None, options, layout, node, _turn: turn };
         if node.options.agent {
             node.start_agent();
         }
         node
-    }
-
-    fn lay_out(&self) -> Result<()> {
-        for dir in [self.root(), self.manifests(), self.pod_logs()] {
-            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        }
-        fs::write(self.dir().join("resolv.conf"), "nameserver 192.0.2.53\nsearch test.example\n")?;
-        fs::write(self.config_file(), serde_json::to_vec_pretty(&self.configuration())?)?;
-        Ok(())
-    }
-
-    /// The kubelet configuration: JSON, which is YAML too.
-    fn configuration(&self) -> Value {
-        let mut config = json!({
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "staticPodPath": self.manifests(),
-            "containerRuntimeEndpoint": format!("unix://{}", self.node.socket().display()),
-            "podLogsDir": self.pod_logs(),
-            "resolvConf": self.dir().join("resolv.conf"),
-            "volumePluginDir": self.dir().join("plugins"),
-            "address": "127.0.0.1",
-            "readOnlyPort": READ_ONLY_PORT,
-            "healthzPort": HEALTH_PORT,
-            "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
-            "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": format!("/{}", self.node.name()),
-            "enforceNodeAllocatable": [],
-            "failSwapOn": false,
-            "failCgroupV1": false,
-            "fileCheckFrequency": "1s",
-        });
-        let (into, from) = (config.as_object_mut(), self.options.config.as_object());
-        let into = into.expect("an object");
-        into.extend(from.expect("options.config is an object").clone());
-        config
     }
 
     /// Starts the agent and waits for its health port.
@@ -139,10 +99,7 @@ impl TestNode {
     pub fn spawn_agent(&mut self) -> Result<()> {
         assert!(self.agent.is_none(), "one agent per node");
         let log = self.node.log("agent")?;
-        let mut cmd = self.node.command(agent_binary());
-        cmd.arg("--config").arg(self.config_file());
-        cmd.arg(format!("--root-dir={}", self.root().display()));
-        cmd.arg(format!("--hostname-override={NODE_NAME}"));
+        let mut cmd = self.layout.agent(&self.node, agent_binary());
         cmd.args(&self.options.flags).envs(self.options.env.iter().cloned());
         cmd.stdout(log.try_clone()?).stderr(log);
         self.agent = Some(cmd.spawn().context("start the agent")?);
@@ -262,9 +219,7 @@ impl TestNode {
 
     /// Output of the agent's own command line, such as `explain POD`.
     pub fn cli(&self, args: &[&str]) -> Result<String> {
-        let mut cmd = self.node.command(agent_binary());
-        cmd.args(args).arg(format!("--root-dir={}", self.root().display()));
-        shell::capture(&mut cmd)
+        shell::capture(&mut self.layout.ask(&self.node, agent_binary(), args))
     }
 
     /// Freezes or thaws the shim of a sandbox, and returns its pid.
@@ -312,21 +267,17 @@ impl TestNode {
 
     /// The agent's `--root-dir`.
     pub fn root(&self) -> PathBuf {
-        self.dir().join("kubelet")
+        self.layout.root()
     }
 
     /// The manifest folder.
     pub fn manifests(&self) -> PathBuf {
-        self.dir().join("manifests")
+        self.layout.manifests()
     }
 
     /// The agent's podLogsDir.
     pub fn pod_logs(&self) -> PathBuf {
-        self.dir().join("pod-logs")
-    }
-
-    fn config_file(&self) -> PathBuf {
-        self.dir().join("kubelet.json")
+        self.layout.pod_logs()
     }
 }
 
@@ -350,13 +301,7 @@ fn agent_binary() -> &'static Path {
         if let Some(path) = std::env::var_os("PINTLE_AGENT") {
             return path.into();
         }
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--package", "pintle-agent", "--bin", "pintle-agent"]);
-        shell::capture(cargo.current_dir(xtask::repository())).expect("the agent builds");
-        // This test lies in <target>/<profile>/deps; the profile of the agent is the default one.
-        let test = std::env::current_exe().expect("a test has a path");
-        let target = test.ancestors().nth(3).expect("a test lies three folders deep");
-        target.join("debug/pintle-agent")
+        agent::build().expect("the agent builds")
     })
 }
 

@@ -47,6 +47,23 @@ pub fn capture(cmd: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
+/// Like `capture`, with stderr on this terminal: for programs that show their progress there.
+pub fn capture_shown(cmd: &mut Command) -> Result<String> {
+    let out = cmd.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let out = out.with_context(|| format!("cannot start: {}", line(cmd)))?;
+    if !out.status.success() {
+        bail!("{}: {}", out.status, line(cmd));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// `cargo` as it runs us, in the repository.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cmd.args(args).current_dir(crate::repository());
+    cmd
+}
+
 /// The command as one would type it.
 pub fn line(cmd: &Command) -> String {
     let mut text = cmd.get_program().to_string_lossy().into_owned();

@@ -20,7 +20,7 @@ use super::tar::Tar;
 use super::{Image, sha256};
 use crate::node::config::PAUSE;
 use crate::runtime::{Runtime, Version};
-use crate::shell::capture;
+use crate::shell::{capture, cargo};
 use crate::{cache, repository};
 
 /// The busybox image.
@@ -88,9 +88,8 @@ pub fn testbox() -> Result<PathBuf> {
         return Ok(path.into());
     }
     let target = repository().join("target/testbox");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--release", "--package", "pintle-testbox", "--target-dir"]);
-    cargo.arg(&target).current_dir(repository());
+    let mut cargo = cargo(&["build", "--quiet", "--release", "--package", "pintle-testbox"]);
+    cargo.arg("--target-dir").arg(&target);
     cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     capture(&mut cargo).context("build testbox")?;
     Ok(target.join("release/testbox"))

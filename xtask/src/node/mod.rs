@@ -8,8 +8,10 @@
 //! swept by the next one. The images are imported once per version into a template that every node
 //! copies, because that is what start-up time would otherwise be spent on.
 
+pub mod agent;
 pub mod cgroups;
 pub mod config;
+pub mod http;
 mod leftovers;
 pub mod process;
 

@@ -1,6 +1,7 @@
 //! The tasks that `cargo xtask` offers, one file each.
 
 mod bench;
+mod demo;
 mod prepare;
 mod test;
 mod tidy;
@@ -8,14 +9,16 @@ mod vm;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::image::set;
 use crate::runtime::{Runtime, Version};
-use crate::shell::say;
+use crate::shell::{capture, cargo, say};
 
 const USAGE: &str = "\
 usage: cargo xtask TASK
+  demo             run example pods on a private containerd, show them, stop them
   test [fmt|clippy|build|unit|parity|sim|loom|e2e]...
                    everything that CI runs, or only these stages
   test NAME        the tests whose name contains NAME
@@ -29,6 +32,7 @@ usage: cargo xtask TASK
 pub fn run(args: &[String]) -> Result<ExitCode> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
+        ["demo"] => demo::run(),
         ["test", rest @ ..] => test::run(rest),
         ["bench", names @ ..] => bench::run(names),
         ["vm", rest @ ..] => vm::run(rest),
@@ -39,6 +43,18 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
             Ok(ExitCode::from(64))
         }
     }
+}
+
+/// Names of a package's targets of one kind (`test`, `bench`), as cargo knows them.
+fn targets(package: &str, kind: &str) -> Result<Vec<String>> {
+    let text = capture(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&text).context("read cargo metadata")?;
+    let packages = metadata["packages"].as_array().context("packages")?;
+    let found = packages.iter().find(|p| p["name"] == package);
+    let targets = found.and_then(|p| p["targets"].as_array()).context("no such package")?;
+    let is_kind = |t: &&Value| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == kind));
+    let names = targets.iter().filter(is_kind).filter_map(|t| t["name"].as_str());
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn fetch() -> Result<ExitCode> {

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::prepare;
-use crate::{repository, shell};
+use crate::repository;
+use crate::shell::{self, cargo};
 
 /// The stages, in order.
 const STAGES: [Stage; 8] = [
@@ -130,16 +131,28 @@ fn unit(run: &Run) -> Result<Counts> {
 }
 
 fn parity(run: &Run) -> Result<Counts> {
-    tests(cargo(&["test", "--package", "pintle-tests", "--test", "parity"]), run)
+    integration("parity", run)
 }
 
 fn sim(run: &Run) -> Result<Counts> {
-    tests(cargo(&["test", "--package", "pintle-tests", "--test", "sim"]), run)
+    integration("sim", run)
 }
 
 fn e2e(run: &Run) -> Result<Counts> {
     prepare::node_tools()?;
-    tests(cargo(&["test", "--package", "pintle-tests", "--test", "e2e"]), run)
+    integration("e2e", run)
+}
+
+/// The test targets of `pintle-tests` whose names begin with the stage's; there must be one.
+fn integration(stage: &str, run: &Run) -> Result<Counts> {
+    let targets = super::targets("pintle-tests", "test")?;
+    let targets: Vec<_> = targets.into_iter().filter(|t| t.starts_with(stage)).collect();
+    ensure!(!targets.is_empty(), "there is no test target {stage}");
+    let mut cmd = cargo(&["test", "--no-fail-fast", "--package", "pintle-tests"]);
+    for target in targets {
+        cmd.args(["--test", &target]);
+    }
+    tests(cmd, run)
 }
 
 /// Every crate with a `cfg(loom)` dependency, its tests named `loom` only: under that configuration
@@ -167,12 +180,6 @@ fn loom_packages() -> Result<Vec<String>> {
     }
     found.sort();
     Ok(found)
-}
-
-fn cargo(args: &[&str]) -> Command {
-    let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cmd.args(args).current_dir(repository());
-    cmd
 }
 
 /// A stage that is one yes or no.

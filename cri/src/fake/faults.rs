@@ -1,0 +1,170 @@
+//! Faults: what goes wrong with which calls of the fake runtime.
+//!
+//! A rule names a method, optionally text that the subject must contain (`namespace/pod/container`,
+//! an id, an image) and a number of times, and what to do: delay, fail before or after the effect,
+//! hang before or after it. The newest rule that matches wins. A hang lasts until its rule is
+//! lifted, then the call goes on: a frozen shim that thaws. Owner: `FakeRuntime`, behind a lock.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Semaphore;
+use tonic::{Code, Status};
+
+use crate::Method;
+
+/// What happens to a call.
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    /// The call takes that much longer.
+    Delay(Duration),
+    /// Fails and has no effect.
+    Fail(Code, String),
+    /// Waits, then goes on as usual.
+    Hang(Arc<Gate>),
+    /// Takes effect, then fails: the answer is lost.
+    FailAfter(Code, String),
+    /// Takes effect, then waits: the answer is late.
+    HangAfter(Arc<Gate>),
+}
+
+/// Holds calls back until it is opened, for good.
+#[derive(Debug)]
+pub(super) struct Gate(Semaphore);
+
+impl Gate {
+    pub(super) fn shut() -> Arc<Self> {
+        Arc::new(Self(Semaphore::new(0)))
+    }
+
+    async fn opened(&self) {
+        // No permit is ever added: this ends when the semaphore is closed, even if that was before.
+        _ = self.0.acquire().await;
+    }
+}
+
+#[derive(Debug)]
+struct Rule {
+    number: u64,
+    method: Method,
+    matching: String,
+    times: Option<u32>,
+    fault: Fault,
+}
+
+/// All rules of a runtime.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    next: u64,
+    rules: Vec<Rule>,
+}
+
+impl Faults {
+    pub(super) fn add(
+        &mut self,
+        method: Method,
+        matching: String,
+        times: Option<u32>,
+        fault: Fault,
+    ) -> u64 {
+        self.next += 1;
+        self.rules.push(Rule { number: self.next, method, matching, times, fault });
+        self.next
+    }
+
+    /// The fault of this call, if any; counts it.
+    pub(super) fn take(&mut self, method: Method, names: &[&str]) -> Option<Fault> {
+        let rule = self.rules.iter_mut().rev().find(|rule| {
+            rule.method == method
+                && rule.times != Some(0)
+                && (rule.matching.is_empty() || names.iter().any(|n| n.contains(&rule.matching)))
+        })?;
+        if let Some(times) = &mut rule.times {
+            *times -= 1;
+        }
+        Some(rule.fault.clone())
+    }
+
+    /// Removes a rule and lets the calls that hang on it go on.
+    pub(super) fn lift(&mut self, number: u64) {
+        self.rules.retain(|rule| {
+            if rule.number == number {
+                release(&rule.fault);
+            }
+            rule.number != number
+        });
+    }
+
+    pub(super) fn lift_all(&mut self) {
+        self.rules.drain(..).for_each(|rule| release(&rule.fault));
+    }
+}
+
+fn release(fault: &Fault) {
+    if let Fault::Hang(gate) | Fault::HangAfter(gate) = fault {
+        gate.0.close();
+    }
+}
+
+impl Fault {
+    /// The part that comes before the effect.
+    pub(super) async fn before(&self) -> Result<(), Status> {
+        match self {
+            Fault::Delay(time) => tokio::time::sleep(*time).await,
+            Fault::Hang(gate) => gate.opened().await,
+            Fault::Fail(code, message) => return Err(Status::new(*code, message.clone())),
+            Fault::FailAfter(..) | Fault::HangAfter(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The part that comes after the effect.
+    pub(super) async fn after(&self) -> Result<(), Status> {
+        match self {
+            Fault::FailAfter(code, message) => Err(Status::new(*code, message.clone())),
+            Fault::HangAfter(gate) => {
+                gate.opened().await;
+                Ok(())
+            }
+            Fault::Delay(_) | Fault::Fail(..) | Fault::Hang(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fail(text: &str) -> Fault {
+        Fault::Fail(Code::Unknown, text.into())
+    }
+
+    fn taken(faults: &mut Faults, method: Method, name: &str) -> Option<String> {
+        match faults.take(method, &[name]) {
+            Some(Fault::Fail(_, text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_rule_applies_to_its_method_and_name_for_its_number_of_times() {
+        let mut faults = Faults::default();
+        faults.add(Method::StartContainer, "web".into(), Some(2), fail("a"));
+        assert_eq!(taken(&mut faults, Method::StopContainer, "shop/web/main"), None);
+        assert_eq!(taken(&mut faults, Method::StartContainer, "shop/api/main"), None);
+        assert_eq!(taken(&mut faults, Method::StartContainer, "shop/web/main"), Some("a".into()));
+        assert_eq!(taken(&mut faults, Method::StartContainer, "shop/web/main"), Some("a".into()));
+        assert_eq!(taken(&mut faults, Method::StartContainer, "shop/web/main"), None);
+    }
+
+    #[test]
+    fn the_newest_rule_wins_until_it_is_lifted() {
+        let mut faults = Faults::default();
+        faults.add(Method::Version, String::new(), None, fail("old"));
+        let newer = faults.add(Method::Version, String::new(), None, fail("new"));
+        assert_eq!(taken(&mut faults, Method::Version, ""), Some("new".into()));
+        faults.lift(newer);
+        assert_eq!(taken(&mut faults, Method::Version, ""), Some("old".into()));
+        faults.lift_all();
+        assert_eq!(taken(&mut faults, Method::Version, ""), None);
+    }
+}

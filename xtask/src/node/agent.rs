@@ -1,0 +1,118 @@
+//! The agent beside a private containerd: its folders, its configuration, its command line.
+//!
+//! What demo and tests have in common. The agent runs with its default ports, because every node
+//! has a network of its own, and with all its paths below the node's folder. The settings that a
+//! user's node would not have are those that this host needs: swap and cgroup v1 allowed, a cgroup
+//! root of our own, nothing reserved.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::shell::{capture_shown, cargo};
+
+/// The node's name in pods and in API objects.
+pub const NODE_NAME: &str = "node";
+/// The agent's read-only port.
+pub const READ_ONLY_PORT: u16 = 10255;
+/// The agent's health port.
+pub const HEALTH_PORT: u16 = 10248;
+
+/// Where the agent of a node keeps its things.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    dir: PathBuf,
+}
+
+impl Layout {
+    /// The paths below a node's folder.
+    pub fn of(node: &Node) -> Self {
+        Self { dir: node.dir().to_owned() }
+    }
+
+    /// The agent's `--root-dir`.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("kubelet")
+    }
+
+    /// The manifest folder.
+    pub fn manifests(&self) -> PathBuf {
+        self.dir.join("manifests")
+    }
+
+    /// The agent's podLogsDir.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.dir.join("pod-logs")
+    }
+
+    /// The KubeletConfiguration file.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.join("kubelet.json")
+    }
+
+    /// Makes the folders and writes the configuration, with `extra` fields on top.
+    pub fn write(&self, node: &Node, extra: &Value) -> Result<()> {
+        for dir in [self.root(), self.manifests(), self.pod_logs()] {
+            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        fs::write(self.dir.join("resolv.conf"), "nameserver 192.0.2.53\nsearch test.example\n")?;
+        let mut config = self.configuration(node);
+        let fields = config.as_object_mut().expect("an object");
+        fields.extend(extra.as_object().context("extra fields are an object")?.clone());
+        Ok(fs::write(self.config_file(), serde_json::to_vec_pretty(&config)?)?)
+    }
+
+    /// The kubelet configuration: JSON, which is YAML too.
+    fn configuration(&self, node: &Node) -> Value {
+        json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "staticPodPath": self.manifests(),
+            "containerRuntimeEndpoint": format!("unix://{}", node.socket().display()),
+            "podLogsDir": self.pod_logs(),
+            "resolvConf": self.dir.join("resolv.conf"),
+            "volumePluginDir": self.dir.join("plugins"),
+            "address": "127.0.0.1",
+            "readOnlyPort": READ_ONLY_PORT,
+            "healthzPort": HEALTH_PORT,
+            "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": format!("/{}", node.name()),
+            "enforceNodeAllocatable": [],
+            "failSwapOn": false,
+            "failCgroupV1": false,
+            "fileCheckFrequency": "1s",
+        })
+    }
+
+    /// The agent's command line inside the node.
+    pub fn agent(&self, node: &Node, binary: &Path) -> Command {
+        let mut cmd = node.command(binary);
+        cmd.arg("--config").arg(self.config_file());
+        cmd.arg(format!("--root-dir={}", self.root().display()));
+        cmd.arg(format!("--hostname-override={NODE_NAME}"));
+        cmd
+    }
+
+    /// A question to the running agent, such as `explain POD`.
+    pub fn ask(&self, node: &Node, binary: &Path, args: &[&str]) -> Command {
+        let mut cmd = node.command(binary);
+        cmd.args(args).arg("--root-dir").arg(self.root());
+        cmd
+    }
+}
+
+/// Builds the agent in the development profile and returns its path.
+pub fn build() -> Result<PathBuf> {
+    let mut cargo = cargo(&["build", "--package", "pintle-agent", "--bin", "pintle-agent"]);
+    cargo.arg("--message-format=json-render-diagnostics");
+    let text = capture_shown(&mut cargo).context("build the agent")?;
+    let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    let built = messages.filter_map(|m| m["executable"].as_str().map(PathBuf::from)).next_back();
+    built.context("cargo names the program that it built")
+}
