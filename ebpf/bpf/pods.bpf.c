@@ -261,8 +261,9 @@ ALWAYS_INLINE int process_exit(u64 *ctx, int report_oom)
 		return 0;
 	u64 cgroup = task_cgroup(task);
 	struct tracked *pod = bpf_map_lookup_elem(&tracked, &cgroup);
-	int oom = signal->oom_mm != NULL; /* set for good when the OOM killer marks the process */
+	u64 oom = signal->oom_mm != NULL; /* set for good when the OOM killer marks the process */
 
+	OPAQUE(oom); /* or clang tests both pointers by or-ing them, which the verifier refuses */
 	if (!pod && !(report_oom && oom))
 		return 0;
 	struct who who = identify(task, pod);

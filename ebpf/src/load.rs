@@ -41,6 +41,8 @@ const COUNTER_RING_FULL: u32 = 0;
 const COUNTER_MAP_FULL: u32 = 1;
 /// Passes over the map to forget a pod: a child made during one pass is found by the next.
 const UNTRACK_PASSES_MAX: u32 = 3;
+/// How the lines begin that follow the verifier's reason in its log.
+const VERIFIER_STATISTICS: [&str; 3] = ["processed", "stack depth", "verification time"];
 const REFUSAL_CHARS_MAX: usize = 240;
 
 /// `struct tracked`: slot and whether the entry point has started.
@@ -273,7 +275,9 @@ fn refusal(error: &ProgramError) -> String {
     let text = match error {
         ProgramError::LoadError { io_error, verifier_log } => {
             let log = verifier_log.to_string();
-            let said = log.lines().rfind(|line| !line.is_empty() && !line.starts_with("processed"));
+            let said = log.lines().map(str::trim).rfind(|line| {
+                !line.is_empty() && !VERIFIER_STATISTICS.iter().any(|word| line.starts_with(word))
+            });
             format!("{io_error}: {}", said.unwrap_or("the verifier said nothing"))
         }
         other => other.to_string(),

@@ -363,6 +363,25 @@ async fn a_directory_of_another_hierarchy_is_refused() {
     );
 }
 
+/// The agent of a cluster inside containers (kind) is not in the host's pid namespace: the same tests,
+/// started as the first process of a new one, prove that process ids are translated.
+#[test]
+fn every_test_passes_in_a_pid_namespace_of_its_own() {
+    const INSIDE: &str = "PINTLE_EBPF_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return;
+    }
+    or_skip!(common::impossible(memory_hierarchy()).map_or(Ok(()), Err));
+    let output = std::process::Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .arg(std::env::current_exe().expect("a test binary"))
+        .env(INSIDE, "1")
+        .output()
+        .expect("start unshare");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The processes are dead, yet the kernel may take a moment to take the last one out.
 fn remove_when_empty(dir: &std::path::Path) {
     while let Err(error) = fs::remove_dir(dir) {

@@ -4,7 +4,7 @@
 //! is dropped, also when the test panics. Nothing is mounted or unmounted.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use std::{fs, thread};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pintle_ebpf::{Controller, Hierarchy, KernelEvent, Mode, Options, Slot, Source};
+use pintle_ebpf::{Controller, Hierarchy, KernelEvent, Mode, Monotonic, Options, Slot, Source};
 
 /// Far above what any event needs, even on a busy emulated machine; a test that waits this long has
 /// failed.
@@ -63,7 +63,9 @@ pub struct Cgroup(PathBuf);
 impl Cgroup {
     pub fn new(hierarchy: Hierarchy) -> Self {
         let number = CGROUPS_MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("pintle-ebpf-test-{}-{number}", std::process::id());
+        // The time as well: in a pid namespace of its own every run has the same process id.
+        let started = Monotonic::now().0;
+        let name = format!("pintle-ebpf-test-{}-{number}-{started}", std::process::id());
         let dir = own_cgroup(hierarchy).expect("mounted").join(name);
         fs::create_dir(&dir).expect("make a cgroup");
         Self(dir)
@@ -129,13 +131,17 @@ pub struct Gated(Child);
 
 impl Gated {
     pub fn new(cgroup: &Path, script: &str) -> Self {
-        let child = Command::new("/bin/sh")
-            .args(["-c", &format!("read go; {script}")])
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", &format!("echo; exec >/dev/null; read go; {script}")])
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("start a shell");
+        // `spawn` returns a little before the kernel announces the exec: let that pass outside.
+        let mut started = [0];
+        let stdout = child.stdout.as_mut().expect("piped");
+        stdout.read_exact(&mut started).expect("the shell starts");
         let gated = Self(child);
         fs::write(cgroup.join("cgroup.procs"), gated.pid().to_string()).expect("enter the cgroup");
         gated
@@ -181,16 +187,18 @@ pub fn impossible(hierarchy: Hierarchy) -> Option<String> {
     }
 }
 
-/// The eBPF source, or why there is none.
+/// The eBPF source, or why this machine can have none; where it can, anything less is a failure.
 pub fn open_ebpf(options: &Options) -> Result<Source, String> {
     if let Some(why) = impossible(options.hierarchy) {
         return Err(why);
     }
-    let source = Source::open(options);
-    match source.mode() {
-        Mode::Ebpf { .. } => Ok(source),
-        other => Err(format!("needs eBPF, not {other}: {}", source.reasons().join("; "))),
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err("needs a kernel with BTF".to_owned());
     }
+    let source = Source::open(options);
+    let is_ebpf = matches!(source.mode(), Mode::Ebpf { .. });
+    assert!(is_ebpf, "{} instead of eBPF: {:?}", source.mode(), source.reasons());
+    Ok(source)
 }
 
 /// Unwraps, or counts the test as skipped with one line.
