@@ -1,0 +1,335 @@
+//! Reads a container's log file and its termination message.
+//!
+//! Input: paths on the node. Output: text, as `kubectl logs` and `state.terminated.message` show
+//! it. Bounds: `LINE_BYTES_MAX` per line (the rest of a longer one is skipped), one buffer, and the
+//! caller's own limits; a tail is found from the end, so a huge file costs only its tail.
+//! Follows nothing and waits for nothing; whoever streams calls `LogReader::next` again.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::log_line::{Stream, parse};
+
+/// Longest line that is read; the runtime cuts lines at 16 KiB.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Bytes read at once when searching for the start of a tail.
+const TAIL_BLOCK_BYTES: u64 = 64 * 1024;
+/// Bytes of a termination message file that count: its last ones.
+// k8s: pkg/kubelet/container/runtime.go MaxContainerTerminationMessageLength
+const MESSAGE_BYTES_MAX: u64 = 4096;
+/// Lines and bytes of the log that stand in for a missing termination message.
+// k8s: pkg/kubelet/container/runtime.go MaxContainerTerminationMessageLogLines
+const MESSAGE_LOG_LINES: u64 = 80;
+const MESSAGE_LOG_BYTES: usize = 2048;
+
+/// What to read.
+#[derive(Clone, Debug, Default)]
+pub struct LogQuery {
+    /// Only that many last lines of the file.
+    pub tail_lines: Option<u64>,
+    /// Only what was written at or after this time.
+    pub since: Option<jiff::Timestamp>,
+    /// At most that many bytes of output.
+    pub limit_bytes: Option<u64>,
+    /// Each line starts with its time.
+    pub timestamps: bool,
+    /// Only this stream.
+    pub stream: Option<Stream>,
+}
+
+/// Reads a log file from some point on.
+pub struct LogReader {
+    file: BufReader<File>,
+    query: LogQuery,
+    remaining: Option<u64>,
+    line: Vec<u8>,
+    /// The next text starts a line of output: the one before was not partial.
+    at_line_start: bool,
+}
+
+impl LogReader {
+    /// Opens the file and goes to where the query starts.
+    pub fn open(path: &Path, query: LogQuery) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let start = match query.tail_lines {
+            Some(lines) => tail_start(&mut file, lines)?,
+            None => 0,
+        };
+        file.seek(SeekFrom::Start(start))?;
+        let remaining = query.limit_bytes;
+        let file = BufReader::new(file);
+        Ok(Self { file, query, remaining, line: Vec::new(), at_line_start: true })
+    }
+
+    /// Appends the next wanted text to `out`. False at the end of the file, for now, or of the
+    /// limit, for good. An unfinished last line is left for the next call.
+    pub fn next(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
+        while self.remaining != Some(0) {
+            if !self.read_line()? {
+                return Ok(false);
+            }
+            let line = std::mem::take(&mut self.line);
+            let wrote = self.append(&line, out);
+            self.line = line;
+            self.line.clear();
+            if wrote {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Fills `line` with a whole line; false when there is none yet.
+    fn read_line(&mut self) -> io::Result<bool> {
+        loop {
+            let buffer = self.file.fill_buf()?;
+            if buffer.is_empty() {
+                return Ok(false);
+            }
+            let newline = buffer.iter().position(|b| *b == b'\n');
+            let used = newline.map_or(buffer.len(), |at| at + 1);
+            let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
+            self.line.extend_from_slice(&buffer[..used.min(room)]);
+            self.file.consume(used);
+            if newline.is_some() {
+                if self.line.last() != Some(&b'\n') {
+                    self.line.push(b'\n');
+                }
+                return Ok(true);
+            }
+        }
+    }
+
+    fn append(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
+        let Ok(parsed) = parse(line) else {
+            tracing::debug!("a line of a container's log cannot be parsed");
+            return false;
+        };
+        if self.query.stream.is_some_and(|stream| stream != parsed.stream) {
+            return false;
+        }
+        if let Some(since) = self.query.since
+            && parsed.timestamp().is_some_and(|time| time < since)
+        {
+            return false;
+        }
+        let start = out.len();
+        if self.query.timestamps && self.at_line_start {
+            out.extend_from_slice(parsed.time.as_bytes());
+            out.push(b' ');
+        }
+        out.extend_from_slice(&parsed.text);
+        self.at_line_start = parsed.text.ends_with(b"\n");
+        if let Some(remaining) = &mut self.remaining {
+            let allowed = usize::try_from(*remaining).unwrap_or(usize::MAX);
+            out.truncate(start.saturating_add(allowed));
+            *remaining -= (out.len() - start) as u64;
+        }
+        true
+    }
+}
+
+/// Offset of the `lines`-th last line.
+// k8s: staging/src/k8s.io/cri-client/pkg/logs/tail.go findTailLineStartIndex
+fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
+    let mut end = file.seek(SeekFrom::End(0))?;
+    // A file's last newline ends its last line, it does not start another one.
+    let mut wanted = lines.saturating_add(1);
+    let mut block = Vec::new();
+    if lines == 0 {
+        return Ok(end);
+    }
+    let mut first = true;
+    while end > 0 {
+        let start = end.saturating_sub(TAIL_BLOCK_BYTES);
+        file.seek(SeekFrom::Start(start))?;
+        block.clear();
+        file.by_ref().take(end - start).read_to_end(&mut block)?;
+        if std::mem::take(&mut first) && block.last() != Some(&b'\n') {
+            wanted -= 1;
+        }
+        for (index, _) in block.iter().enumerate().rev().filter(|(_, b)| **b == b'\n') {
+            wanted -= 1;
+            if wanted == 0 {
+                return Ok(start + index as u64 + 1);
+            }
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// The message of a terminated container: its message file's end, else the end of its log where
+/// `fallback_to_log` says so (policy `FallbackToLogsOnError` and a failure).
+/// `message_file` is the node's path of the mount at `terminationMessagePath`.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTerminationMessage
+pub fn termination_message(
+    message_file: Option<&Path>,
+    log: &Path,
+    fallback_to_log: bool,
+) -> String {
+    if let Some(path) = message_file {
+        match read_end(path, MESSAGE_BYTES_MAX) {
+            Ok(bytes) if bytes.is_empty() => {}
+            Ok(bytes) => return String::from_utf8_lossy(&bytes).into_owned(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return format!("Error on reading termination log {}: {e}", path.display()),
+        }
+    }
+    match fallback_to_log {
+        true => end_of_log(log),
+        false => String::new(),
+    }
+}
+
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go readLastStringFromContainerLogs
+fn end_of_log(log: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let query = LogQuery { tail_lines: Some(MESSAGE_LOG_LINES), ..LogQuery::default() };
+        let mut reader = LogReader::open(log, query)?;
+        let mut text = Vec::new();
+        while reader.next(&mut text)? {
+            text.drain(..text.len().saturating_sub(MESSAGE_LOG_BYTES));
+        }
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        Err(e) => format!("Error on reading termination message from logs: {e}"),
+    }
+}
+
+/// Last bytes of a regular file that a container wrote.
+fn read_end(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    // Not through a link and not into a pipe: the container chose what is there.
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    file.seek(SeekFrom::Start(meta.len().saturating_sub(max)))?;
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn log(lines: &[&str]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("file");
+        for (number, line) in lines.iter().enumerate() {
+            let second = number % 60;
+            write!(file, "2026-01-01T00:00:{second:02}.000000000Z {line}").expect("write");
+        }
+        file
+    }
+
+    fn read(file: &tempfile::NamedTempFile, query: LogQuery) -> String {
+        let mut reader = LogReader::open(file.path(), query).expect("open");
+        let mut out = Vec::new();
+        while reader.next(&mut out).expect("read") {}
+        String::from_utf8(out).expect("text")
+    }
+
+    fn sample() -> tempfile::NamedTempFile {
+        log(&[
+            "stdout F a\n",
+            "stderr F b\n",
+            "stdout P c1 \n",
+            "stdout F c2\n",
+            "junk\n",
+            "stdout F d\n",
+        ])
+    }
+
+    #[test]
+    fn a_query_selects_lines_stream_time_and_bytes() {
+        let all = LogQuery::default;
+        let table = [
+            (all(), "a\nb\nc1 c2\nd\n"),
+            (LogQuery { stream: Some(Stream::Stderr), ..all() }, "b\n"),
+            (LogQuery { tail_lines: Some(1), ..all() }, "d\n"),
+            (LogQuery { tail_lines: Some(3), ..all() }, "c2\nd\n"),
+            (LogQuery { tail_lines: Some(0), ..all() }, ""),
+            (LogQuery { tail_lines: Some(99), ..all() }, "a\nb\nc1 c2\nd\n"),
+            (LogQuery { limit_bytes: Some(5), ..all() }, "a\nb\nc"),
+            (LogQuery { since: "2026-01-01T00:00:03Z".parse().ok(), ..all() }, "c2\nd\n"),
+            (
+                LogQuery { timestamps: true, tail_lines: Some(4), ..all() },
+                "2026-01-01T00:00:02.000000000Z c1 c2\n2026-01-01T00:00:05.000000000Z d\n",
+            ),
+        ];
+        for (query, expected) in table {
+            assert_eq!(read(&sample(), query.clone()), expected, "{query:?}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_line_appears_once_it_is_finished() {
+        let mut file = log(&["stdout F a\n"]);
+        write!(file, "2026-01-01T00:00:09Z stdout F hal").expect("write");
+        let mut reader = LogReader::open(file.path(), LogQuery::default()).expect("open");
+        let mut out = Vec::new();
+        while reader.next(&mut out).expect("read") {}
+        assert_eq!(out, b"a\n");
+        writeln!(file, "f").expect("write");
+        assert!(reader.next(&mut out).expect("read"));
+        assert_eq!(out, b"a\nhalf\n");
+    }
+
+    #[test]
+    fn a_line_beyond_the_bound_is_cut_and_the_next_one_read() {
+        let long = format!("stdout F {}\n", "x".repeat(3 * LINE_BYTES_MAX));
+        let file = log(&[&long, "stdout F after\n"]);
+        let text = read(&file, LogQuery::default());
+        assert!(text.len() <= LINE_BYTES_MAX + 10);
+        assert!(text.ends_with("after\n"));
+    }
+
+    #[test]
+    fn a_tail_is_found_across_blocks() {
+        let lines: Vec<String> = (0..5000).map(|n| format!("stdout F line {n}\n")).collect();
+        let file = log(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        let tail = read(&file, LogQuery { tail_lines: Some(3000), ..LogQuery::default() });
+        assert_eq!(tail.lines().count(), 3000);
+        assert!(tail.starts_with("line 2000\n"));
+    }
+
+    #[test]
+    fn the_message_is_the_files_end_else_the_logs_end() {
+        let dir = tempfile::tempdir().expect("dir");
+        let message = dir.path().join("message");
+        let logged = sample();
+        let none = dir.path().join("none");
+        let said = |fallback| termination_message(Some(&message), logged.path(), fallback);
+        assert_eq!(said(false), "", "no file, no fallback");
+        assert_eq!(said(true), "a\nb\nc1 c2\nd\n");
+        fs::write(&message, "").expect("write");
+        assert_eq!(said(true), "a\nb\nc1 c2\nd\n", "an empty file falls back too");
+        fs::write(&message, format!("{}end", "x".repeat(5000))).expect("write");
+        assert_eq!(said(true).len(), 4096);
+        assert!(said(true).ends_with("end"));
+        assert!(termination_message(None, &none, true).starts_with("Error on reading"));
+        let long: Vec<String> = (0..200).map(|n| format!("stdout F {n:0>60}\n")).collect();
+        let long = log(&long.iter().map(String::as_str).collect::<Vec<_>>());
+        let text = termination_message(None, long.path(), true);
+        assert_eq!(text.len(), MESSAGE_LOG_BYTES);
+        assert!(text.ends_with("199\n"));
+    }
+
+    #[test]
+    fn a_message_file_that_is_a_link_is_not_followed() {
+        let dir = tempfile::tempdir().expect("dir");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/etc/passwd", &link).expect("symlink");
+        let text = termination_message(Some(&link), &link, false);
+        assert!(text.starts_with("Error on reading termination log"), "{text}");
+    }
+}
