@@ -1,9 +1,9 @@
 //! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest.
 //!
-//! fmt, clippy, build, unit, parity, sim, loom, e2e. A failed stage does not stop the next: one run
-//! shows all that is wrong. Test counts are read from the lines that the test programs print; a test
-//! that cannot run on this host names itself in the file of `PINTLE_SKIPPED` and is counted as
-//! skipped. The last line is the summary, with the exit code to match.
+//! fmt, clippy, build, unit, parity, sim, loom, e2e. A failed stage does not stop the next: one
+//! run shows all that is wrong. Test counts are read from the lines that the test programs print;
+//! a test that cannot run on this host names itself in the file of `PINTLE_SKIPPED` and is counted
+//! as skipped. The last line is the summary, with the exit code to match.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn counts_are_read_from_the_line_that_a_test_program_ends_with() {
-        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 4 filtered out; \
-                    finished in 0.01s";
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; \
+                    4 filtered out; finished in 0.01s";
         assert_eq!(parse(line), Counts { passed: 12, failed: 3, skipped: 1 });
         assert_eq!(parse("test a::b ... ok"), Counts::default());
     }

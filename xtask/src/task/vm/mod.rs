@@ -5,8 +5,8 @@
 //! read-only with its own writes in memory on top; only the shared folder (the current one) is
 //! written through. The command's output appears here while it runs, and its exit code is ours.
 //!
-//! Options: `--seconds N`, after which it gives up (300); `--share DIR`, the folder written through;
-//! `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1.
+//! Options: `--seconds N`, after which it gives up (300); `--share DIR`, the folder written
+//! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1.
 //!
 //! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`) is
 //! handed on: build on the host, run in the guest.
@@ -167,9 +167,8 @@ impl Run {
         cmd.args(["-serial", &format!("file:{at}/console")]);
         cmd.arg("-kernel").arg(&guest.kernel).arg("-initrd").arg(&guest.initrd);
         let share = options.share.display();
-        let append = format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr psi=1 vm.share={share} vm.run={at}"
-        );
+        let kernel = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr psi=1";
+        let append = format!("{kernel} vm.share={share} vm.run={at}");
         cmd.args(["-append", &append]).stdin(Stdio::null());
         if let Ok(log) = File::create(self.dir.join("qemu.log")) {
             cmd.stderr(log);
