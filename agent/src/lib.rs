@@ -15,6 +15,7 @@
 pub mod cgroup;
 pub mod config;
 pub mod http;
+pub mod logging;
 pub mod observed;
 pub mod pod;
 pub mod runtime;

@@ -5,32 +5,41 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use pintle_agent::config::{self, Command};
+use pintle_agent::config::{self, Command, Config};
+use pintle_agent::logging;
 
 fn main() -> ExitCode {
     match config::parse(std::env::args_os()) {
         Ok(Command::Print(text)) => {
-            print!("{text}");
+            // A reader that has seen enough, as `head`, is no reason to fail.
+            let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
-        Ok(Command::Run(config)) => {
-            for warning in &config.warnings {
-                eprintln!("warning: {warning}");
-            }
-            eprintln!("this build reads its configuration and stops");
-            ExitCode::FAILURE
-        }
+        Ok(Command::Run(config)) => run(&config),
         Ok(Command::Client(_)) => {
-            eprintln!("this build has no running agent to ask");
+            complain("this build has no running agent to ask");
             ExitCode::FAILURE
         }
         Err(errors) => {
-            for error in errors {
-                eprintln!("error: {error}");
-            }
+            errors.iter().for_each(|error| complain(&error.to_string()));
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(config: &Config) -> ExitCode {
+    logging::init(&config.kubelet.logging);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::error!("this build reads its configuration and stops");
+    ExitCode::FAILURE
+}
+
+/// Before there is a logger; a closed standard error is nobody's problem.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "error: {text}");
 }

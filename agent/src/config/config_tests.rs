@@ -331,6 +331,13 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
 }
 
 #[test]
+fn a_dns_server_that_is_no_address_is_ignored_with_a_warning() {
+    let config = config(&["--cluster-dns=10.0.0.1,dns"]);
+    assert_eq!(config.cluster_dns().len(), 1);
+    assert!(config.warnings[0].contains("\"dns\" is not an IP address"), "{config:?}");
+}
+
+#[test]
 fn the_kubelets_name_behaves_the_same_but_has_no_commands() {
     let Ok(Command::Run(config)) = command(&["/usr/bin/kubelet", "--max-pods=5"]) else {
         panic!("kubelet runs the daemon");

@@ -188,7 +188,9 @@ proptest! {
     }
 
     #[test]
-    fn no_text_below_the_head_makes_the_loader_panic(body in "[a-zA-Z:{}\\[\\]&*!|>'\"#\n -]{0,80}") {
+    fn no_text_below_the_head_makes_the_loader_panic(
+        body in "[a-zA-Z:{}\\[\\]&*!|>'\"#\n -]{0,80}",
+    ) {
         crate::config::fuzz_load(format!("{HEAD}{body}").as_bytes());
     }
 }

@@ -150,7 +150,7 @@ fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
             json!(text.parse::<GoDuration>().map_err(|error| error.to_string())?)
         }
         FlagKind::Ip => json!(ip(text)?),
-        FlagKind::Ips => json!(text.split(',').map(ip).collect::<Result<Vec<_>, _>>()?),
+        FlagKind::Ips => json!(items(text).map(ip).collect::<Result<Vec<_>, _>>()?),
         FlagKind::TextList => json!(comma_list(text)?),
         FlagKind::Pairs => json!(pairs(items(text), '=')?),
         FlagKind::Pair => json!(pairs([text].into_iter(), '=')?),

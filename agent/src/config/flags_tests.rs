@@ -30,6 +30,7 @@ fn every_form_of_value_is_read() {
         (&["--container-log-max-size=5Mi"], "container-log-max-size", json!("5Mi")),
         (&["--address=::"], "address", json!("::")),
         (&["--node-ip=10.0.0.1,fd00::1"], "node-ip", json!(["10.0.0.1", "fd00::1"])),
+        (&["--node-ip="], "node-ip", json!([])),
         (&["--cluster-dns=a,b", "--cluster-dns=c"], "cluster-dns", json!(["a", "b", "c"])),
         (&["--cluster-dns=\"a,b\",c"], "cluster-dns", json!(["a,b", "c"])),
         (&["--cluster-dns="], "cluster-dns", json!([])),

@@ -169,6 +169,7 @@ fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
     };
     let mut warnings = sources.warnings;
     warnings.extend(flag_warnings(given));
+    warnings.extend(dns_warnings(&kubelet));
     warnings.extend(acted_on::field_warnings(&kubelet, &sources.baseline));
     warnings.extend(acted_on::gate_warnings(&gates));
     Ok(Config { kubelet, flags, gates, node_name, warnings })
@@ -183,6 +184,13 @@ fn flag_warnings(given: &GivenFlags) -> Vec<String> {
         }
     });
     without_effect.collect()
+}
+
+/// The kubelet starts with a DNS server it cannot use, and so does this agent.
+// k8s: pkg/kubelet/kubelet.go NewMainKubelet
+fn dns_warnings(kubelet: &KubeletConfiguration) -> Vec<String> {
+    let wrong = kubelet.cluster_dns.iter().filter(|ip| ip.parse::<IpAddr>().is_err());
+    wrong.map(|ip| format!("clusterDNS: {ip:?} is not an IP address and is ignored")).collect()
 }
 
 /// The override or the host's name, trimmed and in lower case.

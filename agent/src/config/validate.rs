@@ -84,7 +84,6 @@ fn servers(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Viol
     {
         ip(field, text, found);
     }
-    config.cluster_dns.iter().for_each(|text| ip("clusterDNS", text, found));
     found.require(
         !config.server_tls_bootstrap || gates.enabled("RotateKubeletServerCertificate"),
         "serverTLSBootstrap",

@@ -24,7 +24,6 @@ fn each_rule_names_its_field() {
         (json!({ "healthzPort": 65536 }), "healthzPort", "from 0 to 65535"),
         (json!({ "address": "host" }), "address", "not an IP address"),
         (json!({ "healthzBindAddress": "x" }), "healthzBindAddress", "not an IP address"),
-        (json!({ "clusterDNS": ["10.0.0.1", "dns"] }), "clusterDNS", "not an IP address"),
         (
             json!({ "enableSystemLogQuery": true, "enableSystemLogHandler": false }),
             "enableSystemLogQuery",
@@ -275,6 +274,7 @@ fn valid_settings_that_look_odd_are_accepted() {
         json!({ "volumeStatsAggPeriod": "-1s" }),
         json!({ "evictionHard": { "memory.available": "0%", "pid.available": "100%" } }),
         json!({ "maxParallelImagePulls": 1 }),
+        json!({ "clusterDNS": ["10.0.0.1", "dns"] }),
         json!({ "cpuManagerPolicy": "static", "systemReserved": { "cpu": "500m" } }),
         json!({ "userNamespaces": { "idsPerPod": 131072 } }),
     ] {
