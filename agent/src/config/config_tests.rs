@@ -299,6 +299,48 @@ fn zero_means_not_set_in_a_file_unless_the_api_has_a_pointer() {
 }
 
 #[test]
+fn every_nested_structure_is_read_and_shown_again() {
+    let dir = temp();
+    let body = r#"
+logging: {flushFrequency: 2000000000, vmodule: [{filePattern: pod, verbosity: 3}],
+          options: {json: {splitStream: true, infoBufferSize: 4Ki}}}
+tracing: {samplingRatePerMillion: 100}
+registerWithTaints: [{key: a, value: b, effect: NoExecute}]
+reservedMemory: [{numaNode: 1, limits: {memory: 1Gi}}]
+shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]
+memorySwap: {swapBehavior: LimitedSwap}
+userNamespaces: {idsPerPod: 65536}
+staticPodURLHeader: {X-A: [b, c]}
+tlsCurvePreferences: [29]
+singleProcessOOMKill: false
+"#;
+    let kubelet = config(&["--config", &file(&dir, "k.yaml", body)]).kubelet;
+    let shown = serde_json::to_value(&kubelet).expect("JSON");
+    for (at, expected) in [
+        ("/logging/flushFrequency", serde_json::json!("2s")),
+        ("/logging/vmodule/0/verbosity", 3.into()),
+        ("/logging/options/json/splitStream", true.into()),
+        ("/logging/options/json/infoBufferSize", "4Ki".into()),
+        ("/tracing", serde_json::json!({ "samplingRatePerMillion": 100 })),
+        (
+            "/registerWithTaints/0",
+            serde_json::json!({ "key": "a", "value": "b", "effect": "NoExecute" }),
+        ),
+        ("/reservedMemory/0/limits/memory", "1Gi".into()),
+        ("/shutdownGracePeriodByPodPriority/0/shutdownGracePeriodSeconds", 5.into()),
+        ("/memorySwap/swapBehavior", "LimitedSwap".into()),
+        ("/userNamespaces/idsPerPod", 65536.into()),
+        ("/staticPodURLHeader/X-A/1", "c".into()),
+        ("/tlsCurvePreferences/0", 29.into()),
+        ("/singleProcessOOMKill", false.into()),
+    ] {
+        assert_eq!(shown.pointer(at), Some(&expected), "{at}");
+    }
+    let again: KubeletConfiguration = serde_json::from_value(shown).expect("typed");
+    assert_eq!(again, kubelet);
+}
+
+#[test]
 fn all_problems_are_reported_at_once_with_file_line_field_value_and_remedy() {
     let dir = temp();
     let body = "maxPods: many\nport: 70000\nfeatureGates: {NoSuch: true}\ncpuCFSQuotaPeriod: 2s\n";

@@ -21,6 +21,8 @@ use super::types::{API_VERSION, KIND};
 
 /// Largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Values in one file, aliases expanded; a full configuration has a few hundred.
+const NODES_MAX: usize = 20_000;
 /// Most drop-in files that are read.
 const DROP_IN_FILES_MAX: usize = 1000;
 /// Folders below `--config-dir` that are entered, one in another.
@@ -101,12 +103,14 @@ type Nodes = BTreeMap<String, Spanned<Value>>;
 
 /// The top-level fields with their lines; repeated keys are tolerated with a warning.
 fn nodes(text: &str, shown: &str, warnings: &mut Vec<String>) -> Result<Nodes, ConfigError> {
-    let options = serde_saphyr::options! { with_snippet: false };
+    let budget = || serde_saphyr::budget! { max_nodes: NODES_MAX };
+    let options = serde_saphyr::options! { with_snippet: false, budget: budget() };
     match serde_saphyr::from_str_with_options::<Nodes>(text, options) {
         Ok(nodes) => Ok(nodes),
-        Err(strict) => {
+        Err(strict) if matches!(strict, serde_saphyr::Error::DuplicateMappingKey { .. }) => {
             let options = serde_saphyr::options! {
                 with_snippet: false,
+                budget: budget(),
                 duplicate_keys: DuplicateKeyPolicy::LastWins,
             };
             let lenient = serde_saphyr::from_str_with_options::<Nodes>(text, options);
@@ -116,6 +120,7 @@ fn nodes(text: &str, shown: &str, warnings: &mut Vec<String>) -> Result<Nodes, C
             warnings.push(format!("{place}: {}; the last one is used", first.problem));
             Ok(nodes)
         }
+        Err(error) => Err(syntax_error(&error, shown)),
     }
 }
 

@@ -111,6 +111,19 @@ fn drop_ins_are_found_in_lexical_order_through_folders() {
     assert!(drop_ins(&dir.path().join("missing")).is_err());
 }
 
+#[test]
+fn files_made_to_exhaust_the_reader_are_refused() {
+    let deep_list = "[".repeat(200_000);
+    let deep_map = "{a: ".repeat(100_000);
+    let aliases = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+        format!("{text}a{n}: &a{n} [*a{}, *a{}]\n", n - 1, n - 1)
+    });
+    for body in [deep_list, deep_map, aliases] {
+        assert!(read_text(&format!("tracing: \n{body}")).is_err());
+        assert!(read_text(&body).is_err());
+    }
+}
+
 fn json_tree(depth: u32) -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -316,6 +316,7 @@ pub struct Logging {
     /// Text or JSON lines.
     pub format: LogFormat,
     /// Longest time a line may stay in a buffer.
+    #[serde(deserialize_with = "duration_or_nanos")]
     pub flush_frequency: GoDuration,
     /// klog level: lines above it are not written.
     pub verbosity: u32,
@@ -427,6 +428,21 @@ impl ImageVerificationPolicy {
     fn is_unset(&self) -> bool {
         *self == Self::Unset
     }
+}
+
+/// This one field is also read as a number of nanoseconds.
+// k8s: staging/src/k8s.io/component-base/logs/api/v1/types.go TimeOrMetaDuration
+fn duration_or_nanos<'de, D: serde::Deserializer<'de>>(from: D) -> Result<GoDuration, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a duration such as 5s, or nanoseconds")]
+    enum Form {
+        Nanos(i64),
+        Text(GoDuration),
+    }
+    Form::deserialize(from).map(|form| match form {
+        Form::Nanos(nanos) => GoDuration::from_nanos(nanos),
+        Form::Text(duration) => duration,
+    })
 }
 
 /// Go's `omitempty` for the types used above: true for the type's zero value.
