@@ -25,12 +25,14 @@ const SIGNALS: [&str; 9] = [
     "containerfs.inodesFree",
     "pid.available",
 ];
+/// The kernel's period of CPU limits.
+const CFS_PERIOD_DEFAULT: GoDuration = GoDuration::from_millis(100);
 /// CPUs a list may name; more than any kernel has.
 const CPU_MAX: u32 = 1 << 16;
 
 /// Adds all violations about resources.
 pub(super) fn check(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Violations) {
-    cgroups(config, found);
+    cgroups(config, gates, found);
     enforcement(config, found);
     reserved(config, found);
     reserved_memory(config, found);
@@ -38,7 +40,7 @@ pub(super) fn check(config: &KubeletConfiguration, gates: &FeatureGates, found: 
     eviction(config, found);
 }
 
-fn cgroups(config: &KubeletConfiguration, found: &mut Violations) {
+fn cgroups(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Violations) {
     found.require(
         config.system_cgroups.is_empty() || !config.cgroup_root.is_empty(),
         "systemCgroups",
@@ -46,7 +48,12 @@ fn cgroups(config: &KubeletConfiguration, found: &mut Violations) {
         "it needs cgroupRoot",
         "set cgroupRoot, for example to /",
     );
-    between("cpuCFSQuotaPeriod", config.cpu_cfs_quota_period, CFS_PERIOD_RANGE, found);
+    let period = config.cpu_cfs_quota_period;
+    between("cpuCFSQuotaPeriod", period, CFS_PERIOD_RANGE, found);
+    let allowed = period == CFS_PERIOD_DEFAULT || gates.enabled("CustomCPUCFSQuotaPeriod");
+    let problem = "it needs the feature gate CustomCPUCFSQuotaPeriod";
+    let remedy = "switch the gate on or use 100ms";
+    found.require(allowed, "cpuCFSQuotaPeriod", period, problem, remedy);
 }
 
 fn enforcement(config: &KubeletConfiguration, found: &mut Violations) {

@@ -246,6 +246,7 @@ fn fields_of_features_that_are_off_are_refused() {
                 [{ "priority": 0, "shutdownGracePeriodSeconds": 1 }] }),
             "shutdownGracePeriodByPodPriority",
         ),
+        ("CustomCPUCFSQuotaPeriod", json!({ "cpuCFSQuotaPeriod": "50ms" }), "cpuCFSQuotaPeriod"),
         (
             "RotateKubeletServerCertificate",
             json!({ "serverTLSBootstrap": true }),
