@@ -1,1 +1,28 @@
-//! See docs/ARCHITECTURE.md.
+//! Filters and scores every node of a cluster for a pod, with upstream's results to the bit.
+//!
+//! API objects enter through [`snapshot::Cluster`], which keeps columns, bitsets and counters current
+//! by deltas. [`Cluster::compile`](snapshot::Cluster::compile) turns a pod into a
+//! [`program::Program`]; [`select::decide`] runs it over a [`snapshot::View`], an immutable epoch
+//! that costs nothing to copy. [`filter`] and [`score`] hold one file a family of plugins, [`simd`]
+//! the loops, [`explain`] the words.
+//! Parity: Kubernetes 1.36, default profile; what differs is listed in docs/COMPAT.md.
+#![deny(unsafe_code)]
+
+pub mod bits;
+pub mod config;
+pub mod explain;
+pub mod filter;
+pub mod intern;
+pub mod logarithm;
+pub mod program;
+pub mod quantity;
+pub mod requests;
+pub mod score;
+pub mod select;
+pub mod selector;
+pub mod simd;
+pub mod snapshot;
+
+pub use config::{Plugin, Profile};
+pub use select::{Outcome, Scratch, decide};
+pub use snapshot::{Cluster, View};

@@ -1,0 +1,108 @@
+//! Words: why each node was rejected, and upstream's summary sentence.
+//!
+//! Input: a cluster, a program, the details of a decision. Output: statuses by row and sentences.
+//! Owner: pure functions. Bounds: one status a node.
+
+use std::collections::BTreeMap;
+
+use crate::bits::Bits;
+use crate::config::Plugin;
+use crate::filter::status::{self, Status};
+use crate::filter::{self, COLUMN_FILTERS};
+use crate::program::Program;
+use crate::select::{Detail, Refusal, Scratch};
+use crate::snapshot::Cluster;
+
+/// Why every rejected row was, ascending.
+#[must_use]
+pub fn statuses(
+    cluster: &Cluster,
+    program: &Program,
+    detail: &Detail,
+    scratch: &mut Scratch,
+) -> Vec<(u32, Status)> {
+    let view = cluster.view();
+    let mut inside = view.valid.as_ref().clone();
+    if let Some(names) = &program.subset
+        && view.profile.filters(Plugin::NodeAffinity)
+    {
+        filter::node::keep_named(view, names, &mut inside);
+    }
+    let mut affine = Bits::default();
+    if program.added.is_some() {
+        affine.copy_from(&view.valid, view.rows);
+        filter::node::own_affinity(view, program, &mut scratch.node, &mut affine);
+    }
+    if !program.spread_hard.is_empty() {
+        scratch.spread.prepare(view, program, &mut scratch.node);
+    }
+    let text = |id| cluster.text(id).to_owned();
+    let mut found = Vec::new();
+    for row in view.valid.iter() {
+        if !inside.get(row) {
+            found.push((row, Status::absent()));
+            continue;
+        }
+        let rejecting = COLUMN_FILTERS.iter().zip(&detail.passing).find(|(_, p)| !p.get(row));
+        if let Some((plugin, _)) = rejecting {
+            let spread = &scratch.spread;
+            found.push((row, status::of(*plugin, view, program, spread, row, &affine, text)));
+        } else if let Some((_, status)) = detail.rejected.iter().find(|(r, _)| *r == row) {
+            found.push((row, status.clone()));
+        }
+    }
+    found
+}
+
+/// "0/N nodes are available: ...", reasons counted and sorted as upstream sorts them.
+// k8s: pkg/scheduler/framework/types.go FitError.Error
+#[must_use]
+pub fn summary<'a>(nodes: usize, statuses: impl Iterator<Item = &'a Status>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for status in statuses {
+        for reason in &status.reasons {
+            *counts.entry(reason).or_default() += 1;
+        }
+    }
+    let mut parts: Vec<String> = counts.iter().map(|(r, n)| format!("{n} {r}")).collect();
+    parts.sort_unstable();
+    let mut text = format!("0/{nodes} nodes are available");
+    if !parts.is_empty() {
+        text.push_str(": ");
+        text.push_str(&parts.join(", "));
+        text.push('.');
+    } else {
+        text.push(':');
+    }
+    text
+}
+
+/// The summary of a pod that was refused before any node was looked at.
+#[must_use]
+pub fn refused(nodes: usize, refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Error(error) => error.clone(),
+        Refusal::PreFilter(_, reason) => format!("0/{nodes} nodes are available: {reason}."),
+    }
+}
+
+/// Filter plugins whose PreFilter has nothing to do for this pod, in profile order.
+#[must_use]
+pub fn skipped_filters(view: &crate::snapshot::View, program: &Program) -> Vec<Plugin> {
+    use Plugin::{
+        DynamicResources, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures, NodePorts,
+        NodeVolumeLimits, PodTopologySpread, VolumeBinding, VolumeRestrictions, VolumeZone,
+    };
+    let skips = |plugin: &Plugin| match plugin {
+        NodeAffinity => !filter::node::has_affinity(program),
+        NodePorts => program.ports.is_empty(),
+        PodTopologySpread => program.spread_hard.is_empty(),
+        InterPodAffinity => filter::interpod::skips(view, program),
+        NodeDeclaredFeatures => program.features.is_empty(),
+        VolumeRestrictions | NodeVolumeLimits | VolumeBinding | VolumeZone | DynamicResources => {
+            true
+        }
+        _ => false,
+    };
+    Plugin::ALL.into_iter().filter(|p| view.profile.filters(*p) && skips(p)).collect()
+}

@@ -1,0 +1,64 @@
+//! Filters: each takes rows out of a mask, in the order of the default profile.
+//!
+//! Input: a view, a program, a mask of candidate rows. Output: the rows that pass.
+//! Owner: pure functions over scratch memory. Bounds: a few words a node for bit filters, a few
+//! bytes a node for numbers; nothing walks pods.
+//! The reason why a row fails is not kept: `status` derives it for one row when somebody asks.
+
+pub mod interpod;
+pub mod node;
+pub mod spread;
+pub mod status;
+
+use crate::bits::Bits;
+use crate::config::Plugin;
+use crate::program::Program;
+use crate::select::Scratch;
+use crate::snapshot::view::View;
+
+/// Filters that work on columns, in profile order.
+pub const COLUMN_FILTERS: [Plugin; 9] = [
+    Plugin::NodeUnschedulable,
+    Plugin::NodeName,
+    Plugin::TaintToleration,
+    Plugin::NodeAffinity,
+    Plugin::NodePorts,
+    Plugin::NodeResourcesFit,
+    Plugin::PodTopologySpread,
+    Plugin::InterPodAffinity,
+    Plugin::NodeDeclaredFeatures,
+];
+
+/// Takes from `mask` the rows that one plugin rejects.
+pub(crate) fn apply(
+    plugin: Plugin,
+    view: &View,
+    program: &Program,
+    scratch: &mut Scratch,
+    mask: &mut Bits,
+) {
+    if !view.profile.filters(plugin) {
+        return;
+    }
+    match plugin {
+        Plugin::NodeUnschedulable if !program.tolerates_unschedulable => {
+            mask.and_not(&view.unschedulable);
+        }
+        Plugin::NodeName => {
+            if let Some(name) = program.node_name {
+                node::keep_named(view, &[name], mask);
+            }
+        }
+        Plugin::TaintToleration => node::taints(view, program, mask),
+        Plugin::NodeAffinity => node::affinity(view, program, &mut scratch.node, mask),
+        Plugin::NodePorts => node::ports(view, program, mask),
+        Plugin::NodeResourcesFit => node::resources(view, program, &mut scratch.node, mask),
+        Plugin::PodTopologySpread if !program.spread_hard.is_empty() => {
+            scratch.spread.prepare(view, program, &mut scratch.node);
+            scratch.spread.filter(view, program, &mut scratch.node, mask);
+        }
+        Plugin::InterPodAffinity => interpod::filter(view, program, &mut scratch.node, mask),
+        Plugin::NodeDeclaredFeatures => node::features(view, program, mask),
+        _ => {}
+    }
+}

@@ -1,0 +1,188 @@
+//! Why one row fails: the first failing plugin, its code and its reasons in upstream's words.
+//!
+//! Input: view, program, the masks of all filters, a row. Output: a `Status`.
+//! Owner: pure functions. Bounds: one row; whoever wants all rows asks for each.
+
+use super::interpod;
+use super::spread::HardSpread;
+use crate::bits::Bits;
+use crate::config::Plugin;
+use crate::intern::Str;
+use crate::program::Program;
+use crate::snapshot::chunk::Numbers;
+use crate::snapshot::view::View;
+
+/// Kind of a rejection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub enum Code {
+    /// Other pods are in the way: preemption may help.
+    Unschedulable,
+    /// The node itself is: preemption cannot help.
+    UnschedulableAndUnresolvable,
+}
+
+/// Why a node was rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Status {
+    /// The rejecting plugin; `None` for a node that was never looked at.
+    pub plugin: Option<Plugin>,
+    /// Kind.
+    pub code: Code,
+    /// Reasons in their order.
+    pub reasons: Vec<String>,
+}
+
+impl Status {
+    fn new(plugin: Plugin, code: Code, reason: &str) -> Self {
+        Self { plugin: Some(plugin), code, reasons: vec![reason.to_owned()] }
+    }
+
+    /// A node outside the names to which node affinity restricts the pod.
+    #[must_use]
+    pub fn absent() -> Self {
+        Self {
+            plugin: None,
+            code: Code::UnschedulableAndUnresolvable,
+            reasons: vec!["node(s) didn't satisfy plugin(s) [NodeAffinity]".to_owned()],
+        }
+    }
+}
+
+use Code::{Unschedulable as Soft, UnschedulableAndUnresolvable as Hard};
+
+/// What a plugin says about a row that it rejects.
+pub(crate) fn of(
+    plugin: Plugin,
+    view: &View,
+    program: &Program,
+    spread: &HardSpread,
+    row: u32,
+    affine: &Bits,
+    text: impl Fn(Str) -> String,
+) -> Status {
+    match plugin {
+        Plugin::NodeUnschedulable => Status::new(plugin, Hard, "node(s) were unschedulable"),
+        Plugin::NodeName => {
+            Status::new(plugin, Hard, "node(s) didn't match the requested node name")
+        }
+        Plugin::TaintToleration => Status::new(plugin, Hard, "node(s) had untolerated taint(s)"),
+        Plugin::NodeAffinity if program.added.is_some() && affine.get(row) => {
+            Status::new(plugin, Hard, "node(s) didn't match scheduler-enforced node affinity")
+        }
+        Plugin::NodeAffinity => {
+            Status::new(plugin, Hard, "node(s) didn't match Pod's node affinity/selector")
+        }
+        Plugin::NodePorts => {
+            Status::new(plugin, Soft, "node(s) didn't have free ports for the requested pod ports")
+        }
+        Plugin::NodeResourcesFit => {
+            let scalar = |name| view.scalar(name, row);
+            resources(program, &view.numbers(row), scalar, text)
+                .expect("the filter rejected this row")
+        }
+        Plugin::PodTopologySpread => {
+            let value = |at: usize| view.keys.column(program.spread_hard[at].key).value(row);
+            spread_status(program, spread, value).expect("the filter rejected this row")
+        }
+        Plugin::InterPodAffinity => interpod_status(view, program, row),
+        Plugin::NodeDeclaredFeatures => {
+            Status::new(plugin, Hard, "node(s) didn't match Pod's required features")
+        }
+        other => Status::new(other, Hard, "node(s) were rejected"),
+    }
+}
+
+/// What the resource filter says about numbers.
+// k8s: noderesources/fit.go fitsRequest
+pub(crate) fn resources(
+    program: &Program,
+    n: &Numbers,
+    scalar: impl Fn(Str) -> (Option<i64>, i64),
+    text: impl Fn(Str) -> String,
+) -> Option<Status> {
+    let r = &program.requests.plain;
+    let (mut reasons, mut code) = (Vec::new(), Soft);
+    if n.pods_used + 1 > n.pods {
+        reasons.push("Too many pods".to_owned());
+    }
+    let mut check = |asked: i64, all: i64, used: i64, name: &dyn Fn() -> String| {
+        if asked > 0 && asked > all.wrapping_sub(used) {
+            reasons.push(format!("Insufficient {}", name()));
+            if asked > all {
+                code = Hard;
+            }
+        }
+    };
+    check(r.cpu_milli, n.cpu, n.cpu_used, &|| "cpu".into());
+    check(r.mem_bytes, n.mem, n.mem_used, &|| "memory".into());
+    check(r.eph_bytes, n.eph, n.eph_used, &|| "ephemeral-storage".into());
+    for (name, amount) in &program.scalars {
+        let (all, used) = scalar(*name);
+        check(*amount, all.unwrap_or(0), used, &|| text(*name));
+    }
+    let plugin = Some(Plugin::NodeResourcesFit);
+    (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
+}
+
+/// What the spread filter says about a row whose value for each constraint is known.
+pub(crate) fn spread_status(
+    program: &Program,
+    spread: &HardSpread,
+    value: impl Fn(usize) -> u32,
+) -> Option<Status> {
+    let plugin = Plugin::PodTopologySpread;
+    for (at, (c, domains)) in program.spread_hard.iter().zip(&spread.domains).enumerate() {
+        let value = value(at);
+        if value == 0 {
+            let reason =
+                "node(s) didn't match pod topology spread constraints (missing required label)";
+            return Some(Status::new(plugin, Hard, reason));
+        }
+        if !domains.allows(c, value as usize) {
+            let reason = "node(s) didn't match pod topology spread constraints";
+            return Some(Status::new(plugin, Soft, reason));
+        }
+    }
+    None
+}
+
+/// The three things that pod affinity rejects for, in upstream's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PodRule {
+    Affinity,
+    Anti,
+    Existing,
+}
+
+pub(crate) fn pod_rule(rule: PodRule) -> Status {
+    let plugin = Plugin::InterPodAffinity;
+    match rule {
+        PodRule::Affinity => Status::new(plugin, Hard, "node(s) didn't match pod affinity rules"),
+        PodRule::Anti => Status::new(plugin, Soft, "node(s) didn't match pod anti-affinity rules"),
+        PodRule::Existing => {
+            Status::new(plugin, Soft, "node(s) didn't satisfy existing pods anti-affinity rules")
+        }
+    }
+}
+
+fn interpod_status(view: &View, program: &Program, row: u32) -> Status {
+    let count = |key, counts: &[u32]| {
+        let value = view.keys.column(key).value(row);
+        (value != 0).then(|| counts.get(value as usize).copied().unwrap_or(0))
+    };
+    if let Some((counter, keys)) = &program.affinity {
+        let counter = view.counters.get(counter.0);
+        let counts: Vec<_> = keys.iter().map(|k| count(*k, counter.domain(*k))).collect();
+        let first = program.affinity_self && interpod::nobody_matches(view, program);
+        let unmet = counts.iter().any(|c| c.is_none_or(|c| c == 0 && !first));
+        if unmet {
+            return pod_rule(PodRule::Affinity);
+        }
+    }
+    for (counter, key) in &program.anti {
+        if count(*key, view.counters.get(counter.0).domain(*key)).is_some_and(|c| c > 0) {
+            return pod_rule(PodRule::Anti);
+        }
+    }
+    pod_rule(PodRule::Existing)
+}

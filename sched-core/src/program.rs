@@ -1,0 +1,757 @@
+//! A pod, compiled: its constraints as operations on columns.
+//!
+//! Input: an API pod and the cluster it asks to enter. Output: a `Program`, shared by all pods that
+//! are equal to the scheduler (same signature). Owner: `Cluster::compile`; programs are immutable.
+//! Bounds: as large as the pod's constraints. A program stays valid while nodes and pods come and
+//! go; a change of namespaces or workloads makes new pods compile anew.
+//! Why: names are looked up once, and a decision is arithmetic on columns only.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm,
+    TopologySpreadConstraint,
+};
+
+use crate::config::{Profile, SpreadDefaults};
+use crate::intern::{FastMap, Interner, LabelsId, Str};
+use crate::requests::PodRequests;
+use crate::selector::Selector;
+use crate::snapshot::cluster::{Cluster, DeltaError};
+use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
+use crate::snapshot::keys::KeyId;
+use crate::snapshot::objects::{ObjectError, host_ports, term_namespaces};
+use crate::snapshot::view::{Effect, HostPort, Taint};
+
+/// Label of a node's own name as a topology key.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const TAINT_UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Skews of the system's default constraints.
+// k8s: podtopologyspread/plugin.go systemDefaultConstraints
+const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
+
+/// How a toleration compares the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum TolerationOp {
+    Equal,
+    Exists,
+    /// An operator that is switched off in this version: tolerates nothing.
+    Never,
+}
+
+/// A toleration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Toleration {
+    key: Option<Str>,
+    op: TolerationOp,
+    value: Str,
+    effect: Option<Effect>,
+}
+
+impl Toleration {
+    /// Whether it tolerates a taint.
+    // k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
+    #[must_use]
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        self.effect.is_none_or(|e| e == taint.effect)
+            && self.key.is_none_or(|k| k == taint.key)
+            && match self.op {
+                TolerationOp::Equal => self.value == taint.value,
+                TolerationOp::Exists => true,
+                TolerationOp::Never => false,
+            }
+    }
+
+    /// Whether it counts when soft taints are scored.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        self.effect.is_none_or(|e| e == Effect::PreferNoSchedule)
+    }
+}
+
+/// What a node requirement asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeOp {
+    /// Present and one of these.
+    In(Box<[Str]>),
+    /// Absent or none of these.
+    NotIn(Box<[Str]>),
+    /// Present.
+    Exists,
+    /// Absent.
+    NotExists,
+    /// An integer above.
+    Above(i64),
+    /// An integer below.
+    Below(i64),
+}
+
+/// A requirement on a node's label, or on its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeRequirement {
+    /// Label key; `None` asks for the node's name.
+    pub key: Option<Str>,
+    /// What is asked.
+    pub op: NodeOp,
+}
+
+/// Requirements that must all hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeTerm(pub Box<[NodeRequirement]>);
+
+/// Required node affinity: any of these terms.
+pub type NodeTerms = Box<[NodeTerm]>;
+
+/// A topology spread constraint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Spread {
+    /// Topology key.
+    pub key: KeyId,
+    /// The key is the hostname: counted by node.
+    pub hostname: bool,
+    /// Allowed skew.
+    pub max_skew: i64,
+    /// Below so many domains the minimum is zero.
+    pub min_domains: i64,
+    /// Only nodes that the pod's node affinity admits count.
+    pub honor_affinity: bool,
+    /// Only nodes whose taints the pod tolerates count.
+    pub honor_taints: bool,
+    /// The pods it counts.
+    pub counter: CounterId,
+    /// The pod counts itself.
+    pub self_match: bool,
+    /// Selects every pod, and therefore (upstream's rule) counts none.
+    pub everything: bool,
+}
+
+/// A compiled pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// Class of namespace and labels.
+    pub class: u32,
+    /// Why no cycle can run, as upstream reports it; found before filters.
+    pub error: Option<String>,
+    /// Scheduling gates that hold the pod back.
+    pub gates: Box<[String]>,
+    /// The node it names.
+    pub node_name: Option<Str>,
+    /// Tolerations.
+    pub tolerations: Box<[Toleration]>,
+    /// Tolerates cordoned nodes.
+    pub tolerates_unschedulable: bool,
+    /// Node selector and required affinity; both must hold.
+    pub selector: Box<[NodeRequirement]>,
+    /// Any of these terms, when there is required affinity at all.
+    pub required: Option<NodeTerms>,
+    /// Required affinity of the profile.
+    pub added: Option<NodeTerms>,
+    /// Names to which required affinity restricts the nodes; empty means a conflict.
+    pub subset: Option<Box<[Str]>>,
+    /// Preferred node affinity with weights; `None` when there is none at all.
+    pub preferred: Option<Box<[(i64, NodeTerm)]>>,
+    /// Why preferred affinity cannot be scored.
+    pub preferred_error: Option<String>,
+    /// Host ports.
+    pub ports: Box<[HostPort]>,
+    /// Requests.
+    pub requests: PodRequests,
+    /// Extended resources that the filter looks at, sorted by name.
+    pub scalars: Box<[(Str, i64)]>,
+    /// Names of `requests.plain.scalars`, in its order.
+    pub scalar_ids: Box<[Str]>,
+    /// Images, normalised.
+    pub images: Box<[Str]>,
+    /// Containers that the image score divides by.
+    pub image_containers: i64,
+    /// Hard topology spread.
+    pub spread_hard: Box<[Spread]>,
+    /// Soft topology spread.
+    pub spread_soft: Box<[Spread]>,
+    /// Nodes that lack a soft topology key are left out of the score.
+    pub spread_requires_all: bool,
+    /// Required pod affinity: pods meeting all terms, and the keys of the terms.
+    pub affinity: Option<(CounterId, Box<[KeyId]>)>,
+    /// The pod meets its own affinity terms.
+    pub affinity_self: bool,
+    /// Required pod anti-affinity.
+    pub anti: Box<[(CounterId, KeyId)]>,
+    /// Preferred pod affinity (positive) and anti-affinity (negative).
+    pub preferred_pods: Box<[(i64, CounterId, KeyId)]>,
+    /// Features the node must declare.
+    pub features: Box<[Str]>,
+}
+
+impl Cluster {
+    /// Compiles a pod. Equal pods share one program.
+    ///
+    /// # Errors
+    /// When a quantity or a selector of the pod cannot be read.
+    pub fn compile(&mut self, pod: &Pod) -> Result<Arc<Program>, DeltaError> {
+        let program = Compiler::new(self, pod).program()?;
+        Ok(self.share(program))
+    }
+}
+
+struct Compiler<'a> {
+    cluster: &'a mut Cluster,
+    pod: &'a Pod,
+    namespace: Str,
+    labels: LabelsId,
+    profile: Arc<Profile>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(cluster: &'a mut Cluster, pod: &'a Pod) -> Self {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let namespace = cluster.interner.intern(namespace);
+        let labels = cluster.interner.intern_labels(pod.metadata.labels.iter().flatten());
+        let profile = Arc::clone(&cluster.view.profile);
+        Self { cluster, pod, namespace, labels, profile }
+    }
+
+    fn interner(&mut self) -> &mut Interner {
+        &mut self.cluster.interner
+    }
+
+    fn program(mut self) -> Result<Program, ObjectError> {
+        let pod = self.pod;
+        let spec = pod.spec.as_ref();
+        let requests = PodRequests::of(pod)?;
+        let affinity = spec.and_then(|s| s.affinity.as_ref());
+        let node_affinity = affinity.and_then(|a| a.node_affinity.as_ref());
+        let required = node_affinity
+            .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        let (images, image_containers) = self.images();
+        let (preferred, preferred_error) = self.preferred_nodes(affinity);
+        let tolerations = self.tolerations();
+        let unschedulable = Taint {
+            key: self.interner().intern(TAINT_UNSCHEDULABLE),
+            value: self.interner().intern(""),
+            effect: Effect::NoSchedule,
+        };
+        let required_terms = required.map(|r| self.node_terms(&r.node_selector_terms));
+        let subset = required.and_then(|r| self.subset(&r.node_selector_terms));
+        let added = self.profile.added_affinity.clone();
+        let added = added
+            .and_then(|a| a.required_during_scheduling_ignored_during_execution)
+            .map(|r| self.node_terms(&r.node_selector_terms));
+        let hard = self.spread("DoNotSchedule")?;
+        let soft = self.spread("ScheduleAnyway")?;
+        let explicit = spec
+            .is_some_and(|s| s.topology_spread_constraints.as_ref().is_some_and(|c| !c.is_empty()));
+        let system = self.profile.spread_defaults == SpreadDefaults::System;
+        let (pod_affinity, affinity_self) = self.required_affinity(affinity)?;
+        let anti = self.required_anti(affinity)?;
+        let preferred_pods = self.preferred_pods(affinity)?;
+        let scalars = self.scalars(&requests);
+        let names = requests.plain.scalars.iter();
+        let scalar_ids = names.map(|(n, _)| self.cluster.interner.intern(n)).collect();
+        let ports = host_ports(pod, self.interner()).into();
+        let features = self.features();
+        let gates = spec.and_then(|s| s.scheduling_gates.as_ref()).into_iter().flatten();
+        let node_name = spec.and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty());
+        let node_name = node_name.map(|n| self.interner().intern(n));
+        let selector = self.node_selector();
+        Ok(Program {
+            class: self.cluster.class(self.namespace, self.labels),
+            error: None,
+            gates: gates.map(|g| g.name.clone()).collect(),
+            node_name,
+            tolerates_unschedulable: tolerations.iter().any(|t| t.tolerates(&unschedulable)),
+            tolerations,
+            selector,
+            required: required_terms,
+            added,
+            subset,
+            preferred,
+            preferred_error,
+            ports,
+            requests,
+            scalars,
+            scalar_ids,
+            images,
+            image_containers,
+            spread_hard: hard,
+            spread_soft: soft,
+            spread_requires_all: explicit || !system,
+            affinity: pod_affinity,
+            affinity_self,
+            anti,
+            preferred_pods,
+            features,
+        })
+    }
+
+    fn tolerations(&mut self) -> Box<[Toleration]> {
+        let list = self.pod.spec.as_ref().and_then(|s| s.tolerations.as_ref());
+        let interner = &mut self.cluster.interner;
+        let text = |t: &Option<String>| t.clone().filter(|t| !t.is_empty());
+        list.into_iter()
+            .flatten()
+            .map(|t| Toleration {
+                key: text(&t.key).map(|k| interner.intern(&k)),
+                op: match t.operator.as_deref().unwrap_or("") {
+                    "" | "Equal" => TolerationOp::Equal,
+                    "Exists" => TolerationOp::Exists,
+                    _ => TolerationOp::Never,
+                },
+                value: interner.intern(t.value.as_deref().unwrap_or("")),
+                effect: text(&t.effect).map(|e| match e.as_str() {
+                    "NoSchedule" => Effect::NoSchedule,
+                    "NoExecute" => Effect::NoExecute,
+                    "PreferNoSchedule" => Effect::PreferNoSchedule,
+                    _ => Effect::Other,
+                }),
+            })
+            .collect()
+    }
+
+    // ---- node affinity --------------------------------------------------------------------------
+
+    fn node_selector(&mut self) -> Box<[NodeRequirement]> {
+        let selector = self.pod.spec.as_ref().and_then(|s| s.node_selector.as_ref());
+        let interner = &mut self.cluster.interner;
+        let require = |(key, value): (&String, &String)| NodeRequirement {
+            key: Some(interner.intern(key)),
+            op: NodeOp::In([interner.intern(value)].into()),
+        };
+        selector.into_iter().flatten().map(require).collect()
+    }
+
+    /// Terms that can match; empty ones and ones that cannot be parsed never do.
+    fn node_terms(&mut self, terms: &[NodeSelectorTerm]) -> NodeTerms {
+        terms
+            .iter()
+            .filter(|t| !is_empty_term(t))
+            .filter_map(|t| parse_term(t, "", self.interner()).ok())
+            .collect()
+    }
+
+    /// The names to which terms restrict the nodes, if every term does.
+    // k8s: nodeaffinity/node_affinity.go PreFilter
+    fn subset(&mut self, terms: &[NodeSelectorTerm]) -> Option<Box<[Str]>> {
+        if terms.is_empty() {
+            return None;
+        }
+        let mut names: Vec<Str> = Vec::new();
+        for term in terms {
+            let mut of_term: Option<Vec<Str>> = None;
+            let fields = term.match_fields.iter().flatten();
+            for field in fields.filter(|f| f.key == "metadata.name" && f.operator == "In") {
+                let values = field.values.iter().flatten();
+                let values: Vec<Str> = values.map(|v| self.interner().intern(v)).collect();
+                of_term = Some(match of_term {
+                    None => values,
+                    Some(before) => before.into_iter().filter(|n| values.contains(n)).collect(),
+                });
+            }
+            names.extend(of_term?);
+        }
+        names.sort_unstable();
+        names.dedup();
+        Some(names.into())
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn preferred_nodes(
+        &mut self,
+        affinity: Option<&Affinity>,
+    ) -> (Option<Box<[(i64, NodeTerm)]>>, Option<String>) {
+        let own = affinity.and_then(|a| a.node_affinity.as_ref());
+        let own = own.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone());
+        let added = self.profile.added_affinity.clone();
+        let added = added.and_then(|a| a.preferred_during_scheduling_ignored_during_execution);
+        if own.is_none() && added.is_none() {
+            return (None, None);
+        }
+        let (mut terms, mut errors) = (Vec::new(), Vec::new());
+        for list in [added, own].into_iter().flatten() {
+            for (at, term) in list.iter().enumerate() {
+                if term.weight == 0 || is_empty_term(&term.preference) {
+                    continue;
+                }
+                match parse_term(&term.preference, &format!("[{at}]"), self.interner()) {
+                    Ok(parsed) => terms.push((i64::from(term.weight), parsed)),
+                    Err(error) => errors.extend(error),
+                }
+            }
+        }
+        errors.dedup();
+        let error = match errors.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            many => Some(format!("[{}]", many.join(", "))),
+        };
+        let error = error.map(|e| format!("running PreScore plugin \"NodeAffinity\": {e}"));
+        (Some(terms.into()), error)
+    }
+
+    // ---- resources, images, features --------------------------------------------------------------
+
+    fn scalars(&mut self, requests: &PodRequests) -> Box<[(Str, i64)]> {
+        let ignored = |name: &str| {
+            let group = name.split_once('/').map(|(group, _)| group);
+            let native = group.is_none() || name.contains("kubernetes.io/");
+            !native
+                && (self.profile.ignored_resources.iter().any(|r| r == name)
+                    || self
+                        .profile
+                        .ignored_resource_groups
+                        .iter()
+                        .any(|g| Some(g.as_str()) == group))
+        };
+        let kept = requests.plain.scalars.iter().filter(|(name, v)| *v != 0 && !ignored(name));
+        kept.map(|(name, value)| (self.cluster.interner.intern(name), *value)).collect()
+    }
+
+    // k8s: imagelocality/image_locality.go sumImageScores, normalizedImageName
+    fn images(&mut self) -> (Box<[Str]>, i64) {
+        let Some(spec) = self.pod.spec.as_ref() else { return (Box::default(), 0) };
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        let count = containers.clone().count() as i64;
+        let volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref());
+        let volumes = volumes.map(|i| i.reference.as_deref().unwrap_or(""));
+        let names = containers.map(|c| c.image.as_deref().unwrap_or("")).chain(volumes);
+        let normalised = names.map(|name| match (name.rfind(':'), name.rfind('/')) {
+            (None, _) => format!("{name}:latest"),
+            (Some(colon), Some(slash)) if colon < slash => format!("{name}:latest"),
+            _ => name.to_owned(),
+        });
+        (normalised.map(|n| self.cluster.interner.intern(&n)).collect(), count)
+    }
+
+    // k8s: component-helpers/nodedeclaredfeatures/features/registry.go
+    fn features(&mut self) -> Box<[Str]> {
+        let Some(spec) = self.pod.spec.as_ref() else { return Box::default() };
+        let mut features = Vec::new();
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let mut rules = containers.flat_map(|c| c.restart_policy_rules.iter().flatten());
+        if rules.any(|r| r.action == "RestartAllContainers") {
+            features.push(self.interner().intern("RestartAllContainersOnContainerExits"));
+        }
+        if spec.host_network == Some(true) && spec.host_users == Some(false) {
+            features.push(self.interner().intern("UserNamespacesHostNetworkSupport"));
+        }
+        features.into()
+    }
+
+    // ---- topology spread ------------------------------------------------------------------------
+
+    // k8s: podtopologyspread/common.go filterTopologySpreadConstraints, buildDefaultConstraints
+    fn spread(&mut self, action: &str) -> Result<Box<[Spread]>, ObjectError> {
+        let own = self.pod.spec.as_ref().and_then(|s| s.topology_spread_constraints.as_ref());
+        if let Some(own) = own.filter(|c| !c.is_empty()) {
+            let of_action = own.iter().filter(|c| c.when_unsatisfiable == action);
+            return of_action.map(|c| self.own_constraint(c)).collect();
+        }
+        let profile = Arc::clone(&self.profile);
+        let defaults: Vec<TopologySpreadConstraint> = match &profile.spread_defaults {
+            SpreadDefaults::System if action == "DoNotSchedule" => Vec::new(),
+            SpreadDefaults::System => SYSTEM_DEFAULTS.map(system_default).to_vec(),
+            SpreadDefaults::List(list) => {
+                list.iter().filter(|c| c.when_unsatisfiable == action).cloned().collect()
+            }
+        };
+        if defaults.is_empty() {
+            return Ok(Box::default());
+        }
+        let selector = self.default_selector();
+        if selector.is_everything() {
+            return Ok(Box::default());
+        }
+        Ok(defaults.iter().map(|c| self.constraint(c, selector.clone())).collect())
+    }
+
+    fn own_constraint(&mut self, c: &TopologySpreadConstraint) -> Result<Spread, ObjectError> {
+        let mut selector = Selector::from_api(c.label_selector.as_ref(), self.interner())?;
+        let labels = self.pod.metadata.labels.as_ref();
+        let keys = c.match_label_keys.iter().flatten();
+        let merged = keys.filter_map(|k| Some((k.clone(), labels?.get(k)?.clone()))).collect();
+        let merged: std::collections::BTreeMap<String, String> = merged;
+        if !merged.is_empty() {
+            let extra = Selector::from_labels(Some(&merged), self.interner());
+            selector = extra.merged(&selector);
+        }
+        Ok(self.constraint(c, selector))
+    }
+
+    fn constraint(&mut self, c: &TopologySpreadConstraint, selector: Selector) -> Spread {
+        let key = self.topology(&c.topology_key);
+        let everything = selector.is_everything();
+        let labels = Arc::clone(self.cluster.interner.labels(self.labels));
+        let self_match = selector.matches(&labels);
+        let all = if everything {
+            Box::default()
+        } else {
+            [PodMatch { scope: Scope::These([self.namespace].into()), selector }].into()
+        };
+        let counter = self.cluster.counter(&CounterKey { all, live_only: true }, Some(key));
+        Spread {
+            key,
+            hostname: c.topology_key == HOSTNAME,
+            max_skew: c.max_skew.into(),
+            min_domains: c.min_domains.unwrap_or(1).into(),
+            honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
+            honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),
+            counter,
+            self_match,
+            everything,
+        }
+    }
+
+    fn topology(&mut self, key: &str) -> KeyId {
+        let key = self.interner().intern(key);
+        Arc::make_mut(&mut self.cluster.view.keys).intern(key)
+    }
+
+    /// What the services and the controller of the pod select.
+    // k8s: pkg/scheduler/framework/plugins/helper/spread.go DefaultSelector
+    fn default_selector(&mut self) -> Selector {
+        let empty = std::collections::BTreeMap::new();
+        let labels = self.pod.metadata.labels.as_ref().unwrap_or(&empty);
+        let mut merged = std::collections::BTreeMap::new();
+        let services = self.cluster.owners.services.get(&self.namespace);
+        for selector in services.into_iter().flat_map(|s| s.values()) {
+            if selector.iter().all(|(k, v)| labels.get(k) == Some(v)) {
+                merged.extend(selector.clone());
+            }
+        }
+        let owners = self.pod.metadata.owner_references.iter().flatten();
+        let owner = owners.clone().find(|o| o.controller == Some(true));
+        let key = |interner: &mut Interner, name: &str, ns| (ns, interner.intern(name));
+        let mut extra = None;
+        if let Some(owner) = owner {
+            let key = key(&mut self.cluster.interner, &owner.name, self.namespace);
+            let all = &self.cluster.owners;
+            match (owner.api_version.as_str(), owner.kind.as_str()) {
+                ("v1", "ReplicationController") => {
+                    merged.extend(all.controllers.get(&key).cloned().unwrap_or_default());
+                }
+                ("apps/v1", "ReplicaSet") => extra = all.replica_sets.get(&key).cloned(),
+                ("apps/v1", "StatefulSet") => extra = all.stateful_sets.get(&key).cloned(),
+                _ => {}
+            }
+        }
+        let selector = Selector::from_labels(Some(&merged), self.interner());
+        extra.map_or_else(|| selector.clone(), |extra| selector.merged(&extra))
+    }
+
+    // ---- pod affinity ---------------------------------------------------------------------------
+
+    fn pod_match(&mut self, term: &PodAffinityTerm) -> Result<PodMatch, ObjectError> {
+        let namespaces = Selector::from_api(term.namespace_selector.as_ref(), self.interner())?;
+        let selector = Selector::from_api(term.label_selector.as_ref(), self.interner())?;
+        // Upstream resolves the selector to names, and then asks the selector once more without any
+        // labels: one that admits a namespace without labels admits all of them.
+        if namespaces.matches(&[]) {
+            return Ok(PodMatch { scope: Scope::All, selector });
+        }
+        let own = self.namespace;
+        let mut list = term_namespaces(term, own, self.interner());
+        let cluster = &self.cluster;
+        let known = cluster.namespaces.iter();
+        list.extend(
+            known
+                .filter(|(_, labels)| namespaces.matches(cluster.interner.labels(**labels)))
+                .map(|(name, _)| *name),
+        );
+        list.sort_unstable();
+        list.dedup();
+        Ok(PodMatch { scope: Scope::These(list.into()), selector })
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn required_affinity(
+        &mut self,
+        affinity: Option<&Affinity>,
+    ) -> Result<(Option<(CounterId, Box<[KeyId]>)>, bool), ObjectError> {
+        let terms = affinity.and_then(|a| a.pod_affinity.as_ref());
+        let terms =
+            terms.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_deref());
+        let Some(terms) = terms.filter(|t| !t.is_empty()) else { return Ok((None, false)) };
+        let matches = terms.iter().map(|t| self.pod_match(t)).collect::<Result<Vec<_>, _>>()?;
+        let labels = Arc::clone(self.cluster.interner.labels(self.labels));
+        let matches_self = matches.iter().all(|m| m.matches(self.namespace, &labels));
+        let key = CounterKey { all: matches.into(), live_only: false };
+        let keys: Vec<KeyId> = terms.iter().map(|t| self.topology(&t.topology_key)).collect();
+        let mut counter = self.cluster.counter(&key, None);
+        for topology in &keys {
+            counter = self.cluster.counter(&key, Some(*topology));
+        }
+        Ok((Some((counter, keys.into())), matches_self))
+    }
+
+    fn required_anti(
+        &mut self,
+        affinity: Option<&Affinity>,
+    ) -> Result<Box<[(CounterId, KeyId)]>, ObjectError> {
+        let terms = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
+        let terms =
+            terms.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        terms.into_iter().flatten().map(|t| self.term_counter(t)).collect()
+    }
+
+    fn term_counter(&mut self, term: &PodAffinityTerm) -> Result<(CounterId, KeyId), ObjectError> {
+        let all = [self.pod_match(term)?].into();
+        let topology = self.topology(&term.topology_key);
+        Ok((self.cluster.counter(&CounterKey { all, live_only: false }, Some(topology)), topology))
+    }
+
+    fn preferred_pods(
+        &mut self,
+        affinity: Option<&Affinity>,
+    ) -> Result<Box<[(i64, CounterId, KeyId)]>, ObjectError> {
+        let attract = affinity.and_then(|a| a.pod_affinity.as_ref());
+        let attract =
+            attract.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
+        let repel = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
+        let repel =
+            repel.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
+        let mut terms = Vec::new();
+        for (sign, list) in [(1, attract), (-1, repel)] {
+            for term in list.into_iter().flatten() {
+                let (counter, key) = self.term_counter(&term.pod_affinity_term)?;
+                terms.push((sign * i64::from(term.weight), counter, key));
+            }
+        }
+        Ok(terms.into())
+    }
+}
+
+fn system_default((key, max_skew): (&str, i32)) -> TopologySpreadConstraint {
+    TopologySpreadConstraint {
+        max_skew,
+        topology_key: key.to_owned(),
+        when_unsatisfiable: "ScheduleAnyway".to_owned(),
+        ..TopologySpreadConstraint::default()
+    }
+}
+
+fn is_empty_term(term: &NodeSelectorTerm) -> bool {
+    let empty =
+        |list: &Option<Vec<NodeSelectorRequirement>>| list.as_ref().is_none_or(Vec::is_empty);
+    empty(&term.match_expressions) && empty(&term.match_fields)
+}
+
+// k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go newNodeSelectorTerm
+fn parse_term(
+    term: &NodeSelectorTerm,
+    path: &str,
+    interner: &mut Interner,
+) -> Result<NodeTerm, Vec<String>> {
+    let (mut requirements, mut errors) = (Vec::new(), Vec::new());
+    for (at, expression) in term.match_expressions.iter().flatten().enumerate() {
+        match label_op(expression, &format!("{path}.matchExpressions[{at}]"), interner) {
+            Ok(op) => {
+                let key = Some(interner.intern(&expression.key));
+                requirements.push(NodeRequirement { key, op });
+            }
+            Err(error) => errors.extend(error),
+        }
+    }
+    for (at, field) in term.match_fields.iter().flatten().enumerate() {
+        match field_op(field, &format!("{path}.matchFields[{at}]"), interner) {
+            Ok(op) => requirements.push(NodeRequirement { key: None, op }),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(NodeTerm(requirements.into())) } else { Err(errors) }
+}
+
+const BAD_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric \
+    characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. \
+    'MyValue',  or 'my_value',  or '12345', regex used for validation is \
+    '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+/// Longest label value.
+const VALUE_BYTES_MAX: usize = 63;
+
+fn label_op(
+    r: &NodeSelectorRequirement,
+    path: &str,
+    interner: &mut Interner,
+) -> Result<NodeOp, Vec<String>> {
+    let values = r.values.as_deref().unwrap_or_default();
+    let number = |values: &[String]| match values {
+        [one] => one.parse::<i64>().map_err(|_| {
+            vec![format!(
+                "{path}.values[0]: Invalid value: {one:?}: for 'Gt', 'Lt' operators, the value \
+                 must be an integer"
+            )]
+        }),
+        _ => Err(vec![format!(
+            "{path}.values: Invalid value: {}: for 'Gt', 'Lt' operators, exactly one value is \
+             required",
+            serde_json::to_string(values).unwrap_or_default()
+        )]),
+    };
+    let interned = |interner: &mut Interner| values.iter().map(|v| interner.intern(v)).collect();
+    let op = match r.operator.as_str() {
+        "In" | "NotIn" if values.is_empty() => {
+            return Err(vec![format!(
+                "{path}.values: Invalid value: []: for 'in', 'notin' operators, values set can't \
+                 be empty"
+            )]);
+        }
+        "In" => NodeOp::In(interned(interner)),
+        "NotIn" => NodeOp::NotIn(interned(interner)),
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            return Err(vec![format!("{path}.values: values set must be empty")]);
+        }
+        "Exists" => NodeOp::Exists,
+        "DoesNotExist" => NodeOp::NotExists,
+        "Gt" => NodeOp::Above(number(values)?),
+        "Lt" => NodeOp::Below(number(values)?),
+        other => {
+            return Err(vec![format!(
+                "{path}.operator: Unsupported value: {other:?}: not a valid node selector operator"
+            )]);
+        }
+    };
+    let bad = values.iter().enumerate().filter(|(_, v)| !is_label_value(v));
+    let errors: Vec<String> = bad
+        .map(|(at, v)| format!("{path}.values[{at}][{}]: Invalid value: {v:?}: {BAD_VALUE}", r.key))
+        .collect();
+    if errors.is_empty() { Ok(op) } else { Err(errors) }
+}
+
+/// Whether a text can be the value of a label.
+fn is_label_value(text: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    let bytes = text.as_bytes();
+    match (bytes.first(), bytes.last()) {
+        (Some(first), Some(last)) => {
+            bytes.len() <= VALUE_BYTES_MAX
+                && first.is_ascii_alphanumeric()
+                && last.is_ascii_alphanumeric()
+                && bytes.iter().all(|c| inner(*c))
+        }
+        _ => true,
+    }
+}
+
+// k8s: nodeaffinity.go nodeSelectorRequirementsAsFieldSelector
+fn field_op(
+    r: &NodeSelectorRequirement,
+    path: &str,
+    interner: &mut Interner,
+) -> Result<NodeOp, String> {
+    let values = r.values.as_deref().unwrap_or_default();
+    let [value] = values else {
+        return Err(format!("{path}.values: Invalid value: must have one element"));
+    };
+    // A field other than the name reads as empty text.
+    let named = r.key == "metadata.name";
+    let empty = value.is_empty();
+    match (r.operator.as_str(), named) {
+        ("In", true) => Ok(NodeOp::In([interner.intern(value)].into())),
+        ("NotIn", true) => Ok(NodeOp::NotIn([interner.intern(value)].into())),
+        ("In", false) => Ok(if empty { NodeOp::Exists } else { NodeOp::NotExists }),
+        ("NotIn", false) => Ok(if empty { NodeOp::NotExists } else { NodeOp::Exists }),
+        (other, _) => Err(format!("{path}.operator: Unsupported value: {other:?}")),
+    }
+}
+
+/// Programs by signature, as callers keep them.
+pub type ProgramCache = FastMap<u64, Arc<Program>>;

@@ -1,0 +1,355 @@
+//! What a pod asks for: the sums over containers, init containers, sidecars, pod level and overhead.
+//!
+//! Input: a pod. Output: amounts by resource, and the fixed fields the columns hold.
+//! Owner: pure functions. Bounds: none beyond the pod's own size.
+//! Why several variants: upstream's filter, its two resource scores and its per-node sums each look
+//! at another subset of the same fields, and the differences show in recorded scores.
+// k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+
+use crate::quantity::{self, Amount, Amounts, QuantityError};
+
+/// CPU that a container without a request counts for in scores.
+// k8s: pkg/scheduler/util/pod_resources.go
+pub const DEFAULT_CPU_MILLI: i64 = 100;
+/// Memory that a container without a request counts for in scores.
+pub const DEFAULT_MEM_BYTES: i64 = 200 * 1024 * 1024;
+
+/// A quantity of a pod that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}.{resource}")]
+pub struct RequestError {
+    /// Path of the resource list within the pod.
+    pub field: String,
+    /// The resource.
+    pub resource: String,
+    /// What is wrong with it.
+    #[source]
+    pub source: QuantityError,
+}
+
+/// Which fields take part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    status: bool,
+    pod_level: bool,
+    default_cpu: bool,
+    default_mem: bool,
+}
+
+/// Requests in the form of the columns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Resources {
+    /// Thousandths of a CPU.
+    pub cpu_milli: i64,
+    /// Bytes of memory.
+    pub mem_bytes: i64,
+    /// Bytes of ephemeral storage.
+    pub eph_bytes: i64,
+    /// Extended resources, huge pages and attachable volumes, by name, including explicit zeros.
+    pub scalars: Vec<(String, i64)>,
+}
+
+/// All variants of a pod's requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PodRequests {
+    /// What the filter and the sums of a node use, and the balance score.
+    pub plain: Resources,
+    /// What a bound pod adds to the sums used by the utilisation score.
+    pub nonzero_cpu_milli: i64,
+    /// As above, memory.
+    pub nonzero_mem_bytes: i64,
+    /// What an incoming pod adds in the utilisation score: without pod level and status.
+    pub score: Resources,
+}
+
+impl PodRequests {
+    /// Computes all variants.
+    ///
+    /// # Errors
+    /// When a quantity of the pod cannot be read.
+    pub fn of(pod: &Pod) -> Result<Self, RequestError> {
+        let plain_options = Options { status: true, pod_level: true, ..Options::default() };
+        let plain = pod_amounts(pod, plain_options)?;
+        // k8s: pkg/scheduler/framework/types.go getNonMissingContainerRequests
+        let pod_level = pod_level_requests(pod)?.is_some();
+        let bound = pod_amounts(
+            pod,
+            Options {
+                default_cpu: !pod_level || !plain.contains_key("cpu"),
+                default_mem: !pod_level || !plain.contains_key("memory"),
+                ..plain_options
+            },
+        )?;
+        let score = pod_amounts(
+            pod,
+            Options { default_cpu: true, default_mem: true, ..Options::default() },
+        )?;
+        let of = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or_default();
+        Ok(Self {
+            nonzero_cpu_milli: of(&bound, "cpu").milli_value(),
+            nonzero_mem_bytes: of(&bound, "memory").value(),
+            plain: Resources::of(&plain),
+            score: Resources::of(&score),
+        })
+    }
+}
+
+impl Resources {
+    /// Splits amounts into columns; names that the scheduler does not count are dropped.
+    // k8s: pkg/scheduler/framework/types.go Resource.Add
+    #[must_use]
+    pub fn of(amounts: &Amounts) -> Self {
+        let mut resources = Self::default();
+        for (name, amount) in amounts {
+            match name.as_str() {
+                "cpu" => resources.cpu_milli = amount.milli_value(),
+                "memory" => resources.mem_bytes = amount.value(),
+                "ephemeral-storage" => resources.eph_bytes = amount.value(),
+                "pods" => {}
+                name if is_scalar(name) => {
+                    resources.scalars.push((name.to_owned(), amount.value()));
+                }
+                _ => {}
+            }
+        }
+        resources
+    }
+
+    /// Whether nothing at all is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cpu_milli == 0 && self.mem_bytes == 0 && self.eph_bytes == 0 && self.scalars.is_empty()
+    }
+
+    /// The amount of one resource as the scores read it.
+    #[must_use]
+    pub fn amount(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.cpu_milli,
+            "memory" => self.mem_bytes,
+            "ephemeral-storage" => self.eph_bytes,
+            _ => self.scalars.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v),
+        }
+    }
+}
+
+/// Whether the scheduler counts a resource of this name beside the built-in ones.
+// k8s: pkg/scheduler/util/utils.go IsScalarResourceName
+#[must_use]
+pub fn is_scalar(name: &str) -> bool {
+    name.starts_with("hugepages-")
+        || name.starts_with("attachable-volumes-")
+        || (name.contains('/') && !name.starts_with("requests."))
+}
+
+fn amounts_of(
+    list: Option<
+        &std::collections::BTreeMap<
+            String,
+            k8s_openapi::apimachinery::pkg::api::resource::Quantity,
+        >,
+    >,
+    field: &str,
+) -> Result<Amounts, RequestError> {
+    quantity::parse_list(list).map_err(|(resource, source)| RequestError {
+        field: field.to_owned(),
+        resource,
+        source,
+    })
+}
+
+fn add(into: &mut Amounts, from: &Amounts) {
+    for (name, amount) in from {
+        let sum = into.entry(name.clone()).or_default();
+        *sum = sum.plus(*amount);
+    }
+}
+
+fn raise(into: &mut Amounts, from: &Amounts) {
+    for (name, amount) in from {
+        let most = into.entry(name.clone()).or_insert(*amount);
+        *most = (*most).max(*amount);
+    }
+}
+
+fn pod_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestError> {
+    let mut total = container_amounts(pod, options)?;
+    if options.pod_level
+        && let Some(requests) = pod_level_requests(pod)?
+    {
+        let effective = if options.status { pod_level_effective(pod, requests)? } else { requests };
+        for (name, amount) in effective {
+            if is_pod_level_resource(&name) {
+                total.insert(name, amount);
+            }
+        }
+    }
+    let spec = pod.spec.as_ref();
+    let overhead = spec.and_then(|s| s.overhead.as_ref());
+    add(&mut total, &amounts_of(overhead, "spec.overhead")?);
+    Ok(total)
+}
+
+// k8s: helpers.go IsPodLevelRequestsSet
+fn pod_level_requests(pod: &Pod) -> Result<Option<Amounts>, RequestError> {
+    let requests =
+        pod.spec.as_ref().and_then(|s| s.resources.as_ref()).map(|r| r.requests.as_ref());
+    let Some(Some(requests)) = requests else { return Ok(None) };
+    if !requests.keys().any(|name| is_pod_level_resource(name)) {
+        return Ok(None);
+    }
+    amounts_of(Some(requests), "spec.resources.requests").map(Some)
+}
+
+fn is_pod_level_resource(name: &str) -> bool {
+    name == "cpu" || name == "memory" || name.starts_with("hugepages-")
+}
+
+/// Pod-level requests of a pod that is being resized in place: the most of what is asked for, what
+/// is allocated and what is in force.
+fn pod_level_effective(pod: &Pod, spec: Amounts) -> Result<Amounts, RequestError> {
+    let Some(status) = pod.status.as_ref() else { return Ok(spec) };
+    if status.resources.is_none() && status.allocated_resources.is_none() {
+        return Ok(spec);
+    }
+    let mut effective = if is_resize_infeasible(pod) { Amounts::new() } else { spec.clone() };
+    let actuated = status.resources.as_ref().and_then(|r| r.requests.as_ref());
+    for (list, field) in [
+        (actuated, "status.resources.requests"),
+        (status.allocated_resources.as_ref(), "status.allocatedResources"),
+    ] {
+        let mut amounts = amounts_of(list, field)?;
+        // The status may list more than the pod asks for at its own level; that does not count.
+        amounts.retain(|name, _| spec.contains_key(name));
+        raise(&mut effective, &amounts);
+    }
+    Ok(effective)
+}
+
+fn is_resize_infeasible(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .find(|c| c.type_ == "PodResizePending")
+        .is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
+}
+
+/// A container's requests; while it is resized in place the most of what is asked for, what is in
+/// force and what is allocated. An allocation without resources in force is not looked at.
+// k8s: helpers.go determineContainerReqs
+fn container_requests(
+    pod: &Pod,
+    container: &Container,
+    options: Options,
+) -> Result<Amounts, RequestError> {
+    let name = &container.name;
+    let spec = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let spec = amounts_of(spec, &format!("spec.containers[{name:?}].resources.requests"))?;
+    let status = if options.status { find_status(pod, name) } else { None };
+    let Some((status, resources)) = status.and_then(|s| Some((s, s.resources.as_ref()?))) else {
+        return Ok(spec);
+    };
+    let field = format!("status of container {name:?} requests");
+    let mut most = if is_resize_infeasible(pod) { Amounts::new() } else { spec };
+    raise(&mut most, &amounts_of(resources.requests.as_ref(), &field)?);
+    raise(&mut most, &amounts_of(status.allocated_resources.as_ref(), &field)?);
+    Ok(most)
+}
+
+// k8s: helpers.go AggregateContainerRequests
+fn container_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestError> {
+    let Some(spec) = pod.spec.as_ref() else { return Ok(Amounts::new()) };
+    let requests = |container: &Container, options: Options| {
+        let mut amounts = container_requests(pod, container, options)?;
+        if options.default_cpu {
+            amounts.entry("cpu".into()).or_insert(Amount::milli(DEFAULT_CPU_MILLI));
+        }
+        if options.default_mem {
+            amounts.entry("memory".into()).or_insert(Amount::units(DEFAULT_MEM_BYTES));
+        }
+        Ok(amounts)
+    };
+    let mut total = Amounts::new();
+    for container in &spec.containers {
+        add(&mut total, &requests(container, options)?);
+    }
+    let (mut sidecars, mut most) = (Amounts::new(), Amounts::new());
+    for container in spec.init_containers.iter().flatten() {
+        // Only containers that keep running can be resized.
+        let status = options.status && is_sidecar(container);
+        let mut step = requests(container, Options { status, ..options })?;
+        if is_sidecar(container) {
+            add(&mut total, &step);
+            add(&mut sidecars, &step);
+            step = sidecars.clone();
+        } else {
+            add(&mut step, &sidecars);
+        }
+        raise(&mut most, &step);
+    }
+    raise(&mut total, &most);
+    Ok(total)
+}
+
+/// Whether an init container keeps running beside the others.
+pub(crate) fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+fn find_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let all = [status.container_statuses.as_ref(), status.init_container_statuses.as_ref()];
+    all.into_iter().flatten().flatten().find(|s| s.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(spec: &str) -> PodRequests {
+        let json = format!(r#"{{"metadata":{{}},"spec":{spec}}}"#);
+        PodRequests::of(&serde_json::from_str(&json).expect("pod")).expect("quantities")
+    }
+
+    #[test]
+    fn init_containers_raise_and_sidecars_add() {
+        let r = requests(
+            r#"{"containers":[{"name":"a","resources":{"requests":{"cpu":"1"}}}],
+                "initContainers":[
+                  {"name":"s","restartPolicy":"Always","resources":{"requests":{"cpu":"2"}}},
+                  {"name":"i","resources":{"requests":{"cpu":"4"}}}]}"#,
+        );
+        assert_eq!(r.plain.cpu_milli, 6000, "the init step with its sidecar is the largest");
+    }
+
+    #[test]
+    fn an_explicit_zero_is_a_request_and_an_absent_one_has_a_default() {
+        let r = requests(
+            r#"{"containers":[{"name":"a","resources":{"requests":{"cpu":"0"}}},{"name":"b"}]}"#,
+        );
+        assert_eq!((r.nonzero_cpu_milli, r.nonzero_mem_bytes), (100, 2 * DEFAULT_MEM_BYTES));
+        assert_eq!((r.plain.cpu_milli, r.plain.mem_bytes), (0, 0));
+    }
+
+    #[test]
+    fn pod_level_requests_count_for_the_filter_but_not_for_the_utilisation_score() {
+        let r = requests(
+            r#"{"resources":{"requests":{"cpu":"3"}},
+                "containers":[{"name":"a","resources":{"requests":{"cpu":"1"}}},{"name":"b"}]}"#,
+        );
+        assert_eq!((r.plain.cpu_milli, r.nonzero_cpu_milli), (3000, 3000));
+        assert_eq!(r.score.cpu_milli, 1100);
+        assert_eq!(r.nonzero_mem_bytes, 2 * DEFAULT_MEM_BYTES);
+    }
+
+    #[test]
+    fn a_bad_quantity_names_its_container_and_resource() {
+        let pod = r#"{"metadata":{},"spec":{"containers":[
+            {"name":"a","resources":{"requests":{"cpu":"lots"}}}]}}"#;
+        let error = PodRequests::of(&serde_json::from_str(pod).expect("pod")).expect_err("bad");
+        assert!(error.to_string().contains("\"a\"") && error.resource == "cpu");
+    }
+}

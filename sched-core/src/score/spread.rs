@@ -1,0 +1,207 @@
+//! Soft topology spread: matching pods by domain, weighted by the logarithm of the domains.
+//!
+//! Input: view, program, feasible rows. Output: a raw column and the rows left out of it.
+//! Owner: scratch of one decider. Bounds: domains of each key, and the nodes that have matching
+//! pods; the column is filled by one gather a constraint.
+// k8s: pkg/scheduler/framework/plugins/podtopologyspread/scoring.go
+
+use super::Raw;
+use crate::bits::Bits;
+use crate::filter::node::NodeScratch;
+use crate::filter::spread::{include, inclusion, mark_present};
+use crate::logarithm;
+use crate::program::{Program, Spread};
+use crate::simd::{self, NarrowTable};
+use crate::snapshot::keys::KeyColumn;
+use crate::snapshot::view::View;
+
+/// What one constraint gives by value id, and the weight that a count has.
+#[derive(Debug, Default)]
+struct Gain {
+    by_value: Vec<f64>,
+    weight: f64,
+}
+
+/// Scratch of the soft spread score.
+#[derive(Debug, Default)]
+pub struct SoftSpread {
+    /// Feasible rows that lack a key and score nothing.
+    pub ignored: Bits,
+    /// Feasible rows that take part.
+    pub scored: Bits,
+    gains: Vec<Gain>,
+    affine: Bits,
+    tolerated: Bits,
+    counted: Bits,
+    all_keys: Bits,
+    present: Vec<bool>,
+    counts: Vec<i64>,
+}
+
+impl SoftSpread {
+    /// Fills the column.
+    pub(crate) fn score(
+        &mut self,
+        view: &View,
+        program: &Program,
+        feasible: &Bits,
+        scratch: &mut NodeScratch,
+        column: &mut [f64],
+    ) -> Raw {
+        let constraints = &program.spread_soft;
+        if constraints.is_empty() {
+            return Raw::Skip;
+        }
+        self.prepare(view, program, feasible, scratch);
+        column.fill(0.0);
+        for (c, gain) in constraints.iter().zip(&self.gains) {
+            let values = &view.keys.column(c.key).values;
+            if gain.by_value.len() <= 64 {
+                let mut table: NarrowTable = [0.0; 64];
+                table[..gain.by_value.len()].copy_from_slice(&gain.by_value);
+                simd::gather_add(values, &table, column);
+            } else if c.hostname {
+                simd::add_where_present(values, (c.max_skew - 1) as f64, column);
+            } else {
+                simd::gather_add_wide(values, &gain.by_value, column);
+            }
+        }
+        simd::round_half_up(column);
+        // The tables know no counts by node: rows with matching pods are computed again.
+        for c in constraints.iter().filter(|c| c.hostname) {
+            for row in view.counters.get(c.counter.0).nodes.keys() {
+                column[*row as usize] = self.row(view, program, *row);
+            }
+        }
+        Raw::Column
+    }
+
+    /// Raw score of one row; `prepare` must have run.
+    pub(crate) fn row(&self, view: &View, program: &Program, row: u32) -> f64 {
+        let mut score = 0.0;
+        for (c, gain) in program.spread_soft.iter().zip(&self.gains) {
+            let value = view.keys.column(c.key).value(row);
+            if value == 0 {
+                continue;
+            }
+            score += if c.hostname {
+                let nodes = &view.counters.get(c.counter.0).nodes;
+                let count = nodes.get(&row).copied().unwrap_or(0);
+                gain_of(c, i64::from(count), gain.weight)
+            } else {
+                gain.by_value[value as usize]
+            };
+        }
+        f64::round(score)
+    }
+
+    /// Counts and weighs every domain.
+    pub(crate) fn prepare(
+        &mut self,
+        view: &View,
+        program: &Program,
+        feasible: &Bits,
+        scratch: &mut NodeScratch,
+    ) {
+        let constraints = &program.spread_soft;
+        self.all_keys.copy_from(&view.valid, view.rows);
+        if program.spread_requires_all {
+            for c in constraints {
+                self.all_keys.and(&view.keys.column(c.key).present);
+            }
+        }
+        self.scored.copy_from(feasible, view.rows);
+        self.scored.and(&self.all_keys);
+        self.ignored.copy_from(feasible, view.rows);
+        self.ignored.and_not(&self.all_keys);
+        inclusion(view, program, constraints, scratch, &mut self.affine, &mut self.tolerated);
+        self.gains.resize_with(constraints.len(), Gain::default);
+        for (at, c) in constraints.iter().enumerate() {
+            let column = view.keys.column(c.key);
+            let mut gain = std::mem::take(&mut self.gains[at]);
+            if c.hostname {
+                gain.weight = logarithm::weight(self.scored.count());
+                gain.by_value.clear();
+                if column.is_narrow() {
+                    // Counts are added by row; the table holds what every row with a name gets.
+                    gain.by_value.resize(column.value_ids(), gain_of(c, 0, gain.weight));
+                    gain.by_value[0] = 0.0;
+                } else {
+                    gain.by_value.resize(65, 0.0);
+                }
+            } else {
+                self.domains(view, program, c, column, &mut gain);
+            }
+            self.gains[at] = gain;
+        }
+    }
+
+    fn domains(
+        &mut self,
+        view: &View,
+        program: &Program,
+        c: &Spread,
+        column: &KeyColumn,
+        gain: &mut Gain,
+    ) {
+        self.present.clear();
+        self.present.resize(column.value_ids(), false);
+        mark_present(column, &self.scored, &mut self.present);
+        let mut size = self.present.iter().filter(|p| **p).count();
+        // Upstream reads an absent label as the empty value: nodes without the key form a domain,
+        // together with those whose value is the empty text.
+        let lacking = !self.scored.is_subset_of(&column.present);
+        let empty = (1..column.value_ids()).find(|v| is_empty_text(view, column, *v));
+        let empty_present = empty.is_some_and(|v| self.present[v]);
+        if lacking && !empty_present {
+            size += 1;
+            if let Some(v) = empty {
+                self.present[v] = true;
+            }
+        }
+        gain.weight = logarithm::weight(size);
+        self.count(view, program, c, column, empty);
+        gain.by_value.clear();
+        let weight = gain.weight;
+        gain.by_value.extend(self.counts.iter().map(|n| gain_of(c, *n, weight)));
+        gain.by_value[0] = 0.0;
+    }
+
+    /// Matching pods by value over the nodes that count.
+    fn count(
+        &mut self,
+        view: &View,
+        program: &Program,
+        c: &Spread,
+        column: &KeyColumn,
+        empty: Option<usize>,
+    ) {
+        let counter = view.counters.get(c.counter.0);
+        self.counted.copy_from(&self.all_keys, view.rows);
+        include(program, c, &self.affine, &self.tolerated, &mut self.counted);
+        self.counts.clear();
+        if empty.is_none() && column.present.is_subset_of(&self.counted) {
+            self.counts.extend(counter.domain(c.key).iter().map(|n| i64::from(*n)));
+            self.counts.resize(column.value_ids(), 0);
+            return;
+        }
+        self.counts.resize(column.value_ids(), 0);
+        for (row, n) in counter.nodes.iter().filter(|(row, _)| self.counted.get(**row)) {
+            let value = match column.value(*row) {
+                0 => empty.unwrap_or(0),
+                value => value as usize,
+            };
+            self.counts[value] += i64::from(*n);
+        }
+    }
+}
+
+fn is_empty_text(view: &View, column: &KeyColumn, value: usize) -> bool {
+    column.texts[value] == view.empty_text
+}
+
+/// The contribution of a constraint to a node whose domain has so many matching pods.
+// k8s: scoring.go scoreForCount
+fn gain_of(c: &Spread, count: i64, weight: f64) -> f64 {
+    count as f64 * weight + (c.max_skew - 1) as f64
+}

@@ -1,0 +1,380 @@
+//! One decision: masks first, scores for the survivors, the greatest total and all who reach it.
+//!
+//! Input: a view and a program. Output: an `Outcome`; on request every mask and score column.
+//! Owner: one decider with its own `Scratch`; the view is only read.
+//! Bounds: scratch is a few dozen bytes a node; nothing depends on the number of pods.
+//! Why the full tie set: upstream breaks ties by chance, so that the choice is the caller's.
+
+use crate::bits::Bits;
+use crate::config::{PLUGINS, Plugin};
+use crate::filter::node::NodeScratch;
+use crate::filter::spread::HardSpread;
+use crate::filter::status::Status;
+use crate::filter::{self, COLUMN_FILTERS};
+use crate::program::Program;
+use crate::score::interpod::PodScore;
+use crate::score::spread::SoftSpread;
+use crate::score::{Normalise, Raw, node, normalise, resources};
+use crate::simd;
+use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX};
+use crate::snapshot::view::View;
+
+/// A plugin that looks at one surviving node at a time: volumes, claims, extenders.
+pub trait RowPlugin {
+    /// The plugin it stands for.
+    fn plugin(&self) -> Plugin;
+    /// Why a node is rejected, if it is.
+    fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
+    /// Normalised score 0..=100 of a node; `None` when the plugin does not score this pod.
+    fn score(&self, view: &View, program: &Program, row: u32) -> Option<i64>;
+}
+
+/// Why no node was even looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The cycle cannot run.
+    Error(String),
+    /// Held back by scheduling gates, or refused by a PreFilter, with this reason.
+    PreFilter(Plugin, String),
+}
+
+/// What a decision found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Nodes that pass all filters.
+    pub feasible: usize,
+    /// Greatest total.
+    pub best: i32,
+    /// Lowest row with that total.
+    pub first: Option<u32>,
+    /// Rows with that total.
+    pub ties: usize,
+    /// Why nothing was looked at.
+    pub refusal: Option<Refusal>,
+}
+
+/// Raw and normalised scores of one plugin, by row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PluginScores {
+    /// Raw.
+    pub raw: Vec<i64>,
+    /// Normalised.
+    pub normalised: Vec<i64>,
+}
+
+/// Everything about one decision, for explanations and comparisons.
+#[derive(Debug, Default)]
+pub struct Detail {
+    /// Rows that pass each column filter, in the order of `COLUMN_FILTERS`.
+    pub passing: Vec<Bits>,
+    /// Rejections of row plugins.
+    pub rejected: Vec<(u32, Status)>,
+    /// Scores by `Plugin as usize`; `None` where PreScore skipped or nothing was scored.
+    pub scores: Vec<Option<PluginScores>>,
+}
+
+/// Memory of one decider.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pub(crate) node: NodeScratch,
+    pub(crate) spread: HardSpread,
+    pub(crate) soft: SoftSpread,
+    pub(crate) pods: PodScore,
+    /// Rows that pass all filters.
+    pub feasible: Bits,
+    /// Rows with the greatest total.
+    pub ties: Bits,
+    /// Totals by row, meaningful where feasible.
+    pub total: Vec<i32>,
+    fit: Vec<u8>,
+    balance: Vec<u8>,
+    column: Vec<f64>,
+    image_sums: Vec<i64>,
+    images: Vec<(u32, i32)>,
+}
+
+impl Scratch {
+    fn resize(&mut self, view: &View) {
+        let rows = view.chunks.len() * CHUNK_ROWS;
+        self.total.resize(rows, 0);
+        self.fit.resize(rows, 0);
+        self.balance.resize(rows, 0);
+        self.column.resize(rows, 0.0);
+        self.image_sums.resize(rows, 0);
+    }
+}
+
+/// Decides for one pod.
+pub fn decide(view: &View, program: &Program, scratch: &mut Scratch) -> Outcome {
+    run(view, program, &[], scratch, None)
+}
+
+/// Decides for one pod, with plugins that look at single nodes, keeping all details.
+pub fn decide_in_detail(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+) -> (Outcome, Detail) {
+    let mut detail = Detail::default();
+    let outcome = run(view, program, plugins, scratch, Some(&mut detail));
+    (outcome, detail)
+}
+
+/// Whether the pod is refused before any node is looked at.
+#[must_use]
+pub fn refusal(view: &View, program: &Program) -> Option<Refusal> {
+    if let Some(error) = &program.error {
+        return Some(Refusal::Error(error.clone()));
+    }
+    if !program.gates.is_empty() && view.profile.filters(Plugin::SchedulingGates) {
+        // k8s: schedulinggates/scheduling_gates.go PreEnqueue
+        let reason = format!("waiting for scheduling gates: [{}]", program.gates.join(" "));
+        return Some(Refusal::PreFilter(Plugin::SchedulingGates, reason));
+    }
+    let conflict = program.subset.as_ref().is_some_and(|names| names.is_empty());
+    let reason = || "pod affinity terms conflict".to_owned();
+    (conflict && view.profile.filters(Plugin::NodeAffinity))
+        .then(|| Refusal::PreFilter(Plugin::NodeAffinity, reason()))
+}
+
+fn run(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+    mut detail: Option<&mut Detail>,
+) -> Outcome {
+    if let Some(refusal) = refusal(view, program) {
+        scratch.feasible.reset(view.rows);
+        return Outcome { refusal: Some(refusal), ..Outcome::default() };
+    }
+    scratch.resize(view);
+    filter_all(view, program, plugins, scratch, detail.as_deref_mut());
+    let feasible = scratch.feasible.count();
+    if feasible == 0 {
+        return Outcome::default();
+    }
+    if let Some(error) = &program.preferred_error
+        && view.profile.weight(Plugin::NodeAffinity) != 0
+    {
+        let refusal = Some(Refusal::Error(error.clone()));
+        return Outcome { feasible, refusal, ..Outcome::default() };
+    }
+    score_all(view, program, plugins, scratch, detail);
+    scratch.ties.reset(view.rows);
+    let ties = scratch.ties.words_mut();
+    let best = simd::arg_max(&scratch.total, scratch.feasible.words(), ties);
+    let first = scratch.ties.first();
+    Outcome { feasible, best, first, ties: scratch.ties.count(), refusal: None }
+}
+
+fn filter_all(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+    detail: Option<&mut Detail>,
+) {
+    let mut mask = std::mem::take(&mut scratch.feasible);
+    mask.copy_from(&view.valid, view.rows);
+    if let Some(names) = &program.subset
+        && view.profile.filters(Plugin::NodeAffinity)
+    {
+        filter::node::keep_named(view, names, &mut mask);
+    }
+    if let Some(detail) = detail {
+        for plugin in COLUMN_FILTERS {
+            let mut passing = view.valid.as_ref().clone();
+            passing.grow(view.rows);
+            filter::apply(plugin, view, program, scratch, &mut passing);
+            mask.and(&passing);
+            detail.passing.push(passing);
+        }
+        for row in mask.clone().iter() {
+            let rejected = plugins.iter().find_map(|p| p.filter(view, program, row));
+            if let Some(status) = rejected {
+                mask.clear(row);
+                detail.rejected.push((row, status));
+            }
+        }
+    } else {
+        for plugin in COLUMN_FILTERS {
+            filter::apply(plugin, view, program, scratch, &mut mask);
+        }
+    }
+    scratch.feasible = mask;
+}
+
+/// Normalised columns in the order in which they are added.
+const COLUMNS: [(Plugin, Normalise); 4] = [
+    (Plugin::TaintToleration, Normalise::Reversed),
+    (Plugin::NodeAffinity, Normalise::Default),
+    (Plugin::PodTopologySpread, Normalise::Spread),
+    (Plugin::InterPodAffinity, Normalise::Span),
+];
+
+fn score_all(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+    mut detail: Option<&mut Detail>,
+) {
+    if let Some(detail) = detail.as_deref_mut() {
+        detail.scores.resize(PLUGINS, None);
+    }
+    let profile = &view.profile;
+    let weight = |plugin| i32::try_from(profile.weight(plugin)).expect("validated weight");
+    let balance_weight = if resources::balance_skips(profile, program) {
+        0
+    } else {
+        weight(Plugin::NodeResourcesBalancedAllocation)
+    };
+    let fit_weight = weight(Plugin::NodeResourcesFit);
+    numbers(view, program, scratch, fit_weight != 0, balance_weight != 0);
+    let w = (fit_weight, balance_weight);
+    simd::combine(&scratch.fit, &scratch.balance, w, 0, &mut scratch.total);
+    if weight(Plugin::ImageLocality) != 0 {
+        let (sums, found) = (&mut scratch.image_sums, &mut scratch.images);
+        node::images(view, program, sums, found);
+        for (row, score) in &scratch.images {
+            scratch.total[*row as usize] += score * weight(Plugin::ImageLocality);
+        }
+    }
+    if let Some(detail) = detail.as_deref_mut() {
+        record_plain(view, scratch, detail, w);
+    }
+    let mut base = 0;
+    for (plugin, how) in COLUMNS {
+        let weight = weight(plugin);
+        if weight != 0 {
+            base += column(view, program, scratch, (plugin, how, weight), detail.as_deref_mut());
+        }
+    }
+    if base != 0 {
+        simd::add_constant(base, &mut scratch.total);
+    }
+    for plugin in plugins {
+        let weight = weight(plugin.plugin());
+        for row in scratch.feasible.iter() {
+            let score = plugin.score(view, program, row).unwrap_or(0);
+            scratch.total[row as usize] += score as i32 * weight;
+        }
+    }
+}
+
+/// Fills the columns of utilisation and balance.
+fn numbers(view: &View, program: &Program, scratch: &mut Scratch, fit: bool, balance: bool) {
+    let (score, plain) = (&program.requests.score, &program.requests.plain);
+    let narrow = [score, plain].iter().all(|r| {
+        (0..CPU_NARROW_MAX / 2).contains(&r.cpu_milli)
+            && (0..BYTES_NARROW_MAX).contains(&r.mem_bytes)
+    });
+    let request = simd::ScoreRequest {
+        cpu: score.cpu_milli as i32,
+        mem: score.mem_bytes as f64,
+        cpu_plain: plain.cpu_milli as i32,
+        mem_plain: plain.mem_bytes as f64,
+    };
+    let fit_kernel = narrow && view.fit_is_default;
+    let balance_kernel = narrow && view.balance_is_default;
+    let words = scratch.feasible.words().chunks(CHUNK_ROWS / 64);
+    for (at, (chunk, words)) in view.chunks.iter().zip(words).enumerate() {
+        let rows = at * CHUNK_ROWS..(at + 1) * CHUNK_ROWS;
+        if fit && fit_kernel {
+            simd::least_allocated(chunk, request, words, &mut scratch.fit[rows.clone()]);
+        }
+        if balance && balance_kernel {
+            simd::balanced(chunk, request, words, &mut scratch.balance[rows]);
+        }
+    }
+    let by_row = |kernel: bool, row: u32| !kernel || view.wide_rows.get(row);
+    if fit_kernel && balance_kernel && view.wide.is_empty() {
+        return;
+    }
+    for row in scratch.feasible.iter() {
+        if fit && by_row(fit_kernel, row) {
+            scratch.fit[row as usize] = resources::fit_score(view, program, row) as u8;
+        }
+        if balance && by_row(balance_kernel, row) {
+            scratch.balance[row as usize] = resources::balance_score(view, program, row) as u8;
+        }
+    }
+}
+
+/// Adds one normalised plugin to the totals; returns what every row gets.
+fn column(
+    view: &View,
+    program: &Program,
+    scratch: &mut Scratch,
+    (plugin, how, weight): (Plugin, Normalise, i32),
+    detail: Option<&mut Detail>,
+) -> i32 {
+    let mut column = std::mem::take(&mut scratch.column);
+    let feasible = &scratch.feasible;
+    let raw = match plugin {
+        Plugin::TaintToleration => node::taints(view, program, &mut column),
+        Plugin::NodeAffinity => {
+            node::affinity(view, program, feasible, &mut scratch.node, &mut column)
+        }
+        Plugin::PodTopologySpread => {
+            scratch.soft.score(view, program, feasible, &mut scratch.node, &mut column)
+        }
+        _ => scratch.pods.score(view, program, &mut column),
+    };
+    let before = detail.is_some().then(|| match raw {
+        Raw::Same(s) => vec![s; column.len()],
+        _ => column.iter().map(|s| *s as i64).collect(),
+    });
+    let mut same = 0;
+    match raw {
+        Raw::Skip => {}
+        Raw::Same(s) => same = crate::score::normalise_one(s, how, s, s) as i32 * weight,
+        Raw::Column => {
+            let spread = plugin == Plugin::PodTopologySpread;
+            let words = if spread { scratch.soft.scored.words() } else { feasible.words() };
+            normalise(&mut column, how, words);
+            if spread {
+                scratch.soft.ignored.iter().for_each(|row| column[row as usize] = 0.0);
+            }
+            simd::add_weighted(&column, weight, &mut scratch.total);
+        }
+    }
+    if let (Some(detail), Some(mut before)) = (detail, before)
+        && raw != Raw::Skip
+    {
+        if plugin == Plugin::PodTopologySpread {
+            scratch.soft.ignored.iter().for_each(|row| before[row as usize] = 0);
+        }
+        let normalised = match raw {
+            Raw::Column => column.iter().map(|s| *s as i64).collect(),
+            _ => vec![i64::from(same / weight); column.len()],
+        };
+        detail.scores[plugin as usize] = Some(PluginScores { raw: before, normalised });
+    }
+    scratch.column = column;
+    same
+}
+
+/// Records the plugins whose raw score is the normalised one.
+fn record_plain(view: &View, scratch: &Scratch, detail: &mut Detail, w: (i32, i32)) {
+    let same = |column: Vec<i64>| Some(PluginScores { raw: column.clone(), normalised: column });
+    let of = |column: &[u8]| same(column.iter().map(|s| i64::from(*s)).collect());
+    if w.0 != 0 {
+        detail.scores[Plugin::NodeResourcesFit as usize] = of(&scratch.fit);
+    }
+    if w.1 != 0 {
+        detail.scores[Plugin::NodeResourcesBalancedAllocation as usize] = of(&scratch.balance);
+    }
+    let rows = scratch.total.len();
+    if view.profile.weight(Plugin::ImageLocality) != 0 {
+        let mut images = vec![0; rows];
+        scratch.images.iter().for_each(|(row, s)| images[*row as usize] = i64::from(*s));
+        detail.scores[Plugin::ImageLocality as usize] = same(images);
+    }
+    if view.profile.weight(Plugin::DynamicResources) != 0 {
+        // Pods without claims score zero.
+        detail.scores[Plugin::DynamicResources as usize] = same(vec![0; rows]);
+    }
+}

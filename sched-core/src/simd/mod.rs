@@ -1,0 +1,338 @@
+//! Kernels: branch-free loops over columns, compiled for several instruction sets.
+//!
+//! Input: slices of columns and words of a mask. Output: words of a mask, score columns, extremes.
+//! Owner: pure functions. Bounds: slices of at least 64 rows a word; whole words are computed, dead
+//! rows of a live word hold nonsense that the mask hides.
+//! Every division is an exact f64 division of integers below 2^53, truncated, which is exact as
+//! well; nothing is contracted into fused multiply-adds, as Rust never does that on its own.
+//! Why here alone: the dispatching macro needs unsafe calls; `twin` has the same results in plain
+//! integers, and a property test keeps the two equal.
+#![allow(unsafe_code)] // JUSTIFICATION: calls of functions compiled for features checked at run time
+
+pub mod twin;
+
+use multiversion::multiversion;
+
+use crate::bits::WORD_ROWS;
+use crate::snapshot::chunk::Chunk;
+
+/// What the resource filter compares, narrow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FitRequest {
+    /// Thousandths of a CPU; zero is not compared.
+    pub cpu: i32,
+    /// Bytes of memory; zero is not compared.
+    pub mem: f64,
+    /// Bytes of ephemeral storage; zero is not compared.
+    pub eph: f64,
+}
+
+/// What the two resource scores add to a node, narrow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScoreRequest {
+    /// CPU with defaults.
+    pub cpu: i32,
+    /// Memory with defaults.
+    pub mem: f64,
+    /// CPU as requested.
+    pub cpu_plain: i32,
+    /// Memory as requested.
+    pub mem_plain: f64,
+}
+
+/// Keeps in `words` the rows whose free resources hold `r` and one more pod.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
+    // A resource that is not asked for is compared with the least there is.
+    let cpu = if r.cpu > 0 { r.cpu } else { i32::MIN };
+    let mem = if r.mem > 0.0 { r.mem } else { f64::NEG_INFINITY };
+    for (w, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
+        let rows = w * WORD_ROWS..(w + 1) * WORD_ROWS;
+        let (c, cu) = (&chunk.cpu[rows.clone()], &chunk.cpu_used[rows.clone()]);
+        let (m, mu) = (&chunk.mem[rows.clone()], &chunk.mem_used[rows.clone()]);
+        let (p, pu) = (&chunk.pods[rows.clone()], &chunk.pods_used[rows.clone()]);
+        let mut ok = [0u8; WORD_ROWS];
+        for i in 0..WORD_ROWS {
+            ok[i] = u8::from(p[i] > pu[i])
+                & u8::from(c[i] - cu[i] >= cpu)
+                & u8::from(m[i] - mu[i] >= mem);
+        }
+        if r.eph > 0.0 {
+            let (e, eu) = (&chunk.eph[rows.clone()], &chunk.eph_used[rows]);
+            for i in 0..WORD_ROWS {
+                ok[i] &= u8::from(e[i] - eu[i] >= r.eph);
+            }
+        }
+        *word &= pack(&ok);
+    }
+}
+
+/// One bit a byte.
+#[inline(always)]
+fn pack(bytes: &[u8; WORD_ROWS]) -> u64 {
+    let mut word = 0u64;
+    for (k, eight) in bytes.chunks_exact(8).enumerate() {
+        let eight = u64::from_le_bytes(eight.try_into().expect("eight bytes"));
+        // Gathers the lowest bit of each byte into the top byte.
+        word |= (eight.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * k);
+    }
+    word
+}
+
+/// LeastAllocated over CPU and memory with equal weights, 0..=100, into `out`.
+// k8s: noderesources/least_allocated.go leastResourceScorer
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn least_allocated(chunk: &Chunk, r: ScoreRequest, words: &[u64], out: &mut [u8]) {
+    for w in (0..words.len()).filter(|w| words[*w] != 0) {
+        let rows = w * WORD_ROWS..(w + 1) * WORD_ROWS;
+        let (c, cu) = (&chunk.cpu[rows.clone()], &chunk.cpu_nonzero[rows.clone()]);
+        let (m, mu) = (&chunk.mem[rows.clone()], &chunk.mem_nonzero[rows.clone()]);
+        let out = &mut out[rows];
+        for i in 0..WORD_ROWS {
+            let cap = f64::from(c[i]);
+            let free = f64::from(c[i] - cu[i] - r.cpu);
+            let cpu = if free > 0.0 { (free * 100.0 / cap).trunc() } else { 0.0 };
+            let free = m[i] - (mu[i] + r.mem);
+            let mem = if free > 0.0 { (free * 100.0 / m[i]).trunc() } else { 0.0 };
+            // A resource that the node lacks is left out of the mean, not counted as full.
+            let half = if cap > 0.0 && m[i] > 0.0 { 0.5 } else { 1.0 };
+            out[i] = ((cpu + mem) * half) as i32 as u8;
+        }
+    }
+}
+
+/// Balance of CPU and memory with the pod against without, 50..=100, into `out`.
+// k8s: noderesources/balanced_allocation.go
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn balanced(chunk: &Chunk, r: ScoreRequest, words: &[u64], out: &mut [u8]) {
+    for w in (0..words.len()).filter(|w| words[*w] != 0) {
+        let rows = w * WORD_ROWS..(w + 1) * WORD_ROWS;
+        let (c, cu) = (&chunk.cpu[rows.clone()], &chunk.cpu_used[rows.clone()]);
+        let (m, mu) = (&chunk.mem[rows.clone()], &chunk.mem_used[rows.clone()]);
+        let before = &chunk.balance[rows.clone()];
+        let out = &mut out[rows];
+        for i in 0..WORD_ROWS {
+            let cap = f64::from(c[i]);
+            let cpu = f64::from(cu[i] + r.cpu_plain) / cap;
+            let mem = (mu[i] + r.mem_plain) / m[i];
+            let cpu = if cpu > 1.0 { 1.0 } else { cpu };
+            let mem = if mem > 1.0 { 1.0 } else { mem };
+            let std = ((cpu - mem) / 2.0).abs();
+            let std = if cap > 0.0 && m[i] > 0.0 { std } else { 0.0 };
+            let with = ((1.0 - std) * 100.0) as i32;
+            out[i] = (50 + ((50 + with - i32::from(before[i])) >> 1)) as u8;
+        }
+    }
+}
+
+/// `total = fit * w.0 + balance * w.1 + base`.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn combine(fit: &[u8], balance: &[u8], w: (i32, i32), base: i32, total: &mut [i32]) {
+    for ((t, f), b) in total.iter_mut().zip(fit).zip(balance) {
+        *t = i32::from(*f) * w.0 + i32::from(*b) * w.1 + base;
+    }
+}
+
+/// Table of a key with few values, by value id; longer ids do not occur.
+pub type NarrowTable = [f64; 64];
+
+/// `acc += table[value]`, a key with few values.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn gather_add(values: &[u32], table: &NarrowTable, acc: &mut [f64]) {
+    for (a, v) in acc.iter_mut().zip(values) {
+        *a += table[(*v & 63) as usize];
+    }
+}
+
+/// `acc += table[value]`, any key.
+pub fn gather_add_wide(values: &[u32], table: &[f64], acc: &mut [f64]) {
+    for (a, v) in acc.iter_mut().zip(values) {
+        *a += table[*v as usize];
+    }
+}
+
+/// Rounds half away from zero; values are 0 or at least 0.69, where adding a half is exact enough.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn round_half_up(acc: &mut [f64]) {
+    for a in acc {
+        *a = (*a + 0.5).trunc();
+    }
+}
+
+/// Least and greatest of the masked rows; `(INFINITY, NEG_INFINITY)` when there are none.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn min_max(column: &[f64], words: &[u64]) -> (f64, f64) {
+    let (mut low, mut high) = ([f64::INFINITY; 8], [f64::NEG_INFINITY; 8]);
+    for (w, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
+        let rows = &column[w * WORD_ROWS..(w + 1) * WORD_ROWS];
+        for (k, eight) in rows.chunks_exact(8).enumerate() {
+            for i in 0..8 {
+                let live = word >> (8 * k + i) & 1 == 1;
+                let l = if live { eight[i] } else { f64::INFINITY };
+                let h = if live { eight[i] } else { f64::NEG_INFINITY };
+                low[i] = if l < low[i] { l } else { low[i] };
+                high[i] = if h > high[i] { h } else { high[i] };
+            }
+        }
+    }
+    let least = low.into_iter().fold(f64::INFINITY, f64::min);
+    (least, high.into_iter().fold(f64::NEG_INFINITY, f64::max))
+}
+
+/// `column = trunc(100 * (offset + sign * s) / scale)`, integers throughout.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn normalise(column: &mut [f64], offset: f64, sign: f64, scale: f64) {
+    for s in column {
+        *s = (100.0 * (offset + sign * *s) / scale).trunc();
+    }
+}
+
+/// `column = trunc(100 * ((s - min) / diff))`: the quotient is rounded before it is scaled.
+// k8s: interpodaffinity/scoring.go NormalizeScore
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn normalise_span(column: &mut [f64], min: f64, diff: f64) {
+    for s in column {
+        *s = (100.0 * ((*s - min) / diff)).trunc();
+    }
+}
+
+/// `total += column * weight`.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn add_weighted(column: &[f64], weight: i32, total: &mut [i32]) {
+    for (t, s) in total.iter_mut().zip(column) {
+        *t += *s as i32 * weight;
+    }
+}
+
+/// The greatest total of the masked rows, and the rows that reach it.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn arg_max(total: &[i32], words: &[u64], ties: &mut [u64]) -> i32 {
+    let mut best = [i32::MIN; 16];
+    for (w, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
+        let rows = &total[w * WORD_ROWS..(w + 1) * WORD_ROWS];
+        for (k, lane) in rows.chunks_exact(16).enumerate() {
+            for i in 0..16 {
+                let t = if word >> (16 * k + i) & 1 == 1 { lane[i] } else { i32::MIN };
+                best[i] = best[i].max(t);
+            }
+        }
+    }
+    let best = best.into_iter().fold(i32::MIN, i32::max);
+    for ((w, word), tie) in words.iter().enumerate().zip(ties.iter_mut()) {
+        *tie = 0;
+        if *word != 0 {
+            let rows = &total[w * WORD_ROWS..(w + 1) * WORD_ROWS];
+            let mut equal = [0u8; WORD_ROWS];
+            for i in 0..WORD_ROWS {
+                equal[i] = u8::from(rows[i] == best);
+            }
+            *tie = pack(&equal) & word;
+        }
+    }
+    best
+}
+
+/// Adds to `words` the rows whose value id is wanted.
+pub fn rows_in_table(values: &[u32], wanted: &[bool], words: &mut [u64]) {
+    for (rows, word) in values.chunks(WORD_ROWS).zip(words) {
+        for (i, value) in rows.iter().enumerate() {
+            *word |= u64::from(wanted[*value as usize]) << i;
+        }
+    }
+}
+
+/// Adds to `words` the rows with this value id.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn rows_equal(values: &[u32], value: u32, words: &mut [u64]) {
+    for (rows, word) in values.chunks(WORD_ROWS).zip(words) {
+        let mut equal = [0u8; WORD_ROWS];
+        for (e, v) in equal.iter_mut().zip(rows) {
+            *e = u8::from(*v == value);
+        }
+        *word |= pack(&equal);
+    }
+}
+
+/// `column = 100 - column`.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn mirror(column: &mut [f64]) {
+    for s in column {
+        *s = 100.0 - *s;
+    }
+}
+
+/// `acc += gain` where a row has any value.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn add_where_present(values: &[u32], gain: f64, acc: &mut [f64]) {
+    for (a, v) in acc.iter_mut().zip(values) {
+        *a += if *v == 0 { 0.0 } else { gain };
+    }
+}
+
+/// `total += constant`.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn add_constant(constant: i32, total: &mut [i32]) {
+    for t in total {
+        *t += constant;
+    }
+}

@@ -1,0 +1,253 @@
+//! Incremental counters: how many pods of a selector, or with an affinity term, sit in each domain.
+//!
+//! Input: a pod appears on or leaves a node. Output: counts by node and by value of a topology key.
+//! Owner: the writer of the cluster. Bounds: a counter holds one entry a node with a match and one
+//! number a domain of the keys asked for.
+//! Why: upstream walks every pod for every pod it places; here a decision reads sums that each
+//! placement changed in a handful of places.
+
+use std::sync::Arc;
+
+use super::keys::{KeyId, KeyTable};
+use crate::intern::{FastMap, Str};
+use crate::selector::Selector;
+
+/// Index of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CounterId(pub u32);
+
+/// Index of an existing pods' affinity term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TermId(pub u32);
+
+/// Which namespaces a selector looks into.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Every namespace, also one without an object.
+    All,
+    /// These, sorted.
+    These(Box<[Str]>),
+}
+
+impl Scope {
+    /// Whether a namespace is within.
+    #[must_use]
+    pub fn contains(&self, namespace: Str) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(list) => list.contains(&namespace),
+        }
+    }
+}
+
+/// One condition on a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodMatch {
+    /// Its namespace.
+    pub scope: Scope,
+    /// Its labels.
+    pub selector: Selector,
+}
+
+impl PodMatch {
+    /// Whether a pod with these labels in this namespace meets it.
+    #[must_use]
+    pub fn matches(&self, namespace: Str, labels: &[(Str, Str)]) -> bool {
+        self.scope.contains(namespace) && self.selector.matches(labels)
+    }
+}
+
+/// What a counter counts: pods that meet every condition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CounterKey {
+    /// All of these must hold.
+    pub all: Box<[PodMatch]>,
+    /// Pods being deleted do not count (topology spread), or do (affinity).
+    pub live_only: bool,
+}
+
+impl CounterKey {
+    /// Whether a pod counts.
+    #[must_use]
+    pub fn matches(&self, namespace: Str, labels: &[(Str, Str)]) -> bool {
+        !self.all.is_empty() && self.all.iter().all(|m| m.matches(namespace, labels))
+    }
+}
+
+/// Pods of one selector.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    /// What is counted.
+    pub key: CounterKey,
+    /// Matching pods of each row that has some.
+    pub nodes: FastMap<u32, u32>,
+    /// Matching pods by value id of each topology key asked for.
+    pub domains: Vec<(KeyId, Vec<u32>)>,
+}
+
+impl Counter {
+    /// An empty counter.
+    #[must_use]
+    pub fn new(key: CounterKey) -> Self {
+        Self { key, nodes: FastMap::default(), domains: Vec::new() }
+    }
+
+    /// Matching pods by value id of `key`, which must have been tracked.
+    #[must_use]
+    pub fn domain(&self, key: KeyId) -> &[u32] {
+        let found = self.domains.iter().find(|(k, _)| *k == key);
+        &found.expect("the compiler tracks every key it counts by").1
+    }
+
+    /// Begins to count by the values of `key`.
+    pub fn track(&mut self, key: KeyId, keys: &KeyTable) {
+        if self.domains.iter().any(|(k, _)| *k == key) {
+            return;
+        }
+        let column = keys.column(key);
+        let mut counts = vec![0; column.value_ids()];
+        for (row, count) in &self.nodes {
+            counts[column.value(*row) as usize] += count;
+        }
+        counts[0] = 0;
+        self.domains.push((key, counts));
+    }
+
+    /// One pod more (or less) on `row`.
+    pub fn add(&mut self, row: u32, delta: i32, keys: &KeyTable) {
+        let count = self.nodes.entry(row).or_default();
+        *count = count.checked_add_signed(delta).expect("a pod leaves where it was counted");
+        if *count == 0 {
+            self.nodes.remove(&row);
+        }
+        for (key, counts) in &mut self.domains {
+            add_to_domain(counts, keys.column(*key).value(row), delta);
+        }
+    }
+}
+
+fn add_to_domain(counts: &mut Vec<u32>, value: u32, delta: i32) {
+    if value == 0 {
+        return;
+    }
+    if counts.len() <= value as usize {
+        counts.resize(value as usize + 1, 0);
+    }
+    let count = &mut counts[value as usize];
+    *count = count.checked_add_signed(delta).expect("a pod leaves where it was counted");
+}
+
+/// What an affinity term of existing pods does to an incoming pod it selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TermKind {
+    /// Forbids the domain.
+    RequiredAnti,
+    /// Attracts with the configured weight.
+    RequiredAffinity,
+    /// Attracts with this weight, or repels when negative.
+    Preferred(i32),
+}
+
+/// An affinity term, as carried by any number of existing pods.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TermKey {
+    /// Effect.
+    pub kind: TermKind,
+    /// Namespaces named.
+    pub scope: Scope,
+    /// Namespaces by label, evaluated against the incoming pod's namespace.
+    pub namespaces: Selector,
+    /// Pods selected.
+    pub selector: Selector,
+    /// Topology key.
+    pub topology: Str,
+}
+
+/// Pods that carry one term, by domain.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// The term.
+    pub key: TermKey,
+    /// Its topology key.
+    pub topology: KeyId,
+    /// Pods with the term by value id.
+    pub domains: Vec<u32>,
+    /// Sum of `domains`.
+    pub total: u32,
+}
+
+impl Term {
+    /// One pod more (or less) with the term on `row`.
+    pub fn add(&mut self, row: u32, delta: i32, keys: &KeyTable) {
+        let value = keys.column(self.topology).value(row);
+        if value != 0 {
+            add_to_domain(&mut self.domains, value, delta);
+            self.total = self.total.checked_add_signed(delta).expect("sum of domains");
+        }
+    }
+}
+
+/// Items in a block of a [`CowVec`].
+const BLOCK: usize = 32;
+
+/// A vector whose copy costs one pointer, and whose change copies one block of pointers.
+#[derive(Debug)]
+pub struct CowVec<T> {
+    blocks: Arc<Vec<Arc<Vec<Arc<T>>>>>,
+    len: usize,
+}
+
+impl<T> Clone for CowVec<T> {
+    fn clone(&self) -> Self {
+        Self { blocks: Arc::clone(&self.blocks), len: self.len }
+    }
+}
+
+impl<T> Default for CowVec<T> {
+    fn default() -> Self {
+        Self { blocks: Arc::default(), len: 0 }
+    }
+}
+
+impl<T: Clone> CowVec<T> {
+    /// Number of items.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The item at `at`.
+    #[must_use]
+    pub fn get(&self, at: u32) -> &T {
+        &self.blocks[at as usize / BLOCK][at as usize % BLOCK]
+    }
+
+    /// The item at `at` for writing; copied first when a reader still holds it.
+    pub fn get_mut(&mut self, at: u32) -> &mut T {
+        let block = &mut Arc::make_mut(&mut self.blocks)[at as usize / BLOCK];
+        Arc::make_mut(&mut Arc::make_mut(block)[at as usize % BLOCK])
+    }
+
+    /// Appends and returns the index.
+    pub fn push(&mut self, item: T) -> u32 {
+        let blocks = Arc::make_mut(&mut self.blocks);
+        if self.len.is_multiple_of(BLOCK) {
+            blocks.push(Arc::default());
+        }
+        let block = blocks.last_mut().expect("pushed above");
+        Arc::make_mut(block).push(Arc::new(item));
+        self.len += 1;
+        u32::try_from(self.len - 1).expect("fewer than 2^32 items")
+    }
+
+    /// All items.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.blocks.iter().flat_map(|b| b.iter()).map(|item| &**item)
+    }
+}

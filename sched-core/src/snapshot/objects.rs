@@ -1,0 +1,250 @@
+//! Reading API objects into what the tables hold.
+//!
+//! Input: k8s-openapi objects. Output: interned nodes and pods, ready to be put into columns.
+//! Owner: pure but for the interner. Bounds: at most what the object says; a node's image list and
+//! a pod's containers are read once.
+//! Why apart from the cluster: a refused object must not leave half of itself behind.
+
+use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm};
+
+use super::counters::{Scope, TermKey, TermKind};
+use super::pods::NO_START;
+use super::view::{Effect, HostPort, Taint};
+use crate::intern::{Interner, LabelsId, Str};
+use crate::quantity;
+use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
+use crate::selector::{Selector, SelectorError};
+
+/// Why an object cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// The object has no name.
+    #[error("metadata.name is missing")]
+    NoName,
+    /// A quantity of a pod.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A quantity of a node.
+    #[error("status.allocatable.{0}")]
+    Allocatable(String, #[source] quantity::QuantityError),
+    /// A label selector.
+    #[error("label selector")]
+    Selector(#[from] SelectorError),
+    /// A bound pod names no node.
+    #[error("spec.nodeName is missing")]
+    NoNode,
+}
+
+/// A node as the tables hold it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeSpec {
+    /// Name.
+    pub name: Str,
+    /// Labels.
+    pub labels: LabelsId,
+    /// Taints in their order.
+    pub taints: Vec<Taint>,
+    /// Cordoned.
+    pub unschedulable: bool,
+    /// Allocatable amounts.
+    pub allocatable: Resources,
+    /// Allocatable pods.
+    pub pods: i64,
+    /// Images: name and size.
+    pub images: Vec<(Str, i64)>,
+    /// Declared features.
+    pub features: Vec<Str>,
+}
+
+impl NodeSpec {
+    /// Reads a node.
+    ///
+    /// # Errors
+    /// When it has no name or a quantity cannot be read.
+    pub fn of(node: &Node, interner: &mut Interner) -> Result<Self, ObjectError> {
+        let name = node.metadata.name.as_deref().filter(|n| !n.is_empty());
+        let status = node.status.as_ref();
+        let spec = node.spec.as_ref();
+        let amounts = quantity::parse_list(status.and_then(|s| s.allocatable.as_ref()))
+            .map_err(|(name, error)| ObjectError::Allocatable(name, error))?;
+        let taints = spec.and_then(|s| s.taints.as_ref()).into_iter().flatten();
+        let images = status.and_then(|s| s.images.as_ref()).into_iter().flatten();
+        let features = status.and_then(|s| s.declared_features.as_ref()).into_iter().flatten();
+        Ok(Self {
+            name: interner.intern(name.ok_or(ObjectError::NoName)?),
+            labels: interner.intern_labels(node.metadata.labels.iter().flatten()),
+            taints: taints
+                .map(|t| Taint {
+                    key: interner.intern(&t.key),
+                    value: interner.intern(t.value.as_deref().unwrap_or("")),
+                    effect: effect(&t.effect),
+                })
+                .collect(),
+            unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
+            allocatable: Resources::of(&amounts),
+            pods: amounts.get("pods").map_or(0, |a| a.value()),
+            images: images
+                .flat_map(|i| {
+                    let size = i.size_bytes.unwrap_or(0);
+                    i.names.iter().flatten().map(move |n| (n, size))
+                })
+                .map(|(name, size)| (interner.intern(name), size))
+                .collect(),
+            features: features.map(|f| interner.intern(f)).collect(),
+        })
+    }
+}
+
+fn effect(text: &str) -> Effect {
+    match text {
+        "NoSchedule" => Effect::NoSchedule,
+        "NoExecute" => Effect::NoExecute,
+        "PreferNoSchedule" => Effect::PreferNoSchedule,
+        _ => Effect::Other,
+    }
+}
+
+/// A bound pod as the tables hold it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodSpec {
+    /// Identity.
+    pub key: Str,
+    /// Name.
+    pub name: Str,
+    /// Namespace.
+    pub namespace: Str,
+    /// Labels.
+    pub labels: LabelsId,
+    /// All request variants.
+    pub requests: PodRequests,
+    /// Affinity terms that act on incoming pods.
+    pub terms: Vec<TermKey>,
+    /// Host ports.
+    pub ports: Vec<HostPort>,
+    /// Priority.
+    pub priority: i32,
+    /// Start time in nanoseconds.
+    pub start_ns: i64,
+    /// Being deleted.
+    pub terminating: bool,
+    /// Owned by a DaemonSet.
+    pub daemon: bool,
+}
+
+impl PodSpec {
+    /// Reads a pod.
+    ///
+    /// # Errors
+    /// When it has no name, or a quantity or a selector cannot be read.
+    pub fn of(pod: &Pod, interner: &mut Interner) -> Result<Self, ObjectError> {
+        let name = pod.metadata.name.as_deref().ok_or(ObjectError::NoName)?;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let namespace = interner.intern(namespace);
+        let start = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+        let owners = pod.metadata.owner_references.iter().flatten();
+        Ok(Self {
+            key: pod_key(pod, interner),
+            name: interner.intern(name),
+            namespace,
+            labels: interner.intern_labels(pod.metadata.labels.iter().flatten()),
+            requests: PodRequests::of(pod)?,
+            terms: existing_terms(pod, namespace, interner)?,
+            ports: host_ports(pod, interner),
+            priority: pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0),
+            start_ns: start
+                .map_or(NO_START, |t| i64::try_from(t.0.as_nanosecond()).unwrap_or(NO_START - 1)),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            daemon: owners.filter(|o| o.controller == Some(true)).any(|o| o.kind == "DaemonSet"),
+        })
+    }
+}
+
+/// The identity of a pod: its uid, or namespace/name where there is none.
+pub fn pod_key(pod: &Pod, interner: &mut Interner) -> Str {
+    match pod.metadata.uid.as_deref() {
+        Some(uid) if !uid.is_empty() => interner.intern(uid),
+        _ => {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+            let name = pod.metadata.name.as_deref().unwrap_or("");
+            interner.intern(&format!("{namespace}/{name}"))
+        }
+    }
+}
+
+/// Host ports of containers and sidecars.
+// k8s: pkg/scheduler/util/utils.go GetHostPorts
+pub fn host_ports(pod: &Pod, interner: &mut Interner) -> Vec<HostPort> {
+    let Some(spec) = pod.spec.as_ref() else { return Vec::new() };
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+    let containers = spec.containers.iter().chain(sidecars);
+    let mut ports: Vec<HostPort> = containers
+        .flat_map(|c| c.ports.iter().flatten())
+        .filter_map(|p| {
+            let port = p.host_port.filter(|p| *p > 0)?;
+            let or = |text: &Option<String>, default: &str| {
+                text.as_deref().filter(|t| !t.is_empty()).unwrap_or(default).to_owned()
+            };
+            let protocol = interner.intern(&or(&p.protocol, "TCP"));
+            let ip = interner.intern(&or(&p.host_ip, "0.0.0.0"));
+            Some(HostPort { protocol, ip, port })
+        })
+        .collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
+/// Namespaces a term names: its own list, or the pod's namespace when it names none at all.
+// k8s: kube-scheduler/framework/types.go getNamespacesFromPodAffinityTerm
+pub fn term_namespaces(term: &PodAffinityTerm, own: Str, interner: &mut Interner) -> Vec<Str> {
+    let named = term.namespaces.as_deref().unwrap_or_default();
+    if named.is_empty() && term.namespace_selector.is_none() {
+        return vec![own];
+    }
+    let mut namespaces: Vec<Str> = named.iter().map(|n| interner.intern(n)).collect();
+    namespaces.sort_unstable();
+    namespaces.dedup();
+    namespaces
+}
+
+fn existing_terms(
+    pod: &Pod,
+    own: Str,
+    interner: &mut Interner,
+) -> Result<Vec<TermKey>, SelectorError> {
+    let Some(affinity) = pod.spec.as_ref().and_then(|s| s.affinity.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let mut found: Vec<(TermKind, &PodAffinityTerm)> = Vec::new();
+    if let Some(a) = &affinity.pod_affinity {
+        let required = a.required_during_scheduling_ignored_during_execution.iter().flatten();
+        found.extend(required.map(|t| (TermKind::RequiredAffinity, t)));
+        let preferred = a.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        found.extend(preferred.map(|t| (TermKind::Preferred(t.weight), &t.pod_affinity_term)));
+    }
+    if let Some(a) = &affinity.pod_anti_affinity {
+        let required = a.required_during_scheduling_ignored_during_execution.iter().flatten();
+        found.extend(required.map(|t| (TermKind::RequiredAnti, t)));
+        let preferred = a.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        found.extend(
+            preferred
+                .map(|t| (TermKind::Preferred(t.weight.saturating_neg()), &t.pod_affinity_term)),
+        );
+    }
+    found.into_iter().map(|(kind, term)| term_key(kind, term, own, interner)).collect()
+}
+
+fn term_key(
+    kind: TermKind,
+    term: &PodAffinityTerm,
+    own: Str,
+    interner: &mut Interner,
+) -> Result<TermKey, SelectorError> {
+    Ok(TermKey {
+        kind,
+        scope: Scope::These(term_namespaces(term, own, interner).into()),
+        namespaces: Selector::from_api(term.namespace_selector.as_ref(), interner)?,
+        selector: Selector::from_api(term.label_selector.as_ref(), interner)?,
+        topology: interner.intern(&term.topology_key),
+    })
+}

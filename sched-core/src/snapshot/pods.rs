@@ -1,0 +1,296 @@
+//! Bound pods in compact rows, linked by node and by class.
+//!
+//! Input: what a pod adds to its node and to the counters, interned. Output: rows by id, by node and
+//! by class. Owner: the writer of the cluster.
+//! Bounds: 72 bytes a pod beside one map entry; ids are reused after removal.
+//! Why links instead of lists: no allocation a pod, and removal in constant time.
+
+use super::counters::TermId;
+use super::view::HostPort;
+use crate::intern::{FastMap, Str};
+use crate::requests::PodRequests;
+
+/// Index of a bound pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodId(pub u32);
+
+/// No row, no pod.
+pub const NONE: u32 = u32::MAX;
+
+/// The start time of a pod that has none: it counts as starting now, the latest of all.
+pub const NO_START: i64 = i64::MAX;
+
+/// One bound pod.
+#[derive(Clone, Debug)]
+pub struct PodRow {
+    /// Identity: uid, or namespace/name where there is none.
+    pub key: Str,
+    /// Name.
+    pub name: Str,
+    /// Name of its node.
+    pub node_name: Str,
+    /// Row of its node, `NONE` while that is unknown.
+    pub row: u32,
+    /// Class of namespace and labels.
+    pub class: u32,
+    /// Interned requests.
+    pub requests: u32,
+    /// Interned list of affinity terms.
+    pub terms: u32,
+    /// Interned list of host ports.
+    pub ports: u32,
+    /// Priority.
+    pub priority: i32,
+    /// Start time in nanoseconds, `NO_START` when unset.
+    pub start_ns: i64,
+    /// Being deleted.
+    pub terminating: bool,
+    /// Assumed, not yet confirmed by the API.
+    pub assumed: bool,
+    /// Owned by a DaemonSet: stays when a node is drained.
+    pub daemon: bool,
+    next_on_node: u32,
+    prev_on_node: u32,
+    next_in_class: u32,
+    prev_in_class: u32,
+}
+
+impl PodRow {
+    /// A row that is not linked yet.
+    #[allow(clippy::too_many_arguments)] // one call site builds it from a parsed pod
+    #[must_use]
+    pub fn new(key: Str, name: Str, node_name: Str, class: u32) -> Self {
+        Self {
+            key,
+            name,
+            node_name,
+            row: NONE,
+            class,
+            requests: 0,
+            terms: 0,
+            ports: 0,
+            priority: 0,
+            start_ns: NO_START,
+            terminating: false,
+            assumed: false,
+            daemon: false,
+            next_on_node: NONE,
+            prev_on_node: NONE,
+            next_in_class: NONE,
+            prev_in_class: NONE,
+        }
+    }
+}
+
+/// Lists stored once: requests, terms, ports.
+#[derive(Clone, Debug)]
+pub struct Pool<T> {
+    ids: FastMap<T, u32>,
+    items: Vec<T>,
+}
+
+impl<T> Default for Pool<T> {
+    fn default() -> Self {
+        Self { ids: FastMap::default(), items: Vec::new() }
+    }
+}
+
+impl<T: Clone + Eq + std::hash::Hash> Pool<T> {
+    /// The id of an item.
+    pub fn intern(&mut self, item: T) -> u32 {
+        if let Some(id) = self.ids.get(&item) {
+            return *id;
+        }
+        let id = u32::try_from(self.items.len()).expect("fewer than 2^32 items");
+        self.items.push(item.clone());
+        self.ids.insert(item, id);
+        id
+    }
+
+    /// The item of an id.
+    #[must_use]
+    pub fn get(&self, id: u32) -> &T {
+        &self.items[id as usize]
+    }
+}
+
+/// All bound pods.
+#[derive(Clone, Debug, Default)]
+pub struct PodTable {
+    rows: Vec<PodRow>,
+    free: Vec<u32>,
+    by_key: FastMap<Str, u32>,
+    on_node: Vec<u32>,
+    in_class: Vec<u32>,
+    orphans: FastMap<Str, Vec<u32>>,
+    /// Distinct requests.
+    pub requests: Pool<PodRequests>,
+    /// Distinct lists of terms.
+    pub terms: Pool<Vec<TermId>>,
+    /// Distinct lists of host ports.
+    pub ports: Pool<Vec<HostPort>>,
+}
+
+impl PodTable {
+    /// Number of pods.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// The pod of that identity.
+    #[must_use]
+    pub fn find(&self, key: Str) -> Option<PodId> {
+        self.by_key.get(&key).map(|id| PodId(*id))
+    }
+
+    /// A pod's row.
+    #[must_use]
+    pub fn get(&self, id: PodId) -> &PodRow {
+        &self.rows[id.0 as usize]
+    }
+
+    /// A pod's row for flags; links stay as they are.
+    pub fn get_mut(&mut self, id: PodId) -> &mut PodRow {
+        &mut self.rows[id.0 as usize]
+    }
+
+    /// Stores a pod, linked into its class only.
+    pub fn insert(&mut self, row: PodRow) -> PodId {
+        assert!(row.row == NONE, "a pod is linked to its node by attach");
+        let (key, class, node_name) = (row.key, row.class, row.node_name);
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.rows[id as usize] = row;
+                id
+            }
+            None => {
+                self.rows.push(row);
+                u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 pods")
+            }
+        };
+        let before = self.by_key.insert(key, id);
+        assert!(before.is_none(), "a pod is removed before it is stored again");
+        let head = slot(&mut self.in_class, class);
+        let next = std::mem::replace(head, id);
+        self.rows[id as usize].next_in_class = next;
+        if next != NONE {
+            self.rows[next as usize].prev_in_class = id;
+        }
+        self.orphans.entry(node_name).or_default().push(id);
+        PodId(id)
+    }
+
+    /// Forgets a pod that is on no node.
+    pub fn remove(&mut self, id: PodId) -> PodRow {
+        let row = self.rows[id.0 as usize].clone();
+        assert!(row.row == NONE, "a pod is detached before it is removed");
+        self.by_key.remove(&row.key);
+        if let Some(list) = self.orphans.get_mut(&row.node_name) {
+            list.retain(|o| *o != id.0);
+            if list.is_empty() {
+                self.orphans.remove(&row.node_name);
+            }
+        }
+        if row.prev_in_class == NONE {
+            self.in_class[row.class as usize] = row.next_in_class;
+        } else {
+            self.rows[row.prev_in_class as usize].next_in_class = row.next_in_class;
+        }
+        if row.next_in_class != NONE {
+            self.rows[row.next_in_class as usize].prev_in_class = row.prev_in_class;
+        }
+        self.free.push(id.0);
+        row
+    }
+
+    /// Links a pod to the row of its node.
+    pub fn attach(&mut self, id: PodId, row: u32) {
+        let name = self.rows[id.0 as usize].node_name;
+        if let Some(list) = self.orphans.get_mut(&name) {
+            list.retain(|o| *o != id.0);
+            if list.is_empty() {
+                self.orphans.remove(&name);
+            }
+        }
+        let head = slot(&mut self.on_node, row);
+        let next = std::mem::replace(head, id.0);
+        let pod = &mut self.rows[id.0 as usize];
+        pod.row = row;
+        pod.next_on_node = next;
+        pod.prev_on_node = NONE;
+        if next != NONE {
+            self.rows[next as usize].prev_on_node = id.0;
+        }
+    }
+
+    /// Unlinks a pod from its node's row; it stays known under the node's name.
+    pub fn detach(&mut self, id: PodId) {
+        let pod = &mut self.rows[id.0 as usize];
+        let (row, next, prev, name) = (pod.row, pod.next_on_node, pod.prev_on_node, pod.node_name);
+        pod.row = NONE;
+        pod.next_on_node = NONE;
+        pod.prev_on_node = NONE;
+        if prev == NONE {
+            self.on_node[row as usize] = next;
+        } else {
+            self.rows[prev as usize].next_on_node = next;
+        }
+        if next != NONE {
+            self.rows[next as usize].prev_on_node = prev;
+        }
+        self.orphans.entry(name).or_default().push(id.0);
+    }
+
+    /// Pods whose node of that name is unknown.
+    #[must_use]
+    pub fn orphans(&self, node: Str) -> Vec<PodId> {
+        self.orphans.get(&node).into_iter().flatten().map(|id| PodId(*id)).collect()
+    }
+
+    /// Pods on a row.
+    pub fn on_node(&self, row: u32) -> impl Iterator<Item = PodId> + '_ {
+        let head = self.on_node.get(row as usize).copied().unwrap_or(NONE);
+        let next = |id: &PodId| Some(self.rows[id.0 as usize].next_on_node);
+        std::iter::successors(some(head), move |id| next(id).and_then(some))
+    }
+
+    /// Pods of a class.
+    pub fn in_class(&self, class: u32) -> impl Iterator<Item = PodId> + '_ {
+        let head = self.in_class.get(class as usize).copied().unwrap_or(NONE);
+        let next = |id: &PodId| Some(self.rows[id.0 as usize].next_in_class);
+        std::iter::successors(some(head), move |id| next(id).and_then(some))
+    }
+
+    /// All pods.
+    pub fn iter(&self) -> impl Iterator<Item = PodId> + '_ {
+        self.by_key.values().map(|id| PodId(*id))
+    }
+
+    /// Bytes held on the heap, pools included.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<PodRow>()
+            + self.by_key.capacity() * 9
+            + (self.on_node.capacity() + self.in_class.capacity() + self.free.capacity()) * 4
+            + self.requests.items.capacity() * 2 * size_of::<PodRequests>()
+            + (self.terms.items.capacity() + self.ports.items.capacity()) * 64
+    }
+}
+
+fn some(id: u32) -> Option<PodId> {
+    (id != NONE).then_some(PodId(id))
+}
+
+fn slot(heads: &mut Vec<u32>, at: u32) -> &mut u32 {
+    if heads.len() <= at as usize {
+        heads.resize(at as usize + 1, NONE);
+    }
+    &mut heads[at as usize]
+}

@@ -1,0 +1,180 @@
+//! The read side of a cluster: everything that filters and scores look at, cheap to copy.
+//!
+//! Input: built and changed by `Cluster` alone. Output: what a decider reads.
+//! Owner: the writer holds one; `publish` hands out copies that share all chunks and tables.
+//! Bounds: a copy is some twenty pointers. A change copies only the chunk or table it touches, and
+//! only while a reader still holds the old one.
+//! Why copies instead of locks: a decider must see one consistent epoch and never wait.
+
+use std::sync::Arc;
+
+use super::chunk::{CHUNK_ROWS, Chunk, Numbers};
+use super::counters::{Counter, CowVec, Term, TermId};
+use super::keys::KeyTable;
+use crate::bits::{Bits, RowSet};
+use crate::config::Profile;
+use crate::intern::{FastMap, Str};
+
+/// Effect of a taint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Effect {
+    /// Filters.
+    NoSchedule,
+    /// Filters, and evicts.
+    NoExecute,
+    /// Scores.
+    PreferNoSchedule,
+    /// Something else: ignored.
+    Other,
+}
+
+/// A taint of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Taint {
+    /// Key.
+    pub key: Str,
+    /// Value.
+    pub value: Str,
+    /// Effect.
+    pub effect: Effect,
+}
+
+/// Allocatable and requested amounts of one extended resource, by row.
+#[derive(Clone, Debug, Default)]
+pub struct ScalarColumn {
+    /// Allocatable, for rows that name the resource.
+    pub allocatable: FastMap<u32, i64>,
+    /// Requested, for rows with some.
+    pub used: FastMap<u32, i64>,
+}
+
+/// An image on nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// Size on the first node that had it.
+    pub size_bytes: i64,
+    /// Nodes that have it.
+    pub rows: RowSet,
+}
+
+/// A host port in use: protocol, address, port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
+    /// "TCP", "UDP" or "SCTP".
+    pub protocol: Str,
+    /// Address; the wildcard is "0.0.0.0".
+    pub ip: Str,
+    /// Port.
+    pub port: i32,
+}
+
+/// Users of one (protocol, port): address, row, count.
+pub type PortUsers = Vec<(Str, u32, u32)>;
+
+/// One epoch of a cluster.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(crate) profile: Arc<Profile>,
+    pub(crate) epoch: u64,
+    pub(crate) rows: usize,
+    pub(crate) valid: Arc<Bits>,
+    pub(crate) nodes: usize,
+    pub(crate) names: Arc<Vec<Str>>,
+    pub(crate) row_of: Arc<FastMap<Str, u32>>,
+    pub(crate) chunks: Arc<Vec<Arc<Chunk>>>,
+    pub(crate) wide: Arc<FastMap<u32, Numbers>>,
+    pub(crate) wide_rows: Arc<Bits>,
+    pub(crate) unschedulable: Arc<Bits>,
+    pub(crate) keys: Arc<KeyTable>,
+    pub(crate) taints: Arc<Vec<(Taint, RowSet)>>,
+    pub(crate) images: Arc<FastMap<Str, Image>>,
+    pub(crate) features: Arc<FastMap<Str, RowSet>>,
+    pub(crate) scalars: Arc<FastMap<Str, ScalarColumn>>,
+    pub(crate) ports: Arc<FastMap<(Str, i32), PortUsers>>,
+    pub(crate) wildcard_ip: Str,
+    pub(crate) empty_text: Str,
+    /// The kernels cover the profile's utilisation score.
+    pub(crate) fit_is_default: bool,
+    /// The kernels cover the profile's balance score.
+    pub(crate) balance_is_default: bool,
+    pub(crate) counters: CowVec<Counter>,
+    pub(crate) terms: CowVec<Term>,
+    /// Terms of existing pods that select a class of incoming pods, by class.
+    pub(crate) class_terms: CowVec<Vec<TermId>>,
+}
+
+impl View {
+    /// Counts every change; two views of one cluster with the same epoch are the same.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The profile it was built for.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.nodes
+    }
+
+    /// Size of the row table, holes included.
+    #[must_use]
+    pub fn row_count(&self) -> usize {
+        self.rows
+    }
+
+    /// Rows that hold a node.
+    #[must_use]
+    pub fn valid_rows(&self) -> &Bits {
+        &self.valid
+    }
+
+    /// Exact numbers of a row.
+    #[must_use]
+    pub fn numbers(&self, row: u32) -> Numbers {
+        match self.wide.get(&row) {
+            Some(numbers) => *numbers,
+            None => self.chunk(row).numbers(row as usize % CHUNK_ROWS),
+        }
+    }
+
+    /// How often a row was changed.
+    #[must_use]
+    pub fn version(&self, row: u32) -> u32 {
+        self.chunk(row).version[row as usize % CHUNK_ROWS]
+    }
+
+    pub(crate) fn chunk(&self, row: u32) -> &Chunk {
+        &self.chunks[row as usize / CHUNK_ROWS]
+    }
+
+    /// Allocatable and requested amount of an extended resource; `None` where the node lacks it.
+    pub(crate) fn scalar(&self, name: Str, row: u32) -> (Option<i64>, i64) {
+        let Some(column) = self.scalars.get(&name) else { return (None, 0) };
+        (column.allocatable.get(&row).copied(), column.used.get(&row).copied().unwrap_or(0))
+    }
+
+    /// Replaces the numbers of a row.
+    pub(crate) fn set_numbers(&mut self, row: u32, numbers: &Numbers) {
+        let at = row as usize % CHUNK_ROWS;
+        let chunk = Arc::make_mut(&mut Arc::make_mut(&mut self.chunks)[row as usize / CHUNK_ROWS]);
+        if numbers.is_narrow() {
+            chunk.set_numbers(at, numbers);
+            chunk.balance[at] = crate::score::resources::balance_default(numbers);
+            if self.wide.contains_key(&row) {
+                Arc::make_mut(&mut self.wide).remove(&row);
+                Arc::make_mut(&mut self.wide_rows).clear(row);
+            }
+        } else {
+            chunk.set_numbers(at, &Numbers::default());
+            Arc::make_mut(&mut self.wide).insert(row, *numbers);
+            Arc::make_mut(&mut self.wide_rows).set(row);
+        }
+        chunk.version[at] = chunk.version[at].wrapping_add(1);
+    }
+}
