@@ -14,6 +14,7 @@ pub mod explain;
 pub mod filter;
 pub mod intern;
 pub mod logarithm;
+pub mod preempt;
 pub mod program;
 pub mod quantity;
 pub mod requests;

@@ -59,6 +59,12 @@ pub struct HardSpread {
 }
 
 impl HardSpread {
+    /// A state that only knows its domains: what a dry run on one node changes.
+    #[must_use]
+    pub fn of_domains(domains: Vec<Domains>) -> Self {
+        Self { domains, ..Self::default() }
+    }
+
     /// Counts domains for every constraint.
     pub fn prepare(&mut self, view: &View, program: &Program, scratch: &mut NodeScratch) {
         let constraints = &program.spread_hard;

@@ -31,7 +31,6 @@ pub(crate) struct Recording {
     pub(crate) statefulsets: Vec<StatefulSet>,
     #[serde(default)]
     pub(crate) replicationcontrollers: Vec<ReplicationController>,
-    #[allow(dead_code)] // not every test of the recordings reads them
     #[serde(default)]
     pub(crate) poddisruptionbudgets: Vec<PodDisruptionBudget>,
     pub(crate) cases: Vec<Value>,

@@ -1,0 +1,411 @@
+//! Preemption, dry: which pods would have to go from which node, and which node is best.
+//!
+//! Input: a cluster, the compiled pod that found no place, disruption budgets. Output: candidates with
+//! their victims, the statuses of nodes where nothing helps, the choice.
+//! Owner: pure functions. Bounds: potential nodes and the pods on them; nothing is evicted.
+//! Why on the same columns: removing a pod from one node changes that node's numbers and the counts
+//! of its own domains only, which a small overlay holds.
+// k8s: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/
+
+use std::cmp::Reverse;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+
+use crate::config::Plugin;
+use crate::filter::interpod;
+use crate::filter::spread::HardSpread;
+use crate::filter::status::{self, Code, PodRule, Status};
+use crate::intern::{Interner, Str};
+use crate::program::Program;
+use crate::select::Scratch;
+use crate::selector::Selector;
+use crate::snapshot::Cluster;
+use crate::snapshot::chunk::Numbers;
+use crate::snapshot::counters::TermKind;
+use crate::snapshot::pods::{NO_START, PodId};
+use crate::snapshot::view::View;
+
+/// A disruption budget as preemption reads it.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    namespace: Str,
+    selector: Selector,
+    allowed: i64,
+    /// Names of pods whose disruption is already being processed.
+    disrupted: Vec<Str>,
+}
+
+impl Cluster {
+    /// Reads disruption budgets; one whose selector cannot be read protects nothing.
+    pub fn budgets(&mut self, budgets: &[PodDisruptionBudget]) -> Vec<Budget> {
+        budgets.iter().map(|b| budget(b, &mut self.interner)).collect()
+    }
+}
+
+fn budget(budget: &PodDisruptionBudget, interner: &mut Interner) -> Budget {
+    let spec = budget.spec.as_ref();
+    let status = budget.status.as_ref();
+    let selector = Selector::from_api(spec.and_then(|s| s.selector.as_ref()), interner);
+    let disrupted = status.and_then(|s| s.disrupted_pods.as_ref()).into_iter().flatten();
+    Budget {
+        namespace: interner.intern(budget.metadata.namespace.as_deref().unwrap_or("default")),
+        selector: selector.unwrap_or(Selector::Nothing),
+        allowed: status.and_then(|s| s.disruptions_allowed).unwrap_or(0).into(),
+        disrupted: disrupted.map(|(name, _)| interner.intern(name)).collect(),
+    }
+}
+
+/// A node that would have room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The node.
+    pub row: u32,
+    /// Pods to evict, most important first.
+    pub victims: Vec<PodId>,
+    /// How many of them violate a budget.
+    pub violations: usize,
+}
+
+/// What the dry run of all potential nodes found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DryRun {
+    /// Why the pod may not preempt at all.
+    pub ineligible: Option<String>,
+    /// Nodes that other pods may be in the way of.
+    pub potential: Vec<u32>,
+    /// Nodes where evictions help, in row order.
+    pub candidates: Vec<Candidate>,
+    /// Nodes where they do not, and why.
+    pub rejected: Vec<(u32, Status)>,
+    /// Index of the best candidate.
+    pub chosen: Option<usize>,
+}
+
+/// What preemption says about a node that it cannot help.
+pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+/// What it says about a node without pods of lower priority.
+pub const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
+
+/// Runs the dry run over every potential node. `statuses` are those of the failed decision.
+#[must_use]
+pub fn dry_run(
+    cluster: &Cluster,
+    pod: &Pod,
+    program: &Program,
+    statuses: &[(u32, Status)],
+    budgets: &[Budget],
+    scratch: &mut Scratch,
+) -> DryRun {
+    let spec = pod.spec.as_ref();
+    if spec.and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
+        let ineligible = Some("not eligible due to preemptionPolicy=Never.".to_owned());
+        return DryRun { ineligible, ..DryRun::default() };
+    }
+    let priority = spec.and_then(|s| s.priority).unwrap_or(0);
+    let potential: Vec<u32> = statuses
+        .iter()
+        .filter(|(_, s)| s.code == Code::Unschedulable)
+        .map(|(row, _)| *row)
+        .collect();
+    if !program.spread_hard.is_empty() {
+        scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
+    }
+    let mut found = DryRun { potential, ..DryRun::default() };
+    for row in found.potential.clone() {
+        let mut trial = Trial::new(cluster, program, row, &scratch.spread);
+        match trial.victims(priority, budgets) {
+            Ok(candidate) => found.candidates.push(candidate),
+            Err(status) => found.rejected.push((row, status)),
+        }
+    }
+    found.chosen = choose(cluster, &found.candidates);
+    found
+}
+
+/// Upstream's order of preference: fewest budget violations, lowest highest priority, smallest sum
+/// of priorities, fewest victims, latest start of the most important ones, first.
+// k8s: preemption.go pickOneNodeForPreemption
+fn choose(cluster: &Cluster, candidates: &[Candidate]) -> Option<usize> {
+    let rank = |candidate: &Candidate| {
+        let pods = candidate.victims.iter().map(|id| cluster.pods.get(*id));
+        let highest = pods.clone().map(|p| p.priority).max().unwrap_or(i32::MIN);
+        let sum: i64 = pods.clone().map(|p| i64::from(p.priority) + i64::from(i32::MAX) + 1).sum();
+        let start = pods.filter(|p| p.priority == highest).map(|p| p.start_ns).min();
+        let latest = Reverse(start.unwrap_or(NO_START));
+        let first = candidate.victims.first().map_or(i32::MIN, |id| cluster.pods.get(*id).priority);
+        (candidate.violations, first, sum, candidate.victims.len(), latest)
+    };
+    (0..candidates.len()).min_by_key(|at| rank(&candidates[*at]))
+}
+
+/// One node with some of its pods taken away.
+struct Trial<'a> {
+    cluster: &'a Cluster,
+    view: &'a View,
+    program: &'a Program,
+    row: u32,
+    numbers: Numbers,
+    removed: Vec<PodId>,
+    spread: HardSpread,
+    counted: Vec<bool>,
+}
+
+impl<'a> Trial<'a> {
+    fn new(cluster: &'a Cluster, program: &'a Program, row: u32, spread: &HardSpread) -> Self {
+        let view = cluster.view();
+        let counted = program.spread_hard.iter().zip(&spread.counted);
+        Self {
+            cluster,
+            view,
+            program,
+            row,
+            numbers: view.numbers(row),
+            removed: Vec::new(),
+            spread: HardSpread::of_domains(spread.domains.clone()),
+            counted: counted.map(|(_, rows)| rows.get(row)).collect(),
+        }
+    }
+
+    // k8s: defaultpreemption/default_preemption.go SelectVictimsOnNode
+    fn victims(&mut self, priority: i32, budgets: &[Budget]) -> Result<Candidate, Status> {
+        let pods = &self.cluster.pods;
+        let mut lower: Vec<PodId> =
+            pods.on_node(self.row).filter(|id| pods.get(*id).priority < priority).collect();
+        if lower.is_empty() {
+            let code = Code::UnschedulableAndUnresolvable;
+            return Err(Status { plugin: None, code, reasons: vec![NO_VICTIMS.to_owned()] });
+        }
+        // k8s: pkg/scheduler/util/utils.go MoreImportantPod
+        let importance = |id: &PodId| {
+            let pod = pods.get(*id);
+            (Reverse(pod.priority), pod.start_ns, *id)
+        };
+        lower.sort_by_key(importance);
+        lower.iter().for_each(|id| self.change(*id, -1));
+        if let Some(status) = self.rejection() {
+            return Err(status);
+        }
+        let (violating, others) = self.split(&lower, budgets);
+        let (mut victims, mut violations) = (Vec::new(), 0);
+        for (id, violates) in
+            violating.iter().map(|id| (*id, true)).chain(others.iter().map(|id| (*id, false)))
+        {
+            self.change(id, 1);
+            if self.rejection().is_some() {
+                self.change(id, -1);
+                victims.push(id);
+                violations += usize::from(violates);
+            }
+        }
+        victims.sort_by_key(importance);
+        Ok(Candidate { row: self.row, victims, violations })
+    }
+
+    /// Pods whose eviction would violate a budget, and the others, in their order.
+    // k8s: default_preemption.go filterPodsWithPDBViolation
+    fn split(&self, lower: &[PodId], budgets: &[Budget]) -> (Vec<PodId>, Vec<PodId>) {
+        let mut allowed: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
+        lower.iter().partition(|id| {
+            let pod = self.cluster.pods.get(**id);
+            let class = &self.cluster.classes[pod.class as usize];
+            if class.labels.is_empty() {
+                return false;
+            }
+            let mut violates = false;
+            for (budget, left) in budgets.iter().zip(&mut allowed) {
+                let guards = budget.namespace == class.namespace
+                    && !budget.selector.is_everything()
+                    && budget.selector.matches(&class.labels)
+                    && !budget.disrupted.contains(&pod.name);
+                if guards {
+                    *left -= 1;
+                    violates |= *left < 0;
+                }
+            }
+            violates
+        })
+    }
+
+    /// Takes a pod away (-1) or puts it back (1).
+    fn change(&mut self, id: PodId, delta: i64) {
+        let plain = &self.cluster.pod_requests(id).plain;
+        let n = &mut self.numbers;
+        n.pods_used += delta;
+        n.cpu_used += delta * plain.cpu_milli;
+        n.mem_used += delta * plain.mem_bytes;
+        n.eph_used += delta * plain.eph_bytes;
+        if delta < 0 {
+            self.removed.push(id);
+        } else {
+            self.removed.retain(|removed| *removed != id);
+        }
+        self.change_spread(id, delta);
+    }
+
+    /// Upstream adjusts the counts for every pod of the namespace that the selector matches, also
+    /// for one being deleted, which it never counted, and for a selector of everything.
+    // k8s: podtopologyspread/filtering.go updateWithPod
+    fn change_spread(&mut self, id: PodId, delta: i64) {
+        let pod = self.cluster.pods.get(id);
+        let own = self.cluster.classes[self.program.class as usize].namespace;
+        let class = &self.cluster.classes[pod.class as usize];
+        if class.namespace != own {
+            return;
+        }
+        for (at, c) in self.program.spread_hard.iter().enumerate() {
+            let key = &self.view.counters.get(c.counter.0).key;
+            let selected = c.everything || key.matches(class.namespace, &class.labels);
+            if !self.counted[at] || !selected {
+                continue;
+            }
+            let value = self.view.keys.column(c.key).value(self.row) as usize;
+            self.spread.domains[at].counts[value] += delta;
+            self.spread.domains[at].settle(c);
+        }
+    }
+
+    /// Why the pod does not fit the node as it is now; only what evictions can change is checked,
+    /// the rest passed before.
+    fn rejection(&self) -> Option<Status> {
+        let on = |plugin| self.view.profile.filters(plugin);
+        if on(Plugin::NodePorts) && self.ports_conflict() {
+            let reason = "node(s) didn't have free ports for the requested pod ports";
+            return Some(Status {
+                plugin: Some(Plugin::NodePorts),
+                code: Code::Unschedulable,
+                reasons: vec![reason.to_owned()],
+            });
+        }
+        if on(Plugin::NodeResourcesFit) {
+            let text = |id| self.cluster.text(id).to_owned();
+            let scalar = |name| self.scalar(name);
+            if let Some(s) = status::resources(self.program, &self.numbers, scalar, text) {
+                return Some(s);
+            }
+        }
+        if on(Plugin::PodTopologySpread) && !self.program.spread_hard.is_empty() {
+            let value =
+                |at: usize| self.view.keys.column(self.program.spread_hard[at].key).value(self.row);
+            if let Some(s) = status::spread_status(self.program, &self.spread, value) {
+                return Some(s);
+            }
+        }
+        if on(Plugin::InterPodAffinity)
+            && let Some(rule) = self.pod_rule()
+        {
+            return Some(status::pod_rule(rule));
+        }
+        self.features_rejection()
+    }
+
+    /// Declared features come last in the profile; nodes that lack one were not resolvable only if
+    /// nothing before them failed.
+    fn features_rejection(&self) -> Option<Status> {
+        let lacks = |feature: &Str| {
+            !self.view.features.get(feature).is_some_and(|rows| rows.contains(self.row))
+        };
+        let on = self.view.profile.filters(Plugin::NodeDeclaredFeatures);
+        (on && self.program.features.iter().any(lacks)).then(|| Status {
+            plugin: Some(Plugin::NodeDeclaredFeatures),
+            code: Code::UnschedulableAndUnresolvable,
+            reasons: vec!["node(s) didn't match Pod's required features".to_owned()],
+        })
+    }
+
+    fn scalar(&self, name: Str) -> (Option<i64>, i64) {
+        let (all, used) = self.view.scalar(name, self.row);
+        let text = self.cluster.text(name);
+        let freed = self.removed.iter().map(|id| self.cluster.pod_requests(*id).plain.amount(text));
+        (all, used - freed.sum::<i64>())
+    }
+
+    fn ports_conflict(&self) -> bool {
+        let any = self.view.wildcard_ip;
+        let clash = |port: &crate::snapshot::view::HostPort| {
+            let users = self.view.ports.get(&(port.protocol, port.port));
+            users.into_iter().flatten().any(|(ip, row, count)| {
+                let freed = self.removed.iter().filter(|id| {
+                    let ports = self.cluster.pods.ports.get(self.cluster.pods.get(**id).ports);
+                    let same = |p: &&crate::snapshot::view::HostPort| {
+                        p.protocol == port.protocol && p.port == port.port && p.ip == *ip
+                    };
+                    ports.iter().any(|p| same(&p))
+                });
+                *row == self.row
+                    && (*ip == port.ip || *ip == any || port.ip == any)
+                    && *count as usize > freed.count()
+            })
+        };
+        self.program.ports.iter().any(clash)
+    }
+
+    fn removed_matching(&self, counter: u32) -> u32 {
+        let key = &self.view.counters.get(counter).key;
+        let matching = self.removed.iter().filter(|id| {
+            let class = &self.cluster.classes[self.cluster.pods.get(**id).class as usize];
+            key.matches(class.namespace, &class.labels)
+        });
+        matching.count() as u32
+    }
+
+    // k8s: interpodaffinity/filtering.go Filter
+    fn pod_rule(&self) -> Option<PodRule> {
+        let value = |key| self.view.keys.column(key).value(self.row);
+        if let Some((counter, keys)) = &self.program.affinity {
+            let gone = self.removed_matching(counter.0);
+            let counts = self.view.counters.get(counter.0);
+            let here = |key| match value(key) {
+                0 => None,
+                v => Some(counts.domain(key).get(v as usize).copied().unwrap_or(0) - gone),
+            };
+            // Whether anybody is left that matches, on a node with one of the keys.
+            let left = keys.iter().any(|key| {
+                let total: u32 = counts.domain(*key).iter().sum();
+                total > if value(*key) == 0 { 0 } else { gone }
+            });
+            let first = self.program.affinity_self && !left;
+            if keys.iter().any(|key| here(*key).is_none_or(|n| n == 0 && !first)) {
+                return Some(PodRule::Affinity);
+            }
+        }
+        for (counter, key) in &self.program.anti {
+            let (v, counts) = (value(*key), self.view.counters.get(counter.0));
+            let here = counts.domain(*key).get(v as usize).copied().unwrap_or(0);
+            if v != 0 && here > self.removed_matching(counter.0) {
+                return Some(PodRule::Anti);
+            }
+        }
+        for term in interpod::forbidding(self.view, self.program) {
+            let v = value(term.topology);
+            let here = term.domains.get(v as usize).copied().unwrap_or(0);
+            let gone = self.removed.iter().flat_map(|id| {
+                let terms = self.cluster.pods.terms.get(self.cluster.pods.get(*id).terms);
+                terms.iter().map(|t| &self.view.terms.get(t.0).key)
+            });
+            debug_assert!(term.key.kind == TermKind::RequiredAnti);
+            if v != 0 && here > gone.filter(|key| **key == term.key).count() as u32 {
+                return Some(PodRule::Existing);
+            }
+        }
+        None
+    }
+}
+
+/// The sentence of a preemption that found no candidate.
+// k8s: preemption.go Preempt: a FitError over the dry run's statuses
+#[must_use]
+pub fn summary(nodes: usize, run: &DryRun) -> String {
+    if let Some(reason) = &run.ineligible {
+        return format!("preemption: {reason}");
+    }
+    let not_helpful = Status {
+        plugin: None,
+        code: Code::UnschedulableAndUnresolvable,
+        reasons: vec![NOT_HELPFUL.to_owned()],
+    };
+    let hopeless = nodes - run.potential.len().min(nodes);
+    let all = run.rejected.iter().map(|(_, s)| s);
+    let all = all.chain(std::iter::repeat_n(&not_helpful, hopeless));
+    format!("preemption: {}", crate::explain::summary(nodes, all))
+}
