@@ -11,19 +11,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::log_line::{Stream, parse};
+use super::termination::{LOG_BYTES_MAX, LOG_LINES_MAX, MESSAGE_BYTES_MAX};
 
 /// Longest line that is read; the runtime cuts lines at 16 KiB.
 const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes read at once when searching for the start of a tail.
 const TAIL_BLOCK_BYTES: u64 = 64 * 1024;
-/// Bytes of a termination message file that count: its last ones.
-// k8s: pkg/kubelet/container/runtime.go MaxContainerTerminationMessageLength
-const MESSAGE_BYTES_MAX: u64 = 4096;
-/// Lines and bytes of the log that stand in for a missing termination message.
-// k8s: pkg/kubelet/container/runtime.go MaxContainerTerminationMessageLogLines
-const MESSAGE_LOG_LINES: u64 = 80;
-const MESSAGE_LOG_BYTES: usize = 2048;
-
 /// What to read.
 #[derive(Clone, Debug, Default)]
 pub struct LogQuery {
@@ -187,11 +180,11 @@ pub fn termination_message(
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go readLastStringFromContainerLogs
 fn end_of_log(log: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
-        let query = LogQuery { tail_lines: Some(MESSAGE_LOG_LINES), ..LogQuery::default() };
+        let query = LogQuery { tail_lines: Some(LOG_LINES_MAX as u64), ..LogQuery::default() };
         let mut reader = LogReader::open(log, query)?;
         let mut text = Vec::new();
         while reader.next(&mut text)? {
-            text.drain(..text.len().saturating_sub(MESSAGE_LOG_BYTES));
+            text.drain(..text.len().saturating_sub(LOG_BYTES_MAX));
         }
         Ok(text)
     };
@@ -320,7 +313,7 @@ mod tests {
         let long: Vec<String> = (0..200).map(|n| format!("stdout F {n:0>60}\n")).collect();
         let long = log(&long.iter().map(String::as_str).collect::<Vec<_>>());
         let text = termination_message(None, long.path(), true);
-        assert_eq!(text.len(), MESSAGE_LOG_BYTES);
+        assert_eq!(text.len(), LOG_BYTES_MAX);
         assert!(text.ends_with("199\n"));
     }
 

@@ -3,72 +3,29 @@
 
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
-/// A metadata field, as a downward API volume shows it.
+use crate::runtime::downward::format_map;
+
+/// A metadata field, as a downward API volume shows it; volumes know fewer fields than variables.
 // k8s: pkg/fieldpath/fieldpath.go ExtractFieldPathAsString
 pub(super) fn field(pod: &Pod, path: &str) -> Result<String, String> {
     let meta = &pod.metadata;
-    let labels = || meta.labels.iter().flatten();
-    let annotations = || meta.annotations.iter().flatten();
-    let lookup = |key: &str, mut pairs: Box<dyn Iterator<Item = (&String, &String)> + '_>| {
-        pairs.find(|(k, _)| *k == key).map(|(_, v)| v.clone()).unwrap_or_default()
-    };
-    if let Some((path, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
-        return match path {
-            "metadata.labels" => Ok(lookup(key, Box::new(labels()))),
-            "metadata.annotations" => Ok(lookup(key, Box::new(annotations()))),
-            _ => Err(format!("fieldPath \"{path}['{key}']\" does not support subscript")),
+    let text = |text: &Option<String>| Ok(text.clone().unwrap_or_default());
+    if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
+        let map = match map {
+            "metadata.labels" => meta.labels.as_ref(),
+            "metadata.annotations" => meta.annotations.as_ref(),
+            _ => return Err(format!("fieldPath {path:?} does not support subscript")),
         };
+        return text(&map.and_then(|map| map.get(key)).cloned());
     }
     match path {
-        "metadata.labels" => Ok(lines(labels())),
-        "metadata.annotations" => Ok(lines(annotations())),
-        "metadata.name" => Ok(meta.name.clone().unwrap_or_default()),
-        "metadata.namespace" => Ok(meta.namespace.clone().unwrap_or_default()),
-        "metadata.uid" => Ok(meta.uid.clone().unwrap_or_default()),
+        "metadata.labels" => Ok(format_map(meta.labels.as_ref())),
+        "metadata.annotations" => Ok(format_map(meta.annotations.as_ref())),
+        "metadata.name" => text(&meta.name),
+        "metadata.namespace" => text(&meta.namespace),
+        "metadata.uid" => text(&meta.uid),
         _ => Err(format!("unsupported fieldPath: {path}")),
     }
-}
-
-/// `key="value"` lines, sorted by key, the value quoted as Go quotes it.
-// k8s: pkg/fieldpath/fieldpath.go FormatMap
-fn lines<'a>(pairs: impl Iterator<Item = (&'a String, &'a String)>) -> String {
-    let lines: Vec<String> = pairs.map(|(key, value)| format!("{key}={}", quoted(value))).collect();
-    lines.join("\n")
-}
-
-/// Go's `strconv.Quote`: printable Unicode as it is, the rest escaped.
-fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            '\x07' => out.push_str("\\a"),
-            '\x08' => out.push_str("\\b"),
-            '\x0b' => out.push_str("\\v"),
-            '\x0c' => out.push_str("\\f"),
-            ' '..='~' => out.push(c),
-            c if (c as u32) < 0x80 => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c if is_printable(c) => out.push(c),
-            c if (c as u32) < 0x1_0000 => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push_str(&format!("\\U{:08x}", c as u32)),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// What Go calls printable beyond ASCII, as far as the standard library can tell: neither a
-/// control character nor a space nor one of the invisible format characters.
-fn is_printable(c: char) -> bool {
-    let invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{fdd0}'..='\u{fdef}' | '\u{feff}' | '\u{fff0}'..='\u{fffb}'
-        | '\u{fffe}'..='\u{ffff}' | '\u{e000}'..='\u{f8ff}' | '\u{e0000}'..='\u{10ffff}');
-    !c.is_control() && !c.is_whitespace() && !invisible
 }
 
 /// Paths, relative to the volume, where containers mount other volumes inside it; only the
@@ -112,21 +69,6 @@ fn inside(mounts: &[VolumeMount], volume: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::{Container, PodSpec};
-
-    #[test]
-    fn map_values_are_quoted_as_go_quotes_them() {
-        let table = [
-            ("plain", "\"plain\""),
-            ("a\nb", "\"a\\nb\""),
-            ("tab\t\"q\" \\", "\"tab\\t\\\"q\\\" \\\\\""),
-            ("\x01\x7f", "\"\\x01\\x7f\""),
-            ("grün 日本", "\"grün 日本\""),
-            ("\u{200b}\u{a0}", "\"\\u200b\\u00a0\""),
-        ];
-        for (value, expected) in table {
-            assert_eq!(quoted(value), expected);
-        }
-    }
 
     #[test]
     fn fields_are_read_whole_or_by_key() {

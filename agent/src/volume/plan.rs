@@ -6,12 +6,12 @@
 //! again before each sync, so changed annotations reach downward API volumes.
 //! It decides sizes and rejects what cannot be; it never looks at the disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{
-    Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, ResourceFieldSelector, Volume,
-    VolumeMount, VolumeProjection,
+    Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, Volume, VolumeMount,
+    VolumeProjection,
 };
 
 use super::error::VolumeError;
@@ -21,15 +21,13 @@ use super::nested;
 use super::payload::{Keys, Source, Sources, TokenRequest, mode_bits};
 use crate::pod::quantity::Amount;
 use crate::pod::resources::{self, Side};
+use crate::runtime::{downward, expand};
 use crate::types::{NodeFacts, PodUid};
 
 /// Default of `defaultMode`.
 const FILE_MODE: u32 = 0o644;
 /// Default of a token's `expirationSeconds`.
 const TOKEN_SECONDS: i64 = 3600;
-
-/// Renders a `resourceFieldRef` of this pod.
-pub type ResourceField<'a> = &'a dyn Fn(&ResourceFieldSelector) -> Result<String, String>;
 
 /// All volumes of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,11 +170,11 @@ impl PodVolume {
 
 impl PodVolumes {
     /// Plans the volumes of a pod.
-    pub fn plan(root: &Path, node: &NodeFacts, pod: &Pod, resource: ResourceField<'_>) -> Self {
+    pub fn plan(root: &Path, node: &NodeFacts, pod: &Pod) -> Self {
         let spec = crate::pod::spec(pod);
         let uid = crate::pod::uid(pod);
         let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
-        let planner = Planner { node, pod, resource };
+        let planner = Planner { node, pod };
         let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
         let dirs = PodDirs::new(root, &uid);
         let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
@@ -247,7 +245,7 @@ fn sub_path_of(mount: &VolumeMount, env: &BTreeMap<String, String>) -> Result<St
     let expr = mount.sub_path_expr.as_deref().unwrap_or_default();
     let path = match expr {
         "" => mount.sub_path.clone().unwrap_or_default(),
-        expr => expand(expr, env)?,
+        expr => expanded(expr, env)?,
     };
     if path.starts_with('/') {
         return Err(format!("error SubPath `{path}` must not be an absolute path"));
@@ -260,31 +258,19 @@ fn sub_path_of(mount: &VolumeMount, env: &BTreeMap<String, String>) -> Result<St
 
 /// Expands `$(NAME)`; an unset or empty variable is an error here, unlike in a command line.
 // k8s: pkg/kubelet/container/helpers.go ExpandContainerVolumeMounts
-fn expand(expr: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
-    let mut missing = std::collections::BTreeSet::new();
-    let mut out = String::new();
-    let mut rest = expr;
-    while let Some((before, after)) = rest.split_once('$') {
-        out.push_str(before);
-        rest = after;
-        if let Some(tail) = after.strip_prefix('$') {
-            out.push('$');
-            rest = tail;
-        } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|a| a.split_once(')')) {
-            match env.get(name).filter(|value| !value.is_empty()) {
-                Some(value) => out.push_str(value),
-                None => _ = missing.insert(name),
-            }
-            rest = tail;
-        } else {
-            out.push('$');
+fn expanded(expr: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
+    let mut missing = BTreeSet::new();
+    let out = expand::expand(expr, |name| {
+        let value = env.get(name).map(String::as_str).unwrap_or_default();
+        if value.is_empty() {
+            missing.insert(name.to_owned());
         }
-    }
-    out.push_str(rest);
+        Some(value)
+    });
     if missing.is_empty() {
         return Ok(out);
     }
-    let names: Vec<&str> = missing.into_iter().collect();
+    let names: Vec<String> = missing.into_iter().collect();
     Err(format!("missing value for {}", names.join(", ")))
 }
 
@@ -322,7 +308,6 @@ fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, Str
 struct Planner<'a> {
     node: &'a NodeFacts,
     pod: &'a Pod,
-    resource: ResourceField<'a>,
 }
 
 impl Planner<'_> {
@@ -454,7 +439,8 @@ impl Planner<'_> {
         let field = |item: &DownwardAPIVolumeFile| {
             let data = match (&item.field_ref, &item.resource_field_ref) {
                 (Some(field), _) => nested::field(self.pod, &field.field_path),
-                (None, Some(resource)) => (self.resource)(resource),
+                (None, Some(resource)) => downward::resource(resource, self.pod, None, self.node)
+                    .map_err(|error| error.to_string()),
                 (None, None) => Ok(String::new()),
             };
             Source::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }

@@ -17,7 +17,7 @@ use super::plan::PodVolumes;
 use crate::types::NodeFacts;
 
 /// Runs `test` on a thread whose mounts nobody else sees and which end with it.
-fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
             eprintln!("skipped: no mount namespaces here: {errno}");
@@ -68,7 +68,7 @@ fn pod(spec: serde_json::Value) -> Pod {
 
 fn plan(root: &Path, pod: &Pod) -> PodVolumes {
     let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
-    PodVolumes::plan(root, &node, pod, &|field| Ok(format!("<{}>", field.resource)))
+    PodVolumes::plan(root, &node, pod)
 }
 
 /// Sets a pod's volumes up, with the objects above.
