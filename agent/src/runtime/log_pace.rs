@@ -50,6 +50,11 @@ impl Pace {
         Self { limit, size, at, grew_at: at, rate: None }
     }
 
+    /// Size at the last look.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The log was woken up by a write: look soon.
     pub fn woken(&mut self, at: Duration) -> Next {
         self.at = at;

@@ -24,6 +24,8 @@ pub mod log_files;
 pub mod log_line;
 pub mod log_pace;
 pub mod log_read;
+pub mod log_rotate;
+pub mod logs;
 pub mod plan;
 mod plan_init;
 pub mod read_back;

@@ -31,4 +31,4 @@ pub use payload::{Content, ContentError};
 pub use plan::{PlannedMount, PodVolumes};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
