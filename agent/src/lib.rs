@@ -14,6 +14,7 @@
 
 pub mod cgroup;
 pub mod config;
+pub mod event;
 pub mod http;
 pub mod logging;
 pub mod observed;

@@ -32,7 +32,7 @@ pub mod transport;
 pub use call::{Call, Method, StreamCall};
 pub use client::{Client, Replies};
 pub use deadlines::Deadlines;
-pub use error::{Code, Error};
+pub use error::{Code, Error, code_name};
 pub use in_flight::{InFlight, Observer};
 
 /// CRI v1: generated from `proto/runtime/v1/api.proto`.

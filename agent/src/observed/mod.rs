@@ -1,7 +1,13 @@
 //! Observed state: what the runtime and the kernel say is, one record per pod, one writer.
+//!
+//! `types` is the record, `read` makes it from CRI answers, `last_words` adds what a container
+//! left behind. The record of a pod is owned by its worker; nobody else changes it.
 
-mod types;
+mod last_words;
+mod read;
+pub mod types;
 
+pub use read::Reader;
 pub use types::{
     Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
     ObservedSandbox, ObservedUser, OomKill, RunState, digest_code, digest_of,

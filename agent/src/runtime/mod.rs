@@ -10,15 +10,23 @@
 //!   read_back    CRI's answers -> observed records
 //!   stop         grace periods and timeouts of a stop
 //!   termination  where a container's last words are
+//!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
+//!   execute      runs a plan: start (up), kill (stop), clean (away), hooks, image
 //! ```
 
+mod clean;
 pub mod dns;
 pub mod downward;
 pub mod env;
 pub mod env_file;
+pub mod execute;
 pub mod expand;
+pub mod hooks;
 pub mod hostname;
 pub mod hosts;
+pub mod image;
+pub mod image_name;
+pub mod kill;
 pub mod labels;
 pub mod log_files;
 pub mod log_line;
@@ -28,11 +36,14 @@ pub mod log_rotate;
 pub mod logs;
 pub mod plan;
 mod plan_init;
+mod pull_rate;
 pub mod read_back;
 pub mod request;
 pub mod restart;
 pub mod security;
 pub mod service_env;
+mod start;
 pub mod stop;
+pub mod stop_order;
 pub mod sysctl;
 pub mod termination;

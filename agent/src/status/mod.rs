@@ -11,6 +11,8 @@ mod resources;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod timeline;
+pub mod view;
 
 use std::collections::BTreeMap;
 

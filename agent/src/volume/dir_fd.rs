@@ -42,6 +42,21 @@ pub fn open_beneath(
     }
 }
 
+/// The beginning of a file beneath a directory, never outside of it. Blocks on nothing: what is
+/// not a regular file is refused.
+pub fn read_beneath(dir: &Path, path: &str, bytes_max: u64) -> std::io::Result<String> {
+    use std::io::Read;
+    let root = open_dir(dir)?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
+    let file = std::fs::File::from(open_beneath(&root, path, flags, ResolveFlag::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    file.take(bytes_max).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// True when something is mounted at `path` itself. False when it does not exist.
 pub fn is_mount_point(path: &Path) -> Result<bool, IoFailure> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(true) };

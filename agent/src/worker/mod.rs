@@ -8,6 +8,7 @@ pub mod backoff;
 mod decide;
 mod pods;
 mod step;
+pub mod task;
 
 use std::sync::Arc;
 use std::time::Duration;

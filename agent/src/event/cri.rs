@@ -1,0 +1,48 @@
+//! The runtime's own container events as hints.
+//!
+//! Owner: one task for the life of the agent. The first subscriber receives buffered history, and
+//! a stream may break at any time: neither matters, because an event only says which pod to read.
+//! A runtime without the call is remembered as such by the client and asked again only after it
+//! restarted.
+// k8s: pkg/kubelet/pleg/evented.go (as a hint source only)
+
+use std::time::Duration;
+
+use pintle_cri::{Client, v1};
+use tokio::sync::mpsc;
+
+use crate::runtime::labels;
+use crate::types::PodUid;
+use crate::worker::{Hint, Input};
+
+/// First and longest wait before the stream is opened again.
+const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Wait before a runtime without events is asked again; it may have been upgraded.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Forwards events as hints until the receiver is gone.
+pub async fn run(client: Client, inputs: mpsc::Sender<Input>) {
+    let mut wait = REOPEN.0;
+    loop {
+        match client.get_container_events(v1::GetEventsRequest {}) {
+            Ok(mut stream) => {
+                while let Some(Ok(event)) = stream.next().await {
+                    wait = REOPEN.0;
+                    let Some(uid) = pod_of(&event) else { continue };
+                    if inputs.send(Input::Hint { uid, hint: Hint::Changed }).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) if error.is_unimplemented() => wait = ASK_AGAIN,
+            Err(error) => tracing::debug!(%error, "container events"),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(REOPEN.1.max(wait));
+    }
+}
+
+fn pod_of(event: &v1::ContainerEventResponse) -> Option<PodUid> {
+    let labels = &event.pod_sandbox_status.as_ref()?.labels;
+    labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str()))
+}

@@ -1,0 +1,248 @@
+//! The kernel event source: follows pod cgroups and turns kernel events into hints.
+//!
+//! Owner of `pintle_ebpf::Source`: one task, fed through a bounded channel of requests, so that
+//! nobody else waits for a map operation. A kernel event names a cgroup by its id; the directory
+//! name beneath the pod's cgroup is the container's id (cgroupfs) or ends with it (systemd), found
+//! by listing the pod's directory when an unknown id turns up. An event whose cgroup is gone
+//! already still says which pod to read.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pintle_ebpf::{Clocks, EventKind, KernelEvent, Mode, Options, Slot, Source};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::types::{ContainerId, PodUid, UnixNanos};
+use crate::worker::{Hint, Input};
+
+/// Requests that may wait for the task.
+const REQUESTS_MAX: usize = 256;
+
+enum Request {
+    Track { uid: PodUid, dir: PathBuf, done: oneshot::Sender<()> },
+    Untrack { uid: PodUid },
+    WatchInit { uid: PodUid, container: ContainerId, pid: u32 },
+}
+
+/// Handle of the task; clones share it.
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    requests: mpsc::Sender<Request>,
+    mode: Mode,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Tracker {
+    /// Opens the best source that works here and starts its task on the current thread.
+    pub fn start(options: &Options, inputs: mpsc::Sender<Input>) -> Self {
+        let source = Source::open(options);
+        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let tracker = Self { requests, mode: source.mode(), dropped: Arc::clone(&dropped) };
+        let task = Task {
+            source,
+            inputs,
+            dropped,
+            next_slot: 1,
+            pods: HashMap::new(),
+            slots: HashMap::new(),
+            names: HashMap::new(),
+            inits: HashMap::new(),
+        };
+        tokio::task::spawn_local(task.run(queue));
+        tracker
+    }
+
+    /// The active mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// True when every container's first process has to be named by `watch_init`.
+    pub fn needs_pids(&self) -> bool {
+        self.mode == Mode::Pidfd
+    }
+
+    /// Events lost so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Follows a pod's cgroup directory; returns once the kernel does.
+    pub async fn track(&self, uid: &PodUid, dir: &Path) {
+        let (done, tracked) = oneshot::channel();
+        let request = Request::Track { uid: uid.clone(), dir: dir.to_owned(), done };
+        if self.requests.send(request).await.is_ok() {
+            let _ = tracked.await;
+        }
+    }
+
+    /// Forgets a pod.
+    pub async fn untrack(&self, uid: &PodUid) {
+        let _ = self.requests.send(Request::Untrack { uid: uid.clone() }).await;
+    }
+
+    /// Names a container's first process.
+    pub async fn watch_init(&self, uid: &PodUid, container: &ContainerId, pid: u32) {
+        let (uid, container) = (uid.clone(), container.clone());
+        let _ = self.requests.send(Request::WatchInit { uid, container, pid }).await;
+    }
+}
+
+struct Task {
+    source: Source,
+    inputs: mpsc::Sender<Input>,
+    dropped: Arc<AtomicU64>,
+    next_slot: u64,
+    pods: HashMap<Slot, (PodUid, PathBuf)>,
+    slots: HashMap<PodUid, Slot>,
+    /// Container by cgroup id, within the pods followed.
+    names: HashMap<u64, (Slot, ContainerId)>,
+    /// Container by pid of its first process, where that was named.
+    inits: HashMap<u32, (Slot, ContainerId)>,
+}
+
+impl Task {
+    async fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+        let mut batch = Vec::new();
+        loop {
+            batch.clear();
+            tokio::select! {
+                biased;
+                request = queue.recv() => match request {
+                    Some(request) => self.serve(request),
+                    None => return,
+                },
+                () = self.source.next_batch(&mut batch) => {}
+            }
+            let clocks = Clocks::read();
+            for event in batch.drain(..) {
+                let Some(input) = self.hint(&event, &clocks) else { continue };
+                if self.inputs.send(input).await.is_err() {
+                    return;
+                }
+            }
+            self.dropped.store(self.source.dropped(), Ordering::Relaxed);
+        }
+    }
+
+    fn serve(&mut self, request: Request) {
+        match request {
+            Request::Track { uid, dir, done } => {
+                let slot = *self.slots.entry(uid.clone()).or_insert_with(|| {
+                    self.next_slot += 1;
+                    Slot(self.next_slot)
+                });
+                if let Err(error) = self.source.track(slot, &dir) {
+                    tracing::debug!(pod = %uid, %error, "pod is not followed in the kernel");
+                }
+                self.pods.insert(slot, (uid, dir));
+                self.learn_names(slot);
+                let _ = done.send(());
+            }
+            Request::Untrack { uid } => {
+                let Some(slot) = self.slots.remove(&uid) else { return };
+                if let Err(error) = self.source.untrack(slot) {
+                    tracing::debug!(pod = %uid, %error, "pod is still followed in the kernel");
+                }
+                self.pods.remove(&slot);
+                self.names.retain(|_, (of, _)| *of != slot);
+                self.inits.retain(|_, (of, _)| *of != slot);
+            }
+            Request::WatchInit { uid, container, pid } => {
+                let Some(slot) = self.slots.get(&uid).copied() else { return };
+                self.inits.insert(pid, (slot, container));
+                if let Err(error) = self.source.watch_init(slot, pid) {
+                    tracing::debug!(pod = %uid, pid, %error, "process is not followed");
+                }
+            }
+        }
+    }
+
+    /// Lists the pod's cgroup: directory names beneath it are containers.
+    fn learn_names(&mut self, slot: Slot) {
+        let Some((_, dir)) = self.pods.get(&slot) else { return };
+        let Ok(entries) = std::fs::read_dir(dir) else { return };
+        for entry in entries.flatten() {
+            let (Ok(meta), Some(name)) = (entry.metadata(), entry.file_name().into_string().ok())
+            else {
+                continue;
+            };
+            if meta.is_dir() {
+                let id = container_id(&name).to_owned();
+                self.names.insert(meta.ino(), (slot, ContainerId::from(id)));
+            }
+        }
+    }
+
+    fn container(&mut self, slot: Slot, event: &KernelEvent) -> Option<ContainerId> {
+        if let Some((_, container)) = self.inits.get(&event.pid).filter(|(of, _)| *of == slot) {
+            return Some(container.clone());
+        }
+        if event.cgroup_id == 0 {
+            return None;
+        }
+        if !self.names.contains_key(&event.cgroup_id) {
+            self.learn_names(slot);
+        }
+        self.names.get(&event.cgroup_id).map(|(_, container)| container.clone())
+    }
+
+    fn hint(&mut self, event: &KernelEvent, clocks: &Clocks) -> Option<Input> {
+        let slot = event.slot?;
+        let uid = self.pods.get(&slot)?.0.clone();
+        let at = wall(clocks, event);
+        let hint = match &event.kind {
+            EventKind::Exit(exit) => {
+                let container = self.container(slot, event);
+                let code = exit.status.map(|status| status.runtime_code());
+                self.inits.remove(&event.pid);
+                Hint::Exited { container, code, at }
+            }
+            EventKind::OomVictim { comm, is_init } => Hint::Oom {
+                container: self.container(slot, event),
+                init: *is_init,
+                pid: event.pid,
+                comm: comm.to_string(),
+                at,
+            },
+            EventKind::CgroupCreated => {
+                self.learn_names(slot);
+                return None;
+            }
+            EventKind::CgroupRemoved => {
+                self.names.remove(&event.cgroup_id);
+                return None;
+            }
+            // What the agent does itself it reads afterwards; an entry point or a filled cgroup
+            // that it did not ask for shows in the runtime's own events and in the relist.
+            EventKind::Exec | EventKind::Populated(_) => return None,
+        };
+        Some(Input::Hint { uid, hint })
+    }
+}
+
+/// `<id>` under cgroupfs, `cri-containerd-<id>.scope` under systemd.
+fn container_id(dir: &str) -> &str {
+    let name = dir.strip_suffix(".scope").unwrap_or(dir);
+    name.rsplit_once('-').map_or(name, |(_, id)| id)
+}
+
+fn wall(clocks: &Clocks, event: &KernelEvent) -> UnixNanos {
+    let since = clocks.wall_of(event.time).duration_since(std::time::UNIX_EPOCH);
+    UnixNanos(since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::container_id;
+
+    #[test]
+    fn a_containers_cgroup_is_named_after_its_id_by_either_driver() {
+        assert_eq!(container_id("0fbe88b3"), "0fbe88b3");
+        assert_eq!(container_id("cri-containerd-0fbe88b3.scope"), "0fbe88b3");
+    }
+}

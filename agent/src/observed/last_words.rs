@@ -1,0 +1,20 @@
+//! What a container said before it ended: its termination message, or the end of its log.
+//!
+//! Read once, when the container is first seen exited, and joined to the runtime's message.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go convertToKubeContainerStatus
+
+use std::path::Path;
+
+use crate::observed::ObservedContainer;
+use crate::runtime::{log_read, termination};
+
+/// Appends the container's last words to its message.
+pub(super) fn append(container: &mut ObservedContainer) {
+    let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));
+    let (code, reason) = (container.exit_code, &container.reason);
+    let words = termination::last_words(&container.annotations, mounts, code, reason);
+    let file = words.file.as_deref().map(Path::new);
+    let log = Path::new(&container.log_path);
+    let said = log_read::termination_message(file, log, words.log_if_empty);
+    container.message = termination::joined(&container.message, &said);
+}

@@ -1,0 +1,147 @@
+//! Reads pods from the runtime: the only place that turns CRI answers into observed records.
+//!
+//! Two questions: `list` (every pod, ids and states only) and `read` (one pod, in full). What
+//! cannot change any more is not asked for again: a container that has exited is read once and its
+//! record kept for as long as the runtime lists it, so a recorded exit code never changes later; a
+//! running one is asked again only when its listed state changed. Bounds: one list and one read
+//! per pod under way (the driver sees to it), one cached record per pod.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go GetPodStatus
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use pintle_cri::{Client, Error, v1};
+
+use crate::observed::last_words;
+use crate::observed::{ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code};
+use crate::runtime::{labels, read_back};
+use crate::types::{PodUid, SandboxId, Version};
+use crate::worker::ListedPod;
+
+/// Reads pods through one CRI client.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    client: Client,
+    cache: Rc<RefCell<HashMap<PodUid, Rc<ObservedPod>>>>,
+}
+
+impl Reader {
+    /// A reader with nothing cached.
+    pub fn new(client: Client) -> Self {
+        Self { client, cache: Rc::default() }
+    }
+
+    /// Every pod that the runtime knows, with the digest by which a change shows.
+    pub async fn list(&self) -> Result<Vec<ListedPod>, Error> {
+        let (sandboxes, containers) = tokio::try_join!(
+            self.client.list_pod_sandbox(v1::ListPodSandboxRequest { filter: None }),
+            self.client.list_containers(v1::ListContainersRequest { filter: None }),
+        )?;
+        let mut pods: BTreeMap<PodUid, ListedPod> = BTreeMap::new();
+        let mut note = |labels: &BTreeMap<String, String>, id: String, state: u8| {
+            let Some(who) = labels::identity(labels) else { return };
+            let pod = pods.entry(who.uid.clone()).or_insert_with(|| ListedPod {
+                uid: who.uid,
+                namespace: who.namespace,
+                name: who.name,
+                digest: Vec::new(),
+            });
+            pod.digest.push((id, state));
+        };
+        for sandbox in sandboxes.items {
+            let not_ready = sandbox.state() != v1::PodSandboxState::SandboxReady;
+            note(&sandbox.labels, sandbox.id, u8::from(not_ready));
+        }
+        for container in containers.containers {
+            let state = digest_code(read_back::run_state(container.state()));
+            note(&container.labels, container.id, state);
+        }
+        let mut listed: Vec<_> = pods.into_values().collect();
+        listed.iter_mut().for_each(|pod| pod.digest.sort_unstable());
+        let mut cache = self.cache.borrow_mut();
+        cache.retain(|uid, _| listed.binary_search_by(|p| p.uid.cmp(uid)).is_ok());
+        Ok(listed)
+    }
+
+    /// One pod in full; a pod of which the runtime has nothing is an empty record.
+    pub async fn read(&self, uid: &PodUid, names: (&str, &str)) -> Result<ObservedPod, Error> {
+        let by_uid = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_string())]);
+        let sandbox_filter =
+            v1::PodSandboxFilter { label_selector: by_uid.clone(), ..Default::default() };
+        let container_filter = v1::ContainerFilter { label_selector: by_uid, ..Default::default() };
+        let (sandboxes, containers) = tokio::try_join!(
+            self.client
+                .list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(sandbox_filter) }),
+            self.client
+                .list_containers(v1::ListContainersRequest { filter: Some(container_filter) }),
+        )?;
+        let cached = self.cache.borrow().get(uid).cloned();
+        let mut pod = ObservedPod::empty(uid.clone(), names.0, names.1);
+        for listed in sandboxes.items {
+            pod.sandboxes.extend(self.sandbox(listed, cached.as_deref()).await?);
+        }
+        for listed in containers.containers {
+            pod.containers.extend(self.container(listed, cached.as_deref()).await?);
+        }
+        pod.sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
+        pod.containers.sort_by_key(|c| std::cmp::Reverse(c.created_at));
+        pod.version = Version(cached.map_or(1, |c| c.version.0 + 1));
+        self.cache.borrow_mut().insert(uid.clone(), Rc::new(pod.clone()));
+        Ok(pod)
+    }
+
+    async fn sandbox(
+        &self,
+        listed: v1::PodSandbox,
+        cached: Option<&ObservedPod>,
+    ) -> Result<Option<ObservedSandbox>, Error> {
+        let ready = listed.state() == v1::PodSandboxState::SandboxReady;
+        let mut known = cached.into_iter().flat_map(|c| &c.sandboxes);
+        if let Some(same) = known.find(|s| s.id.as_str() == listed.id) {
+            if same.ready == ready {
+                return Ok(Some(same.clone()));
+            }
+            if !ready {
+                // The addresses of a dead sandbox stay in the status; the runtime has lost them.
+                return Ok(Some(ObservedSandbox { ready, ..same.clone() }));
+            }
+        }
+        let request =
+            v1::PodSandboxStatusRequest { pod_sandbox_id: listed.id.clone(), verbose: false };
+        match self.client.pod_sandbox_status(request).await {
+            Ok(answer) => {
+                Ok(answer.status.as_ref().and_then(read_back::sandbox).map(|(_, sandbox)| sandbox))
+            }
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn container(
+        &self,
+        listed: v1::Container,
+        cached: Option<&ObservedPod>,
+    ) -> Result<Option<ObservedContainer>, Error> {
+        let state = read_back::run_state(listed.state());
+        let mut known = cached.into_iter().flat_map(|c| &c.containers);
+        let same = known.find(|c| c.id.as_str() == listed.id);
+        if let Some(same) = same.filter(|c| c.state == state || c.state == RunState::Exited) {
+            return Ok(Some(same.clone()));
+        }
+        let request =
+            v1::ContainerStatusRequest { container_id: listed.id.clone(), verbose: false };
+        let status = match self.client.container_status(request).await {
+            Ok(answer) => answer.status,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let sandbox = SandboxId::from(listed.pod_sandbox_id);
+        let record = status.as_ref().and_then(|status| read_back::container(status, &sandbox));
+        let Some((_, mut container)) = record else { return Ok(None) };
+        if container.state == RunState::Exited {
+            last_words::append(&mut container);
+        }
+        Ok(Some(container))
+    }
+}

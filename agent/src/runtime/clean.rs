@@ -1,0 +1,163 @@
+//! Takes a pod away: dead containers, volumes, cgroup, sandboxes, logs, directories.
+//!
+//! Effects of `RemoveContainer`, `Teardown` and `Cleanup`. All of it is idempotent; what fails is
+//! tried again by the worker. Data in a volume that is still mounted is never touched, and what the
+//! runtime still runs is never removed: `Teardown` comes after the last container has ended.
+
+use std::path::Path;
+
+use pintle_cri::v1;
+
+use crate::observed::ObservedPod;
+use crate::runtime::execute::{Executor, PassOrder};
+use crate::runtime::log_files;
+use crate::runtime::request::{self, paths};
+use crate::types::{ContainerId, PodUid};
+use crate::volume::{self, PodDirs};
+use crate::worker::Failure;
+
+impl Executor {
+    /// Removes a container, with its logs unless they are to be kept.
+    pub(super) async fn remove_container(
+        &self,
+        observed: &ObservedPod,
+        id: &ContainerId,
+        keep_logs: bool,
+    ) -> Result<(), Failure> {
+        let request = v1::RemoveContainerRequest { container_id: id.as_str().to_owned() };
+        match self.client.remove_container(request).await {
+            Err(error) if !error.is_not_found() => {
+                return Err(Failure::new("RemoveContainerError", error.to_string()));
+            }
+            _ => {}
+        }
+        let container = observed.containers.iter().find(|c| c.id == *id);
+        if let Some(container) = container.filter(|_| !keep_logs) {
+            let full = format!("{}_{}", observed.name, observed.namespace);
+            let links = Path::new(paths::LOG_LINKS_DIR);
+            let link = log_files::link_path(links, &full, &container.name, id.as_str());
+            log_files::remove_container_log(Path::new(&container.log_path), &link)
+                .map_err(|error| Failure::new("RemoveContainerError", error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Volumes and cgroup of a pod of which nothing runs any more.
+    pub(super) async fn tear_down(&self, order: &PassOrder) -> Result<(), Failure> {
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        let unmounted =
+            tokio::task::spawn_blocking(move || volume::execute::unmount_all(&dirs)).await;
+        match unmounted {
+            Ok(Ok(())) => {}
+            Ok(Err(errors)) => {
+                let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                return Err(Failure::new("FailedUnmount", texts.join("; ")));
+            }
+            Err(error) => return Err(Failure::new("FailedUnmount", error.to_string())),
+        }
+        self.tracker.untrack(&order.uid).await;
+        self.remove_cgroup(order).await?;
+        self.count_burstable(&order.uid, None);
+        self.images.forget(&order.uid);
+        Ok(())
+    }
+
+    async fn remove_cgroup(&self, order: &PassOrder) -> Result<(), Failure> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let names = match order.pod.as_deref() {
+            Some(pod) => vec![self.cgroup_name(pod)],
+            // The class of an orphan is not known: its cgroup is in one of three places.
+            None => self.cgroup_names(&order.uid),
+        };
+        for name in names {
+            cgroups
+                .remove_pod(&name)
+                .await
+                .map_err(|error| Failure::new("FailedRemoveCgroup", error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that is left of a pod that no source wants.
+    pub(super) async fn clean_up(&self, order: &PassOrder) -> Result<(), Failure> {
+        let observed = &order.observed;
+        let failed = |error: pintle_cri::Error| Failure::new("CleanupError", error.to_string());
+        for container in &observed.containers {
+            self.remove_container(observed, &container.id, false).await?;
+        }
+        for sandbox in &observed.sandboxes {
+            let id = sandbox.id.as_str().to_owned();
+            let stop = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+            ignore_missing(self.client.stop_pod_sandbox(stop).await).map_err(failed)?;
+            let remove = v1::RemovePodSandboxRequest { pod_sandbox_id: id };
+            ignore_missing(self.client.remove_pod_sandbox(remove).await).map_err(failed)?;
+        }
+        let (logs, uid) = (Path::new(&self.node.pod_logs_dir), &order.uid);
+        let logs = log_files::pod_dir(logs, &observed.namespace, &observed.name, uid.as_str());
+        log_files::remove_pod_dir(&logs, Path::new(paths::LOG_LINKS_DIR))
+            .map_err(|error| Failure::new("CleanupError", error.to_string()))?;
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
+        volume::execute::remove_pod_dir(&dirs)
+            .map_err(|error| Failure::new("CleanupError", error.to_string()))
+    }
+
+    /// Name of the pod's cgroup below the cgroup root.
+    pub(super) fn cgroup_name(&self, pod: &k8s_openapi::api::core::v1::Pod) -> String {
+        let qos = crate::pod::qos::class_of(pod);
+        self.below_root(&self.node.cgroup.pod(qos, &crate::pod::uid(pod)))
+    }
+
+    fn cgroup_names(&self, uid: &PodUid) -> Vec<String> {
+        use crate::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
+        let name = |qos| self.below_root(&self.node.cgroup.pod(qos, uid));
+        [Guaranteed, Burstable, BestEffort].map(name).to_vec()
+    }
+
+    fn below_root(&self, path: &str) -> String {
+        let root = self.node.cgroup.root.trim_end_matches('/');
+        path.strip_prefix(root).unwrap_or(path).trim_start_matches('/').to_owned()
+    }
+
+    /// Limits of the pod's cgroup.
+    pub(super) fn cgroup_limits(
+        &self,
+        pod: &k8s_openapi::api::core::v1::Pod,
+    ) -> crate::cgroup::CgroupLimits {
+        crate::cgroup::formulas::pod_limits(&request::pod_amounts(pod), &self.node.limits)
+    }
+
+    /// Keeps the sum of what Burstable pods request, and the class's shares with it.
+    pub(super) fn count_burstable(
+        &self,
+        uid: &PodUid,
+        pod: Option<&k8s_openapi::api::core::v1::Pod>,
+    ) {
+        use crate::pod::qos::QosClass;
+        let Some(cgroups) = &self.cgroups else { return };
+        let mut pods = self.burstable.borrow_mut();
+        let burstable = pod.filter(|p| crate::pod::qos::class_of(p) == QosClass::Burstable);
+        let changed = match burstable {
+            Some(pod) => {
+                let millis = request::pod_amounts(pod).cpu_request_millis;
+                pods.insert(uid.clone(), millis) != Some(millis)
+            }
+            None => pods.remove(uid).is_some(),
+        };
+        if !changed {
+            return;
+        }
+        let node = self.node_limits.clone();
+        let limits =
+            crate::cgroup::formulas::qos_limits(node, pods.values().sum(), &self.node.limits);
+        if let Err(error) = cgroups.ensure_qos(&limits) {
+            tracing::warn!(%error, "quality-of-service cgroups are not up to date");
+        }
+    }
+}
+
+fn ignore_missing<T>(result: Result<T, pintle_cri::Error>) -> Result<(), pintle_cri::Error> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,262 @@
+//! Executes the actions of a pass, one after the other: the effects behind `plan`.
+//!
+//! A pass belongs to one pod and runs in a task of its own on the main thread. What an earlier
+//! action of the same pass made (sandbox, addresses) is kept in `PassState` for the later ones, so
+//! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
+//! pass is cancelled; a CRI call that creates or starts something is awaited to its end, because
+//! only then is it known what there is to stop. At most `starts` such calls run at once on the
+//! node; a call that hangs gives its turn back after `TURN_MAX`, so one slow pod delays the others
+//! by that much at most.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_cri::{Client, v1};
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use crate::cgroup::Cgroups;
+use crate::event::kernel::Tracker;
+use crate::observed::ObservedPod;
+use crate::runtime::hooks::Hooks;
+use crate::runtime::image::Images;
+use crate::runtime::kill::Killer;
+use crate::runtime::plan::Action;
+use crate::runtime::request::{NodeContext, RuntimeHandler};
+use crate::runtime::stop_order;
+use crate::status::timeline::Recorder;
+use crate::types::PodUid;
+use crate::worker::{Failure, Input};
+
+/// How long a hanging call keeps others waiting for its turn.
+const TURN_MAX: Duration = Duration::from_secs(2);
+
+/// Ends a pass early; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Rc<(Cell<bool>, Notify)>);
+
+impl Cancel {
+    /// Asks the pass to end.
+    pub fn cancel(&self) {
+        self.0.0.set(true);
+        self.0.1.notify_waiters();
+    }
+
+    /// True once asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.0.get()
+    }
+
+    /// Runs `work` unless the pass is cancelled before it ends.
+    pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let asked = self.0.1.notified();
+        if self.is_cancelled() {
+            return Err(Failure::cancelled());
+        }
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = asked => Err(Failure::cancelled()),
+        }
+    }
+}
+
+/// A pass to run.
+#[derive(Clone, Debug)]
+pub struct PassOrder {
+    /// The pod's uid.
+    pub uid: PodUid,
+    /// Names the pass.
+    pub ticket: u64,
+    /// The pod; `None` for one that only the runtime knows.
+    pub pod: Option<Arc<Pod>>,
+    /// What was observed when it was planned.
+    pub observed: Arc<ObservedPod>,
+    /// What to do.
+    pub actions: Vec<Action>,
+}
+
+/// What earlier actions of a pass made.
+#[derive(Debug, Default)]
+pub(super) struct PassState {
+    /// Sandbox made in this pass.
+    pub(super) sandbox: Option<NewSandbox>,
+}
+
+/// A sandbox made in this pass.
+#[derive(Clone, Debug)]
+pub(super) struct NewSandbox {
+    pub(super) id: String,
+    pub(super) attempt: u32,
+    pub(super) ips: Vec<std::net::IpAddr>,
+}
+
+/// The runtime as the node found it at the start.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeInfo {
+    /// `containerd`.
+    pub name: String,
+    /// Handlers and what they can do.
+    pub handlers: Vec<RuntimeHandler>,
+}
+
+/// Executes passes.
+pub struct Executor {
+    /// The runtime.
+    pub client: Client,
+    /// Images.
+    pub images: Images,
+    /// Stops containers.
+    pub killer: Killer,
+    /// Hooks.
+    pub hooks: Hooks,
+    /// Timeline and events.
+    pub recorder: Recorder,
+    /// The node's side of requests.
+    pub node: NodeContext,
+    /// The runtime's side.
+    pub runtime: RuntimeInfo,
+    /// Cgroups; `None` without `cgroupsPerQOS`.
+    pub cgroups: Option<Rc<Cgroups>>,
+    /// Limits of `kubepods` as a whole.
+    pub node_limits: crate::cgroup::CgroupLimits,
+    /// Kernel event source.
+    pub tracker: Tracker,
+    /// Path of the node's resolv.conf; `None` when the setting is empty.
+    pub resolv_conf: Option<std::path::PathBuf>,
+    /// Calls that create or start something at the same time.
+    pub starts: Semaphore,
+    /// CPU that running pods of class Burstable request, by pod.
+    pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
+}
+
+impl Executor {
+    /// Runs a pass to its end, reporting each action.
+    pub async fn run(&self, order: PassOrder, cancel: Cancel, back: &mpsc::Sender<Input>) {
+        let mut state = PassState::default();
+        for (index, action) in order.actions.iter().enumerate() {
+            let begun = tokio::time::Instant::now();
+            let outcome = match cancel.is_cancelled() && !is_ending(action) {
+                true => Err(Failure::cancelled()),
+                false => self.act(&order, action, &mut state, &cancel).await,
+            };
+            self.note(&order.uid, action, begun.elapsed(), outcome.as_ref().err());
+            let failed = outcome.is_err();
+            let (uid, ticket) = (order.uid.clone(), order.ticket);
+            let progress = Input::Progress { uid, ticket, index, outcome };
+            if back.send(progress).await.is_err() || (failed && action.aborts_pass()) {
+                return;
+            }
+        }
+    }
+
+    async fn act(
+        &self,
+        order: &PassOrder,
+        action: &Action,
+        state: &mut PassState,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let observed = &*order.observed;
+        match action {
+            Action::KillPod { grace_seconds } => {
+                let pod = order.pod.as_deref();
+                cancel.unless(self.killer.kill_pod(pod, observed, *grace_seconds)).await?
+            }
+            Action::KillContainer { id, message, reason, .. } => {
+                let Some(container) = observed.containers.iter().find(|c| c.id == *id) else {
+                    return Ok(());
+                };
+                let pod = order.pod.as_deref();
+                let grace = (*reason == crate::runtime::plan::KillReason::RestartAll).then_some(0);
+                let stop = stop_order::stop_container(pod, container, *reason, grace);
+                cancel.unless(self.killer.stop(observed, &stop, message, None)).await?
+            }
+            Action::RemoveContainer { id, keep_logs, .. } => {
+                self.remove_container(observed, id, *keep_logs).await
+            }
+            Action::Teardown => self.tear_down(order).await,
+            Action::Cleanup => self.clean_up(order).await,
+            Action::Prepare | Action::CreateSandbox { .. } | Action::StartContainer { .. } => {
+                let Some(pod) = order.pod.as_deref() else { return Ok(()) };
+                self.bring_up(order, pod, action, state, cancel).await
+            }
+        }
+    }
+
+    async fn bring_up(
+        &self,
+        order: &PassOrder,
+        pod: &Pod,
+        action: &Action,
+        state: &mut PassState,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        match action {
+            Action::Prepare => cancel.unless(self.prepare(order, pod)).await?,
+            Action::CreateSandbox { attempt, .. } => {
+                state.sandbox = Some(self.create_sandbox(order, pod, *attempt).await?);
+                Ok(())
+            }
+            Action::StartContainer { name, kind, restart_count, .. } => {
+                let start = crate::runtime::start::Start {
+                    order,
+                    pod,
+                    name,
+                    kind: *kind,
+                    restart_count: *restart_count,
+                    sandbox: state.sandbox.as_ref(),
+                };
+                self.start_container(&start, cancel).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a call that creates or starts something, in its turn.
+    pub(super) async fn in_turn<T>(&self, call: impl Future<Output = T>) -> T {
+        let Ok(turn) = self.starts.acquire().await else { return call.await };
+        tokio::pin!(call);
+        match tokio::time::timeout(TURN_MAX, &mut call).await {
+            Ok(done) => done,
+            Err(_) => {
+                drop(turn);
+                call.await
+            }
+        }
+    }
+
+    /// The runtime handler of a pod.
+    pub(super) fn handler(&self, _pod: &Pod) -> RuntimeHandler {
+        let default = self.runtime.handlers.iter().find(|h| h.name.is_empty());
+        default.cloned().unwrap_or_default()
+    }
+
+    fn note(&self, uid: &PodUid, action: &Action, took: Duration, failure: Option<&Failure>) {
+        let text = match failure {
+            None => format!("{} us", took.as_micros()),
+            Some(failure) => {
+                format!("{} us, {}: {}", took.as_micros(), failure.reason, failure.message)
+            }
+        };
+        self.recorder.stage(uid, action.verb(), action.container(), &text);
+    }
+}
+
+/// Actions that go on when the pod is to end.
+fn is_ending(action: &Action) -> bool {
+    matches!(action, Action::Teardown | Action::Cleanup)
+}
+
+/// Status of a sandbox right after it was made.
+pub(super) async fn sandbox_ips(
+    client: &Client,
+    id: &str,
+) -> Result<Vec<std::net::IpAddr>, pintle_cri::Error> {
+    let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+    let answer = client.pod_sandbox_status(request).await?;
+    let sandbox = answer.status.as_ref().and_then(crate::runtime::read_back::sandbox);
+    Ok(sandbox.map(|(_, sandbox)| sandbox.ips).unwrap_or_default())
+}

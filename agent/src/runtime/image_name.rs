@@ -1,0 +1,177 @@
+//! Image names: is it one, which tag is meant, and how a failed pull is told.
+//!
+//! Pure. The grammar is the one of OCI references: an optional host with port, lower-case path
+//! components, an optional tag, an optional digest.
+// k8s: pkg/util/parsers/parsers.go ParseImageName, pkg/kubelet/images/image_manager.go
+
+/// Longest name without tag and digest.
+const NAME_BYTES_MAX: usize = 255;
+/// Longest tag.
+const TAG_BYTES_MAX: usize = 128;
+
+/// Why a text is no image name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("couldn't parse image name \"{name}\": {why}")]
+pub struct ImageNameError {
+    /// The text.
+    pub name: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// The name with the tag `latest` when it has neither tag nor digest.
+pub fn with_default_tag(image: &str) -> Result<String, ImageNameError> {
+    let bad = |why| ImageNameError { name: image.to_owned(), why };
+    let (rest, digest) = match image.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (image, None),
+    };
+    if digest.is_some_and(|digest| !is_digest(digest)) {
+        return Err(bad("invalid reference format"));
+    }
+    let (name, tag) = match rest.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+        _ => (rest, None),
+    };
+    if tag.is_some_and(|tag| !is_tag(tag)) {
+        return Err(bad("invalid reference format"));
+    }
+    if name.chars().any(|c| c.is_ascii_uppercase()) && !is_name(name) {
+        let lower = name.to_ascii_lowercase();
+        if is_name(&lower) {
+            return Err(bad("invalid reference format: repository name must be lowercase"));
+        }
+    }
+    if !is_name(name) {
+        return Err(bad("invalid reference format"));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(bad("repository name must not be more than 255 characters"));
+    }
+    match (tag, digest) {
+        (None, None) => Ok(format!("{image}:latest")),
+        _ => Ok(image.to_owned()),
+    }
+}
+
+fn is_digest(digest: &str) -> bool {
+    let Some((algorithm, hex)) = digest.split_once(':') else { return false };
+    let known = match algorithm {
+        "sha256" => hex.len() == 64,
+        "sha384" => hex.len() == 96,
+        "sha512" => hex.len() == 128,
+        _ => false,
+    };
+    known && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn is_tag(tag: &str) -> bool {
+    let mut bytes = tag.bytes();
+    tag.len() <= TAG_BYTES_MAX
+        && bytes.next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+fn is_name(name: &str) -> bool {
+    let mut parts: Vec<_> = name.split('/').collect();
+    let first = parts[0];
+    let host = first.contains(['.', ':']) || first == "localhost";
+    if parts.len() > 1 && host {
+        if !is_host(first) {
+            return false;
+        }
+        parts.remove(0);
+    }
+    parts.iter().all(|part| is_component(part))
+}
+
+fn is_host(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !name.ends_with(':') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let port_ok = port.is_none_or(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()));
+    let label = |l: &str| {
+        !l.is_empty()
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let bracketed = name.starts_with('[') && name.ends_with(']');
+    port_ok && (bracketed || name.split('.').all(label))
+}
+
+/// Lower-case letters and digits, joined by one dot, one or two underscores, or dashes.
+fn is_component(part: &str) -> bool {
+    let alnum = |b: u8| b.is_ascii_digit() || b.is_ascii_lowercase();
+    let bytes = part.as_bytes();
+    let ends = bytes.first().is_some_and(|b| alnum(*b)) && bytes.last().is_some_and(|b| alnum(*b));
+    let joined = part.split(|c: char| c.is_ascii_digit() || c.is_ascii_lowercase());
+    ends && joined
+        .filter(|j| !j.is_empty())
+        .all(|j| j == "." || j == "_" || j == "__" || j.bytes().all(|b| b == b'-'))
+}
+
+/// Reason and message of a failed pull for the container's status.
+// k8s: pkg/kubelet/images/image_manager.go evalCRIPullErr
+pub fn pull_error(image: &str, error: &str) -> (&'static str, String) {
+    let known = [
+        ("RegistryUnavailable", "the registry is unavailable"),
+        ("SignatureValidationFailed", "the signature validation failed"),
+    ];
+    for (reason, because) in known {
+        if let Some(more) = error.strip_prefix(reason) {
+            return (reason, format!("image pull failed for {image} because {because}{more}"));
+        }
+    }
+    ("ErrImagePull", error.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_without_tag_and_digest_means_latest() {
+        let digest = format!("a@sha256:{}", "0".repeat(64));
+        let table = [
+            ("busybox", Some("busybox:latest")),
+            ("busybox:1.37", Some("busybox:1.37")),
+            ("host:5000/a/b", Some("host:5000/a/b:latest")),
+            ("localhost/a__b-c--d.e", Some("localhost/a__b-c--d.e:latest")),
+            (digest.as_str(), Some(digest.as_str())),
+            ("", None),
+            ("UPPER", None),
+            ("a//b", None),
+            ("a:", None),
+            ("a:ta/g!", None),
+            ("-a", None),
+            ("a..b", None),
+            ("a@sha256:12", None),
+        ];
+        for (image, want) in table {
+            assert_eq!(with_default_tag(image).ok().as_deref(), want, "{image:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_wrong_by_its_case_only_says_so() {
+        let error = with_default_tag("Busybox").expect_err("upper case");
+        assert_eq!(
+            error.to_string(),
+            "couldn't parse image name \"Busybox\": invalid reference format: repository name must \
+             be lowercase"
+        );
+    }
+
+    #[test]
+    fn pull_errors_of_the_runtime_keep_their_reason() {
+        let (reason, message) = pull_error("a", "RegistryUnavailable: no route");
+        assert_eq!(reason, "RegistryUnavailable");
+        assert_eq!(
+            message,
+            "image pull failed for a because the registry is unavailable: no route"
+        );
+        assert_eq!(pull_error("a", "denied"), ("ErrImagePull", "denied".to_owned()));
+    }
+}

@@ -1,0 +1,121 @@
+//! Stops containers and sandboxes: hook, wait for one's turn, StopContainer, StopPodSandbox.
+//!
+//! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
+//! containers of a pod are stopped in parallel. Dropping the future gives up hooks and waits and
+//! cancels the calls; stopping again is harmless, so a shorter grace period is a drop and a retry.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use pintle_cri::{Client, v1};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::observed::ObservedPod;
+use crate::runtime::hooks::{HookTarget, Hooks};
+use crate::runtime::stop_order::{GRACE_SECONDS_MIN, Stop, stop_pod};
+use crate::status::timeline::Recorder;
+use crate::types::PodUid;
+use crate::worker::Failure;
+
+/// Stops what runs of pods.
+#[derive(Clone, Debug)]
+pub struct Killer {
+    client: Client,
+    hooks: Hooks,
+    recorder: Recorder,
+}
+
+impl Killer {
+    /// A killer that stops through this client.
+    pub fn new(client: Client, hooks: Hooks, recorder: Recorder) -> Self {
+        Self { client, hooks, recorder }
+    }
+
+    /// Stops every container of the pod in its order, then every sandbox.
+    pub async fn kill_pod(
+        &self,
+        pod: Option<&Pod>,
+        observed: &ObservedPod,
+        grace_seconds: Option<i64>,
+    ) -> Result<(), Failure> {
+        let stops = stop_pod(pod, observed, grace_seconds);
+        let (ended, turns) = watch::channel(vec![false; stops.len()]);
+        let each = stops.iter().enumerate().map(|(index, stop)| {
+            let (mut turns, ended) = (turns.clone(), &ended);
+            async move {
+                let result = self.stop(observed, stop, "", Some(&mut turns)).await;
+                ended.send_modify(|all| all[index] = true);
+                result
+            }
+        });
+        let failed = join_all(each).await.into_iter().find_map(Result::err);
+        for sandbox in &observed.sandboxes {
+            let request =
+                v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.as_str().to_owned() };
+            match self.client.stop_pod_sandbox(request).await {
+                Err(error) if !error.is_not_found() => {
+                    return Err(Failure::new("KillPodSandboxError", error.to_string()));
+                }
+                _ => {}
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Stops one container; `turns` tells which of the pod's other stops are over.
+    pub async fn stop(
+        &self,
+        observed: &ObservedPod,
+        stop: &Stop,
+        message: &str,
+        turns: Option<&mut watch::Receiver<Vec<bool>>>,
+    ) -> Result<(), Failure> {
+        let uid: &PodUid = &observed.uid;
+        let text = match message {
+            "" => format!("Stopping container {}", stop.name),
+            text => text.to_owned(),
+        };
+        self.recorder.event(uid, false, "Killing", &text, Some(&stop.name));
+        let mut left = stop.grace_seconds;
+        if let Some(hook) = stop.pre_stop.as_ref().filter(|_| left > 0) {
+            let begun = Instant::now();
+            let target = HookTarget {
+                uid,
+                container: &stop.id,
+                ips: observed.newest_sandbox().map_or(&[], |s| &s.ips),
+                ports: &stop.ports,
+            };
+            let limit = Duration::from_secs(left.unsigned_abs());
+            let ran = tokio::time::timeout(limit, self.hooks.run(&target, hook)).await;
+            if let Ok(Err(_)) = ran {
+                // The hook's output may hold secrets: it is not repeated here.
+                let text = "PreStopHook failed";
+                self.recorder.event(uid, true, "FailedPreStopHook", text, Some(&stop.name));
+            }
+            left -= seconds(begun.elapsed());
+        }
+        if let Some(turns) = turns.filter(|_| left > 0 && !stop.after.is_empty()) {
+            let begun = Instant::now();
+            let over = turns.wait_for(|all| stop.after.iter().all(|index| all[*index]));
+            let _ = tokio::time::timeout(Duration::from_secs(left.unsigned_abs()), over).await;
+            left -= seconds(begun.elapsed());
+        }
+        let request = v1::StopContainerRequest {
+            container_id: stop.id.as_str().to_owned(),
+            timeout: left.max(GRACE_SECONDS_MIN),
+        };
+        match self.client.stop_container(request).await {
+            Err(error) if !error.is_not_found() => {
+                Err(Failure::new("KillContainerError", error.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn seconds(elapsed: Duration) -> i64 {
+    i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,490 @@
+//! Brings a pod up: cgroup, directories, volumes, sandbox, containers.
+//!
+//! Effects of `Prepare`, `CreateSandbox` and `StartContainer`. What is asked of the runtime is
+//! built by `request`, pure; here files are written and calls made, in the kubelet's order, with
+//! the kubelet's events and reasons.
+// k8s: pkg/kubelet/kubelet.go SyncPod, pkg/kubelet/kuberuntime/kuberuntime_container.go
+// startContainer
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
+use pintle_cri::v1;
+
+use crate::pod;
+use crate::runtime::execute::{Cancel, Executor, NewSandbox, PassOrder, sandbox_ips};
+use crate::runtime::hooks::HookTarget;
+use crate::runtime::image::Wanted;
+use crate::runtime::request::{self, ContainerContext, PodContext, paths};
+use crate::runtime::{downward, env, hosts, log_files, stop_order};
+use crate::types::{ContainerId, ContainerKind, UnixNanos};
+use crate::volume::plan::VolumeKind;
+use crate::volume::{self, PodDirs, PodVolumes};
+use crate::worker::Failure;
+
+/// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
+const NODE_HOSTS_BYTES_MAX: u64 = 1 << 20;
+
+/// A container to start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start<'a> {
+    pub(super) order: &'a PassOrder,
+    pub(super) pod: &'a Pod,
+    pub(super) name: &'a str,
+    pub(super) kind: ContainerKind,
+    pub(super) restart_count: Option<u32>,
+    pub(super) sandbox: Option<&'a NewSandbox>,
+}
+
+impl Executor {
+    /// Cgroup, directories, volumes.
+    pub(super) async fn prepare(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        self.prepare_cgroup(order, pod).await?;
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        volume::execute::make_pod_dirs(&dirs).map_err(|error| {
+            let text = format!("error making pod data directories: {error}");
+            self.recorder.event(&order.uid, true, "FailedMountVolume", &text, None);
+            Failure::new("FailedToMakePodDataDirectories", text)
+        })?;
+        let volumes = self.volumes(pod);
+        let now = UnixNanos(crate::status::timeline::now().0).to_timestamp();
+        let mounted = volume::execute::mount_all(&volumes, &volume::payload::NoContent, now).await;
+        mounted.map_err(|errors| {
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            for (error, text) in errors.iter().zip(&texts) {
+                self.recorder.event(&order.uid, true, error.reason(), text, None);
+            }
+            Failure::new("FailedMount", texts.join("; "))
+        })
+    }
+
+    async fn prepare_cgroup(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let name = self.cgroup_name(pod);
+        let limits = self.cgroup_limits(pod);
+        if !cgroups.exists(&name) {
+            self.count_burstable(&order.uid, Some(pod));
+            cgroups.create_pod(&name, &limits).map_err(|error| {
+                let text = format!("unable to ensure pod container exists: {error}");
+                self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
+                Failure::new("FailedCreatePodContainer", text)
+            })?;
+        }
+        if let Some(dir) = cgroups.dir(&name, "memory") {
+            self.tracker.track(&order.uid, &dir).await;
+        }
+        Ok(())
+    }
+
+    pub(super) fn volumes(&self, pod: &Pod) -> PodVolumes {
+        let facts = &self.node.facts;
+        let resource = |selector: &ResourceFieldSelector| {
+            downward::resource(selector, pod, None, facts).map_err(|error| error.to_string())
+        };
+        PodVolumes::plan(Path::new(&self.node.root_dir), facts, pod, &resource)
+    }
+
+    /// The sandbox, with its log directory.
+    pub(super) async fn create_sandbox(
+        &self,
+        order: &PassOrder,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<NewSandbox, Failure> {
+        let fail = |text: String| {
+            let message = format!("Failed to create pod sandbox: {text}");
+            self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
+            Failure::new("CreatePodSandboxError", text)
+        };
+        let handler = self.handler(pod);
+        let node = self.node_now();
+        let ctx = self.context(&node, pod, attempt, &handler, &[]);
+        let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
+        for warning in &made.warnings {
+            self.recorder.event(&order.uid, true, warning.reason, &warning.message, None);
+        }
+        make_log_dir(Path::new(&made.config.log_directory)).map_err(|e| fail(e.to_string()))?;
+        let request =
+            v1::RunPodSandboxRequest { config: Some(made.config), runtime_handler: made.handler };
+        let call = self.client.run_pod_sandbox(request);
+        let answer = self.in_turn(call).await.map_err(|error| fail(rpc_text(&error)))?;
+        let id = answer.pod_sandbox_id;
+        let ips = sandbox_ips(&self.client, &id).await.map_err(|error| fail(rpc_text(&error)))?;
+        Ok(NewSandbox { id, attempt, ips })
+    }
+
+    /// Image, configuration, create, start, postStart.
+    pub(super) async fn start_container(
+        &self,
+        start: &Start<'_>,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let Some(container) = container_of(start) else { return Ok(()) };
+        let (sandbox_id, attempt, ips) = sandbox_of(start)?;
+        let handler = self.handler(start.pod);
+        let node = self.node_now();
+        let ctx = self.context(&node, start.pod, attempt, &handler, &ips);
+        let config = request::sandbox_config(&ctx)
+            .map_err(|error| self.refuse(start, &error.to_string()))?
+            .config;
+        let wanted = Wanted {
+            uid: &start.order.uid,
+            container: start.name,
+            image: container.image.as_deref().unwrap_or_default(),
+            policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+            sandbox: &config,
+        };
+        let image = cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
+            let text = format!("Error: {}", failure.reason);
+            self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
+        })?;
+        let created = self.create(start, &container, &ctx, &image, &sandbox_id, config).await?;
+        if cancel.is_cancelled() {
+            return Err(Failure::cancelled());
+        }
+        self.begin(start, &created).await?;
+        self.follow(start, &created).await;
+        self.post_start(start, &container, &created, &ips, cancel).await
+    }
+
+    async fn create(
+        &self,
+        start: &Start<'_>,
+        container: &Container,
+        ctx: &PodContext<'_>,
+        image: &crate::runtime::image::Found,
+        sandbox_id: &str,
+        sandbox_config: v1::PodSandboxConfig,
+    ) -> Result<Created, Failure> {
+        let refuse = |text: String| self.refuse(start, &text);
+        let logs = Path::new(&sandbox_config.log_directory);
+        let log_dir = logs.join(start.name);
+        let from_logs = || log_files::next_attempt(&log_dir);
+        let volumes = self.volumes(start.pod);
+        let sources = EnvFiles::read(container, &volumes);
+        let target_id = target_of(start).map_err(refuse)?;
+        let images = self.image_volumes(start, &volumes, &sandbox_config).await?;
+        let termination_file = random_hex();
+        let none = BTreeMap::new();
+        let of_container = ContainerContext {
+            container,
+            restart_count: start.restart_count.unwrap_or_else(from_logs),
+            image_ref: &image.id,
+            image_user: &image.user,
+            target_id: target_id.as_deref(),
+            mounts: &[],
+            images: &images,
+            termination_file: &termination_file,
+            sources: &sources,
+            devices: &[],
+            cdi_devices: &[],
+            annotations: &none,
+            exclusive_cpus: false,
+        };
+        let config = self.files_and_config(start, ctx, of_container, &volumes).map_err(refuse)?;
+        log_files::make_container_dir(logs, start.name).map_err(|e| refuse(e.to_string()))?;
+        let log = logs.join(&config.log_path);
+        let request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        let answer = self
+            .in_turn(self.client.create_container(request))
+            .await
+            .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
+        let (uid, text) = (&start.order.uid, "Container created");
+        self.recorder.event(uid, false, "Created", text, Some(start.name));
+        Ok(Created { id: answer.container_id, log })
+    }
+
+    /// Writes what the container mounts and builds its configuration.
+    fn files_and_config(
+        &self,
+        start: &Start<'_>,
+        ctx: &PodContext<'_>,
+        container: ContainerContext<'_>,
+        volumes: &PodVolumes,
+    ) -> Result<v1::ContainerConfig, String> {
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &start.order.uid);
+        let environment =
+            request::container_environment(ctx, &container).map_err(|e| e.to_string())?;
+        let env = environment.variables().iter().cloned().collect();
+        let mounts = volumes
+            .mounts(container.container, &env, ctx.handler.recursive_read_only)
+            .map_err(|e| e.to_string())?;
+        volume::execute::prepare_container(start.name, &mounts).map_err(|e| e.to_string())?;
+        let container = ContainerContext { mounts: &mounts, ..container };
+        if request::mounts_hosts_file(ctx, &container) {
+            let node_file = match pod::uses_host_network(start.pod) {
+                true => read_some(Path::new(hosts::HOSTS_PATH), NODE_HOSTS_BYTES_MAX),
+                false => String::new(),
+            };
+            let text = request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())?;
+            write_file(&dirs.etc_hosts(), &text, 0o644).map_err(|e| e.to_string())?;
+        }
+        let name = container.termination_file;
+        volume::execute::make_termination_log(&dirs, start.name, name)
+            .map_err(|error| error.to_string())?;
+        request::container_config(ctx, &container).map_err(|e| e.to_string())
+    }
+
+    /// Pulls the images that are mounted as volumes.
+    async fn image_volumes(
+        &self,
+        start: &Start<'_>,
+        volumes: &PodVolumes,
+        sandbox: &v1::PodSandboxConfig,
+    ) -> Result<BTreeMap<String, v1::ImageSpec>, Failure> {
+        let mut images = BTreeMap::new();
+        for volume in &volumes.volumes {
+            let VolumeKind::Image { reference, pull_policy } = &volume.kind else { continue };
+            let wanted = Wanted {
+                uid: &start.order.uid,
+                container: start.name,
+                image: reference,
+                policy: pull_policy,
+                sandbox,
+            };
+            let found = self.images.ensure(&wanted).await?;
+            let image = v1::ImageSpec { image: found.id, ..v1::ImageSpec::default() };
+            images.insert(reference.clone(), image);
+        }
+        Ok(images)
+    }
+
+    async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
+        let request = v1::StartContainerRequest { container_id: created.id.clone() };
+        let call = self.client.start_container(request);
+        self.in_turn(call)
+            .await
+            .map_err(|error| self.failed(start, "RunContainerError", &error.message))?;
+        let uid = &start.order.uid;
+        self.recorder.event(uid, false, "Started", "Container started", Some(start.name));
+        let link = paths::log_link(start.pod, start.name, &created.id);
+        if created.log.exists() {
+            // A convenience for log collectors; a read-only /var/log must not stop containers.
+            if let Err(error) = log_files::make_link(Path::new(&link), &created.log) {
+                tracing::debug!(%error, "no link to the container's log");
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the first process to the kernel source where that cannot find it by itself.
+    async fn follow(&self, start: &Start<'_>, created: &Created) {
+        let shared = pod::spec(start.pod).share_process_namespace == Some(true)
+            || pod::spec(start.pod).host_pid == Some(true)
+            || start.kind == ContainerKind::Ephemeral;
+        if !shared && !self.tracker.needs_pids() {
+            return;
+        }
+        if let Some(pid) = first_process(&self.client, &created.id).await {
+            let id = ContainerId::from(created.id.as_str());
+            self.tracker.watch_init(&start.order.uid, &id, pid).await;
+        }
+    }
+
+    async fn post_start(
+        &self,
+        start: &Start<'_>,
+        container: &Container,
+        created: &Created,
+        ips: &[IpAddr],
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
+        let Some(hook) = hook else { return Ok(()) };
+        let uid = &start.order.uid;
+        let id = ContainerId::from(created.id.as_str());
+        let ports = container.ports.as_deref().unwrap_or_default();
+        let target = HookTarget { uid, container: &id, ips, ports };
+        let Err(message) = cancel.unless(self.hooks.run(&target, hook)).await? else {
+            return Ok(());
+        };
+        let text = "PostStartHook failed";
+        self.recorder.event(uid, true, "FailedPostStartHook", text, Some(start.name));
+        let stop = stop_order::Stop {
+            id,
+            name: start.name.to_owned(),
+            grace_seconds: pod::grace_seconds(start.pod),
+            pre_stop: container.lifecycle.as_ref().and_then(|l| l.pre_stop.clone()),
+            ports: ports.to_vec(),
+            after: Vec::new(),
+        };
+        let observed = &start.order.observed;
+        // The container ends in any case: the next plan sees to it should this fail.
+        let _ = cancel.unless(self.killer.stop(observed, &stop, "FailedPostStartHook", None)).await;
+        Err(Failure::new("PostStartHookError", message))
+    }
+
+    fn refuse(&self, start: &Start<'_>, text: &str) -> Failure {
+        self.failed(start, request::ConfigError::REASON, text)
+    }
+
+    fn failed(&self, start: &Start<'_>, reason: &str, text: &str) -> Failure {
+        let message = format!("Error: {text}");
+        self.recorder.event(&start.order.uid, true, "Failed", &message, Some(start.name));
+        Failure::new(reason, text)
+    }
+
+    fn context<'a>(
+        &self,
+        node: &'a request::NodeContext,
+        pod: &'a Pod,
+        attempt: u32,
+        handler: &'a request::RuntimeHandler,
+        pod_ips: &'a [IpAddr],
+    ) -> PodContext<'a> {
+        PodContext {
+            node,
+            pod,
+            attempt,
+            handler,
+            users: None,
+            extra_groups: &[],
+            pod_ips,
+            exclusive_cpus: false,
+        }
+    }
+
+    /// The node's side with today's resolv.conf.
+    fn node_now(&self) -> request::NodeContext {
+        let mut node = self.node.clone();
+        let limit = u64::try_from(crate::runtime::dns::RESOLV_CONF_BYTES_MAX).unwrap_or(u64::MAX);
+        node.dns.resolv_conf = self.resolv_conf.as_ref().map(|path| read_some(path, limit));
+        node
+    }
+}
+
+/// A container that was created.
+struct Created {
+    id: String,
+    log: std::path::PathBuf,
+}
+
+/// Variables from files in volumes, read beforehand.
+struct EnvFiles(BTreeMap<(String, String), env::EnvFile>);
+
+/// Longest file of variables that is read, in bytes.
+const ENV_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+impl EnvFiles {
+    fn read(container: &Container, volumes: &PodVolumes) -> Self {
+        let needed = env::files_needed(container);
+        let read = |(name, path): (&str, &str)| {
+            let volume = volumes.volumes.iter().find(|v| v.name == name)?;
+            let root = volume.host_dir(&volumes.dirs)?;
+            let text = volume::dir_fd::read_beneath(&root, path, ENV_FILE_BYTES_MAX);
+            let host_path = root.join(path).to_string_lossy().into_owned();
+            let file = env::EnvFile { host_path, text: text.ok() };
+            Some(((name.to_owned(), path.to_owned()), file))
+        };
+        Self(needed.into_iter().filter_map(read).collect())
+    }
+}
+
+/// Standalone mode has no objects.
+static NO_SOURCES: env::NoSources = env::NoSources;
+
+impl env::EnvSources for EnvFiles {
+    fn config_map(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<&k8s_openapi::api::core::v1::ConfigMap, env::LookupError> {
+        NO_SOURCES.config_map(namespace, name)
+    }
+    fn secret(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<&k8s_openapi::api::core::v1::Secret, env::LookupError> {
+        NO_SOURCES.secret(namespace, name)
+    }
+    fn services(&self) -> Option<&[k8s_openapi::api::core::v1::Service]> {
+        Some(&[])
+    }
+    fn env_file(&self, volume: &str, path: &str) -> Option<&env::EnvFile> {
+        self.0.get(&(volume.to_owned(), path.to_owned()))
+    }
+}
+
+fn container_of(start: &Start<'_>) -> Option<Container> {
+    let spec = pod::spec(start.pod);
+    if start.kind == ContainerKind::Ephemeral {
+        let mut all = spec.ephemeral_containers.iter().flatten();
+        return all.find(|c| c.name == start.name).map(pod::containers::from_ephemeral);
+    }
+    pod::containers::find(spec, start.name).map(|(_, container)| container.clone())
+}
+
+/// Id, attempt and addresses of the sandbox that the container goes into.
+fn sandbox_of(start: &Start<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> {
+    if let Some(new) = start.sandbox {
+        return Ok((new.id.clone(), new.attempt, new.ips.clone()));
+    }
+    let newest = start.order.observed.newest_sandbox();
+    let newest = newest.ok_or_else(|| Failure::new("ContainerCreating", "there is no sandbox"))?;
+    Ok((newest.id.as_str().to_owned(), newest.attempt, newest.ips.clone()))
+}
+
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTargetID
+fn target_of(start: &Start<'_>) -> Result<Option<String>, String> {
+    if start.kind != ContainerKind::Ephemeral {
+        return Ok(None);
+    }
+    let mut all = pod::spec(start.pod).ephemeral_containers.iter().flatten();
+    let target = all.find(|c| c.name == start.name).and_then(|c| c.target_container_name.clone());
+    let Some(target) = target.filter(|name| !name.is_empty()) else { return Ok(None) };
+    match start.order.observed.latest(&target) {
+        Some(found) => Ok(Some(found.id.as_str().to_owned())),
+        None => Err(format!("unable to find target container {target}")),
+    }
+}
+
+/// A CRI error as Go's gRPC prints it.
+pub(super) fn rpc_text(error: &pintle_cri::Error) -> String {
+    let code = pintle_cri::code_name(error.code);
+    format!("rpc error: code = {code} desc = {}", error.message)
+}
+
+fn make_log_dir(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(paths::LOG_DIR_MODE).create(path)
+}
+
+fn write_file(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+/// The beginning of a file of the node; empty when it cannot be read.
+fn read_some(path: &Path, bytes_max: u64) -> String {
+    use std::io::Read;
+    let mut text = Vec::new();
+    let read = std::fs::File::open(path).map(|file| file.take(bytes_max).read_to_end(&mut text));
+    if read.is_err() {
+        return String::new();
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Eight random hexadecimal digits.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go makeUID
+fn random_hex() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let random = RandomState::new().build_hasher().finish();
+    format!("{:08x}", random & 0xffff_ffff)
+}
+
+/// Pid of a container's first process, from the runtime's verbose answer.
+pub(super) async fn first_process(client: &pintle_cri::Client, id: &str) -> Option<u32> {
+    let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+    let answer = client.container_status(request).await.ok()?;
+    let info: serde_json::Value = serde_json::from_str(answer.info.get("info")?).ok()?;
+    u32::try_from(info.get("pid")?.as_u64()?).ok().filter(|pid| *pid > 0)
+}

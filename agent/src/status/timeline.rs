@@ -1,0 +1,175 @@
+//! What happened to each pod, with microsecond stamps: stages, calls, events. Bounded in bytes.
+//!
+//! Input: entries from all stages, through a cheap clonable `Recorder`. Output: `timeline POD`, the
+//! last events of `explain POD`. Memory: at most `ENTRIES_MAX` entries a pod, each at most
+//! `TEXT_BYTES_MAX` long, for at most `PODS_MAX` pods; the oldest goes first. A repeated event
+//! raises the count of its entry instead of adding one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::PodStatus;
+use serde::Serialize;
+
+use crate::types::{PodUid, UnixNanos};
+
+/// Entries kept of one pod.
+const ENTRIES_MAX: usize = 64;
+/// Longest text of an entry in bytes.
+const TEXT_BYTES_MAX: usize = 512;
+/// Pods that entries are kept of, gone ones included.
+const PODS_MAX: usize = 1024;
+
+/// Stage of a changed status.
+const STATUS: &str = "Status";
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Wall-clock time in nanoseconds since the epoch.
+    #[serde(rename = "unixNanos")]
+    pub at: i64,
+    /// Microseconds since the pod's first entry.
+    #[serde(rename = "sinceSeenMicros")]
+    pub since_seen_us: i64,
+    /// Stage or event reason.
+    pub what: String,
+    /// The container it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// More.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// True for an event of Kubernetes, false for a stage.
+    pub event: bool,
+    /// True for a warning.
+    pub warning: bool,
+    /// How often it happened in a row.
+    pub count: u32,
+}
+
+#[derive(Debug, Default)]
+struct Pods {
+    entries: BTreeMap<PodUid, VecDeque<Entry>>,
+    order: VecDeque<PodUid>,
+    overflowed: u64,
+}
+
+/// Takes entries; clones share one store.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    pods: Arc<Mutex<Pods>>,
+}
+
+impl Recorder {
+    /// Notes a stage that a pod reached.
+    pub fn stage(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
+        self.add(uid, what, container, text, (false, false));
+    }
+
+    /// Notes an event, as the Kubernetes API would show it.
+    pub fn event(
+        &self,
+        uid: &PodUid,
+        warning: bool,
+        reason: &str,
+        message: &str,
+        container: Option<&str>,
+    ) {
+        if warning {
+            tracing::info!(pod = %uid, reason, container, "{message}");
+        } else {
+            tracing::debug!(pod = %uid, reason, container, "{message}");
+        }
+        self.add(uid, reason, container, message, (true, warning));
+    }
+
+    /// Notes what became of the pod's phase and readiness.
+    pub fn status(&self, uid: &PodUid, status: &PodStatus) {
+        let mut text = status.phase.clone().unwrap_or_default();
+        for condition in status.conditions.iter().flatten().filter(|c| c.status == "True") {
+            text.push(' ');
+            text.push_str(&condition.type_);
+        }
+        let last = {
+            let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+            let entries = pods.entries.get(uid);
+            let last = entries.and_then(|e| e.iter().rev().find(|e| e.what == STATUS).cloned());
+            last.map(|entry| entry.text)
+        };
+        if last.as_deref() != Some(&text) {
+            self.add(uid, STATUS, None, &text, (false, false));
+        }
+    }
+
+    /// The entries of one pod, oldest first.
+    pub fn entries(&self, uid: &PodUid) -> Vec<Entry> {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.entries.get(uid).map(|e| e.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Entries that were dropped because a bound was met.
+    pub fn overflowed(&self) -> u64 {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).overflowed
+    }
+
+    fn add(
+        &self,
+        uid: &PodUid,
+        what: &str,
+        container: Option<&str>,
+        text: &str,
+        (event, warning): (bool, bool),
+    ) {
+        let at = now().0;
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let pods = &mut *pods;
+        if !pods.entries.contains_key(uid) {
+            pods.order.push_back(uid.clone());
+            if pods.order.len() > PODS_MAX
+                && let Some(oldest) = pods.order.pop_front()
+            {
+                pods.entries.remove(&oldest);
+            }
+        }
+        let entries = pods.entries.entry(uid.clone()).or_default();
+        let text = cut(text);
+        let same = |e: &&mut Entry| {
+            e.what == what && e.text == text && e.container.as_deref() == container
+        };
+        if let Some(last) = entries.iter_mut().rev().take(4).find(same).filter(|_| event) {
+            last.count += 1;
+            return;
+        }
+        if entries.len() == ENTRIES_MAX {
+            // The first entries tell how the start went: the one after them goes.
+            entries.remove(ENTRIES_MAX / 2);
+            pods.overflowed += 1;
+        }
+        let first = entries.front().map_or(at, |e| e.at);
+        entries.push_back(Entry {
+            at,
+            since_seen_us: (at - first) / 1000,
+            what: what.to_owned(),
+            container: container.map(str::to_owned),
+            text: text.to_owned(),
+            event,
+            warning,
+            count: 1,
+        });
+    }
+}
+
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The wall clock. The only clock that stages outside the core may read.
+pub fn now() -> UnixNanos {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    UnixNanos(since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)))
+}

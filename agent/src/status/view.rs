@@ -1,0 +1,61 @@
+//! What the server shows: a snapshot of all pods, published by the driver after each turn.
+//!
+//! Read by other threads through an `arc-swap`; a reader never waits and never holds up the
+//! driver. Everything in it is shared by reference, so a snapshot costs one pointer per pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::observed::ObservedPod;
+use crate::runtime::plan::Action;
+use crate::types::{PodUid, UnixNanos};
+use crate::worker::{Failure, Stage};
+
+/// One pod.
+#[derive(Clone, Debug)]
+pub struct PodView {
+    /// As desired.
+    pub pod: Arc<Pod>,
+    /// As derived.
+    pub status: Arc<PodStatus>,
+    /// As observed.
+    pub observed: Arc<ObservedPod>,
+    /// Where its worker stands.
+    pub stage: Stage,
+    /// Actions under way.
+    pub doing: Vec<Action>,
+    /// Last failure, until a pass succeeds.
+    pub failure: Option<Failure>,
+    /// When its worker looks at it again.
+    pub wake_at: Option<UnixNanos>,
+}
+
+/// All pods at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Pods that a source wants, or wanted until their end.
+    pub pods: BTreeMap<PodUid, PodView>,
+    /// Pods that only the runtime knows and that are being stopped.
+    pub orphans: Vec<Arc<ObservedPod>>,
+    /// Every source has reported.
+    pub sources_ready: bool,
+}
+
+/// Holds the latest snapshot; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Views(Arc<ArcSwap<Snapshot>>);
+
+impl Views {
+    /// Publishes a snapshot.
+    pub fn store(&self, snapshot: Snapshot) {
+        self.0.store(Arc::new(snapshot));
+    }
+
+    /// The latest one.
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.0.load_full()
+    }
+}

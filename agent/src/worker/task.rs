@@ -1,0 +1,245 @@
+//! The driver: feeds `Pods` with inputs and executes its commands. All effects start here.
+//!
+//! Runs on the main thread. One loop takes inputs in batches, then publishes a snapshot for the
+//! server's thread. Every read and every pass is a task of its own, so a runtime call that hangs
+//! holds up nothing but its pod. Bounds: `INPUTS_MAX` inputs queued (senders wait), one read and
+//! one pass per pod.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::observed::Reader;
+use crate::runtime::execute::{Cancel, Executor, PassOrder};
+use crate::runtime::plan::Plan;
+use crate::status::timeline::{self, Recorder};
+use crate::status::view::{PodView, Snapshot, Views};
+use crate::types::PodUid;
+use crate::worker::{Command, Input, Pods, Stage};
+
+/// Inputs that may wait for the loop.
+pub const INPUTS_MAX: usize = 4096;
+/// Inputs taken in one turn before the snapshot is published.
+const BATCH_MAX: usize = 256;
+/// Longest sleep of the loop; a changed wall clock is noticed after it at the latest.
+const SLEEP_MAX: Duration = Duration::from_secs(10);
+
+/// What the driver is asked by the server.
+pub enum Query {
+    /// What would the pod's worker do now?
+    Plan {
+        /// The pod.
+        uid: PodUid,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Option<Plan>>,
+    },
+}
+
+/// Takes probe orders; implemented by the prober.
+pub trait ProbeOrders {
+    /// Executes a `Command::Probe`.
+    fn order(&self, command: Command);
+    /// Forgets a pod.
+    fn forget(&self, uid: &PodUid);
+}
+
+/// The driver's parts.
+pub struct Driver {
+    /// The state machines.
+    pub pods: Pods,
+    /// Inputs from everywhere.
+    pub inputs: mpsc::Receiver<Input>,
+    /// Where effects send what came of them.
+    pub back: mpsc::Sender<Input>,
+    /// Questions from the server.
+    pub queries: mpsc::Receiver<Query>,
+    /// Reads pods.
+    pub reader: Reader,
+    /// Executes passes.
+    pub executor: Rc<Executor>,
+    /// Probes containers.
+    pub prober: Rc<dyn ProbeOrders>,
+    /// Timeline.
+    pub recorder: Recorder,
+    /// Snapshots for the server.
+    pub views: Views,
+}
+
+#[derive(Default)]
+struct ReadSlot {
+    running: bool,
+    again: Option<u64>,
+    done: u64,
+}
+
+type Reads = Rc<std::cell::RefCell<HashMap<PodUid, ReadSlot>>>;
+
+impl Driver {
+    /// Runs until every sender of inputs is gone or `stop` fires; pods are left as they are.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let reads = Reads::default();
+        let mut passes: HashMap<u64, Cancel> = HashMap::new();
+        let mut batch = Vec::new();
+        tokio::pin!(stop);
+        self.handle(Input::Tick, &reads, &mut passes);
+        loop {
+            let sleep = self.until_wake();
+            batch.clear();
+            tokio::select! {
+                () = &mut stop => return,
+                count = self.inputs.recv_many(&mut batch, BATCH_MAX) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                Some(query) = self.queries.recv() => self.answer(query),
+                () = tokio::time::sleep(sleep) => batch.push(Input::Tick),
+            }
+            for input in batch.drain(..) {
+                if let Input::PassDone { ticket, .. } = &input {
+                    passes.remove(ticket);
+                }
+                self.handle(input, &reads, &mut passes);
+            }
+            if self.until_wake().is_zero() {
+                self.handle(Input::Tick, &reads, &mut passes);
+            }
+            self.publish();
+        }
+    }
+
+    fn until_wake(&self) -> Duration {
+        let now = timeline::now();
+        self.pods.next_wake().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
+    }
+
+    fn answer(&self, query: Query) {
+        match query {
+            Query::Plan { uid, answer } => {
+                let plan = self.pods.worker(&uid).map(|w| w.dry_run(timeline::now()));
+                let _ = answer.send(plan);
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input, reads: &Reads, passes: &mut HashMap<u64, Cancel>) {
+        for command in self.pods.handle(timeline::now(), input) {
+            self.execute(command, reads, passes);
+        }
+    }
+
+    fn execute(&mut self, command: Command, reads: &Reads, passes: &mut HashMap<u64, Cancel>) {
+        match command {
+            Command::Read { uid, stamp, after } => self.read(uid, stamp, after, reads),
+            Command::List { stamp } => {
+                let (reader, back) = (self.reader.clone(), self.back.clone());
+                tokio::task::spawn_local(async move {
+                    let result = reader.list().await.map_err(|error| error.to_string());
+                    let _ = back.send(Input::Listed { stamp, result }).await;
+                });
+            }
+            Command::Run { uid, ticket, pod, observed, actions } => {
+                let cancel = Cancel::default();
+                passes.insert(ticket, cancel.clone());
+                let order = PassOrder { uid, ticket, pod, observed, actions };
+                let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
+                tokio::task::spawn_local(async move {
+                    let uid = order.uid.clone();
+                    executor.run(order, cancel, &back).await;
+                    let _ = back.send(Input::PassDone { uid, ticket }).await;
+                });
+            }
+            Command::Cancel { ticket, .. } => {
+                if let Some(cancel) = passes.get(&ticket) {
+                    cancel.cancel();
+                }
+            }
+            Command::Probe { .. } => self.prober.order(command),
+            Command::Publish { uid, status, .. } => {
+                self.recorder.status(&uid, &status);
+            }
+            Command::Event { uid, warning, reason, message, container } => {
+                self.recorder.event(&uid, warning, reason, &message, container.as_deref());
+            }
+            Command::Gone { uid } => {
+                self.prober.forget(&uid);
+                self.recorder.stage(&uid, "Gone", None, "");
+                reads.borrow_mut().remove(&uid);
+            }
+        }
+    }
+
+    fn read(&self, uid: PodUid, mut stamp: u64, after: Duration, reads: &Reads) {
+        let names = self.pods.worker(&uid).map(|w| {
+            let observed = w.observed();
+            (observed.namespace.clone(), observed.name.clone())
+        });
+        let names = names.unwrap_or_default();
+        let (reader, back, reads) = (self.reader.clone(), self.back.clone(), Rc::clone(reads));
+        tokio::task::spawn_local(async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            {
+                let mut slots = reads.borrow_mut();
+                let slot = slots.entry(uid.clone()).or_default();
+                if slot.done >= stamp {
+                    return;
+                }
+                if slot.running {
+                    slot.again = slot.again.max(Some(stamp));
+                    return;
+                }
+                slot.running = true;
+            }
+            loop {
+                let result = reader.read(&uid, (&names.0, &names.1)).await;
+                let again = {
+                    let mut slots = reads.borrow_mut();
+                    let slot = slots.entry(uid.clone()).or_default();
+                    slot.done = stamp;
+                    slot.again.take()
+                };
+                let result = result.map_err(|error| error.to_string());
+                let observed = Input::Observed { uid: uid.clone(), stamp, result };
+                if back.send(observed).await.is_err() {
+                    return;
+                }
+                match again {
+                    Some(next) => stamp = next,
+                    None => break,
+                }
+            }
+            if let Some(slot) = reads.borrow_mut().get_mut(&uid) {
+                slot.running = false;
+            }
+        });
+    }
+
+    fn publish(&self) {
+        let view = |worker: &crate::worker::Worker| {
+            let pod = worker.pod()?;
+            let view = PodView {
+                pod: Arc::clone(pod),
+                status: Arc::clone(worker.status()),
+                observed: Arc::clone(worker.observed()),
+                stage: worker.stage(),
+                doing: worker.current_actions().to_vec(),
+                failure: worker.last_failure().cloned(),
+                wake_at: worker.wake_at(),
+            };
+            Some((worker.uid().clone(), view))
+        };
+        let pods = self.pods.workers().filter_map(view).collect();
+        let orphans = self
+            .pods
+            .workers()
+            .filter(|w| w.pod().is_none() && w.stage() != Stage::Finished)
+            .map(|w| Arc::clone(w.observed()))
+            .collect();
+        self.views.store(Snapshot { pods, orphans, sources_ready: self.pods.sources_ready() });
+    }
+}
