@@ -1,0 +1,190 @@
+//! CRI requests against what the Go kubelet sent.
+//!
+//! For each recording the pod's RunPodSandbox and CreateContainer requests are built anew from the
+//! recorded object and node and compared field by field; also the timeouts of StopContainer, the
+//! errors that kept a container waiting, the text of `/etc/hosts` and the limits of the pod's
+//! cgroup. Left out of the comparison is only what nobody can foretell: times, random file names,
+//! the order of variables (a Go map's), the address of the host's resolver.
+//!
+//! `PINTLE_RECORDED=DIR` reads another folder of the same layout; what is absent there is named
+//! and skipped. A table of pods and requests is printed in the end.
+
+mod files;
+mod json;
+mod world;
+
+use std::collections::BTreeMap;
+
+use pintle_agent::runtime::request;
+use pintle_agent::runtime::stop::{self, StopReason};
+use pintle_cri::json::to_json;
+use pintle_cri::v1;
+use serde_json::Value;
+
+use json::{difference, normal_container, normal_sandbox};
+use world::{Node, Recording};
+
+/// One line of the table.
+struct Line {
+    pod: String,
+    request: String,
+    difference: Option<String>,
+}
+
+#[derive(Default)]
+struct Table {
+    lines: Vec<Line>,
+}
+
+impl Table {
+    fn add(&mut self, pod: &str, request: impl Into<String>, difference: Option<String>) {
+        self.lines.push(Line { pod: pod.to_owned(), request: request.into(), difference });
+    }
+
+    fn finish(self) {
+        for Line { pod, request, difference } in &self.lines {
+            println!("{pod:24} {request:36} {}", difference.as_deref().unwrap_or("equal"));
+        }
+        let differ: Vec<String> = self
+            .lines
+            .iter()
+            .filter_map(|l| l.difference.as_ref().map(|d| format!("{} {}: {d}", l.pod, l.request)))
+            .collect();
+        println!("{} comparisons, {} differ", self.lines.len(), differ.len());
+        assert!(differ.is_empty(), "{}", differ.join("\n"));
+    }
+}
+
+#[test]
+fn every_recorded_request_is_built_again() {
+    let node = Node::recorded();
+    let mut table = Table::default();
+    for recording in files::pods().iter().chain(&files::static_pods()) {
+        requests_of(&node, recording, &mut table);
+    }
+    table.finish();
+}
+
+fn requests_of(node: &Node, recording: &Recording, table: &mut Table) {
+    let mut sandboxes = 0;
+    let mut attempts: BTreeMap<String, u32> = BTreeMap::new();
+    let mut ids: BTreeMap<String, String> = BTreeMap::new();
+    for call in &recording.calls {
+        let want = &call["request"];
+        match call["method"].as_str().unwrap_or_default() {
+            "RunPodSandbox" => {
+                let got = sandbox_request(node, recording, sandboxes);
+                let got = to_json(&got).expect("a message of the protocol");
+                let name = format!("RunPodSandbox #{sandboxes}");
+                let pair = (normal_sandbox(want, recording), normal_sandbox(&got, recording));
+                table.add(&recording.name, name, difference(&pair.0, &pair.1));
+                sandboxes += u32::from(call["error"].is_null());
+            }
+            "CreateContainer" => {
+                let name = want["config"]["metadata"]["name"].as_str().unwrap_or_default();
+                let attempt = attempts.entry(name.to_owned()).or_default();
+                let got = create_request(node, recording, want, (name, *attempt), &ids)
+                    .map_or_else(Value::String, |m| to_json(&m).expect("a message"));
+                let line = format!("CreateContainer {name} #{attempt}");
+                let pair = (normal_container(want, recording), normal_container(&got, recording));
+                table.add(&recording.name, line, difference(&pair.0, &pair.1));
+                *attempt += u32::from(call["error"].is_null());
+                if let Some(id) = call["response"]["container_id"].as_str() {
+                    ids.insert(name.to_owned(), id.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn sandbox_request(node: &Node, recording: &Recording, attempt: u32) -> v1::RunPodSandboxRequest {
+    let ctx = recording.context(node, attempt);
+    let sandbox = request::sandbox_config(&ctx).expect("a sandbox");
+    v1::RunPodSandboxRequest { config: Some(sandbox.config), runtime_handler: sandbox.handler }
+}
+
+fn create_request(
+    node: &Node,
+    recording: &Recording,
+    want: &Value,
+    (name, attempt): (&str, u32),
+    ids: &BTreeMap<String, String>,
+) -> Result<v1::CreateContainerRequest, String> {
+    let sandbox_attempt = want["sandbox_config"]["metadata"]["attempt"].as_u64().unwrap_or(0);
+    let sandbox_attempt = u32::try_from(sandbox_attempt).expect("an attempt");
+    let sandbox = sandbox_request(node, recording, sandbox_attempt);
+    let config = recording.container_config(node, name, attempt, want, ids)?;
+    Ok(v1::CreateContainerRequest {
+        pod_sandbox_id: want["pod_sandbox_id"].as_str().unwrap_or_default().to_owned(),
+        config: Some(config),
+        sandbox_config: sandbox.config,
+    })
+}
+
+#[test]
+fn containers_that_were_kept_waiting_are_refused_in_the_same_words() {
+    let node = Node::recorded();
+    let mut table = Table::default();
+    for recording in &files::pods() {
+        for (name, message) in recording.config_errors() {
+            let got = recording.container_config(&node, &name, 0, &Value::Null, &BTreeMap::new());
+            let got = got.map_or_else(Value::String, |_| Value::from("no error"));
+            let line = format!("refusal of {name}");
+            table.add(&recording.name, line, difference(&Value::String(message), &got));
+        }
+    }
+    table.finish();
+}
+
+#[test]
+fn containers_are_given_the_recorded_time_to_stop() {
+    let mut table = Table::default();
+    for recording in files::pods().iter().chain(&files::static_pods()) {
+        for (name, timeout) in recording.stops() {
+            let container = recording.container(&name);
+            let reasons = [StopReason::Other, StopReason::Liveness, StopReason::Startup];
+            let grace = reasons.map(|reason| {
+                let seconds = stop::grace_seconds(&recording.pod, &container, reason, None);
+                stop::stop_timeout_seconds(seconds, 0)
+            });
+            let hook = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).is_some();
+            // What a hook takes, or a sidecar waits, is deducted.
+            let spends = hook || container.restart_policy.is_some();
+            let fits =
+                |seconds: &i64| if spends { timeout <= *seconds } else { timeout == *seconds };
+            let differs = !grace.iter().any(fits) || timeout < stop::STOP_SECONDS_MIN;
+            let text = differs.then(|| format!("recorded {timeout}, built one of {grace:?}"));
+            table.add(&recording.name, format!("StopContainer {name}"), text);
+        }
+    }
+    table.finish();
+}
+
+#[test]
+fn hosts_files_have_the_recorded_text() {
+    let node = Node::recorded();
+    let mut table = Table::default();
+    for recording in &files::pods() {
+        if let Some(want) = recording.hosts_file() {
+            let ctx = recording.context(&node, 0);
+            let own = files::node_hosts(&want);
+            let got = request::hosts_text(&ctx, own).expect("a hosts file");
+            let pair = (Value::String(want.clone()), Value::String(got));
+            table.add(&recording.name, "/etc/hosts", difference(&pair.0, &pair.1));
+        }
+    }
+    table.finish();
+}
+
+#[test]
+fn pod_cgroups_have_the_recorded_limits() {
+    let node = Node::recorded();
+    let mut table = Table::default();
+    for recording in &files::pods() {
+        for (file, want, got) in recording.cgroup_values(&node) {
+            table.add(&recording.name, file, difference(&want.into(), &got.into()));
+        }
+    }
+    table.finish();
+}
