@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{Container, Pod};
 use pintle_cri::v1;
 
 use crate::pod;
@@ -18,7 +18,7 @@ use crate::runtime::execute::{Cancel, Executor, NewSandbox, PassOrder, sandbox_i
 use crate::runtime::hooks::HookTarget;
 use crate::runtime::image::Wanted;
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
-use crate::runtime::{downward, env, hosts, log_files, stop_order};
+use crate::runtime::{env, hosts, log_files, stop_order};
 use crate::types::{ContainerId, ContainerKind, UnixNanos};
 use crate::volume::plan::VolumeKind;
 use crate::volume::{self, PodDirs, PodVolumes};
@@ -79,11 +79,7 @@ impl Executor {
     }
 
     pub(super) fn volumes(&self, pod: &Pod) -> PodVolumes {
-        let facts = &self.node.facts;
-        let resource = |selector: &ResourceFieldSelector| {
-            downward::resource(selector, pod, None, facts).map_err(|error| error.to_string())
-        };
-        PodVolumes::plan(Path::new(&self.node.root_dir), facts, pod, &resource)
+        PodVolumes::plan(&self.node.root_dir, &self.node.facts, pod)
     }
 
     /// The sandbox, with its log directory.
