@@ -185,3 +185,6 @@ fn sweep(target: &Path, payload: &Payload, current: Option<&str>) -> Result<(), 
 fn first_component(path: &str) -> &str {
     path.split('/').next().unwrap_or(path)
 }
+
+#[cfg(test)]
+mod tests;

@@ -282,3 +282,6 @@ fn check_path(path: &str) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

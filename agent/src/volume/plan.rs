@@ -525,3 +525,6 @@ fn unsupported(volume: &Volume) -> Option<&'static str> {
     ];
     table.into_iter().find(|(set, _)| *set).map(|(_, field)| field)
 }
+
+#[cfg(test)]
+mod tests;

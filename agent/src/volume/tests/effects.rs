@@ -287,3 +287,65 @@ fn a_mount_point_is_told_from_a_directory_and_a_bound_file() {
         assert!(!is_mount_point(&at("dir")).expect("dir"));
     });
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+    #[test]
+    fn no_sub_path_ever_reaches_outside_the_volume(
+        links in proptest::collection::vec(("[ab]/[ab]|[ab]", path_of_parts()), 0..4),
+        part in path_of_parts(),
+    ) {
+        with_private_mounts(move || {
+            let world = tempfile::tempdir().expect("world");
+            let volume = world.path().join("volume");
+            fs::create_dir_all(volume.join("a/b")).expect("mkdir");
+            fs::create_dir_all(world.path().join("outside/a")).expect("mkdir");
+            for (at, to) in &links {
+                let to = to.replace("ABS", &world.path().to_string_lossy());
+                let _ = symlink(to, volume.join(at));
+            }
+            let before = identities(&world.path().join("outside"));
+            let target = world.path().join("target/0");
+            let part = crate::volume::plan::SubPath { volume_root: volume.clone(), path: part.replace("ABS", "") };
+            if crate::volume::sub_path::prepare(&part, &target).is_ok() {
+                let meta = fs::metadata(&target).expect("stat");
+                let inside = identities(&volume);
+                assert!(inside.contains(&(meta.dev(), meta.ino())), "{part:?} with {links:?}");
+            }
+            mount::unmount(&target).expect("unmounted");
+            assert_eq!(identities(&world.path().join("outside")), before, "made outside: {part:?}");
+        });
+    }
+}
+
+/// Paths that go up, down, round and out.
+fn path_of_parts() -> impl proptest::strategy::Strategy<Value = String> {
+    use proptest::prelude::*;
+    let part = prop_oneof![
+        Just("a"),
+        Just("b"),
+        Just(".."),
+        Just("."),
+        Just("outside"),
+        Just("volume"),
+        Just("ABS/volume/a"),
+        Just("ABS/outside"),
+        Just("/proc/self/root"),
+    ];
+    proptest::collection::vec(part, 1..5).prop_map(|parts| parts.join("/"))
+}
+
+/// Device and inode of everything in a directory, itself included.
+fn identities(dir: &Path) -> std::collections::BTreeSet<(u64, u64)> {
+    let mut found = std::collections::BTreeSet::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        found.insert((meta.dev(), meta.ino()));
+        left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|e| e.path()));
+        if meta.is_symlink() {
+            left.retain(|p| !p.starts_with(&path));
+        }
+    }
+    found
+}

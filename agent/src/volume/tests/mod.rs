@@ -1,6 +1,7 @@
 //! Volumes on a real disk with real mounts, each test in a mount namespace of its own, so that the
 //! host sees none of it.
 
+mod crash;
 mod effects;
 mod recorded;
 

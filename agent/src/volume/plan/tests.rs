@@ -1,0 +1,155 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(spec: Value) -> Pod {
+    let meta = json!({"name": "p", "namespace": "ns", "uid": "u1"});
+    serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod")
+}
+
+fn planned(spec: Value) -> PodVolumes {
+    let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
+    PodVolumes::plan(Path::new("/root"), &node, &pod(spec))
+}
+
+fn container(resources: Value) -> Value {
+    json!([{"name": "c", "resources": resources}])
+}
+
+#[test]
+fn a_memory_volume_takes_the_smallest_of_node_pod_and_volume() {
+    let limited = json!({"limits": {"memory": "64Mi"}});
+    let table = [
+        (None, json!({}), 1 << 30),
+        (Some("16Mi"), json!({}), 16 << 20),
+        (Some("0"), json!({}), 1 << 30),
+        (Some("2Gi"), json!({}), 1 << 30),
+        (None, limited.clone(), 64 << 20),
+        (Some("128Mi"), limited.clone(), 64 << 20),
+        (Some("8Mi"), limited, 8 << 20),
+        (None, json!({"requests": {"memory": "64Mi"}}), 1 << 30),
+    ];
+    for (limit, resources, expected) in table {
+        let mut source = json!({"medium": "Memory"});
+        if let Some(limit) = limit {
+            source["sizeLimit"] = json!(limit);
+        }
+        let pod = planned(json!({
+            "containers": container(resources.clone()),
+            "volumes": [{"name": "m", "emptyDir": source}]}));
+        let VolumeKind::EmptyDir(dir) = &pod.volumes[0].kind else { panic!("an emptyDir") };
+        assert_eq!(dir.medium, Medium::Memory(Some(expected)), "{limit:?} {resources}");
+    }
+}
+
+#[test]
+fn huge_pages_need_a_request_of_their_size() {
+    let both = json!({"requests": {"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"}});
+    let small = json!({"requests": {"hugepages-2Mi": "4Mi"}});
+    let table = [
+        ("HugePages", small.clone(), Ok(2 << 20)),
+        ("HugePages-2Mi", both.clone(), Ok(2 << 20)),
+        ("HugePages-1Gi", both.clone(), Ok(1 << 30)),
+        ("HugePages", both, Err("multiple huge page sizes")),
+        ("HugePages-1Gi", small, Err("no resource request for huge pages")),
+        ("HugePages", json!({}), Err("no resource request for huge pages")),
+    ];
+    for (medium, resources, expected) in table {
+        let pod = planned(json!({
+            "containers": container(resources),
+            "volumes": [{"name": "h", "emptyDir": {"medium": medium}}]}));
+        let VolumeKind::EmptyDir(dir) = &pod.volumes[0].kind else { panic!("an emptyDir") };
+        let Medium::HugePages(found) = &dir.medium else { panic!("huge pages") };
+        match expected {
+            Ok(bytes) => assert_eq!(found, &Ok(bytes), "{medium}"),
+            Err(part) => assert!(found.clone().is_err_and(|e| e.contains(part)), "{found:?}"),
+        }
+    }
+}
+
+fn mounts(mount: Value, supports_rro: bool) -> Result<Vec<PlannedMount>, String> {
+    let mut full = json!({"name": "e", "mountPath": "/e"});
+    for (key, value) in mount.as_object().expect("an object") {
+        full[key] = value.clone();
+    }
+    let spec = json!({
+        "volumes": [{"name": "e", "emptyDir": {}}, {"name": "s", "secret": {"secretName": "s"}},
+            {"name": "i", "image": {"reference": "img:1"}}],
+        "containers": [{"name": "c", "volumeMounts": [full]}]});
+    let pod = pod(spec);
+    let volumes = PodVolumes::plan(Path::new("/root"), &NodeFacts::default(), &pod);
+    let env = BTreeMap::from([("N".to_owned(), "x".to_owned()), ("E".to_owned(), String::new())]);
+    let container = &crate::pod::spec(&pod).containers[0];
+    volumes.mounts(container, &env, supports_rro).map_err(|e| e.to_string())
+}
+
+#[test]
+fn mounts_carry_path_mode_and_propagation() {
+    let one = |mount| mounts(mount, true).expect("planned").remove(0);
+    assert_eq!(one(json!({"mountPath": "rel"})).container_path, "/rel");
+    assert!(!one(json!({})).readonly);
+    assert!(one(json!({"readOnly": true})).readonly);
+    assert!(one(json!({"name": "s"})).readonly, "payload volumes are read-only in any case");
+    let both = one(json!({"mountPropagation": "Bidirectional"}));
+    assert_eq!(both.propagation, Propagation::Bidirectional);
+    let sub = one(json!({"subPathExpr": "a/$(N)-$$(N)"}));
+    assert_eq!(sub.host_path, Path::new("/root/pods/u1/volume-subpaths/e/c/0"));
+    let part = sub.sub_path.expect("a part");
+    assert_eq!(part.path, "a/x-$(N)");
+    assert_eq!(part.volume_root, Path::new("/root/pods/u1/volumes/kubernetes.io~empty-dir/e"));
+    let image = one(json!({"name": "i", "subPath": "bin"}));
+    assert_eq!(image.image, Some(("img:1".to_owned(), "bin".to_owned())));
+    assert_eq!(image.host_path, Path::new(""));
+    assert!(one(json!({"readOnly": true, "recursiveReadOnly": "Enabled"})).recursive_read_only);
+}
+
+#[test]
+fn mounts_that_cannot_be_are_refused_in_the_kubelets_words() {
+    let rro = "failed to resolve recursive read-only mode: volume \"e\" requested recursive \
+               read-only mode, but it is";
+    let table = [
+        (json!({"name": "x"}), "cannot find volume \"x\" to mount into container \"c\"".to_owned()),
+        (
+            json!({"subPath": "/abs"}),
+            "error SubPath `/abs` must not be an absolute path".to_owned(),
+        ),
+        (
+            json!({"subPath": "a/../b"}),
+            "unable to provision SubPath `a/../b`: must not contain '..'".to_owned(),
+        ),
+        (json!({"subPathExpr": "$(X)/$(E)/$(X)"}), "missing value for E, X".to_owned()),
+        (json!({"recursiveReadOnly": "Enabled"}), format!("{rro} not read-only")),
+        (
+            json!({"readOnly": true, "recursiveReadOnly": "Enabled"}),
+            format!("{rro} not supported by the runtime"),
+        ),
+        (
+            json!({"readOnly": true, "recursiveReadOnly": "IfPossible", "mountPropagation": "HostToContainer"}),
+            format!("{rro} not compatible with propagation \"HostToContainer\""),
+        ),
+    ];
+    for (mount, expected) in table {
+        assert_eq!(mounts(mount.clone(), false).expect_err("refused"), expected, "{mount}");
+    }
+}
+
+#[test]
+fn the_owner_of_tokens_is_the_one_user_of_all_containers() {
+    let user = |uid: Option<i64>| json!({"runAsUser": uid});
+    let table = [
+        (vec![Some(1), Some(1)], None, Some(1)),
+        (vec![Some(1), Some(2)], None, None),
+        (vec![Some(1), None], None, None),
+        (vec![Some(1), None], Some(1), Some(1)),
+        (vec![None, None], Some(7), Some(7)),
+    ];
+    for (users, of_pod, expected) in table {
+        let containers: Vec<Value> = users
+            .iter()
+            .enumerate()
+            .map(|(n, uid)| json!({"name": format!("c{n}"), "securityContext": user(*uid)}))
+            .collect();
+        let pod = pod(json!({"containers": containers, "securityContext": user(of_pod)}));
+        assert_eq!(fs_user(&pod), expected, "{users:?} {of_pod:?}");
+    }
+}
