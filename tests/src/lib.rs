@@ -1,5 +1,6 @@
 //! What the end-to-end tests stand on: real containerd, real kernel, real agent.
 //!
+//! - `manifest`: building pods, and reading what became of them
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cri`: raw calls to the runtime, beside or without the agent
 //! - `registry`: a docker-registry beside the node, and a slow way to it
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cri;
+pub mod manifest;
 pub mod node;
 pub mod registry;
 pub mod wait;
