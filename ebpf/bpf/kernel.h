@@ -25,6 +25,7 @@ typedef int s32;
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_NOEXIST = 1,
@@ -118,6 +119,7 @@ struct signal_struct {
 struct task_struct {
 	int tgid;
 	int exit_code;
+	u64 start_boottime;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	char comm[16];

@@ -48,6 +48,11 @@ struct tracked {
 	u64 slot;
 	u64 started; /* the container's entry point was executed */
 };
+/* Tells a process apart from a later one with its number. */
+struct process {
+	u64 start_ns;
+	u64 pid;
+};
 enum counter { COUNTER_RING_FULL, COUNTER_MAP_FULL, COUNTERS };
 
 enum controller {
@@ -83,6 +88,14 @@ struct {
 	__type(key, u32);
 	__type(value, u64);
 } inits SEC(".maps");
+
+/* Processes whose end was reported; the oldest make room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct process);
+	__type(value, u64);
+} ended SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -247,11 +260,17 @@ int pod_exec(u64 *ctx)
 	return 0;
 }
 
-/*
- * The end of a process: its last thread. Two threads that end at the same instant may both be the
- * last one and report twice; the agent treats events as hints and does not mind. The wait status is
- * taken as wait_task_zombie() takes it.
- */
+/* Whether this is the first report of its end. Two threads that end at the same instant may both
+ * find that no other lives; creating an entry is atomic, so only one of them succeeds. */
+ALWAYS_INLINE int first_report(struct task_struct *leader)
+{
+	struct process process = { .start_ns = leader->start_boottime, .pid = leader->tgid };
+	u64 yes = 1;
+
+	return bpf_map_update_elem(&ended, &process, &yes, BPF_NOEXIST) != -17 /* EEXIST */;
+}
+
+/* The end of a process: its last thread. The status is taken as wait_task_zombie() takes it. */
 ALWAYS_INLINE int process_exit(u64 *ctx, int report_oom)
 {
 	struct task_struct *task = (void *)ctx[0];
@@ -264,15 +283,19 @@ ALWAYS_INLINE int process_exit(u64 *ctx, int report_oom)
 	u64 oom = signal->oom_mm != NULL; /* set for good when the OOM killer marks the process */
 
 	OPAQUE(oom); /* or clang tests both pointers by or-ing them, which the verifier refuses */
-	if (!pod && !(report_oom && oom))
+	report_oom = report_oom && oom;
+	if (!pod && !report_oom)
 		return 0;
 	struct who who = identify(task, pod);
+	int init = pod && (who.flags & FLAG_INIT);
 
+	if ((!init && !report_oom) || !first_report(task->group_leader))
+		return 0;
 	if (oom)
 		who.flags |= FLAG_OOM;
-	if (report_oom && oom)
+	if (report_oom)
 		emit(EVENT_OOM, cgroup, pod, who, 0, task);
-	if (!pod || !(who.flags & FLAG_INIT))
+	if (!init)
 		return 0;
 	bpf_map_delete_elem(&inits, &who.pid);
 	int killed = signal->flags & SIGNAL_GROUP_EXIT;

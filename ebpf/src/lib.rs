@@ -188,6 +188,8 @@ pub enum Watched {
     Yes,
     /// It had ended already: there will be no event, read its state instead.
     Gone,
+    /// This mode has no events at all.
+    Never,
 }
 
 /// Why a pod or process could not be followed. The caller's relist still sees it.
@@ -291,7 +293,7 @@ impl Source {
         match &mut self.backend {
             Backend::Ebpf(kernel) => kernel.watch_init(slot, pid),
             Backend::Pidfd(watch) => watch.watch_init(slot, pid),
-            Backend::Relist => Ok(Watched::Yes),
+            Backend::Relist => Ok(Watched::Never),
         }
     }
 

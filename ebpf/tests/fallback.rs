@@ -105,6 +105,7 @@ async fn the_last_mode_has_no_events_and_says_why_it_is_the_last() {
     assert_eq!(source.mode(), Mode::Relist);
     assert_eq!(source.reasons(), ["ebpf: switched off", "pidfd: switched off"]);
     source.track(POD, "/nowhere".as_ref()).expect("there is nothing to refuse");
+    assert_eq!(source.watch_init(POD, 1).expect("nor here"), Watched::Never);
     let next = std::pin::pin!(source.next());
     assert!(next.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }

@@ -177,6 +177,44 @@ fn is_victim_of(event: &KernelEvent, slot: Option<Slot>) -> bool {
     event.slot == slot && matches!(event.kind, EventKind::OomVictim { .. })
 }
 
+/// Not a test by itself: what the next one runs as its process. All threads end at the same moment.
+#[test]
+fn a_process_of_many_threads() {
+    if std::env::var_os(MANY_THREADS).is_some() {
+        (0..THREADS).for_each(|_| drop(std::thread::spawn(std::thread::park)));
+        std::process::exit(6);
+    }
+}
+const MANY_THREADS: &str = "PINTLE_EBPF_TEST_MANY_THREADS";
+const THREADS: usize = 32;
+
+#[tokio::test]
+async fn the_end_of_a_process_of_many_threads_is_one_exit_with_its_code() {
+    const RUNS: u64 = 40;
+    let mut source = or_skip!(open_ebpf(&everything()));
+    let program = std::env::current_exe().expect("a test binary");
+    let script =
+        format!("{MANY_THREADS}=1 exec {} --exact a_process_of_many_threads", program.display());
+    let mut ends = Vec::new();
+    for run in 0..RUNS {
+        let pod = Cgroup::new(memory_hierarchy());
+        source.track(Slot(run), pod.path()).expect("track");
+        let mut process = Gated::new(pod.path(), &script);
+        source.watch_init(Slot(run), process.pid()).expect("watch");
+        process.go();
+        loop {
+            let event = next_of(&mut source, Slot(run)).await;
+            match event.kind {
+                EventKind::Exit(end) => ends.push((run, end.status)),
+                EventKind::Populated(false) => break,
+                _ => {}
+            }
+        }
+    }
+    let expected: Vec<_> = (0..RUNS).map(|run| (run, Some(ExitStatus::Code(6)))).collect();
+    assert_eq!(ends, expected);
+}
+
 #[tokio::test]
 async fn an_oom_victim_outside_of_all_pods_is_reported_without_a_pod() {
     for options in both_oom_forms() {
@@ -363,8 +401,8 @@ async fn a_directory_of_another_hierarchy_is_refused() {
     );
 }
 
-/// The agent of a cluster inside containers (kind) is not in the host's pid namespace: the same tests,
-/// started as the first process of a new one, prove that process ids are translated.
+/// The agent of a cluster inside containers (kind) is not in the host's pid namespace: the same
+/// tests, started as the first process of a new one, prove that process ids are translated.
 #[test]
 fn every_test_passes_in_a_pid_namespace_of_its_own() {
     const INSIDE: &str = "PINTLE_EBPF_TEST_INSIDE";
