@@ -11,6 +11,7 @@ pub mod qos;
 pub mod quantity;
 pub mod resources;
 pub mod restart;
+pub mod validate;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 

@@ -1,0 +1,309 @@
+//! Containers: main, init and sidecar.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec};
+
+use super::{Errors, FieldError, Path, handler, names, resources, security, volume};
+use crate::pod::containers::is_sidecar;
+
+/// Fields of the pod that `fieldRef` may name.
+const FIELD_PATHS: [&str; 11] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+    "metadata.annotations",
+    "metadata.labels",
+];
+/// Resources that `resourceFieldRef` may name.
+const RESOURCE_PATHS: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+
+/// All containers of a pod.
+// k8s: pkg/apis/core/validation/validation.go validateContainers, validateInitContainers
+pub(super) fn check_all(
+    errors: &mut Errors,
+    path: &Path,
+    spec: &PodSpec,
+    volumes: &BTreeSet<&str>,
+) {
+    let mut seen = BTreeSet::new();
+    let grace_seconds = spec.termination_grace_period_seconds.unwrap_or(30);
+    let mains = path.child("containers");
+    if spec.containers.is_empty() {
+        errors.push(FieldError::required(&mains, ""));
+    }
+    for (index, container) in spec.containers.iter().enumerate() {
+        let path = mains.index(index);
+        check(errors, &path, container, volumes, &mut seen);
+        handler::check(errors, &path, container, grace_seconds);
+        check_restart_rules(errors, &path, container);
+    }
+    let inits = path.child("initContainers");
+    for (index, container) in spec.init_containers.iter().flatten().enumerate() {
+        let path = inits.index(index);
+        check(errors, &path, container, volumes, &mut seen);
+        check_restart_rules(errors, &path, container);
+        if is_sidecar(container) {
+            handler::check(errors, &path, container, grace_seconds);
+        } else {
+            check_init(errors, &path, container);
+        }
+    }
+    check_host_ports(errors, path, spec);
+}
+
+fn check<'a>(
+    errors: &mut Errors,
+    path: &Path,
+    container: &'a Container,
+    volumes: &BTreeSet<&str>,
+    seen: &mut BTreeSet<&'a str>,
+) {
+    let name = container.name.as_str();
+    if name.is_empty() {
+        errors.push(FieldError::required(path.child("name"), ""));
+    } else {
+        errors.check(&path.child("name"), name, names::label);
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(path.child("name"), name));
+        }
+    }
+    match container.image.as_deref() {
+        None | Some("") => errors.push(FieldError::required(path.child("image"), "")),
+        Some(image) if image.trim() != image => {
+            let detail = "must not have leading or trailing whitespace";
+            errors.push(FieldError::invalid(path.child("image"), image, detail));
+        }
+        Some(_) => {}
+    }
+    let policy = container.termination_message_policy.as_deref();
+    let policies = ["FallbackToLogsOnError", "File"];
+    errors.one_of(&path.child("terminationMessagePolicy"), policy, &policies);
+    let policies = ["Always", "IfNotPresent", "Never"];
+    let policy = container.image_pull_policy.as_deref();
+    errors.one_of(&path.child("imagePullPolicy"), policy, &policies);
+    check_ports(errors, &path.child("ports"), container);
+    check_env(errors, path, container);
+    volume::check_mounts(errors, &path.child("volumeMounts"), container, volumes);
+    if let Some(own) = &container.resources {
+        resources::check_container(errors, &path.child("resources"), own);
+    }
+    if let Some(context) = &container.security_context {
+        security::check_container(errors, &path.child("securityContext"), context);
+    }
+}
+
+/// What only containers have that go on running.
+fn check_init(errors: &mut Errors, path: &Path, container: &Container) {
+    let detail = "may not be set for init containers without restartPolicy=Always";
+    for (name, set) in [
+        ("lifecycle", container.lifecycle.is_some()),
+        ("livenessProbe", container.liveness_probe.is_some()),
+        ("readinessProbe", container.readiness_probe.is_some()),
+        ("startupProbe", container.startup_probe.is_some()),
+    ] {
+        if set {
+            errors.push(FieldError::forbidden(path.child(name), detail));
+        }
+    }
+}
+
+// k8s: pkg/apis/core/validation/validation.go validateContainerRestartPolicy
+fn check_restart_rules(errors: &mut Errors, path: &Path, container: &Container) {
+    let policy = container.restart_policy.as_deref();
+    if policy.is_some() {
+        let policies = ["Always", "Never", "OnFailure"];
+        errors.one_of(&path.child("restartPolicy"), policy, &policies);
+    }
+    let path = path.child("restartPolicyRules");
+    let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
+    if !rules.is_empty() && policy.is_none() {
+        let detail = "must specify restartPolicy when restart rules are used";
+        errors.push(FieldError::required(path.0.replace("Rules", ""), detail));
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let path = path.index(index);
+        let actions = ["Restart", "RestartAllContainers"];
+        errors.one_of(&path.child("action"), Some(&rule.action), &actions);
+        let Some(codes) = &rule.exit_codes else {
+            let detail = "must be specified";
+            errors.push(FieldError::required(path.child("exitCodes"), detail));
+            continue;
+        };
+        let operator = path.child("exitCodes").child("operator");
+        errors.one_of(&operator, Some(&codes.operator), &["In", "NotIn"]);
+        if codes.values.iter().flatten().next().is_none() {
+            errors.push(FieldError::required(path.child("exitCodes").child("values"), ""));
+        }
+    }
+}
+
+// k8s: pkg/apis/core/validation/validation.go validateContainerPorts
+fn check_ports(errors: &mut Errors, path: &Path, container: &Container) {
+    let mut seen = BTreeSet::new();
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let path = path.index(index);
+        if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
+            let wrong = names::port_name(name);
+            if wrong.is_empty() && !seen.insert(name) {
+                errors.push(FieldError::duplicate(path.child("name"), name));
+            }
+            for detail in wrong {
+                errors.push(FieldError::invalid(path.child("name"), name, &detail));
+            }
+        }
+        if port.container_port == 0 {
+            errors.push(FieldError::required(path.child("containerPort"), ""));
+        } else {
+            handler::check_port_number(errors, &path.child("containerPort"), port.container_port);
+        }
+        if let Some(host_port) = port.host_port.filter(|port| *port != 0) {
+            handler::check_port_number(errors, &path.child("hostPort"), host_port);
+        }
+        let protocols = ["SCTP", "TCP", "UDP"];
+        errors.one_of(&path.child("protocol"), port.protocol.as_deref(), &protocols);
+    }
+}
+
+/// No port of the node twice; on the node's network a container's port is the node's.
+// k8s: pkg/apis/core/validation/validation.go checkHostPortConflicts, validateHostNetwork
+fn check_host_ports(errors: &mut Errors, path: &Path, spec: &PodSpec) {
+    let lists = [
+        ("containers", spec.containers.as_slice()),
+        ("initContainers", spec.init_containers.as_deref().unwrap_or_default()),
+    ];
+    for (list, all) in lists {
+        let mut seen = BTreeSet::new();
+        for (index, container) in all.iter().enumerate() {
+            for (number, port) in container.ports.iter().flatten().enumerate() {
+                let path = path.child(list).index(index).child("ports").index(number);
+                let host_port = port.host_port.unwrap_or(0);
+                if spec.host_network == Some(true)
+                    && list == "containers"
+                    && host_port != port.container_port
+                {
+                    let detail = "must match `hostPort` when `hostNetwork` is true";
+                    let path = path.child("containerPort");
+                    errors.push(FieldError::invalid(path, port.container_port, detail));
+                }
+                if host_port == 0 {
+                    continue;
+                }
+                let protocol = port.protocol.as_deref().unwrap_or("TCP");
+                let address = port.host_ip.as_deref().unwrap_or_default();
+                let key = format!("{protocol}/{address}/{host_port}");
+                if seen.contains(&key) {
+                    errors.push(FieldError::duplicate(path.child("hostPort"), key.as_str()));
+                }
+                seen.insert(key);
+            }
+        }
+    }
+}
+
+// k8s: pkg/apis/core/validation/validation.go ValidateEnv, validateEnvFrom
+fn check_env(errors: &mut Errors, path: &Path, container: &Container) {
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        let path = path.child("env").index(index);
+        if variable.name.is_empty() {
+            errors.push(FieldError::required(path.child("name"), ""));
+        } else {
+            errors.check(&path.child("name"), &variable.name, names::variable);
+        }
+        check_value_from(errors, &path.child("valueFrom"), variable);
+    }
+    for (index, from) in container.env_from.iter().flatten().enumerate() {
+        let path = path.child("envFrom").index(index);
+        if let Some(prefix) = from.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
+            errors.check(&path.child("prefix"), prefix, names::variable);
+        }
+        match (&from.config_map_ref, &from.secret_ref) {
+            (None, None) => {
+                let detail = "must specify one of: `configMapRef` or `secretRef`";
+                errors.push(FieldError::invalid(&path, "", detail));
+            }
+            (Some(_), Some(_)) => {
+                let detail = "may not have more than one field specified at a time";
+                errors.push(FieldError::invalid(&path, "", detail));
+            }
+            _ => {}
+        }
+    }
+}
+
+// k8s: pkg/apis/core/validation/validation.go validateEnvVarValueFrom
+fn check_value_from(errors: &mut Errors, path: &Path, variable: &EnvVar) {
+    let Some(from) = &variable.value_from else {
+        return;
+    };
+    let sources = [
+        from.field_ref.is_some(),
+        from.resource_field_ref.is_some(),
+        from.config_map_key_ref.is_some(),
+        from.secret_key_ref.is_some(),
+        from.file_key_ref.is_some(),
+    ];
+    let detail = match sources.iter().filter(|set| **set).count() {
+        0 => {
+            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, \
+             `secretKeyRef` or `fileKeyRef`"
+        }
+        _ if variable.value.as_ref().is_some_and(|value| !value.is_empty()) => {
+            "may not be specified when `value` is not empty"
+        }
+        1 => "",
+        _ => "may not have more than one field specified at a time",
+    };
+    if !detail.is_empty() {
+        errors.push(FieldError::invalid(path, "", detail));
+    }
+    if let Some(field) = &from.field_ref {
+        let plain = field.field_path.split_once('[').map_or(&*field.field_path, |(name, _)| name);
+        let path = path.child("fieldRef").child("fieldPath");
+        let subscript = plain != field.field_path || !plain.starts_with("metadata.a");
+        if field.field_path.is_empty() {
+            errors.push(FieldError::required(path, ""));
+        } else if !FIELD_PATHS.contains(&plain)
+            || !subscript
+            || field.field_path == "metadata.labels"
+        {
+            errors.push(FieldError::unsupported(path, &field.field_path, &FIELD_PATHS[..9]));
+        }
+    }
+    if let Some(resource) = &from.resource_field_ref {
+        let path = path.child("resourceFieldRef").child("resource");
+        let name = resource.resource.as_str();
+        let pages =
+            name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
+        if name.is_empty() {
+            errors.push(FieldError::required(path, ""));
+        } else if !pages && !RESOURCE_PATHS.contains(&name) {
+            errors.push(FieldError::unsupported(path, name, &RESOURCE_PATHS));
+        }
+    }
+    for (name, key) in [
+        ("configMapKeyRef", from.config_map_key_ref.as_ref().map(|reference| &reference.key)),
+        ("secretKeyRef", from.secret_key_ref.as_ref().map(|reference| &reference.key)),
+    ] {
+        match key {
+            Some(key) if key.is_empty() => {
+                errors.push(FieldError::required(path.child(name).child("key"), ""));
+            }
+            Some(key) => errors.check(&path.child(name).child("key"), key, names::map_key),
+            None => {}
+        }
+    }
+}
