@@ -14,12 +14,14 @@
 
 pub mod cgroup;
 pub mod config;
+pub mod desired;
 pub mod event;
 pub mod http;
 pub mod logging;
 pub mod observed;
 pub mod pod;
 pub mod runtime;
+pub mod source;
 pub mod status;
 pub mod types;
 pub mod volume;

@@ -1,0 +1,362 @@
+//! Static pods from a folder (or one file): effects of the file source.
+//!
+//! Input: the folder. Output: a `Reading` of all its manifests whenever something changed. One
+//! inotify watch wakes the task, and every `fileCheckFrequency` it looks anyway, since the folder
+//! may not exist yet, may be replaced, or lie on a file system without events. Files are read
+//! again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of at
+//! most 10 MiB each, read one at a time.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+
+use super::manifest::{MANIFEST_BYTES_MAX, decode_pod};
+use super::static_pod::Origin;
+use super::{Problem, ProblemCause, Reading, SourceKind};
+use crate::types::UnixNanos;
+
+/// Most manifests of a folder; the others are ignored and said.
+const FILES_MAX: usize = 4096;
+
+/// The folder and what was read from it.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    node_name: String,
+    files: BTreeMap<PathBuf, Manifest>,
+    scanned: bool,
+}
+
+/// One file: the state of its last read and the last good pod.
+#[derive(Debug)]
+struct Manifest {
+    stamp: Stamp,
+    pod: Option<(Pod, UnixNanos)>,
+    error: Option<ProblemCause>,
+}
+
+/// Changes whenever the file's content may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    modified: UnixNanos,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let nanos = metadata.mtime().saturating_mul(1_000_000_000);
+        Self {
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: UnixNanos(nanos.saturating_add(metadata.mtime_nsec())),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+impl Folder {
+    /// A folder of manifests, or a single manifest, for that node.
+    pub fn new(path: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            node_name: node_name.into(),
+            files: BTreeMap::new(),
+            scanned: false,
+        }
+    }
+
+    /// Reads what changed; `None` when nothing did since the last scan. A folder that does not
+    /// exist is empty.
+    // k8s: pkg/kubelet/config/file.go listConfig
+    pub fn scan(&mut self) -> io::Result<Option<Reading>> {
+        let found = list(&self.path)?;
+        let mut changed = !self.scanned || found.len() != self.files.len();
+        let mut files = BTreeMap::new();
+        for (path, metadata) in found {
+            let stamp = Stamp::of(&metadata);
+            let manifest = match self.files.remove(&path) {
+                Some(known) if known.stamp == stamp => known,
+                known => {
+                    changed = true;
+                    self.read(&path, stamp, known.and_then(|known| known.pod))
+                }
+            };
+            files.insert(path, manifest);
+        }
+        changed |= !self.files.is_empty();
+        self.files = files;
+        self.scanned = true;
+        Ok(changed.then(|| self.reading()))
+    }
+
+    fn read(&self, path: &Path, stamp: Stamp, previous: Option<(Pod, UnixNanos)>) -> Manifest {
+        let origin = Origin {
+            kind: SourceKind::File,
+            place: path.display().to_string(),
+            changed_at: stamp.modified,
+        };
+        let read = read_bounded(path).map_err(|error| ProblemCause::Read(error.to_string()));
+        let decoded = read.and_then(|bytes| {
+            decode_pod(&bytes, &origin, &self.node_name).map_err(ProblemCause::from)
+        });
+        match decoded {
+            Ok(pod) => Manifest { stamp, pod: Some((pod, stamp.modified)), error: None },
+            Err(error) => Manifest { stamp, pod: previous, error: Some(error) },
+        }
+    }
+
+    fn reading(&self) -> Reading {
+        let pods = self.files.values().filter_map(|file| file.pod.clone());
+        let problems = self.files.iter().filter_map(|(path, file)| {
+            Some(Problem {
+                place: path.display().to_string(),
+                error: file.error.clone()?,
+                keeps_previous: file.pod.is_some(),
+            })
+        });
+        Reading { pods: pods.collect(), problems: problems.collect() }
+    }
+}
+
+/// The regular files of a folder that may be manifests, or the one file.
+fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
+    let mut found = BTreeMap::new();
+    let root = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        root => root?,
+    };
+    if root.is_file() {
+        found.insert(path.to_owned(), root);
+        return Ok(found);
+    }
+    let mut names: Vec<_> = fs::read_dir(path)?.flatten().map(|entry| entry.path()).collect();
+    names.retain(|path| !is_hidden(path));
+    names.sort();
+    if names.len() > FILES_MAX {
+        let ignored = names.len() - FILES_MAX;
+        tracing::warn!(path = %path.display(), ignored, "too many manifests");
+    }
+    for path in names.into_iter().take(FILES_MAX) {
+        // A file that vanished meanwhile or cannot be looked at is treated as deleted.
+        if let Ok(metadata) = fs::metadata(&path)
+            && metadata.is_file()
+        {
+            found.insert(path, metadata);
+        }
+    }
+    Ok(found)
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed, so that decoding can tell that it is too large.
+    File::open(path)?.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Delivers readings until the receiver is gone. Looks at each event and every `check_every`.
+pub async fn run(mut folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
+    let mut watch = Watch::start(&folder.path);
+    loop {
+        match folder.scan() {
+            Ok(None) => {}
+            Ok(Some(reading)) => {
+                if readings.send(reading).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(path = %folder.path.display(), %error, "cannot list manifests");
+            }
+        }
+        tokio::select! {
+            lost = Watch::event(watch.as_ref()) => {
+                if lost {
+                    watch = None;
+                }
+            }
+            () = tokio::time::sleep(check_every) => {}
+            () = readings.closed() => return,
+        }
+        if watch.is_none() {
+            watch = Watch::start(&folder.path);
+        }
+    }
+}
+
+/// An inotify watch on the folder, or on the folder of the one file.
+struct Watch {
+    inotify: AsyncFd<InotifyFd>,
+}
+
+struct InotifyFd(Inotify);
+
+impl AsRawFd for InotifyFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Watch {
+    /// `None` when the folder cannot be watched now; the periodic look then is all there is.
+    fn start(path: &Path) -> Option<Self> {
+        let folder = if path.is_file() { path.parent()? } else { path };
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok()?;
+        let events = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_ATTRIB
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF;
+        inotify.add_watch(folder, events).ok()?;
+        // `register` is unsafe because a type may hand out a descriptor it does not own. This one
+        // owns its own, and the crate has no unsafe code.
+        #[allow(deprecated)]
+        let inotify = AsyncFd::new(InotifyFd(inotify)).ok()?;
+        Some(Self { inotify })
+    }
+
+    /// Waits for an event, for ever without a watch. True when the watch is of no use any more.
+    async fn event(watch: Option<&Self>) -> bool {
+        let Some(watch) = watch else {
+            return std::future::pending().await;
+        };
+        let Ok(mut guard) = watch.inotify.readable().await else {
+            return true;
+        };
+        let gone = AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_IGNORED
+            | AddWatchFlags::IN_UNMOUNT;
+        let mut lost = false;
+        while let Ok(events) = watch.inotify.get_ref().0.read_events() {
+            lost |= events.iter().any(|event| event.mask.intersects(gone));
+        }
+        guard.clear_ready();
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::ManifestError;
+    use tempfile::TempDir;
+
+    const CHECK_EVERY: Duration = Duration::from_secs(3600);
+    const WAIT_MAX: Duration = Duration::from_secs(20);
+
+    fn manifest(name: &str, image: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  \
+             - name: c\n    image: {image}\n"
+        )
+    }
+
+    fn names(reading: &Reading) -> Vec<String> {
+        reading.pods.iter().map(|(pod, _)| crate::pod::name(pod).to_owned()).collect()
+    }
+
+    #[test]
+    fn hidden_files_folders_and_other_kinds_are_no_manifests() {
+        let dir = TempDir::new().expect("a folder");
+        fs::write(dir.path().join("b.yaml"), manifest("b", "i")).expect("written");
+        fs::write(dir.path().join("a"), manifest("a", "i")).expect("written");
+        fs::write(dir.path().join(".a.swp"), manifest("x", "i")).expect("written");
+        fs::create_dir(dir.path().join("sub")).expect("made");
+        let mut folder = Folder::new(dir.path(), "n");
+        let reading = folder.scan().expect("scanned").expect("a first reading");
+        assert_eq!(names(&reading), ["a-n", "b-n"]);
+        assert_eq!(reading.problems, []);
+        assert_eq!(folder.scan().expect("scanned"), None, "nothing changed");
+    }
+
+    #[test]
+    fn a_broken_manifest_keeps_its_last_good_version_and_disturbs_no_other() {
+        let dir = TempDir::new().expect("a folder");
+        let (a, b) = (dir.path().join("a.yaml"), dir.path().join("b.yaml"));
+        fs::write(&a, manifest("a", "i:1")).expect("written");
+        fs::write(&b, manifest("b", "i:1")).expect("written");
+        let mut folder = Folder::new(dir.path(), "n");
+        let before = folder.scan().expect("scanned").expect("a reading");
+        fs::write(&a, manifest("a", "i:2").replace("image", "  image")).expect("written");
+        let reading = folder.scan().expect("scanned").expect("a reading");
+        assert_eq!(reading.pods, before.pods);
+        let problem = &reading.problems[0];
+        assert!(problem.keeps_previous);
+        let shown = problem.to_string();
+        assert!(shown.starts_with(&format!("{}: line 8: ", a.display())), "{shown}");
+        fs::write(&a, manifest("a", "i:3")).expect("written");
+        let fixed = folder.scan().expect("scanned").expect("a reading");
+        assert_eq!(fixed.problems, []);
+        assert_ne!(fixed.pods, before.pods);
+        fs::remove_file(&a).expect("removed");
+        assert_eq!(names(&folder.scan().expect("scanned").expect("a reading")), ["b-n"]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_empty_and_a_single_file_is_a_source() {
+        let dir = TempDir::new().expect("a folder");
+        let mut folder = Folder::new(dir.path().join("none"), "n");
+        assert_eq!(folder.scan().expect("scanned"), Some(Reading::default()));
+        let file = dir.path().join("one.yaml");
+        fs::write(&file, manifest("one", "i")).expect("written");
+        let mut single = Folder::new(&file, "n");
+        assert_eq!(names(&single.scan().expect("scanned").expect("a reading")), ["one-n"]);
+    }
+
+    #[test]
+    fn a_file_beyond_the_bound_is_refused_not_read_whole() {
+        let dir = TempDir::new().expect("a folder");
+        let file = File::create(dir.path().join("huge.yaml")).expect("created");
+        file.set_len(20 << 20).expect("grown");
+        let reading = Folder::new(dir.path(), "n").scan().expect("scanned").expect("a reading");
+        let cause = ProblemCause::Manifest(ManifestError::TooLarge);
+        assert_eq!(reading.problems[0].error, cause);
+    }
+
+    async fn next(readings: &mut mpsc::Receiver<Reading>) -> Reading {
+        let next = tokio::time::timeout(WAIT_MAX, readings.recv()).await;
+        next.expect("an event within the bound").expect("the task runs")
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn writes_renames_and_deletions_are_seen_without_waiting_for_the_timer() {
+        let dir = TempDir::new().expect("a folder");
+        let (sender, mut readings) = mpsc::channel(16);
+        let task = tokio::spawn(run(Folder::new(dir.path(), "n"), CHECK_EVERY, sender));
+        assert_eq!(names(&next(&mut readings).await), [""; 0]);
+        let (hidden, file) = (dir.path().join(".new"), dir.path().join("a.yaml"));
+        fs::write(&hidden, manifest("a", "i")).expect("written");
+        fs::rename(&hidden, &file).expect("renamed");
+        assert_eq!(names(&next(&mut readings).await), ["a-n"]);
+        fs::write(&file, manifest("b", "i")).expect("written");
+        loop {
+            let reading = next(&mut readings).await;
+            if reading.problems.is_empty() && names(&reading) == ["b-n"] {
+                break;
+            }
+        }
+        fs::remove_file(&file).expect("removed");
+        assert_eq!(names(&next(&mut readings).await), [""; 0]);
+        drop(readings);
+        task.await.expect("the task ends with its receiver");
+    }
+}

@@ -1,0 +1,315 @@
+//! Static pods from a URL: effects of the HTTP source.
+//!
+//! Input: a URL and headers. Output: a `Reading` whenever the answer's bytes changed. A failed
+//! request changes nothing: the pods of the last good answer stay. Owner: the task of `run`.
+//! Bounds: one request at a time, 10 s each, 10 MiB of body. Plain HTTP only: `https` is refused
+//! with an error that says so.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use super::manifest::{MANIFEST_BYTES_MAX, decode_pods};
+use super::static_pod::Origin;
+use super::{Problem, ProblemCause, Reading, SourceKind};
+use crate::types::UnixNanos;
+
+/// Longest time of one request.
+// k8s: pkg/kubelet/config/http.go NewSourceURL
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a URL gave no pods.
+#[derive(Debug, Error)]
+pub enum HttpError {
+    /// No absolute `http` URL.
+    #[error("{url}: {reason}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A header that HTTP does not allow.
+    #[error("header {0:?} is invalid")]
+    Header(String),
+    /// No connection.
+    #[error("{url}: cannot connect")]
+    Connect {
+        /// The URL.
+        url: String,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The exchange failed.
+    #[error("{url}: request failed")]
+    Request {
+        /// The URL.
+        url: String,
+        /// Cause.
+        #[source]
+        source: hyper::Error,
+    },
+    /// The body could not be read, or is beyond the bound.
+    #[error("{url}: cannot read body: {reason}")]
+    Body {
+        /// The URL.
+        url: String,
+        /// Cause; erased by the body's bound.
+        reason: String,
+    },
+    /// Another status than success.
+    #[error("{url}: {status}")]
+    Status {
+        /// The URL.
+        url: String,
+        /// The status.
+        status: hyper::StatusCode,
+    },
+    /// An empty body.
+    #[error("zero-length data received from {url}")]
+    Empty {
+        /// The URL.
+        url: String,
+    },
+    /// No answer in time.
+    #[error("{url}: no answer within {REQUEST_TIMEOUT:?}")]
+    Timeout {
+        /// The URL.
+        url: String,
+    },
+}
+
+/// A URL and the headers to send.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    url: String,
+    uri: Uri,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Endpoint {
+    /// Checks a URL and headers (name and value).
+    pub fn new(url: &str, headers: &[(String, String)]) -> Result<Self, HttpError> {
+        let wrong = |reason| HttpError::Url { url: url.to_owned(), reason };
+        let uri: Uri = url.parse().map_err(|_| wrong("no URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(wrong("https is not supported for manifests yet")),
+            _ => return Err(wrong("no http URL")),
+        }
+        if uri.host().is_none_or(str::is_empty) {
+            return Err(wrong("no host"));
+        }
+        let headers = headers.iter().map(|(name, value)| {
+            let invalid = || HttpError::Header(name.clone());
+            let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+            Ok((parsed, HeaderValue::from_str(value).map_err(|_| invalid())?))
+        });
+        let headers = headers.collect::<Result<_, HttpError>>()?;
+        Ok(Self { url: url.to_owned(), uri, headers })
+    }
+
+    /// The bytes behind the URL.
+    // k8s: pkg/kubelet/config/http.go extractFromURL
+    pub async fn fetch(&self) -> Result<Bytes, HttpError> {
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.exchange()).await;
+        answer.map_err(|_| HttpError::Timeout { url: self.url.clone() })?
+    }
+
+    async fn exchange(&self) -> Result<Bytes, HttpError> {
+        let url = || self.url.clone();
+        let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let port = self.uri.port_u16().unwrap_or(80);
+        let stream = TcpStream::connect((host, port)).await;
+        let stream = stream.map_err(|source| HttpError::Connect { url: url(), source })?;
+        let failed = |source| HttpError::Request { url: url(), source };
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let request = self.request();
+        let exchange = async {
+            let response = sender.send_request(request).await.map_err(failed)?;
+            let status = response.status();
+            if !status.is_success() {
+                return Err(HttpError::Status { url: url(), status });
+            }
+            let body = Limited::new(response.into_body(), MANIFEST_BYTES_MAX).collect().await;
+            let body =
+                body.map_err(|error| HttpError::Body { url: url(), reason: error.to_string() })?;
+            Ok(body.to_bytes())
+        };
+        // The connection is driven here and dropped with the exchange: nothing runs on behind it.
+        tokio::pin!(exchange);
+        let bytes = tokio::select! {
+            bytes = &mut exchange => bytes?,
+            ended = connection => {
+                ended.map_err(failed)?;
+                exchange.await?
+            }
+        };
+        if bytes.is_empty() { Err(HttpError::Empty { url: url() }) } else { Ok(bytes) }
+    }
+
+    fn request(&self) -> Request<Empty<Bytes>> {
+        let target = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = target.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        let headers = request.headers_mut();
+        let authority = self.uri.authority().map_or("", |authority| authority.as_str());
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        if let Ok(host) = HeaderValue::from_str(host) {
+            headers.insert(HOST, host);
+        }
+        for (name, value) in &self.headers {
+            headers.append(name, value.clone());
+        }
+        request
+    }
+}
+
+/// Delivers readings until the receiver is gone: once at the start, then every `check_every`.
+pub async fn run(
+    endpoint: Endpoint,
+    node_name: String,
+    check_every: Duration,
+    readings: mpsc::Sender<Reading>,
+) {
+    let mut poll = Poll { endpoint, node_name, last: None };
+    loop {
+        if let Some(reading) = poll.step().await
+            && readings.send(reading).await.is_err()
+        {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(check_every) => {}
+            () = readings.closed() => return,
+        }
+    }
+}
+
+/// The URL and its last answer.
+struct Poll {
+    endpoint: Endpoint,
+    node_name: String,
+    /// Bytes of the last answer that was taken and its pods.
+    last: Option<(Bytes, Reading)>,
+}
+
+impl Poll {
+    /// Asks once; a reading when something changed. Before the first good answer a failure gives
+    /// nothing, or the pods that run would be taken for orphans.
+    async fn step(&mut self) -> Option<Reading> {
+        let cause = match self.endpoint.fetch().await {
+            Ok(bytes) if self.last.as_ref().is_some_and(|(last, _)| *last == bytes) => return None,
+            Ok(bytes) => match self.decode(&bytes) {
+                Ok(reading) => {
+                    self.last = Some((bytes, reading.clone()));
+                    return Some(reading);
+                }
+                Err(cause) => cause,
+            },
+            Err(error) => ProblemCause::Read(error.to_string()),
+        };
+        tracing::warn!(url = %self.endpoint.url, error = %cause, "cannot use manifests");
+        let (_, last) = self.last.as_ref()?;
+        let problem =
+            Problem { place: self.endpoint.url.clone(), error: cause, keeps_previous: true };
+        Some(Reading { pods: last.pods.clone(), problems: vec![problem] })
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Reading, ProblemCause> {
+        let origin = Origin {
+            kind: SourceKind::Http,
+            place: self.endpoint.url.clone(),
+            changed_at: UnixNanos::NEVER,
+        };
+        let pods = decode_pods(bytes, &origin, &self.node_name)?;
+        let pods = pods.into_iter().map(|pod| (pod, UnixNanos::NEVER)).collect();
+        Ok(Reading { pods, problems: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},
+        "spec":{"containers":[{"name":"c","image":"i"}]}}"#;
+
+    /// Answers each request with the next of these bodies; gives back the requests.
+    async fn serve(listener: TcpListener, answers: Vec<(u16, String)>) -> Vec<String> {
+        let mut requests = Vec::new();
+        for (status, body) in answers {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut head = vec![0; 4096];
+            let read = stream.read(&mut head).await.expect("a request");
+            requests.push(String::from_utf8_lossy(&head[..read]).into_owned());
+            let answer =
+                format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await.expect("answered");
+        }
+        requests
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_failure_keeps_the_pods_of_the_last_good_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let url = format!("http://{}/pods?x=1", listener.local_addr().expect("an address"));
+        let list = format!(r#"{{"apiVersion":"v1","kind":"PodList","items":[{POD}]}}"#);
+        let answers = vec![
+            (500, String::new()),
+            (200, POD.to_owned()),
+            (200, POD.to_owned()),
+            (404, String::new()),
+            (200, "{".to_owned()),
+            (200, String::new()),
+            (200, list),
+        ];
+        let server = tokio::spawn(serve(listener, answers));
+        let headers = [("X-Token".to_owned(), "t".to_owned())];
+        let endpoint = Endpoint::new(&url, &headers).expect("an endpoint");
+        let mut poll = Poll { endpoint, node_name: "n".into(), last: None };
+        assert_eq!(poll.step().await, None, "not ready before a good answer");
+        let good = poll.step().await.expect("a reading");
+        assert_eq!((good.pods.len(), good.problems.len()), (1, 0));
+        assert_eq!(
+            crate::pod::annotation(&good.pods[0].0, "kubernetes.io/config.source"),
+            Some("http")
+        );
+        assert_eq!(good.pods[0].0.spec.as_ref().and_then(|s| s.tolerations.clone()), None);
+        assert_eq!(poll.step().await, None, "unchanged bytes");
+        for _ in 0..3 {
+            let kept = poll.step().await.expect("a reading");
+            assert_eq!((kept.pods, kept.problems.len()), (good.pods.clone(), 1));
+        }
+        assert_eq!(poll.step().await.expect("a list").pods.len(), 1);
+        let requests = server.await.expect("the server ends");
+        assert!(requests[0].starts_with("GET /pods?x=1 HTTP/1.1\r\n"), "{}", requests[0]);
+        assert!(requests[0].to_lowercase().contains("x-token: t\r\n"), "{}", requests[0]);
+    }
+
+    #[test]
+    fn only_http_urls_with_a_host_are_taken() {
+        for (url, want) in [
+            ("http://h/p", None),
+            ("http://h:1234", None),
+            ("https://h/p", Some("https://h/p: https is not supported for manifests yet")),
+            ("ftp://h/p", Some("ftp://h/p: no http URL")),
+            ("/p", Some("/p: no http URL")),
+        ] {
+            let error = Endpoint::new(url, &[]).err().map(|error| error.to_string());
+            assert_eq!(error.as_deref(), want, "{url}");
+        }
+    }
+}
