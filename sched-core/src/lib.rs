@@ -17,6 +17,7 @@ pub mod logarithm;
 pub mod preempt;
 pub mod program;
 pub mod quantity;
+pub mod remedy;
 pub mod requests;
 pub mod score;
 pub mod select;

@@ -159,6 +159,13 @@ impl View {
         (column.allocatable.get(&row).copied(), column.used.get(&row).copied().unwrap_or(0))
     }
 
+    /// Allocatable and requested amount of an extended resource on a node.
+    #[must_use]
+    pub fn extended(&self, name: Str, row: u32) -> (i64, i64) {
+        let (all, used) = self.scalar(name, row);
+        (all.unwrap_or(0), used)
+    }
+
     /// Replaces the numbers of a row.
     pub(crate) fn set_numbers(&mut self, row: u32, numbers: &Numbers) {
         let at = row as usize % CHUNK_ROWS;

@@ -1,0 +1,398 @@
+//! The smallest change that would make an unschedulable pod fit.
+//!
+//! Input: a cluster, a program, the details of a failed decision. Output: a node and what to change.
+//! Owner: pure functions. Bounds: one look at each node; scratch of one decision.
+//! The column filters are independent of each other, so that removing every obstacle of one node
+//! makes the pod fit there: the advice is sufficient by construction, and a test applies it.
+//! "Smallest" means fewest obstacles, then the cheapest kind, then the least relative shortage.
+
+use serde::Serialize;
+
+use crate::config::Plugin;
+use crate::filter::node::is_hard;
+use crate::filter::{COLUMN_FILTERS, interpod};
+use crate::program::Program;
+use crate::select::{Detail, Refusal, Scratch};
+use crate::snapshot::Cluster;
+
+/// One obstacle of one node, as something to change.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "change")]
+pub enum Change {
+    /// Make so much of a resource free, or ask for so much less.
+    #[serde(rename_all = "camelCase")]
+    Free {
+        /// The resource; CPU in thousandths.
+        resource: String,
+        /// How much is missing.
+        missing: i64,
+        /// Whether the node is too small even when empty.
+        beyond_node: bool,
+    },
+    /// One pod more must be allowed on the node.
+    PodSlot,
+    /// Tolerate this taint, or remove it.
+    #[serde(rename_all = "camelCase")]
+    Tolerate {
+        /// The taint as key=value:effect.
+        taint: String,
+    },
+    /// Uncordon the node.
+    Uncordon,
+    /// Drop or change the pod's node name.
+    #[serde(rename_all = "camelCase")]
+    NodeName {
+        /// The name it asks for.
+        named: String,
+    },
+    /// Relax node selector or node affinity, or label the node.
+    #[serde(rename_all = "camelCase")]
+    NodeLabels {
+        /// Requirements of the closest term that the node does not meet.
+        unmet: Vec<String>,
+    },
+    /// Free a host port, or use another.
+    #[serde(rename_all = "camelCase")]
+    HostPort {
+        /// Ports in use.
+        ports: Vec<String>,
+    },
+    /// Raise maxSkew, or place matching pods elsewhere.
+    #[serde(rename_all = "camelCase")]
+    Spread {
+        /// Topology key.
+        topology: String,
+        /// Skew there would be; 0 when the node lacks the key.
+        skew: i64,
+        /// Skew allowed.
+        max_skew: i64,
+    },
+    /// Relax pod affinity or anti-affinity.
+    #[serde(rename_all = "camelCase")]
+    PodAffinity {
+        /// Which rule.
+        rule: String,
+    },
+    /// A node that declares these features.
+    #[serde(rename_all = "camelCase")]
+    Features {
+        /// Missing features.
+        missing: Vec<String>,
+    },
+    /// Something that no single node stands for.
+    #[serde(rename_all = "camelCase")]
+    Pod {
+        /// What.
+        what: String,
+    },
+}
+
+/// The changes for one node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Remedy {
+    /// The node; `None` when the pod itself is what has to change.
+    pub node: Option<String>,
+    /// All of these are needed.
+    pub changes: Vec<Change>,
+}
+
+impl std::fmt::Display for Remedy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(node) = &self.node {
+            write!(f, "on node {node}: ")?;
+        }
+        let parts: Vec<String> = self.changes.iter().map(Change::text).collect();
+        f.write_str(&parts.join(", and "))
+    }
+}
+
+impl Change {
+    /// The change in words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Free { resource, missing, beyond_node } => {
+                let amount = amount(resource, *missing);
+                if *beyond_node {
+                    format!("ask for {amount} less {resource} (more than the node has)")
+                } else {
+                    format!("free {amount} {resource} or ask for that much less")
+                }
+            }
+            Self::PodSlot => "free one pod slot".to_owned(),
+            Self::Tolerate { taint } => format!("tolerate the taint {taint}"),
+            Self::Uncordon => "uncordon it".to_owned(),
+            Self::NodeName { named } => format!("drop spec.nodeName {named:?}"),
+            Self::NodeLabels { unmet } => format!("meet node affinity: {}", unmet.join(", ")),
+            Self::HostPort { ports } => format!("free host port {}", ports.join(", ")),
+            Self::Spread { topology, skew: 0, .. } => format!("label it with {topology}"),
+            Self::Spread { topology, skew, max_skew } => {
+                format!("allow a skew of {skew} instead of {max_skew} over {topology}")
+            }
+            Self::PodAffinity { rule } => format!("relax {rule}"),
+            Self::Features { missing } => format!("have it declare {}", missing.join(", ")),
+            Self::Pod { what } => what.clone(),
+        }
+    }
+
+    /// How much of a burden a kind of change is, and how large this one is.
+    fn burden(&self, cluster: &Cluster, row: u32) -> (u32, f64) {
+        let n = cluster.view().numbers(row);
+        match self {
+            Self::Free { resource, missing, beyond_node } => {
+                let all = match resource.as_str() {
+                    "cpu" => n.cpu,
+                    "memory" => n.mem,
+                    "ephemeral-storage" => n.eph,
+                    _ => 1,
+                };
+                let share = *missing as f64 / (all.max(1)) as f64;
+                (if *beyond_node { 3 } else { 1 }, share)
+            }
+            Self::PodSlot => (1, 0.01),
+            Self::HostPort { .. } => (2, 0.0),
+            Self::Uncordon | Self::Tolerate { .. } => (2, 0.5),
+            Self::Spread { skew, max_skew, .. } => (2, (skew - max_skew) as f64),
+            Self::PodAffinity { .. } => (3, 0.5),
+            Self::NodeLabels { unmet } => (3, unmet.len() as f64),
+            Self::NodeName { .. } | Self::Features { .. } | Self::Pod { .. } => (4, 0.0),
+        }
+    }
+}
+
+/// An amount with the unit people use.
+#[must_use]
+pub fn amount(resource: &str, value: i64) -> String {
+    const UNITS: [(&str, i64); 4] =
+        [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    match resource {
+        "cpu" if value % 1000 == 0 => (value / 1000).to_string(),
+        "cpu" => format!("{value}m"),
+        "memory" | "ephemeral-storage" => {
+            let unit = UNITS.iter().find(|(_, size)| value.abs() >= *size);
+            match unit {
+                Some((name, size)) if value % size == 0 => format!("{}{name}", value / size),
+                Some((name, size)) => format!("{:.1}{name}", value as f64 / *size as f64),
+                None => format!("{value}"),
+            }
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// The smallest change for a pod that was refused before any node was looked at.
+#[must_use]
+pub fn of_refusal(refusal: &Refusal) -> Remedy {
+    let what = match refusal {
+        Refusal::PreFilter(Plugin::SchedulingGates, reason) => {
+            format!("remove the scheduling gates ({reason})")
+        }
+        Refusal::PreFilter(_, reason) => format!("change the pod's node affinity ({reason})"),
+        Refusal::Error(error) => format!("correct the pod: {error}"),
+    };
+    Remedy { node: None, changes: vec![Change::Pod { what }] }
+}
+
+/// The smallest change over all nodes; `None` when there is no node.
+#[must_use]
+pub fn smallest(
+    cluster: &Cluster,
+    program: &Program,
+    detail: &Detail,
+    scratch: &mut Scratch,
+) -> Option<Remedy> {
+    let view = cluster.view();
+    if !program.spread_hard.is_empty() {
+        scratch.spread.prepare(view, program, &mut scratch.node);
+    }
+    let failing = |row: u32| {
+        let passing = COLUMN_FILTERS.iter().zip(&detail.passing);
+        passing.filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
+    };
+    let fewest = view.valid_rows().iter().map(|row| failing(row).count()).min()?;
+    let mut best: Option<((u32, f64), u32, Vec<Change>)> = None;
+    for row in view.valid_rows().iter().filter(|row| failing(*row).count() <= fewest + 1) {
+        let mut changes: Vec<Change> = Vec::new();
+        failing(row)
+            .for_each(|plugin| obstacles(cluster, program, scratch, plugin, row, &mut changes));
+        if changes.is_empty() {
+            let what = "change what a volume or claim asks for".to_owned();
+            changes.push(Change::Pod { what });
+        }
+        let burdens = changes.iter().map(|c| c.burden(cluster, row));
+        let burden = burdens.fold((0, 0.0), |sum, b| (sum.0 + b.0, sum.1 + b.1));
+        if best.as_ref().is_none_or(|(least, _, _)| burden < *least) {
+            best = Some((burden, row, changes));
+        }
+    }
+    let (_, row, changes) = best?;
+    Some(Remedy { node: Some(cluster.node_name(row).to_owned()), changes })
+}
+
+/// What one failing plugin would need on one node.
+fn obstacles(
+    cluster: &Cluster,
+    program: &Program,
+    scratch: &Scratch,
+    plugin: Plugin,
+    row: u32,
+    changes: &mut Vec<Change>,
+) {
+    let view = cluster.view();
+    let text = |id| cluster.text(id).to_owned();
+    match plugin {
+        Plugin::NodeUnschedulable => changes.push(Change::Uncordon),
+        Plugin::NodeName => {
+            let named = program.node_name.map(text).unwrap_or_default();
+            changes.push(Change::NodeName { named });
+        }
+        Plugin::TaintToleration => {
+            for (taint, rows) in view.taints.iter() {
+                let tolerated = program.tolerations.iter().any(|t| t.tolerates(taint));
+                if is_hard(taint) && rows.contains(row) && !tolerated {
+                    let (key, value) = (text(taint.key), text(taint.value));
+                    let value = if value.is_empty() { value } else { format!("={value}") };
+                    let taint = format!("{key}{value}:{:?}", taint.effect);
+                    changes.push(Change::Tolerate { taint });
+                }
+            }
+        }
+        Plugin::NodeAffinity => changes.push(labels(cluster, program, row)),
+        Plugin::NodePorts => {
+            let ports = program.ports.iter().filter(|p| {
+                let users = view.ports.get(&(p.protocol, p.port)).into_iter().flatten();
+                users.clone().any(|(_, r, _)| *r == row)
+            });
+            let ports = ports.map(|p| format!("{}/{}", p.port, text(p.protocol))).collect();
+            changes.push(Change::HostPort { ports });
+        }
+        Plugin::NodeResourcesFit => resources(cluster, program, row, changes),
+        Plugin::PodTopologySpread => {
+            for (c, domains) in program.spread_hard.iter().zip(&scratch.spread.domains) {
+                let value = view.keys.column(c.key).value(row) as usize;
+                let count = domains.counts.get(value).copied().unwrap_or(0);
+                let skew = count + i64::from(c.self_match) - domains.least;
+                if value == 0 || skew > c.max_skew {
+                    let topology = text(view.keys.column(c.key).name);
+                    let skew = if value == 0 { 0 } else { skew };
+                    changes.push(Change::Spread { topology, skew, max_skew: c.max_skew });
+                }
+            }
+        }
+        Plugin::InterPodAffinity => {
+            for rule in pod_rules(cluster, program, row) {
+                changes.push(Change::PodAffinity { rule: rule.to_owned() });
+            }
+        }
+        _ => {
+            let lacks = |f: &&crate::intern::Str| {
+                !view.features.get(*f).is_some_and(|rows| rows.contains(row))
+            };
+            let missing = program.features.iter().filter(lacks).map(|f| text(*f)).collect();
+            changes.push(Change::Features { missing });
+        }
+    }
+}
+
+fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<Change>) {
+    let view = cluster.view();
+    let n = view.numbers(row);
+    let r = &program.requests.plain;
+    if n.pods_used >= n.pods {
+        changes.push(Change::PodSlot);
+    }
+    let mut check = |resource: &str, asked: i64, all: i64, used: i64| {
+        if asked > 0 && asked > all - used {
+            let missing = asked - (all - used).max(0);
+            let missing = if used > all { asked + (used - all) } else { missing };
+            let resource = resource.to_owned();
+            changes.push(Change::Free { resource, missing, beyond_node: asked > all });
+        }
+    };
+    check("cpu", r.cpu_milli, n.cpu, n.cpu_used);
+    check("memory", r.mem_bytes, n.mem, n.mem_used);
+    check("ephemeral-storage", r.eph_bytes, n.eph, n.eph_used);
+    for (name, asked) in &program.scalars {
+        let (all, used) = view.scalar(*name, row);
+        check(cluster.text(*name), *asked, all.unwrap_or(0), used);
+    }
+}
+
+/// The requirements that the closest term of the pod's affinity finds unmet.
+fn labels(cluster: &Cluster, program: &Program, row: u32) -> Change {
+    let unmet_of = |requirements: &[crate::program::NodeRequirement]| -> Vec<String> {
+        let unmet = requirements.iter().filter(|r| !meets(cluster, r, row));
+        unmet.map(|r| requirement_text(cluster, r)).collect()
+    };
+    let mut unmet = unmet_of(&program.selector);
+    for terms in [&program.required, &program.added].into_iter().flatten() {
+        let closest = terms.iter().map(|t| unmet_of(&t.0)).min_by_key(Vec::len);
+        unmet.extend(closest.unwrap_or_else(|| vec!["a term that can match at all".to_owned()]));
+    }
+    if let Some(names) = &program.subset
+        && unmet.is_empty()
+    {
+        let names: Vec<&str> = names.iter().map(|n| cluster.text(*n)).collect();
+        unmet.push(format!("metadata.name in ({})", names.join(", ")));
+    }
+    Change::NodeLabels { unmet }
+}
+
+fn meets(cluster: &Cluster, r: &crate::program::NodeRequirement, row: u32) -> bool {
+    let view = cluster.view();
+    let mut rows = crate::bits::Bits::with_rows(view.rows);
+    rows.set(row);
+    let term = crate::program::NodeTerm([r.clone()].into());
+    crate::filter::node::matching(view, &term, &mut Default::default(), &mut rows);
+    rows.get(row)
+}
+
+fn requirement_text(cluster: &Cluster, r: &crate::program::NodeRequirement) -> String {
+    use crate::program::NodeOp;
+    let key = r.key.map_or("metadata.name", |k| cluster.text(k));
+    let list = |values: &[crate::intern::Str]| {
+        values.iter().map(|v| cluster.text(*v)).collect::<Vec<_>>().join(", ")
+    };
+    match &r.op {
+        NodeOp::In(values) => match &values[..] {
+            [one] => format!("{key}={}", cluster.text(*one)),
+            many => format!("{key} in ({})", list(many)),
+        },
+        NodeOp::NotIn(values) => format!("{key} not in ({})", list(values)),
+        NodeOp::Exists => format!("{key} present"),
+        NodeOp::NotExists => format!("{key} absent"),
+        NodeOp::Above(n) => format!("{key} > {n}"),
+        NodeOp::Below(n) => format!("{key} < {n}"),
+    }
+}
+
+fn pod_rules(cluster: &Cluster, program: &Program, row: u32) -> Vec<&'static str> {
+    let view = cluster.view();
+    let here = |key, counts: &[u32]| {
+        let value = view.keys.column(key).value(row);
+        (value != 0).then(|| counts.get(value as usize).copied().unwrap_or(0))
+    };
+    let mut rules = Vec::new();
+    if let Some((counter, keys)) = &program.affinity {
+        let counter = view.counters.get(counter.0);
+        let first = program.affinity_self && interpod::nobody_matches(view, program);
+        let unmet = |key: &crate::snapshot::keys::KeyId| {
+            here(*key, counter.domain(*key)).is_none_or(|n| n == 0 && !first)
+        };
+        if keys.iter().any(unmet) {
+            rules.push("its pod affinity, or place a pod it asks for nearby");
+        }
+    }
+    let anti = |(counter, key): &(_, _)| {
+        let counter: &crate::snapshot::counters::CounterId = counter;
+        here(*key, view.counters.get(counter.0).domain(*key)).is_some_and(|n| n > 0)
+    };
+    if program.anti.iter().any(anti) {
+        rules.push("its pod anti-affinity, or move the pods it avoids");
+    }
+    let mut existing = interpod::forbidding(view, program);
+    if existing.any(|t| here(t.topology, &t.domains).is_some_and(|n| n > 0)) {
+        rules.push("the anti-affinity of pods already there");
+    }
+    rules
+}

@@ -1,0 +1,491 @@
+//! Reading dumps of a cluster: lists, single objects, arrays, watch events, streams of any of them.
+//!
+//! Input: bytes of JSON. Output: typed objects with where they came from.
+//! Owner: pure functions over bytes; reading files is the caller's. Bounds: the input's size; at most
+//! `NESTING_MAX` lists within lists.
+//! An object that cannot be used is an error that names file, object, field, line and column: a dump
+//! that is silently half read gives wrong answers.
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+/// Lists within lists that are followed.
+const NESTING_MAX: usize = 8;
+
+/// Everything a simulation uses of a dump.
+#[derive(Debug, Default)]
+pub struct Dump {
+    /// Nodes in their order.
+    pub nodes: Vec<Node>,
+    /// Pods in their order.
+    pub pods: Vec<Pod>,
+    /// Namespaces.
+    pub namespaces: Vec<Namespace>,
+    /// Services.
+    pub services: Vec<Service>,
+    /// Replica sets.
+    pub replica_sets: Vec<ReplicaSet>,
+    /// Stateful sets.
+    pub stateful_sets: Vec<StatefulSet>,
+    /// Replication controllers.
+    pub replication_controllers: Vec<ReplicationController>,
+    /// Disruption budgets.
+    pub budgets: Vec<PodDisruptionBudget>,
+    /// Objects of other kinds, not looked at.
+    pub ignored: usize,
+    /// Where each node and pod starts, for messages: file and line.
+    pub node_places: Vec<String>,
+    /// As above, pods.
+    pub pod_places: Vec<String>,
+}
+
+/// Why a dump cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {object}: {field}{problem}")]
+pub struct LoadError {
+    /// The file.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
+    /// Kind, namespace and name, or its number in the file.
+    pub object: String,
+    /// Path of the field with a colon, or nothing.
+    pub field: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(default)]
+    kind: Option<String>,
+    #[serde(default, borrow)]
+    items: Option<Vec<&'a RawValue>>,
+    #[serde(default, rename = "type")]
+    event: Option<String>,
+    #[serde(default, borrow)]
+    object: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+struct Named {
+    #[serde(default)]
+    kind: Option<String>,
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Deserialize, Default)]
+struct Metadata {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    namespace: Option<String>,
+}
+
+struct Loader<'a> {
+    file: &'a str,
+    bytes: &'a [u8],
+    count: usize,
+    /// Byte, line and start of that line, as far as places were asked for.
+    seen: (usize, usize, usize),
+    dump: &'a mut Dump,
+}
+
+/// Adds the objects in `bytes`, called `file` in messages, to `dump`.
+///
+/// # Errors
+/// The first object that cannot be used.
+pub fn load(file: &str, bytes: &[u8], dump: &mut Dump) -> Result<(), LoadError> {
+    let mut loader = Loader { file, bytes, count: 0, seen: (0, 1, 0), dump };
+    let mut stream = serde_json::Deserializer::from_slice(bytes).into_iter::<&RawValue>();
+    loop {
+        let start = stream.byte_offset();
+        match stream.next() {
+            None => break,
+            Some(Ok(raw)) => loader.document(raw, None, 0)?,
+            Some(Err(error)) => return Err(loader.syntax(start, &error)),
+        }
+    }
+    if loader.count == 0 {
+        let problem = "holds no objects; expected the output of kubectl get -o json".to_owned();
+        return Err(loader.error(0, "file".into(), String::new(), problem));
+    }
+    Ok(())
+}
+
+impl<'a> Loader<'a> {
+    fn document(
+        &mut self,
+        raw: &'a RawValue,
+        kind: Option<&str>,
+        depth: usize,
+    ) -> Result<(), LoadError> {
+        let text = raw.get();
+        let at = text.as_ptr() as usize - self.bytes.as_ptr() as usize;
+        if depth > NESTING_MAX {
+            let problem = format!("lists are nested more than {NESTING_MAX} deep");
+            return Err(self.error(at, self.number(), String::new(), problem));
+        }
+        if text.starts_with('[') {
+            let items: Vec<&RawValue> =
+                serde_json::from_str(text).map_err(|e| self.typed(at, text, None, &e))?;
+            return items.into_iter().try_for_each(|item| self.document(item, kind, depth + 1));
+        }
+        if !text.starts_with('{') {
+            let problem = "is not an object".to_owned();
+            return Err(self.error(at, self.number(), String::new(), problem));
+        }
+        let head: Head<'a> =
+            serde_json::from_str(text).map_err(|e| self.typed(at, text, None, &e))?;
+        if let (Some(event), Some(object)) = (&head.event, head.object) {
+            // A watch: what was deleted is not there, a bookmark is no object.
+            let gone = matches!(event.as_str(), "DELETED" | "BOOKMARK" | "ERROR");
+            return if gone { Ok(()) } else { self.document(object, None, depth + 1) };
+        }
+        let own = head.kind.as_deref();
+        let is_list = own.is_some_and(|k| k.ends_with("List"));
+        if let Some(items) = head.items {
+            let kind = own.and_then(|k| k.strip_suffix("List")).filter(|k| !k.is_empty());
+            let kind = kind.map(str::to_owned);
+            // An empty list still is an answer.
+            self.count += usize::from(items.is_empty());
+            return items
+                .into_iter()
+                .try_for_each(|item| self.document(item, kind.as_deref(), depth + 1));
+        }
+        if is_list {
+            self.count += 1;
+            return Ok(());
+        }
+        let Some(kind) = own.or(kind) else {
+            let problem = "is missing".to_owned();
+            return Err(self.error(at, self.named(text, None), "kind: ".into(), problem));
+        };
+        self.object(at, text, kind)
+    }
+
+    fn object(&mut self, at: usize, text: &str, kind: &str) -> Result<(), LoadError> {
+        self.count += 1;
+        match kind {
+            "Node" => {
+                let node: Node = self.parse(at, text, kind)?;
+                self.require_name(at, text, kind, node.metadata.name.as_deref())?;
+                self.dump.nodes.push(node);
+                let place = self.place(at);
+                self.dump.node_places.push(place);
+            }
+            "Pod" => {
+                let pod: Pod = self.parse(at, text, kind)?;
+                self.require_name(at, text, kind, pod.metadata.name.as_deref())?;
+                self.dump.pods.push(pod);
+                let place = self.place(at);
+                self.dump.pod_places.push(place);
+            }
+            "Namespace" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.namespaces.push(object);
+            }
+            "Service" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.services.push(object);
+            }
+            "ReplicaSet" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.replica_sets.push(object);
+            }
+            "StatefulSet" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.stateful_sets.push(object);
+            }
+            "ReplicationController" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.replication_controllers.push(object);
+            }
+            "PodDisruptionBudget" => {
+                let object = self.parse(at, text, kind)?;
+                self.dump.budgets.push(object);
+            }
+            _ => self.dump.ignored += 1,
+        }
+        Ok(())
+    }
+
+    fn parse<T: DeserializeOwned>(
+        &self,
+        at: usize,
+        text: &str,
+        kind: &str,
+    ) -> Result<T, LoadError> {
+        // The list may have named the kind for its items; the types insist on their own.
+        match serde_json::from_str(text) {
+            Ok(object) => Ok(object),
+            Err(error) if missing_type(&error) => {
+                let mut value: serde_json::Value =
+                    serde_json::from_str(text).map_err(|e| self.typed(at, text, Some(kind), &e))?;
+                let version = match kind {
+                    "ReplicaSet" | "StatefulSet" => "apps/v1",
+                    "PodDisruptionBudget" => "policy/v1",
+                    _ => "v1",
+                };
+                if let Some(object) = value.as_object_mut() {
+                    object.entry("apiVersion").or_insert_with(|| version.into());
+                    object.entry("kind").or_insert_with(|| kind.into());
+                }
+                let text = value.to_string();
+                serde_json::from_str(&text).map_err(|e| self.retyped(at, &text, kind, &e))
+            }
+            Err(error) => Err(self.typed(at, text, Some(kind), &error)),
+        }
+    }
+
+    fn require_name(
+        &self,
+        at: usize,
+        text: &str,
+        kind: &str,
+        name: Option<&str>,
+    ) -> Result<(), LoadError> {
+        if name.is_some_and(|n| !n.is_empty()) {
+            return Ok(());
+        }
+        let object = self.named(text, Some(kind));
+        Err(self.error(at, object, "metadata.name: ".into(), "is missing".into()))
+    }
+
+    fn number(&self) -> String {
+        format!("object {}", self.count + 1)
+    }
+
+    /// Kind, namespace and name of an object, or its number.
+    fn named(&self, text: &str, kind: Option<&str>) -> String {
+        let head: Named = serde_json::from_str(text).unwrap_or_default();
+        let kind = head.kind.as_deref().or(kind);
+        match (kind, head.metadata.namespace, head.metadata.name) {
+            (Some(kind), Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
+            (Some(kind), None, Some(name)) => format!("{kind} {name}"),
+            (None, _, Some(name)) => format!("object {name}"),
+            (Some(kind), _, None) => format!("{kind} ({})", self.number()),
+            _ => self.number(),
+        }
+    }
+
+    /// File, line and column of an object; objects are asked for in their order.
+    fn place(&mut self, at: usize) -> String {
+        let (from, mut line, mut start) = self.seen;
+        for (offset, _) in self.bytes[from..at].iter().enumerate().filter(|(_, b)| **b == b'\n') {
+            line += 1;
+            start = from + offset + 1;
+        }
+        self.seen = (at, line, start);
+        format!("{}:{line}:{}", self.file, at - start + 1)
+    }
+
+    fn error(&self, at: usize, object: String, field: String, problem: String) -> LoadError {
+        let (line, column) = position(self.bytes, at);
+        LoadError { file: self.file.to_owned(), line, column, object, field, problem }
+    }
+
+    /// An error of a typed parse of the object at `at`.
+    fn typed(
+        &self,
+        at: usize,
+        text: &str,
+        kind: Option<&str>,
+        error: &serde_json::Error,
+    ) -> LoadError {
+        let inner = offset(text.as_bytes(), error.line(), error.column());
+        let path = path_at(text.as_bytes(), inner);
+        let field = if path.is_empty() { path } else { format!("{path}: ") };
+        self.error(at + inner, self.named(text, kind), field, plain(error))
+    }
+
+    /// As `typed`, when the text was rewritten: only the object's own position is known.
+    fn retyped(&self, at: usize, text: &str, kind: &str, error: &serde_json::Error) -> LoadError {
+        let inner = offset(text.as_bytes(), error.line(), error.column());
+        let path = path_at(text.as_bytes(), inner);
+        let field = if path.is_empty() { path } else { format!("{path}: ") };
+        self.error(at, self.named(text, Some(kind)), field, plain(error))
+    }
+
+    /// An error of the JSON itself.
+    fn syntax(&self, start: usize, error: &serde_json::Error) -> LoadError {
+        let at = offset(self.bytes, error.line(), error.column());
+        let path = path_at(&self.bytes[start.min(at)..], at.saturating_sub(start));
+        let field = if path.is_empty() { path } else { format!("{path}: ") };
+        let object = sniff(&self.bytes[start..at]).unwrap_or_else(|| self.number());
+        let mut found = self.error(at, object, field, plain(error));
+        (found.line, found.column) = (error.line(), error.column());
+        found
+    }
+}
+
+/// Kind and name of the object in which a text breaks off: the last that names itself.
+fn sniff(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let kinds = ["Node", "Pod", "Namespace", "Service", "ReplicaSet", "StatefulSet"];
+    let quoted = |after: &str, key: &str| {
+        let value = after.split_once(&format!("\"{key}\""))?.1.trim_start().strip_prefix(':')?;
+        Some(value.trim_start().strip_prefix('"')?.split('"').next()?.to_owned())
+    };
+    let start = text.rmatch_indices("\"kind\"").map(|(at, _)| at).find(|at| {
+        let found = quoted(&text[*at..], "kind");
+        found.is_some_and(|k| kinds.contains(&k.as_str()))
+    })?;
+    let kind = quoted(&text[start..], "kind")?;
+    let metadata = text[start..].split_once("\"metadata\"")?.1;
+    Some(format!("{kind} {}", quoted(metadata, "name")?))
+}
+
+fn missing_type(error: &serde_json::Error) -> bool {
+    let text = error.to_string();
+    text.contains("missing field `kind`") || text.contains("missing field `apiVersion`")
+}
+
+/// The message without its own position.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or(&text).to_owned()
+}
+
+/// Line and column of a byte, from 1.
+fn position(bytes: &[u8], at: usize) -> (usize, usize) {
+    let before = &bytes[..at.min(bytes.len())];
+    let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+    let start = before.iter().rposition(|b| *b == b'\n').map_or(0, |p| p + 1);
+    (line, before.len() - start + 1)
+}
+
+/// The byte of a line and column as the parser counts them.
+fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
+    let mut start = 0;
+    for _ in 1..line {
+        match bytes[start..].iter().position(|b| *b == b'\n') {
+            Some(at) => start += at + 1,
+            None => break,
+        }
+    }
+    (start + column.saturating_sub(1)).min(bytes.len())
+}
+
+/// The path of the value that a byte of a document belongs to, as `spec.containers[0].image`.
+fn path_at(bytes: &[u8], at: usize) -> String {
+    enum Level {
+        Object(String),
+        Array(usize),
+    }
+    let mut stack: Vec<Level> = Vec::new();
+    let (mut i, mut key_next) = (0, false);
+    while i < bytes.len() && i <= at {
+        match bytes[i] {
+            b'{' => {
+                stack.push(Level::Object(String::new()));
+                key_next = true;
+            }
+            b'[' => {
+                stack.push(Level::Array(0));
+                key_next = false;
+            }
+            b'}' | b']' => {
+                // The parser reports a value at its end: the path is that of what just closed.
+                if i == at {
+                    break;
+                }
+                stack.pop();
+                key_next = false;
+            }
+            b',' => match stack.last_mut() {
+                Some(Level::Array(n)) => *n += 1,
+                _ => key_next = true,
+            },
+            b'"' => {
+                let start = i + 1;
+                i += 1;
+                while i < bytes.len() && bytes[i] != b'"' {
+                    i += 1 + usize::from(bytes[i] == b'\\');
+                }
+                if key_next {
+                    let text = String::from_utf8_lossy(&bytes[start..i.min(bytes.len())]);
+                    if let Some(Level::Object(key)) = stack.last_mut() {
+                        *key = text.into_owned();
+                    }
+                    key_next = false;
+                }
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    let mut path = String::new();
+    for level in stack {
+        match level {
+            Level::Object(key) if key.is_empty() => {}
+            Level::Object(key) => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(&key);
+            }
+            Level::Array(n) => path.push_str(&format!("[{n}]")),
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn try_load(text: &str) -> Result<Dump, LoadError> {
+        let mut dump = Dump::default();
+        load("f.json", text.as_bytes(), &mut dump).map(|()| dump)
+    }
+
+    const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
+    const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}"#;
+
+    #[test]
+    fn lists_streams_arrays_and_watches_hold_the_same_objects() {
+        let bare = r#"{"metadata":{"name":"n"}}"#;
+        for text in [
+            format!(r#"{{"apiVersion":"v1","kind":"List","items":[{NODE},{POD}]}}"#),
+            format!("{NODE}\n{POD}\n"),
+            format!("[{NODE},{POD}]"),
+            format!(r#"{{"kind":"NodeList","items":[{bare}]}} {POD}"#),
+            format!(r#"{{"type":"ADDED","object":{NODE}}}{{"type":"ADDED","object":{POD}}}"#),
+        ] {
+            let dump = try_load(&text).expect(&text);
+            assert_eq!((dump.nodes.len(), dump.pods.len()), (1, 1), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_with_its_object_and_position() {
+        let text = "{\"kind\":\"List\",\"items\":[\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\
+            \"metadata\":{\"name\":\"p\",\"namespace\":\"a\"},\n\"spec\":{\"containers\":[\
+            {\"name\":\"c\"},{\"name\":5}]}}]}";
+        let error = try_load(text).expect_err("wrong");
+        assert_eq!(error.object, "Pod a/p");
+        assert_eq!(error.field, "spec.containers[1].name: ");
+        assert_eq!(error.line, 3);
+    }
+
+    #[test]
+    fn broken_json_and_empty_files_say_where() {
+        let cut = r#"{"kind":"List","items":[{"kind":"Pod","metadata":{"name":"p"},"spec":{"#;
+        let error = try_load(cut).expect_err("cut off");
+        assert_eq!((error.object.as_str(), error.field.as_str()), ("Pod p", "items[0].spec: "));
+        let error = try_load("{\"kind\":\"Node\",\n \"metadata\": {\"name\": }}").expect_err("bad");
+        assert_eq!((error.line, error.field.as_str()), (2, "metadata.name: "));
+        assert!(try_load("").expect_err("empty").problem.contains("no objects"));
+        assert!(try_load("{\"kind\":\"Node\"").is_err());
+        let error = try_load(r#"{"kind":"Node","apiVersion":"v1","metadata":{}}"#);
+        assert_eq!(error.expect_err("no name").field, "metadata.name: ");
+    }
+}

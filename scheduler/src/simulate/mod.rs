@@ -1,0 +1,135 @@
+//! `simulate`: what a scheduler would do with a dump of a cluster, with no cluster at all.
+//!
+//! Input: files of `kubectl get .. -o json`. Output: a report on standard output, progress on standard
+//! error. Owner: the command line; this file alone reads files and writes.
+//! Bounds: the dump in memory once. Nothing is ever sent anywhere.
+
+pub mod load;
+pub mod place;
+pub mod progress;
+pub mod report;
+
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use pintle_sched_core::Profile;
+
+use load::Dump;
+use place::{Questions, Simulation};
+use progress::Progress;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Tables for people.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
+/// Arguments of `simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Nodes: kubectl get nodes -o json (lists, or streams of objects; "-" is standard input).
+    #[arg(long, value_name = "FILE")]
+    nodes: Vec<PathBuf>,
+    /// Pods, bound and pending: kubectl get pods -A -o json.
+    #[arg(long, value_name = "FILE")]
+    pods: Vec<PathBuf>,
+    /// Namespaces, for affinity terms that select them.
+    #[arg(long, value_name = "FILE")]
+    namespaces: Vec<PathBuf>,
+    /// Anything: nodes, pods, namespaces, services, replica sets, disruption budgets, in one file.
+    #[arg(long, value_name = "FILE")]
+    cluster: Vec<PathBuf>,
+    /// KubeSchedulerConfiguration; the defaults of Kubernetes 1.36 without it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Profile of the configuration, and of the pods that are placed.
+    #[arg(long, value_name = "NAME")]
+    scheduler_name: Option<String>,
+    /// Explain one pod, as namespace/name or name: every node, every score.
+    #[arg(long, value_name = "POD")]
+    why: Option<String>,
+    /// Cordon this node and place its pods elsewhere.
+    #[arg(long, value_name = "NODE")]
+    drain: Vec<String>,
+    /// Add so many nodes before placing.
+    #[arg(long, value_name = "N", requires = "like")]
+    add_nodes: Option<usize>,
+    /// The node that added nodes are copies of.
+    #[arg(long, value_name = "NODE", requires = "add_nodes")]
+    like: Option<String>,
+    /// How to print.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: Format,
+    /// Rows of a table at most; 0 is all.
+    #[arg(long, value_name = "ROWS", default_value_t = 50)]
+    limit: usize,
+    /// Show the progress bar even when standard error is no terminal.
+    #[arg(long)]
+    progress: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a file cannot be read or used, or a question names something that is not there.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let progress = Progress::new(options.progress || std::io::stderr().is_terminal());
+    let files = [&options.nodes, &options.pods, &options.namespaces, &options.cluster];
+    let files: Vec<&PathBuf> = files.into_iter().flatten().collect();
+    anyhow::ensure!(!files.is_empty(), "nothing to read: give --cluster, or --nodes and --pods");
+    let mut dump = Dump::default();
+    for (at, file) in files.iter().enumerate() {
+        progress.show("reading", at, files.len());
+        let bytes = read(file)?;
+        load::load(&file.display().to_string(), &bytes, &mut dump)?;
+    }
+    let profile = profile(options)?;
+    let questions = Questions {
+        why: options.why.clone(),
+        drain: options.drain.clone(),
+        add_nodes: options.add_nodes.unwrap_or(0),
+        like: options.like.clone(),
+    };
+    let simulation = Simulation::run(dump, profile, &questions, &progress)?;
+    progress.clear();
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    match options.output {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &simulation)?;
+            writeln!(out)?;
+        }
+        Format::Table => report::table(&simulation, options.limit, &mut out)?,
+    }
+    match out.flush() {
+        // Whoever reads the report may stop early.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).context("standard input")?;
+        return Ok(bytes);
+    }
+    std::fs::read(path).with_context(|| path.display().to_string())
+}
+
+fn profile(options: &Options) -> anyhow::Result<Profile> {
+    let Some(path) = &options.config else {
+        let scheduler_name = options.scheduler_name.clone();
+        let default = Profile::default();
+        return Ok(match scheduler_name {
+            Some(scheduler_name) => Profile { scheduler_name, ..default },
+            None => default,
+        });
+    };
+    let text = String::from_utf8(read(path)?).with_context(|| path.display().to_string())?;
+    crate::config::profile(&text, options.scheduler_name.as_deref())
+        .with_context(|| path.display().to_string())
+}

@@ -1,0 +1,535 @@
+//! The simulation: bound pods in, pending pods placed in queue order, questions answered.
+//!
+//! Input: a dump, a profile, questions. Output: a `Simulation`, ready to print.
+//! Owner: pure but for the progress bar. Bounds: every pending pod is decided once, and again only
+//! after another pod found a place since; the shapes reported are the most frequent ones.
+//! Ties are broken by the order of the nodes, so that a simulation can be repeated.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use pintle_sched_core::explain;
+use pintle_sched_core::preempt::{self, Budget};
+use pintle_sched_core::program::Program;
+use pintle_sched_core::remedy::{self, Remedy};
+use pintle_sched_core::select::{self, Scratch};
+use pintle_sched_core::snapshot::Cluster;
+use pintle_sched_core::{Plugin, Profile};
+use serde::Serialize;
+
+use super::load::{Dump, LoadError};
+use super::progress::Progress;
+use super::report::capacity::{self, Fragmentation, Shape};
+
+/// Passes over pods that did not fit, at most: each needs a placement in the one before.
+const PASSES_MAX: usize = 16;
+
+/// What is asked beside the placement.
+#[derive(Clone, Debug, Default)]
+pub struct Questions {
+    /// Explain this pod.
+    pub why: Option<String>,
+    /// Drain these nodes.
+    pub drain: Vec<String>,
+    /// Add nodes,
+    pub add_nodes: usize,
+    /// like this one.
+    pub like: Option<String>,
+}
+
+/// Why a simulation cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// An object of the dump cannot be used.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// An object reads well but says something impossible.
+    #[error("{place}: {object}: {field}: {problem}")]
+    Object {
+        /// File and position.
+        place: String,
+        /// Kind and name.
+        object: String,
+        /// What cannot be read.
+        field: String,
+        /// Why.
+        problem: String,
+    },
+    /// A question names a node that is not there.
+    #[error("node {0:?} is not in the dump")]
+    NoNode(String),
+    /// A question names a pod that is not there.
+    #[error("pod {0:?} is not in the dump")]
+    NoPod(String),
+}
+
+/// A pod with its place.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placed {
+    /// namespace/name.
+    pub pod: String,
+    /// Where it goes.
+    pub node: String,
+    /// Total score of that node.
+    pub score: i32,
+    /// Nodes that passed all filters.
+    pub feasible: usize,
+    /// Nodes with the same total.
+    pub ties: usize,
+    /// Where it was, when it was drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// A pod without a place.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unplaced {
+    /// namespace/name.
+    pub pod: String,
+    /// The scheduler's sentence.
+    pub message: String,
+    /// The smallest change that would make it fit.
+    pub remedy: Option<Remedy>,
+    /// What preemption would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<Preemption>,
+    /// Where it was, when it was drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// Evictions that would make room.
+#[derive(Clone, Debug, Serialize)]
+pub struct Preemption {
+    /// The node.
+    pub node: String,
+    /// The pods, most important first.
+    pub victims: Vec<String>,
+    /// How many violate a disruption budget.
+    pub violations: usize,
+}
+
+/// One node in an explanation.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeAnswer {
+    /// The node.
+    pub node: String,
+    /// Total, where feasible.
+    pub total: Option<i32>,
+    /// Raw, normalised and weighted score by plugin.
+    pub scores: BTreeMap<&'static str, [i64; 3]>,
+    /// The rejecting plugin.
+    pub plugin: Option<&'static str>,
+    /// Its reasons.
+    pub reasons: Vec<String>,
+}
+
+/// The answer to "why".
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// namespace/name.
+    pub pod: String,
+    /// One sentence.
+    pub answer: String,
+    /// Every node, best first, then the rejected ones.
+    pub nodes: Vec<NodeAnswer>,
+    /// What would make it fit, when nothing does.
+    pub remedy: Option<Remedy>,
+}
+
+/// Everything a simulation found.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Simulation {
+    /// Nodes, added ones included.
+    pub nodes: usize,
+    /// Pods that were bound from the start.
+    pub bound: usize,
+    /// Pods that were to be placed.
+    pub pending: usize,
+    /// Pods of other schedulers, finished pods and pods being deleted.
+    pub skipped: usize,
+    /// Objects of kinds that a simulation has no use for.
+    pub ignored_objects: usize,
+    /// Nodes that were added.
+    pub added: Vec<String>,
+    /// Placed pods in order.
+    pub placed: Vec<Placed>,
+    /// The others.
+    pub unplaced: Vec<Unplaced>,
+    /// The answer to "why".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
+    /// How many more pods of each shape would fit.
+    pub capacity: Vec<Shape>,
+    /// How scattered the free resources are.
+    pub fragmentation: Vec<Fragmentation>,
+}
+
+/// A pod waiting for a place.
+struct Waiting {
+    pod: Pod,
+    program: Arc<Program>,
+    from: Option<String>,
+}
+
+impl Simulation {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When an object cannot be used, or a question names something that is not there.
+    pub fn run(
+        mut dump: Dump,
+        profile: Profile,
+        questions: &Questions,
+        progress: &Progress,
+    ) -> Result<Self, SimulationError> {
+        let scheduler = profile.scheduler_name.clone();
+        let added = add_nodes(&mut dump, questions)?;
+        drain_nodes(&mut dump, questions)?;
+        let mut found = Self {
+            nodes: dump.nodes.len(),
+            ignored_objects: dump.ignored,
+            added,
+            ..Self::default()
+        };
+        let mut cluster = Cluster::new(profile);
+        workloads(&mut cluster, &dump);
+        nodes(&mut cluster, &dump)?;
+        let budgets = cluster.budgets(&dump.budgets);
+        let waiting = found.pods(&mut cluster, &mut dump, questions, (&scheduler, progress))?;
+        found.pending = waiting.len();
+        let programs: Vec<Arc<Program>> = waiting.iter().map(|w| Arc::clone(&w.program)).collect();
+        found.place(&mut cluster, waiting, &budgets, questions, progress)?;
+        if let Some(name) = &questions.why
+            && found.why.is_none()
+        {
+            return Err(SimulationError::NoPod(name.clone()));
+        }
+        (found.capacity, found.fragmentation) = capacity::measure(&cluster, &programs);
+        Ok(found)
+    }
+
+    /// Adds bound pods; returns those to be placed, in queue order.
+    fn pods(
+        &mut self,
+        cluster: &mut Cluster,
+        dump: &mut Dump,
+        questions: &Questions,
+        (scheduler, progress): (&str, &Progress),
+    ) -> Result<Vec<Waiting>, SimulationError> {
+        let mut waiting = Vec::new();
+        let all = dump.pods.len();
+        for (at, mut pod) in std::mem::take(&mut dump.pods).into_iter().enumerate() {
+            progress.show("loading", at, all);
+            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
+            if matches!(phase, "Succeeded" | "Failed") {
+                self.skipped += 1;
+                continue;
+            }
+            let name = pod_name(&pod);
+            let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
+            let node = node.filter(|n| !n.is_empty());
+            let drained = node.as_ref().is_some_and(|n| questions.drain.contains(n));
+            let asked = node.is_some() && questions.why.as_ref().is_some_and(|w| names(w, &pod));
+            let stays = drained && (is_daemon(&pod) || is_static(&pod));
+            if node.is_some() && (stays || (!drained && !asked)) {
+                cluster
+                    .set_pod(&pod)
+                    .map_err(|e| object(&dump.pod_places[at], &name, "Pod", &e))?;
+                self.bound += 1;
+                continue;
+            }
+            let spec = pod.spec.get_or_insert_default();
+            let wanted = spec.scheduler_name.as_deref().unwrap_or("default-scheduler");
+            if node.is_none() && (wanted != scheduler || pod.metadata.deletion_timestamp.is_some())
+            {
+                self.skipped += 1;
+                continue;
+            }
+            spec.node_name = None;
+            let program = cluster.compile(&pod);
+            let program = program.map_err(|e| object(&dump.pod_places[at], &name, "Pod", &e))?;
+            waiting.push(Waiting { pod, program, from: node });
+        }
+        // k8s: queuesort/priority_sort.go: priority, then the time of entering the queue
+        waiting.sort_by_key(|w| {
+            let priority = w.pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
+            let created = w.pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
+            (std::cmp::Reverse(priority), created)
+        });
+        Ok(waiting)
+    }
+
+    fn place(
+        &mut self,
+        cluster: &mut Cluster,
+        mut waiting: Vec<Waiting>,
+        budgets: &[Budget],
+        questions: &Questions,
+        progress: &Progress,
+    ) -> Result<(), SimulationError> {
+        let mut scratch = Scratch::default();
+        let all = waiting.len();
+        for _ in 0..PASSES_MAX {
+            let before = waiting.len();
+            let mut failed: HashMap<*const Program, u64> = HashMap::new();
+            let mut left = Vec::new();
+            for (at, one) in waiting.into_iter().enumerate() {
+                progress.show("placing", all - before + at, all);
+                let key = Arc::as_ptr(&one.program);
+                let epoch = cluster.view().epoch();
+                let asked = questions.why.as_ref().is_some_and(|w| names(w, &one.pod));
+                if failed.get(&key) == Some(&epoch) && !asked {
+                    left.push(one);
+                    continue;
+                }
+                if asked {
+                    self.why = Some(why(cluster, &one, &mut scratch));
+                }
+                if !self.place_one(cluster, &one, &mut scratch)? {
+                    failed.insert(key, epoch);
+                    left.push(one);
+                }
+            }
+            let progressed = left.len() < before;
+            waiting = left;
+            if waiting.is_empty() || !progressed {
+                break;
+            }
+        }
+        self.explain_rest(cluster, &waiting, budgets, progress);
+        Ok(())
+    }
+
+    fn place_one(
+        &mut self,
+        cluster: &mut Cluster,
+        one: &Waiting,
+        scratch: &mut Scratch,
+    ) -> Result<bool, SimulationError> {
+        let outcome = select::decide(cluster.view(), &one.program, scratch);
+        let Some(row) = outcome.first else { return Ok(false) };
+        let node = cluster.node_name(row).to_owned();
+        let name = pod_name(&one.pod);
+        cluster.assume(&one.pod, &node).map_err(|e| object("dump", &name, "Pod", &e))?;
+        self.placed.push(Placed {
+            pod: name,
+            node,
+            score: outcome.best,
+            feasible: outcome.feasible,
+            ties: outcome.ties,
+            from: one.from.clone(),
+        });
+        Ok(true)
+    }
+
+    /// Says for every pod left why, and what would help; equal pods share the answer.
+    fn explain_rest(
+        &mut self,
+        cluster: &Cluster,
+        waiting: &[Waiting],
+        budgets: &[Budget],
+        progress: &Progress,
+    ) {
+        type Answer = (String, Option<Remedy>, Option<Preemption>);
+        let mut answers: HashMap<(*const Program, i32, bool), Answer> = HashMap::new();
+        let mut scratch = Scratch::default();
+        for (at, one) in waiting.iter().enumerate() {
+            progress.show("explaining", at, waiting.len());
+            let spec = one.pod.spec.as_ref();
+            let priority = spec.and_then(|s| s.priority).unwrap_or(0);
+            let never = spec.and_then(|s| s.preemption_policy.as_deref()) == Some("Never");
+            let key = (Arc::as_ptr(&one.program), priority, never);
+            let answer = answers
+                .entry(key)
+                .or_insert_with(|| explain_one(cluster, one, budgets, &mut scratch));
+            self.unplaced.push(Unplaced {
+                pod: pod_name(&one.pod),
+                message: answer.0.clone(),
+                remedy: answer.1.clone(),
+                preemption: answer.2.clone(),
+                from: one.from.clone(),
+            });
+        }
+    }
+}
+
+fn explain_one(
+    cluster: &Cluster,
+    one: &Waiting,
+    budgets: &[Budget],
+    scratch: &mut Scratch,
+) -> (String, Option<Remedy>, Option<Preemption>) {
+    let view = cluster.view();
+    let (outcome, detail) = select::decide_in_detail(view, &one.program, &[], scratch);
+    let nodes = view.node_count();
+    if let Some(refusal) = &outcome.refusal {
+        return (explain::refused(nodes, refusal), Some(remedy::of_refusal(refusal)), None);
+    }
+    let statuses = explain::statuses(cluster, &one.program, &detail, scratch);
+    let message = explain::summary(nodes, statuses.iter().map(|(_, s)| s));
+    let fix = remedy::smallest(cluster, &one.program, &detail, scratch);
+    let run = preempt::dry_run(cluster, &one.pod, &one.program, &statuses, budgets, scratch);
+    let preemption = run.chosen.map(|at| {
+        let chosen = &run.candidates[at];
+        Preemption {
+            node: cluster.node_name(chosen.row).to_owned(),
+            victims: chosen.victims.iter().map(|id| cluster.pod_name(*id)).collect(),
+            violations: chosen.violations,
+        }
+    });
+    (message, fix, preemption)
+}
+
+fn why(cluster: &Cluster, one: &Waiting, scratch: &mut Scratch) -> Why {
+    let view = cluster.view();
+    let (outcome, detail) = select::decide_in_detail(view, &one.program, &[], scratch);
+    let statuses = match outcome.refusal {
+        Some(_) => Vec::new(),
+        None => explain::statuses(cluster, &one.program, &detail, scratch),
+    };
+    let mut nodes: Vec<NodeAnswer> = Vec::new();
+    for row in scratch.feasible.iter() {
+        let mut scores = BTreeMap::new();
+        for plugin in Plugin::ALL {
+            if let Some(Some(s)) = detail.scores.get(plugin as usize) {
+                let normalised = s.normalised[row as usize];
+                let weighted = normalised * view.profile().weight(plugin);
+                scores.insert(plugin.name(), [s.raw[row as usize], normalised, weighted]);
+            }
+        }
+        let node = cluster.node_name(row).to_owned();
+        let total = Some(scratch.total[row as usize]);
+        nodes.push(NodeAnswer { node, total, scores, plugin: None, reasons: Vec::new() });
+    }
+    nodes.sort_by_key(|n| std::cmp::Reverse(n.total));
+    nodes.extend(statuses.iter().map(|(row, status)| NodeAnswer {
+        node: cluster.node_name(*row).to_owned(),
+        total: None,
+        scores: BTreeMap::new(),
+        plugin: status.plugin.map(Plugin::name),
+        reasons: status.reasons.clone(),
+    }));
+    let all = view.node_count();
+    let (answer, remedy) = match (&outcome.refusal, outcome.first) {
+        (Some(refusal), _) => (explain::refused(all, refusal), Some(remedy::of_refusal(refusal))),
+        (None, Some(row)) => {
+            let node = cluster.node_name(row);
+            let (feasible, ties, best) = (outcome.feasible, outcome.ties, outcome.best);
+            let tie = if ties > 1 { format!(", which {ties} nodes reach") } else { String::new() };
+            let answer = format!(
+                "{feasible} of {all} nodes pass all filters; {node} is chosen with the highest \
+                 score, {best}{tie}"
+            );
+            (answer, None)
+        }
+        (None, None) => (
+            explain::summary(all, statuses.iter().map(|(_, s)| s)),
+            remedy::smallest(cluster, &one.program, &detail, scratch),
+        ),
+    };
+    Why { pod: pod_name(&one.pod), answer, nodes, remedy }
+}
+
+fn workloads(cluster: &mut Cluster, dump: &Dump) {
+    dump.namespaces.iter().for_each(|n| cluster.set_namespace(n));
+    dump.services.iter().for_each(|s| cluster.set_service(s));
+    dump.replica_sets.iter().for_each(|s| cluster.set_replica_set(s));
+    dump.stateful_sets.iter().for_each(|s| cluster.set_stateful_set(s));
+    dump.replication_controllers.iter().for_each(|c| cluster.set_replication_controller(c));
+}
+
+fn nodes(cluster: &mut Cluster, dump: &Dump) -> Result<(), SimulationError> {
+    for (node, place) in dump.nodes.iter().zip(&dump.node_places) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        cluster.set_node(node).map_err(|e| object(place, &name, "Node", &e))?;
+    }
+    Ok(())
+}
+
+/// An error of an object that parsed: its chain names field and cause.
+fn object(place: &str, name: &str, kind: &str, error: &dyn std::error::Error) -> SimulationError {
+    let mut problem = Vec::new();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        problem.push(inner.to_string());
+        cause = inner.source();
+    }
+    SimulationError::Object {
+        place: place.to_owned(),
+        object: format!("{kind} {name}"),
+        field: error.to_string(),
+        problem: if problem.is_empty() { "cannot be used".into() } else { problem.join(": ") },
+    }
+}
+
+fn pod_name(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or(""))
+}
+
+/// Whether a question means this pod: namespace/name, or the name alone.
+fn names(question: &str, pod: &Pod) -> bool {
+    question == pod_name(pod) || Some(question) == pod.metadata.name.as_deref()
+}
+
+fn is_daemon(pod: &Pod) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    owners.any(|o| o.controller == Some(true) && o.kind == "DaemonSet")
+}
+
+/// A mirror of a static pod: it belongs to its node.
+fn is_static(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"))
+}
+
+/// Adds copies of a node under names of their own.
+fn add_nodes(dump: &mut Dump, questions: &Questions) -> Result<Vec<String>, SimulationError> {
+    let Some(like) = &questions.like else { return Ok(Vec::new()) };
+    let model = dump.nodes.iter().find(|n| n.metadata.name.as_ref() == Some(like));
+    let model: Node = model.cloned().ok_or_else(|| SimulationError::NoNode(like.clone()))?;
+    let mut added = Vec::new();
+    for at in 1..=questions.add_nodes {
+        let mut node = model.clone();
+        let name = format!("{like}-added-{at}");
+        node.metadata.name = Some(name.clone());
+        node.metadata.uid = None;
+        if let Some(labels) = &mut node.metadata.labels
+            && labels.contains_key("kubernetes.io/hostname")
+        {
+            labels.insert("kubernetes.io/hostname".into(), name.clone());
+        }
+        if let Some(spec) = &mut node.spec {
+            spec.unschedulable = None;
+        }
+        dump.nodes.push(node);
+        dump.node_places.push("added".into());
+        added.push(name);
+    }
+    Ok(added)
+}
+
+/// Cordons the nodes that are to be drained.
+fn drain_nodes(dump: &mut Dump, questions: &Questions) -> Result<(), SimulationError> {
+    for name in &questions.drain {
+        let node = dump.nodes.iter_mut().find(|n| n.metadata.name.as_ref() == Some(name));
+        let node = node.ok_or_else(|| SimulationError::NoNode(name.clone()))?;
+        let spec = node.spec.get_or_insert_default();
+        spec.unschedulable = Some(true);
+        let cordon = Taint {
+            key: "node.kubernetes.io/unschedulable".into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        let taints = spec.taints.get_or_insert_default();
+        if !taints.iter().any(|t| t.key == cordon.key && t.effect == cordon.effect) {
+            taints.push(cordon);
+        }
+    }
+    Ok(())
+}

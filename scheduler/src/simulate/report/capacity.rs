@@ -1,0 +1,144 @@
+//! What is left: how many more pods of each shape fit, and how scattered the free resources are.
+//!
+//! Input: a cluster after the simulation and the programs of its pods. Output: shapes and shares.
+//! Owner: pure functions. Bounds: `SHAPES_MAX` shapes, each one pass over the nodes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pintle_sched_core::Plugin;
+use pintle_sched_core::filter::COLUMN_FILTERS;
+use pintle_sched_core::program::Program;
+use pintle_sched_core::remedy::amount;
+use pintle_sched_core::select::{self, Scratch};
+use pintle_sched_core::snapshot::Cluster;
+use serde::Serialize;
+
+/// Shapes that are reported, the most frequent first.
+const SHAPES_MAX: usize = 20;
+
+/// Pods that are alike.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    /// What one asks for.
+    pub requests: String,
+    /// How many were to be placed.
+    pub pods: usize,
+    /// How many more would fit, resources and node constraints considered.
+    pub more: i64,
+    /// Nodes with room for at least one.
+    pub nodes: usize,
+}
+
+/// One resource over all nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fragmentation {
+    /// The resource.
+    pub resource: String,
+    /// Allocatable on all nodes.
+    pub allocatable: i64,
+    /// Not requested.
+    pub free: i64,
+    /// Most that is free on one node.
+    pub largest_free: i64,
+    /// Free on nodes where the other resource, or pod slots, have run out, in percent of free.
+    pub stranded_percent: f64,
+}
+
+/// Measures both.
+#[must_use]
+pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec<Fragmentation>) {
+    let mut counts: HashMap<*const Program, (usize, usize)> = HashMap::new();
+    for (at, program) in programs.iter().enumerate() {
+        counts.entry(Arc::as_ptr(program)).or_insert((at, 0)).1 += 1;
+    }
+    let mut most: Vec<(usize, usize)> = counts.into_values().collect();
+    most.sort_unstable_by_key(|(at, count)| (std::cmp::Reverse(*count), *at));
+    let mut scratch = Scratch::default();
+    let shapes = most.iter().take(SHAPES_MAX);
+    let shapes = shapes.map(|(at, pods)| shape(cluster, &programs[*at], *pods, &mut scratch));
+    (shapes.collect(), fragmentation(cluster))
+}
+
+fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratch) -> Shape {
+    let view = cluster.view();
+    let (_, detail) = select::decide_in_detail(view, program, &[], scratch);
+    let (mut more, mut nodes) = (0, 0);
+    let node_filters = COLUMN_FILTERS.iter().zip(&detail.passing);
+    for row in view.valid_rows().iter() {
+        let passes = node_filters.clone().all(|(plugin, rows)| {
+            // How many fit is what is asked; spread and affinity change with every pod.
+            *plugin == Plugin::NodeResourcesFit || rows.get(row)
+        });
+        if !passes || detail.passing.is_empty() {
+            continue;
+        }
+        let n = view.numbers(row);
+        let r = &program.requests.plain;
+        let mut fit = n.pods - n.pods_used;
+        for (asked, free) in [
+            (r.cpu_milli, n.cpu - n.cpu_used),
+            (r.mem_bytes, n.mem - n.mem_used),
+            (r.eph_bytes, n.eph - n.eph_used),
+        ] {
+            if asked > 0 {
+                fit = fit.min(free / asked);
+            }
+        }
+        for (name, asked) in &program.scalars {
+            let (all, used) = view.extended(*name, row);
+            fit = fit.min((all - used) / asked);
+        }
+        if !program.ports.is_empty() {
+            fit = fit.min(1);
+        }
+        more += fit.max(0);
+        nodes += usize::from(fit > 0);
+    }
+    Shape { requests: requests_text(program), pods, more, nodes }
+}
+
+fn requests_text(program: &Program) -> String {
+    let r = &program.requests.plain;
+    let fixed = [("cpu", r.cpu_milli), ("memory", r.mem_bytes), ("ephemeral-storage", r.eph_bytes)];
+    let mut parts: Vec<String> = fixed
+        .iter()
+        .filter(|(_, value)| *value > 0)
+        .map(|(name, value)| format!("{name} {}", amount(name, *value)))
+        .collect();
+    parts.extend(r.scalars.iter().map(|(name, value)| format!("{name} {value}")));
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+}
+
+fn fragmentation(cluster: &Cluster) -> Vec<Fragmentation> {
+    let view = cluster.view();
+    let mut all = ["cpu", "memory"].map(|resource| Fragmentation {
+        resource: resource.to_owned(),
+        allocatable: 0,
+        free: 0,
+        largest_free: 0,
+        stranded_percent: 0.0,
+    });
+    let mut stranded = [0i64; 2];
+    for row in view.valid_rows().iter() {
+        let n = view.numbers(row);
+        let free = [(n.cpu - n.cpu_used).max(0), (n.mem - n.mem_used).max(0)];
+        for (at, allocatable) in [n.cpu, n.mem].into_iter().enumerate() {
+            all[at].allocatable += allocatable;
+            all[at].free += free[at];
+            all[at].largest_free = all[at].largest_free.max(free[at]);
+            if free[1 - at] == 0 || n.pods_used >= n.pods {
+                stranded[at] += free[at];
+            }
+        }
+    }
+    for (one, stranded) in all.iter_mut().zip(stranded) {
+        if one.free > 0 {
+            let percent = 100.0 * stranded as f64 / one.free as f64;
+            one.stranded_percent = (percent * 10.0).round() / 10.0;
+        }
+    }
+    all.to_vec()
+}
