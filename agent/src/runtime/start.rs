@@ -179,7 +179,8 @@ impl Executor {
             annotations: &none,
             exclusive_cpus: false,
         };
-        let config = self.files_and_config(start, ctx, of_container, &volumes).map_err(refuse)?;
+        let config = self.files_and_config(start, ctx, of_container, &volumes).await;
+        let config = config.map_err(refuse)?;
         log_files::make_container_dir(logs, start.name).map_err(|e| refuse(e.to_string()))?;
         let log = logs.join(&config.log_path);
         let request = v1::CreateContainerRequest {
@@ -197,7 +198,7 @@ impl Executor {
     }
 
     /// Writes what the container mounts and builds its configuration.
-    fn files_and_config(
+    async fn files_and_config(
         &self,
         start: &Start<'_>,
         ctx: &PodContext<'_>,
@@ -211,7 +212,7 @@ impl Executor {
         let mounts = volumes
             .mounts(container.container, &env, ctx.handler.recursive_read_only)
             .map_err(|e| e.to_string())?;
-        volume::execute::prepare_container(start.name, &mounts).map_err(|e| e.to_string())?;
+        volume::execute::prepare_container(start.name, &mounts).await.map_err(|e| e.to_string())?;
         let container = ContainerContext { mounts: &mounts, ..container };
         if request::mounts_hosts_file(ctx, &container) {
             let node_file = match pod::uses_host_network(start.pod) {

@@ -5,9 +5,9 @@
 //! ```
 //! Input: `PodVolumes` of `plan`, content by `payload::Content`. Output: the directories that the
 //! CRI requests name, or every failure at once. All of it is idempotent and may be killed anywhere.
-//! The calls block for the file operations of one pod (tens of microseconds each, a mount about
-//! 100 µs); only `mount_all` waits, for content. `unmount_all` may delete much data: run it on a
-//! thread that may block.
+//! `mount_all` and `prepare_container` do their file operations on a thread that may block, since a
+//! hostPath may lie on a network file system that hangs: that pod waits then, nobody else.
+//! `unmount_all` and `remove_pod_dir` may delete much data: call them on such a thread.
 //! A volume is taken away by what is on the disk, not by the spec, so that pods whose spec is no
 //! longer known are cleaned up by the same code.
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use super::dir_fd::{make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
-use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs};
+use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs, pods_dir};
 use super::payload::{Content, Payload, collect};
 use super::plan::{PlannedMount, PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};
@@ -29,6 +29,18 @@ const DELETING: &str = ".deleting~";
 const NESTED_MODE: u32 = 0o755;
 /// Mode of a termination log: every user of the container may write it.
 const TERMINATION_LOG_MODE: u32 = 0o666;
+
+/// Makes the agent's root directory and the one of pods, and lets mounts propagate below it; once,
+/// at start. Without the right to mount, volumes that need propagation are what fails later.
+// k8s: pkg/kubelet/kubelet.go setupDataDirs
+pub fn prepare_root(root: &Path) -> Result<(), IoFailure> {
+    make_dir_all(root, DIR_MODE)?;
+    make_dir(&pods_dir(root), DIR_MODE)?;
+    if let Err(failure) = mount::share(root) {
+        tracing::warn!(error = %failure, "mounts of containers do not propagate");
+    }
+    Ok(())
+}
 
 /// Makes the pod's directory and those that every pod has.
 // k8s: pkg/kubelet/kubelet_pods.go makePodDataDirs
@@ -65,18 +77,40 @@ pub async fn mount_all(
     content: &impl Content,
     now: jiff::Timestamp,
 ) -> Result<(), Vec<VolumeError>> {
-    let mut failures = Vec::new();
-    for volume in &volumes.volumes {
-        let result = match &volume.kind {
-            VolumeKind::Payload { sources, .. } => match collect(sources, content).await {
-                Ok(payload) => set_up(volumes, volume, &payload, now),
-                Err(text) => Err(VolumeError::set_up(&volume.name, text)),
-            },
-            _ => set_up(volumes, volume, &Payload::new(), now),
-        };
-        failures.extend(result.err());
+    if volumes.volumes.is_empty() {
+        return Ok(());
     }
-    if failures.is_empty() { Ok(()) } else { Err(failures) }
+    let mut payloads = Vec::with_capacity(volumes.volumes.len());
+    for volume in &volumes.volumes {
+        payloads.push(match &volume.kind {
+            VolumeKind::Payload { sources, .. } => collect(sources, content).await,
+            _ => Ok(Payload::new()),
+        });
+    }
+    let pod = volumes.clone();
+    blocking(move || {
+        let pairs = pod.volumes.iter().zip(payloads);
+        let failures: Vec<VolumeError> = pairs
+            .filter_map(|(volume, payload)| match payload {
+                Ok(payload) => set_up(&pod, volume, &payload, now).err(),
+                Err(text) => Some(VolumeError::set_up(&volume.name, text)),
+            })
+            .collect();
+        if failures.is_empty() { Ok(()) } else { Err(failures) }
+    })
+    .await
+}
+
+/// Runs file operations where they may block; a panic goes on here.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only while the runtime shuts down, and nobody waits for this any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 fn set_up(
@@ -130,22 +164,32 @@ fn write_payload(
 
 /// Binds the sub-paths of a container's mounts.
 // k8s: pkg/kubelet/kubelet_pods.go makeMounts
-pub fn prepare_container(container: &str, mounts: &[PlannedMount]) -> Result<(), VolumeError> {
-    for mount in mounts {
-        let Some(part) = &mount.sub_path else { continue };
-        let Err(error) = sub_path::prepare(part, &mount.host_path) else { continue };
-        // The detail could tell a user about the host's file system.
-        let (what, detail) = match error {
-            SubPathError::Create(detail) => ("create subPath directory", detail),
-            SubPathError::Prepare(detail) => ("prepare subPath", detail),
-        };
-        let volume = &mount.volume;
-        tracing::warn!(container, volume, error = %detail, "subPath cannot be used");
-        return Err(VolumeError::Container(format!(
-            "failed to {what} for volumeMount {volume:?} of container {container:?}"
-        )));
+pub async fn prepare_container(
+    container: &str,
+    mounts: &[PlannedMount],
+) -> Result<(), VolumeError> {
+    let parts = mounts.iter().filter(|mount| mount.sub_path.is_some());
+    let parts: Vec<PlannedMount> = parts.cloned().collect();
+    if parts.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let container = container.to_owned();
+    blocking(move || parts.iter().try_for_each(|mount| bind_sub_path(&container, mount))).await
+}
+
+fn bind_sub_path(container: &str, mount: &PlannedMount) -> Result<(), VolumeError> {
+    let Some(part) = &mount.sub_path else { return Ok(()) };
+    let Err(error) = sub_path::prepare(part, &mount.host_path) else { return Ok(()) };
+    // The detail could tell a user about the host's file system.
+    let (what, detail) = match error {
+        SubPathError::Create(detail) => ("create subPath directory", detail),
+        SubPathError::Prepare(detail) => ("prepare subPath", detail),
+    };
+    let volume = &mount.volume;
+    tracing::warn!(container, volume, error = %detail, "subPath cannot be used");
+    Err(VolumeError::Container(format!(
+        "failed to {what} for volumeMount {volume:?} of container {container:?}"
+    )))
 }
 
 /// Takes away every volume of the pod that a plugin of ours made. Everything is tried; all

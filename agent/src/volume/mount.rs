@@ -52,6 +52,41 @@ pub fn bind(source: &Path, target: &Path) -> Result<(), IoFailure> {
         .on("bind mount on", target)
 }
 
+/// Lets mounts made below `dir` reach containers, and those of containers the node. Fine when they
+/// do already; else `dir` becomes a mount of its own.
+// k8s: pkg/volume/util/hostutil/hostutil_linux.go MakeRShared
+pub fn share(dir: &Path) -> Result<(), IoFailure> {
+    let path = Path::new("/proc/thread-self/mountinfo");
+    let text = fs::read(path).on("read", path)?;
+    let real = fs::canonicalize(dir).on("resolve", dir)?;
+    if is_shared(&text, &real) {
+        return Ok(());
+    }
+    let recursive = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(dir), dir, None::<&str>, recursive, None::<&str>).on("bind mount on", dir)?;
+    let shared = MsFlags::MS_SHARED | MsFlags::MS_REC;
+    mount(None::<&str>, dir, None::<&str>, shared, None::<&str>).on("share mounts of", dir)
+}
+
+/// True when the mount that holds `path` propagates. Of several at one place the last one counts.
+fn is_shared(mountinfo: &[u8], path: &Path) -> bool {
+    let mut shared = false;
+    let mut longest = 0;
+    for line in mountinfo.split(|b| *b == b'\n') {
+        let Some(point) = mount_point(line).filter(|point| path.starts_with(point)) else {
+            continue;
+        };
+        let depth = point.components().count();
+        if depth >= longest {
+            longest = depth;
+            // Optional fields: between the sixth field and a lone dash.
+            let fields = line.split(|b| *b == b' ').skip(6).take_while(|field| *field != b"-");
+            shared = fields.into_iter().any(|field| field.starts_with(b"shared:"));
+        }
+    }
+    shared
+}
+
 fn mount_new(source: &str, target: &Path, kind: &str, options: Option<&str>) -> nix::Result<()> {
     mount(Some(source), target, Some(kind), MsFlags::empty(), options)
 }
@@ -127,6 +162,24 @@ mod tests {
         ];
         for (line, path) in table {
             assert_eq!(mount_point(line.as_bytes()), path.map(PathBuf::from), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_mount_that_holds_a_path_says_whether_it_propagates() {
+        let text = b"1 0 8:1 / / rw shared:1 - ext4 x rw\n2 1 8:1 / /a rw - ext4 x rw\n\
+            3 1 8:1 / /a/b rw master:1 shared:7 - ext4 x rw\n\
+            4 1 8:1 / /c rw shared:9 - ext4 x rw\n5 4 8:1 / /c rw - ext4 shared:2 rw\n";
+        let table = [
+            ("/x", true),
+            ("/a", false),
+            ("/a/x", false),
+            ("/a/b/c", true),
+            ("/ab", true),
+            ("/c", false),
+        ];
+        for (path, shared) in table {
+            assert_eq!(is_shared(text, Path::new(path)), shared, "{path}");
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
-use crate::volume::execute::{mount_all, prepare_container, remove_pod_dir, unmount_all};
+use crate::volume::execute::{mount_all, remove_pod_dir, unmount_all};
 use crate::volume::mount::below;
 use crate::volume::orphan::sweep;
 
@@ -75,7 +75,7 @@ fn live(root: &Path) -> ! {
             runtime.block_on(done).expect("mounted");
             let container = &crate::pod::spec(&pod).containers[0];
             let mounts = volumes.mounts(container, &no_env(), false).expect("planned");
-            prepare_container("c", &mounts).expect("prepared");
+            prepare(&mounts).expect("prepared");
         }
         fs::write(volumes.dirs.volume("kubernetes.io~empty-dir", "disk").join("file"), "x")
             .expect("written");

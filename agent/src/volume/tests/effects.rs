@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::volume::dir_fd::is_mount_point;
-use crate::volume::execute::{prepare_container, remove_pod_dir, unmount_all};
+use crate::volume::execute::{remove_pod_dir, unmount_all};
 use crate::volume::mount::{self, below};
 use crate::volume::orphan::sweep;
 
@@ -28,7 +28,7 @@ fn run(root: &Path, pod: &Pod) -> Result<Vec<PathBuf>, String> {
     mount(&volumes).map_err(|errors| errors.join("; "))?;
     let container = &crate::pod::spec(pod).containers[0];
     let mounts = volumes.mounts(container, &no_env(), false).map_err(|e| e.to_string())?;
-    prepare_container("c", &mounts).map_err(|e| e.to_string())?;
+    prepare(&mounts).map_err(|e| e.to_string())?;
     Ok(mounts.into_iter().map(|m| m.host_path).collect())
 }
 
@@ -348,4 +348,20 @@ fn identities(dir: &Path) -> std::collections::BTreeSet<(u64, u64)> {
         }
     }
     found
+}
+
+#[test]
+fn the_root_directory_propagates_mounts_and_is_prepared_once() {
+    with_private_mounts(|| {
+        let root = tempfile::tempdir().expect("root");
+        for _ in 0..2 {
+            crate::volume::execute::prepare_root(root.path()).expect("prepared");
+            assert_eq!(below(root.path()).expect("mounts").len(), 1);
+        }
+        assert_eq!(mode(&root.path().join("pods")), 0o750);
+        let info = fs::read_to_string("/proc/thread-self/mountinfo").expect("readable");
+        let path = root.path().to_string_lossy();
+        assert!(info.lines().any(|l| l.contains(&*path) && l.contains(" shared:")), "{info}");
+        mount::unmount(root.path()).expect("unmounted");
+    });
 }

@@ -84,3 +84,9 @@ fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
 fn no_env() -> BTreeMap<String, String> {
     BTreeMap::new()
 }
+
+/// Binds the sub-paths of the container `c`.
+fn prepare(mounts: &[super::plan::PlannedMount]) -> Result<(), super::VolumeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    runtime.block_on(super::execute::prepare_container("c", mounts))
+}

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::*;
 use crate::pod::containers;
-use crate::volume::execute::prepare_container;
 use crate::volume::plan::Propagation;
 
 fn folder() -> PathBuf {
@@ -155,7 +154,7 @@ fn compare(name: &str, recording: &Value) {
         let Some(recorded) = ran(&container.name) else { continue };
         let env = environment(recording, &container.name);
         let planned = volumes.mounts(container, &env, false).expect("planned");
-        prepare_container(&container.name, &planned).expect("prepared");
+        prepare(&planned).expect("prepared");
         let planned: Vec<_> = planned
             .iter()
             .map(|m| {
