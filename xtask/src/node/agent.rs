@@ -107,9 +107,10 @@ impl Layout {
     }
 }
 
-/// Builds the agent in the development profile and returns its path.
+/// Builds the agent in the development profile and returns its path; with the selection that the
+/// test stages use, so that what they compiled serves.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = cargo(&["build", "--package", "pintle-agent", "--bin", "pintle-agent"]);
+    let mut cargo = cargo(&["build", "--workspace", "--bin", "pintle-agent"]);
     cargo.arg("--message-format=json-render-diagnostics");
     let text = capture_shown(&mut cargo).context("build the agent")?;
     let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());

@@ -18,7 +18,7 @@ const ON_A_NODE: &str = "node_";
 
 /// Runs the named benchmarks, or all.
 pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
-    let known = super::targets("pintle-benches", "bench")?;
+    let known = super::targets("bench")?;
     if let Some(wrong) = names.iter().find(|n| !known.iter().any(|k| k == *n)) {
         bail!("there is no benchmark {wrong}; there are: {}", known.join(" "));
     }

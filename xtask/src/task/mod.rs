@@ -45,15 +45,14 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
     }
 }
 
-/// Names of a package's targets of one kind (`test`, `bench`), as cargo knows them.
-fn targets(package: &str, kind: &str) -> Result<Vec<String>> {
+/// Names of the workspace's targets of one kind (`test`, `bench`), as cargo knows them.
+fn targets(kind: &str) -> Result<Vec<String>> {
     let text = capture(&mut cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: Value = serde_json::from_str(&text).context("read cargo metadata")?;
     let packages = metadata["packages"].as_array().context("packages")?;
-    let found = packages.iter().find(|p| p["name"] == package);
-    let targets = found.and_then(|p| p["targets"].as_array()).context("no such package")?;
+    let targets = packages.iter().filter_map(|p| p["targets"].as_array()).flatten();
     let is_kind = |t: &&Value| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == kind));
-    let names = targets.iter().filter(is_kind).filter_map(|t| t["name"].as_str());
+    let names = targets.filter(is_kind).filter_map(|t| t["name"].as_str());
     Ok(names.map(str::to_owned).collect())
 }
 

@@ -30,7 +30,7 @@ const STAGES: [Stage; 8] = [
 ];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 4] = ["unit", "parity", "sim", "e2e"];
-/// Stages made of test targets of `pintle-tests`.
+/// Stages made of test targets of their own.
 const INTEGRATION: [&str; 3] = ["parity", "sim", "e2e"];
 
 struct Stage {
@@ -124,17 +124,17 @@ fn build(_: &Run) -> Result<Counts> {
     check(cargo(&["build", "--quiet", "--workspace"]))
 }
 
+/// Every test that no later stage runs. All stages select the whole workspace, because cargo
+/// unites the features of what is selected: another selection would compile half of it again.
 fn unit(run: &Run) -> Result<Counts> {
-    let products = ["test", "--no-fail-fast", "--workspace", "--exclude", "pintle-tests"];
-    let mut counts = tests(cargo(&products), run)?;
-    // Of the test crate what no later stage runs, so that no target is left out.
-    let mut rest = cargo(&["test", "--no-fail-fast", "--package", "pintle-tests", "--lib"]);
-    for target in super::targets("pintle-tests", "test")? {
+    let mut cmd = cargo(&["test", "--no-fail-fast", "--workspace", "--lib", "--bins"]);
+    for target in super::targets("test")? {
         if !INTEGRATION.iter().any(|stage| is_of(&target, stage)) {
-            rest.args(["--test", &target]);
+            cmd.args(["--test", &target]);
         }
     }
-    counts.add(tests(rest, run)?);
+    let mut counts = tests(cmd, run)?;
+    counts.add(tests(cargo(&["test", "--no-fail-fast", "--workspace", "--doc"]), run)?);
     Ok(counts)
 }
 
@@ -156,12 +156,12 @@ fn is_of(target: &str, stage: &str) -> bool {
     target.split('_').any(|word| word == stage)
 }
 
-/// The test targets of `pintle-tests` that belong to the stage; there must be one.
+/// The test targets that belong to the stage; there must be one.
 fn integration(stage: &str, run: &Run) -> Result<Counts> {
-    let targets = super::targets("pintle-tests", "test")?;
+    let targets = super::targets("test")?;
     let targets: Vec<_> = targets.into_iter().filter(|t| is_of(t, stage)).collect();
     ensure!(!targets.is_empty(), "there is no test target {stage}");
-    let mut cmd = cargo(&["test", "--no-fail-fast", "--package", "pintle-tests"]);
+    let mut cmd = cargo(&["test", "--no-fail-fast", "--workspace"]);
     for target in targets {
         cmd.args(["--test", &target]);
     }
