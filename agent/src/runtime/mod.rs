@@ -8,7 +8,6 @@
 //!     security, sysctl                               rights
 //!   labels       names and values by which either agent recognises a pod in the runtime
 //!   read_back    CRI's answers -> observed records
-//!   stop         grace periods and timeouts of a stop
 //!   termination  where a container's last words are
 //!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
 //!   execute      runs a plan: start (up), kill (stop), clean (away), hooks, image
@@ -43,7 +42,6 @@ pub mod restart;
 pub mod security;
 pub mod service_env;
 mod start;
-pub mod stop;
 pub mod stop_order;
 pub mod sysctl;
 pub mod termination;

@@ -234,7 +234,7 @@ impl Executor {
         start: &Start<'_>,
         volumes: &PodVolumes,
         sandbox: &v1::PodSandboxConfig,
-    ) -> Result<BTreeMap<String, v1::ImageSpec>, Failure> {
+    ) -> Result<BTreeMap<String, String>, Failure> {
         let mut images = BTreeMap::new();
         for volume in &volumes.volumes {
             let VolumeKind::Image { reference, pull_policy } = &volume.kind else { continue };
@@ -246,8 +246,7 @@ impl Executor {
                 sandbox,
             };
             let found = self.images.ensure(&wanted).await?;
-            let image = v1::ImageSpec { image: found.id, ..v1::ImageSpec::default() };
-            images.insert(reference.clone(), image);
+            images.insert(reference.clone(), found.id);
         }
         Ok(images)
     }

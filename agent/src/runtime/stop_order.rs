@@ -109,3 +109,33 @@ fn order(pod: &Pod, stops: &mut [Stop]) {
             .collect();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn grace(deleted: Option<i64>, own: i64, reason: KillReason) -> i64 {
+        let pod = json!({
+            "metadata": {"deletionGracePeriodSeconds": deleted,
+                "deletionTimestamp": deleted.map(|_| "2026-01-01T00:00:00Z")},
+            "spec": {"containers": [], "terminationGracePeriodSeconds": own}});
+        let probe = |seconds: i64| json!({"terminationGracePeriodSeconds": seconds});
+        let container = json!({"name": "c", "livenessProbe": probe(11), "startupProbe": probe(12)});
+        let pod = serde_json::from_value(pod).expect("a pod");
+        grace_of(&pod, &serde_json::from_value(container).expect("a container"), reason)
+    }
+
+    #[test]
+    fn a_deletion_wins_over_the_probe_and_the_probe_over_the_pod() {
+        for (deleted, own, reason, want) in [
+            (Some(7), 30, KillReason::Liveness, 7),
+            (None, 30, KillReason::Liveness, 11),
+            (None, 30, KillReason::Startup, 12),
+            (None, 30, KillReason::Other, 30),
+            (Some(7), 30, KillReason::RestartAll, 0),
+        ] {
+            assert_eq!(grace(deleted, own, reason), want, "{deleted:?} {reason:?}");
+        }
+    }
+}

@@ -15,8 +15,8 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use pintle_agent::runtime::request;
-use pintle_agent::runtime::stop::{self, StopReason};
+use pintle_agent::runtime::plan::KillReason;
+use pintle_agent::runtime::{request, stop_order};
 use pintle_cri::json::to_json;
 use pintle_cri::v1;
 use serde_json::Value;
@@ -142,18 +142,18 @@ fn containers_are_given_the_recorded_time_to_stop() {
     let mut table = Table::default();
     for recording in files::pods().iter().chain(&files::static_pods()) {
         for (name, timeout) in recording.stops() {
-            let container = recording.container(&name);
-            let reasons = [StopReason::Other, StopReason::Liveness, StopReason::Startup];
-            let grace = reasons.map(|reason| {
-                let seconds = stop::grace_seconds(&recording.pod, &container, reason, None);
-                stop::stop_timeout_seconds(seconds, 0)
+            let reasons = [KillReason::Other, KillReason::Liveness, KillReason::Startup];
+            let stops = reasons.map(|reason| {
+                let observed = recording.observed(&name);
+                stop_order::stop_container(Some(&recording.pod), &observed, reason, None)
             });
-            let hook = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).is_some();
+            let grace =
+                stops.each_ref().map(|s| s.grace_seconds.max(stop_order::GRACE_SECONDS_MIN));
             // What a hook takes, or a sidecar waits, is deducted.
-            let spends = hook || container.restart_policy.is_some();
+            let spends = stops[0].pre_stop.is_some() || recording.is_sidecar(&name);
             let fits =
                 |seconds: &i64| if spends { timeout <= *seconds } else { timeout == *seconds };
-            let differs = !grace.iter().any(fits) || timeout < stop::STOP_SECONDS_MIN;
+            let differs = !grace.iter().any(fits) || timeout < stop_order::GRACE_SECONDS_MIN;
             let text = differs.then(|| format!("recorded {timeout}, built one of {grace:?}"));
             table.add(&recording.name, format!("StopContainer {name}"), text);
         }

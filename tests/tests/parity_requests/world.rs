@@ -7,15 +7,17 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_agent::cgroup::formulas::{self, LimitPolicy};
 use pintle_agent::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
+use pintle_agent::observed::ObservedContainer;
 use pintle_agent::pod;
 use pintle_agent::pod::quantity::Amount;
 use pintle_agent::runtime::dns::NodeDns;
 use pintle_agent::runtime::env::{EnvFile, EnvSources, LookupError};
+use pintle_agent::runtime::read_back;
 use pintle_agent::runtime::request::{
     self, ContainerContext, Gates, NodeContext, PodContext, RuntimeHandler, SwapPolicy,
 };
 use pintle_agent::runtime::security::{ImageUser, SecurityPolicy};
-use pintle_agent::types::NodeFacts;
+use pintle_agent::types::{ContainerKind, NodeFacts, SandboxId};
 use pintle_agent::volume::PodVolumes;
 use pintle_cri::v1;
 use serde_json::{Value, json};
@@ -217,6 +219,31 @@ impl Recording {
             .unwrap_or_else(|| panic!("{} has no container {name}", self.name))
     }
 
+    /// True for an init container that keeps running.
+    pub(crate) fn is_sidecar(&self, name: &str) -> bool {
+        let spec = pod::spec(&self.pod);
+        pod::containers::find(spec, name).is_some_and(|(kind, _)| kind == ContainerKind::Sidecar)
+    }
+
+    /// A container as the runtime would show it: read back from the recorded request.
+    pub(crate) fn observed(&self, name: &str) -> ObservedContainer {
+        let made = self.calls.iter().find(|call| {
+            let metadata = &call["request"]["config"]["metadata"];
+            call["method"] == "CreateContainer" && metadata["name"] == name
+        });
+        let config =
+            &made.unwrap_or_else(|| panic!("{name} was never created"))["request"]["config"];
+        let map = |value: &Value| serde_json::from_value(value.clone()).expect("a map of text");
+        let status = v1::ContainerStatus {
+            id: name.to_owned(),
+            labels: map(&config["labels"]),
+            annotations: map(&config["annotations"]),
+            ..Default::default()
+        };
+        let read = read_back::container(&status, &SandboxId::from("s"));
+        read.expect("labels of a container").1
+    }
+
     /// Builds a container's configuration. `want` gives what only the runtime knows: the image's
     /// id and, where the spec does not name it, the image's user.
     pub(crate) fn container_config(
@@ -233,6 +260,7 @@ impl Recording {
         let target =
             ephemeral.filter(|c| c.name == name).find_map(|c| c.target_container_name.clone());
         let pod_context = self.context(node, 0);
+        let images = image_ids(want);
         let mut ctx = ContainerContext {
             container: &container,
             restart_count: attempt,
@@ -240,7 +268,7 @@ impl Recording {
             image_user: &user,
             target_id: target.and_then(|target| ids.get(&target)).map(String::as_str),
             mounts: &[],
-            images: &BTreeMap::new(),
+            images: &images,
             termination_file: TERMINATION_FILE,
             sources: &node.sources,
             devices: &[],
@@ -331,6 +359,16 @@ impl Recording {
         });
         pairs.collect()
     }
+}
+
+/// Ids of images that are mounted as volumes, which only the runtime knows.
+fn image_ids(want: &Value) -> BTreeMap<String, String> {
+    let mounts = want["config"]["mounts"].as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let ids = mounts.filter_map(|mount| {
+        Some((text(&mount["image"]["user_specified_image"])?, text(&mount["image"]["image"])?))
+    });
+    ids.collect()
 }
 
 /// The image's user, seen in the recorded request where the spec names none.

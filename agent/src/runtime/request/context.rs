@@ -135,8 +135,8 @@ pub struct ContainerContext<'a> {
     pub target_id: Option<&'a str>,
     /// Its mounts of volumes, planned with `container_environment` and prepared.
     pub mounts: &'a [PlannedMount],
-    /// Images of image volumes by the reference in the spec, pulled.
-    pub images: &'a BTreeMap<String, v1::ImageSpec>,
+    /// Ids of the images of image volumes, pulled, by their reference in the spec.
+    pub images: &'a BTreeMap<String, String>,
     /// Name of the termination file: eight random hexadecimal digits.
     pub termination_file: &'a str,
     /// Config maps, secrets, services, files of variables.

@@ -74,7 +74,7 @@ fn volume_mount(
         Propagation::Bidirectional => v1::MountPropagation::PropagationBidirectional,
     };
     let (image, image_sub_path) = match &planned.image {
-        Some((reference, path)) => (Some(image_spec(container, reference)), path.clone()),
+        Some((reference, path)) => (Some(image_spec(ctx, container, reference)), path.clone()),
         None => (None, String::new()),
     };
     v1::Mount {
@@ -90,9 +90,20 @@ fn volume_mount(
     }
 }
 
-fn image_spec(container: &ContainerContext<'_>, reference: &str) -> v1::ImageSpec {
-    let unknown = || v1::ImageSpec { image: reference.to_owned(), ..Default::default() };
-    container.images.get(reference).cloned().unwrap_or_else(unknown)
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go getImageVolumes
+fn image_spec(
+    ctx: &PodContext<'_>,
+    container: &ContainerContext<'_>,
+    reference: &str,
+) -> v1::ImageSpec {
+    let id = container.images.get(reference).map_or(reference, String::as_str);
+    v1::ImageSpec {
+        image: id.to_owned(),
+        user_specified_image: reference.to_owned(),
+        runtime_handler: ctx.handler.name.clone(),
+        annotations: ctx.pod.metadata.annotations.clone().unwrap_or_default(),
+        ..Default::default()
+    }
 }
 
 /// Paths come from the configuration and the API, both text.
