@@ -153,10 +153,7 @@ impl State {
         let image_id = image.id.clone();
         let image_ref = image.repo_digests.first().unwrap_or(&image.id).clone();
         let id = id_of(self.number());
-        let log_path = match sandbox_log_path(&self.sandboxes[&sandbox_id], &config) {
-            Some(path) => path,
-            None => String::new(),
-        };
+        let log_path = sandbox_log_path(&self.sandboxes[&sandbox_id], &config).unwrap_or_default();
         let status = ContainerStatus {
             id: id.clone(),
             metadata: Some(metadata),
