@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, Lifecycle, LifecycleHandler, Pod, PodSecurityContext, PodSpec, Probe,
-    ProjectedVolumeSource, ResourceRequirements, Volume,
+    Container, DownwardAPIVolumeFile, Lifecycle, LifecycleHandler, Pod, PodSecurityContext,
+    PodSpec, Probe, ProjectedVolumeSource, ResourceFieldSelector, ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -98,6 +98,7 @@ fn container_fields(container: &mut Container) {
             if let Some(field) = source.field_ref.as_mut() {
                 field.api_version.get_or_insert_with(|| "v1".to_owned());
             }
+            source.resource_field_ref.iter_mut().for_each(divisor_field);
             if let Some(file) = source.file_key_ref.as_mut() {
                 file.optional.get_or_insert(false);
             }
@@ -205,11 +206,7 @@ fn volume_fields(volume: &mut Volume) {
     }
     if let Some(downward) = volume.downward_api.as_mut() {
         downward.default_mode.get_or_insert(VOLUME_MODE_DEFAULT);
-        for item in downward.items.iter_mut().flatten() {
-            if let Some(field) = item.field_ref.as_mut() {
-                field.api_version.get_or_insert_with(|| "v1".to_owned());
-            }
-        }
+        downward.items.iter_mut().flatten().for_each(downward_fields);
     }
     if let Some(projected) = volume.projected.as_mut() {
         projected_fields(projected);
@@ -233,12 +230,21 @@ fn projected_fields(projected: &mut ProjectedVolumeSource) {
             token.expiration_seconds.get_or_insert(TOKEN_SECONDS_DEFAULT);
         }
         let items = source.downward_api.iter_mut().flat_map(|d| d.items.iter_mut().flatten());
-        for item in items {
-            if let Some(field) = item.field_ref.as_mut() {
-                field.api_version.get_or_insert_with(|| "v1".to_owned());
-            }
-        }
+        items.for_each(downward_fields);
     }
+}
+
+fn downward_fields(item: &mut DownwardAPIVolumeFile) {
+    if let Some(field) = item.field_ref.as_mut() {
+        field.api_version.get_or_insert_with(|| "v1".to_owned());
+    }
+    item.resource_field_ref.iter_mut().for_each(divisor_field);
+}
+
+/// The API stores an unset divisor as 0, which means 1.
+fn divisor_field(selector: &mut ResourceFieldSelector) {
+    let divisor = selector.divisor.get_or_insert_with(|| Quantity("0".to_owned()));
+    canonicalise_one(divisor);
 }
 
 /// True for a volume that names no source: it becomes an emptyDir.

@@ -57,8 +57,11 @@ fn check_numbers(errors: &mut Errors, path: &Path, spec: &PodSpec) {
     }
 }
 
+/// Tells what is wrong with a name.
+type Rule = fn(&str) -> Vec<String>;
+
 fn check_names(errors: &mut Errors, path: &Path, spec: &PodSpec) {
-    let rules: [(&str, &Option<String>, fn(&str) -> Vec<String>); 7] = [
+    let rules: [(&str, &Option<String>, Rule); 7] = [
         ("nodeName", &spec.node_name, names::subdomain),
         ("serviceAccountName", &spec.service_account_name, names::subdomain),
         ("hostname", &spec.hostname, names::label),
