@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 use super::dir_fd::{make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs, pods_dir};
+use super::mounts::PlannedMount;
 use super::payload::{Content, Payload, collect};
-use super::plan::{PlannedMount, PodVolume, PodVolumes, VolumeKind};
+use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};
 use super::{atomic, empty_dir, host_path, mount, ownership, remove};
 

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   pod, node ─> plan ─> PodVolumes ──> execute::mount_all ──> empty_dir, host_path, payload + atomic
-//!                   └──> PlannedMount ─> execute::prepare_container ─> sub_path
+//!                   └─> mounts ─> PlannedMount ─> execute::prepare_container ─> sub_path
 //!   end of the pod ─> execute::unmount_all, remove_pod_dir; orphan::sweep for what a crash left
 //! ```
-//! `plan`, `payload` and `layout` are pure. Everything that touches the disk is idempotent and may
+//! `plan`, `mounts`, `payload` and `layout` are pure. Everything that touches the disk is idempotent and may
 //! be killed at any instruction: the next call, or the sweep, completes it. Nothing is ever
 //! deleted across a mount, and what a hostPath volume points to is never touched.
 
@@ -17,6 +17,7 @@ pub mod execute;
 pub mod host_path;
 pub mod layout;
 pub mod mount;
+pub mod mounts;
 mod nested;
 pub mod orphan;
 pub mod ownership;
@@ -27,8 +28,9 @@ pub mod sub_path;
 
 pub use error::{IoFailure, VolumeError};
 pub use layout::PodDirs;
+pub use mounts::PlannedMount;
 pub use payload::{Content, ContentError};
-pub use plan::{PlannedMount, PodVolumes};
+pub use plan::PodVolumes;
 
 #[cfg(test)]
 pub(crate) mod tests;

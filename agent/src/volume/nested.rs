@@ -56,7 +56,7 @@ fn inside(mounts: &[VolumeMount], volume: &str) -> Vec<String> {
         let mut outer: Vec<&str> = Vec::new();
         for path in all.iter().filter_map(|path| path.strip_prefix(&prefix)) {
             let hidden = |o: &&str| path.strip_prefix(*o).is_some_and(|rest| rest.starts_with('/'));
-            if !outer.iter().any(|o| hidden(&o)) && path.split('/').all(|part| part != "..") {
+            if !outer.iter().any(hidden) && path.split('/').all(|part| part != "..") {
                 outer.push(path);
             }
         }

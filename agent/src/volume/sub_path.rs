@@ -18,7 +18,7 @@ use super::dir_fd::{is_mount_point, magic_path, make_dir_all, open_beneath, open
 use super::error::{Context, IoFailure};
 use super::layout::DIR_MODE;
 use super::mount;
-use super::plan::SubPath;
+use super::mounts::SubPath;
 
 /// Mode of the file beneath a bind-mounted file.
 const TARGET_FILE_MODE: u32 = 0o640;

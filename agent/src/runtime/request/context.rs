@@ -16,8 +16,8 @@ use crate::runtime::dns::NodeDns;
 use crate::runtime::env::EnvSources;
 use crate::runtime::security::{IdRange, ImageUser, SecurityPolicy};
 use crate::types::NodeFacts;
+use crate::volume::PlannedMount;
 use crate::volume::layout::PodDirs;
-use crate::volume::plan::PlannedMount;
 
 /// The node's side of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use super::context::{ContainerContext, PodContext};
 use crate::pod;
 use crate::runtime::hostname::{self, HostnameError};
 use crate::runtime::{hosts, termination};
-use crate::volume::plan::{PlannedMount, Propagation};
+use crate::volume::mounts::{PlannedMount, Propagation};
 
 /// Text of the pod's hosts file, to be written to `PodDirs::etc_hosts` with mode 0644 before each
 /// container is created; `node_file` is the node's own, used on the node's network only.

@@ -55,7 +55,8 @@ fn removed_keys_go_and_links_of_kept_ones_stay() {
 
 #[test]
 fn what_a_kill_left_is_put_right_by_the_next_write() {
-    let leftovers: [(&str, fn(&Path)); 5] = [
+    type Leave = fn(&Path);
+    let leftovers: [(&str, Leave); 5] = [
         ("an unpublished version", |d| {
             fs::create_dir(d.join("..2026_01_01_00_00_09.9")).expect("mkdir");
             fs::write(d.join("..2026_01_01_00_00_09.9/a"), "torn").expect("write");

@@ -306,7 +306,7 @@ proptest::proptest! {
             }
             let before = identities(&world.path().join("outside"));
             let target = world.path().join("target/0");
-            let part = crate::volume::plan::SubPath { volume_root: volume.clone(), path: part.replace("ABS", "") };
+            let part = crate::volume::mounts::SubPath { volume_root: volume.clone(), path: part.replace("ABS", "") };
             if crate::volume::sub_path::prepare(&part, &target).is_ok() {
                 let meta = fs::metadata(&target).expect("stat");
                 let inside = identities(&volume);

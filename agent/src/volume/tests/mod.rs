@@ -86,7 +86,7 @@ fn no_env() -> BTreeMap<String, String> {
 }
 
 /// Binds the sub-paths of the container `c`.
-fn prepare(mounts: &[super::plan::PlannedMount]) -> Result<(), super::VolumeError> {
+fn prepare(mounts: &[super::mounts::PlannedMount]) -> Result<(), super::VolumeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
     runtime.block_on(super::execute::prepare_container("c", mounts))
 }

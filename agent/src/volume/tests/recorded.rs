@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::pod::containers;
-use crate::volume::plan::Propagation;
+use crate::volume::mounts::Propagation;
 
 fn folder() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/recorded");
