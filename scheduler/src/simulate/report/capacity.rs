@@ -17,6 +17,9 @@ use serde::Serialize;
 /// Shapes that are reported, the most frequent first.
 const SHAPES_MAX: usize = 20;
 
+/// Programs that are looked at, the most frequent first.
+const PROGRAMS_MAX: usize = 2000;
+
 /// Pods that are alike.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -57,9 +60,21 @@ pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec
     let mut most: Vec<(usize, usize)> = counts.into_values().collect();
     most.sort_unstable_by_key(|(at, count)| (std::cmp::Reverse(*count), *at));
     let mut scratch = Scratch::default();
-    let shapes = most.iter().take(SHAPES_MAX);
-    let shapes = shapes.map(|(at, pods)| shape(cluster, &programs[*at], *pods, &mut scratch));
-    (shapes.collect(), fragmentation(cluster))
+    let mut shapes: Vec<Shape> = Vec::new();
+    for (at, pods) in most.iter().take(PROGRAMS_MAX) {
+        let found = shape(cluster, &programs[*at], *pods, &mut scratch);
+        // Pods that differ only in labels or spread have the same room.
+        let same = |s: &&mut Shape| {
+            (&s.requests, s.more, s.nodes) == (&found.requests, found.more, found.nodes)
+        };
+        match shapes.iter_mut().find(same) {
+            Some(known) => known.pods += found.pods,
+            None => shapes.push(found),
+        }
+    }
+    shapes.sort_by_key(|s| std::cmp::Reverse(s.pods));
+    shapes.truncate(SHAPES_MAX);
+    (shapes, fragmentation(cluster))
 }
 
 fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratch) -> Shape {
