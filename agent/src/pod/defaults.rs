@@ -353,7 +353,9 @@ mod tests {
         let got = defaulted(json!({"containers": [], "volumes": [
             {"name": "h", "hostPath": {"path": "/x"}},
             {"name": "e"},
-            {"name": "d", "downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            {"name": "d", "downwardAPI": {"items": [
+                {"path": "n", "fieldRef": {"fieldPath": "metadata.name"}},
+                {"path": "m", "resourceFieldRef": {"resource": "limits.memory"}}]}},
             {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
         ]}));
         let volumes = &got["volumes"];
@@ -361,6 +363,7 @@ mod tests {
         assert_eq!(volumes[1]["emptyDir"], json!({}));
         assert_eq!(volumes[2]["downwardAPI"]["defaultMode"], 420);
         assert_eq!(volumes[2]["downwardAPI"]["items"][0]["fieldRef"]["apiVersion"], "v1");
+        assert_eq!(volumes[2]["downwardAPI"]["items"][1]["resourceFieldRef"]["divisor"], "0");
         let token = &volumes[3]["projected"]["sources"][0]["serviceAccountToken"];
         assert_eq!(token["expirationSeconds"], 3600);
     }
@@ -368,7 +371,8 @@ mod tests {
     #[test]
     fn pod_level_requests_come_from_containers_then_from_pod_level_limits() {
         let got = defaulted(json!({
-            "containers": [{"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "100m"}}}],
+            "containers": [
+                {"name": "a", "image": "i:1", "resources": {"requests": {"cpu": "100m"}}}],
             "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}
         }));
         assert_eq!(got["resources"]["requests"], json!({"cpu": "100m", "memory": "1Gi"}));

@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn the_class_follows_from_requests_and_limits() {
         let none = json!({});
-        let full = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1000m", "memory": "1024Mi"}});
+        let full = json!({"requests": {"cpu": "1", "memory": "1Gi"},
+                          "limits": {"cpu": "1000m", "memory": "1024Mi"}});
         let cpu = json!({"requests": {"cpu": "1"}});
         let zero = json!({"requests": {"cpu": "0"}});
         let other = json!({"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}});

@@ -151,7 +151,8 @@ mod tests {
         let sidecar =
             |value| json!({"name": "s", "restartPolicy": "Always", "resources": cpu(value)});
         let init = |value| json!({"name": "i", "resources": cpu(value)});
-        let main = json!([{"name": "a", "resources": cpu("100m")}, {"name": "b", "resources": cpu("200m")}]);
+        let main = json!([{"name": "a", "resources": cpu("100m")},
+                          {"name": "b", "resources": cpu("200m")}]);
         for (inits, want) in [
             (json!([]), "300m"),
             (json!([init("1")]), "1"),

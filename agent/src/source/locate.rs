@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn fields_are_found_in_block_flow_and_json() {
-        let block = "spec:\n  containers:\n  - name: c\n    image: i\n    ports:\n    - {containerPort: 1,\n       hostPort: 2}\n";
+        let block = "spec:\n  containers:\n  - name: c\n    image: i\n    ports:\n    \
+                     - {containerPort: 1,\n       hostPort: 2}\n";
         let outline = Outline::of(block);
         for (path, line) in [
             ("spec.containers[0].image", 4),

@@ -243,7 +243,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn no_bytes_make_the_manifest_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+    fn no_bytes_make_the_manifest_reader_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..512)
+    ) {
         fuzz_manifest(&bytes);
     }
 
@@ -252,7 +254,8 @@ proptest! {
         at in 0usize..200, cut in 0usize..40, paste in "[ -~\\n\\t]{0,24}|&a|\\*a|\\{\\[|<<: \\*a"
     ) {
         let base = format!(
-            "{GOOD}    resources: {{limits: {{cpu: 1, memory: 1Gi}}}}\n    ports: [{{containerPort: 80}}]\n"
+            "{GOOD}    resources: {{limits: {{cpu: 1, memory: 1Gi}}}}\n    \
+             ports: [{{containerPort: 80}}]\n"
         );
         let start = at.min(base.len());
         let end = (start + cut).min(base.len());

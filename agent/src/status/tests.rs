@@ -403,7 +403,8 @@ proptest! {
         );
         for status in first.container_statuses.iter().flatten() {
             let state = status.state.clone().expect("a state");
-            let set = [state.running.is_some(), state.waiting.is_some(), state.terminated.is_some()];
+            let set =
+                [state.running.is_some(), state.waiting.is_some(), state.terminated.is_some()];
             prop_assert_eq!(set.iter().filter(|set| **set).count(), 1);
             prop_assert!(!status.ready || state.running.is_some());
         }

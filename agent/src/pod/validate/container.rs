@@ -8,7 +8,7 @@ use super::{Errors, FieldError, Path, handler, names, resources, security, volum
 use crate::pod::containers::is_sidecar;
 
 /// Fields of the pod that `fieldRef` may name.
-const FIELD_PATHS: [&str; 11] = [
+const FIELD_PATHS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
     "metadata.uid",
@@ -18,8 +18,6 @@ const FIELD_PATHS: [&str; 11] = [
     "status.hostIPs",
     "status.podIP",
     "status.podIPs",
-    "metadata.annotations",
-    "metadata.labels",
 ];
 /// Resources that `resourceFieldRef` may name.
 const RESOURCE_PATHS: [&str; 6] = [
@@ -244,6 +242,28 @@ fn check_env(errors: &mut Errors, path: &Path, container: &Container) {
     }
 }
 
+/// A field of the pod: one of the plain ones, or one key of the labels or annotations.
+// k8s: pkg/apis/core/validation/validation.go validateObjectFieldSelector
+fn check_field_path(errors: &mut Errors, path: &Path, field: &str) {
+    let keyed = ["metadata.labels['", "metadata.annotations['"];
+    let is_keyed = field.ends_with("']") && keyed.iter().any(|start| field.starts_with(start));
+    if field.is_empty() {
+        errors.push(FieldError::required(path, ""));
+    } else if !is_keyed && !FIELD_PATHS.contains(&field) {
+        errors.push(FieldError::unsupported(path, field, &FIELD_PATHS));
+    }
+}
+
+// k8s: pkg/apis/core/validation/validation.go validateContainerResourceFieldSelector
+fn check_resource_path(errors: &mut Errors, path: &Path, name: &str) {
+    let pages = name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
+    if name.is_empty() {
+        errors.push(FieldError::required(path, ""));
+    } else if !pages && !RESOURCE_PATHS.contains(&name) {
+        errors.push(FieldError::unsupported(path, name, &RESOURCE_PATHS));
+    }
+}
+
 // k8s: pkg/apis/core/validation/validation.go validateEnvVarValueFrom
 fn check_value_from(errors: &mut Errors, path: &Path, variable: &EnvVar) {
     let Some(from) = &variable.value_from else {
@@ -271,28 +291,11 @@ fn check_value_from(errors: &mut Errors, path: &Path, variable: &EnvVar) {
         errors.push(FieldError::invalid(path, "", detail));
     }
     if let Some(field) = &from.field_ref {
-        let plain = field.field_path.split_once('[').map_or(&*field.field_path, |(name, _)| name);
-        let path = path.child("fieldRef").child("fieldPath");
-        let subscript = plain != field.field_path || !plain.starts_with("metadata.a");
-        if field.field_path.is_empty() {
-            errors.push(FieldError::required(path, ""));
-        } else if !FIELD_PATHS.contains(&plain)
-            || !subscript
-            || field.field_path == "metadata.labels"
-        {
-            errors.push(FieldError::unsupported(path, &field.field_path, &FIELD_PATHS[..9]));
-        }
+        check_field_path(errors, &path.child("fieldRef").child("fieldPath"), &field.field_path);
     }
     if let Some(resource) = &from.resource_field_ref {
         let path = path.child("resourceFieldRef").child("resource");
-        let name = resource.resource.as_str();
-        let pages =
-            name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
-        if name.is_empty() {
-            errors.push(FieldError::required(path, ""));
-        } else if !pages && !RESOURCE_PATHS.contains(&name) {
-            errors.push(FieldError::unsupported(path, name, &RESOURCE_PATHS));
-        }
+        check_resource_path(errors, &path, &resource.resource);
     }
     for (name, key) in [
         ("configMapKeyRef", from.config_map_key_ref.as_ref().map(|reference| &reference.key)),

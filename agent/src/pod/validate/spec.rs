@@ -116,18 +116,27 @@ fn check_dns(errors: &mut Errors, path: &Path, spec: &PodSpec) {
     for (index, server) in servers.iter().enumerate() {
         check_ip(errors, &path_of_servers.index(index), server);
     }
-    let searches = config.searches.as_deref().unwrap_or_default();
-    let path_of_searches = path.child("searches");
+    check_searches(errors, &path.child("searches"), config.searches.as_deref());
+    for (index, option) in config.options.iter().flatten().enumerate() {
+        if option.name.as_deref().unwrap_or_default().is_empty() {
+            let path = path.child("options").index(index);
+            errors.push(FieldError::required(path, "must not be empty"));
+        }
+    }
+}
+
+fn check_searches(errors: &mut Errors, path: &Path, searches: Option<&[String]>) {
+    let searches = searches.unwrap_or_default();
     if searches.len() > SEARCHES_MAX {
         let detail = format!("must not have more than {SEARCHES_MAX} search paths");
-        errors.push(FieldError::new(&path_of_searches, "Invalid value", &detail));
+        errors.push(FieldError::new(path, "Invalid value", &detail));
     }
     if searches.join(" ").len() > SEARCH_CHARS_MAX {
         let detail = format!(
             "must not have more than {SEARCH_CHARS_MAX} characters (including spaces) in the \
              search list"
         );
-        errors.push(FieldError::new(&path_of_searches, "Invalid value", &detail));
+        errors.push(FieldError::new(path, "Invalid value", &detail));
     }
     for (index, search) in searches.iter().enumerate() {
         // "." alone is allowed, a final dot and underscores too.
@@ -135,15 +144,9 @@ fn check_dns(errors: &mut Errors, path: &Path, spec: &PodSpec) {
         let plain = plain.trim_matches('-');
         if !plain.is_empty() {
             for detail in names::subdomain(plain) {
-                let path = path_of_searches.index(index);
+                let path = path.index(index);
                 errors.push(FieldError::invalid(path, search.as_str(), &detail));
             }
-        }
-    }
-    for (index, option) in config.options.iter().flatten().enumerate() {
-        if option.name.as_deref().unwrap_or_default().is_empty() {
-            let path = path.child("options").index(index);
-            errors.push(FieldError::required(path, "must not be empty"));
         }
     }
 }

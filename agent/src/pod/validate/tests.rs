@@ -74,9 +74,8 @@ fn names_images_and_policies() {
         (with(json!({"image": ""})), &["spec.containers[0].image: Required value"]),
         (
             with(json!({"image": " i"})),
-            &[
-                "spec.containers[0].image: Invalid value: \" i\": must not have leading or trailing whitespace",
-            ],
+            &["spec.containers[0].image: Invalid value: \" i\": must not have leading or \
+                    trailing whitespace"],
         ),
         (
             with(json!({"name": "A"})),
@@ -88,23 +87,21 @@ fn names_images_and_policies() {
         ),
         (
             with(json!({"imagePullPolicy": "Sometimes"})),
-            &[
-                "spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
-            ],
+            &["spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": \
+                    supported values: \"Always\", \"IfNotPresent\", \"Never\""],
         ),
         (
             json!({"restartPolicy": "always", "containers": [{"name": "c", "image": "i"}]}),
-            &[
-                "spec.restartPolicy: Unsupported value: \"always\": supported values: \"Always\", \"OnFailure\", \"Never\"",
-            ],
+            &["spec.restartPolicy: Unsupported value: \"always\": supported values: \
+                    \"Always\", \"OnFailure\", \"Never\""],
         ),
     ]);
     let bad = violations_of(json!({"metadata": {"name": "Web_1", "namespace": "ns"},
                                    "spec": with(json!({}))}));
-    assert!(
-        bad[0]
-            .starts_with("metadata.name: Invalid value: \"Web_1\": a lowercase RFC 1123 subdomain")
-    );
+    assert!(bad[0].starts_with(
+        "metadata.name: Invalid value: \"Web_1\": a lowercase RFC 1123 \
+                subdomain"
+    ));
 }
 
 #[test]
@@ -113,9 +110,8 @@ fn ports() {
     check(vec![
         (
             ports(json!([{"containerPort": 70000}])),
-            &[
-                "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
-            ],
+            &["spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be \
+                    between 1 and 65535, inclusive"],
         ),
         (
             ports(json!([{"containerPort": 0}])),
@@ -127,15 +123,13 @@ fn ports() {
         ),
         (
             ports(json!([{"containerPort": 1, "name": "a--b"}])),
-            &[
-                "spec.containers[0].ports[0].name: Invalid value: \"a--b\": must not contain consecutive hyphens",
-            ],
+            &["spec.containers[0].ports[0].name: Invalid value: \"a--b\": must not contain \
+                    consecutive hyphens"],
         ),
         (
             ports(json!([{"containerPort": 1, "protocol": "ICMP"}])),
-            &[
-                "spec.containers[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
-            ],
+            &["spec.containers[0].ports[0].protocol: Unsupported value: \"ICMP\": \
+                    supported values: \"SCTP\", \"TCP\", \"UDP\""],
         ),
         (
             ports(
@@ -146,9 +140,8 @@ fn ports() {
         (
             json!({"hostNetwork": true, "containers": [
                 {"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 81}]}]}),
-            &[
-                "spec.containers[0].ports[0].containerPort: Invalid value: 80: must match `hostPort` when `hostNetwork` is true",
-            ],
+            &["spec.containers[0].ports[0].containerPort: Invalid value: 80: must match \
+                    `hostPort` when `hostNetwork` is true"],
         ),
     ]);
 }
@@ -163,29 +156,31 @@ fn environment() {
         ),
         (
             env(json!({"name": "a=b"})),
-            &[
-                "spec.containers[0].env[0].name: Invalid value: \"a=b\": a valid environment variable name must consist only of printable ASCII characters other than '='",
-            ],
+            &["spec.containers[0].env[0].name: Invalid value: \"a=b\": a valid environment \
+                    variable name must consist only of printable ASCII characters other than \
+                    '='"],
         ),
         (
             env(
                 json!({"name": "E", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
             ),
-            &[
-                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
-            ],
+            &["spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be \
+                    specified when `value` is not empty"],
         ),
         (
             env(json!({"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels"}}})),
-            &[
-                "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"metadata.labels\": supported values: \"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\"",
-            ],
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \
+                    \"metadata.labels\": supported values: \"metadata.name\", \
+                    \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \
+                    \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \
+                    \"status.podIP\", \"status.podIPs\""],
         ),
         (
             env(json!({"name": "E", "valueFrom": {"resourceFieldRef": {"resource": "cpu"}}})),
-            &[
-                "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Unsupported value: \"cpu\": supported values: \"limits.cpu\", \"limits.ephemeral-storage\", \"limits.memory\", \"requests.cpu\", \"requests.ephemeral-storage\", \"requests.memory\"",
-            ],
+            &["spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Unsupported \
+                    value: \"cpu\": supported values: \"limits.cpu\", \
+                    \"limits.ephemeral-storage\", \"limits.memory\", \"requests.cpu\", \
+                    \"requests.ephemeral-storage\", \"requests.memory\""],
         ),
     ]);
 }
@@ -208,21 +203,20 @@ fn volumes_and_mounts() {
         ),
         (
             volumes(json!([{"name": "v", "hostPath": {"path": "/a/../b"}}])),
-            &["spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'"],
+            &["spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain \
+                '..'"],
         ),
         (
             volumes(json!([{"name": "v", "hostPath": {"path": "/a", "type": "Dir"}}])),
-            &[
-                "spec.volumes[0].hostPath.type: Unsupported value: \"Dir\": supported values: \"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"",
-            ],
+            &["spec.volumes[0].hostPath.type: Unsupported value: \"Dir\": supported \
+                    values: \"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \
+                    \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\""],
         ),
         (
-            volumes(
-                json!([{"name": "v", "downwardAPI": {"items": [{"path": "/a", "fieldRef": {"fieldPath": "metadata.name"}}]}}]),
-            ),
-            &[
-                "spec.volumes[0].downwardAPI.items[0].path: Invalid value: \"/a\": must be a relative path",
-            ],
+            volumes(json!([{"name": "v", "downwardAPI": {"items": [
+                    {"path": "/a", "fieldRef": {"fieldPath": "metadata.name"}}]}}])),
+            &["spec.volumes[0].downwardAPI.items[0].path: Invalid value: \"/a\": must be a \
+                    relative path"],
         ),
     ]);
     let mounted = json!({"volumes": [{"name": "v"}], "containers": [{"name": "c", "image": "i",
@@ -233,10 +227,14 @@ fn volumes_and_mounts() {
     check(vec![(
         mounted,
         &[
-            "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"../x\": must not contain '..'",
-            "spec.containers[0].volumeMounts[1].mountPath: Invalid value: \"/v\": must be unique",
-            "spec.containers[0].volumeMounts[1].mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers",
-            "spec.containers[0].volumeMounts[2].recursiveReadOnly: Forbidden: may only be specified when readOnly is true",
+            "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"../x\": must not \
+                contain '..'",
+            "spec.containers[0].volumeMounts[1].mountPath: Invalid value: \"/v\": must be \
+                unique",
+            "spec.containers[0].volumeMounts[1].mountPropagation: Forbidden: Bidirectional \
+                mount propagation is available only to privileged containers",
+            "spec.containers[0].volumeMounts[2].recursiveReadOnly: Forbidden: may only be \
+                specified when readOnly is true",
         ],
     )]);
 }
@@ -250,17 +248,18 @@ fn probes_and_hooks() {
         ),
         (
             with(json!({"livenessProbe": {"exec": {"command": ["x"]}, "tcpSocket": {"port": 1}}})),
-            &[
-                "spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type",
-            ],
+            &["spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more \
+                    than 1 handler type"],
         ),
         (
             with(
                 json!({"livenessProbe": {"exec": {"command": ["x"]}, "successThreshold": 2, "periodSeconds": -1}}),
             ),
             &[
-                "spec.containers[0].livenessProbe.periodSeconds: Invalid value: -1: must be greater than or equal to 0",
-                "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+                "spec.containers[0].livenessProbe.periodSeconds: Invalid value: -1: must be \
+                    greater than or equal to 0",
+                "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must \
+                    be 1",
             ],
         ),
         (
@@ -268,22 +267,25 @@ fn probes_and_hooks() {
                 json!({"readinessProbe": {"tcpSocket": {"port": 0}, "terminationGracePeriodSeconds": 1}}),
             ),
             &[
-                "spec.containers[0].readinessProbe.tcpSocket.port: Invalid value: 0: must be between 1 and 65535, inclusive",
-                "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 1: must not be set for readinessProbes",
+                "spec.containers[0].readinessProbe.tcpSocket.port: Invalid value: 0: must be \
+                    between 1 and 65535, inclusive",
+                "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid \
+                    value: 1: must not be set for readinessProbes",
             ],
         ),
         (
             with(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 31}}}})),
-            &[
-                "spec.containers[0].lifecycle.preStop.sleep.seconds: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)",
-            ],
+            &["spec.containers[0].lifecycle.preStop.sleep.seconds: Invalid value: 31: must \
+                    be non-negative and less than terminationGracePeriodSeconds (30)"],
         ),
         (
             json!({"containers": [{"name": "c", "image": "i"}], "initContainers": [
                 {"name": "i", "image": "i", "lifecycle": {}, "readinessProbe": {"tcpSocket": {"port": 1}}}]}),
             &[
-                "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always",
-                "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+                "spec.initContainers[0].lifecycle: Forbidden: may not be set for init \
+                    containers without restartPolicy=Always",
+                "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init \
+                    containers without restartPolicy=Always",
             ],
         ),
     ]);
@@ -295,34 +297,35 @@ fn amounts_of_resources() {
     check(vec![
         (
             resources(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}})),
-            &[
-                "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
-            ],
+            &["spec.containers[0].resources.requests: Invalid value: \"2\": must be less \
+                    than or equal to cpu limit of 1"],
         ),
         (
             resources(json!({"requests": {"x.io/gpu": "1"}})),
-            &[
-                "spec.containers[0].resources.requests[x.io/gpu]: Required value: Limit must be set for non overcommitable resources",
-            ],
+            &["spec.containers[0].resources.requests[x.io/gpu]: Required value: Limit must \
+                    be set for non overcommitable resources"],
         ),
         (
             resources(json!({"limits": {"x.io/gpu": "500m"}})),
             &[
-                "spec.containers[0].resources.limits[x.io/gpu]: Invalid value: \"500m\": must be an integer",
-                "spec.containers[0].resources.requests[x.io/gpu]: Invalid value: \"500m\": must be an integer",
+                "spec.containers[0].resources.limits[x.io/gpu]: Invalid value: \"500m\": \
+                    must be an integer",
+                "spec.containers[0].resources.requests[x.io/gpu]: Invalid value: \"500m\": \
+                    must be an integer",
             ],
         ),
         (
             resources(json!({"requests": {"memory": "-1"}})),
-            &[
-                "spec.containers[0].resources.requests[memory]: Invalid value: \"-1\": must be greater than or equal to 0",
-            ],
+            &["spec.containers[0].resources.requests[memory]: Invalid value: \"-1\": must \
+                    be greater than or equal to 0"],
         ),
         (
             resources(json!({"limits": {"disk": "1"}})),
             &[
-                "spec.containers[0].resources.limits[disk]: Invalid value: \"disk\": must be a standard resource for containers",
-                "spec.containers[0].resources.requests[disk]: Invalid value: \"disk\": must be a standard resource for containers",
+                "spec.containers[0].resources.limits[disk]: Invalid value: \"disk\": must be \
+                    a standard resource for containers",
+                "spec.containers[0].resources.requests[disk]: Invalid value: \"disk\": must \
+                    be a standard resource for containers",
             ],
         ),
     ]);
@@ -338,33 +341,33 @@ fn security_dns_and_tolerations() {
     check(vec![
         (
             with(json!({"securityContext": {"runAsUser": -1}})),
-            &[
-                "spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive",
-            ],
+            &["spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be \
+                    between 0 and 2147483647, inclusive"],
         ),
         (
             with(
                 json!({"securityContext": {"privileged": true, "allowPrivilegeEscalation": false}}),
             ),
-            &[
-                "spec.containers[0].securityContext: Invalid value: cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
-            ],
+            &["spec.containers[0].securityContext: Invalid value: cannot set \
+                    `allowPrivilegeEscalation` to false and `privileged` to true"],
         ),
         (
             spec("securityContext", json!({"seccompProfile": {"type": "Localhost"}})),
-            &[
-                "spec.securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost",
-            ],
+            &["spec.securityContext.seccompProfile.localhostProfile: Required value: must \
+                    be set when seccomp type is Localhost"],
         ),
         (
             spec("dnsPolicy", json!("None")),
-            &["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"],
+            &["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is \
+                None"],
         ),
         (
             spec("dnsConfig", json!({"nameservers": ["1.1.1.1", "1.1.1.2", "1.1.1.3", "x"]})),
             &[
-                "spec.dnsConfig.nameservers: Invalid value: [\"1.1.1.1\", \"1.1.1.2\", \"1.1.1.3\", \"x\"]: must not have more than 3 nameservers",
-                "spec.dnsConfig.nameservers[3]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                "spec.dnsConfig.nameservers: Invalid value: [\"1.1.1.1\", \"1.1.1.2\", \
+                    \"1.1.1.3\", \"x\"]: must not have more than 3 nameservers",
+                "spec.dnsConfig.nameservers[3]: Invalid value: \"x\": must be a valid IP \
+                    address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
             ],
         ),
         (
@@ -372,21 +375,19 @@ fn security_dns_and_tolerations() {
                 "tolerations",
                 json!([{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 1}]),
             ),
-            &[
-                "spec.tolerations[0].effect: Invalid value: \"NoSchedule\": effect must be 'NoExecute' when `tolerationSeconds` is set",
-            ],
+            &["spec.tolerations[0].effect: Invalid value: \"NoSchedule\": effect must be \
+                    'NoExecute' when `tolerationSeconds` is set"],
         ),
         (
             spec("tolerations", json!([{"operator": "Equal", "value": "x"}])),
-            &[
-                "spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
-            ],
+            &["spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be \
+                    Exists when `key` is empty, which means \"match all values and all \
+                    keys\""],
         ),
         (
             spec("activeDeadlineSeconds", json!(0)),
-            &[
-                "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
-            ],
+            &["spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and \
+                    2147483647, inclusive"],
         ),
         (
             spec("ephemeralContainers", json!([{"name": "e", "image": "i"}])),
