@@ -9,7 +9,7 @@
 //! (`IN_ONESHOT`); a growing one is looked at when its `Pace` says so, by `fstat` of a descriptor
 //! kept open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that
 //! hangs holds up its own log only; one compression at a time; after a failed rotation the log
-//! is tried again after `RETRY`. Without inotify every log is looked at each `POLL`.
+//! is tried again after `RETRY`. A watch is a hint: `BACKSTOP` stands behind it. Without inotify every log is looked at each `POLL`.
 //! It never writes to a log.
 
 use std::collections::{BTreeMap, HashMap};
@@ -45,6 +45,8 @@ const RETRY_DOUBLINGS: u32 = 6;
 const FULL_BELOW: u64 = 1 << 20;
 /// Look at every log that often where inotify cannot be had.
 const POLL: Duration = Duration::from_secs(1);
+/// Look at a silent log that often, should its watch have missed a write.
+const BACKSTOP: Duration = Duration::from_secs(60);
 /// Commands waiting for the task.
 pub const COMMANDS_MAX: usize = 256;
 
@@ -87,7 +89,7 @@ struct Log {
     /// The live file; `None` until it can be opened.
     file: Option<File>,
     pace: Pace,
-    /// When to look; `None` while it sleeps or is being rotated.
+    /// When to look; `None` while it is being rotated.
     due: Option<Instant>,
     rotating: bool,
     /// Failed rotations in a row.
@@ -216,7 +218,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         let watch = self.inotify.as_ref().map(|i| i.get_ref().0.add_watch(&log.path, flags));
         match watch {
             Some(Ok(watch)) => {
-                log.due = None;
+                log.due = Some(Instant::now() + BACKSTOP);
                 self.watched.insert(watch, id.clone());
                 // What was written before the watch stood is seen now.
                 let size = log.size();
