@@ -432,7 +432,7 @@ mod tests {
         }
 
         #[test]
-        fn more_cpu_never_gives_fewer_shares_or_less_weight(a in 0i64..500_000, b in 0i64..500_000) {
+        fn more_cpu_never_gives_less_of_it(a in 0i64..500_000, b in 0i64..500_000) {
             let (less, more) = (a.min(b), a.max(b));
             prop_assert!(cpu_shares(less) <= cpu_shares(more));
             prop_assert!(cpu_weight(cpu_shares(less)) <= cpu_weight(cpu_shares(more)));

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, EnvFromSource, EnvVar, EnvVarSource, FileKeySelector, Pod, Secret,
-    Service,
+    ConfigMap, ConfigMapKeySelector, Container, EnvFromSource, EnvVar, EnvVarSource,
+    FileKeySelector, Pod, Secret, SecretKeySelector, Service,
 };
 
 use super::downward::{self, DownwardError};
@@ -281,26 +281,37 @@ fn value_from(
         return Ok(Some(downward::resource(resource, ctx.pod, Some(container), ctx.node)?));
     }
     if let Some(key) = config_map_key_ref {
-        let optional = key.optional == Some(true);
-        let Some(map) = config_map(&key.name, optional, ctx)? else {
-            return Ok(None);
-        };
-        let value = map.data.as_ref().and_then(|data| data.get(&key.key)).cloned();
-        return required(value, optional, || no_key("ConfigMap", &key.name, &key.key, ctx));
+        return from_config_map(key, ctx);
     }
     if let Some(key) = secret_key_ref {
-        let optional = key.optional == Some(true);
-        let Some(secret) = secret(&key.name, optional, ctx)? else {
-            return Ok(None);
-        };
-        let value = secret.data.as_ref().and_then(|data| data.get(&key.key));
-        let value = value.map(|value| String::from_utf8_lossy(&value.0).into_owned());
-        return required(value, optional, || no_key("Secret", &key.name, &key.key, ctx));
+        return from_secret(key, ctx);
     }
     match file_key_ref {
         Some(key) if ctx.env_files => from_file(key, ctx),
         _ => Ok(Some(String::new())),
     }
+}
+
+fn from_config_map(
+    key: &ConfigMapKeySelector,
+    ctx: &EnvContext<'_>,
+) -> Result<Option<String>, EnvError> {
+    let optional = key.optional == Some(true);
+    let Some(map) = config_map(&key.name, optional, ctx)? else {
+        return Ok(None);
+    };
+    let value = map.data.as_ref().and_then(|data| data.get(&key.key)).cloned();
+    required(value, optional, || no_key("ConfigMap", &key.name, &key.key, ctx))
+}
+
+fn from_secret(key: &SecretKeySelector, ctx: &EnvContext<'_>) -> Result<Option<String>, EnvError> {
+    let optional = key.optional == Some(true);
+    let Some(secret) = secret(&key.name, optional, ctx)? else {
+        return Ok(None);
+    };
+    let value = secret.data.as_ref().and_then(|data| data.get(&key.key));
+    let value = value.map(|value| String::from_utf8_lossy(&value.0).into_owned());
+    required(value, optional, || no_key("Secret", &key.name, &key.key, ctx))
 }
 
 fn from_file(key: &FileKeySelector, ctx: &EnvContext<'_>) -> Result<Option<String>, EnvError> {

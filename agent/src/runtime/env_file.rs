@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn values_are_taken_literally_between_single_quotes() {
-        let text = "# c\n\n  A='one' # x\nB='$(A) \"q\" = '\nC='two\n# not a comment\nlines'\nD= 'no'\nE=''\n";
+        let text = "# c\n\n  A='one' # x\nB='$(A) \"q\" = '\n\
+            C='two\n# not a comment\nlines'\nD= 'no'\nE=''\n";
         for (key, want) in [
             ("A", Some("one")),
             ("B", Some("$(A) \"q\" = ")),

@@ -215,7 +215,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_stay_within_the_kernels_limits(pod_name in "[a-z0-9.-]{1,253}", host in "[a-z]{0,80}") {
+        fn names_stay_within_the_kernels_limits(
+            pod_name in "[a-z0-9.-]{1,253}", host in "[a-z]{0,80}",
+        ) {
             let pod = pod(&pod_name, json!({"hostname": host, "subdomain": "sub"}));
             if let Ok(name) = pod_hostname(&pod, "cluster.local") {
                 prop_assert!(name.host.len() <= HOSTNAME_BYTES_MAX && !name.host.is_empty());

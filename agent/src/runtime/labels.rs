@@ -347,7 +347,10 @@ mod tests {
             (
                 json!({"httpGet": {"httpHeaders": [{"name": "X", "value": "y"}], "scheme": "HTTP",
                     "port": "web", "path": "/p"}}),
-                r#"{"httpGet":{"path":"/p","port":"web","scheme":"HTTP","httpHeaders":[{"name":"X","value":"y"}]}}"#,
+                concat!(
+                    r#"{"httpGet":{"path":"/p","port":"web","scheme":"HTTP","#,
+                    r#""httpHeaders":[{"name":"X","value":"y"}]}}"#
+                ),
             ),
             (
                 json!({"tcpSocket": {"port": 80, "host": "h"}}),

@@ -5,21 +5,19 @@
 //! settings win over the pod's field by field. Pure.
 
 use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
-    SecurityContext,
+    Capabilities, Container, Pod, PodSecurityContext, SELinuxOptions, SecurityContext,
 };
 use pintle_cri::v1;
 use v1::security_profile::ProfileType;
 
 use crate::pod;
 
+mod profiles;
+
+use profiles::{apparmor, profile, seccomp};
+
 /// Highest user id that `runAsNonRoot` accepts of an image.
 const USER_ID_MAX: i64 = i32::MAX as i64;
-
-const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-const APPARMOR_RUNTIME_DEFAULT: &str = "runtime/default";
-const APPARMOR_UNCONFINED: &str = "unconfined";
-const APPARMOR_LOCALHOST: &str = "localhost/";
 
 // k8s: pkg/securitycontext/util.go defaultMaskedPaths
 const MASKED_PATHS: [&str; 12] = [
@@ -161,8 +159,7 @@ pub fn verify_non_root(
         return Ok(());
     }
     let (pod, container) = (pod::described(pod), container.name.clone());
-    let spec_user = own.and_then(|own| own.run_as_user);
-    match (spec_user.or(of_pod.and_then(|of_pod| of_pod.run_as_user)), user) {
+    match (spec_user(of_pod, own), user) {
         (Some(0), _) => Err(SecurityError::RunAsRoot { pod, container }),
         (Some(_), _) => Ok(()),
         (None, ImageUser::Name(user)) => {
@@ -186,18 +183,14 @@ pub fn container_security(
     extra_groups: &[i64],
 ) -> Result<v1::LinuxContainerSecurityContext, SecurityError> {
     let (of_pod, own) = contexts(pod, container);
-    let spec_user =
-        own.and_then(|own| own.run_as_user).or(of_pod.and_then(|of_pod| of_pod.run_as_user));
-    let (run_as_user, run_as_username) = match (spec_user, user) {
+    let (run_as_user, run_as_username) = match (spec_user(of_pod, own), user) {
         (Some(uid), _) => (Some(uid), String::new()),
         (None, ImageUser::Id(uid)) => (Some(*uid), String::new()),
         (None, ImageUser::Name(name)) => (None, name.clone()),
     };
-    let group =
-        own.and_then(|own| own.run_as_group).or(of_pod.and_then(|of_pod| of_pod.run_as_group));
-    let selinux = own
-        .and_then(|own| own.se_linux_options.as_ref())
-        .or(of_pod.and_then(|of_pod| of_pod.se_linux_options.as_ref()));
+    let group = own.and_then(|own| own.run_as_group);
+    let selinux = own.and_then(|own| own.se_linux_options.as_ref());
+    let selinux = selinux.or(of_pod.and_then(|of_pod| of_pod.se_linux_options.as_ref()));
     let mut groups = of_pod.map(pod_groups).unwrap_or_default();
     groups.extend(extra_groups);
     let apparmor = apparmor(pod, container)?;
@@ -206,16 +199,12 @@ pub fn container_security(
         if unmasked { Default::default() } else { proc_paths(policy) };
     #[allow(deprecated)] // the old AppArmor field, for older runtimes
     Ok(v1::LinuxContainerSecurityContext {
-        capabilities: own.and_then(|own| own.capabilities.as_ref()).map(|list| v1::Capability {
-            add_capabilities: list.add.clone().unwrap_or_default(),
-            drop_capabilities: list.drop.clone().unwrap_or_default(),
-            add_ambient_capabilities: Vec::new(),
-        }),
+        capabilities: own.and_then(|own| own.capabilities.as_ref()).map(capability),
         privileged: own.and_then(|own| own.privileged).unwrap_or(false),
         selinux_options: selinux.map(selinux_options),
         run_as_user: run_as_user.map(int64),
         run_as_username,
-        run_as_group: group.map(int64),
+        run_as_group: group.or(of_pod.and_then(|of_pod| of_pod.run_as_group)).map(int64),
         readonly_rootfs: own.and_then(|own| own.read_only_root_filesystem).unwrap_or(false),
         supplemental_groups: groups,
         supplemental_groups_policy: groups_policy(of_pod)?,
@@ -312,6 +301,18 @@ fn contexts<'a>(
     (pod::spec(pod).security_context.as_ref(), container.security_context.as_ref())
 }
 
+fn spec_user(of_pod: Option<&PodSecurityContext>, own: Option<&SecurityContext>) -> Option<i64> {
+    own.and_then(|own| own.run_as_user).or(of_pod.and_then(|of_pod| of_pod.run_as_user))
+}
+
+fn capability(list: &Capabilities) -> v1::Capability {
+    v1::Capability {
+        add_capabilities: list.add.clone().unwrap_or_default(),
+        drop_capabilities: list.drop.clone().unwrap_or_default(),
+        add_ambient_capabilities: Vec::new(),
+    }
+}
+
 fn pod_groups(of_pod: &PodSecurityContext) -> Vec<i64> {
     let supplemental = of_pod.supplemental_groups.iter().flatten();
     of_pod.fs_group.iter().chain(supplemental).copied().collect()
@@ -338,85 +339,6 @@ fn selinux_options(options: &SELinuxOptions) -> v1::SeLinuxOption {
         r#type: options.type_.clone().unwrap_or_default(),
         level: options.level.clone().unwrap_or_default(),
     }
-}
-
-// k8s: pkg/kubelet/kuberuntime/helpers.go getSeccompProfile
-fn seccomp(
-    of_pod: Option<&PodSecurityContext>,
-    own: Option<&SecurityContext>,
-    policy: &SecurityPolicy,
-) -> Result<v1::SecurityProfile, SecurityError> {
-    let set = own
-        .and_then(|own| own.seccomp_profile.as_ref())
-        .or(of_pod.and_then(|of_pod| of_pod.seccomp_profile.as_ref()));
-    let Some(SeccompProfile { localhost_profile, type_ }) = set else {
-        let default = if policy.seccomp_default {
-            ProfileType::RuntimeDefault
-        } else {
-            ProfileType::Unconfined
-        };
-        return Ok(profile(default));
-    };
-    match type_.as_str() {
-        "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault)),
-        "Localhost" => {
-            let name = localhost_profile.as_deref().filter(|name| !name.is_empty());
-            let name = name.ok_or(SecurityError::SeccompProfile)?;
-            let localhost_ref = format!("{}/{}", policy.seccomp_dir, name.trim_start_matches('/'));
-            Ok(v1::SecurityProfile { localhost_ref, ..profile(ProfileType::Localhost) })
-        }
-        _ => Ok(profile(ProfileType::Unconfined)),
-    }
-}
-
-/// The profile as CRI wants it, and in the old spelling for older runtimes.
-// k8s: pkg/kubelet/kuberuntime/helpers.go getAppArmorProfile
-fn apparmor(
-    pod: &Pod,
-    container: &Container,
-) -> Result<Option<(v1::SecurityProfile, String)>, SecurityError> {
-    let (of_pod, own) = contexts(pod, container);
-    let annotated = || {
-        let key = format!("{APPARMOR_ANNOTATION}{}", container.name);
-        pod::annotation(pod, &key).and_then(apparmor_of_annotation)
-    };
-    let set = own
-        .and_then(|own| own.app_armor_profile.clone())
-        .or_else(annotated)
-        .or_else(|| of_pod.and_then(|of_pod| of_pod.app_armor_profile.clone()));
-    let Some(AppArmorProfile { localhost_profile, type_ }) = set else {
-        return Ok(None);
-    };
-    Ok(Some(match type_.as_str() {
-        "RuntimeDefault" => {
-            (profile(ProfileType::RuntimeDefault), APPARMOR_RUNTIME_DEFAULT.to_owned())
-        }
-        "Unconfined" => (profile(ProfileType::Unconfined), APPARMOR_UNCONFINED.to_owned()),
-        "Localhost" => {
-            let name = localhost_profile.ok_or(SecurityError::AppArmorProfile)?;
-            let old = format!("{APPARMOR_LOCALHOST}{name}");
-            let new = profile(ProfileType::Localhost);
-            (v1::SecurityProfile { localhost_ref: name, ..new }, old)
-        }
-        _ => return Err(SecurityError::AppArmorType(type_)),
-    }))
-}
-
-// k8s: pkg/security/apparmor/helpers.go getProfileFromPodAnnotations
-fn apparmor_of_annotation(value: &str) -> Option<AppArmorProfile> {
-    let of = |type_: &str, name: Option<&str>| AppArmorProfile {
-        type_: type_.to_owned(),
-        localhost_profile: name.map(str::to_owned),
-    };
-    match value {
-        APPARMOR_RUNTIME_DEFAULT => Some(of("RuntimeDefault", None)),
-        APPARMOR_UNCONFINED => Some(of("Unconfined", None)),
-        _ => value.strip_prefix(APPARMOR_LOCALHOST).map(|name| of("Localhost", Some(name))),
-    }
-}
-
-fn profile(kind: ProfileType) -> v1::SecurityProfile {
-    v1::SecurityProfile { profile_type: kind.into(), localhost_ref: String::new() }
 }
 
 fn int64(value: i64) -> v1::Int64Value {

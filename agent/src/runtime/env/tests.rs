@@ -1,3 +1,5 @@
+//! Order, precedence, look-ups and refusals of a container's environment.
+
 use super::*;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -114,7 +116,10 @@ fn services_are_told_unless_overridden_and_can_be_referred_to() {
 fn what_is_optional_and_absent_leaves_the_variable_out() {
     let from = json!([{"configMapRef": {"name": "no", "optional": true}},
         {"secretRef": {"name": "no", "optional": true}}]);
-    let of = |field: &str, name: &str, key: &str| json!({"name": "X", "valueFrom": {field: {"name": name, "key": key, "optional": true}}});
+    let of = |field: &str, name: &str, key: &str| {
+        let key = json!({"name": name, "key": key, "optional": true});
+        json!({"name": "X", "valueFrom": { field: key }})
+    };
     let env = json!([
         of("configMapKeyRef", "no", "k"),
         of("configMapKeyRef", "cm", "no"),
@@ -129,7 +134,10 @@ fn what_is_optional_and_absent_leaves_the_variable_out() {
 
 #[test]
 fn what_is_required_and_absent_is_named_in_the_kubelets_words() {
-    let of = |field: &str, name: &str, key: &str| json!([{"name": "X", "valueFrom": {field: {"name": name, "key": key}}}]);
+    let of = |field: &str, name: &str, key: &str| {
+        let key = json!({"name": name, "key": key});
+        json!([{"name": "X", "valueFrom": { field: key }}])
+    };
     let file = |path: &str, volume: &str, key: &str| {
         let reference = json!({"volumeName": volume, "path": path, "key": key});
         json!([{"name": "X", "valueFrom": {"fileKeyRef": reference}}])

@@ -1,3 +1,5 @@
+//! What recordings do not show: pod-level resources, swap, cgroup v2, overhead, users, images.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -123,8 +125,9 @@ fn the_cpu_limit_stands_for_a_request_that_is_not_named() {
 
 #[test]
 fn pod_level_limits_hold_where_the_container_has_none() {
-    let of_pod = json!({"resources": {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "8Mi"},
-        "requests": {"cpu": "1", "memory": "1Gi"}}});
+    let limits = json!({"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "8Mi"});
+    let requests = json!({"cpu": "1", "memory": "1Gi"});
+    let of_pod = json!({"resources": {"limits": limits, "requests": requests}});
     let got = resources(CgroupVersion::V1, json!({}), of_pod.clone());
     assert_eq!((got.cpu_quota, got.memory_limit_in_bytes), (100_000, 1 << 30));
     assert_eq!(
@@ -209,7 +212,8 @@ fn of_ports_with_the_same_name_the_first_is_mapped() {
     let pod = pod(json!({"containers": [{"name": "c", "ports": [
         {"containerPort": 80, "hostPort": 1}, {"containerPort": 80, "hostPort": 1},
         {"containerPort": 80, "hostPort": 1, "hostIP": "::1"},
-        {"containerPort": 81, "name": "a", "protocol": "SCTP"}, {"containerPort": 82, "name": "a"}]}]}));
+        {"containerPort": 81, "name": "a", "protocol": "SCTP"},
+        {"containerPort": 82, "name": "a"}]}]}));
     let (node, handler) = (node(CgroupVersion::V1), RuntimeHandler::default());
     let sandbox = sandbox_config(&pod_context(&node, &handler, &pod)).expect("a sandbox");
     let ports = sandbox.config.port_mappings;

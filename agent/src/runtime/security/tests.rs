@@ -1,3 +1,6 @@
+//! Tables of rights: who wins, what is refused, and in which words.
+
+use super::profiles::APPARMOR_ANNOTATION;
 use super::*;
 use serde_json::{Value, json};
 
