@@ -22,6 +22,16 @@ pub(crate) fn read(name: &str) -> Option<Value> {
     Some(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
 }
 
+/// A file about the node; where the folder has none, the repository's own stands in, as all
+/// recordings were made on the same kind of node.
+pub(crate) fn of_node(name: &str) -> Value {
+    read(name).unwrap_or_else(|| {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded").join(name);
+        let text = std::fs::read_to_string(own).expect("the repository's recording");
+        serde_json::from_str(&text).expect("a recording is JSON")
+    })
+}
+
 /// All recorded pods.
 pub(crate) fn pods() -> Vec<Recording> {
     let Ok(entries) = std::fs::read_dir(folder().join("pods")) else {

@@ -40,9 +40,9 @@ pub(crate) struct Node {
 impl Node {
     /// From the recorded configuration and the recorded Node object.
     pub(crate) fn recorded() -> Self {
-        let config = files::read("configz.json").unwrap_or_default();
+        let config = files::of_node("configz.json");
         let config = &config["kubeletconfig"];
-        let writes = files::read("node-writes.json").unwrap_or_default();
+        let writes = files::of_node("node-writes.json");
         let status = &writes[0]["body"]["status"];
         let text = |name: &str| config[name].as_str().unwrap_or_default().to_owned();
         let facts = node_facts(&writes[0]["body"]);
@@ -327,7 +327,7 @@ impl Recording {
     pub(crate) fn names_server(&self, server: &str) -> bool {
         let own = pod::spec(&self.pod).dns_config.as_ref();
         let own = own.and_then(|own| own.nameservers.as_ref()).into_iter().flatten();
-        let config = files::read("configz.json").unwrap_or_default();
+        let config = files::of_node("configz.json");
         let cluster = config["kubeletconfig"]["clusterDNS"].as_array().cloned().unwrap_or_default();
         own.map(String::as_str).any(|name| name == server) || cluster.iter().any(|c| c == server)
     }
