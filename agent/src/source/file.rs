@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -27,6 +27,10 @@ use crate::types::UnixNanos;
 /// Most manifests of a folder; the others are ignored and said.
 const FILES_MAX: usize = 4096;
 
+/// A file that changed this short before it was read is read again: the clock of the file system
+/// is too coarse to tell a second change in the same tick.
+const SETTLE: Duration = Duration::from_secs(1);
+
 /// The folder and what was read from it.
 #[derive(Debug)]
 pub struct Folder {
@@ -40,6 +44,7 @@ pub struct Folder {
 #[derive(Debug)]
 struct Manifest {
     stamp: Stamp,
+    settled: bool,
     pod: Option<(Pod, UnixNanos)>,
     error: Option<ProblemCause>,
 }
@@ -62,6 +67,16 @@ impl Stamp {
             modified: UnixNanos(nanos.saturating_add(metadata.mtime_nsec())),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+
+    /// True when any later change will have another stamp.
+    fn is_settled(&self) -> bool {
+        let changed = Duration::new(
+            u64::try_from(self.changed.0).unwrap_or(0),
+            u32::try_from(self.changed.1).unwrap_or(0),
+        );
+        let changed = SystemTime::UNIX_EPOCH.checked_add(changed);
+        changed.and_then(|changed| changed.elapsed().ok()).is_some_and(|since| since > SETTLE)
     }
 }
 
@@ -86,10 +101,12 @@ impl Folder {
         for (path, metadata) in found {
             let stamp = Stamp::of(&metadata);
             let manifest = match self.files.remove(&path) {
-                Some(known) if known.stamp == stamp => known,
+                Some(known) if known.stamp == stamp && known.settled => known,
                 known => {
-                    changed = true;
-                    self.read(&path, stamp, known.and_then(|known| known.pod))
+                    let previous = known.as_ref().and_then(|known| known.pod.clone());
+                    let read = self.read(&path, stamp, previous);
+                    changed |= known.is_none_or(|known| !known.says_the_same(&read));
+                    read
                 }
             };
             files.insert(path, manifest);
@@ -101,6 +118,7 @@ impl Folder {
     }
 
     fn read(&self, path: &Path, stamp: Stamp, previous: Option<(Pod, UnixNanos)>) -> Manifest {
+        let settled = stamp.is_settled();
         let origin = Origin {
             kind: SourceKind::File,
             place: path.display().to_string(),
@@ -111,8 +129,11 @@ impl Folder {
             decode_pod(&bytes, &origin, &self.node_name).map_err(ProblemCause::from)
         });
         match decoded {
-            Ok(pod) => Manifest { stamp, pod: Some((pod, stamp.modified)), error: None },
-            Err(error) => Manifest { stamp, pod: previous, error: Some(error) },
+            Ok(pod) => {
+                let pod = Some((pod, stamp.modified));
+                Manifest { stamp, settled, pod, error: None }
+            }
+            Err(error) => Manifest { stamp, settled, pod: previous, error: Some(error) },
         }
     }
 
@@ -126,6 +147,12 @@ impl Folder {
             })
         });
         Reading { pods: pods.collect(), problems: problems.collect() }
+    }
+}
+
+impl Manifest {
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.pod == other.pod && self.error == other.error
     }
 }
 
@@ -309,6 +336,26 @@ mod tests {
         assert_ne!(fixed.pods, before.pods);
         fs::remove_file(&a).expect("removed");
         assert_eq!(names(&folder.scan().expect("scanned").expect("a reading")), ["b-n"]);
+    }
+
+    #[test]
+    fn a_second_change_within_one_tick_of_the_clock_is_seen() {
+        let dir = TempDir::new().expect("a folder");
+        let file = dir.path().join("a.yaml");
+        fs::write(&file, manifest("a", "i:1")).expect("written");
+        let mut folder = Folder::new(dir.path(), "n");
+        folder.scan().expect("scanned").expect("a reading");
+        let stamp = Stamp::of(&fs::metadata(&file).expect("metadata"));
+        fs::write(&file, manifest("a", "i:2")).expect("written");
+        // As if the clock had not moved on.
+        let known = folder.files.get_mut(&file).expect("known");
+        assert!(!known.settled, "read right after it was written");
+        known.stamp = Stamp::of(&fs::metadata(&file).expect("metadata"));
+        assert_eq!(known.stamp.size, stamp.size);
+        let reading = folder.scan().expect("scanned").expect("a reading");
+        let image = reading.pods[0].0.spec.as_ref().and_then(|s| s.containers[0].image.clone());
+        assert_eq!(image.as_deref(), Some("i:2"));
+        assert_eq!(folder.scan().expect("scanned"), None, "said once");
     }
 
     #[test]
