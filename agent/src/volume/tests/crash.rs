@@ -113,7 +113,8 @@ fn a_hundred_kills_leave_no_mix_of_versions_no_orphan_and_lose_no_data() {
                 let swept = sweep(root.path(), &std::collections::BTreeSet::new()).expect("swept");
                 assert_eq!(swept.warning(), None);
                 assert_eq!(below(root.path()).expect("mounts"), Vec::<PathBuf>::new());
-                let left = fs::read_dir(root.path().join("pods")).expect("read").count();
+                // Not even made when the first child was killed at once.
+                let left = fs::read_dir(root.path().join("pods")).map_or(0, Iterator::count);
                 assert_eq!(left, 0, "directories left after kill {kill}");
             }
             assert_eq!(fs::read_to_string(&precious).expect("kept"), "keep me");
