@@ -18,12 +18,15 @@ pub mod preempt;
 pub mod program;
 pub mod quantity;
 pub mod remedy;
+pub mod repeat;
 pub mod requests;
 pub mod score;
 pub mod select;
 pub mod selector;
+pub mod shared;
 pub mod simd;
 pub mod snapshot;
+mod sync;
 
 pub use config::{Plugin, Profile};
 pub use select::{Outcome, Scratch, decide};

@@ -179,6 +179,8 @@ pub struct Program {
     pub anti: Box<[(CounterId, KeyId)]>,
     /// Preferred pod affinity (positive) and anti-affinity (negative).
     pub preferred_pods: Box<[(i64, CounterId, KeyId)]>,
+    /// Once placed, the pod acts on others by affinity terms of its own.
+    pub carries_terms: bool,
     /// Features the node must declare.
     pub features: Box<[Str]>,
 }
@@ -279,6 +281,8 @@ impl<'a> Compiler<'a> {
             affinity: pod_affinity,
             affinity_self,
             anti,
+            carries_terms: affinity
+                .is_some_and(|a| a.pod_affinity.is_some() || a.pod_anti_affinity.is_some()),
             preferred_pods,
             features,
         })

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::Plugin;
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::Code;
+use pintle_sched_core::repeat::Repeat;
 use pintle_sched_core::select::{self, Scratch};
 use pintle_sched_core::{Cluster, Profile};
 use reference::World;
@@ -136,6 +137,53 @@ fn any_order_of_deltas_equals_a_cluster_built_anew() {
             }
         }
     }
+}
+
+#[test]
+fn identical_pods_are_rescored_as_the_full_path_scores_them() {
+    let (mut scratch, mut repeated, mut declined) = (Scratch::default(), 0, 0);
+    for seed in 0..1500 {
+        let mut dice = Dice::new(2_000_000 + seed);
+        let world = generate::world(&mut dice, if seed % 20 == 0 { 140 } else { 12 });
+        let mut cluster = build(&world);
+        let mut pod = generate::pod(&mut dice, "same");
+        if dice.chance(70) {
+            // Most pods that come in numbers have no affinity between pods.
+            let spec = pod.spec.as_mut().expect("spec");
+            spec.affinity =
+                spec.affinity.take().filter(|a| a.node_affinity.is_some()).map(|mut a| {
+                    (a.pod_affinity, a.pod_anti_affinity) = (None, None);
+                    a
+                });
+        }
+        let program = cluster.compile(&pod).expect("pod");
+        let Some(mut repeat) = Repeat::new(cluster.view(), &program, &mut scratch) else {
+            declined += 1;
+            continue;
+        };
+        for copy in 0..12 {
+            let full = select::decide(cluster.view(), &program, &mut scratch);
+            assert_eq!(repeat.decide(cluster.view()), full, "seed {seed} copy {copy}: {pod:#?}");
+            let Some(row) = full.first else { break };
+            pod.metadata.uid = Some(format!("copy-{copy}"));
+            let node = cluster.node_name(row).to_owned();
+            cluster.assume(&pod, &node).expect("new pod");
+            assert!(repeat.changed(cluster.view(), row), "no terms, no new nodes");
+            repeated += 1;
+            if dice.chance(30) {
+                // Another pod lands somewhere in between.
+                let mut other = generate::pod(&mut dice, &format!("other-{copy}"));
+                other.spec.as_mut().expect("spec").affinity = None;
+                let at = dice.below(world.nodes.len());
+                let node = world.nodes[at].metadata.name.clone().expect("name");
+                cluster.assume(&other, &node).expect("new pod");
+                let row = cluster.row(&node).expect("there");
+                assert!(repeat.changed(cluster.view(), row));
+            }
+        }
+    }
+    println!("{repeated} decisions repeated, {declined} pods declined");
+    assert!(repeated > 3000, "{repeated}");
 }
 
 /// Changes one thing in the objects and, by a delta, in the cluster.

@@ -177,3 +177,32 @@ pub fn balance_score(view: &View, program: &Program, row: u32) -> i64 {
     }
     50 + (50 + balance(&with) - balance(&without)) / 2
 }
+
+/// As [`fit_score`], in plain integers where the profile is the default one.
+#[must_use]
+pub fn fit_score_default(view: &View, program: &Program, n: &Numbers, row: u32) -> i64 {
+    if !view.fit_is_default {
+        return fit_score(view, program, row);
+    }
+    let r = &program.requests.score;
+    let part = |all: i64, used: i64| match all {
+        0 => (0, 0),
+        _ if used > all => (0, 1),
+        _ => (all.wrapping_sub(used).wrapping_mul(SCORE_MAX) / all, 1),
+    };
+    let (cpu, a) = part(n.cpu, n.cpu_nonzero.wrapping_add(r.cpu_milli));
+    let (mem, b) = part(n.mem, n.mem_nonzero.wrapping_add(r.mem_bytes));
+    if a + b == 0 { 0 } else { (cpu + mem) / (a + b) }
+}
+
+/// As [`balance_score`], without looking names up where the profile is the default one.
+#[must_use]
+pub fn balance_score_default(view: &View, program: &Program, n: &Numbers, row: u32) -> i64 {
+    if !view.balance_is_default || n.cpu == 0 || n.mem == 0 {
+        return balance_score(view, program, row);
+    }
+    let r = &program.requests.plain;
+    let of = |cpu: i64, mem: i64| balance(&[fraction(cpu, n.cpu), fraction(mem, n.mem)]);
+    let with = of(n.cpu_used.wrapping_add(r.cpu_milli), n.mem_used.wrapping_add(r.mem_bytes));
+    50 + (50 + with - of(n.cpu_used, n.mem_used)) / 2
+}

@@ -39,6 +39,11 @@ pub struct SoftSpread {
 }
 
 impl SoftSpread {
+    /// Rows with every key, when that is asked for; `prepare` must have run.
+    pub(crate) fn all_keys(&self) -> &Bits {
+        &self.all_keys
+    }
+
     /// Fills the column.
     pub(crate) fn score(
         &mut self,

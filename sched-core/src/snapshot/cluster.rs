@@ -96,6 +96,7 @@ impl Cluster {
             view: View {
                 profile: Arc::new(profile),
                 epoch: 0,
+                whole: 0,
                 rows: 0,
                 valid: Arc::default(),
                 nodes: 0,
@@ -117,6 +118,7 @@ impl Cluster {
                 balance_is_default,
                 counters: CowVec::default(),
                 terms: CowVec::default(),
+                terms_version: 0,
                 class_terms: CowVec::default(),
             },
             interner,
@@ -474,17 +476,27 @@ impl Cluster {
     /// # Errors
     /// When the pod cannot be read.
     pub fn read_pod(&mut self, pod: &Pod) -> Result<PodSpec, DeltaError> {
-        Ok(PodSpec::of(pod, &mut self.interner)?)
+        let spec = PodSpec::of(pod, &mut self.interner)?;
+        // Its terms become known now, so that a view published after this shows whom they select.
+        for term in &spec.terms {
+            self.term(term);
+        }
+        Ok(spec)
     }
 
     /// Places a pod that was read before; replaces one of the same identity.
     pub fn place_spec(&mut self, spec: &PodSpec, node: &str, assumed: bool) -> PodId {
+        let node_name = self.interner.intern(node);
+        self.place_on(spec, node_name, assumed)
+    }
+
+    /// As `place_spec`, the node's name being interned already.
+    pub(crate) fn place_on(&mut self, spec: &PodSpec, node_name: Str, assumed: bool) -> PodId {
         if let Some(id) = self.pods.find(spec.key) {
             self.remove(id);
         }
         let class = self.class(spec.namespace, spec.labels);
         let terms = spec.terms.iter().map(|t| self.term(t)).collect();
-        let node_name = self.interner.intern(node);
         let mut row = PodRow::new(spec.key, spec.name, node_name, class);
         row.requests = self.pods.requests.intern(spec.requests.clone());
         row.terms = self.pods.terms.intern(terms);
@@ -542,6 +554,7 @@ impl Cluster {
             }
         }
         for term in self.pods.terms.get(pod.terms) {
+            self.view.terms_version += 1;
             self.view.terms.get_mut(term.0).add(row, delta, &self.view.keys);
         }
     }

@@ -76,6 +76,8 @@ pub type PortUsers = Vec<(Str, u32, u32)>;
 pub struct View {
     pub(crate) profile: Arc<Profile>,
     pub(crate) epoch: u64,
+    /// Reservations applied, as `shared::Claim` counts them.
+    pub(crate) whole: u64,
     pub(crate) rows: usize,
     pub(crate) valid: Arc<Bits>,
     pub(crate) nodes: usize,
@@ -99,6 +101,8 @@ pub struct View {
     pub(crate) balance_is_default: bool,
     pub(crate) counters: CowVec<Counter>,
     pub(crate) terms: CowVec<Term>,
+    /// Counts changes of any term's domains.
+    pub(crate) terms_version: u64,
     /// Terms of existing pods that select a class of incoming pods, by class.
     pub(crate) class_terms: CowVec<Vec<TermId>>,
 }
@@ -145,8 +149,8 @@ impl View {
 
     /// How often a row was changed.
     #[must_use]
-    pub fn version(&self, row: u32) -> u32 {
-        self.chunk(row).version[row as usize % CHUNK_ROWS]
+    pub fn version(&self, row: u32) -> u64 {
+        self.chunk(row).version[row as usize % CHUNK_ROWS].into()
     }
 
     pub(crate) fn chunk(&self, row: u32) -> &Chunk {
@@ -182,6 +186,7 @@ impl View {
             Arc::make_mut(&mut self.wide).insert(row, *numbers);
             Arc::make_mut(&mut self.wide_rows).set(row);
         }
-        chunk.version[at] = chunk.version[at].wrapping_add(1);
+        let version = &mut chunk.version[at];
+        *version = version.checked_add(1).expect("fewer than 2^32 changes of a node");
     }
 }
