@@ -272,7 +272,8 @@ impl Cgroups {
         let mut wait = KILL_WAIT_FIRST / 10;
         let mut round = 0;
         loop {
-            let result = self.dirs(name).try_for_each(|dir| remove_tree(&dir));
+            let mut dirs = self.dirs(name).chain(self.dirs_of_others(name));
+            let result = dirs.try_for_each(|dir| remove_tree(&dir));
             match result {
                 // An ended process keeps its cgroup busy until it is reaped.
                 Err(CgroupError::Remove { ref source, .. })
@@ -295,6 +296,16 @@ impl Cgroups {
     fn dirs(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let below = self.below_root(name);
         self.mounts.iter().map(move |mount| mount.path.join(&below))
+    }
+
+    /// On v1 the runtime makes the pod's cgroup also in hierarchies that no limit of ours is in
+    /// (`unified`, `systemd`); they are emptied with it.
+    fn dirs_of_others(&self, name: &str) -> impl Iterator<Item = PathBuf> {
+        let below = self.below_root(name);
+        let v1 = self.v1.is_some().then(|| fs::read_dir(hierarchies::UNIFIED_MOUNTPOINT));
+        let folders = v1.into_iter().flatten().flatten().flatten().map(|entry| entry.path());
+        let others = folders.filter(|path| self.mounts.iter().all(|mount| mount.path != *path));
+        others.map(move |path| path.join(&below)).filter(|dir| dir.is_dir())
     }
 
     fn hierarchy(&self) -> Box<dyn Hierarchy> {

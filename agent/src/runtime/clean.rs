@@ -4,6 +4,7 @@
 //! tried again by the worker. Data in a volume that is still mounted is never touched, and what the
 //! runtime still runs is never removed: `Teardown` comes after the last container has ended.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use pintle_cri::v1;
@@ -99,6 +100,29 @@ impl Executor {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
         volume::execute::remove_pod_dir(&dirs)
             .map_err(|error| Failure::new("CleanupError", error.to_string()))
+    }
+
+    /// Removes empty cgroups of pods that nobody knows: what a crash between making the cgroup and
+    /// making the sandbox left.
+    pub async fn sweep_cgroups(&self, keep: &BTreeSet<PodUid>) {
+        use crate::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
+        let Some(cgroups) = &self.cgroups else { return };
+        for qos in [Guaranteed, Burstable, BestEffort] {
+            let class = self.below_root(&self.node.cgroup.qos(qos));
+            let Some(dir) = cgroups.dir(&class, "memory") else { continue };
+            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+                let Ok(leaf) = entry.file_name().into_string() else { continue };
+                let Some(uid) = self.node.cgroup.uid_of_leaf(&leaf) else { continue };
+                let name = format!("{class}/{leaf}");
+                let empty = || cgroups.pids(&name).is_ok_and(|pids| pids.is_empty());
+                if !keep.contains(&uid)
+                    && empty()
+                    && let Err(error) = cgroups.remove_pod(&name).await
+                {
+                    tracing::warn!(pod = %uid, %error, "an orphaned cgroup stays");
+                }
+            }
+        }
     }
 
     /// Name of the pod's cgroup below the cgroup root.

@@ -7,7 +7,7 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-use crate::observed::{ObservedContainer, RunState};
+use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::pod;
 use crate::runtime::plan::{
     KillReason, PlanInput, Wanted, definition_changed, kill, kill_unknown, remove,
@@ -63,7 +63,7 @@ impl<'a> Walk<'_, 'a> {
     fn visit(&mut self, index: usize, wanted: &mut Wanted<'a>) -> bool {
         let container = &self.init[index];
         let sidecar = pod::containers::is_sidecar(container);
-        let Some(latest) = self.input.observed.latest(&container.name) else {
+        let Some(latest) = in_current_sandbox(self.input.observed, &container.name) else {
             if self.passed && sidecar {
                 self.start.push(index);
             }
@@ -160,6 +160,13 @@ impl<'a> Walk<'_, 'a> {
             self.start.push(index + 1);
         }
     }
+}
+
+/// The newest attempt of a container, if it belongs to the newest sandbox: what an init container
+/// did in an earlier sandbox counts for nothing in this one, even if its record is still there.
+fn in_current_sandbox<'a>(observed: &'a ObservedPod, name: &str) -> Option<&'a ObservedContainer> {
+    let sandbox = &observed.newest_sandbox()?.id;
+    observed.latest(name).filter(|c| c.sandbox_id == *sandbox)
 }
 
 /// An init container failed when it ended badly or was taken by the OOM killer.

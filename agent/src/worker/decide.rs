@@ -40,6 +40,7 @@ impl Worker {
         if self.pass.is_none() {
             self.decide(scene);
         }
+        self.publish(scene);
         self.schedule(scene);
     }
 
@@ -245,14 +246,27 @@ impl Worker {
 
     fn derive(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
+        // Before the first read nobody knows whether the pod runs or is over already.
+        if self.observed_stamp == 0 {
+            return;
+        }
         let derived = status::derive(&self.derive_input(&pod, scene));
         if derived == *self.status {
             return;
         }
         self.status = Arc::new(derived);
+    }
+
+    /// Tells the status that this turn ended with; what was true only within it is never seen.
+    fn publish(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = &self.pod else { return };
+        if Arc::ptr_eq(&self.published, &self.status) {
+            return;
+        }
+        self.published = Arc::clone(&self.status);
         scene.out.push(Command::Publish {
             uid: self.uid.clone(),
-            pod,
+            pod: Arc::clone(pod),
             status: Arc::clone(&self.status),
         });
     }
@@ -264,7 +278,9 @@ impl Worker {
     }
 
     fn schedule(&mut self, scene: &mut Scene<'_>) {
-        let mut at = self.retry_at.into_iter().chain(self.wake_at).min();
+        // What is due already waits for a read or a pass, and their end is an input of its own.
+        let due_later = |at: &UnixNanos| *at > scene.now;
+        let mut at = self.retry_at.into_iter().chain(self.wake_at).filter(due_later).min();
         if self.stage == Stage::Syncing && self.pass.is_none() {
             // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
             let half =

@@ -28,6 +28,7 @@ pub struct Pods {
     owners: BTreeMap<FullName, PodUid>,
     sources_ready: bool,
     listed_once: bool,
+    listed_since_ready: bool,
     counter: u64,
     list_at: UnixNanos,
     listing: bool,
@@ -43,6 +44,7 @@ impl Pods {
             owners: BTreeMap::new(),
             sources_ready: false,
             listed_once: false,
+            listed_since_ready: false,
             counter: 0,
             list_at: UnixNanos::NEVER,
             listing: false,
@@ -57,6 +59,7 @@ impl Pods {
             Input::Removed { uid } => self.with(&uid, now, |w, _| w.remove()),
             Input::SourcesReady => {
                 self.sources_ready = true;
+                self.listed_since_ready = false;
                 self.list_at = now;
                 self.everyone(now);
             }
@@ -111,6 +114,12 @@ impl Pods {
     /// True once every source has reported.
     pub fn sources_ready(&self) -> bool {
         self.sources_ready
+    }
+
+    /// True once every pod that a source wants or the runtime has is known: whatever else there is
+    /// of a pod on the node is left over.
+    pub fn knows_all(&self) -> bool {
+        self.sources_ready && self.listed_since_ready
     }
 
     fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
@@ -252,6 +261,7 @@ impl Pods {
             }
         }
         self.listed_once = true;
+        self.listed_since_ready |= self.sources_ready;
         self.begin_waiting(now);
         let uids: Vec<_> = self.workers.keys().cloned().collect();
         for uid in uids {

@@ -110,6 +110,8 @@ pub struct Worker {
     pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
     pub(super) probes: ProbeView,
     pub(super) status: Arc<PodStatus>,
+    /// The status that was told last.
+    pub(super) published: Arc<PodStatus>,
     pub(super) failures: u32,
     pub(super) retry_at: Option<UnixNanos>,
     pub(super) wake_at: Option<UnixNanos>,
@@ -129,6 +131,7 @@ impl Worker {
         names: (&str, &str),
         curve: Curve,
     ) -> Self {
+        let status = Arc::<PodStatus>::default();
         let observed = Arc::new(ObservedPod::empty(uid.clone(), names.0, names.1));
         Self {
             uid,
@@ -151,7 +154,8 @@ impl Worker {
             backoff: CrashLoop::new(curve),
             verdicts: BTreeMap::new(),
             probes: ProbeView::default(),
-            status: Arc::new(PodStatus::default()),
+            published: Arc::clone(&status),
+            status,
             failures: 0,
             retry_at: None,
             wake_at: None,

@@ -215,6 +215,15 @@ fn a_dead_sandbox_is_replaced_and_the_pod_initialised_again() {
 }
 
 #[test]
+fn an_init_container_of_an_earlier_sandbox_is_run_again() {
+    let pod = pod(json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
+    // Its removal failed when the sandbox was replaced.
+    let old = container("i", Exited, 0, 0);
+    let observed = record(vec![sandbox(true, 1), sandbox(false, 0)], vec![old]);
+    assert_eq!(decide(&pod, &observed), "prepare, start i 1");
+}
+
+#[test]
 fn a_dead_sandbox_of_a_pod_that_never_restarts_stays_dead() {
     let pod = pod(json!({"restartPolicy": "Never", "containers": [{"name": "a"}]}));
     let observed = record(vec![sandbox(false, 0)], vec![container("a", Exited, 1, 0)]);
