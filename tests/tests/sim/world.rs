@@ -1,0 +1,440 @@
+//! One world: a queue of events in simulated time, chance from one seed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use pintle_agent::observed::{ObservedPod, RunState};
+use pintle_agent::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
+
+use crate::agent::Pass;
+use crate::check::Checker;
+use crate::pods::{Behaviour, Manifest};
+use crate::rng::Rng;
+use crate::runtime::Runtime;
+
+pub const MS: u64 = 1_000_000;
+const S: u64 = 1_000 * MS;
+/// Time during which manifests change and faults happen.
+const BUSY: u64 = 240 * S;
+/// Time that the node has afterwards.
+const QUIET: u64 = 1_200 * S;
+/// Steps of a world; more means that something spins.
+const STEPS_MAX: u64 = 400_000;
+
+/// What may go wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    pub calls: bool,
+    pub hints: bool,
+    pub crashes: bool,
+    pub restarts: bool,
+}
+
+impl Faults {
+    pub const CALM: Self = Self { calls: false, hints: false, crashes: false, restarts: false };
+    pub const CALLS: Self = Self { calls: true, hints: true, ..Self::CALM };
+    pub const CRASHES: Self = Self { crashes: true, hints: true, ..Self::CALM };
+    pub const ALL: Self = Self { calls: true, hints: true, crashes: true, restarts: true };
+}
+
+/// What happened, summed up.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub worlds: u64,
+    pub steps: u64,
+    pub started: u64,
+    pub exited: u64,
+    pub crashes: u64,
+    pub failed_calls: u64,
+}
+
+impl Stats {
+    pub fn add(&mut self, other: &Self) {
+        self.worlds += other.worlds;
+        self.steps += other.steps;
+        self.started += other.started;
+        self.exited += other.exited;
+        self.crashes += other.crashes;
+        self.failed_calls += other.failed_calls;
+    }
+}
+
+/// Something that happens at a time.
+#[derive(Debug)]
+pub enum Event {
+    /// To this run of the agent, if it still lives.
+    ToAgent(u64, Input),
+    /// A read is taken now and arrives later.
+    TakeRead { run: u64, uid: PodUid, pod: String, stamp: u64 },
+    /// A list is taken now.
+    TakeList { run: u64, stamp: u64 },
+    /// A pass goes on; its own run of the agent is in it.
+    Pass { run: u64, ticket: u64 },
+    /// A container's process ends by itself.
+    Exit { id: String, code: i32 },
+    /// A stop's grace period is over.
+    Kill { id: String },
+    /// A manifest changes.
+    Edit,
+    /// The agent dies; another one starts a moment later.
+    Crash,
+    /// The agent starts.
+    Boot,
+    /// The driver's sweep for what nobody knows.
+    Sweep,
+    /// Every container of a sandbox dies with it.
+    SandboxDies,
+}
+
+pub struct World {
+    pub now: UnixNanos,
+    pub rng: Rng,
+    pub faults: Faults,
+    pub runtime: Runtime,
+    pub check: Checker,
+    pub stats: Stats,
+    queue: BinaryHeap<Reverse<(UnixNanos, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    order: u64,
+    manifests: BTreeMap<String, Manifest>,
+    versions: u64,
+    pub run: u64,
+    pub agent: Option<Pods>,
+    pub passes: BTreeMap<u64, Pass>,
+    /// Failures so far of a container that fails first.
+    pub failures: BTreeMap<(PodUid, String), u32>,
+    /// Prints what happens, for a look at one seed.
+    trace: bool,
+    /// Volumes and cgroups of pods that are ready.
+    pub prepared: std::collections::BTreeSet<PodUid>,
+}
+
+impl World {
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let start = UnixNanos(1_800_000_000_000_000_000);
+        let mut world = Self {
+            now: start,
+            rng: Rng::new(seed),
+            faults,
+            runtime: Runtime::default(),
+            check: Checker::default(),
+            stats: Stats { worlds: 1, ..Stats::default() },
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            order: 0,
+            manifests: BTreeMap::new(),
+            versions: 0,
+            run: 0,
+            agent: None,
+            passes: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            trace: std::env::var_os("PINTLE_TRACE").is_some(),
+            prepared: Default::default(),
+        };
+        for _ in 0..world.rng.range(1, 4) {
+            world.edit();
+        }
+        world.at(0, Event::Boot);
+        world.at(30 * S, Event::Sweep);
+        for _ in 0..world.rng.range(2, 10) {
+            let when = world.rng.range(0, BUSY);
+            world.at(when, Event::Edit);
+        }
+        if faults.crashes {
+            for _ in 0..world.rng.range(1, 8) {
+                let when = world.rng.range(0, BUSY);
+                world.at(when, Event::Crash);
+            }
+        }
+        if faults.restarts {
+            let when = world.rng.range(0, BUSY);
+            world.at(when, Event::SandboxDies);
+        }
+        world
+    }
+
+    /// Faults happen only while the world is busy.
+    pub fn trouble(&mut self, percent: u64) -> bool {
+        self.busy() && self.rng.chance(percent)
+    }
+
+    fn busy(&self) -> bool {
+        self.now < UnixNanos(1_800_000_000_000_000_000).plus(Duration::from_nanos(BUSY))
+    }
+
+    pub fn at(&mut self, after_ns: u64, event: Event) {
+        let when = self.now.plus(Duration::from_nanos(after_ns));
+        self.order += 1;
+        self.events.push(Some(event));
+        self.queue.push(Reverse((when, self.order, self.events.len() - 1)));
+    }
+
+    pub fn run(mut self) -> Stats {
+        let end = self.now.plus(Duration::from_nanos(BUSY + QUIET));
+        loop {
+            let wake = self.agent.as_ref().and_then(Pods::next_wake);
+            let next = self.queue.peek().map(|Reverse((when, _, _))| *when);
+            let tick_first = match (wake, next) {
+                (Some(wake), Some(next)) => wake <= next,
+                (wake, _) => wake.is_some(),
+            };
+            let when = if tick_first { wake } else { next };
+            let Some(when) = when.filter(|when| *when < end) else { break };
+            self.now = self.now.max(when);
+            self.stats.steps += 1;
+            assert!(self.stats.steps < STEPS_MAX, "the world spins at {:?}", self.now);
+            if tick_first {
+                self.tell(Input::Tick);
+                continue;
+            }
+            let Reverse((_, _, index)) = self.queue.pop().expect("peeked");
+            let event = self.events[index].take().expect("an event happens once");
+            self.happen(event);
+        }
+        self.check.converged(&self.manifests, &self.runtime);
+        for uid in &self.prepared {
+            let wanted = self.manifests.values().any(|m| m.uid == *uid);
+            assert!(wanted, "volumes of {uid} are left over");
+        }
+        self.stats
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::ToAgent(run, input) if run == self.run => self.tell(input),
+            Event::ToAgent(..) => {}
+            Event::TakeRead { run, uid, pod, stamp } => self.take_read(run, &uid, &pod, stamp),
+            Event::TakeList { run, stamp } => self.take_list(run, stamp),
+            Event::Pass { run, ticket } => self.step_pass(run, ticket),
+            Event::Exit { id, code } => self.exit(&id, code, false),
+            Event::Kill { id } => self.exit(&id, 137, true),
+            Event::Edit => self.edit(),
+            Event::Crash => self.crash(),
+            Event::Boot => self.boot(),
+            Event::SandboxDies => self.sandbox_dies(),
+            Event::Sweep => self.sweep(),
+        }
+    }
+
+    /// Gives the agent an input and does what it asks for.
+    pub fn tell(&mut self, input: Input) {
+        let Some(mut agent) = self.agent.take() else { return };
+        if let Input::Removed { uid } = &input {
+            self.check.removed(uid);
+        }
+        if let Input::Desired { uid, .. } = &input {
+            self.check.wanted(uid);
+        }
+        let shown = self.trace.then(|| format!("{input:?}"));
+        let commands = agent.handle(self.now, input);
+        self.agent = Some(agent);
+        if let Some(input) = shown {
+            self.print(&input, &commands);
+        }
+        for command in commands {
+            self.execute(command);
+        }
+    }
+
+    fn print(&self, input: &str, commands: &[Command]) {
+        let cut = |text: &str| text.chars().take(400).collect::<String>();
+        let ms = (self.now.0 - 1_800_000_000_000_000_000) as f64 / MS as f64;
+        println!("{ms:.3} > {}", cut(input));
+        for command in commands {
+            match command {
+                Command::Run { uid, ticket, actions, .. } => {
+                    println!("    run {uid} {ticket}: {}", cut(&format!("{actions:?}")));
+                }
+                Command::Publish { uid, status, .. } => println!("    {uid} is {:?}", status.phase),
+                Command::Event { .. } | Command::Probe { .. } => {}
+                other => println!("    {}", cut(&format!("{other:?}"))),
+            }
+        }
+    }
+
+    fn take_read(&mut self, run: u64, uid: &PodUid, pod: &str, stamp: u64) {
+        let result: Result<ObservedPod, String> = match self.faults.calls && self.trouble(5) {
+            true => Err("unavailable".to_owned()),
+            false => Ok(self.runtime.read(uid, pod, self.now)),
+        };
+        let input = Input::Observed { uid: uid.clone(), stamp, result };
+        let delay = self.rng.range(MS / 10, 5 * MS);
+        self.at(delay, Event::ToAgent(run, input));
+    }
+
+    fn take_list(&mut self, run: u64, stamp: u64) {
+        let result: Result<Vec<ListedPod>, String> = match self.faults.calls && self.trouble(10) {
+            true => Err("unavailable".to_owned()),
+            false => Ok(self.runtime.list(self.now)),
+        };
+        let delay = self.rng.range(MS / 10, 20 * MS);
+        self.at(delay, Event::ToAgent(run, Input::Listed { stamp, result }));
+    }
+
+    /// A container has started: decides when it ends.
+    pub fn started(&mut self, id: &str) {
+        self.stats.started += 1;
+        self.check.started(id, &self.runtime);
+        let container = self.runtime.containers[id].clone();
+        let me = self.check.known[&container.uid].get(&container.name).clone();
+        let key = (container.uid.clone(), container.name.clone());
+        let end = match me.behaviour {
+            Behaviour::Forever => None,
+            Behaviour::Ends { after_ms, code } => Some((after_ms, code)),
+            Behaviour::FailsFirst { times } => {
+                let failures = self.failures.entry(key).or_default();
+                if *failures < times {
+                    *failures += 1;
+                    Some((20, 1))
+                } else {
+                    me.init.then_some((50, 0))
+                }
+            }
+        };
+        if let Some((after_ms, code)) = end {
+            let id = id.to_owned();
+            self.at(after_ms * MS, Event::Exit { id, code });
+        }
+    }
+
+    pub fn exit(&mut self, id: &str, code: i32, killed: bool) {
+        let lag = self.rng.range(1, 45) * MS;
+        let shown = self.now.plus(Duration::from_nanos(lag));
+        if !self.runtime.exit(id, code, self.now, shown) {
+            return;
+        }
+        self.stats.exited += 1;
+        self.check.exited(id, &self.runtime, killed);
+        self.hints(id, code, lag);
+    }
+
+    /// The kernel tells at once, the runtime a little later; both may be lost or told twice.
+    fn hints(&mut self, id: &str, code: i32, lag: u64) {
+        let uid = self.runtime.containers[id].uid.clone();
+        let at = self.now;
+        let lost = self.faults.hints && self.trouble(20);
+        let repeats = if lost { 0 } else { self.rng.range(1, 3) };
+        for _ in 0..repeats {
+            let named = !self.rng.chance(10);
+            let container = named.then(|| ContainerId::from(id));
+            let code = (!self.rng.chance(10)).then_some(code);
+            let hint = Hint::Exited { container, code, at };
+            let delay = self.rng.range(MS / 50, 2 * MS);
+            let input = Input::Hint { uid: uid.clone(), hint };
+            self.at(delay, Event::ToAgent(self.run, input));
+        }
+        if !(self.faults.hints && self.trouble(30)) {
+            let input = Input::Hint { uid, hint: Hint::Changed };
+            let delay = lag + self.rng.range(0, 5 * MS);
+            self.at(delay, Event::ToAgent(self.run, input));
+        }
+    }
+
+    /// One manifest appears, changes or goes.
+    fn edit(&mut self) {
+        let name = format!("p{}", self.rng.range(0, 4));
+        let before = self.manifests.remove(&name);
+        let goes = before.is_some() && self.rng.chance(40);
+        if !goes {
+            self.versions += 1;
+            let manifest = Manifest::random(&name, self.versions, &mut self.rng);
+            self.check.known.insert(manifest.uid.clone(), manifest.clone());
+            self.manifests.insert(name.clone(), manifest);
+        } else if self.rng.chance(30) {
+            // Gone and back in a moment: the same content, hence the same uid.
+            let again = before.clone().expect("it was there");
+            self.tell_removed(before.as_ref());
+            self.manifests.insert(name.clone(), again.clone());
+            self.tell(Input::Desired { uid: again.uid.clone(), pod: again.pod.clone() });
+            return;
+        }
+        self.tell_removed(before.as_ref());
+        if let Some(new) = self.manifests.get(&name).cloned() {
+            self.tell(Input::Desired { uid: new.uid.clone(), pod: new.pod.clone() });
+        }
+    }
+
+    fn tell_removed(&mut self, before: Option<&Manifest>) {
+        if let Some(old) = before {
+            self.tell(Input::Removed { uid: old.uid.clone() });
+        }
+    }
+
+    fn crash(&mut self) {
+        if self.agent.take().is_none() {
+            return;
+        }
+        self.stats.crashes += 1;
+        self.run += 1;
+        self.orphan_calls();
+        let pause = self.rng.range(MS, 5_000 * MS);
+        self.at(pause, Event::Boot);
+    }
+
+    fn boot(&mut self) {
+        self.run += 1;
+        let node = NodeFacts { name: "node".to_owned(), ..NodeFacts::default() };
+        let relist = *self.rng.pick(&[1_u64, 60]);
+        self.agent = Some(Pods::new(Settings {
+            sync_period: Duration::from_secs(60),
+            relist_period: Duration::from_secs(relist),
+            crash_loop_max: Duration::from_secs(300),
+            node,
+        }));
+        self.tell(Input::Tick);
+        // Sources deliver in any order relative to the first list.
+        let mut last = 0;
+        for manifest in self.manifests.values().cloned().collect::<Vec<_>>() {
+            let delay = self.rng.range(0, 50 * MS);
+            last = last.max(delay);
+            let input = Input::Desired { uid: manifest.uid, pod: manifest.pod };
+            self.at(delay, Event::ToAgent(self.run, input));
+        }
+        self.at(last + MS, Event::ToAgent(self.run, Input::SourcesReady));
+    }
+
+    /// Takes away volumes and cgroups of pods that the agent does not know.
+    fn sweep(&mut self) {
+        self.at(30 * S, Event::Sweep);
+        let Some(agent) = self.agent.as_ref().filter(|agent| agent.knows_all()) else { return };
+        let known: std::collections::BTreeSet<_> =
+            agent.workers().map(|worker| worker.uid().clone()).collect();
+        let swept: Vec<_> = self.prepared.difference(&known).cloned().collect();
+        for uid in swept {
+            let mut alive = self.runtime.containers.values().filter(|c| c.uid == uid);
+            let running = alive.any(|c| c.state == RunState::Running);
+            assert!(!running, "volumes of {uid} are swept away while it runs");
+            self.prepared.remove(&uid);
+        }
+    }
+
+    fn sandbox_dies(&mut self) {
+        let ids: Vec<_> = self.runtime.sandboxes.keys().cloned().collect();
+        if ids.is_empty() {
+            return;
+        }
+        let id = self.rng.pick(&ids).clone();
+        self.stop_sandbox(&id);
+    }
+
+    /// The sandbox is no longer ready, and what ran in it is dead.
+    pub fn stop_sandbox(&mut self, id: &str) {
+        let Some(sandbox) = self.runtime.sandboxes.get_mut(id) else { return };
+        sandbox.ready = false;
+        let uid = sandbox.uid.clone();
+        let inside: Vec<_> = self
+            .runtime
+            .containers
+            .iter()
+            .filter(|(_, c)| c.sandbox == id && c.state == RunState::Running)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for container in inside {
+            self.exit(&container, 137, false);
+        }
+        let input = Input::Hint { uid, hint: Hint::Changed };
+        self.at(MS, Event::ToAgent(self.run, input));
+    }
+}
