@@ -8,6 +8,7 @@
 //!   transport   unix socket, reconnecting with backoff
 //!   client      `Client`: typed methods over all of the above
 //!   error       `Error`: method, subject, code and retry class of a failed call
+//!   containerd  containerd's own API: task exits and OOM kills as hints, image import
 //!   fake        (feature `fake`) a runtime in memory behind a real socket, for tests
 //!   json        (feature `json`) messages as JSON with protobuf field names, for tests
 //!
@@ -19,6 +20,7 @@
 
 pub mod call;
 pub mod client;
+pub mod containerd;
 pub mod deadlines;
 pub mod error;
 #[cfg(feature = "fake")]

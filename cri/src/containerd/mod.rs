@@ -1,0 +1,122 @@
+//! containerd's own API, beside CRI on the same socket: what CRI does not offer.
+//!
+//!   hints      its task events: starts, exits, OOM kills, pauses, sooner than CRI's events
+//!   import     an image archive into its store, to preload images without a registry
+//!   ingests    bytes that pulls have fetched so far, which CRI does not tell
+//!
+//! All of it is optional: a runtime that is not containerd, or an old one, answers Unimplemented
+//! and the caller goes on without. Hints are hints: nothing is ever decided from one alone.
+//! Owner: the agent's event stage and image stage. One connection, made when first needed.
+
+mod hints;
+mod import;
+
+use std::{sync::Arc, time::Duration};
+
+use containerd_client::services::v1::{
+    ListStatusesRequest, SubscribeRequest, content_client::ContentClient,
+};
+use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
+
+pub use hints::{Hint, HintKind, Hints};
+pub use import::ImportError;
+
+use crate::{
+    error::code_name,
+    transport::{Endpoint, EndpointError, Link},
+};
+
+/// The namespace in which containerd's CRI keeps its things.
+const NAMESPACE: &str = "k8s.io";
+
+/// A question about state answers from memory; longer means that containerd is stuck.
+const READ_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A failed call of containerd's own API.
+#[derive(Debug, thiserror::Error)]
+#[error("containerd {operation}: {}: {message}", code_name(*code))]
+pub struct ContainerdError {
+    /// What was asked for.
+    pub operation: &'static str,
+    /// containerd's code.
+    pub code: Code,
+    /// containerd's words.
+    pub message: String,
+}
+
+impl ContainerdError {
+    /// This runtime has no such API: do without, until it is replaced.
+    pub fn is_unimplemented(&self) -> bool {
+        self.code == Code::Unimplemented
+    }
+
+    fn new(operation: &'static str, status: &Status) -> Self {
+        Self { operation, code: status.code(), message: status.message().to_owned() }
+    }
+}
+
+/// Bytes of one blob that containerd is fetching.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ingest {
+    /// containerd's name of the transfer, which contains the blob's digest.
+    pub reference: String,
+    /// Bytes fetched.
+    pub fetched_bytes: u64,
+    /// Bytes in all, 0 when unknown.
+    pub total_bytes: u64,
+}
+
+/// containerd behind its socket. Clones are cheap and share the connection.
+#[derive(Clone, Debug)]
+pub struct Containerd {
+    channel: Channel,
+    link: Arc<Link>,
+}
+
+impl Containerd {
+    /// Connects with the first call. Must be called inside a tokio runtime.
+    pub fn connect(endpoint: &str) -> Result<Self, EndpointError> {
+        let link = Link::new(Endpoint::parse(endpoint)?);
+        Ok(Self { channel: link.channel(), link })
+    }
+
+    /// Subscribes to task events. Events before the subscription are not replayed.
+    pub fn hints(&self) -> Hints {
+        let request = SubscribeRequest { filters: hints::filters(NAMESPACE) };
+        Hints::new(self.clone(), request)
+    }
+
+    /// What containerd is fetching right now. Growing bytes mean that a pull is alive.
+    pub async fn ingests(&self) -> Result<Vec<Ingest>, ContainerdError> {
+        let mut request = self.request(ListStatusesRequest::default());
+        request.set_timeout(READ_DEADLINE);
+        let mut content = ContentClient::new(self.channel.clone());
+        let statuses = self.answer("ListStatuses", content.list_statuses(request).await)?;
+        let ingest = |status: containerd_client::services::v1::Status| Ingest {
+            reference: status.r#ref,
+            fetched_bytes: u64::try_from(status.offset).unwrap_or(0),
+            total_bytes: u64::try_from(status.total).unwrap_or(0),
+        };
+        Ok(statuses.into_inner().statuses.into_iter().map(ingest).collect())
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let namespace = MetadataValue::from_static(NAMESPACE);
+        request.metadata_mut().insert("containerd-namespace", namespace);
+        request
+    }
+
+    /// Learns from an answer that the connection works, whatever the answer is.
+    fn answer<T>(
+        &self,
+        operation: &'static str,
+        answer: Result<T, Status>,
+    ) -> Result<T, ContainerdError> {
+        let error = answer.as_ref().err();
+        if error.is_none_or(|status| std::error::Error::source(status).is_none()) {
+            self.link.answered();
+        }
+        answer.map_err(|status| ContainerdError::new(operation, &status))
+    }
+}
