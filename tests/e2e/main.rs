@@ -4,5 +4,6 @@
 //! behind. Run all with `cargo xtask test e2e`, one with
 //! `cargo test -p pintle-tests --test e2e NAME`.
 
+mod containerd;
 mod harness;
 mod runtimes;
