@@ -232,9 +232,9 @@ impl<'a> Trial<'a> {
         let plain = &self.cluster.pod_requests(id).plain;
         let n = &mut self.numbers;
         n.pods_used += delta;
-        n.cpu_used += delta * plain.cpu_milli;
-        n.mem_used += delta * plain.mem_bytes;
-        n.eph_used += delta * plain.eph_bytes;
+        n.cpu_used = n.cpu_used.wrapping_add(delta.wrapping_mul(plain.cpu_milli));
+        n.mem_used = n.mem_used.wrapping_add(delta.wrapping_mul(plain.mem_bytes));
+        n.eph_used = n.eph_used.wrapping_add(delta.wrapping_mul(plain.eph_bytes));
         if delta < 0 {
             self.removed.push(id);
         } else {
@@ -317,7 +317,7 @@ impl<'a> Trial<'a> {
         let (all, used) = self.view.scalar(name, self.row);
         let text = self.cluster.text(name);
         let freed = self.removed.iter().map(|id| self.cluster.pod_requests(*id).plain.amount(text));
-        (all, used - freed.sum::<i64>())
+        (all, freed.fold(used, i64::wrapping_sub))
     }
 
     fn ports_conflict(&self) -> bool {

@@ -302,9 +302,9 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<C
         changes.push(Change::PodSlot);
     }
     let mut check = |resource: &str, asked: i64, all: i64, used: i64| {
-        if asked > 0 && asked > all - used {
-            let missing = asked - (all - used).max(0);
-            let missing = if used > all { asked + (used - all) } else { missing };
+        let free = all.saturating_sub(used);
+        if asked > 0 && asked > free {
+            let missing = asked.saturating_sub(free);
             let resource = resource.to_owned();
             changes.push(Change::Free { resource, missing, beyond_node: asked > all });
         }

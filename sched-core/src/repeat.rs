@@ -263,7 +263,7 @@ impl Repeat {
             || (node::fits_numbers(&program, &numbers)
                 && program.scalars.iter().all(|(name, asked)| {
                     let (all, used) = view.extended(*name, row);
-                    *asked <= all - used
+                    *asked <= all.wrapping_sub(used)
                 }));
         if !room || (!program.ports.is_empty() && self.ports_taken(view, row)) {
             return;

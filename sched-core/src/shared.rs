@@ -122,7 +122,29 @@ impl<S, R> Combiner<S, R> {
     /// `finish` runs once after each batch, before the seat is left.
     pub fn hand_over(&self, item: R, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
         self.queue().push_back(item);
-        loop {
+        self.drain(apply, finish);
+    }
+
+    /// Runs `with` on the state, waiting for the seat, and then applies what came meanwhile: whoever
+    /// found the seat taken relies on it.
+    pub fn with<T>(
+        &self,
+        with: impl FnOnce(&mut S) -> T,
+        apply: impl Fn(&mut S, R),
+        finish: impl Fn(&mut S),
+    ) -> T {
+        let result = with(&mut self.seat.lock().expect("an applier does not panic"));
+        self.drain(apply, finish);
+        result
+    }
+
+    /// Looks at the state, waiting for the seat.
+    pub fn inspect<T>(&self, look: impl FnOnce(&S) -> T) -> T {
+        look(&self.seat.lock().expect("an applier does not panic"))
+    }
+
+    fn drain(&self, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
+        while !self.queue().is_empty() {
             // Whoever sits there looks at the queue once more after standing up.
             let Ok(mut state) = self.seat.try_lock() else { return };
             let batch = std::mem::take(&mut *self.queue());
@@ -130,16 +152,7 @@ impl<S, R> Combiner<S, R> {
                 batch.into_iter().for_each(|item| apply(&mut state, item));
                 finish(&mut state);
             }
-            drop(state);
-            if self.queue().is_empty() {
-                return;
-            }
         }
-    }
-
-    /// Runs `with` on the state, waiting for the seat.
-    pub fn with<T>(&self, with: impl FnOnce(&mut S) -> T) -> T {
-        with(&mut self.seat.lock().expect("an applier does not panic"))
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<R>> {
@@ -239,14 +252,7 @@ mod of_cluster {
             }
             let node = view.names[row as usize];
             let item = Reservation { pod: Arc::clone(pod), node, reaching };
-            self.writer.hand_over(
-                item,
-                |cluster, r| {
-                    cluster.place_on(&r.pod, r.node, true);
-                    cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
-                },
-                |cluster| self.view.publish(cluster.publish()),
-            );
+            self.writer.hand_over(item, apply, |cluster| self.view.publish(cluster.publish()));
             Ok(())
         }
 
@@ -256,7 +262,8 @@ mod of_cluster {
         /// # Panics
         /// When more nodes joined than there are spare rows.
         pub fn with_cluster<T>(&self, with: impl FnOnce(&mut Cluster) -> T) -> T {
-            self.writer.with(|cluster| {
+            let finish = |cluster: &mut Cluster| self.view.publish(cluster.publish());
+            let change = |cluster: &mut Cluster| {
                 let before = cluster.publish();
                 let result = with(cluster);
                 let view = &cluster.view;
@@ -276,8 +283,14 @@ mod of_cluster {
                 }
                 self.view.publish(cluster.publish());
                 result
-            })
+            };
+            self.writer.with(change, apply, finish)
         }
+    }
+
+    fn apply(cluster: &mut Cluster, r: Reservation) {
+        cluster.place_on(&r.pod, r.node, true);
+        cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
     }
 
     /// Whether a placement depends on other rows than its own, or restricts them.

@@ -34,20 +34,18 @@ impl Model {
         }
     }
 
+    fn apply(row: &mut Row, (): ()) {
+        row.used += 1;
+        row.version += 1;
+    }
+
     /// One decision on the current view; whether a pod was placed.
     fn decide(&self) -> bool {
         let view = self.view.load();
         if view.used >= ROOM || !self.claim.take(view.version) {
             return false;
         }
-        self.writer.hand_over(
-            (),
-            |row, ()| {
-                row.used += 1;
-                row.version += 1;
-            },
-            |row| self.view.publish(row.clone()),
-        );
+        self.writer.hand_over((), Self::apply, |row| self.view.publish(row.clone()));
         true
     }
 }
@@ -64,7 +62,7 @@ fn a_row_is_never_over_committed_and_every_reservation_is_applied() {
             })
             .collect();
         let placed: u32 = deciders.into_iter().map(|d| d.join().expect("decider")).sum();
-        let used = model.writer.with(|row| row.used);
+        let used = model.writer.inspect(|row| row.used);
         assert!(used <= ROOM, "over-committed");
         assert_eq!(used, placed, "a reservation was lost");
         assert_eq!(model.view.load().used, used, "the last epoch was not published");
@@ -80,15 +78,16 @@ fn a_delta_from_outside_makes_older_decisions_lose() {
             thread::spawn(move || u32::from(model.decide()))
         };
         // Somebody else's pod appears on the row.
-        model.writer.with(|row| {
+        let outside = |row: &mut Row| {
             row.used += 1;
             row.version += 1;
             model.claim.invalidate(1);
             model.view.publish(row.clone());
-        });
+        };
+        model.writer.with(outside, Model::apply, |row| model.view.publish(row.clone()));
         let placed = decider.join().expect("decider");
         let again = u32::from(model.decide());
-        let used = model.writer.with(|row| row.used);
+        let used = model.writer.inspect(|row| row.used);
         assert_eq!(used, 1 + placed + again);
         assert_eq!(again, 0, "the row was full and the view showed it");
     });
@@ -130,7 +129,7 @@ fn a_pod_that_reaches_across_rows_meets_no_contradiction() {
         };
         let deciders = [place(true), place(false)];
         deciders.into_iter().for_each(|d| d.join().expect("decider"));
-        let found = writer.with(|d| d.clone());
+        let found = writer.inspect(|d| d.clone());
         assert!(found.lonely == 0 || found.plain == 0, "both were placed");
         assert_eq!(found.lonely + found.plain, 1, "one of them always wins");
     });

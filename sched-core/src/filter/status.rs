@@ -102,7 +102,7 @@ pub(crate) fn resources(
 ) -> Option<Status> {
     let r = &program.requests.plain;
     let (mut reasons, mut code) = (Vec::new(), Soft);
-    if n.pods_used + 1 > n.pods {
+    if n.pods_used >= n.pods {
         reasons.push("Too many pods".to_owned());
     }
     let mut check = |asked: i64, all: i64, used: i64, name: &dyn Fn() -> String| {

@@ -84,16 +84,21 @@ pub fn fit_score(view: &View, program: &Program, row: u32) -> i64 {
         let Some((all, used)) = amounts(view, row, &n, resource, pod, false) else { continue };
         let score = match &profile.strategy {
             Strategy::LeastAllocated if used > all => 0,
-            Strategy::LeastAllocated => all.wrapping_sub(used).wrapping_mul(SCORE_MAX) / all,
-            Strategy::MostAllocated => used.min(all).wrapping_mul(SCORE_MAX) / all,
+            Strategy::LeastAllocated => {
+                all.wrapping_sub(used).wrapping_mul(SCORE_MAX).wrapping_div(all)
+            }
+            Strategy::MostAllocated => used.min(all).wrapping_mul(SCORE_MAX).wrapping_div(all),
             Strategy::RequestedToCapacityRatio(shape) => {
-                let utilisation =
-                    if used > all { SCORE_MAX } else { used.wrapping_mul(SCORE_MAX) / all };
+                let utilisation = if used > all {
+                    SCORE_MAX
+                } else {
+                    used.wrapping_mul(SCORE_MAX).wrapping_div(all)
+                };
                 broken_linear(shape, utilisation)
             }
         };
         if score > 0 || !matches!(profile.strategy, Strategy::RequestedToCapacityRatio(_)) {
-            sum += score * weight;
+            sum = sum.wrapping_add(score.wrapping_mul(*weight));
             weights += weight;
         }
     }
@@ -172,7 +177,7 @@ pub fn balance_score(view: &View, program: &Program, row: u32) -> i64 {
         let resource = resource(|name| scalar_of(program, name), name);
         if let Some((all, used)) = amounts(view, row, &n, resource, pod, true) {
             with.push(fraction(used, all));
-            without.push(fraction(used - pod, all));
+            without.push(fraction(used.wrapping_sub(pod), all));
         }
     }
     50 + (50 + balance(&with) - balance(&without)) / 2
@@ -188,11 +193,11 @@ pub fn fit_score_default(view: &View, program: &Program, n: &Numbers, row: u32) 
     let part = |all: i64, used: i64| match all {
         0 => (0, 0),
         _ if used > all => (0, 1),
-        _ => (all.wrapping_sub(used).wrapping_mul(SCORE_MAX) / all, 1),
+        _ => (all.wrapping_sub(used).wrapping_mul(SCORE_MAX).wrapping_div(all), 1),
     };
     let (cpu, a) = part(n.cpu, n.cpu_nonzero.wrapping_add(r.cpu_milli));
     let (mem, b) = part(n.mem, n.mem_nonzero.wrapping_add(r.mem_bytes));
-    if a + b == 0 { 0 } else { (cpu + mem) / (a + b) }
+    if a + b == 0 { 0 } else { cpu.wrapping_add(mem) / (a + b) }
 }
 
 /// As [`balance_score`], without looking names up where the profile is the default one.

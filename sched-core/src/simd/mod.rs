@@ -336,3 +336,24 @@ pub fn add_constant(constant: i32, total: &mut [i32]) {
         *t += constant;
     }
 }
+
+/// Reads every number column of a chunk once: the bound that any decision over it has.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+#[must_use]
+pub fn scan(chunk: &Chunk) -> u64 {
+    let narrow = [&chunk.cpu, &chunk.cpu_used, &chunk.cpu_nonzero, &chunk.pods, &chunk.pods_used];
+    let wide = [&chunk.mem, &chunk.mem_used, &chunk.mem_nonzero];
+    let mut sum = 0u32;
+    for column in narrow {
+        sum = column.iter().fold(sum, |sum, v| sum.wrapping_add(*v as u32));
+    }
+    let mut bits = 0u64;
+    for column in wide {
+        bits = column.iter().fold(bits, |bits, v| bits ^ v.to_bits());
+    }
+    u64::from(sum) ^ bits
+}

@@ -531,10 +531,10 @@ impl Cluster {
         let sign = i64::from(delta);
         let requests = self.pods.requests.get(pod.requests);
         let mut n = self.view.numbers(row);
-        n.cpu_used = n.cpu_used.wrapping_add(sign * requests.plain.cpu_milli);
+        n.cpu_used = n.cpu_used.wrapping_add(sign.wrapping_mul(requests.plain.cpu_milli));
         n.mem_used = n.mem_used.wrapping_add(sign.wrapping_mul(requests.plain.mem_bytes));
         n.eph_used = n.eph_used.wrapping_add(sign.wrapping_mul(requests.plain.eph_bytes));
-        n.cpu_nonzero = n.cpu_nonzero.wrapping_add(sign * requests.nonzero_cpu_milli);
+        n.cpu_nonzero = n.cpu_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_cpu_milli));
         n.mem_nonzero = n.mem_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_mem_bytes));
         n.pods_used += sign;
         self.view.set_numbers(row, &n);
@@ -664,6 +664,20 @@ impl Cluster {
         self.view.counters.push(counter);
         self.counter_ids.insert(key.clone(), id);
         id
+    }
+
+    /// Bytes beyond interned strings: what grows with the nodes, and what grows with the pods.
+    #[must_use]
+    pub fn heap_bytes(&self) -> (usize, usize) {
+        let nodes = self.view.heap_bytes() + self.digests.capacity() * 8;
+        let counters = self.view.counters.iter();
+        let counters = counters.map(|c| {
+            let domains = c.domains.iter().map(|(_, d)| d.capacity() * 4 + 32);
+            c.nodes.capacity() * 9 + domains.sum::<usize>() + 128
+        });
+        let terms = self.view.terms.iter().map(|t| t.domains.capacity() * 4 + 160);
+        let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 13;
+        (nodes, self.pods.heap_bytes() + counters.chain(terms).sum::<usize>() + classes)
     }
 
     /// Number of live counters and of affinity terms, for reports.

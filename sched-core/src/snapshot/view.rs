@@ -126,6 +126,27 @@ impl View {
         self.nodes
     }
 
+    /// The number columns, a chunk at a time.
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter().map(|c| &**c)
+    }
+
+    /// Bytes of all tables that grow with the nodes, strings excluded.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let sets = self.taints.iter().map(|(_, rows)| rows.heap_bytes() + 48);
+        let images = self.images.values().map(|i| i.rows.heap_bytes() + 56);
+        let features = self.features.values().map(|rows| rows.heap_bytes() + 48);
+        let scalars = self.scalars.values();
+        let scalars = scalars.map(|c| (c.allocatable.capacity() + c.used.capacity()) * 17);
+        self.chunks.len() * size_of::<Chunk>()
+            + self.keys.heap_bytes()
+            + sets.chain(images).chain(features).chain(scalars).sum::<usize>()
+            + self.names.capacity() * 4
+            + self.row_of.capacity() * 9
+            + self.valid.words().len() * 8 * 3
+    }
+
     /// Size of the row table, holes included.
     #[must_use]
     pub fn row_count(&self) -> usize {

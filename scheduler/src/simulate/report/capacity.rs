@@ -80,7 +80,7 @@ pub fn measure(cluster: &Cluster, programs: &[Arc<Program>]) -> (Vec<Shape>, Vec
 fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratch) -> Shape {
     let view = cluster.view();
     let (_, detail) = select::decide_in_detail(view, program, &[], scratch);
-    let (mut more, mut nodes) = (0, 0);
+    let (mut more, mut nodes) = (0i64, 0);
     let node_filters = COLUMN_FILTERS.iter().zip(&detail.passing);
     for row in view.valid_rows().iter() {
         let passes = node_filters.clone().all(|(plugin, rows)| {
@@ -92,11 +92,11 @@ fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratc
         }
         let n = view.numbers(row);
         let r = &program.requests.plain;
-        let mut fit = n.pods - n.pods_used;
+        let mut fit = n.pods.saturating_sub(n.pods_used);
         for (asked, free) in [
-            (r.cpu_milli, n.cpu - n.cpu_used),
-            (r.mem_bytes, n.mem - n.mem_used),
-            (r.eph_bytes, n.eph - n.eph_used),
+            (r.cpu_milli, n.cpu.saturating_sub(n.cpu_used)),
+            (r.mem_bytes, n.mem.saturating_sub(n.mem_used)),
+            (r.eph_bytes, n.eph.saturating_sub(n.eph_used)),
         ] {
             if asked > 0 {
                 fit = fit.min(free / asked);
@@ -104,12 +104,12 @@ fn shape(cluster: &Cluster, program: &Program, pods: usize, scratch: &mut Scratc
         }
         for (name, asked) in &program.scalars {
             let (all, used) = view.extended(*name, row);
-            fit = fit.min((all - used) / asked);
+            fit = fit.min(all.saturating_sub(used) / asked);
         }
         if !program.ports.is_empty() {
             fit = fit.min(1);
         }
-        more += fit.max(0);
+        more = i64::saturating_add(more, fit.max(0));
         nodes += usize::from(fit > 0);
     }
     Shape { requests: requests_text(program), pods, more, nodes }
@@ -139,13 +139,14 @@ fn fragmentation(cluster: &Cluster) -> Vec<Fragmentation> {
     let mut stranded = [0i64; 2];
     for row in view.valid_rows().iter() {
         let n = view.numbers(row);
-        let free = [(n.cpu - n.cpu_used).max(0), (n.mem - n.mem_used).max(0)];
+        let free =
+            [n.cpu.saturating_sub(n.cpu_used).max(0), n.mem.saturating_sub(n.mem_used).max(0)];
         for (at, allocatable) in [n.cpu, n.mem].into_iter().enumerate() {
-            all[at].allocatable += allocatable;
-            all[at].free += free[at];
+            all[at].allocatable = all[at].allocatable.saturating_add(allocatable);
+            all[at].free = all[at].free.saturating_add(free[at]);
             all[at].largest_free = all[at].largest_free.max(free[at]);
             if free[1 - at] == 0 || n.pods_used >= n.pods {
-                stranded[at] += free[at];
+                stranded[at] = stranded[at].saturating_add(free[at]);
             }
         }
     }

@@ -1,0 +1,123 @@
+//! Each kernel equals its scalar twin on any columns, and row-wise scores equal both.
+#![allow(missing_docs)]
+
+use pintle_sched_core::simd::{self, FitRequest, ScoreRequest, twin};
+use pintle_sched_core::snapshot::chunk::{CHUNK_ROWS, Chunk, Numbers};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const WORDS: usize = CHUNK_ROWS / 64;
+
+/// Numbers near the edges of the columns: empty, full, over-full, absent, largest.
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let cpu = prop_oneof![Just(0i64), 1..200_000i64, Just((1 << 30) - 1)];
+    let bytes = prop_oneof![Just(0i64), 1..(1i64 << 40), Just((1i64 << 46) - 1)];
+    let used = 0..130u64;
+    (cpu, bytes, vec(used, 8), 0..300i64).prop_map(|(cpu, mem, used, pods)| {
+        let share = |all: i64, at: usize, max: i64| {
+            let value = i128::from(all) * i128::from(used[at]) / 100;
+            i64::try_from(value).expect("small").min(max)
+        };
+        Numbers {
+            cpu,
+            cpu_used: share(cpu, 0, (1 << 30) - 1),
+            cpu_nonzero: share(cpu, 1, (1 << 30) - 1),
+            mem,
+            mem_used: share(mem, 2, (1 << 46) - 1),
+            mem_nonzero: share(mem, 3, (1 << 46) - 1),
+            eph: mem / 2,
+            eph_used: share(mem / 2, 4, (1 << 46) - 1),
+            pods,
+            pods_used: share(pods, 5, (1 << 30) - 1),
+        }
+    })
+}
+
+fn chunk() -> impl Strategy<Value = Box<Chunk>> {
+    vec(numbers(), CHUNK_ROWS).prop_map(|rows| {
+        let mut chunk = Box::<Chunk>::default();
+        for (at, n) in rows.iter().enumerate() {
+            chunk.set_numbers(at, n);
+            chunk.balance[at] = pintle_sched_core::score::resources::balance_default(n);
+        }
+        chunk
+    })
+}
+
+fn bytes() -> impl Strategy<Value = f64> {
+    prop_oneof![Just(0i64), 1..(1i64 << 36), 1..(1i64 << 45)].prop_map(|b| b as f64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_resource_filter_equals_its_twin(
+        chunk in chunk(), mask in vec(any::<u64>(), WORDS),
+        cpu in prop_oneof![Just(0i32), 1..100_000i32], mem in bytes(), eph in bytes(),
+    ) {
+        let request = FitRequest { cpu, mem, eph };
+        let (mut ours, mut theirs) = (mask.clone(), mask);
+        simd::fit(&chunk, request, &mut ours);
+        twin::fit(&chunk, request, &mut theirs);
+        prop_assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn the_resource_scores_equal_their_twins(
+        chunk in chunk(), mask in vec(any::<u64>(), WORDS),
+        cpu in 0..200_000i32, cpu_plain in 0..200_000i32, mem in bytes(), mem_plain in bytes(),
+    ) {
+        let request = ScoreRequest { cpu, mem, cpu_plain, mem_plain };
+        let live = |at: &usize| mask[at / 64] >> (at % 64) & 1 == 1;
+        let (mut ours, mut theirs) = ([0u8; CHUNK_ROWS], [0u8; CHUNK_ROWS]);
+        simd::least_allocated(&chunk, request, &mask, &mut ours);
+        twin::least_allocated(&chunk, request, &mask, &mut theirs);
+        for at in (0..CHUNK_ROWS).filter(live) {
+            prop_assert_eq!(ours[at], theirs[at], "row {} {:?}", at, chunk.numbers(at));
+        }
+        simd::balanced(&chunk, request, &mask, &mut ours);
+        twin::balanced(&chunk, request, &mask, &mut theirs);
+        for at in (0..CHUNK_ROWS).filter(live) {
+            prop_assert_eq!(ours[at], theirs[at], "row {} {:?}", at, chunk.numbers(at));
+        }
+    }
+
+    #[test]
+    fn reductions_and_normalisations_equal_their_twins(
+        column in vec(0..1_000_000i64, 256), mask in vec(any::<u64>(), 4),
+    ) {
+        let values: Vec<f64> = column.iter().map(|v| *v as f64).collect();
+        prop_assert_eq!(simd::min_max(&values, &mask), twin::min_max(&values, &mask));
+        let totals: Vec<i32> = column.iter().map(|v| (*v % 7) as i32).collect();
+        let (mut ours, mut theirs) = (vec![0; 4], vec![0; 4]);
+        let best = simd::arg_max(&totals, &mask, &mut ours);
+        prop_assert_eq!(best, twin::arg_max(&totals, &mask, &mut theirs));
+        prop_assert_eq!(ours, theirs);
+        let max = values.iter().copied().fold(1.0, f64::max);
+        let (mut ours, mut theirs) = (values.clone(), values.clone());
+        simd::normalise(&mut ours, max, -1.0, max);
+        twin::normalise(&mut theirs, max, -1.0, max);
+        prop_assert_eq!(&ours, &theirs);
+        let halves: Vec<f64> = values.iter().map(|v| 1.0 + v / 16.0).collect();
+        let (mut ours, mut theirs) = (halves.clone(), halves);
+        simd::round_half_up(&mut ours);
+        twin::round_half_up(&mut theirs);
+        prop_assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn gathers_and_searches_equal_plain_loops(values in vec(0..64u32, 200), wanted in 0..64u32) {
+        let table: Vec<f64> = (0..64).map(|v| f64::from(v) * 1.5).collect();
+        let narrow: [f64; 64] = table.clone().try_into().expect("64 values");
+        let (mut ours, mut theirs) = (vec![0.5; 200], vec![0.5; 200]);
+        simd::gather_add(&values, &narrow, &mut ours);
+        simd::gather_add_wide(&values, &table, &mut theirs);
+        prop_assert_eq!(ours, theirs);
+        let flags: Vec<bool> = (0..64).map(|v| v == wanted).collect();
+        let (mut ours, mut theirs) = (vec![0u64; 4], vec![0u64; 4]);
+        simd::rows_equal(&values, wanted, &mut ours);
+        simd::rows_in_table(&values, &flags, &mut theirs);
+        prop_assert_eq!(ours, theirs);
+    }
+}

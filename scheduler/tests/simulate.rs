@@ -1,0 +1,152 @@
+//! The command itself: files in, tables and JSON out, mistakes named.
+#![allow(missing_docs)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn node(name: &str, cpu: &str, zone: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels":
+        {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}})
+}
+
+fn pod(name: &str, cpu: &str, node: Option<&str>, priority: i32) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "d", "uid": name},
+        "spec": {"nodeName": node, "priority": priority, "schedulerName": "default-scheduler",
+            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]}})
+}
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("temporary folder"))
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).expect("file");
+        path
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_pintle-scheduler"))
+            .arg("simulate")
+            .args(arguments)
+            .current_dir(self.0.path())
+            .output()
+            .expect("runs")
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["-o", "json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+fn cluster() -> Files {
+    let files = Files::new();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items":
+        [node("n1", "2", "a"), node("n2", "2", "b")]});
+    files.write("nodes.json", &list.to_string());
+    // A stream of objects, as jq and kubectl --watch write them.
+    let pods = [
+        pod("bound", "1500m", Some("n1"), 0),
+        pod("low", "1", None, 0),
+        pod("high", "1500m", None, 100),
+        pod("huge", "64", None, 0),
+    ];
+    let text: Vec<String> = pods.iter().map(Value::to_string).collect();
+    files.write("pods.json", &text.join("\n"));
+    files
+}
+
+#[test]
+fn pods_are_placed_in_order_of_priority_and_the_rest_is_explained() {
+    let found = cluster().json(&["--nodes", "nodes.json", "--pods", "pods.json"]);
+    assert_eq!(found["placed"].as_array().map(Vec::len), Some(1));
+    assert_eq!(found["placed"][0]["pod"], "d/high");
+    assert_eq!(found["placed"][0]["node"], "n2");
+    let low = &found["unplaced"][0];
+    assert_eq!(low["message"], "0/2 nodes are available: 2 Insufficient cpu.");
+    let change = &low["remedy"]["changes"][0];
+    assert_eq!((&change["change"], &change["missing"]), (&json!("free"), &json!(500)));
+    let huge = &found["unplaced"][1]["remedy"]["changes"][0];
+    assert_eq!(huge["beyondNode"], true);
+}
+
+#[test]
+fn added_nodes_take_pods_and_drained_nodes_give_them_up() {
+    let files = cluster();
+    let both = ["--nodes", "nodes.json", "--pods", "pods.json"];
+    let found = files.json(&[&both[..], &["--add-nodes", "2", "--like", "n1"]].concat());
+    assert_eq!(found["nodes"], 4);
+    assert_eq!(found["placed"].as_array().map(Vec::len), Some(2));
+    let found = files.json(&[&both[..], &["--drain", "n1"]].concat());
+    let all = [&found["placed"], &found["unplaced"]].map(|l| l.as_array().cloned().unwrap());
+    let moved = all.concat().into_iter().find(|p| p["pod"] == "d/bound").expect("drained pod");
+    assert_eq!(moved["from"], "n1");
+    assert_ne!(moved["node"], "n1");
+}
+
+#[test]
+fn why_lists_every_node_with_scores_or_reasons() {
+    let files = cluster();
+    let found = files.json(&["--nodes", "nodes.json", "--pods", "pods.json", "--why", "d/high"]);
+    let nodes = found["why"]["nodes"].as_array().expect("nodes");
+    assert_eq!(nodes.len(), 2);
+    assert_eq!(nodes[0]["node"], "n2");
+    assert_eq!(nodes[0]["scores"]["TaintToleration"], json!([0, 100, 300]));
+    assert_eq!(nodes[1]["plugin"], "NodeResourcesFit");
+    let output = files.run(&["--nodes", "nodes.json", "--pods", "pods.json", "--why", "high"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("WHY d/high") && text.contains("Insufficient cpu"), "{text}");
+}
+
+#[test]
+fn a_bad_file_names_the_object_the_field_and_the_position() {
+    let files = cluster();
+    let wrong =
+        pod("bad", "1", None, 0).to_string().replace("\"priority\":0", "\"priority\":\"x\"");
+    files.write("bad.json", &format!("{}\n{wrong}\n", pod("fine", "1", None, 0)));
+    let output = files.run(&["--nodes", "nodes.json", "--pods", "bad.json"]);
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    for part in ["bad.json:2:", "Pod d/bad", "spec.priority"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    files.write("quantity.json", &pod("q", "lots", None, 0).to_string());
+    let output = files.run(&["--nodes", "nodes.json", "--pods", "quantity.json"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    for part in ["quantity.json:1:1", "Pod d/q", "requests.cpu", "\"lots\""] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let output = files.run(&["--nodes", "nodes.json", "--drain", "nowhere"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"nowhere\" is not in the dump"));
+}
+
+#[test]
+fn a_configuration_changes_the_choice() {
+    let files = Files::new();
+    let nodes = [node("empty", "4", "a"), node("full", "4", "a")];
+    let text: Vec<String> = nodes.iter().map(Value::to_string).collect();
+    files.write("nodes.json", &text.join("\n"));
+    let pods = [pod("bound", "2", Some("full"), 0), pod("new", "1", None, 0)];
+    let text: Vec<String> = pods.iter().map(Value::to_string).collect();
+    files.write("pods.json", &text.join("\n"));
+    files.write(
+        "pack.yaml",
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n\
+         - pluginConfig:\n  - name: NodeResourcesFit\n    args:\n      scoringStrategy:\n        type: MostAllocated\n\
+         \x20       resources:\n        - {name: cpu, weight: 1}\n  plugins:\n    score:\n      disabled:\n\
+         \x20     - name: NodeResourcesBalancedAllocation\n",
+    );
+    let both = ["--nodes", "nodes.json", "--pods", "pods.json"];
+    assert_eq!(files.json(&both)["placed"][0]["node"], "empty");
+    let packed = files.json(&[&both[..], &["--config", "pack.yaml"]].concat());
+    assert_eq!(packed["placed"][0]["node"], "full");
+}
