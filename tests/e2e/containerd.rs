@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use pintle_cri::containerd::{Containerd, Hint, HintKind, Hints, ImportError};
+use pintle_cri::fake::Flavor;
 use pintle_cri::v1::{
-    ContainerConfig, ContainerMetadata, CreateContainerRequest, ExecSyncRequest, ImageSpec,
+    self, ContainerConfig, ContainerMetadata, CreateContainerRequest, ExecSyncRequest, ImageSpec,
     ImageStatusRequest, LinuxContainerConfig, LinuxContainerResources, RemoveImageRequest,
     StartContainerRequest, StopContainerRequest,
 };
+use pintle_cri::{Call, Method, StreamCall};
 use pintle_tests::{LONG, Options, RawCri, RawPod, TestNode, until};
 use xtask::image::set;
 use xtask::runtime::Version;
@@ -163,4 +165,52 @@ fn an_archive_that_is_none_is_refused() {
         tokio::time::timeout(LONG, containerd.import(garbage.as_slice())).await.expect("ends")
     });
     assert!(matches!(refused, Err(ImportError::Containerd(_))), "{refused:?}");
+}
+
+/// Whether a call with an empty request is refused as unimplemented.
+fn lacks<R: Call>(cri: &RawCri) -> (Method, bool) {
+    let answer = cri.block(cri.client.call(R::default()));
+    (R::METHOD, answer.is_err_and(|error| error.is_unimplemented()))
+}
+
+fn lacks_stream<R: StreamCall>(cri: &RawCri) -> (Method, bool) {
+    let refused = cri.block(async {
+        let mut replies = cri.client.stream(R::default()).expect("asked for the first time");
+        // Silence means that it is implemented: there is nothing to report yet.
+        let first = tokio::time::timeout(SUBSCRIBES, replies.next()).await;
+        matches!(first, Ok(Some(Err(error))) if error.is_unimplemented())
+    });
+    (R::METHOD, refused)
+}
+
+#[test]
+fn the_fake_runtime_lacks_what_the_real_releases_lack() {
+    for (version, flavor) in [
+        (Version::V2_1, Flavor::Containerd21),
+        (Version::V1_7, Flavor::Containerd17),
+        (Version::V1_6, Flavor::Containerd16),
+    ] {
+        let node = bare(version);
+        let cri = RawCri::connect(&node).expect("connected");
+        let real = [
+            lacks::<v1::RuntimeConfigRequest>(&cri),
+            lacks::<v1::UpdateRuntimeConfigRequest>(&cri),
+            lacks::<v1::UpdatePodSandboxResourcesRequest>(&cri),
+            lacks::<v1::CheckpointContainerRequest>(&cri),
+            lacks::<v1::ListContainerStatsRequest>(&cri),
+            lacks::<v1::ListPodSandboxStatsRequest>(&cri),
+            lacks::<v1::ListMetricDescriptorsRequest>(&cri),
+            lacks::<v1::ListPodSandboxMetricsRequest>(&cri),
+            lacks::<v1::ImageFsInfoRequest>(&cri),
+            lacks_stream::<v1::GetEventsRequest>(&cri),
+            lacks_stream::<v1::StreamPodSandboxesRequest>(&cri),
+            lacks_stream::<v1::StreamContainersRequest>(&cri),
+            lacks_stream::<v1::StreamContainerStatsRequest>(&cri),
+            lacks_stream::<v1::StreamPodSandboxStatsRequest>(&cri),
+            lacks_stream::<v1::StreamPodSandboxMetricsRequest>(&cri),
+            lacks_stream::<v1::StreamImagesRequest>(&cri),
+        ];
+        let fake = real.map(|(method, _)| (method, flavor.lacks(method)));
+        assert_eq!(real, fake, "containerd {}", version.name());
+    }
 }
