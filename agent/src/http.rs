@@ -2,11 +2,14 @@
 //!
 //! No keep-alive, no proxy, no compression, TLS without verification (what a pod serves is
 //! self-signed as a rule, and the kubelet does not verify it either). The body is read up to
-//! `body_bytes_max` and the rest dropped. Redirects to the same host are followed up to
-//! `REDIRECTS_MAX`; one to another host is returned as it is. No time limit here: callers have one.
+//! `body_bytes_max` and the rest dropped. Redirects to the same host are followed, up to
+//! `REQUESTS_MAX` requests in all; one to another host is returned as it is. No time limit here:
+//! callers have one, and see by a `Watch` how far a request came within it.
 // k8s: pkg/probe/http/http.go, pkg/kubelet/lifecycle/handlers.go
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -16,8 +19,11 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
-/// Redirects followed before giving up.
-const REDIRECTS_MAX: usize = 10;
+/// Requests made before giving up on redirects.
+// k8s: pkg/probe/http/http.go RedirectChecker
+const REQUESTS_MAX: usize = 10;
+/// Statuses whose `Location` is followed.
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 /// A GET request.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +51,17 @@ pub struct Answer {
     pub body: Vec<u8>,
     /// Status text, for messages.
     pub reason: &'static str,
+    /// Why the body ended early; empty when it did not.
+    pub body_error: String,
+}
+
+/// How far a request has come, for a caller that gives it up.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// When the last connection stood.
+    pub connected: Cell<Option<Instant>>,
+    /// When the last answer's status and headers were there.
+    pub answered: Cell<Option<Instant>>,
 }
 
 /// Why there was no answer.
@@ -84,14 +101,16 @@ pub enum Error {
         source: hyper::Error,
     },
     /// Too many redirects.
-    #[error("stopped after {REDIRECTS_MAX} redirects")]
+    #[error("stopped after {REQUESTS_MAX} redirects")]
     Redirects,
 }
 
 impl Error {
     /// True when the peer answered a TLS handshake with something that is not TLS.
     pub fn is_plain_text_answer(&self) -> bool {
-        matches!(self, Self::Tls { source, .. } if source.kind() == std::io::ErrorKind::InvalidData)
+        let Self::Tls { source, .. } = self else { return false };
+        let inner = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+        matches!(inner, Some(rustls::Error::InvalidMessage(_)))
     }
 
     /// The whole chain in one line.
@@ -108,10 +127,15 @@ impl Error {
 
 /// Sends the request, following redirects to the same host.
 pub async fn get(request: &Get) -> Result<Answer, Error> {
+    get_watched(request, &Watch::default()).await
+}
+
+/// As `get`; `watch` shows how far it has come.
+pub async fn get_watched(request: &Get, watch: &Watch) -> Result<Answer, Error> {
     let mut request = request.clone();
-    for _ in 0..=REDIRECTS_MAX {
-        let (answer, location) = once(&request).await?;
-        let target = location.filter(|_| (300..400).contains(&answer.status));
+    for _ in 0..REQUESTS_MAX {
+        let (answer, location) = once(&request, watch).await?;
+        let target = location.filter(|_| REDIRECTS.contains(&answer.status));
         let Some(target) = target.and_then(|to| same_host(&request, &to)) else {
             return Ok(answer);
         };
@@ -122,18 +146,42 @@ pub async fn get(request: &Get) -> Result<Answer, Error> {
 
 /// The request to a redirect's target, if it stays with the host.
 fn same_host(from: &Get, location: &str) -> Option<Get> {
-    let uri: Uri = location.parse().ok()?;
-    let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-    let Some(host) = uri.host() else { return Some(Get { path, ..from.clone() }) };
-    if host.trim_matches(['[', ']']) != from.host {
+    let absolute = match location {
+        _ if location.contains("://") => location.to_owned(),
+        _ if location.starts_with("//") => {
+            format!("{}:{location}", if from.tls { "https" } else { "http" })
+        }
+        _ => return Some(Get { path: resolve(&from.path, location), ..from.clone() }),
+    };
+    let uri: Uri = absolute.parse().ok()?;
+    if uri.host()?.trim_matches(['[', ']']) != from.host {
         return None;
     }
     let tls = uri.scheme_str() == Some("https");
     let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    Some(Get { tls, port, path, ..from.clone() })
+    let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+    let mut target = Get { tls, port, path, ..from.clone() };
+    // The location names its host in full: the name that the first request was given is over.
+    target.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(HOST.as_str()));
+    Some(target)
 }
 
-async fn once(request: &Get) -> Result<(Answer, Option<String>), Error> {
+/// A location without a host, seen from the path that answered with it.
+fn resolve(from: &str, location: &str) -> String {
+    let location = location.split('#').next().unwrap_or_default();
+    let own = from.split(['?', '#']).next().unwrap_or_default();
+    match location.chars().next() {
+        None => from.to_owned(),
+        Some('/') => location.to_owned(),
+        Some('?') => format!("{own}{location}"),
+        Some(_) => {
+            let folder = own.rfind('/').map_or("/", |end| &own[..=end]);
+            format!("{folder}{location}")
+        }
+    }
+}
+
+async fn once(request: &Get, watch: &Watch) -> Result<(Answer, Option<String>), Error> {
     let address = authority(&request.host, request.port);
     let scheme = if request.tls { "https" } else { "http" };
     let slash = if request.path.starts_with('/') { "" } else { "/" };
@@ -142,6 +190,8 @@ async fn once(request: &Get) -> Result<(Answer, Option<String>), Error> {
     let socket = TcpStream::connect((request.host.as_str(), request.port))
         .await
         .map_err(|source| Error::Connect { address: address.clone(), source })?;
+    watch.connected.set(Some(Instant::now()));
+    watch.answered.set(None);
     let _ = socket.set_nodelay(true);
     let wire = build(request, &uri, &address).ok_or(Error::Url { url: url.clone() })?;
     let limit = request.body_bytes_max;
@@ -153,11 +203,12 @@ async fn once(request: &Get) -> Result<(Answer, Option<String>), Error> {
             .connect(name, socket)
             .await
             .map_err(|source| Error::Tls { address: address.clone(), source })?;
-        return exchange(TokioIo::new(stream), wire, limit)
+        return exchange(TokioIo::new(stream), wire, limit, watch)
             .await
             .map_err(|source| Error::Http { url, source });
     }
-    exchange(TokioIo::new(socket), wire, limit).await.map_err(|source| Error::Http { url, source })
+    let exchanged = exchange(TokioIo::new(socket), wire, limit, watch).await;
+    exchanged.map_err(|source| Error::Http { url, source })
 }
 
 fn authority(host: &str, port: u16) -> String {
@@ -186,6 +237,7 @@ async fn exchange<S>(
     stream: S,
     request: Request<Empty<Bytes>>,
     limit: usize,
+    watch: &Watch,
 ) -> Result<(Answer, Option<String>), hyper::Error>
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin,
@@ -193,18 +245,28 @@ where
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
     let talk = async {
         let answer = sender.send_request(request).await?;
+        watch.answered.set(Some(Instant::now()));
         let status = answer.status();
         let location = answer.headers().get(LOCATION);
         let location = location.and_then(|l| l.to_str().ok()).map(str::to_owned);
         let mut body = Vec::new();
         let mut frames = Limited::new(answer.into_body(), limit.saturating_add(64 * 1024));
+        let mut body_error = String::new();
         while body.len() < limit {
-            let Some(Ok(frame)) = frames.frame().await else { break };
-            body.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..]));
+            match frames.frame().await {
+                None => break,
+                Some(Ok(frame)) => {
+                    body.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..]));
+                }
+                Some(Err(error)) => {
+                    body_error = error.to_string();
+                    break;
+                }
+            }
         }
         body.truncate(limit);
         let reason = status.canonical_reason().unwrap_or_default();
-        Ok((Answer { status: status.as_u16(), body, reason }, location))
+        Ok((Answer { status: status.as_u16(), body, reason, body_error }, location))
     };
     tokio::pin!(talk);
     tokio::pin!(connection);
@@ -270,5 +332,37 @@ impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
         self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_is_followed_within_its_host_only() {
+        let from = Get {
+            host: "10.0.0.1".to_owned(),
+            port: 8080,
+            path: "/a/b?q=1".to_owned(),
+            headers: vec![("Host".to_owned(), "shop.example".to_owned())],
+            ..Get::default()
+        };
+        for (location, expected) in [
+            ("/ready", Some((false, 8080, "/ready", true))),
+            ("ready", Some((false, 8080, "/a/ready", true))),
+            ("?q=2", Some((false, 8080, "/a/b?q=2", true))),
+            ("/x#y", Some((false, 8080, "/x", true))),
+            ("https://10.0.0.1/s", Some((true, 443, "/s", false))),
+            ("http://10.0.0.1", Some((false, 80, "/", false))),
+            ("//10.0.0.1:81/s", Some((false, 81, "/s", false))),
+            ("http://shop.example/", None),
+            ("//other/", None),
+            ("http://[bad", None),
+        ] {
+            let got = same_host(&from, location);
+            let got = got.as_ref().map(|g| (g.tls, g.port, &*g.path, !g.headers.is_empty()));
+            assert_eq!(got, expected, "{location}");
+        }
     }
 }

@@ -20,6 +20,7 @@ pub mod http;
 pub mod logging;
 pub mod observed;
 pub mod pod;
+pub mod probe;
 pub mod runtime;
 pub mod source;
 pub mod status;

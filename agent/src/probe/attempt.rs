@@ -1,0 +1,125 @@
+//! One attempt of one probe: runs its handler, tries again on internal errors, writes the event.
+//!
+//! Effects. Output: the `Outcome` that the container's machine counts.
+// k8s: pkg/kubelet/prober/prober.go probe, runProbeWithRetries
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Probe;
+use pintle_cri::Client;
+
+use super::plan::{Outcome, probe_of};
+use super::target::Target;
+use super::{exec, grpc, http, tcp};
+use crate::status::timeline::Recorder;
+use crate::worker::ProbeKind;
+
+/// Tries of an attempt that ends in internal errors.
+// k8s: pkg/kubelet/prober/prober.go maxProbeRetries
+const TRIES_MAX: u32 = 3;
+
+/// What one try came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Well.
+    Success,
+    /// Well, but worth an event.
+    Warning(String),
+    /// Not well.
+    Failure(String),
+    /// The probe itself did not work.
+    Error {
+        /// Upstream's word for the result that it throws away.
+        state: &'static str,
+        /// Why.
+        message: String,
+    },
+}
+
+impl Verdict {
+    /// The probe could not even be begun.
+    pub(super) fn unknown(message: String) -> Self {
+        Self::Error { state: "unknown", message }
+    }
+}
+
+/// What attempts need besides their target.
+#[derive(Clone, Debug)]
+pub(super) struct Tools {
+    /// Runs commands in containers.
+    pub(super) client: Client,
+    /// Takes events.
+    pub(super) recorder: Recorder,
+}
+
+impl Tools {
+    /// Runs one attempt to its end.
+    pub(super) async fn attempt(
+        &self,
+        target: &Target,
+        kind: ProbeKind,
+        limit: Duration,
+    ) -> Outcome {
+        let Some(probe) = probe_of(&target.container, kind) else { return Outcome::Unknown };
+        let mut verdict = self.once(target, probe, limit).await;
+        for _ in 1..TRIES_MAX {
+            if !matches!(verdict, Verdict::Error { .. }) {
+                break;
+            }
+            verdict = self.once(target, probe, limit).await;
+        }
+        self.conclude(target, kind, verdict)
+    }
+
+    async fn once(&self, target: &Target, probe: &Probe, limit: Duration) -> Verdict {
+        if let Some(exec) = &probe.exec {
+            exec::probe(&self.client, target, exec, limit).await
+        } else if let Some(get) = &probe.http_get {
+            http::probe(target, get, limit).await
+        } else if let Some(socket) = &probe.tcp_socket {
+            tcp::probe(target, socket, limit).await
+        } else if let Some(grpc) = &probe.grpc {
+            grpc::probe(target, grpc, limit).await
+        } else {
+            let name = &target.container.name;
+            Verdict::unknown(format!("missing probe handler for {}:{name}", target.uid))
+        }
+    }
+
+    fn conclude(&self, target: &Target, kind: ProbeKind, verdict: Verdict) -> Outcome {
+        let event = |reason: &str, message: &str| {
+            let container = Some(target.container.name.as_str());
+            self.recorder.event(&target.uid, true, reason, message, container);
+        };
+        let kind = name_of(kind);
+        match verdict {
+            Verdict::Success => Outcome::Success,
+            Verdict::Warning(output) => {
+                event("ProbeWarning", &format!("{kind} probe warning: {output}"));
+                Outcome::Success
+            }
+            Verdict::Failure(output) => {
+                event("Unhealthy", &format!("{kind} probe failed: {output}"));
+                Outcome::Failure
+            }
+            Verdict::Error { state, message } => {
+                let text = format!("{kind} probe errored and resulted in {state} state: {message}");
+                event("Unhealthy", &text);
+                Outcome::Unknown
+            }
+        }
+    }
+}
+
+/// A probe's name in events.
+fn name_of(kind: ProbeKind) -> &'static str {
+    match kind {
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Startup => "Startup",
+    }
+}
+
+#[cfg(test)]
+#[path = "attempt_tests.rs"]
+mod tests;

@@ -1,0 +1,297 @@
+//! Attempts against real servers on the loopback interface and commands in a fake runtime.
+
+use std::sync::{Arc, Mutex};
+
+use pintle_cri::Method;
+use pintle_cri::fake::ExecAnswer;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::super::testing::{self, Health, Runtime};
+use super::*;
+
+/// For attempts that are to end by themselves: far beyond what they need.
+const LONG: Duration = Duration::from_secs(30);
+/// For attempts that are to be given up.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// What an HTTP server writes to each request in turn; it holds the connection after the last
+/// byte when `holds`. Returns its port and what it was asked.
+async fn server(answers: Vec<String>, holds: bool) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.expect("a connection comes");
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n")
+                && stream.read_buf(&mut request).await.unwrap_or(0) > 0
+            {}
+            heard.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+            let _ = stream.write_all(answer.as_bytes()).await;
+            if holds {
+                held.push(stream);
+            }
+        }
+        if holds {
+            std::future::pending::<()>().await;
+        }
+    });
+    (port, asked)
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{headers}\r\n{body}")
+}
+
+/// A port at which nobody listens.
+async fn closed_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    listener.local_addr().expect("it has an address").port()
+}
+
+async fn asks(probe: Value, limit: Duration) -> Verdict {
+    let runtime = Runtime::start().await;
+    let target = runtime.target(&json!({"livenessProbe": probe}));
+    let probe = target.container.liveness_probe.clone().expect("it has one");
+    runtime.tools().once(&target, &probe, limit).await
+}
+
+async fn gets(port: u16, limit: Duration) -> Verdict {
+    asks(json!({"httpGet": {"port": port, "path": "/live?full=1"}}), limit).await
+}
+
+fn failure(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Failure(output) => output,
+        other => panic!("not a failure: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_http_probe_asks_as_upstream_does_and_200_is_well() {
+    let (port, asked) = server(vec![answer("200 OK", "", "fine")], false).await;
+    assert_eq!(gets(port, LONG).await, Verdict::Success);
+    let asked = asked.lock().unwrap()[0].to_ascii_lowercase();
+    let mut lines: Vec<_> = asked.trim_end().split("\r\n").collect();
+    lines[1..].sort_unstable();
+    let host = format!("host: 127.0.0.1:{port}");
+    let expected = [
+        "get /live?full=1 http/1.1",
+        "accept: */*",
+        "connection: close",
+        &host,
+        "user-agent: kube-probe/1.36",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn an_http_status_from_400_on_is_a_failure_that_does_not_show_the_body() {
+    let (port, _) = server(vec![answer("500 Oops", "", "secret")], false).await;
+    let text = "HTTP probe failed with statuscode: 500";
+    assert_eq!(gets(port, LONG).await, Verdict::Failure(text.to_owned()));
+}
+
+#[tokio::test]
+async fn a_redirect_within_the_host_is_followed() {
+    let moved = answer("302 Found", "Location: ready\r\n", "");
+    let (port, asked) = server(vec![moved, answer("404 Not Found", "", "")], false).await;
+    assert_eq!(failure(gets(port, LONG).await), "HTTP probe failed with statuscode: 404");
+    assert!(asked.lock().unwrap()[1].starts_with("GET /ready HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_host_is_a_warning() {
+    let moved = answer("301 Moved", "Location: http://elsewhere.example/\r\n", "over there");
+    let (port, asked) = server(vec![moved], false).await;
+    let text = "Probe terminated redirects, Response body: over there";
+    assert_eq!(gets(port, LONG).await, Verdict::Warning(text.to_owned()));
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn redirects_without_end_are_a_failure_after_ten_requests() {
+    let moved = answer("302 Found", "Location: /again\r\n", "");
+    let (port, asked) = server(vec![moved; 12], false).await;
+    assert!(failure(gets(port, LONG).await).ends_with(": stopped after 10 redirects"));
+    assert_eq!(asked.lock().unwrap().len(), 10);
+}
+
+#[tokio::test]
+async fn a_refused_connection_reads_as_upstream_writes_it() {
+    let port = closed_port().await;
+    let expected = format!(
+        "Get \"http://127.0.0.1:{port}/live?full=1\": dial tcp 127.0.0.1:{port}: connect: \
+         connection refused"
+    );
+    assert_eq!(failure(gets(port, LONG).await), expected);
+    let tcp = asks(json!({"tcpSocket": {"port": port}}), LONG).await;
+    let expected = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
+    assert_eq!(failure(tcp), expected);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_speak_http_is_a_failure() {
+    let (port, _) = server(vec![String::new()], false).await;
+    let text = failure(gets(port, LONG).await);
+    assert!(text.ends_with(": EOF") || text.ends_with("connection reset by peer"), "{text}");
+    let (port, _) = server(vec!["SSH-2.0-x\r\n\r\n".to_owned()], false).await;
+    let text = failure(gets(port, LONG).await);
+    assert!(text.contains(": net/http: HTTP/1.x transport connection broken: "), "{text}");
+}
+
+#[tokio::test]
+async fn https_to_a_server_without_tls_says_so() {
+    let (port, _) = server(vec![answer("400 Bad Request", "", "")], true).await;
+    let probe = json!({"httpGet": {"port": port, "scheme": "HTTPS"}});
+    // The server waits for a blank line that a TLS greeting need not hold: answer at once.
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let plain = listener.local_addr().expect("it has an address").port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection comes");
+        let mut greeting = [0; 1024];
+        let _ = stream.read(&mut greeting).await;
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        std::future::pending::<()>().await;
+    });
+    let mut to_plain = probe.clone();
+    to_plain["httpGet"]["port"] = json!(plain);
+    let text = failure(asks(to_plain, LONG).await);
+    assert!(text.ends_with(": http: server gave HTTP response to HTTPS client"), "{text}");
+    // One that says nothing is waited for until the limit.
+    let text = failure(asks(probe, SHORT).await);
+    assert!(text.contains("context deadline exceeded"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_a_failure_that_tells_where_the_time_went() {
+    let (port, _) = server(vec![String::new()], true).await;
+    let text = failure(gets(port, SHORT).await);
+    let words = ": context deadline exceeded (Client.Timeout exceeded while awaiting headers) \
+                 (connected within ";
+    assert!(text.contains(words) && text.contains("then no answer for"), "{text}");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_end_or_breaks_off_counts_as_neither() {
+    let part = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart".to_owned();
+    let (port, _) = server(vec![part.clone()], true).await;
+    assert!(matches!(gets(port, SHORT).await, Verdict::Error { state: "failure", .. }));
+    let (port, _) = server(vec![part], false).await;
+    assert!(matches!(gets(port, LONG).await, Verdict::Error { state: "failure", .. }));
+}
+
+#[tokio::test]
+async fn only_the_first_bytes_of_a_long_body_are_read() {
+    let long = answer("200 OK", "", &"x".repeat(1 << 20));
+    let (port, _) = server(vec![long], true).await;
+    assert_eq!(gets(port, LONG).await, Verdict::Success);
+}
+
+#[tokio::test]
+async fn a_tcp_probe_is_well_once_it_is_connected() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let named = json!({"tcpSocket": {"port": port, "host": "localhost"}});
+    assert_eq!(asks(named, LONG).await, Verdict::Success);
+    assert_eq!(asks(json!({"tcpSocket": {"port": port}}), LONG).await, Verdict::Success);
+    let (mut stream, _) = listener.accept().await.expect("it was connected");
+    assert_eq!(stream.read(&mut [0; 8]).await.expect("an orderly end"), 0);
+}
+
+#[tokio::test]
+async fn a_grpc_probe_is_well_only_when_its_service_serves() {
+    let port = testing::health(Health::Says(vec![("", 1), ("shop", 2)])).await;
+    let ask = |service: &str| asks(json!({"grpc": {"port": port, "service": service}}), LONG);
+    assert_eq!(ask("").await, Verdict::Success);
+    let text = "service unhealthy (responded with \"NOT_SERVING\")";
+    assert_eq!(failure(ask("shop").await), text);
+    let text = "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service";
+    assert_eq!(failure(ask("other").await), text);
+}
+
+#[tokio::test]
+async fn a_grpc_server_without_the_protocol_or_without_an_answer_is_a_failure() {
+    let port = testing::health(Health::Lacks).await;
+    let text = failure(asks(json!({"grpc": {"port": port}}), LONG).await);
+    assert!(text.starts_with("error: this server does not implement the grpc health"), "{text}");
+    let port = testing::health(Health::Hangs).await;
+    let text = failure(asks(json!({"grpc": {"port": port}}), SHORT).await);
+    assert!(text.starts_with("timeout: health rpc did not complete within 0s"), "{text}");
+    let port = closed_port().await;
+    let text = failure(asks(json!({"grpc": {"port": port}}), SHORT).await);
+    let start = format!("timeout: failed to connect service \"127.0.0.1:{port}\" within 0s: ");
+    assert!(text.starts_with(&start), "{text}");
+}
+
+#[tokio::test]
+async fn a_command_is_well_when_it_exits_with_0() {
+    let runtime = Runtime::start().await;
+    runtime.fake.script_exec("", "cat /ready", ExecAnswer::exit(1, "not yet"));
+    runtime.fake.script_exec("", "sleep", ExecAnswer::takes(LONG));
+    for (command, limit, expected) in [
+        (json!(["true"]), LONG, Verdict::Success),
+        (json!(["cat", "/ready"]), LONG, Verdict::Failure("not yet".to_owned())),
+        (
+            json!(["sleep", "30"]),
+            Duration::from_secs(1),
+            Verdict::Failure("command timed out: \"sleep 30\" timed out after 1s".to_owned()),
+        ),
+    ] {
+        let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": command}}}));
+        let probe = target.container.liveness_probe.clone().expect("it has one");
+        assert_eq!(runtime.tools().once(&target, &probe, limit).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_internal_error_is_tried_three_times_and_counts_as_neither() {
+    let runtime = Runtime::start().await;
+    runtime.fake.script_exec("", "nope", ExecAnswer::error("nope: not found"));
+    let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": ["nope"]}}}));
+    let tools = runtime.tools();
+    assert_eq!(tools.attempt(&target, ProbeKind::Liveness, LONG).await, Outcome::Unknown);
+    assert_eq!(runtime.fake.calls_of(Method::ExecSync, "").len(), 3);
+    let events = tools.recorder.entries(&target.uid);
+    let text = "Liveness probe errored and resulted in unknown state: rpc error: code = Unknown \
+                desc = nope: not found";
+    assert_eq!((&*events[0].what, &*events[0].text), ("Unhealthy", text));
+    assert_eq!(events.len(), 1);
+}
+
+#[tokio::test]
+async fn a_failure_is_tried_once_and_its_event_says_which_probe_and_why() {
+    let runtime = Runtime::start().await;
+    runtime.fake.script_exec("", "check", ExecAnswer::exit(2, "bad"));
+    let probe = json!({"exec": {"command": ["check"]}});
+    let target = runtime.target(&json!({"startupProbe": probe, "readinessProbe": probe}));
+    let tools = runtime.tools();
+    for kind in [ProbeKind::Startup, ProbeKind::Readiness] {
+        assert_eq!(tools.attempt(&target, kind, LONG).await, Outcome::Failure);
+    }
+    assert_eq!(runtime.fake.calls_of(Method::ExecSync, "").len(), 2);
+    let events = tools.recorder.entries(&target.uid);
+    let texts: Vec<_> = events.iter().map(|e| (&*e.what, &*e.text, e.warning)).collect();
+    let expected = [
+        ("Unhealthy", "Startup probe failed: bad", true),
+        ("Unhealthy", "Readiness probe failed: bad", true),
+    ];
+    assert_eq!(texts, expected);
+    assert_eq!(events[0].container.as_deref(), Some("c"));
+}
+
+#[tokio::test]
+async fn a_pod_without_an_address_is_not_asked_at_the_nodes() {
+    let runtime = Runtime::start().await;
+    let mut target = runtime.target(&json!({"livenessProbe": {"tcpSocket": {"port": 80}}}));
+    target.host = None;
+    let probe = target.container.liveness_probe.clone().expect("it has one");
+    let verdict = runtime.tools().once(&target, &probe, LONG).await;
+    assert_eq!(verdict, Verdict::unknown("the pod has no address yet".to_owned()));
+}

@@ -1,0 +1,229 @@
+//! The board: orders, due times, bounds, attempts that end late.
+
+use serde_json::{Value, json};
+
+use super::super::testing;
+use super::*;
+use crate::types::SandboxId;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Long after the agent began, so that nothing is spread.
+const WALL: UnixNanos = UnixNanos(1_000_000_000_000_000);
+
+fn spec(count: usize) -> Value {
+    let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": 10, "failureThreshold": 1});
+    let containers: Vec<_> = (0..count)
+        .map(|n| json!({"name": format!("c{n}"), "readinessProbe": probe, "livenessProbe": probe}))
+        .collect();
+    json!({"containers": containers})
+}
+
+struct World {
+    board: Board,
+    pod: Arc<Pod>,
+    observed: ObservedPod,
+}
+
+impl World {
+    fn new(spec: Value) -> Self {
+        let pod = testing::pod(spec, json!({}));
+        let observed = testing::observed(&pod, WALL.0);
+        Self { board: Board::default(), pod, observed }
+    }
+
+    fn order(&mut self, now: Duration, terminating: bool) {
+        let order = Order {
+            uid: self.observed.uid.clone(),
+            pod: Arc::clone(&self.pod),
+            observed: Arc::new(self.observed.clone()),
+            terminating,
+        };
+        let facts = Facts { host_ips: Vec::new(), agent_started_at: UnixNanos(1) };
+        self.board.order(&order, &facts, (now, WALL));
+    }
+
+    fn due(&mut self, now: Duration, max: usize) -> Vec<Attempt> {
+        std::iter::from_fn(|| self.board.take_due(now, max)).collect()
+    }
+
+    fn results(&mut self) -> Vec<(String, ProbeKind, bool)> {
+        std::iter::from_fn(|| self.board.take_result())
+            .map(|input| match input {
+                Input::Probed { container, probe, healthy, .. } => {
+                    (container.to_string(), probe, healthy)
+                }
+                other => panic!("no result: {other:?}"),
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn each_probe_runs_once_a_period_and_only_one_attempt_at_a_time() {
+    let mut world = World::new(spec(3));
+    world.order(Duration::ZERO, false);
+    let first = world.due(Duration::ZERO, 100);
+    assert_eq!(first.len(), 6);
+    assert_eq!(world.due(SECOND * 60, 100).len(), 0, "all are under way");
+    for attempt in &first {
+        world.board.ended(&attempt.key, SECOND, Outcome::Success);
+    }
+    assert_eq!(world.board.next_due(100), Some(SECOND * 10));
+    assert_eq!(world.due(SECOND * 9, 100).len(), 0);
+    assert_eq!(world.due(SECOND * 10, 100).len(), 6);
+}
+
+#[test]
+fn attempts_beyond_the_bound_wait_and_none_is_lost() {
+    let mut world = World::new(spec(5));
+    world.order(Duration::ZERO, false);
+    let mut seen = Vec::new();
+    loop {
+        let batch = world.due(SECOND, 3);
+        assert!(batch.len() <= 3);
+        assert!(batch.is_empty() || world.board.next_due(batch.len()).is_none());
+        for attempt in batch.iter() {
+            world.board.ended(&attempt.key, SECOND, Outcome::Success);
+            seen.push((attempt.key.id.clone(), attempt.key.kind));
+        }
+        if batch.is_empty() {
+            break;
+        }
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 10);
+}
+
+#[test]
+fn a_repeated_order_changes_nothing() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let attempts = world.due(Duration::ZERO, 9);
+    for attempt in &attempts {
+        world.board.ended(&attempt.key, Duration::ZERO, Outcome::Success);
+    }
+    assert_eq!(world.results(), [("id-1".to_owned(), ProbeKind::Readiness, true)]);
+    for _ in 0..1000 {
+        world.order(SECOND, false);
+    }
+    assert_eq!(world.results(), []);
+    assert_eq!(world.due(SECOND, 9).len(), 0);
+    assert!(world.board.heap.len() < 200, "entries that no longer hold are dropped");
+    assert_eq!(world.due(SECOND * 10, 9).len(), 2);
+}
+
+#[test]
+fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_not_count() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let old = world.due(Duration::ZERO, 9);
+    world.observed.containers[0] = testing::container_named("id-2".into(), "c0", WALL.0);
+    world.order(SECOND, false);
+    for attempt in &old {
+        world.board.ended(&attempt.key, SECOND, Outcome::Failure);
+    }
+    assert_eq!(world.results(), []);
+    let new = world.due(SECOND, 9);
+    assert_eq!(new.len(), 2);
+    assert!(new.iter().all(|attempt| attempt.key.id.as_str() == "id-2"));
+}
+
+#[test]
+fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let old = world.due(Duration::ZERO, 9);
+    let uid = world.observed.uid.clone();
+    world.board.forget(&uid);
+    world.order(SECOND, false);
+    let new = world.due(SECOND, 9);
+    assert_eq!((old.len(), new.len()), (2, 2));
+    for attempt in &old {
+        world.board.ended(&attempt.key, SECOND, Outcome::Failure);
+    }
+    assert_eq!(world.results(), []);
+    assert_eq!(world.board.attempts, 2);
+}
+
+#[test]
+fn a_container_that_does_not_run_any_more_is_not_probed() {
+    let mut world = World::new(spec(2));
+    world.order(Duration::ZERO, false);
+    world.observed.containers[0].state = RunState::Exited;
+    world.order(Duration::ZERO, false);
+    let due = world.due(SECOND, 9);
+    assert!(due.iter().all(|attempt| attempt.key.id.as_str() == "id-2"), "{due:?}");
+    world.observed.containers[1].state = RunState::Exited;
+    world.order(Duration::ZERO, false);
+    assert_eq!(world.board.next_due(9), None);
+    assert!(world.board.pods.is_empty());
+}
+
+#[test]
+fn while_the_pod_ends_only_readiness_is_due() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, true);
+    let due = world.due(SECOND, 9);
+    assert_eq!(due.len(), 1);
+    assert_eq!(due[0].key.kind, ProbeKind::Readiness);
+}
+
+#[test]
+fn init_containers_have_no_probes_but_sidecars_do() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let mut world = World::new(json!({
+        "initContainers": [
+            {"name": "i", "readinessProbe": probe},
+            {"name": "s", "restartPolicy": "Always", "readinessProbe": probe}],
+        "containers": [{"name": "c"}]}));
+    world.order(Duration::ZERO, false);
+    let due = world.due(SECOND, 9);
+    assert_eq!(due.len(), 1);
+    assert_eq!(due[0].target.container.name, "s");
+}
+
+#[test]
+fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let mut world = World::new(json!({
+        "initContainers": [{"name": "s", "restartPolicy": "Always", "startupProbe": probe}],
+        "containers": [{"name": "c", "startupProbe": probe, "readinessProbe": probe}]}));
+    for container in &mut world.observed.containers {
+        container.started_at = UnixNanos(1);
+    }
+    world.observed.sandboxes[0].id = SandboxId::from("sandbox");
+    let order = Order {
+        uid: world.observed.uid.clone(),
+        pod: Arc::clone(&world.pod),
+        observed: Arc::new(world.observed.clone()),
+        terminating: false,
+    };
+    let facts = Facts { host_ips: Vec::new(), agent_started_at: WALL };
+    world.board.order(&order, &facts, (Duration::ZERO, WALL));
+    let mut results = world.results();
+    results.sort_unstable();
+    let expected = [
+        ("id-1".to_owned(), ProbeKind::Startup, true),
+        ("id-2".to_owned(), ProbeKind::Readiness, true),
+        ("id-2".to_owned(), ProbeKind::Startup, true),
+    ];
+    assert_eq!(results, expected);
+}
+
+#[test]
+fn first_attempts_are_spread_over_a_period_only_while_the_agent_is_younger_than_it() {
+    let period = SECOND * 10;
+    let id = |n: u32| ContainerId::from(format!("id-{n}"));
+    let delays: Vec<_> =
+        (0..400).map(|n| spread(&id(n), ProbeKind::Liveness, period, SECOND)).collect();
+    assert!(delays.iter().all(|delay| *delay < period));
+    let early = delays.iter().filter(|delay| **delay < period / 2).count();
+    assert!((120..280).contains(&early), "{early} of 400 in the first half");
+    assert_eq!(
+        delays[7],
+        spread(&id(7), ProbeKind::Liveness, period, SECOND),
+        "the same each time"
+    );
+    assert_eq!(spread(&id(7), ProbeKind::Liveness, period, period), Duration::ZERO);
+}

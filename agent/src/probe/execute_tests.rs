@@ -1,0 +1,126 @@
+//! The prober as a whole: orders in, results out, nothing left under way.
+
+use std::sync::Arc;
+
+use pintle_cri::Method;
+use pintle_cri::fake::ExecAnswer;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::LocalSet;
+
+use super::super::testing::Runtime;
+use super::*;
+use crate::worker::ProbeKind;
+
+/// Far beyond anything a test waits for; only there so that a broken one ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct World {
+    prober: Rc<Prober>,
+    results: mpsc::Receiver<Input>,
+    recorder: Recorder,
+}
+
+impl World {
+    fn start(runtime: &Runtime) -> Self {
+        let (send, results) = mpsc::channel(64);
+        let tools = runtime.tools();
+        let recorder = tools.recorder.clone();
+        // An agent that is older than every period spreads nothing.
+        let began = UnixNanos(1);
+        let prober = Prober::start(tools.client, recorder.clone(), send, Vec::new(), began);
+        Self { prober, results, recorder }
+    }
+
+    fn order(&self, runtime: &Runtime, container: &Value, terminating: bool) {
+        let (pod, mut observed) = runtime.pod(container);
+        observed.containers[0].started_at = timeline::now();
+        let uid = observed.uid.clone();
+        let observed = Arc::new(observed);
+        self.prober.order(Command::Probe { uid, pod, observed, terminating });
+    }
+
+    async fn result(&mut self) -> (ProbeKind, bool) {
+        let input = tokio::time::timeout(PATIENCE, self.results.recv()).await;
+        match input.expect("a result comes").expect("the prober lives") {
+            Input::Probed { probe, healthy, .. } => (probe, healthy),
+            other => panic!("no result: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_container_starts_then_becomes_ready_and_is_told_once() {
+    let work = async {
+        let runtime = Runtime::start().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let port = listener.local_addr().expect("it has an address").port();
+        let probe = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
+        let mut world = World::start(&runtime);
+        let container =
+            json!({"startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe});
+        world.order(&runtime, &container, false);
+        assert_eq!(world.result().await, (ProbeKind::Startup, true));
+        assert_eq!(world.result().await, (ProbeKind::Readiness, true));
+        // The server goes away: readiness and liveness fail after three attempts in a row.
+        drop(listener);
+        let mut failed = [world.result().await, world.result().await];
+        failed.sort_unstable();
+        assert_eq!(failed, [(ProbeKind::Liveness, false), (ProbeKind::Readiness, false)]);
+        let events = world.recorder.entries(&"uid-1".into());
+        let of = |kind: &str| {
+            let text = format!("{kind} probe failed: dial tcp ");
+            events.iter().filter(|e| e.text.starts_with(&text)).map(|e| e.count).sum::<u32>()
+        };
+        assert_eq!((of("Liveness"), of("Readiness")), (3, 3));
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+#[tokio::test]
+async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
+    let work = async {
+        let runtime = Runtime::start().await;
+        runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
+        let world = World::start(&runtime);
+        let probe = json!({"exec": {"command": ["sleep", "60"]}, "timeoutSeconds": 60});
+        world.order(&runtime, &json!({"livenessProbe": probe}), false);
+        let called = runtime.fake.called(Method::ExecSync, "", 1);
+        tokio::time::timeout(PATIENCE, called).await.expect("the command runs");
+        world.prober.forget(&"uid-1".into());
+        let cancelled = async {
+            while runtime.fake.calls_of(Method::ExecSync, "")[0].ended.is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, cancelled).await.expect("the command is ended");
+        assert_eq!(world.prober.board.borrow_mut().next_due(1), None, "and its place is free");
+        assert_eq!(world.prober.board.borrow().attempts(), 0);
+    };
+    LocalSet::new().run_until(work).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_ends_gives_up_its_liveness_probe_without_a_result() {
+    let work = async {
+        let runtime = Runtime::start().await;
+        runtime.fake.script_exec("", "sleep", ExecAnswer::takes(PATIENCE));
+        let mut world = World::start(&runtime);
+        let hangs = json!({"exec": {"command": ["sleep", "60"]}, "timeoutSeconds": 60});
+        let ready = json!({"exec": {"command": ["true"]}});
+        let container = json!({"livenessProbe": hangs, "readinessProbe": ready});
+        world.order(&runtime, &container, false);
+        let called = runtime.fake.called(Method::ExecSync, "", 2);
+        tokio::time::timeout(PATIENCE, called).await.expect("both commands run");
+        world.order(&runtime, &container, true);
+        assert_eq!(world.result().await, (ProbeKind::Readiness, true));
+        let idle = async {
+            while world.prober.board.borrow().attempts() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, idle).await.expect("nothing is left under way");
+        assert!(world.results.try_recv().is_err());
+    };
+    LocalSet::new().run_until(work).await;
+}

@@ -1,0 +1,30 @@
+//! The probe stage: liveness, readiness and startup probes of all containers of the node.
+//!
+//! ```text
+//!   Command::Probe ─> execute (one task, a heap of due times) ─> attempt ─> exec http tcp grpc
+//!                        │  plan: what a result means, when the next attempt is due
+//!                        └─> Input::Probed, events
+//! ```
+//! Input: which containers of a pod run, from the worker. Output: a probe's result whenever its
+//! thresholds change it, and events in upstream's words. Decisions are in `plan` and `adopt`
+//! (pure); `execute` owns all schedules; an attempt is a task for as long as it lasts, so a probe
+//! costs neither a thread nor a task while it waits. A limit of time only counts what the agent
+//! waited for in earnest: see `patience`.
+// k8s: pkg/kubelet/prober, pkg/probe
+
+mod adopt;
+mod attempt;
+mod board;
+mod exec;
+mod execute;
+mod grpc;
+mod http;
+mod patience;
+mod plan;
+mod target;
+mod tcp;
+#[cfg(test)]
+mod testing;
+mod words;
+
+pub use execute::Prober;

@@ -1,0 +1,208 @@
+//! What the tests of this stage share: pods, records of them, and a driver's ear.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_cri::fake::FakeRuntime;
+use pintle_cri::{Client, Deadlines, v1};
+use serde_json::{Value, json};
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::{Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::attempt::Tools;
+use super::grpc::{CheckRequest, CheckResponse};
+use super::target::Target;
+use crate::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
+use crate::pod::defaults;
+use crate::status::timeline::Recorder;
+use crate::types::{ContainerId, PodUid, UnixNanos};
+
+/// A pod with defaults applied.
+pub(super) fn pod(spec: Value, status: Value) -> Arc<Pod> {
+    let value = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "uid-1"},
+                       "spec": spec, "status": status});
+    let mut pod: Pod = serde_json::from_value(value).expect("the test's pod parses");
+    defaults::apply(&mut pod);
+    Arc::new(pod)
+}
+
+/// A record in which all containers of the pod run in one sandbox at 127.0.0.1, with the ids
+/// id-1, id-2, …
+pub(super) fn observed(pod: &Pod, started_at: i64) -> ObservedPod {
+    let mut record = ObservedPod::empty(PodUid::from("uid-1"), "shop", "web");
+    record.sandboxes.push(ObservedSandbox {
+        id: "sandbox".into(),
+        ready: true,
+        attempt: 0,
+        created_at: UnixNanos(1),
+        ips: vec![[127, 0, 0, 1].into()],
+        host_network: false,
+        labels: Default::default(),
+        annotations: Default::default(),
+        runtime_handler: String::new(),
+    });
+    let containers = crate::pod::containers::all(crate::pod::spec(pod));
+    for (index, (_, container)) in containers.enumerate() {
+        let id = ContainerId::from(format!("id-{}", index + 1));
+        record.containers.push(container_named(id, &container.name, started_at));
+    }
+    record
+}
+
+/// One running container.
+pub(super) fn container_named(id: ContainerId, name: &str, started_at: i64) -> ObservedContainer {
+    ObservedContainer {
+        id,
+        name: name.to_owned(),
+        sandbox_id: "sandbox".into(),
+        state: RunState::Running,
+        restart_count: 0,
+        hash: None,
+        created_at: UnixNanos(1),
+        started_at: UnixNanos(started_at),
+        finished_at: UnixNanos::NEVER,
+        exit_code: 0,
+        reason: String::new(),
+        message: String::new(),
+        image: String::new(),
+        image_id: String::new(),
+        log_path: String::new(),
+        annotations: Default::default(),
+        mounts: Vec::new(),
+        resources: None,
+        user: None,
+        evidence: Evidence::default(),
+    }
+}
+
+/// A fake runtime in which container `c` of pod `shop/web` runs.
+pub(super) struct Runtime {
+    pub(super) fake: FakeRuntime,
+    client: Client,
+    id: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Runtime {
+    pub(super) async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("cri.sock");
+        let fake = FakeRuntime::start(&path).await.expect("the fake starts");
+        fake.add_image("busybox");
+        let client = Client::connect(&fake.endpoint(), Deadlines::default()).expect("valid");
+        let config = v1::PodSandboxConfig {
+            metadata: Some(v1::PodSandboxMetadata {
+                name: "web".into(),
+                uid: "uid-1".into(),
+                namespace: "shop".into(),
+                attempt: 0,
+            }),
+            ..Default::default()
+        };
+        let run = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+        let sandbox = client.run_pod_sandbox(run).await.expect("the sandbox starts");
+        let create = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox.pod_sandbox_id,
+            config: Some(v1::ContainerConfig {
+                metadata: Some(v1::ContainerMetadata { name: "c".into(), attempt: 0 }),
+                image: Some(v1::ImageSpec { image: "busybox".into(), ..Default::default() }),
+                ..Default::default()
+            }),
+            sandbox_config: Some(config),
+        };
+        let id = client.create_container(create).await.expect("created").container_id;
+        let start = v1::StartContainerRequest { container_id: id.clone() };
+        client.start_container(start).await.expect("started");
+        Self { fake, client, id, _folder: folder }
+    }
+
+    pub(super) fn tools(&self) -> Tools {
+        Tools { client: self.client.clone(), recorder: Recorder::default() }
+    }
+
+    /// The pod, with these probes, and its record.
+    pub(super) fn pod(&self, container: &Value) -> (Arc<Pod>, ObservedPod) {
+        let mut container = container.clone();
+        container["name"] = json!("c");
+        let pod = pod(json!({"containers": [container]}), json!({}));
+        let mut record = observed(&pod, 1);
+        record.containers[0].id = ContainerId::from(self.id.as_str());
+        (pod, record)
+    }
+
+    pub(super) fn target(&self, container: &Value) -> Target {
+        let (pod, record) = self.pod(container);
+        let container = &crate::pod::spec(&pod).containers[0];
+        Target::new(&pod, container, &record, &record.containers[0], &[])
+    }
+}
+
+/// How a health server behaves.
+#[derive(Clone, Debug)]
+pub(super) enum Health {
+    /// Statuses by service; others are not found.
+    Says(Vec<(&'static str, i32)>),
+    /// Does not have the protocol.
+    Lacks,
+    /// Never answers.
+    Hangs,
+}
+
+impl Health {
+    async fn answer(self, service: &str) -> Result<Response<CheckResponse>, Status> {
+        match self {
+            Self::Says(statuses) => {
+                let found = statuses.iter().find(|(name, _)| *name == service);
+                let (_, status) = found.ok_or_else(|| Status::not_found("unknown service"))?;
+                Ok(Response::new(CheckResponse { status: *status }))
+            }
+            Self::Lacks => Err(Status::unimplemented("unknown service grpc.health.v1.Health")),
+            Self::Hangs => std::future::pending().await,
+        }
+    }
+}
+
+impl tonic::server::NamedService for Health {
+    const NAME: &'static str = "grpc.health.v1.Health";
+}
+
+impl tonic::server::UnaryService<CheckRequest> for Health {
+    type Response = CheckResponse;
+    type Future = BoxFuture<Response<CheckResponse>, Status>;
+
+    fn call(&mut self, request: tonic::Request<CheckRequest>) -> Self::Future {
+        let health = self.clone();
+        Box::pin(async move { health.answer(&request.into_inner().service).await })
+    }
+}
+
+impl Service<http::Request<Body>> for Health {
+    type Response = http::Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let health = self.clone();
+        Box::pin(async move {
+            let codec = ProstCodec::<CheckResponse, CheckRequest>::default();
+            Ok(tonic::server::Grpc::new(codec).unary(health, request).await)
+        })
+    }
+}
+
+/// Serves until the test's runtime ends; returns the port.
+pub(super) async fn health(health: Health) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    let server = tonic::transport::Server::builder().add_service(health);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    port
+}
