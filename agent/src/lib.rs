@@ -13,15 +13,18 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod client;
 pub mod config;
 pub mod desired;
 pub mod event;
 pub mod http;
 pub mod logging;
+pub mod metrics;
 pub mod observed;
 pub mod pod;
 pub mod probe;
 pub mod runtime;
+pub mod server;
 pub mod source;
 pub mod status;
 pub mod types;

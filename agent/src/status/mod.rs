@@ -5,6 +5,7 @@ mod conditions;
 mod container;
 mod derive;
 mod ended;
+pub mod explain;
 mod phase;
 mod resources;
 #[cfg(test)]

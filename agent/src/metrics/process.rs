@@ -1,0 +1,96 @@
+//! The `process_*` family: what the agent itself costs, read from `/proc/self` at each scrape.
+//!
+//! Effects: three small reads of `/proc`. A value that cannot be read keeps its last reading.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::sys::resource::{Resource, getrlimit};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::Names;
+
+/// Ticks per second in which the kernel reports CPU time to programs, on every architecture.
+const USER_HZ: f64 = 100.0;
+
+/// Handles of the family.
+#[derive(Debug)]
+pub(super) struct Process {
+    cpu_seconds: Counter<f64, AtomicU64>,
+    resident_bytes: Gauge,
+    virtual_bytes: Gauge,
+    open_fds: Gauge,
+    max_fds: Gauge,
+}
+
+impl Process {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        let start: Gauge<f64, AtomicU64> =
+            at.add("process_start_time_seconds", "Start time of the process since the epoch");
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        start.set(since.as_secs_f64());
+        Self {
+            cpu_seconds: at
+                .add("process_cpu_seconds", "Total user and system CPU time spent in seconds"),
+            resident_bytes: at
+                .add("process_resident_memory_bytes", "Resident memory size in bytes"),
+            virtual_bytes: at.add("process_virtual_memory_bytes", "Virtual memory size in bytes"),
+            open_fds: at.add("process_open_fds", "Number of open file descriptors"),
+            max_fds: at.add("process_max_fds", "Maximum number of open file descriptors"),
+        }
+    }
+
+    pub(super) fn read(&self) {
+        if let Some(seconds) = fs::read_to_string("/proc/self/stat").ok().and_then(cpu_seconds) {
+            self.cpu_seconds.inner().store(seconds.to_bits(), Ordering::Relaxed);
+        }
+        if let Ok(status) = fs::read_to_string("/proc/self/status") {
+            set(&self.resident_bytes, kib_of(&status, "VmRSS:").map(|kib| kib * 1024));
+            set(&self.virtual_bytes, kib_of(&status, "VmSize:").map(|kib| kib * 1024));
+        }
+        // The directory being read is one of the descriptors.
+        let open = fs::read_dir("/proc/self/fd").ok().map(|dir| dir.count().saturating_sub(1));
+        set(&self.open_fds, open.and_then(|count| u64::try_from(count).ok()));
+        set(&self.max_fds, getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft));
+    }
+}
+
+fn set(gauge: &Gauge, value: Option<u64>) {
+    if let Some(value) = value {
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+}
+
+/// User and system time of `/proc/PID/stat`; the command name before them may hold anything.
+fn cpu_seconds(stat: String) -> Option<f64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut ticks = after_name.split_whitespace().skip(11).map(str::parse::<u32>);
+    let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
+    Some((f64::from(user) + f64::from(system)) / USER_HZ)
+}
+
+fn kib_of(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cpu_seconds, kib_of};
+
+    #[test]
+    fn cpu_time_is_read_behind_a_name_with_spaces_and_brackets() {
+        let stat = "12 (a b) c) S 1 1 1 0 -1 4 5 0 0 0 150 50 0 0 20 0 3 0 99 1 1".to_owned();
+        assert_eq!(cpu_seconds(stat), Some(2.0));
+        assert_eq!(cpu_seconds("12 (cut".to_owned()), None);
+    }
+
+    #[test]
+    fn memory_is_read_by_its_field() {
+        let status = "Name:\tx\nVmSize:\t  900 kB\nVmRSS:\t   64 kB\n";
+        assert_eq!(kib_of(status, "VmRSS:"), Some(64));
+        assert_eq!(kib_of(status, "VmSwap:"), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! An answer of the server before it becomes HTTP: status, content type, body.
+//!
+//! Pure data, so that routes are plain functions and tests need no socket.
+
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use serde::Serialize;
+use serde_json::json;
+
+/// What the kubelet sends with health checks and errors.
+const TEXT: &str = "text/plain; charset=utf-8";
+/// What the kubelet sends with objects.
+const JSON: &str = "application/json";
+/// What the kubelet sends with metrics.
+// k8s: prometheus/common expfmt, FmtText
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    /// Text for people.
+    pub(super) fn text(status: u16, body: impl Into<String>) -> Self {
+        Self { status, content_type: TEXT, body: body.into().into_bytes() }
+    }
+
+    /// Metrics in text form.
+    pub(super) fn metrics(body: String) -> Self {
+        Self { status: 200, content_type: METRICS, body: body.into_bytes() }
+    }
+
+    /// Bytes that are JSON already.
+    pub(super) fn json_bytes(body: Vec<u8>) -> Self {
+        Self { status: 200, content_type: JSON, body }
+    }
+
+    /// A value as JSON.
+    pub(super) fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self::json_bytes(body),
+            Err(error) => Self::text(500, format!("internal server error: {error}\n")),
+        }
+    }
+
+    /// A refusal as JSON, for the agent's own commands.
+    pub(super) fn refusal(status: u16, error: &str, more: &[String]) -> Self {
+        Self { status, ..Self::json(&json!({"error": error, "more": more})) }
+    }
+
+    /// No such path, in the words of the kubelet's router.
+    pub(super) fn not_found() -> Self {
+        Self { status: 404, content_type: "text/plain", body: b"404: Page Not Found".to_vec() }
+    }
+
+    /// Another method than GET or HEAD.
+    pub(super) fn not_allowed() -> Self {
+        Self { status: 405, content_type: "text/plain", body: b"405: Method Not Allowed".to_vec() }
+    }
+}
+
+impl From<Answer> for Response<Full<Bytes>> {
+    fn from(answer: Answer) -> Self {
+        let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+        *response.status_mut() =
+            hyper::StatusCode::from_u16(answer.status).expect("answers have known status codes");
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}

@@ -1,0 +1,79 @@
+//! Is the agent alive? A heartbeat of the driver and the sentence for when it has stopped.
+//!
+//! The driver beats at each turn of its loop; `/healthz` and the systemd watchdog read. Shared by
+//! both threads through one atomic. A loop that has not turned for `max(2 x syncFrequency, 5 min)`
+//! counts as hung, as for the kubelet.
+// k8s: pkg/kubelet/server/server.go syncLoopHealthCheck
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Shortest silence after which the main loop counts as hung.
+const SILENCE_MIN: Duration = Duration::from_secs(5 * 60);
+
+/// The heartbeat.
+#[derive(Debug)]
+pub struct Health {
+    born: Instant,
+    /// Milliseconds from `born` to the last turn.
+    last_beat_ms: AtomicU64,
+    silence_max: Duration,
+}
+
+impl Health {
+    /// A heart that beats now; `sync_frequency` is the configuration's.
+    pub fn new(sync_frequency: Duration) -> Self {
+        let silence_max = (sync_frequency * 2).max(SILENCE_MIN);
+        Self { born: Instant::now(), last_beat_ms: AtomicU64::new(0), silence_max }
+    }
+
+    /// The main loop has turned.
+    pub fn beat(&self) {
+        self.last_beat_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
+    }
+
+    /// `Ok`, or what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_at(self.born.elapsed())
+    }
+
+    fn check_at(&self, age: Duration) -> Result<(), String> {
+        let last = Duration::from_millis(self.last_beat_ms.load(Ordering::Relaxed));
+        let silence = age.saturating_sub(last);
+        if silence <= self.silence_max {
+            return Ok(());
+        }
+        Err(format!(
+            "sync Loop took longer than expected: the main loop has not turned for {} s, \
+             {} s are allowed",
+            silence.as_secs(),
+            self.silence_max.as_secs()
+        ))
+    }
+}
+
+fn millis(age: Duration) -> u64 {
+    u64::try_from(age.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_has_not_turned_for_too_long_is_unhealthy_until_it_turns() {
+        let health = Health::new(Duration::from_secs(60));
+        assert_eq!(health.check_at(Duration::from_secs(300)), Ok(()));
+        let error = health.check_at(Duration::from_secs(301)).expect_err("hung");
+        assert!(error.contains("has not turned for 301 s, 300 s are allowed"), "{error}");
+        health.last_beat_ms.store(200_000, Ordering::Relaxed);
+        assert_eq!(health.check_at(Duration::from_secs(301)), Ok(()));
+    }
+
+    #[test]
+    fn a_rare_resync_allows_a_longer_silence() {
+        let health = Health::new(Duration::from_secs(600));
+        assert_eq!(health.check_at(Duration::from_secs(1200)), Ok(()));
+        assert!(health.check_at(Duration::from_secs(1201)).is_err());
+    }
+}

@@ -1,0 +1,281 @@
+//! Listeners and connections: binding, who may connect, and the bounds of each connection.
+//!
+//! Effects. Input: addresses and a `Service` for each listener. Bounds: `CONNECTIONS_MAX` open
+//! connections a listener (further ones wait in the kernel's queue), `HEAD_BYTES_MAX` a request's
+//! head, `HEAD_WAIT` to send it, `CONNECTION_AGE` until a connection is asked to end and
+//! `CLOSE_WAIT` until it is cut. Request bodies are never read. The socket is the agent's own
+//! user's and root's: its mode says so and each peer's credentials are checked.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+
+use crate::metrics::Metrics;
+use crate::server::answer::Answer;
+
+/// Connections open at the same time on one listener.
+const CONNECTIONS_MAX: usize = 64;
+/// Largest head of a request in bytes; the smallest bound that the HTTP library knows.
+const HEAD_BYTES_MAX: usize = 8192;
+/// How long a client may take to send a request's head, or stay silent between two requests.
+const HEAD_WAIT: Duration = Duration::from_secs(30);
+/// Age at which a connection is closed after the answer under way.
+const CONNECTION_AGE: Duration = Duration::from_secs(300);
+/// How long an answer may take from then on.
+const CLOSE_WAIT: Duration = Duration::from_secs(30);
+/// Pause after the kernel refused a connection, as when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A request as routes see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) path: String,
+    pub(super) query: String,
+}
+
+/// Answers requests of one listener.
+pub(super) type Service =
+    Arc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port cannot be bound.
+    #[error("{what} cannot listen on {address}: {reason}; {remedy}")]
+    Port {
+        /// `the health check` or `the read-only port`.
+        what: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// In words.
+        reason: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The socket cannot be made.
+    #[error("the command socket {path} cannot be made: {reason}; {remedy}", path = path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// In words.
+        reason: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The thread or its runtime cannot be made.
+    #[error("the server's thread cannot be started")]
+    Thread(#[source] io::Error),
+}
+
+/// Everything that is listened on.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    pub(super) healthz: Option<Listener>,
+    pub(super) read_only: Option<Listener>,
+    pub(super) socket: Listener,
+}
+
+/// One listener, not yet served.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(std::net::TcpListener, SocketAddr),
+    Unix(StdUnixListener),
+}
+
+impl Listeners {
+    /// Binds all or nothing.
+    pub(super) fn bind(
+        healthz: Option<SocketAddr>,
+        read_only: Option<SocketAddr>,
+        socket: &Path,
+    ) -> Result<Self, ServeError> {
+        let tcp = |what, field, address: Option<SocketAddr>| {
+            address.map(|address| bind_tcp(what, field, address)).transpose()
+        };
+        Ok(Self {
+            healthz: tcp("the health check", "healthzPort", healthz)?,
+            read_only: tcp("the read-only port", "readOnlyPort", read_only)?,
+            socket: Listener::Unix(bind_socket(socket)?),
+        })
+    }
+
+    pub(super) fn healthz_address(&self) -> Option<SocketAddr> {
+        self.healthz.as_ref().and_then(Listener::address)
+    }
+
+    pub(super) fn read_only_address(&self) -> Option<SocketAddr> {
+        self.read_only.as_ref().and_then(Listener::address)
+    }
+}
+
+impl Listener {
+    fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(_, address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+fn bind_tcp(
+    what: &'static str,
+    field: &'static str,
+    address: SocketAddr,
+) -> Result<Listener, ServeError> {
+    let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Listener::Tcp(listener, address))
+    });
+    bound.map_err(|error| {
+        let (reason, remedy) = match error.kind() {
+            ErrorKind::AddrInUse => (
+                "another process listens there".to_owned(),
+                format!("stop that process (a kubelet?) or set {field} to another port, 0 for off"),
+            ),
+            ErrorKind::AddrNotAvailable => (
+                "this host has no such address".to_owned(),
+                "set an address of this host or 0.0.0.0".to_owned(),
+            ),
+            ErrorKind::PermissionDenied => (
+                "permission denied".to_owned(),
+                format!("run as root or set {field} to a port above 1023"),
+            ),
+            _ => (error.to_string(), format!("set {field} to another port, 0 for off")),
+        };
+        ServeError::Port { what, address, reason, remedy }
+    })
+}
+
+fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
+    let fail =
+        |reason: String, remedy| ServeError::Socket { path: path.to_owned(), reason, remedy };
+    let io = |error: io::Error| fail(error.to_string(), "run as root or set --pintle-socket");
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        // Folders that are there keep their mode: the socket's own mode and the check of each
+        // peer hold in any folder.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
+    }
+    match StdUnixStream::connect(path) {
+        Ok(_) => {
+            return Err(fail(
+                "another agent answers there".to_owned(),
+                "stop it, or set --root-dir or --pintle-socket to another place",
+            ));
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(io)?; // left behind by an agent that was killed
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let listener = StdUnixListener::bind(path).map_err(io)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(io)?;
+    listener.set_nonblocking(true).map_err(io)?;
+    Ok(listener)
+}
+
+/// Accepts connections for as long as the runtime lives.
+pub(super) async fn accept(listener: Listener, service: Service, metrics: Arc<Metrics>) {
+    let turns = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let opened = match listener {
+        Listener::Tcp(listener, _) => TcpListener::from_std(listener).map(Open::Tcp),
+        Listener::Unix(listener) => UnixListener::from_std(listener).map(Open::Unix),
+    };
+    let open = match opened {
+        Ok(open) => open,
+        Err(error) => return tracing::error!(%error, "a listener cannot be served"),
+    };
+    loop {
+        if turns.available_permits() == 0 {
+            metrics.limit_hit("server connections");
+        }
+        let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
+        let service = Arc::clone(&service);
+        match open.next().await {
+            Ok(Some(stream)) => {
+                tokio::spawn(async move {
+                    connection(stream, service).await;
+                    drop(turn);
+                });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+enum Open {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Open {
+    /// The next connection; `None` for one that was turned away.
+    async fn next(&self) -> io::Result<Option<Box<dyn Stream>>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Ok(Some(Box::new(stream)))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = stream.peer_cred()?.uid();
+                if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
+                    tracing::warn!(uid = peer, "a user without rights asked on the command socket");
+                    return Ok(None);
+                }
+                Ok(Some(Box::new(stream)))
+            }
+        }
+    }
+}
+
+async fn connection(stream: Box<dyn Stream>, service: Service) {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let service = Arc::clone(&service);
+        async move { Ok::<_, std::convert::Infallible>(respond(&request, &service).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT).max_buf_size(HEAD_BYTES_MAX);
+    let connection = http.serve_connection(TokioIo::new(stream), answer);
+    tokio::pin!(connection);
+    let ended = tokio::time::timeout(CONNECTION_AGE, connection.as_mut()).await;
+    if ended.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = tokio::time::timeout(CLOSE_WAIT, connection).await;
+    }
+}
+
+async fn respond(request: &Request<Incoming>, service: &Service) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return Answer::not_allowed().into();
+    }
+    let uri = request.uri();
+    let asked =
+        Asked { path: uri.path().to_owned(), query: uri.query().unwrap_or_default().to_owned() };
+    service(asked).await.into()
+}

@@ -1,0 +1,100 @@
+//! Routes of the health check and of the read-only port.
+//!
+//! Input: a path. Output: an `Answer` made from the latest snapshot. No authentication, as for the
+//! kubelet's ports of the same names; nothing here shows more than `/pods` does.
+// k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers, InstallDefaultHandlers
+
+use std::sync::Arc;
+
+use crate::metrics::Scrape;
+use crate::server::answer::Answer;
+use crate::server::listen::{Asked, Service};
+use crate::server::{Health, Parts, pod_list};
+
+/// The health check's routes.
+pub(super) fn healthz(parts: Arc<Parts>) -> Service {
+    service(parts, |parts, asked| health(&parts.health, asked).unwrap_or_else(Answer::not_found))
+}
+
+/// The read-only port's routes.
+pub(super) fn read_only(parts: Arc<Parts>) -> Service {
+    service(parts, |parts, asked| match asked.path.as_str() {
+        "/pods" | "/pods/" => Answer::json_bytes(pod_list::pods(&parts.views.load())),
+        "/runningpods" | "/runningpods/" => {
+            Answer::json_bytes(pod_list::running_pods(&parts.views.load()))
+        }
+        "/metrics" => Answer::metrics(metrics(parts)),
+        _ => health(&parts.health, asked).unwrap_or_else(Answer::not_found),
+    })
+}
+
+fn service(parts: Arc<Parts>, route: fn(&Parts, &Asked) -> Answer) -> Service {
+    Arc::new(move |asked| {
+        let answer = route(&parts, &asked);
+        Box::pin(std::future::ready(answer))
+    })
+}
+
+fn metrics(parts: &Parts) -> String {
+    let events = (parts.events)();
+    parts.metrics.render(&Scrape {
+        snapshot: &parts.views.load(),
+        event_source: events.mode,
+        events_dropped: events.dropped,
+        timeline_dropped: parts.recorder.overflowed(),
+        calls_in_flight: (parts.calls)().len(),
+    })
+}
+
+/// Answers a path below `/healthz`.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go
+fn health(health: &Health, asked: &Asked) -> Option<Answer> {
+    let verbose = asked.query.split('&').any(|pair| pair.split('=').next() == Some("verbose"));
+    match asked.path.as_str() {
+        "/healthz" | "/healthz/" => Some(all_checks(health.check(), verbose)),
+        "/healthz/ping" | "/healthz/log" => Some(Answer::text(200, "ok")),
+        "/healthz/syncloop" => Some(match health.check() {
+            Ok(()) => Answer::text(200, "ok"),
+            Err(error) => Answer::text(500, format!("internal server error: {error}\n")),
+        }),
+        _ => None,
+    }
+}
+
+fn all_checks(sync_loop: Result<(), String>, verbose: bool) -> Answer {
+    match sync_loop {
+        Ok(()) if !verbose => Answer::text(200, "ok"),
+        Ok(()) => {
+            Answer::text(200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n")
+        }
+        Err(error) => Answer::text(
+            500,
+            format!("[+]ping ok\n[+]log ok\n[-]syncloop failed: {error}\nhealthz check failed\n"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(answer: &Answer) -> String {
+        String::from_utf8_lossy(&answer.body).into_owned()
+    }
+
+    #[test]
+    fn a_hung_main_loop_shows_with_its_reason() {
+        let hung = all_checks(Err("the main loop has not turned for 400 s".to_owned()), false);
+        assert_eq!(hung.status, 500);
+        assert!(text(&hung).contains("[-]syncloop failed: the main loop has not turned for 400 s"));
+        assert_eq!(text(&all_checks(Ok(()), false)), "ok");
+        assert!(text(&all_checks(Ok(()), true)).ends_with("healthz check passed\n"));
+    }
+
+    #[test]
+    fn unknown_paths_are_not_health_checks() {
+        let asked = Asked { path: "/healthz/other".to_owned(), query: String::new() };
+        let healthy = Health::new(std::time::Duration::from_secs(60));
+        assert_eq!(health(&healthy, &asked), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Finds the pod that a person means: by uid, `NAMESPACE/NAME`, or name alone.
+//!
+//! Pure. A name that several pods have is refused with all of them, a name that none has with the
+//! names that are near, so that the next try succeeds.
+
+use crate::pod;
+use crate::status::view::{PodView, Snapshot};
+
+/// Names listed in a refusal.
+const LISTED_MAX: usize = 20;
+
+/// Why no pod was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Miss {
+    /// Several pods have that name.
+    Ambiguous(Vec<String>),
+    /// No pod has it; these are near.
+    Unknown(Vec<String>),
+}
+
+/// The pod that `asked` names.
+pub(super) fn select<'a>(snapshot: &'a Snapshot, asked: &str) -> Result<&'a PodView, Miss> {
+    if let Some(view) = snapshot.pods.get(asked) {
+        return Ok(view);
+    }
+    let named = |view: &&PodView| match asked.split_once('/') {
+        Some((namespace, name)) => {
+            pod::namespace(&view.pod) == namespace && pod::name(&view.pod) == name
+        }
+        None => pod::name(&view.pod) == asked,
+    };
+    let found: Vec<_> = snapshot.pods.values().filter(named).collect();
+    match found.as_slice() {
+        [one] => Ok(one),
+        [] => Err(Miss::Unknown(near(snapshot, asked))),
+        several => Err(Miss::Ambiguous(
+            several
+                .iter()
+                .take(LISTED_MAX)
+                .map(|v| format!("{}, uid {}", full(v), uid(v)))
+                .collect(),
+        )),
+    }
+}
+
+fn near(snapshot: &Snapshot, asked: &str) -> Vec<String> {
+    let wanted = asked.rsplit('/').next().unwrap_or(asked);
+    let names = snapshot.pods.values();
+    let near = names.filter(|v| {
+        let name = pod::name(&v.pod);
+        !wanted.is_empty() && (name.contains(wanted) || wanted.contains(name))
+    });
+    near.take(LISTED_MAX).map(full).collect()
+}
+
+/// `namespace/name`.
+pub(super) fn full(view: &PodView) -> String {
+    format!("{}/{}", pod::namespace(&view.pod), pod::name(&view.pod))
+}
+
+/// The pod's uid.
+pub(super) fn uid(view: &PodView) -> &str {
+    view.pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::testing::{snapshot_of, view};
+    use serde_json::json;
+
+    fn snapshot() -> Snapshot {
+        let pods = [("a", "web", "1"), ("b", "web", "2"), ("a", "db-node", "3")];
+        let pods = pods.iter().map(|(namespace, name, uid)| {
+            view(json!({"metadata": {"namespace": namespace, "name": name, "uid": uid}}))
+        });
+        snapshot_of(pods.collect())
+    }
+
+    #[test]
+    fn pods_are_found_by_uid_by_name_and_by_namespace_and_name() {
+        let snapshot = snapshot();
+        for (asked, found) in [("2", "b/web"), ("a/web", "a/web"), ("db-node", "a/db-node")] {
+            assert_eq!(select(&snapshot, asked).map(full), Ok(found.to_owned()), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_several_pods_lists_them() {
+        let listed = vec!["a/web, uid 1".to_owned(), "b/web, uid 2".to_owned()];
+        assert_eq!(select(&snapshot(), "web").map(full), Err(Miss::Ambiguous(listed)));
+    }
+
+    #[test]
+    fn a_name_of_no_pod_lists_those_near_it() {
+        let near = Miss::Unknown(vec!["a/db-node".to_owned()]);
+        assert_eq!(select(&snapshot(), "db").map(full), Err(near));
+        assert_eq!(select(&snapshot(), "c/x").map(full), Err(Miss::Unknown(Vec::new())));
+    }
+}

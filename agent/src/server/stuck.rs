@@ -1,0 +1,162 @@
+//! The processes behind a runtime call: the pod's shim and the container's first process.
+//!
+//! Effects: reads `/proc`, only when a call has been under way for `LOOK_AFTER`. The shim is found by
+//! its command line (`containerd-shim-… -id SANDBOX`); its working directory is the sandbox's bundle,
+//! and beside it lies each container's, whose `init.pid` names the first process. Nothing of the
+//! runtime is asked, since it is the runtime that hangs. Bounds: `PROCESSES_MAX` processes looked at,
+//! `CMDLINE_BYTES_MAX` of each command line. What cannot be read is left out.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pintle_cri::InFlight;
+
+use crate::observed::ObservedPod;
+use crate::status::explain::{Process, RuntimeCall};
+use crate::status::view::Snapshot;
+
+/// Age of a call from which its processes are looked for.
+const LOOK_AFTER: Duration = Duration::from_secs(2);
+/// Processes of the node that are looked at.
+const PROCESSES_MAX: usize = 65_536;
+/// Bytes of a command line that are read; a shim's is a few hundred.
+const CMDLINE_BYTES_MAX: u64 = 4096;
+
+/// The runtime calls under way, with the processes behind those that take long.
+pub(super) fn calls(in_flight: &[InFlight], snapshot: &Snapshot, now: Instant) -> Vec<RuntimeCall> {
+    let mut shims = None;
+    let known = || snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
+    let describe = |call: &InFlight| {
+        let age = now.saturating_duration_since(call.started);
+        let about = (age >= LOOK_AFTER && !call.subject.is_empty())
+            .then(|| known().find_map(|pod| about(pod, &call.subject)))
+            .flatten();
+        let processes = about.map(|(sandbox, container)| {
+            let shims = shims.get_or_insert_with(|| shims_below(Path::new("/proc")));
+            processes(Path::new("/proc"), shims, sandbox, container)
+        });
+        RuntimeCall {
+            method: call.method.name(),
+            subject: call.subject.clone(),
+            age,
+            processes: processes.unwrap_or_default(),
+        }
+    };
+    in_flight.iter().map(describe).collect()
+}
+
+/// Sandbox and container that a call's subject names.
+fn about<'a>(pod: &'a ObservedPod, subject: &str) -> Option<(&'a str, Option<&'a str>)> {
+    if let Some(sandbox) = pod.sandboxes.iter().find(|s| s.id.as_str() == subject) {
+        return Some((sandbox.id.as_str(), None));
+    }
+    let container = pod.containers.iter().find(|c| c.id.as_str() == subject)?;
+    Some((container.sandbox_id.as_str(), Some(container.id.as_str())))
+}
+
+/// A shim: the ids that it was started for, and its pid.
+type Shim = (String, u32);
+
+fn shims_below(proc: &Path) -> Vec<Shim> {
+    let Ok(entries) = fs::read_dir(proc) else { return Vec::new() };
+    let pids = entries.take(PROCESSES_MAX).flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((shim_id(&cmdline(proc, pid)?)?, pid))).collect()
+}
+
+fn cmdline(proc: &Path, pid: u32) -> Option<Vec<u8>> {
+    let file = File::open(proc.join(pid.to_string()).join("cmdline")).ok()?;
+    let mut text = Vec::new();
+    file.take(CMDLINE_BYTES_MAX).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+/// The id in a shim's command line; `None` for any other process.
+fn shim_id(cmdline: &[u8]) -> Option<String> {
+    let mut args = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = args.next()?;
+    let name = program.rsplit('/').next()?;
+    if !name.starts_with("containerd-shim") {
+        return None;
+    }
+    args.find(|arg| arg == "-id" || arg == "--id")?;
+    args.next().map(|id| id.into_owned())
+}
+
+fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>) -> Vec<Process> {
+    let Some((_, shim)) = shims.iter().find(|(id, _)| id == sandbox) else { return Vec::new() };
+    let bundles = fs::read_link(proc.join(shim.to_string()).join("cwd")).ok();
+    let bundles = bundles.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let first = container.and_then(|id| first_process(bundles?, id));
+    let shim = process(proc, "its shim", *shim);
+    let first = first.and_then(|pid| process(proc, "its first process", pid));
+    shim.into_iter().chain(first).collect()
+}
+
+fn first_process(bundles: PathBuf, container: &str) -> Option<u32> {
+    fs::read_to_string(bundles.join(container).join("init.pid")).ok()?.trim().parse().ok()
+}
+
+fn process(proc: &Path, role: &'static str, pid: u32) -> Option<Process> {
+    let dir = proc.join(pid.to_string());
+    let stat = fs::read_to_string(dir.join("stat")).ok()?;
+    let wait_channel = fs::read_to_string(dir.join("wchan")).ok();
+    Some(Process {
+        role,
+        pid,
+        state: state(&stat)?,
+        wait_channel: wait_channel.filter(|name| !name.is_empty() && name != "0"),
+    })
+}
+
+/// The state letter, which follows a name that may hold anything.
+fn state(stat: &str) -> Option<char> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.trim_start().chars().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_shim_is_known_by_its_command_line() {
+        let line =
+            b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0abc\0-address\0/s\0";
+        assert_eq!(shim_id(line).as_deref(), Some("abc"));
+        assert_eq!(shim_id(b"/bin/sh\0-id\0abc\0"), None);
+        assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0").as_deref(), Some(""));
+        assert_eq!(shim_id(b"containerd-shim-runc-v2\0"), None);
+        assert_eq!(shim_id(b""), None);
+    }
+
+    #[test]
+    fn a_stopped_shim_and_the_containers_first_process_are_found() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (proc, bundles) = (dir.path().join("proc"), dir.path().join("k8s.io"));
+        for (pid, name, letter) in [("11", "containerd-shim", 'T'), ("12", "a) b", 'S')] {
+            fs::create_dir_all(proc.join(pid)).expect("a process");
+            let stat = format!("{pid} ({name}) {letter} 1 1 1");
+            fs::write(proc.join(pid).join("stat"), stat).expect("written");
+            fs::write(proc.join(pid).join("wchan"), "do_signal_stop").expect("written");
+        }
+        fs::write(proc.join("12/wchan"), "0").expect("written");
+        fs::write(proc.join("11/cmdline"), "/x/containerd-shim-runc-v2\0-id\0s1\0")
+            .expect("written");
+        fs::write(proc.join("12/cmdline"), "sleep\0inf\0").expect("written");
+        fs::create_dir_all(bundles.join("c1")).expect("a bundle");
+        fs::write(bundles.join("c1/init.pid"), "12").expect("written");
+        symlink(bundles.join("s1"), proc.join("11/cwd")).expect("linked");
+
+        let shims = shims_below(&proc);
+        assert_eq!(shims, [("s1".to_owned(), 11)]);
+        let found = processes(&proc, &shims, "s1", Some("c1"));
+        let found: Vec<_> =
+            found.iter().map(|p| (p.pid, p.state, p.wait_channel.as_deref())).collect();
+        assert_eq!(found, [(11, 'T', Some("do_signal_stop")), (12, 'S', None)]);
+        assert!(processes(&proc, &shims, "other", None).is_empty());
+    }
+}
