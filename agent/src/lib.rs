@@ -12,14 +12,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod app;
 pub mod cgroup;
 pub mod client;
 pub mod config;
 pub mod desired;
 pub mod event;
 pub mod http;
+pub mod intake;
 pub mod logging;
 pub mod metrics;
+pub mod node;
 pub mod observed;
 pub mod pod;
 pub mod probe;

@@ -5,11 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use pintle_agent::config::{self, Command, Config};
-use pintle_agent::logging;
+use pintle_agent::{client, logging};
 
 fn main() -> ExitCode {
     match config::parse(std::env::args_os()) {
@@ -18,11 +21,8 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
-        Ok(Command::Run(config)) => run(&config),
-        Ok(Command::Client(_)) => {
-            complain("this build has no running agent to ask");
-            ExitCode::FAILURE
-        }
+        Ok(Command::Run(config)) => run(*config),
+        Ok(Command::Client(command)) => client::run(&command),
         Err(errors) => {
             errors.iter().for_each(|error| complain(&error.to_string()));
             ExitCode::FAILURE
@@ -30,13 +30,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(config: &Config) -> ExitCode {
+fn run(config: Config) -> ExitCode {
     logging::init(&config.kubelet.logging);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    tracing::error!("this build reads its configuration and stops");
-    ExitCode::FAILURE
+    match tokio_uring::start(pintle_agent::app::run(config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Before there is a logger; a closed standard error is nobody's problem.

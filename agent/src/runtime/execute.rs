@@ -122,6 +122,8 @@ pub struct Executor {
     pub cgroups: Option<Rc<Cgroups>>,
     /// Limits of `kubepods` as a whole.
     pub node_limits: crate::cgroup::CgroupLimits,
+    /// Counters.
+    pub metrics: Arc<crate::metrics::Metrics>,
     /// Kernel event source.
     pub tracker: Tracker,
     /// Path of the node's resolv.conf; `None` when the setting is empty.
@@ -143,6 +145,7 @@ impl Executor {
                 false => self.act(&order, action, &mut state, &cancel).await,
             };
             self.note(&order.uid, action, begun.elapsed(), outcome.as_ref().err());
+            self.metrics.action_ended(action, outcome.as_ref().err());
             let failed = outcome.is_err();
             let (uid, ticket) = (order.uid.clone(), order.ticket);
             let progress = Input::Progress { uid, ticket, index, outcome };

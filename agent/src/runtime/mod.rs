@@ -14,6 +14,7 @@
 //! ```
 
 mod clean;
+pub mod credentials;
 pub mod dns;
 pub mod downward;
 pub mod env;

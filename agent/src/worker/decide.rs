@@ -101,7 +101,7 @@ impl Worker {
             }
             Stage::Terminated => self.run(vec![Action::Teardown], scene),
             Stage::Finished => {
-                if self.removed && scene.sources_ready && !self.cleaned() {
+                if self.removed && !self.cleaned() {
                     self.run(vec![Action::Cleanup], scene);
                 }
             }

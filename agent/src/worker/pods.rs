@@ -159,7 +159,6 @@ impl Pods {
             now,
             node: &self.settings.node,
             sync_period: self.settings.sync_period,
-            sources_ready: self.sources_ready,
             counter: &mut self.counter,
             out: &mut self.out,
         };

@@ -69,7 +69,6 @@ pub(super) struct Scene<'a> {
     pub(super) now: UnixNanos,
     pub(super) node: &'a NodeFacts,
     pub(super) sync_period: Duration,
-    pub(super) sources_ready: bool,
     /// Source of tickets and stamps; only grows.
     pub(super) counter: &'a mut u64,
     pub(super) out: &'a mut Vec<Command>,

@@ -5,25 +5,32 @@
 //! holds up nothing but its pod. Bounds: `INPUTS_MAX` inputs queued (senders wait), one read and
 //! one pass per pod.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::observed::Reader;
+use crate::metrics::Metrics;
+use crate::observed::{Reader, RunState};
 use crate::runtime::execute::{Cancel, Executor, PassOrder};
+use crate::runtime::logs::LogCommand;
 use crate::runtime::plan::Plan;
+use crate::server::Health;
 use crate::status::timeline::{self, Recorder};
 use crate::status::view::{PodView, Snapshot, Views};
-use crate::types::PodUid;
+use crate::types::{ContainerId, PodUid, UnixNanos};
+use crate::volume;
 use crate::worker::{Command, Input, Pods, Stage};
 
 /// Inputs that may wait for the loop.
 pub const INPUTS_MAX: usize = 4096;
 /// Inputs taken in one turn before the snapshot is published.
 const BATCH_MAX: usize = 256;
+/// How often directories of pods that are gone are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Longest sleep of the loop; a changed wall clock is noticed after it at the latest.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
@@ -66,6 +73,14 @@ pub struct Driver {
     pub recorder: Recorder,
     /// Snapshots for the server.
     pub views: Views,
+    /// Log rotation; `None` when it is off.
+    pub logs: Option<mpsc::Sender<LogCommand>>,
+    /// The loop's pulse.
+    pub health: Arc<Health>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where the pods' directories are.
+    pub root_dir: PathBuf,
 }
 
 #[derive(Default)]
@@ -82,6 +97,8 @@ impl Driver {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let reads = Reads::default();
         let mut passes: HashMap<u64, Cancel> = HashMap::new();
+        let mut logs = BTreeSet::new();
+        let mut sweep_at = UnixNanos::NEVER;
         let mut batch = Vec::new();
         tokio::pin!(stop);
         self.handle(Input::Tick, &reads, &mut passes);
@@ -102,13 +119,65 @@ impl Driver {
                 if let Input::PassDone { ticket, .. } = &input {
                     passes.remove(ticket);
                 }
+                let read = match &input {
+                    Input::Observed { uid, result: Ok(_), .. } => Some(uid.clone()),
+                    _ => None,
+                };
                 self.handle(input, &reads, &mut passes);
+                if let Some(uid) = read {
+                    self.follow_logs(&uid, &mut logs);
+                }
             }
             if self.until_wake().is_zero() {
                 self.handle(Input::Tick, &reads, &mut passes);
             }
             self.publish();
+            self.health.beat();
+            self.sweep(&mut sweep_at);
         }
+    }
+
+    /// Has the logs of running containers kept at their limit.
+    fn follow_logs(&self, uid: &PodUid, followed: &mut BTreeSet<ContainerId>) {
+        let (Some(logs), Some(worker)) = (&self.logs, self.pods.worker(uid)) else { return };
+        for container in &worker.observed().containers {
+            let id = container.id.clone();
+            let command = match container.state {
+                RunState::Running if !followed.contains(&id) => {
+                    followed.insert(id.clone());
+                    LogCommand::Watch { id, path: PathBuf::from(&container.log_path) }
+                }
+                RunState::Exited if followed.remove(&id) => LogCommand::Forget { id },
+                _ => continue,
+            };
+            // A full queue means that the rotator is behind: the next read tries again.
+            if let Err(mpsc::error::TrySendError::Full(LogCommand::Watch { id, .. })) =
+                logs.try_send(command)
+            {
+                followed.remove(&id);
+            }
+        }
+    }
+
+    /// Removes what a crash left of pods that nobody wants: directories, mounts, cgroups.
+    fn sweep(&self, due_at: &mut UnixNanos) {
+        let now = timeline::now();
+        if !self.pods.knows_all() || now < *due_at {
+            return;
+        }
+        *due_at = now.plus(SWEEP_EVERY);
+        let keep: BTreeSet<PodUid> = self.pods.workers().map(|w| w.uid().clone()).collect();
+        let root = self.root_dir.clone();
+        let (executor, known) = (Rc::clone(&self.executor), keep.clone());
+        tokio::task::spawn_local(async move { executor.sweep_cgroups(&known).await });
+        tokio::task::spawn_blocking(move || match volume::orphan::sweep(&root, &keep) {
+            Ok(swept) => {
+                if let Some(warning) = swept.warning() {
+                    tracing::warn!("{warning}");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "orphaned pod directories were not looked for"),
+        });
     }
 
     fn until_wake(&self) -> Duration {
@@ -136,8 +205,11 @@ impl Driver {
             Command::Read { uid, stamp, after } => self.read(uid, stamp, after, reads),
             Command::List { stamp } => {
                 let (reader, back) = (self.reader.clone(), self.back.clone());
+                let metrics = Arc::clone(&self.metrics);
                 tokio::task::spawn_local(async move {
+                    let begun = std::time::Instant::now();
                     let result = reader.list().await.map_err(|error| error.to_string());
+                    metrics.relisted(timeline::now(), begun.elapsed(), None);
                     let _ = back.send(Input::Listed { stamp, result }).await;
                 });
             }
@@ -158,14 +230,16 @@ impl Driver {
                 }
             }
             Command::Probe { .. } => self.prober.order(command),
-            Command::Publish { uid, status, .. } => {
+            Command::Publish { uid, pod, status } => {
                 self.recorder.status(&uid, &status);
+                self.metrics.published(&uid, &pod, &status, timeline::now());
             }
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, reason, &message, container.as_deref());
             }
             Command::Gone { uid } => {
                 self.prober.forget(&uid);
+                self.metrics.gone(&uid);
                 self.recorder.stage(&uid, "Gone", None, "");
                 reads.borrow_mut().remove(&uid);
             }

@@ -1,0 +1,175 @@
+//! The node's side of every request, from configuration, host and runtime.
+//!
+//! Built once at the start. Pure but for the facts of the host that `facts` reads.
+
+use std::path::Path;
+use std::time::Duration;
+
+use pintle_cri::v1;
+
+use crate::cgroup::CgroupLimits;
+use crate::cgroup::formulas::{self, LimitPolicy};
+use crate::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
+use crate::config::{Config, modes};
+use crate::node::facts;
+use crate::runtime::dns::NodeDns;
+use crate::runtime::request::{Gates, NodeContext, RuntimeHandler, SwapPolicy};
+use crate::runtime::security::SecurityPolicy;
+
+/// What the runtime says about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Runtime {
+    /// Name: `containerd`.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Handlers; the one without a name is the default.
+    pub handlers: Vec<RuntimeHandler>,
+    /// The cgroup driver that it uses, if it tells.
+    pub cgroup_driver: Option<CgroupDriver>,
+}
+
+impl Runtime {
+    /// From the answers to Version, Status and RuntimeConfig.
+    pub fn of(
+        version: &v1::VersionResponse,
+        status: Option<&v1::StatusResponse>,
+        config: Option<&v1::RuntimeConfigResponse>,
+    ) -> Self {
+        let handlers = status.into_iter().flat_map(|s| &s.runtime_handlers).map(|handler| {
+            let features = handler.features.as_ref();
+            RuntimeHandler {
+                name: handler.name.clone(),
+                recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
+            }
+        });
+        let linux = config.and_then(|c| c.linux.as_ref());
+        let cgroup_driver = linux.map(|linux| match linux.cgroup_driver() {
+            v1::CgroupDriver::Systemd => CgroupDriver::Systemd,
+            v1::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+        });
+        Self {
+            name: version.runtime_name.clone(),
+            version: version.runtime_version.clone(),
+            handlers: handlers.collect(),
+            cgroup_driver,
+        }
+    }
+}
+
+/// The node's side of every request.
+pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
+    let kubelet = &config.kubelet;
+    let default = runtime.handlers.iter().find(|handler| handler.name.is_empty());
+    let mut facts = facts::read(
+        &config.node_name,
+        &config.flags.node_ips,
+        &config.flags.root_dir,
+        reserved_memory(config),
+        &runtime.name,
+    );
+    facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
+    let cgroup = cgroup(config, runtime);
+    let version_2 = cgroup.version == CgroupVersion::V2;
+    NodeContext {
+        dns: NodeDns {
+            cluster_servers: config.cluster_dns(),
+            cluster_domain: kubelet.cluster_domain.clone(),
+            resolv_conf: None,
+        },
+        limits: LimitPolicy {
+            enforce_cpu_quota: kubelet.cpu_cfs_quota,
+            cpu_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
+            pids_max: kubelet.pod_pids_limit,
+            hugepage_sizes: facts.hugepage_sizes.clone(),
+        },
+        swap: SwapPolicy {
+            controller: version_2 || Path::new(V1_SWAP_FILE).exists(),
+            limited: kubelet.memory_swap.swap_behavior == modes::SwapBehavior::LimitedSwap,
+            capacity_bytes: facts::meminfo("SwapTotal:"),
+        },
+        security: SecurityPolicy {
+            seccomp_dir: text(&config.flags.root_dir.join("seccomp")),
+            seccomp_default: kubelet.seccomp_default,
+            extra_masked_paths: throttle_paths(),
+        },
+        single_process_oom_kill: kubelet.single_process_oom_kill,
+        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+        gates: Gates {
+            env_files: config.gates.enabled("EnvFiles"),
+            container_stop_signals: config.gates.enabled("ContainerStopSignals"),
+        },
+        root_dir: config.flags.root_dir.clone(),
+        pod_logs_dir: kubelet.pod_logs_dir.trim_end_matches('/').to_owned(),
+        cgroup,
+        facts,
+    }
+}
+
+/// Tells that cgroup v1 limits swap.
+const V1_SWAP_FILE: &str = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().trim_end_matches('/').to_owned()
+}
+
+fn cgroup(config: &Config, runtime: &Runtime) -> CgroupSetup {
+    let configured = match config.kubelet.cgroup_driver {
+        modes::CgroupDriver::Systemd => CgroupDriver::Systemd,
+        modes::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+    };
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    CgroupSetup {
+        root: config.kubelet.cgroup_root.clone(),
+        driver: runtime.cgroup_driver.unwrap_or(configured),
+        version: if unified { CgroupVersion::V2 } else { CgroupVersion::V1 },
+        per_qos: config.kubelet.cgroups_per_qos,
+    }
+}
+
+/// Memory that pods do not get, in bytes: what is reserved, and the hard eviction threshold.
+// k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableAbsolute
+fn reserved_memory(config: &Config) -> u64 {
+    let kubelet = &config.kubelet;
+    let of = |map: &crate::config::types::TextMap| {
+        let quantity = map.get("memory").and_then(|q| crate::pod::quantity::Amount::parse(q));
+        quantity.map_or(0, |q| u64::try_from(q.units()).unwrap_or(0))
+    };
+    let hard = kubelet.eviction_hard.get("memory.available");
+    let hard = hard.and_then(|q| crate::pod::quantity::Amount::parse(q));
+    let hard = hard.map_or(0, |q| u64::try_from(q.units()).unwrap_or(0));
+    of(&kubelet.system_reserved) + of(&kubelet.kube_reserved) + hard
+}
+
+/// `thermal_throttle` of each CPU, which containers must not read.
+fn throttle_paths() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let mut paths: Vec<String> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let number = name.strip_prefix("cpu")?;
+            let path = entry.path().join("thermal_throttle");
+            (number.parse::<u32>().is_ok() && path.exists())
+                .then(|| path.to_string_lossy().into_owned())
+        })
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// Limits of `kubepods`: what pods may use together, when that is enforced.
+pub fn node_limits(config: &Config, node: &NodeContext) -> CgroupLimits {
+    let enforced = config.kubelet.enforce_node_allocatable.iter().any(|what| what == "pods");
+    if !enforced {
+        return CgroupLimits::default();
+    }
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let cpu = signed(node.facts.cpu_allocatable_millis);
+    formulas::node_limits(cpu, signed(node.facts.memory_allocatable_bytes), None)
+}
+
+/// Longest crash-loop wait.
+pub fn crash_loop_max(config: &Config) -> Duration {
+    let set = config.kubelet.crash_loop_back_off.max_container_restart_period;
+    set.map_or(Duration::from_secs(300), |period| period.to_std())
+}

@@ -1,0 +1,124 @@
+//! Facts of the node, read once at the start: addresses, memory, CPUs, huge pages, disk.
+//!
+//! Effects: reads /proc, /sys and the name service. Nothing here fails the start: what cannot be
+//! read is zero or absent, as it would be on a node that does not have it.
+// k8s: pkg/kubelet/nodestatus/setters.go NodeAddress, MachineInfo
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+
+use crate::types::NodeFacts;
+
+/// Reads the node's facts. `given` are the addresses of `--node-ip`, `reserved_memory_bytes` what
+/// is kept from pods.
+pub fn read(
+    name: &str,
+    given: &[IpAddr],
+    root: &Path,
+    reserved_memory_bytes: u64,
+    runtime_name: &str,
+) -> NodeFacts {
+    let memory = meminfo("MemTotal:");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let millis = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(1000);
+    NodeFacts {
+        name: name.to_owned(),
+        host_ips: addresses(name, given),
+        memory_capacity_bytes: memory,
+        cpu_allocatable_millis: millis,
+        memory_allocatable_bytes: memory.saturating_sub(reserved_memory_bytes),
+        storage_allocatable_bytes: disk_bytes(root),
+        hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
+        runtime_name: runtime_name.to_owned(),
+        recursive_read_only: false,
+    }
+}
+
+/// A value of /proc/meminfo in bytes; 0 when it is not there.
+pub fn meminfo(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// The node's addresses: those given, else the one its name stands for, else the one that packets
+/// to elsewhere would carry.
+fn addresses(name: &str, given: &[IpAddr]) -> Vec<IpAddr> {
+    let unspecified = |ip: &IpAddr| ip.is_unspecified();
+    if !given.is_empty() && !given.iter().all(unspecified) {
+        return given.to_vec();
+    }
+    let prefers_v6 = given.first() == Some(&IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    let fits = |ip: &IpAddr| ip.is_ipv6() == prefers_v6;
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        return vec![ip];
+    }
+    let named: Vec<IpAddr> = (name, 0_u16)
+        .to_socket_addrs()
+        .map(|found| found.map(|socket| socket.ip()).filter(|ip| !ip.is_loopback()).collect())
+        .unwrap_or_default();
+    let found = named.iter().copied().find(fits).or(named.first().copied());
+    found.or_else(|| outgoing(prefers_v6)).into_iter().collect()
+}
+
+/// The source address of a packet to a documentation address: asks the routing table without
+/// sending anything.
+fn outgoing(v6: bool) -> Option<IpAddr> {
+    let (any, target): (IpAddr, IpAddr) = match v6 {
+        false => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        true => {
+            let target = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+            (Ipv6Addr::UNSPECIFIED.into(), target.into())
+        }
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((target, 9)).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+}
+
+fn disk_bytes(root: &Path) -> u64 {
+    nix::sys::statvfs::statvfs(root)
+        .map_or(0, |fs| u64::from(fs.blocks()).saturating_mul(fs.fragment_size()))
+}
+
+/// Sizes in the order in which the kernel lists them, as the kubelet reports them.
+fn hugepage_sizes(dir: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut sizes: Vec<u64> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+            kib.parse::<u64>().ok().map(|kib| kib * 1024)
+        })
+        .collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_were_given_are_taken_as_they_are() {
+        let given = ["192.0.2.7".parse().expect("v4"), "2001:db8::7".parse().expect("v6")];
+        assert_eq!(addresses("no-such-host.invalid", &given), given);
+    }
+
+    #[test]
+    fn a_name_that_is_an_address_is_the_address() {
+        assert_eq!(addresses("192.0.2.9", &[]), ["192.0.2.9".parse::<IpAddr>().expect("v4")]);
+    }
+
+    #[test]
+    fn huge_page_sizes_come_smallest_first() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for name in ["hugepages-1048576kB", "hugepages-2048kB", "other"] {
+            fs::create_dir(dir.path().join(name)).expect("a folder");
+        }
+        assert_eq!(hugepage_sizes(dir.path()), [2 << 20, 1 << 30]);
+    }
+}
