@@ -249,22 +249,7 @@ where
         let status = answer.status();
         let location = answer.headers().get(LOCATION);
         let location = location.and_then(|l| l.to_str().ok()).map(str::to_owned);
-        let mut body = Vec::new();
-        let mut frames = Limited::new(answer.into_body(), limit.saturating_add(64 * 1024));
-        let mut body_error = String::new();
-        while body.len() < limit {
-            match frames.frame().await {
-                None => break,
-                Some(Ok(frame)) => {
-                    body.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..]));
-                }
-                Some(Err(error)) => {
-                    body_error = error.to_string();
-                    break;
-                }
-            }
-        }
-        body.truncate(limit);
+        let (body, body_error) = read_body(answer.into_body(), limit).await;
         let reason = status.canonical_reason().unwrap_or_default();
         Ok((Answer { status: status.as_u16(), body, reason, body_error }, location))
     };
@@ -278,6 +263,25 @@ where
             Err(error) => Err(error),
         },
     }
+}
+
+/// The first bytes of a body, and why it ended early if it did.
+async fn read_body(body: hyper::body::Incoming, limit: usize) -> (Vec<u8>, String) {
+    let mut bytes = Vec::new();
+    let mut frames = Limited::new(body, limit.saturating_add(64 * 1024));
+    let mut error = String::new();
+    while bytes.len() < limit {
+        match frames.frame().await {
+            None => break,
+            Some(Ok(frame)) => bytes.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..])),
+            Some(Err(cause)) => {
+                error = cause.to_string();
+                break;
+            }
+        }
+    }
+    bytes.truncate(limit);
+    (bytes, error)
 }
 
 /// TLS that accepts any certificate, as the kubelet's probes and hooks do.

@@ -79,7 +79,8 @@ mod tests {
     }
 
     fn probed() -> Value {
-        json!({"name": "c", "startupProbe": {"exec": {}, "failureThreshold": 5, "periodSeconds": 10}})
+        let probe = json!({"exec": {}, "failureThreshold": 5, "periodSeconds": 10});
+        json!({"name": "c", "startupProbe": probe})
     }
 
     #[test]

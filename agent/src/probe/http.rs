@@ -176,7 +176,7 @@ mod tests {
 
     fn sent(given: Value) -> Vec<(String, String)> {
         let action: HTTPGetAction =
-            serde_json::from_value(json!({"port": 80, "httpHeaders": given})).unwrap();
+            serde_json::from_value(json!({"port": 80, "httpHeaders": given})).expect("it parses");
         headers(&action)
     }
 

@@ -212,7 +212,7 @@ proptest! {
 
     #[test]
     fn in_any_run_gates_hold_periods_are_kept_and_nothing_is_told_twice(
-        steps in proptest::collection::vec((0_usize..3, 0_u8..3, 0_u64..25, 0_u8..20), 0..80),
+        steps in proptest::collection::vec((0_usize..3, 0_u8..3, 0_u32..25, 0_u8..20), 0..80),
         started: bool, ready: bool, age in 0_u32..100,
     ) {
         let beginning = Beginning { age: SECOND * age, started, ready };
@@ -223,7 +223,7 @@ proptest! {
         let mut over = false;
         let mut note = |changes: &[Change]| {
             for change in changes {
-                let slot = &mut told[KINDS.iter().position(|k| *k == change.kind).unwrap()];
+                let slot = &mut told[KINDS.iter().position(|k| *k == change.kind).expect("one of them")];
                 assert_ne!(*slot, Some(change.healthy), "told twice: {change:?}");
                 *slot = Some(change.healthy);
             }
@@ -231,7 +231,7 @@ proptest! {
         };
         let mut startup = note(&changes);
         for (index, outcome, wait, end) in steps {
-            now += SECOND * u32::try_from(wait).unwrap();
+            now += SECOND * wait;
             let kind = KINDS[index];
             let outcome = [Success, Failure, Unknown][usize::from(outcome)];
             if let Some(at) = machine.due(kind).filter(|at| *at <= now) {
