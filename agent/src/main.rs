@@ -35,13 +35,17 @@ fn run(config: Config) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    match tokio_uring::start(pintle_agent::app::run(config)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    tokio_uring::start(async {
+        let code = match pintle_agent::app::run(config).await {
+            Ok(()) => 0,
+            Err(error) => {
+                complain(&format!("{error:#}"));
+                1
+            }
+        };
+        // Everything that has to be put away is; taking the ring apart would cost another second.
+        std::process::exit(code)
+    })
 }
 
 /// Before there is a logger; a closed standard error is nobody's problem.
