@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
+use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, Deadlines, InFlight, v1};
 use pintle_ebpf::{Controller, Hierarchy, Mode, Options, Programs};
 use tokio::signal::unix::{SignalKind, signal};
@@ -118,6 +119,10 @@ pub async fn run(config: Config) -> Result<()> {
         Prober::start(client.clone(), recorder.clone(), inputs.clone(), host_ips, started_at);
     let logs = start_rotator(&config, &client);
     tokio::task::spawn_local(event::cri::run(client.clone(), inputs.clone()));
+    if runtime.name == "containerd" {
+        let containerd = Containerd::connect(&config.kubelet.container_runtime_endpoint)?;
+        tokio::task::spawn_local(event::containerd::run(containerd, inputs.clone()));
+    }
     start_sources(&config, &reader, &recorder, &inputs, problems)?;
     let driver = Driver {
         pods,

@@ -28,7 +28,16 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>) {
             Ok(mut stream) => {
                 while let Some(Ok(event)) = stream.next().await {
                     wait = REOPEN.0;
-                    let Some(uid) = pod_of(&event) else { continue };
+                    // What the agent does itself it reads afterwards.
+                    let own = [
+                        v1::ContainerEventType::ContainerCreatedEvent,
+                        v1::ContainerEventType::ContainerStartedEvent,
+                    ];
+                    let Some(uid) =
+                        pod_of(&event).filter(|_| !own.contains(&event.container_event_type()))
+                    else {
+                        continue;
+                    };
                     if inputs.send(Input::Hint { uid, hint: Hint::Changed }).await.is_err() {
                         return;
                     }

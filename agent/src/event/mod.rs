@@ -2,7 +2,8 @@
 //!
 //! Every source turns what it hears into `Input::Hint` and nothing else; state always comes from
 //! a CRI read. A source may be missing, late, or wrong without harm: the slow relist is behind all
-//! of them. `kernel` owns the eBPF source, `cri` the runtime's event stream.
+//! of them. `kernel` owns the eBPF source, `cri` the runtime's event stream, `containerd` its task events.
 
+pub mod containerd;
 pub mod cri;
 pub mod kernel;

@@ -71,6 +71,13 @@ pub enum Input {
         /// What.
         hint: Hint,
     },
+    /// Something may have happened to a container, by a source that does not know its pod.
+    ContainerHint {
+        /// The container, or a sandbox.
+        container: ContainerId,
+        /// What.
+        hint: Hint,
+    },
     /// Action `index` of a pass ended.
     Progress {
         /// The pod's uid.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::digest_of;
-use crate::types::{PodUid, UnixNanos};
+use crate::types::{ContainerId, PodUid, UnixNanos};
 use crate::worker::backoff::Curve;
 use crate::worker::step::{Scene, Stage, Worker};
 use crate::worker::{Command, Input, ListedPod, Settings};
@@ -71,6 +71,11 @@ impl Pods {
             }
             Input::Listed { stamp: _, result } => self.listed(result, now),
             Input::Hint { uid, hint } => self.with(&uid, now, |w, scene| w.hint(hint, scene)),
+            Input::ContainerHint { container, hint } => {
+                if let Some(uid) = self.pod_of(&container) {
+                    self.with(&uid, now, |w, scene| w.hint(hint, scene));
+                }
+            }
             Input::Progress { uid, ticket, index, outcome } => {
                 self.with(&uid, now, |w, scene| w.progress(ticket, index, outcome, scene));
             }
@@ -120,6 +125,15 @@ impl Pods {
     /// of a pod on the node is left over.
     pub fn knows_all(&self) -> bool {
         self.sources_ready && self.listed_since_ready
+    }
+
+    fn pod_of(&self, id: &ContainerId) -> Option<PodUid> {
+        let has = |worker: &&Worker| {
+            let observed = worker.observed();
+            observed.containers.iter().any(|c| c.id == *id)
+                || observed.sandboxes.iter().any(|s| s.id.as_str() == id.as_str())
+        };
+        self.workers.values().find(has).map(|worker| worker.uid().clone())
     }
 
     fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {

@@ -1,0 +1,58 @@
+//! containerd's own task events as hints: the one source on releases without container events.
+//!
+//! Owner: one task for the life of the agent; it asks again when the stream ends and gives up on a
+//! runtime that is not containerd. An exit's code and time are evidence beside the CRI answer, as
+//! from the kernel; an event's container is found among the observed ones, and one that nobody
+//! knows yet is left to the relist.
+
+use std::time::{Duration, SystemTime};
+
+use pintle_cri::containerd::{Containerd, HintKind};
+use tokio::sync::mpsc;
+
+use crate::types::{ContainerId, UnixNanos};
+use crate::worker::{Hint, Input};
+
+/// First and longest wait before the stream is opened again.
+const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Forwards task events as hints until the receiver is gone.
+pub async fn run(containerd: Containerd, inputs: mpsc::Sender<Input>) {
+    let mut wait = REOPEN.0;
+    loop {
+        let mut hints = containerd.hints();
+        while let Some(hint) = hints.next().await {
+            let hint = match hint {
+                Ok(hint) => hint,
+                Err(error) if error.is_unimplemented() => return,
+                Err(error) => {
+                    tracing::debug!(%error, "task events of containerd");
+                    continue;
+                }
+            };
+            wait = REOPEN.0;
+            let container = ContainerId::from(hint.id.as_str());
+            let at = nanos(hint.at);
+            let hint = match hint.kind {
+                HintKind::Exited { code, .. } => Hint::Exited {
+                    container: Some(container.clone()),
+                    code: i32::try_from(code).ok(),
+                    at,
+                },
+                HintKind::OomKilled | HintKind::Deleted => Hint::Changed,
+                // What the agent does itself it reads afterwards.
+                HintKind::Started { .. } | HintKind::Paused | HintKind::Resumed => continue,
+            };
+            if inputs.send(Input::ContainerHint { container, hint }).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(REOPEN.1);
+    }
+}
+
+fn nanos(at: SystemTime) -> UnixNanos {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
