@@ -13,6 +13,10 @@ use crate::status::explain::span;
 /// Blanks between two columns.
 const GAP: usize = 3;
 
+/// Said while pods may be missing from the table.
+const STARTING: &str = "The agent is starting: the container runtime has not answered yet, or a \
+                        source of pods has not been read.\n";
+
 /// The table of pods.
 pub(super) fn pods(answer: &Value) -> String {
     let head = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "WHY"];
@@ -35,6 +39,9 @@ pub(super) fn pods(answer: &Value) -> String {
         1 => "This node has no pods.\n".to_owned(),
         _ => table(&rows),
     };
+    if answer["sourcesReady"] == false {
+        out.push_str(STARTING);
+    }
     section(&mut out, "Being removed:", &answer["beingRemoved"]);
     section(&mut out, "Broken manifests:", &answer["brokenManifests"]);
     out
@@ -184,6 +191,8 @@ Broken manifests:
 "
         );
         assert_eq!(pods(&json!({"pods": []})), "This node has no pods.\n");
+        let starting = pods(&json!({"pods": [], "sourcesReady": false}));
+        assert!(starting.contains("The agent is starting"), "{starting}");
     }
 
     #[test]

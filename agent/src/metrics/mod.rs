@@ -10,24 +10,26 @@
 //! A number that can be read off the snapshot is computed when it is asked for, so that it can
 //! never disagree with `/pods`.
 
+mod families;
 mod process;
 mod text;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use pintle_cri::{Code, Method, Observer};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 
-use crate::config::KUBERNETES_VERSION;
+use families::{
+    BUILD_HELP, Build, Limit, ModeLabel, Names, Node, Operation, Operations, Own, PodCounts,
+    Relists, StartError, StartOf, Starts, State, Static, build_labels,
+};
+
 use crate::observed::RunState;
 use crate::pod;
 use crate::runtime::plan::Action;
@@ -38,43 +40,6 @@ use crate::worker::{Failure, Stage};
 
 /// Pods whose start may be timed at once.
 const STARTING_MAX: usize = 4096;
-/// Upper bounds of `pod_start_duration_seconds` in seconds.
-// k8s: pkg/kubelet/metrics/metrics.go podStartupDurationBuckets
-const POD_START_SECONDS: [f64; 25] = [
-    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
-    300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
-];
-/// Upper bounds of a relist's duration in seconds: Prometheus' own default.
-const RELIST_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
-macro_rules! labels {
-    ($(#[$doc:meta])* $name:ident { $($field:ident),* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-        struct $name { $($field: String),* }
-    };
-}
-
-labels!(Operation { operation_type });
-labels!(State { container_state });
-labels!(Static { r#static });
-labels!(StartOf { container_type });
-labels!(StartError { container_type, code });
-labels!(ModeLabel { mode });
-labels!(Limit { limit });
-labels!(Node { node });
-labels!(Build {
-    major,
-    minor,
-    git_version,
-    git_commit,
-    git_tree_state,
-    build_date,
-    go_version,
-    compiler,
-    platform
-});
-
 /// What only the moment of a scrape knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Scrape<'a> {
@@ -94,25 +59,11 @@ pub struct Scrape<'a> {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    operations: Family<Operation, Counter>,
-    operation_errors: Family<Operation, Counter>,
-    operation_seconds: Family<Operation, Histogram, fn() -> Histogram>,
-    running_pods: Gauge,
-    running_containers: Family<State, Gauge>,
-    desired_pods: Family<Static, Gauge>,
-    active_pods: Family<Static, Gauge>,
-    pod_start_seconds: Histogram,
-    started_pods: Counter,
-    started_pod_errors: Counter,
-    started_containers: Family<StartOf, Counter>,
-    started_container_errors: Family<StartError, Counter>,
-    relist_seconds: Histogram,
-    relist_interval_seconds: Histogram,
-    relist_last: Gauge<f64, AtomicU64>,
-    event_source: Family<ModeLabel, Gauge>,
-    events_dropped: Counter,
-    limit_hits: Family<Limit, Counter>,
-    calls_in_flight: Gauge,
+    operations: Operations,
+    pods: PodCounts,
+    starts: Starts,
+    relists: Relists,
+    own: Own,
     process: process::Process,
     starting: Mutex<BTreeMap<PodUid, bool>>,
 }
@@ -122,68 +73,17 @@ impl Metrics {
     pub fn new(node: &str) -> Self {
         let mut registry = Registry::default();
         let mut at = Names(&mut registry);
-        let operation_seconds: Family<Operation, Histogram, fn() -> Histogram> =
-            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 2.5, 14)));
         let build: Family<Build, Gauge> = at.add("kubernetes_build_info", BUILD_HELP);
         build.get_or_create(&build_labels()).set(1);
         let node_name: Family<Node, Gauge> =
             at.add("kubelet_node_name", "The node's name. The count is always 1.");
         node_name.get_or_create(&Node { node: node.to_owned() }).set(1);
         Self {
-            operations: at.add(
-                "kubelet_runtime_operations",
-                "Cumulative number of runtime operations by operation type.",
-            ),
-            operation_errors: at.add(
-                "kubelet_runtime_operations_errors",
-                "Cumulative number of runtime operation errors by operation type.",
-            ),
-            operation_seconds: at.put(
-                "kubelet_runtime_operations_duration_seconds",
-                "Duration in seconds of runtime operations. Broken down by operation type.",
-                operation_seconds,
-            ),
-            running_pods: at
-                .add("kubelet_running_pods", "Number of pods that have a running pod sandbox"),
-            running_containers: at
-                .add("kubelet_running_containers", "Number of containers by their state"),
-            desired_pods: at.add("kubelet_desired_pods", "Number of pods that a source wants"),
-            active_pods: at
-                .add("kubelet_active_pods", "Number of pods that are wanted and not finished"),
-            pod_start_seconds: at.put(
-                "kubelet_pod_start_duration_seconds",
-                "Duration in seconds from seeing a pod for the first time to the pod running",
-                Histogram::new(POD_START_SECONDS),
-            ),
-            started_pods: at.add("kubelet_started_pods", "Cumulative number of pods started"),
-            started_pod_errors: at
-                .add("kubelet_started_pods_errors", "Cumulative number of errors starting pods"),
-            started_containers: at
-                .add("kubelet_started_containers", "Cumulative number of containers started"),
-            started_container_errors: at.add(
-                "kubelet_started_containers_errors",
-                "Cumulative number of errors when starting containers",
-            ),
-            relist_seconds: at.put(
-                "kubelet_pleg_relist_duration_seconds",
-                "Duration in seconds for relisting pods.",
-                Histogram::new(RELIST_SECONDS),
-            ),
-            relist_interval_seconds: at.put(
-                "kubelet_pleg_relist_interval_seconds",
-                "Interval in seconds between relisting.",
-                Histogram::new(RELIST_SECONDS),
-            ),
-            relist_last: at.add(
-                "kubelet_pleg_last_seen_seconds",
-                "Timestamp in seconds when pods were last listed.",
-            ),
-            event_source: at
-                .add("pintle_event_source", "Where hints about containers come from; always 1."),
-            events_dropped: at
-                .add("pintle_event_drops", "Kernel events lost because a bound was met."),
-            limit_hits: at.add("pintle_limit_hits", "How often a bounded resource was full."),
-            calls_in_flight: at.add("pintle_runtime_calls_in_flight", "Runtime calls under way."),
+            operations: Operations::register(&mut at),
+            pods: PodCounts::register(&mut at),
+            starts: Starts::register(&mut at),
+            relists: Relists::register(&mut at),
+            own: Own::register(&mut at),
             process: process::Process::register(&mut at),
             starting: Mutex::default(),
             registry,
@@ -194,19 +94,19 @@ impl Metrics {
     pub fn action_ended(&self, action: &Action, failure: Option<&Failure>) {
         match (action, failure) {
             (Action::CreateSandbox { .. }, None) => {
-                self.started_pods.inc();
+                self.starts.pods.inc();
             }
             (Action::CreateSandbox { .. }, Some(_)) => {
-                self.started_pods.inc();
-                self.started_pod_errors.inc();
+                self.starts.pods.inc();
+                self.starts.pod_errors.inc();
             }
             (Action::StartContainer { kind, .. }, failure) => {
                 let container_type = container_type(*kind).to_owned();
                 let label = StartOf { container_type: container_type.clone() };
-                self.started_containers.get_or_create(&label).inc();
+                self.starts.containers.get_or_create(&label).inc();
                 if let Some(failure) = failure.filter(|f| !f.cancelled) {
                     let error = StartError { container_type, code: failure.reason.clone() };
-                    self.started_container_errors.get_or_create(&error).inc();
+                    self.starts.container_errors.get_or_create(&error).inc();
                 }
             }
             _ => {}
@@ -232,7 +132,7 @@ impl Metrics {
             && !counted
             && let Some(seen) = seen_at(pod)
         {
-            self.pod_start_seconds.observe(now.since(seen).as_secs_f64());
+            self.starts.pod_seconds.observe(now.since(seen).as_secs_f64());
         }
     }
 
@@ -243,28 +143,28 @@ impl Metrics {
 
     /// All pods were listed at `now`, `interval` after the list before.
     pub fn relisted(&self, now: UnixNanos, took: Duration, interval: Option<Duration>) {
-        self.relist_seconds.observe(took.as_secs_f64());
+        self.relists.seconds.observe(took.as_secs_f64());
         if let Some(interval) = interval {
-            self.relist_interval_seconds.observe(interval.as_secs_f64());
+            self.relists.interval_seconds.observe(interval.as_secs_f64());
         }
-        self.relist_last.set(Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64());
+        self.relists.last.set(Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64());
     }
 
     /// A bounded resource of this name was full.
     pub fn limit_hit(&self, limit: &str) {
-        self.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
+        self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
     }
 
     /// The exposition in Prometheus' text format 0.0.4.
     pub fn render(&self, scrape: &Scrape<'_>) -> String {
         self.count_pods(scrape.snapshot);
-        self.event_source.clear();
+        self.own.event_source.clear();
         let mode = ModeLabel { mode: scrape.event_source.to_owned() };
-        self.event_source.get_or_create(&mode).set(1);
-        raise(&self.events_dropped, scrape.events_dropped);
+        self.own.event_source.get_or_create(&mode).set(1);
+        raise(&self.own.events_dropped, scrape.events_dropped);
         let timeline = Limit { limit: "timeline entries".to_owned() };
-        raise(&self.limit_hits.get_or_create(&timeline), scrape.timeline_dropped);
-        self.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
+        raise(&self.own.limit_hits.get_or_create(&timeline), scrape.timeline_dropped);
+        self.own.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
         self.process.read();
         let mut open_metrics = String::new();
         prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
@@ -276,7 +176,7 @@ impl Metrics {
         let observed =
             || snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
         let with_sandbox = observed().filter(|o| o.sandboxes.iter().any(|s| s.ready)).count();
-        self.running_pods.set(i64::try_from(with_sandbox).unwrap_or(i64::MAX));
+        self.pods.running.set(i64::try_from(with_sandbox).unwrap_or(i64::MAX));
         for (state, name) in [
             (RunState::Created, "created"),
             (RunState::Running, "running"),
@@ -286,7 +186,7 @@ impl Metrics {
             let containers = observed().flat_map(|o| &o.containers);
             let count = containers.filter(|c| c.state == state).count();
             let label = State { container_state: name.to_owned() };
-            let gauge = self.running_containers.get_or_create(&label);
+            let gauge = self.pods.containers.get_or_create(&label);
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         }
         for (is_static, name) in [(true, "true"), (false, "")] {
@@ -294,8 +194,8 @@ impl Metrics {
             let of_kind = || snapshot.pods.values().filter(|v| pod::is_static(&v.pod) == is_static);
             let active = of_kind().filter(|v| v.stage < Stage::Terminated).count();
             let desired = i64::try_from(of_kind().count()).unwrap_or(i64::MAX);
-            self.desired_pods.get_or_create(&label).set(desired);
-            self.active_pods.get_or_create(&label).set(i64::try_from(active).unwrap_or(i64::MAX));
+            self.pods.desired.get_or_create(&label).set(desired);
+            self.pods.active.get_or_create(&label).set(i64::try_from(active).unwrap_or(i64::MAX));
         }
     }
 }
@@ -303,49 +203,16 @@ impl Metrics {
 impl Observer for Metrics {
     fn call_ended(&self, method: Method, outcome: Option<Code>, took: Duration) {
         let label = Operation { operation_type: operation(method) };
-        self.operations.get_or_create(&label).inc();
-        self.operation_seconds.get_or_create(&label).observe(took.as_secs_f64());
+        self.operations.total.get_or_create(&label).inc();
+        self.operations.seconds.get_or_create(&label).observe(took.as_secs_f64());
         // A stream that its reader closes has done its work.
         let fine = outcome == Some(Code::Ok) || (outcome.is_none() && method.is_stream());
         if !fine {
-            self.operation_errors.get_or_create(&label).inc();
+            self.operations.errors.get_or_create(&label).inc();
         }
         if outcome == Some(Code::ResourceExhausted) {
             self.limit_hit("runtime calls");
         }
-    }
-}
-
-/// Registers under the names that the exposition shows, without `_total`.
-struct Names<'a>(&'a mut Registry);
-
-impl Names<'_> {
-    fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.put(name, help, M::default())
-    }
-
-    fn put<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help.trim_end_matches('.'), metric.clone());
-        metric
-    }
-}
-
-const BUILD_HELP: &str = "The Kubernetes version whose node agent this is, and how it was built";
-
-fn build_labels() -> Build {
-    let version = KUBERNETES_VERSION.trim_start_matches('v');
-    let mut parts = version.split('.').map(str::to_owned);
-    let own = concat!("pintle-", env!("CARGO_PKG_VERSION"));
-    Build {
-        major: parts.next().unwrap_or_default(),
-        minor: parts.next().unwrap_or_default(),
-        git_version: format!("v{version}"),
-        git_commit: own.to_owned(),
-        git_tree_state: String::new(),
-        build_date: String::new(),
-        go_version: String::new(),
-        compiler: "rustc".to_owned(),
-        platform: format!("linux/{}", std::env::consts::ARCH),
     }
 }
 

@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::Names;
+use super::families::Names;
 
 /// Ticks per second in which the kernel reports CPU time to programs, on every architecture.
 const USER_HZ: f64 = 100.0;

@@ -2,7 +2,9 @@
 //! serves.
 //!
 //! They differ in the family name of counters (`x` against `x_total` in HELP and TYPE lines), in the
-//! end marker and in unit lines. Everything else passes unchanged. Pure.
+//! end marker, in unit lines and in whole bucket bounds. Everything else passes unchanged. Pure.
+
+use std::borrow::Cow;
 
 /// Converts a whole exposition.
 pub(super) fn from_open_metrics(text: &str) -> String {
@@ -23,7 +25,7 @@ pub(super) fn from_open_metrics(text: &str) -> String {
                 out.push_str(&format!("# TYPE {name}{total} {kind}\n"));
             }
             _ => {
-                out.push_str(line);
+                out.push_str(&whole_bound(line));
                 out.push('\n');
             }
         }
@@ -31,9 +33,32 @@ pub(super) fn from_open_metrics(text: &str) -> String {
     out
 }
 
+/// `le="1.0"` as Go writes it: `le="1"`. Dashboards select buckets by that text.
+fn whole_bound(line: &str) -> Cow<'_, str> {
+    let Some((before, bound)) = line.split_once("le=\"") else { return line.into() };
+    let Some((number, after)) = bound.split_once('"') else { return line.into() };
+    match number.strip_suffix(".0") {
+        Some(whole) => format!("{before}le=\"{whole}\"{after}").into(),
+        None => line.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::from_open_metrics;
+    use super::{from_open_metrics, whole_bound};
+
+    #[test]
+    fn whole_bucket_bounds_lose_their_fraction_and_others_keep_it() {
+        for (open, text) in [
+            (r#"h_bucket{le="1.0"} 2"#, r#"h_bucket{le="1"} 2"#),
+            (r#"h_bucket{le="10.0",x="1.0"} 2.0"#, r#"h_bucket{le="10",x="1.0"} 2.0"#),
+            (r#"h_bucket{le="0.5"} 2"#, r#"h_bucket{le="0.5"} 2"#),
+            (r#"h_bucket{le="+Inf"} 2"#, r#"h_bucket{le="+Inf"} 2"#),
+            ("g 1.0", "g 1.0"),
+        ] {
+            assert_eq!(whole_bound(open), text);
+        }
+    }
 
     #[test]
     fn a_counters_family_gets_its_suffix_and_markers_go() {

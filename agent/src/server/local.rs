@@ -97,7 +97,12 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
         .map(|o| format!("{}/{} (uid {})", o.namespace, o.name, o.uid))
         .collect();
     let problems: &Vec<String> = &parts.problems.load();
-    Answer::json(&json!({"pods": rows, "beingRemoved": orphans, "brokenManifests": problems}))
+    Answer::json(&json!({
+        "pods": rows,
+        "beingRemoved": orphans,
+        "brokenManifests": problems,
+        "sourcesReady": snapshot.sources_ready,
+    }))
 }
 
 fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {

@@ -1,0 +1,221 @@
+//! The families of metrics: their names, labels, buckets and help texts. Registration only.
+//!
+//! Names stand here without `_total`, which the exposition adds to counters. Names, types and labels
+//! of families that the kubelet has are the kubelet's; a test holds them against a recording.
+// k8s: pkg/kubelet/metrics/metrics.go
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Metric, Registry};
+
+use crate::config::KUBERNETES_VERSION;
+
+/// Upper bounds of `pod_start_duration_seconds` in seconds.
+// k8s: pkg/kubelet/metrics/metrics.go podStartupDurationBuckets
+const POD_START_SECONDS: [f64; 25] = [
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
+    300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+/// Upper bounds of a relist's duration in seconds: Prometheus' own default.
+const RELIST_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($field:ident),* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+        pub(super) struct $name { $(pub(super) $field: String),* }
+    };
+}
+
+labels!(Operation { operation_type });
+labels!(State { container_state });
+labels!(Static { r#static });
+labels!(StartOf { container_type });
+labels!(StartError { container_type, code });
+labels!(ModeLabel { mode });
+labels!(Limit { limit });
+labels!(Node { node });
+labels!(Build {
+    major,
+    minor,
+    git_version,
+    git_commit,
+    git_tree_state,
+    build_date,
+    go_version,
+    compiler,
+    platform
+});
+
+/// Runtime calls.
+#[derive(Debug)]
+pub(super) struct Operations {
+    pub(super) total: Family<Operation, Counter>,
+    pub(super) errors: Family<Operation, Counter>,
+    pub(super) seconds: Family<Operation, Histogram, fn() -> Histogram>,
+}
+
+/// What the snapshot holds.
+#[derive(Debug)]
+pub(super) struct PodCounts {
+    pub(super) running: Gauge,
+    pub(super) containers: Family<State, Gauge>,
+    pub(super) desired: Family<Static, Gauge>,
+    pub(super) active: Family<Static, Gauge>,
+}
+
+/// Starts of pods and containers.
+#[derive(Debug)]
+pub(super) struct Starts {
+    pub(super) pod_seconds: Histogram,
+    pub(super) pods: Counter,
+    pub(super) pod_errors: Counter,
+    pub(super) containers: Family<StartOf, Counter>,
+    pub(super) container_errors: Family<StartError, Counter>,
+}
+
+/// Lists of everything that runs.
+#[derive(Debug)]
+pub(super) struct Relists {
+    pub(super) seconds: Histogram,
+    pub(super) interval_seconds: Histogram,
+    pub(super) last: Gauge<f64, AtomicU64>,
+}
+
+/// What the kubelet has no metric for.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) event_source: Family<ModeLabel, Gauge>,
+    pub(super) events_dropped: Counter,
+    pub(super) limit_hits: Family<Limit, Counter>,
+    pub(super) calls_in_flight: Gauge,
+}
+
+impl Operations {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        let seconds: Family<Operation, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 2.5, 14)));
+        Self {
+            total: at.add(
+                "kubelet_runtime_operations",
+                "Cumulative number of runtime operations by operation type.",
+            ),
+            errors: at.add(
+                "kubelet_runtime_operations_errors",
+                "Cumulative number of runtime operation errors by operation type.",
+            ),
+            seconds: at.put(
+                "kubelet_runtime_operations_duration_seconds",
+                "Duration in seconds of runtime operations. Broken down by operation type.",
+                seconds,
+            ),
+        }
+    }
+}
+
+impl PodCounts {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            running: at
+                .add("kubelet_running_pods", "Number of pods that have a running pod sandbox"),
+            containers: at.add("kubelet_running_containers", "Number of containers by their state"),
+            desired: at.add("kubelet_desired_pods", "Number of pods that a source wants"),
+            active: at
+                .add("kubelet_active_pods", "Number of pods that are wanted and not finished"),
+        }
+    }
+}
+
+impl Starts {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            pod_seconds: at.put(
+                "kubelet_pod_start_duration_seconds",
+                "Duration in seconds from seeing a pod for the first time to the pod running",
+                Histogram::new(POD_START_SECONDS),
+            ),
+            pods: at.add("kubelet_started_pods", "Cumulative number of pods started"),
+            pod_errors: at
+                .add("kubelet_started_pods_errors", "Cumulative number of errors starting pods"),
+            containers: at
+                .add("kubelet_started_containers", "Cumulative number of containers started"),
+            container_errors: at.add(
+                "kubelet_started_containers_errors",
+                "Cumulative number of errors when starting containers",
+            ),
+        }
+    }
+}
+
+impl Relists {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            seconds: at.put(
+                "kubelet_pleg_relist_duration_seconds",
+                "Duration in seconds for relisting pods.",
+                Histogram::new(RELIST_SECONDS),
+            ),
+            interval_seconds: at.put(
+                "kubelet_pleg_relist_interval_seconds",
+                "Interval in seconds between relisting.",
+                Histogram::new(RELIST_SECONDS),
+            ),
+            last: at.add(
+                "kubelet_pleg_last_seen_seconds",
+                "Timestamp in seconds when pods were last listed.",
+            ),
+        }
+    }
+}
+
+impl Own {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            event_source: at
+                .add("pintle_event_source", "Where hints about containers come from; always 1."),
+            events_dropped: at
+                .add("pintle_event_drops", "Kernel events lost because a bound was met."),
+            limit_hits: at.add("pintle_limit_hits", "How often a bounded resource was full."),
+            calls_in_flight: at.add("pintle_runtime_calls_in_flight", "Runtime calls under way."),
+        }
+    }
+}
+
+/// Registers under the names that the exposition shows, without `_total`.
+pub(super) struct Names<'a>(pub(super) &'a mut Registry);
+
+impl Names<'_> {
+    pub(super) fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.put(name, help, M::default())
+    }
+
+    pub(super) fn put<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help.trim_end_matches('.'), metric.clone());
+        metric
+    }
+}
+
+pub(super) const BUILD_HELP: &str =
+    "The Kubernetes version whose node agent this is, and how it was built";
+
+pub(super) fn build_labels() -> Build {
+    let version = KUBERNETES_VERSION.trim_start_matches('v');
+    let mut parts = version.split('.').map(str::to_owned);
+    let own = concat!("pintle-", env!("CARGO_PKG_VERSION"));
+    Build {
+        major: parts.next().unwrap_or_default(),
+        minor: parts.next().unwrap_or_default(),
+        git_version: format!("v{version}"),
+        git_commit: own.to_owned(),
+        git_tree_state: String::new(),
+        build_date: String::new(),
+        go_version: String::new(),
+        compiler: "rustc".to_owned(),
+        platform: format!("linux/{}", std::env::consts::ARCH),
+    }
+}
