@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pintle_cri::InFlight;
@@ -82,21 +82,25 @@ fn shim_id(cmdline: &[u8]) -> Option<String> {
         return None;
     }
     args.find(|arg| arg == "-id" || arg == "--id")?;
-    args.next().map(|id| id.into_owned())
+    let id = args.next()?.into_owned();
+    // Calls of the runtime to the same program, which end by themselves; the shim has no command.
+    let is_call = args.any(|arg| arg == "start" || arg == "delete");
+    (!is_call).then_some(id)
 }
 
 fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>) -> Vec<Process> {
     let Some((_, shim)) = shims.iter().find(|(id, _)| id == sandbox) else { return Vec::new() };
-    let bundles = fs::read_link(proc.join(shim.to_string()).join("cwd")).ok();
-    let bundles = bundles.as_deref().and_then(Path::parent).map(Path::to_owned);
-    let first = container.and_then(|id| first_process(bundles?, id));
+    let bundle = proc.join(shim.to_string()).join("cwd");
+    let first = container.and_then(|id| first_process(&bundle, id));
     let shim = process(proc, "its shim", *shim);
     let first = first.and_then(|pid| process(proc, "its first process", pid));
     shim.into_iter().chain(first).collect()
 }
 
-fn first_process(bundles: PathBuf, container: &str) -> Option<u32> {
-    fs::read_to_string(bundles.join(container).join("init.pid")).ok()?.trim().parse().ok()
+/// Bundles lie beside each other; the way there leads through the shim's own mount namespace.
+fn first_process(bundle: &Path, container: &str) -> Option<u32> {
+    let file = bundle.join("..").join(container).join("init.pid");
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 fn process(proc: &Path, role: &'static str, pid: u32) -> Option<Process> {
@@ -130,6 +134,8 @@ mod tests {
         assert_eq!(shim_id(b"/bin/sh\0-id\0abc\0"), None);
         assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0").as_deref(), Some(""));
         assert_eq!(shim_id(b"containerd-shim-runc-v2\0"), None);
+        assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0abc\0-bundle\0/b\0delete\0"), None);
+        assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0abc\0start\0"), None);
         assert_eq!(shim_id(b""), None);
     }
 
@@ -148,6 +154,7 @@ mod tests {
             .expect("written");
         fs::write(proc.join("12/cmdline"), "sleep\0inf\0").expect("written");
         fs::create_dir_all(bundles.join("c1")).expect("a bundle");
+        fs::create_dir_all(bundles.join("s1")).expect("a bundle");
         fs::write(bundles.join("c1/init.pid"), "12").expect("written");
         symlink(bundles.join("s1"), proc.join("11/cwd")).expect("linked");
 
