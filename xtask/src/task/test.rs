@@ -33,6 +33,9 @@ const FILTERED: [&str; 4] = ["unit", "parity", "sim", "e2e"];
 /// Stages made of test targets of their own.
 const INTEGRATION: [&str; 3] = ["parity", "sim", "e2e"];
 
+/// Failed end-to-end tests that are worth a second try; more of them are no accident.
+const RETRIED_MAX: usize = 4;
+
 struct Stage {
     name: &'static str,
     needs_tools: bool,
@@ -146,9 +149,27 @@ fn sim(run: &Run) -> Result<Counts> {
     integration("sim", run)
 }
 
+/// What fails is run once more, alone: these tests race with a real kernel and a real runtime on
+/// a host that others use too. A test that passes then is named as flaky, and is a bug all the
+/// same; one that fails twice fails the stage.
 fn e2e(run: &Run) -> Result<Counts> {
     prepare::node_tools()?;
-    integration("e2e", run)
+    let mut failed = Vec::new();
+    let mut counts = tests_noting(integration_command("e2e")?, run, &mut failed)?;
+    if failed.is_empty() || failed.len() > RETRIED_MAX {
+        return Ok(counts);
+    }
+    let mut again = integration_command("e2e")?;
+    again.args(["--", "--exact", "--test-threads=1"]).args(&failed);
+    let unfiltered = Run { filter: None, skipped_file: run.skipped_file.clone() };
+    let mut still = Vec::new();
+    tests_noting(again, &unfiltered, &mut still)?;
+    for name in failed.iter().filter(|name| !still.contains(name)) {
+        shell::say("flaky", name);
+        counts.passed += 1;
+        counts.failed -= 1;
+    }
+    Ok(counts)
 }
 
 /// Whether a target such as `sched_parity` belongs to a stage such as `parity`.
@@ -158,6 +179,10 @@ fn is_of(target: &str, stage: &str) -> bool {
 
 /// The test targets that belong to the stage; there must be one.
 fn integration(stage: &str, run: &Run) -> Result<Counts> {
+    tests(integration_command(stage)?, run)
+}
+
+fn integration_command(stage: &str) -> Result<Command> {
     let targets = super::targets("test")?;
     let targets: Vec<_> = targets.into_iter().filter(|t| is_of(t, stage)).collect();
     ensure!(!targets.is_empty(), "there is no test target {stage}");
@@ -165,7 +190,7 @@ fn integration(stage: &str, run: &Run) -> Result<Counts> {
     for target in targets {
         cmd.args(["--test", &target]);
     }
-    tests(cmd, run)
+    Ok(cmd)
 }
 
 /// Every crate with a `cfg(loom)` dependency and a model, its tests named `loom` only: under that
@@ -214,7 +239,12 @@ fn check(mut cmd: Command) -> Result<Counts> {
 }
 
 /// Runs `cargo test`, shows its output and counts the results.
-fn tests(mut cmd: Command, run: &Run) -> Result<Counts> {
+fn tests(cmd: Command, run: &Run) -> Result<Counts> {
+    tests_noting(cmd, run, &mut Vec::new())
+}
+
+/// The same, noting the names of the tests that failed.
+fn tests_noting(mut cmd: Command, run: &Run, failed: &mut Vec<String>) -> Result<Counts> {
     if let Some(filter) = &run.filter {
         cmd.args(["--", filter]);
     }
@@ -227,6 +257,8 @@ fn tests(mut cmd: Command, run: &Run) -> Result<Counts> {
         let line = line?;
         println!("{line}");
         counts.add(parse(&line));
+        let name = line.strip_prefix("test ").and_then(|l| l.strip_suffix(" ... FAILED"));
+        failed.extend(name.map(str::to_owned));
     }
     let status = child.wait()?;
     let skipped = skipped(&run.skipped_file);
