@@ -81,7 +81,11 @@ pub async fn run(config: Config) -> Result<()> {
         health: Arc::clone(&health),
     })?;
     let mut stop = stop_signals()?;
-    let Some(runtime) = stop.unless(runtime_info(&client)).await else { return Ok(()) };
+    // As the kubelet: the agent is up before its runtime is, and says so.
+    server.ready();
+    let Some(runtime) = stop.unless(runtime_info(&client, &health)).await else {
+        return Ok(());
+    };
 
     let node = context::build(&config, &runtime);
     let cgroups = cgroups(&config);
@@ -139,7 +143,6 @@ pub async fn run(config: Config) -> Result<()> {
         metrics,
         root_dir: config.flags.root_dir.clone(),
     };
-    server.ready();
     tracing::info!(node = config.node_name, runtime = runtime.name, "pintle-agent is up");
     driver.run(stop.asked()).await;
     server.stopping();
@@ -190,13 +193,17 @@ fn events_of(
 }
 
 /// Waits for the runtime and asks what it is.
-async fn runtime_info(client: &Client) -> Runtime {
+async fn runtime_info(client: &Client, health: &server::Health) -> Runtime {
     let ready = client.ready();
     tokio::pin!(ready);
     let version = loop {
         match tokio::time::timeout(RUNTIME_PATIENCE, &mut ready).await {
             Ok(version) => break version,
-            Err(_) => tracing::warn!("the container runtime does not answer yet; still waiting"),
+            Err(_) => {
+                // Waiting is no reason for the watchdog to end the agent.
+                health.beat();
+                tracing::warn!("the container runtime does not answer yet; still waiting");
+            }
         }
     };
     let status = client.status(v1::StatusRequest { verbose: false }).await.ok();
