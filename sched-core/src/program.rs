@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use crate::config::{Profile, SpreadDefaults};
-use crate::intern::{FastMap, Interner, LabelsId, Str};
+use crate::intern::{Interner, LabelsId, Str};
 use crate::requests::PodRequests;
 use crate::selector::Selector;
 use crate::snapshot::cluster::{Cluster, DeltaError};
@@ -103,6 +103,15 @@ pub struct NodeTerm(pub Box<[NodeRequirement]>);
 /// Required node affinity: any of these terms.
 pub type NodeTerms = Box<[NodeTerm]>;
 
+/// Preferred terms with weights.
+pub type WeightedTerms = Box<[(i64, NodeTerm)]>;
+
+/// Pods that meet all required affinity terms, and the topology keys of the terms.
+pub type Attraction = (CounterId, Box<[KeyId]>);
+
+/// Weight a matching pod, negative to repel, and where it counts.
+pub type Pull = (i64, CounterId, KeyId);
+
 /// A topology spread constraint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spread {
@@ -150,7 +159,7 @@ pub struct Program {
     /// Names to which required affinity restricts the nodes; empty means a conflict.
     pub subset: Option<Box<[Str]>>,
     /// Preferred node affinity with weights; `None` when there is none at all.
-    pub preferred: Option<Box<[(i64, NodeTerm)]>>,
+    pub preferred: Option<WeightedTerms>,
     /// Why preferred affinity cannot be scored.
     pub preferred_error: Option<String>,
     /// Host ports.
@@ -172,13 +181,13 @@ pub struct Program {
     /// Nodes that lack a soft topology key are left out of the score.
     pub spread_requires_all: bool,
     /// Required pod affinity: pods meeting all terms, and the keys of the terms.
-    pub affinity: Option<(CounterId, Box<[KeyId]>)>,
+    pub affinity: Option<Attraction>,
     /// The pod meets its own affinity terms.
     pub affinity_self: bool,
     /// Required pod anti-affinity.
     pub anti: Box<[(CounterId, KeyId)]>,
     /// Preferred pod affinity (positive) and anti-affinity (negative).
-    pub preferred_pods: Box<[(i64, CounterId, KeyId)]>,
+    pub preferred_pods: Box<[Pull]>,
     /// Once placed, the pod acts on others by affinity terms of its own.
     pub carries_terms: bool,
     /// Features the node must declare.
@@ -358,11 +367,10 @@ impl<'a> Compiler<'a> {
         Some(names.into())
     }
 
-    #[allow(clippy::type_complexity)]
     fn preferred_nodes(
         &mut self,
         affinity: Option<&Affinity>,
-    ) -> (Option<Box<[(i64, NodeTerm)]>>, Option<String>) {
+    ) -> (Option<WeightedTerms>, Option<String>) {
         let own = affinity.and_then(|a| a.node_affinity.as_ref());
         let own = own.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone());
         let added = self.profile.added_affinity.clone();
@@ -491,7 +499,10 @@ impl<'a> Compiler<'a> {
         } else {
             [PodMatch { scope: Scope::These([self.namespace].into()), selector }].into()
         };
-        let counter = self.cluster.counter(&CounterKey { all, live_only: true }, Some(key));
+        // A soft constraint on the hostname is counted by node: no domains to maintain.
+        let by_node = c.topology_key == HOSTNAME && c.when_unsatisfiable == "ScheduleAnyway";
+        let tracked = (!by_node).then_some(key);
+        let counter = self.cluster.counter(&CounterKey { all, live_only: true }, tracked);
         Spread {
             key,
             hostname: c.topology_key == HOSTNAME,
@@ -566,11 +577,10 @@ impl<'a> Compiler<'a> {
         Ok(PodMatch { scope: Scope::These(list.into()), selector })
     }
 
-    #[allow(clippy::type_complexity)]
     fn required_affinity(
         &mut self,
         affinity: Option<&Affinity>,
-    ) -> Result<(Option<(CounterId, Box<[KeyId]>)>, bool), ObjectError> {
+    ) -> Result<(Option<Attraction>, bool), ObjectError> {
         let terms = affinity.and_then(|a| a.pod_affinity.as_ref());
         let terms =
             terms.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_deref());
@@ -603,10 +613,7 @@ impl<'a> Compiler<'a> {
         Ok((self.cluster.counter(&CounterKey { all, live_only: false }, Some(topology)), topology))
     }
 
-    fn preferred_pods(
-        &mut self,
-        affinity: Option<&Affinity>,
-    ) -> Result<Box<[(i64, CounterId, KeyId)]>, ObjectError> {
+    fn preferred_pods(&mut self, affinity: Option<&Affinity>) -> Result<Box<[Pull]>, ObjectError> {
         let attract = affinity.and_then(|a| a.pod_affinity.as_ref());
         let attract =
             attract.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
@@ -756,6 +763,3 @@ fn field_op(
         (other, _) => Err(format!("{path}.operator: Unsupported value: {other:?}")),
     }
 }
-
-/// Programs by signature, as callers keep them.
-pub type ProgramCache = FastMap<u64, Arc<Program>>;

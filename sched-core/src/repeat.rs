@@ -46,6 +46,9 @@ struct Group {
     counts: Vec<u32>,
 }
 
+/// A normalised plugin, how, whether it takes part, and its raw score of a group.
+type Part = (Plugin, Normalise, bool, fn(&Group) -> i64);
+
 /// One soft constraint's domains.
 #[derive(Debug, Default)]
 struct Domains {
@@ -365,7 +368,7 @@ impl Repeat {
         totals.clear();
         totals.resize(self.groups.len(), 0);
         let live = |g: &&Group| !g.rows.is_empty();
-        let parts: [(Plugin, Normalise, bool, fn(&Group) -> i64); 3] = [
+        let parts: [Part; 3] = [
             (Plugin::TaintToleration, Normalise::Reversed, true, |g| g.taint),
             (Plugin::NodeAffinity, Normalise::Default, self.labels_scored, |g| g.labels),
             (Plugin::InterPodAffinity, Normalise::Span, self.pods_scored, |g| g.pods),

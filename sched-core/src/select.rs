@@ -331,6 +331,14 @@ fn column(
     match raw {
         Raw::Skip => {}
         Raw::Same(s) => same = crate::score::normalise_one(s, how, s, s) as i32 * weight,
+        Raw::Column
+            if before.is_none()
+                && (plugin != Plugin::PodTopologySpread || scratch.soft.ignored.is_empty()) =>
+        {
+            let words = feasible.words();
+            let total = &mut scratch.total;
+            same = crate::score::add_normalised(&column, how, words, weight, total);
+        }
         Raw::Column => {
             let spread = plugin == Plugin::PodTopologySpread;
             let words = if spread { scratch.soft.scored.words() } else { feasible.words() };

@@ -87,7 +87,7 @@ fn added_nodes_take_pods_and_drained_nodes_give_them_up() {
     assert_eq!(found["nodes"], 4);
     assert_eq!(found["placed"].as_array().map(Vec::len), Some(2));
     let found = files.json(&[&both[..], &["--drain", "n1"]].concat());
-    let all = [&found["placed"], &found["unplaced"]].map(|l| l.as_array().cloned().unwrap());
+    let all = [&found["placed"], &found["unplaced"]].map(|l| l.as_array().cloned().expect("list"));
     let moved = all.concat().into_iter().find(|p| p["pod"] == "d/bound").expect("drained pod");
     assert_eq!(moved["from"], "n1");
     assert_ne!(moved["node"], "n1");

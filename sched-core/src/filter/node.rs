@@ -169,7 +169,9 @@ fn numbers(
     let found = &mut scratch.requirement;
     found.reset(rows);
     scratch.wanted.clear();
-    scratch.wanted.extend(column.numbers.iter().map(|n| n.is_some_and(&ok)));
+    scratch.wanted.resize(column.value_ids(), false);
+    let fitting = column.numbers.iter().filter(|(_, n)| ok(**n));
+    fitting.for_each(|(value, _)| scratch.wanted[*value as usize] = true);
     column.rows_where(&scratch.wanted, found);
     mask.and(found);
 }

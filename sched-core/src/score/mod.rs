@@ -58,6 +58,40 @@ pub(crate) fn normalise(column: &mut [f64], how: Normalise, words: &[u64]) {
     }
 }
 
+/// Normalises and adds to the totals in one pass; returns what every row gets beside.
+pub(crate) fn add_normalised(
+    column: &[f64],
+    how: Normalise,
+    words: &[u64],
+    weight: i32,
+    total: &mut [i32],
+) -> i32 {
+    let (min, max) = simd::min_max(column, words);
+    match how {
+        Normalise::Default if max <= 0.0 => 0,
+        Normalise::Default => {
+            simd::add_normalised(column, (0.0, 1.0, max), weight, total);
+            0
+        }
+        Normalise::Reversed => {
+            if max > 0.0 {
+                simd::add_normalised(column, (0.0, 1.0, max), -weight, total);
+            }
+            100 * weight
+        }
+        Normalise::Spread if max == 0.0 => 100 * weight,
+        Normalise::Spread => {
+            simd::add_normalised(column, (max + min, -1.0, max), weight, total);
+            0
+        }
+        Normalise::Span if max <= min => 0,
+        Normalise::Span => {
+            simd::add_span(column, min, max - min, weight, total);
+            0
+        }
+    }
+}
+
 /// The normalised score of one raw value, given the extremes of all.
 #[must_use]
 pub fn normalise_one(s: i64, how: Normalise, min: i64, max: i64) -> i64 {

@@ -71,6 +71,16 @@ pub fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
     }
 }
 
+/// Truncates to 0..=100; what is outside, or no number, belongs to rows that a mask hides.
+#[inline(always)]
+fn percent(s: f64) -> i32 {
+    let s = if s > 0.0 { s } else { 0.0 };
+    let s = if s < 100.0 { s } else { 100.0 };
+    // JUSTIFICATION: the saturating conversion costs several instructions a lane.
+    // SAFETY: the comparisons above leave a finite number within 0..=100.
+    unsafe { s.to_int_unchecked::<i32>() }
+}
+
 /// One bit a byte.
 #[inline(always)]
 fn pack(bytes: &[u8; WORD_ROWS]) -> u64 {
@@ -104,7 +114,7 @@ pub fn least_allocated(chunk: &Chunk, r: ScoreRequest, words: &[u64], out: &mut 
             let mem = if free > 0.0 { (free * 100.0 / m[i]).trunc() } else { 0.0 };
             // A resource that the node lacks is left out of the mean, not counted as full.
             let half = if cap > 0.0 && m[i] > 0.0 { 0.5 } else { 1.0 };
-            out[i] = ((cpu + mem) * half) as i32 as u8;
+            out[i] = percent((cpu + mem) * half) as u8;
         }
     }
 }
@@ -131,7 +141,7 @@ pub fn balanced(chunk: &Chunk, r: ScoreRequest, words: &[u64], out: &mut [u8]) {
             let mem = if mem > 1.0 { 1.0 } else { mem };
             let std = ((cpu - mem) / 2.0).abs();
             let std = if cap > 0.0 && m[i] > 0.0 { std } else { 0.0 };
-            let with = ((1.0 - std) * 100.0) as i32;
+            let with = percent((1.0 - std) * 100.0);
             out[i] = (50 + ((50 + with - i32::from(before[i])) >> 1)) as u8;
         }
     }
@@ -193,13 +203,19 @@ pub fn min_max(column: &[f64], words: &[u64]) -> (f64, f64) {
     let (mut low, mut high) = ([f64::INFINITY; 8], [f64::NEG_INFINITY; 8]);
     for (w, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
         let rows = &column[w * WORD_ROWS..(w + 1) * WORD_ROWS];
+        let full = *word == u64::MAX;
         for (k, eight) in rows.chunks_exact(8).enumerate() {
-            for i in 0..8 {
-                let live = word >> (8 * k + i) & 1 == 1;
-                let l = if live { eight[i] } else { f64::INFINITY };
-                let h = if live { eight[i] } else { f64::NEG_INFINITY };
-                low[i] = if l < low[i] { l } else { low[i] };
-                high[i] = if h > high[i] { h } else { high[i] };
+            let bits = (word >> (8 * k)) as u8;
+            if full || bits == u8::MAX {
+                for i in 0..8 {
+                    low[i] = if eight[i] < low[i] { eight[i] } else { low[i] };
+                    high[i] = if eight[i] > high[i] { eight[i] } else { high[i] };
+                }
+                continue;
+            }
+            for i in (0..8).filter(|i| bits >> i & 1 == 1) {
+                low[i] = low[i].min(eight[i]);
+                high[i] = high[i].max(eight[i]);
             }
         }
     }
@@ -232,6 +248,35 @@ pub fn normalise_span(column: &mut [f64], min: f64, diff: f64) {
     }
 }
 
+/// `total += weight * trunc(100 * (offset + sign * s) / scale)`, integers throughout.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn add_normalised(
+    column: &[f64],
+    (offset, sign, scale): (f64, f64, f64),
+    weight: i32,
+    total: &mut [i32],
+) {
+    for (t, s) in total.iter_mut().zip(column) {
+        *t += percent(100.0 * (offset + sign * *s) / scale) * weight;
+    }
+}
+
+/// `total += weight * trunc(100 * ((s - min) / diff))`.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn add_span(column: &[f64], min: f64, diff: f64, weight: i32, total: &mut [i32]) {
+    for (t, s) in total.iter_mut().zip(column) {
+        *t += percent(100.0 * ((*s - min) / diff)) * weight;
+    }
+}
+
 /// `total += column * weight`.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
@@ -240,7 +285,7 @@ pub fn normalise_span(column: &mut [f64], min: f64, diff: f64) {
 ))]
 pub fn add_weighted(column: &[f64], weight: i32, total: &mut [i32]) {
     for (t, s) in total.iter_mut().zip(column) {
-        *t += *s as i32 * weight;
+        *t += percent(*s) * weight;
     }
 }
 
@@ -255,6 +300,12 @@ pub fn arg_max(total: &[i32], words: &[u64], ties: &mut [u64]) -> i32 {
     for (w, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
         let rows = &total[w * WORD_ROWS..(w + 1) * WORD_ROWS];
         for (k, lane) in rows.chunks_exact(16).enumerate() {
+            if *word == u64::MAX {
+                for i in 0..16 {
+                    best[i] = best[i].max(lane[i]);
+                }
+                continue;
+            }
             for i in 0..16 {
                 let t = if word >> (16 * k + i) & 1 == 1 { lane[i] } else { i32::MIN };
                 best[i] = best[i].max(t);

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::chunk::CHUNK_ROWS;
 use crate::bits::Bits;
 use crate::intern::{FastMap, Str};
 
@@ -34,8 +35,8 @@ pub struct KeyColumn {
     pub ids: FastMap<Str, ValueId>,
     /// Text of each value; index 0 is unused.
     pub texts: Vec<Str>,
-    /// Each value as an integer, if it is one.
-    pub numbers: Vec<Option<i64>>,
+    /// Values that are integers.
+    pub numbers: FastMap<ValueId, i64>,
     /// Rows of each value.
     pub counts: Vec<u32>,
     /// Rows by value, while the key is narrow; empty afterwards.
@@ -50,7 +51,7 @@ impl KeyColumn {
             present: Bits::default(),
             ids: FastMap::default(),
             texts: vec![name],
-            numbers: vec![None],
+            numbers: FastMap::default(),
             counts: vec![0],
             rows: vec![Bits::default()],
         }
@@ -81,7 +82,9 @@ impl KeyColumn {
         let id = u32::try_from(self.texts.len()).expect("fewer than 2^32 values");
         self.ids.insert(text, id);
         self.texts.push(text);
-        self.numbers.push(number);
+        if let Some(number) = number {
+            self.numbers.insert(id, number);
+        }
         self.counts.push(0);
         if self.is_narrow() {
             if self.texts.len() > NARROW_VALUES {
@@ -145,7 +148,10 @@ impl KeyTable {
         let column = Arc::make_mut(&mut self.columns[key.0 as usize]);
         let id = column.value_id(value, number);
         if column.values.len() <= row as usize {
-            column.values.resize(row as usize + 1, 0);
+            // A chunk at a time: doubling would cost more than the column.
+            let rows = (row as usize + 1).next_multiple_of(CHUNK_ROWS);
+            column.values.reserve_exact(rows - column.values.len());
+            column.values.resize(rows, 0);
         }
         assert_eq!(column.values[row as usize], 0, "a row is cleared before it is set");
         column.values[row as usize] = id;
@@ -181,7 +187,7 @@ impl KeyTable {
                 + c.present.words().len() * 8
                 + c.ids.capacity() * 9
                 + c.texts.capacity() * 4
-                + c.numbers.capacity() * 16
+                + c.numbers.capacity() * 13
                 + c.counts.capacity() * 4
                 + c.rows.iter().map(|r| r.words().len() * 8 + 24).sum::<usize>()
         };

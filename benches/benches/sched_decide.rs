@@ -1,0 +1,272 @@
+//! Decisions over whole clusters: distinct pods, identical pods, deltas, memory, two threads.
+//!
+//! Criterion measures each; afterwards one table of ratios, every part of a ratio measured in this
+//! run: against the slow reference scheduler of the tests, against scalar twins of the kernels, and
+//! against a pure scan of the same columns.
+#![allow(missing_docs)]
+
+#[path = "sched/cluster.rs"]
+mod cluster;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../tests/tests/sched/reference.rs"]
+mod reference;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group};
+use pintle_sched_core::program::Program;
+use pintle_sched_core::repeat::Repeat;
+use pintle_sched_core::shared::Shared;
+use pintle_sched_core::simd::{self, ScoreRequest, twin};
+use pintle_sched_core::snapshot::Cluster;
+use pintle_sched_core::{Scratch, decide};
+
+const NODES: usize = 5_000;
+const PODS: usize = 20_000;
+/// Distinct pods that are decided in turn.
+const DISTINCT: usize = 512;
+
+fn programs(cluster: &mut Cluster, affinity: bool) -> Vec<Arc<Program>> {
+    let pods = (0..DISTINCT).map(|at| cluster::pod(1_000_000 + at, affinity));
+    pods.map(|p| cluster.compile(&p).expect("pod")).collect()
+}
+
+fn distinct(c: &mut Criterion) {
+    let mut group = c.benchmark_group("distinct pods, 5,000 nodes");
+    group.measurement_time(Duration::from_secs(3));
+    for (name, affinity) in [("without affinity", false), ("with preferred affinity", true)] {
+        let mut cluster = cluster::cluster(NODES, PODS);
+        let programs = programs(&mut cluster, affinity);
+        let mut scratch = Scratch::default();
+        let mut at = 0;
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                at = (at + 1) % programs.len();
+                decide(cluster.view(), &programs[at], &mut scratch)
+            });
+        });
+    }
+    group.finish();
+    let mut large = cluster::cluster(100_000, 1_000);
+    let programs = programs(&mut large, false);
+    let mut scratch = Scratch::default();
+    let mut at = 0;
+    c.bench_function("distinct pods, 100,000 nodes", |b| {
+        b.iter(|| {
+            at = (at + 1) % programs.len();
+            decide(large.view(), &programs[at], &mut scratch)
+        });
+    });
+}
+
+fn compile(c: &mut Criterion) {
+    let mut cluster = cluster::cluster(NODES, PODS);
+    let pods: Vec<_> = (0..DISTINCT).map(|at| cluster::pod(1_000_000 + at, true)).collect();
+    let mut at = 0;
+    c.bench_function("compile a pod", |b| {
+        b.iter(|| {
+            at = (at + 1) % pods.len();
+            cluster.compile(&pods[at]).expect("pod")
+        });
+    });
+}
+
+fn identical_and_deltas(c: &mut Criterion) {
+    let mut cluster = cluster::cluster(NODES, PODS);
+    let pod = cluster::pod(5, false);
+    let program = cluster.compile(&pod).expect("pod");
+    let spec = cluster.read_pod(&pod).expect("pod");
+    let mut scratch = Scratch::default();
+    let mut repeat = Repeat::new(cluster.view(), &program, &mut scratch).expect("no affinity");
+    // The same pod is placed, taken away and decided again: a placement and its undoing a decision.
+    c.bench_function("identical pods: decide, place, take back", |b| {
+        b.iter(|| {
+            let row = repeat.decide(cluster.view()).first.expect("room");
+            let node = cluster.node_name(row).to_owned();
+            let id = cluster.place_spec(&spec, &node, true);
+            assert!(repeat.changed(cluster.view(), row));
+            cluster.remove(id);
+            assert!(repeat.changed(cluster.view(), row));
+        });
+    });
+    c.bench_function("identical pods: decide and rescore", |b| {
+        b.iter(|| {
+            let row = repeat.decide(cluster.view()).first.expect("room");
+            assert!(repeat.changed(cluster.view(), row));
+        });
+    });
+    let mut at = 0;
+    c.bench_function("delta: place a pod and remove it", |b| {
+        b.iter(|| {
+            at = (at + 17) % NODES;
+            let node = cluster.node_name(at as u32).to_owned();
+            let id = cluster.place_spec(&spec, &node, true);
+            cluster.remove(id);
+        });
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(20).warm_up_time(Duration::from_millis(500));
+    targets = distinct, compile, identical_and_deltas
+}
+
+/// Best of several timings of `runs` calls, a call, in nanoseconds: other work on the machine only
+/// ever adds.
+fn time(runs: usize, mut call: impl FnMut(usize)) -> f64 {
+    let sample = |_| {
+        let start = Instant::now();
+        (0..runs).for_each(&mut call);
+        start.elapsed().as_nanos() as f64 / runs as f64
+    };
+    (0..15).map(sample).fold(f64::INFINITY, f64::min)
+}
+
+fn ratios() {
+    println!("\nRATIOS, all parts measured in this run");
+    against_the_slow_reference();
+    let mut cluster = cluster::cluster(NODES, PODS);
+    let plain = programs(&mut cluster, false);
+    let affinity = programs(&mut cluster, true);
+    let mut scratch = Scratch::default();
+    let of = |cluster: &Cluster, scratch: &mut Scratch, programs: &[Arc<Program>]| {
+        time(DISTINCT, |at| {
+            black_box(decide(cluster.view(), &programs[at], scratch));
+        })
+    };
+    let (fast, slow) = (of(&cluster, &mut scratch, &plain), of(&cluster, &mut scratch, &affinity));
+    println!(
+        "5,000 nodes: {:.1} us a pod ({:.0} pods/s), with preferred affinity {:.1} us ({:.0} pods/s)",
+        fast / 1e3,
+        1e9 / fast,
+        slow / 1e3,
+        1e9 / slow
+    );
+    let scan = time(200, |_| {
+        black_box(scan(&cluster));
+    });
+    println!(
+        "pure scan of the number columns: {:.2} us; a decision is {:.1}x that",
+        scan / 1e3,
+        fast / scan
+    );
+    let mut crowd = cluster::cluster(NODES, PODS * 5);
+    let more = programs(&mut crowd, false);
+    let crowded = of(&crowd, &mut scratch, &more);
+    println!("with five times the bound pods: {:.1} us, {:.2}x", crowded / 1e3, crowded / fast);
+    kernels(&cluster);
+    memory();
+    threads();
+}
+
+/// Reads every number column once.
+fn scan(cluster: &Cluster) -> u64 {
+    cluster.view().chunks().map(simd::scan).fold(0, u64::wrapping_add)
+}
+
+fn against_the_slow_reference() {
+    let (nodes, pods, services) = cluster::objects(300, 600);
+    let world = reference::World { nodes, pods, namespaces: Vec::new(), services };
+    let mut cluster = cluster::cluster(300, 600);
+    let pods: Vec<_> = (0..16).map(|at| cluster::pod(1_000_000 + at, true)).collect();
+    let programs: Vec<_> = pods.iter().map(|p| cluster.compile(p).expect("pod")).collect();
+    let mut scratch = Scratch::default();
+    let fast = time(16, |at| {
+        black_box(decide(cluster.view(), &programs[at], &mut scratch));
+    });
+    let start = Instant::now();
+    for pod in pods.iter().take(2) {
+        black_box(world.decide(pod));
+    }
+    let slow = start.elapsed().as_nanos() as f64 / 2.0;
+    println!(
+        "300 nodes, 600 pods: {:.2} us, slow reference {:.0} us: {:.0}x",
+        fast / 1e3,
+        slow / 1e3,
+        slow / fast
+    );
+}
+
+fn kernels(cluster: &Cluster) {
+    let request = ScoreRequest { cpu: 250, mem: 5e8, cpu_plain: 250, mem_plain: 5e8 };
+    let words = [u64::MAX; 8];
+    let mut out = [0u8; 512];
+    let chunks: Vec<_> = cluster.view().chunks().collect();
+    for (name, fast, slow) in [
+        (
+            "utilisation",
+            simd::least_allocated as fn(&_, _, &[u64], &mut [u8]),
+            twin::least_allocated as fn(&_, _, &[u64], &mut [u8]),
+        ),
+        ("balance", simd::balanced, twin::balanced),
+    ] {
+        let mut run = |kernel: fn(&_, _, &[u64], &mut [u8])| {
+            time(200, |at| kernel(chunks[at % 9], request, &words, black_box(&mut out)))
+        };
+        let (fast, slow) = (run(fast), run(slow));
+        println!(
+            "kernel {name}: {:.2} ns a node, scalar twin {:.2}: {:.1}x",
+            fast / 512.0,
+            slow / 512.0,
+            slow / fast
+        );
+    }
+}
+
+fn memory() {
+    let (few, many) = (cluster::cluster(NODES, 0), cluster::cluster(NODES, PODS * 5));
+    let node = few.heap_bytes().0 as f64 / NODES as f64;
+    let pod = many.heap_bytes().1 as f64 / (PODS * 5) as f64;
+    println!("memory beyond strings: {node:.0} bytes a node, {pod:.0} bytes a pod");
+}
+
+/// Decisions that are reserved, by one decider and by two.
+fn threads() {
+    let run = |deciders: usize| {
+        let mut cluster = cluster::cluster(NODES, PODS);
+        let pods: Vec<_> = (0..4_000).map(|at| cluster::pod(2_000_000 + at, false)).collect();
+        let work: Vec<_> = pods
+            .iter()
+            .map(|p| {
+                let program = cluster.compile(p).expect("pod");
+                (program, Arc::new(cluster.read_pod(p).expect("pod")))
+            })
+            .collect();
+        let shared = Shared::new(cluster);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for mine in 0..deciders {
+                let (shared, work) = (&shared, &work);
+                scope.spawn(move || {
+                    let mut scratch = Scratch::default();
+                    for (program, pod) in work.iter().skip(mine).step_by(deciders) {
+                        loop {
+                            let view = shared.view();
+                            decide(&view, program, &mut scratch);
+                            let row = scratch.ties.iter().nth(mine).or(scratch.ties.first());
+                            if shared.reserve(&view, program, pod, row.expect("room")).is_ok() {
+                                break;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        start.elapsed().as_secs_f64()
+    };
+    let (one, two) = (run(1), run(2));
+    println!(
+        "4,000 reserved decisions: one decider {:.0} ms, two {:.0} ms: {:.2}x",
+        one * 1e3,
+        two * 1e3,
+        one / two
+    );
+}
+
+fn main() {
+    benches();
+    ratios();
+}
