@@ -110,7 +110,16 @@ impl Layout {
 /// Builds the agent in the development profile and returns its path; with the selection that the
 /// test stages use, so that what they compiled serves.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = cargo(&["build", "--workspace", "--bin", "pintle-agent"]);
+    build_with(&["build", "--workspace", "--bin", "pintle-agent"])
+}
+
+/// Builds the agent as it is shipped and returns its path.
+pub fn build_release() -> Result<PathBuf> {
+    build_with(&["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"])
+}
+
+fn build_with(args: &[&str]) -> Result<PathBuf> {
+    let mut cargo = cargo(args);
     cargo.arg("--message-format=json-render-diagnostics");
     let text = capture_shown(&mut cargo).context("build the agent")?;
     let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());

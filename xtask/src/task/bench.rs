@@ -2,8 +2,8 @@
 //!
 //! What is run are the bench targets of the crate `pintle-benches` in the release profile, found by
 //! asking cargo, so that a new file needs no entry here. Those whose name starts with `node_` start
-//! a private containerd and need root. Without names all run, one after the other: two cores cannot
-//! measure two things.
+//! a private containerd and need root; the agent inside is a release build, or what `PINTLE_AGENT`
+//! names. Without names all run, one after the other: two cores cannot measure two things.
 
 use std::process::ExitCode;
 
@@ -11,10 +11,13 @@ use anyhow::{Result, bail};
 
 use super::prepare;
 use crate::apt;
+use crate::node::agent;
 use crate::shell::{cargo, run as run_command, say};
 
 /// Benchmarks on a real containerd.
 const ON_A_NODE: &str = "node_";
+/// Names the agent's program to the test harness.
+const AGENT: &str = "PINTLE_AGENT";
 
 /// Runs the named benchmarks, or all.
 pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
@@ -30,7 +33,11 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
             prepare::node_tools()?;
         }
         say("bench", name);
-        run_command(&mut cargo(&["bench", "--package", "pintle-benches", "--bench", name]))?;
+        let mut bench = cargo(&["bench", "--package", "pintle-benches", "--bench", name]);
+        if name.starts_with(ON_A_NODE) && std::env::var_os(AGENT).is_none() {
+            bench.env(AGENT, agent::build_release()?);
+        }
+        run_command(&mut bench)?;
     }
     Ok(ExitCode::SUCCESS)
 }
