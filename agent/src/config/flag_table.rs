@@ -138,7 +138,8 @@ const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static 
 }
 
 const CLUSTER: Status = Status::NotYet("needs the API server; standalone mode has none");
-const CREDENTIALS: Status = Status::NotYet("images are pulled without credentials so far");
+const CREDENTIALS: Status =
+    Status::NotYet("credentials come from the node's own files only so far");
 const LOCK: Status = Status::NotYet("no lock file is taken yet");
 const RESERVED: Status = Status::NotYet("allocatable is not computed yet");
 const MOUNTER: Status = Status::Never("deprecated in favour of CSI");
