@@ -1,9 +1,10 @@
 //! The cluster as columns, and the deltas that keep them current.
 //!
-//! `cluster` is the only writer; `view` is what readers get; `chunk`, `keys`, `counters` and `pods`
+//! `cluster` is the only writer (with `classes`); `view` is what readers get; `chunk`, `keys`, `counters` and `pods`
 //! are its tables; `objects` reads API objects. A filter or a score never sees an API object.
 
 pub mod chunk;
+mod classes;
 pub mod cluster;
 pub mod counters;
 pub mod keys;

@@ -1,18 +1,21 @@
-//! A pod, compiled: its constraints as operations on columns.
+//! The compiler: an API pod in, a program out.
 //!
-//! Input: an API pod and the cluster it asks to enter. Output: a `Program`, shared by all pods that
-//! are equal to the scheduler (same signature). Owner: `Cluster::compile`; programs are immutable.
-//! Bounds: as large as the pod's constraints. A program stays valid while nodes and pods come and
-//! go; a change of namespaces or workloads makes new pods compile anew.
-//! Why: names are looked up once, and a decision is arithmetic on columns only.
+//! Input: a pod, and the cluster whose names, namespaces and workloads it is read against.
+//! Output: a `Program`; counters that it reads are begun. Owner: the writer of the cluster.
+//! Bounds: the pod's own size. One method a family of constraints, each in upstream's order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm,
-    TopologySpreadConstraint,
+    Affinity, NodeSelectorTerm, Pod, PodAffinityTerm, TopologySpreadConstraint,
 };
 
+use super::node_terms::{is_empty_term, parse_term};
+use super::{
+    Attraction, NodeOp, NodeRequirement, NodeTerms, Program, Pull, Spread, Toleration,
+    TolerationOp, WeightedTerms,
+};
 use crate::config::{Profile, SpreadDefaults};
 use crate::intern::{Interner, LabelsId, Str};
 use crate::requests::PodRequests;
@@ -21,178 +24,15 @@ use crate::snapshot::cluster::{Cluster, DeltaError};
 use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
 use crate::snapshot::keys::KeyId;
 use crate::snapshot::objects::{ObjectError, host_ports, term_namespaces};
-use crate::snapshot::view::{Effect, HostPort, Taint};
+use crate::snapshot::view::{Effect, Taint};
 
 /// Label of a node's own name as a topology key.
-pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const TAINT_UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// Skews of the system's default constraints.
 // k8s: podtopologyspread/plugin.go systemDefaultConstraints
 const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
-
-/// How a toleration compares the value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum TolerationOp {
-    Equal,
-    Exists,
-    /// An operator that is switched off in this version: tolerates nothing.
-    Never,
-}
-
-/// A toleration.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Toleration {
-    key: Option<Str>,
-    op: TolerationOp,
-    value: Str,
-    effect: Option<Effect>,
-}
-
-impl Toleration {
-    /// Whether it tolerates a taint.
-    // k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
-    #[must_use]
-    pub fn tolerates(&self, taint: &Taint) -> bool {
-        self.effect.is_none_or(|e| e == taint.effect)
-            && self.key.is_none_or(|k| k == taint.key)
-            && match self.op {
-                TolerationOp::Equal => self.value == taint.value,
-                TolerationOp::Exists => true,
-                TolerationOp::Never => false,
-            }
-    }
-
-    /// Whether it counts when soft taints are scored.
-    #[must_use]
-    pub fn is_soft(&self) -> bool {
-        self.effect.is_none_or(|e| e == Effect::PreferNoSchedule)
-    }
-}
-
-/// What a node requirement asks.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum NodeOp {
-    /// Present and one of these.
-    In(Box<[Str]>),
-    /// Absent or none of these.
-    NotIn(Box<[Str]>),
-    /// Present.
-    Exists,
-    /// Absent.
-    NotExists,
-    /// An integer above.
-    Above(i64),
-    /// An integer below.
-    Below(i64),
-}
-
-/// A requirement on a node's label, or on its name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeRequirement {
-    /// Label key; `None` asks for the node's name.
-    pub key: Option<Str>,
-    /// What is asked.
-    pub op: NodeOp,
-}
-
-/// Requirements that must all hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeTerm(pub Box<[NodeRequirement]>);
-
-/// Required node affinity: any of these terms.
-pub type NodeTerms = Box<[NodeTerm]>;
-
-/// Preferred terms with weights.
-pub type WeightedTerms = Box<[(i64, NodeTerm)]>;
-
-/// Pods that meet all required affinity terms, and the topology keys of the terms.
-pub type Attraction = (CounterId, Box<[KeyId]>);
-
-/// Weight a matching pod, negative to repel, and where it counts.
-pub type Pull = (i64, CounterId, KeyId);
-
-/// A topology spread constraint.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Spread {
-    /// Topology key.
-    pub key: KeyId,
-    /// The key is the hostname: counted by node.
-    pub hostname: bool,
-    /// Allowed skew.
-    pub max_skew: i64,
-    /// Below so many domains the minimum is zero.
-    pub min_domains: i64,
-    /// Only nodes that the pod's node affinity admits count.
-    pub honor_affinity: bool,
-    /// Only nodes whose taints the pod tolerates count.
-    pub honor_taints: bool,
-    /// The pods it counts.
-    pub counter: CounterId,
-    /// The pod counts itself.
-    pub self_match: bool,
-    /// Selects every pod, and therefore (upstream's rule) counts none.
-    pub everything: bool,
-}
-
-/// A compiled pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Program {
-    /// Class of namespace and labels.
-    pub class: u32,
-    /// Why no cycle can run, as upstream reports it; found before filters.
-    pub error: Option<String>,
-    /// Scheduling gates that hold the pod back.
-    pub gates: Box<[String]>,
-    /// The node it names.
-    pub node_name: Option<Str>,
-    /// Tolerations.
-    pub tolerations: Box<[Toleration]>,
-    /// Tolerates cordoned nodes.
-    pub tolerates_unschedulable: bool,
-    /// Node selector and required affinity; both must hold.
-    pub selector: Box<[NodeRequirement]>,
-    /// Any of these terms, when there is required affinity at all.
-    pub required: Option<NodeTerms>,
-    /// Required affinity of the profile.
-    pub added: Option<NodeTerms>,
-    /// Names to which required affinity restricts the nodes; empty means a conflict.
-    pub subset: Option<Box<[Str]>>,
-    /// Preferred node affinity with weights; `None` when there is none at all.
-    pub preferred: Option<WeightedTerms>,
-    /// Why preferred affinity cannot be scored.
-    pub preferred_error: Option<String>,
-    /// Host ports.
-    pub ports: Box<[HostPort]>,
-    /// Requests.
-    pub requests: PodRequests,
-    /// Extended resources that the filter looks at, sorted by name.
-    pub scalars: Box<[(Str, i64)]>,
-    /// Names of `requests.plain.scalars`, in its order.
-    pub scalar_ids: Box<[Str]>,
-    /// Images, normalised.
-    pub images: Box<[Str]>,
-    /// Containers that the image score divides by.
-    pub image_containers: i64,
-    /// Hard topology spread.
-    pub spread_hard: Box<[Spread]>,
-    /// Soft topology spread.
-    pub spread_soft: Box<[Spread]>,
-    /// Nodes that lack a soft topology key are left out of the score.
-    pub spread_requires_all: bool,
-    /// Required pod affinity: pods meeting all terms, and the keys of the terms.
-    pub affinity: Option<Attraction>,
-    /// The pod meets its own affinity terms.
-    pub affinity_self: bool,
-    /// Required pod anti-affinity.
-    pub anti: Box<[(CounterId, KeyId)]>,
-    /// Preferred pod affinity (positive) and anti-affinity (negative).
-    pub preferred_pods: Box<[Pull]>,
-    /// Once placed, the pod acts on others by affinity terms of its own.
-    pub carries_terms: bool,
-    /// Features the node must declare.
-    pub features: Box<[Str]>,
-}
 
 impl Cluster {
     /// Compiles a pod. Equal pods share one program.
@@ -481,7 +321,7 @@ impl<'a> Compiler<'a> {
         let labels = self.pod.metadata.labels.as_ref();
         let keys = c.match_label_keys.iter().flatten();
         let merged = keys.filter_map(|k| Some((k.clone(), labels?.get(k)?.clone()))).collect();
-        let merged: std::collections::BTreeMap<String, String> = merged;
+        let merged: BTreeMap<String, String> = merged;
         if !merged.is_empty() {
             let extra = Selector::from_labels(Some(&merged), self.interner());
             selector = extra.merged(&selector);
@@ -524,9 +364,9 @@ impl<'a> Compiler<'a> {
     /// What the services and the controller of the pod select.
     // k8s: pkg/scheduler/framework/plugins/helper/spread.go DefaultSelector
     fn default_selector(&mut self) -> Selector {
-        let empty = std::collections::BTreeMap::new();
+        let empty = BTreeMap::new();
         let labels = self.pod.metadata.labels.as_ref().unwrap_or(&empty);
-        let mut merged = std::collections::BTreeMap::new();
+        let mut merged = BTreeMap::new();
         let services = self.cluster.owners.services.get(&self.namespace);
         for selector in services.into_iter().flat_map(|s| s.values()) {
             if selector.iter().all(|(k, v)| labels.get(k) == Some(v)) {
@@ -637,129 +477,5 @@ fn system_default((key, max_skew): (&str, i32)) -> TopologySpreadConstraint {
         topology_key: key.to_owned(),
         when_unsatisfiable: "ScheduleAnyway".to_owned(),
         ..TopologySpreadConstraint::default()
-    }
-}
-
-fn is_empty_term(term: &NodeSelectorTerm) -> bool {
-    let empty =
-        |list: &Option<Vec<NodeSelectorRequirement>>| list.as_ref().is_none_or(Vec::is_empty);
-    empty(&term.match_expressions) && empty(&term.match_fields)
-}
-
-// k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go newNodeSelectorTerm
-fn parse_term(
-    term: &NodeSelectorTerm,
-    path: &str,
-    interner: &mut Interner,
-) -> Result<NodeTerm, Vec<String>> {
-    let (mut requirements, mut errors) = (Vec::new(), Vec::new());
-    for (at, expression) in term.match_expressions.iter().flatten().enumerate() {
-        match label_op(expression, &format!("{path}.matchExpressions[{at}]"), interner) {
-            Ok(op) => {
-                let key = Some(interner.intern(&expression.key));
-                requirements.push(NodeRequirement { key, op });
-            }
-            Err(error) => errors.extend(error),
-        }
-    }
-    for (at, field) in term.match_fields.iter().flatten().enumerate() {
-        match field_op(field, &format!("{path}.matchFields[{at}]"), interner) {
-            Ok(op) => requirements.push(NodeRequirement { key: None, op }),
-            Err(error) => errors.push(error),
-        }
-    }
-    if errors.is_empty() { Ok(NodeTerm(requirements.into())) } else { Err(errors) }
-}
-
-const BAD_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric \
-    characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. \
-    'MyValue',  or 'my_value',  or '12345', regex used for validation is \
-    '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-/// Longest label value.
-const VALUE_BYTES_MAX: usize = 63;
-
-fn label_op(
-    r: &NodeSelectorRequirement,
-    path: &str,
-    interner: &mut Interner,
-) -> Result<NodeOp, Vec<String>> {
-    let values = r.values.as_deref().unwrap_or_default();
-    let number = |values: &[String]| match values {
-        [one] => one.parse::<i64>().map_err(|_| {
-            vec![format!(
-                "{path}.values[0]: Invalid value: {one:?}: for 'Gt', 'Lt' operators, the value \
-                 must be an integer"
-            )]
-        }),
-        _ => Err(vec![format!(
-            "{path}.values: Invalid value: {}: for 'Gt', 'Lt' operators, exactly one value is \
-             required",
-            serde_json::to_string(values).unwrap_or_default()
-        )]),
-    };
-    let interned = |interner: &mut Interner| values.iter().map(|v| interner.intern(v)).collect();
-    let op = match r.operator.as_str() {
-        "In" | "NotIn" if values.is_empty() => {
-            return Err(vec![format!(
-                "{path}.values: Invalid value: []: for 'in', 'notin' operators, values set can't \
-                 be empty"
-            )]);
-        }
-        "In" => NodeOp::In(interned(interner)),
-        "NotIn" => NodeOp::NotIn(interned(interner)),
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            return Err(vec![format!("{path}.values: values set must be empty")]);
-        }
-        "Exists" => NodeOp::Exists,
-        "DoesNotExist" => NodeOp::NotExists,
-        "Gt" => NodeOp::Above(number(values)?),
-        "Lt" => NodeOp::Below(number(values)?),
-        other => {
-            return Err(vec![format!(
-                "{path}.operator: Unsupported value: {other:?}: not a valid node selector operator"
-            )]);
-        }
-    };
-    let bad = values.iter().enumerate().filter(|(_, v)| !is_label_value(v));
-    let errors: Vec<String> = bad
-        .map(|(at, v)| format!("{path}.values[{at}][{}]: Invalid value: {v:?}: {BAD_VALUE}", r.key))
-        .collect();
-    if errors.is_empty() { Ok(op) } else { Err(errors) }
-}
-
-/// Whether a text can be the value of a label.
-fn is_label_value(text: &str) -> bool {
-    let inner = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-    let bytes = text.as_bytes();
-    match (bytes.first(), bytes.last()) {
-        (Some(first), Some(last)) => {
-            bytes.len() <= VALUE_BYTES_MAX
-                && first.is_ascii_alphanumeric()
-                && last.is_ascii_alphanumeric()
-                && bytes.iter().all(|c| inner(*c))
-        }
-        _ => true,
-    }
-}
-
-// k8s: nodeaffinity.go nodeSelectorRequirementsAsFieldSelector
-fn field_op(
-    r: &NodeSelectorRequirement,
-    path: &str,
-    interner: &mut Interner,
-) -> Result<NodeOp, String> {
-    let values = r.values.as_deref().unwrap_or_default();
-    let [value] = values else {
-        return Err(format!("{path}.values: Invalid value: must have one element"));
-    };
-    // A field other than the name reads as empty text.
-    let named = r.key == "metadata.name";
-    let empty = value.is_empty();
-    match (r.operator.as_str(), named) {
-        ("In", true) => Ok(NodeOp::In([interner.intern(value)].into())),
-        ("NotIn", true) => Ok(NodeOp::NotIn([interner.intern(value)].into())),
-        ("In", false) => Ok(if empty { NodeOp::Exists } else { NodeOp::NotExists }),
-        ("NotIn", false) => Ok(if empty { NodeOp::NotExists } else { NodeOp::Exists }),
-        (other, _) => Err(format!("{path}.operator: Unsupported value: {other:?}")),
     }
 }

@@ -1,0 +1,179 @@
+//! A pod, compiled: its constraints as operations on columns.
+//!
+//! Input: an API pod and the cluster it asks to enter. Output: a `Program`, shared by all pods that
+//! are equal to the scheduler (same signature). Owner: `Cluster::compile`; programs are immutable.
+//! Bounds: as large as the pod's constraints. A program stays valid while nodes and pods come and
+//! go; a change of namespaces or workloads makes new pods compile anew.
+//! Why: names are looked up once, and a decision is arithmetic on columns only.
+
+mod compile;
+mod node_terms;
+
+use crate::intern::Str;
+use crate::requests::PodRequests;
+use crate::snapshot::counters::CounterId;
+use crate::snapshot::keys::KeyId;
+use crate::snapshot::view::{Effect, HostPort, Taint};
+
+/// How a toleration compares the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TolerationOp {
+    Equal,
+    Exists,
+    /// An operator that is switched off in this version: tolerates nothing.
+    Never,
+}
+
+/// A toleration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Toleration {
+    pub(crate) key: Option<Str>,
+    pub(crate) op: TolerationOp,
+    pub(crate) value: Str,
+    pub(crate) effect: Option<Effect>,
+}
+
+impl Toleration {
+    /// Whether it tolerates a taint.
+    // k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
+    #[must_use]
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        self.effect.is_none_or(|e| e == taint.effect)
+            && self.key.is_none_or(|k| k == taint.key)
+            && match self.op {
+                TolerationOp::Equal => self.value == taint.value,
+                TolerationOp::Exists => true,
+                TolerationOp::Never => false,
+            }
+    }
+
+    /// Whether it counts when soft taints are scored.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        self.effect.is_none_or(|e| e == Effect::PreferNoSchedule)
+    }
+}
+
+/// What a node requirement asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeOp {
+    /// Present and one of these.
+    In(Box<[Str]>),
+    /// Absent or none of these.
+    NotIn(Box<[Str]>),
+    /// Present.
+    Exists,
+    /// Absent.
+    NotExists,
+    /// An integer above.
+    Above(i64),
+    /// An integer below.
+    Below(i64),
+}
+
+/// A requirement on a node's label, or on its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeRequirement {
+    /// Label key; `None` asks for the node's name.
+    pub key: Option<Str>,
+    /// What is asked.
+    pub op: NodeOp,
+}
+
+/// Requirements that must all hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeTerm(pub Box<[NodeRequirement]>);
+
+/// Required node affinity: any of these terms.
+pub type NodeTerms = Box<[NodeTerm]>;
+
+/// Preferred terms with weights.
+pub type WeightedTerms = Box<[(i64, NodeTerm)]>;
+
+/// Pods that meet all required affinity terms, and the topology keys of the terms.
+pub type Attraction = (CounterId, Box<[KeyId]>);
+
+/// Weight a matching pod, negative to repel, and where it counts.
+pub type Pull = (i64, CounterId, KeyId);
+
+/// A topology spread constraint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Spread {
+    /// Topology key.
+    pub key: KeyId,
+    /// The key is the hostname: counted by node.
+    pub hostname: bool,
+    /// Allowed skew.
+    pub max_skew: i64,
+    /// Below so many domains the minimum is zero.
+    pub min_domains: i64,
+    /// Only nodes that the pod's node affinity admits count.
+    pub honor_affinity: bool,
+    /// Only nodes whose taints the pod tolerates count.
+    pub honor_taints: bool,
+    /// The pods it counts.
+    pub counter: CounterId,
+    /// The pod counts itself.
+    pub self_match: bool,
+    /// Selects every pod, and therefore (upstream's rule) counts none.
+    pub everything: bool,
+}
+
+/// A compiled pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// Class of namespace and labels.
+    pub class: u32,
+    /// Why no cycle can run, as upstream reports it; found before filters.
+    pub error: Option<String>,
+    /// Scheduling gates that hold the pod back.
+    pub gates: Box<[String]>,
+    /// The node it names.
+    pub node_name: Option<Str>,
+    /// Tolerations.
+    pub tolerations: Box<[Toleration]>,
+    /// Tolerates cordoned nodes.
+    pub tolerates_unschedulable: bool,
+    /// Node selector and required affinity; both must hold.
+    pub selector: Box<[NodeRequirement]>,
+    /// Any of these terms, when there is required affinity at all.
+    pub required: Option<NodeTerms>,
+    /// Required affinity of the profile.
+    pub added: Option<NodeTerms>,
+    /// Names to which required affinity restricts the nodes; empty means a conflict.
+    pub subset: Option<Box<[Str]>>,
+    /// Preferred node affinity with weights; `None` when there is none at all.
+    pub preferred: Option<WeightedTerms>,
+    /// Why preferred affinity cannot be scored.
+    pub preferred_error: Option<String>,
+    /// Host ports.
+    pub ports: Box<[HostPort]>,
+    /// Requests.
+    pub requests: PodRequests,
+    /// Extended resources that the filter looks at, sorted by name.
+    pub scalars: Box<[(Str, i64)]>,
+    /// Names of `requests.plain.scalars`, in its order.
+    pub scalar_ids: Box<[Str]>,
+    /// Images, normalised.
+    pub images: Box<[Str]>,
+    /// Containers that the image score divides by.
+    pub image_containers: i64,
+    /// Hard topology spread.
+    pub spread_hard: Box<[Spread]>,
+    /// Soft topology spread.
+    pub spread_soft: Box<[Spread]>,
+    /// Nodes that lack a soft topology key are left out of the score.
+    pub spread_requires_all: bool,
+    /// Required pod affinity: pods meeting all terms, and the keys of the terms.
+    pub affinity: Option<Attraction>,
+    /// The pod meets its own affinity terms.
+    pub affinity_self: bool,
+    /// Required pod anti-affinity.
+    pub anti: Box<[(CounterId, KeyId)]>,
+    /// Preferred pod affinity (positive) and anti-affinity (negative).
+    pub preferred_pods: Box<[Pull]>,
+    /// Once placed, the pod acts on others by affinity terms of its own.
+    pub carries_terms: bool,
+    /// Features the node must declare.
+    pub features: Box<[Str]>,
+}
