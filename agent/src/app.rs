@@ -22,6 +22,7 @@ use pintle_ebpf::{Controller, Hierarchy, Mode, Options, Programs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::admit::Admission;
 use crate::cgroup::Cgroups;
 use crate::config::{Config, EventSource};
 use crate::event;
@@ -38,6 +39,7 @@ use crate::runtime::image::{Images, PullLimits};
 use crate::runtime::kill::Killer;
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
+use crate::runtime::sysctl::AllowList;
 use crate::server;
 use crate::source::{self, SourceKind};
 use crate::status::timeline::{self, Recorder};
@@ -269,6 +271,17 @@ fn start_rotator(config: &Config, client: &Client) -> Option<mpsc::Sender<LogCom
     Some(commands)
 }
 
+/// What static pods may ask of this node.
+fn admission(config: &Config) -> Result<Admission> {
+    let release = nix::sys::utsname::uname().context("uname")?.release().to_owned();
+    let release = release.to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let sysctls = AllowList::new(kernel, &config.kubelet.allowed_unsafe_sysctls)
+        .context("allowedUnsafeSysctls")?;
+    Ok(Admission { sysctls })
+}
+
 fn start_sources(
     config: &Config,
     reader: &Reader,
@@ -277,7 +290,8 @@ fn start_sources(
     problems: Arc<ArcSwap<Vec<String>>>,
 ) -> Result<()> {
     let mut kinds = Vec::new();
-    let mut intake = Intake::new(reader.clone(), recorder.clone(), inputs.clone(), problems);
+    let mut intake =
+        Intake::new(reader.clone(), recorder.clone(), inputs.clone(), problems, admission(config)?);
     let kubelet = &config.kubelet;
     if !kubelet.static_pod_path.is_empty() {
         let (readings, queue) = mpsc::channel(READINGS_MAX);

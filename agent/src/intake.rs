@@ -14,6 +14,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::StreamMap;
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::admit::Admission;
 use crate::desired::DesiredPods;
 use crate::observed::{ObservedPod, Reader};
 use crate::pod;
@@ -29,6 +30,7 @@ pub struct Intake {
     broken: Arc<ArcSwap<Vec<String>>>,
     readings: StreamMap<SourceKind, ReceiverStream<Reading>>,
     desired: DesiredPods,
+    admission: Admission,
 }
 
 impl Intake {
@@ -38,9 +40,10 @@ impl Intake {
         recorder: Recorder,
         inputs: mpsc::Sender<Input>,
         broken: Arc<ArcSwap<Vec<String>>>,
+        admission: Admission,
     ) -> Self {
         let (readings, desired) = (StreamMap::new(), DesiredPods::default());
-        Self { reader, recorder, inputs, broken, readings, desired }
+        Self { reader, recorder, inputs, broken, readings, desired, admission }
     }
 
     /// Adds a source.
@@ -115,7 +118,15 @@ impl Intake {
                 Some(uid),
             ) => {
                 self.recorder.stage(&uid, "Seen", None, &pod::described(pod));
-                Input::Desired { uid, pod: Arc::clone(pod) }
+                let wanted = Input::Desired { uid: uid.clone(), pod: Arc::clone(pod) };
+                let Some(verdict) = self.admission.refuse(pod) else {
+                    return self.inputs.send(wanted).await;
+                };
+                // Both are in the queue before the first read of the pod can be answered, so
+                // nothing of it is ever started.
+                self.inputs.send(wanted).await?;
+                self.recorder.event(&uid, true, &verdict.reason, &verdict.message, None);
+                Input::Kill { uid, verdict, grace_seconds: None }
             }
             _ => return Ok(()),
         };

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admit;
 pub mod app;
 pub mod cgroup;
 pub mod client;

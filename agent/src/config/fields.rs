@@ -91,7 +91,6 @@ pub fn is_object(path: &str) -> bool {
 const SERVER: Status = Status::NotYet("the HTTPS server comes with joining a cluster");
 const CLUSTER: Status = Status::NotYet("needs the API server; standalone mode has none");
 const PULLS: Status = Status::NotYet("who may use an image that is present is not checked yet");
-const SYSCTLS: Status = Status::NotYet("no pod is refused for its sysctls yet");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
 const ADMISSION: Status = Status::NotYet("pods are not refused for lack of room yet");
 const RESERVED: Status =
@@ -226,7 +225,7 @@ pub const FIELDS: &[Field] = &[
     value("systemReservedCgroup", Kind::Text, RESERVED),
     value("kubeReservedCgroup", Kind::Text, RESERVED),
     value("enforceNodeAllocatable", Kind::TextList, RESERVED),
-    value("allowedUnsafeSysctls", Kind::TextList, SYSCTLS),
+    value("allowedUnsafeSysctls", Kind::TextList, DONE),
     value("volumePluginDir", Kind::Text, FLEXVOLUME),
     value("providerID", Kind::Text, CLUSTER),
     value("kernelMemcgNotification", Kind::Bool, EVICTION),

@@ -125,7 +125,12 @@ impl Task {
                     return;
                 }
             }
-            self.dropped.store(self.source.dropped(), Ordering::Relaxed);
+            let dropped = self.source.dropped();
+            if self.dropped.swap(dropped, Ordering::Relaxed) < dropped
+                && self.inputs.send(Input::Lost).await.is_err()
+            {
+                return;
+            }
         }
     }
 

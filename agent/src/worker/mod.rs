@@ -109,6 +109,8 @@ pub enum Input {
     },
     /// Facts of the node changed.
     Node(NodeFacts),
+    /// A source of hints lost some: list everything now.
+    Lost,
     /// Time has passed: look at whatever is due.
     Tick,
 }

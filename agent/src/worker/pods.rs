@@ -89,6 +89,7 @@ impl Pods {
                 self.settings.node = node;
                 self.everyone(now);
             }
+            Input::Lost => self.list_at = now,
             Input::Tick => self.due(now),
         }
         self.list_if_due(now);
