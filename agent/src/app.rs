@@ -89,7 +89,8 @@ pub async fn run(config: Config) -> Result<()> {
         return Ok(());
     };
 
-    let node = context::build(&config, &runtime);
+    let mut node = context::build(&config, &runtime);
+    node.facts.agent_started_at = started_at;
     let cgroups = cgroups(&config);
     let tracker = Tracker::start(&kernel_options(&config, cgroups.as_deref()), inputs.clone());
     // The only value that this cell ever gets.

@@ -134,4 +134,15 @@ pub struct NodeFacts {
     pub storage_allocatable_bytes: u64,
     /// Huge page sizes of the node in bytes, in the order in which the kernel lists them.
     pub hugepage_sizes: Vec<u64>,
+    /// When this agent began.
+    pub agent_started_at: UnixNanos,
+}
+
+/// A container that began less than this before the agent counts as new.
+// k8s: pkg/kubelet/prober/prober_manager.go kubeletRestartGracePeriod
+const RESTART_MARGIN: Duration = Duration::from_secs(10);
+
+/// Whether a container began so long before the agent that it keeps what an earlier agent saw.
+pub fn is_from_before(started_at: UnixNanos, agent_started_at: UnixNanos) -> bool {
+    started_at.is_set() && started_at.plus(RESTART_MARGIN) < agent_started_at
 }

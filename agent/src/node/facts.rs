@@ -32,6 +32,7 @@ pub fn read(
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
         runtime_name: runtime_name.to_owned(),
         recursive_read_only: false,
+        ..NodeFacts::default()
     }
 }
 

@@ -13,11 +13,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
 use super::plan::{Beginning, Settings};
 use crate::observed::ObservedContainer;
-use crate::types::UnixNanos;
-
-/// A container that began less than this before the agent counts as new.
-// k8s: pkg/kubelet/prober/prober_manager.go kubeletRestartGracePeriod
-const RESTART_MARGIN: Duration = Duration::from_secs(10);
+use crate::types::{UnixNanos, is_from_before};
 
 /// How the probes of a running container begin.
 pub(super) fn beginning(
@@ -27,9 +23,7 @@ pub(super) fn beginning(
     (agent_started_at, now): (UnixNanos, UnixNanos),
 ) -> Beginning {
     let age = now.since(seen.started_at);
-    let is_older =
-        seen.started_at.is_set() && seen.started_at.plus(RESTART_MARGIN) < agent_started_at;
-    if !is_older {
+    if !is_from_before(seen.started_at, agent_started_at) {
         return Beginning { age, ..Beginning::default() };
     }
     let started = has_started(pod, seen).unwrap_or_else(|| age > startup_time_max(container));

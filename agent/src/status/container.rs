@@ -17,7 +17,7 @@ use super::ended::{Ended, ended};
 use super::resources;
 use crate::observed::{ObservedContainer, RunState};
 use crate::pod::{self, containers, restart};
-use crate::types::{ContainerId, ContainerKind, UnixNanos};
+use crate::types::{ContainerId, ContainerKind, UnixNanos, is_from_before};
 
 /// Reason of an end that nobody saw.
 const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
@@ -250,7 +250,7 @@ fn apply_probes(
         ContainerKind::Init => state
             .and_then(|state| state.terminated.as_ref())
             .is_some_and(|terminated| terminated.exit_code == 0),
-        _ => started && running.is_some_and(|newest| is_ready(input, subject, &newest.id)),
+        _ => started && running.is_some_and(|newest| is_ready(input, subject, newest)),
     };
 }
 
@@ -266,9 +266,19 @@ fn has_started(input: &DeriveInput, subject: &Subject, id: &ContainerId) -> bool
         })
 }
 
-fn is_ready(input: &DeriveInput, subject: &Subject, id: &ContainerId) -> bool {
-    let probed = input.probes.ready.get(id).copied();
-    probed.unwrap_or(subject.container.readiness_probe.is_none())
+/// Until its probe has been asked, a container of an earlier agent stays as ready as it was.
+// k8s: pkg/kubelet/prober/prober_manager.go setReadyStateOnKubeletRestart
+fn is_ready(input: &DeriveInput, subject: &Subject, newest: &ObservedContainer) -> bool {
+    if let Some(probed) = input.probes.ready.get(&newest.id) {
+        return *probed;
+    }
+    let status = input.pod.status.as_ref();
+    let was_unready = || {
+        let mut conditions = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+        conditions.any(|c| c.type_ == "Ready" && c.status != "True")
+    };
+    let adopted = || is_from_before(newest.started_at, input.node.agent_started_at);
+    subject.container.readiness_probe.is_none() || adopted() && !was_unready()
 }
 
 fn any_main_created(input: &DeriveInput) -> bool {

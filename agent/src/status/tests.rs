@@ -38,6 +38,30 @@ fn verdict(reason: &str) -> Verdict {
 }
 
 #[test]
+fn a_probed_container_of_an_earlier_agent_stays_ready_until_it_is_asked() {
+    let probed = json!({"name": "a", "image": "i", "readinessProbe": {"exec": {}}});
+    // The container began at 901 s.
+    for (agent, was, probe, want) in [
+        (905, None, None, false),
+        (912, None, None, true),
+        (912, Some("True"), None, true),
+        (912, Some("False"), None, false),
+        (912, None, Some(false), false),
+        (905, None, Some(true), true),
+    ] {
+        let mut manifest = pod(json!({"containers": [probed]}));
+        if let Some(was) = was {
+            manifest["status"] = json!({"conditions": [{"type": "Ready", "status": was}]});
+        }
+        let mut world = World::new(manifest).with(vec![container("a", "1")]);
+        world.node.agent_started_at = UnixNanos(agent * SECOND);
+        world.probes.ready.extend(probe.map(|ready| ("1".into(), ready)));
+        let ready = main_status(&world.derive(), "a").ready;
+        assert_eq!(ready, want, "agent {agent}, was {was:?}, probe {probe:?}");
+    }
+}
+
+#[test]
 fn the_phase_follows_from_all_main_containers() {
     let created = || ObservedContainer { state: RunState::Created, ..container("b", "2") };
     for (policy, containers, want) in [
