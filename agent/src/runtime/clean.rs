@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::SystemTime;
 
 use pintle_cri::v1;
 
@@ -125,6 +126,27 @@ impl Executor {
         }
     }
 
+    /// Removes log folders of pods that nobody knows: what a crash between making the folder and
+    /// making the sandbox left. Folders made since `keep` was put together stay.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
+    pub fn sweep_logs(logs: &Path, keep: &BTreeSet<PodUid>, kept_since: SystemTime) {
+        for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_pods = name.split('_').count() == 3;
+            let uid = PodUid::from(log_files::uid_of_pod_dir(&name));
+            let changed = entry.metadata().and_then(|meta| meta.modified());
+            let is_old = changed.is_ok_and(|at| at < kept_since);
+            if is_pods
+                && is_old
+                && !keep.contains(&uid)
+                && let Err(error) =
+                    log_files::remove_pod_dir(&entry.path(), Path::new(paths::LOG_LINKS_DIR))
+            {
+                tracing::warn!(pod = %uid, %error, "an orphaned log folder stays");
+            }
+        }
+    }
+
     /// Name of the pod's cgroup below the cgroup root.
     pub(super) fn cgroup_name(&self, pod: &k8s_openapi::api::core::v1::Pod) -> String {
         let qos = crate::pod::qos::class_of(pod);
@@ -183,5 +205,29 @@ fn ignore_missing<T>(result: Result<T, pintle_cri::Error>) -> Result<(), pintle_
     match result {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_folders_of_unknown_pods_go_and_no_other_folder_does() {
+        let logs = tempfile::tempdir().expect("a folder");
+        for name in ["ns_known_u1", "ns_gone_u2", "not-a-pods", "too_many_parts_u2"] {
+            std::fs::create_dir_all(logs.path().join(name).join("c")).expect("made");
+        }
+        let keep = BTreeSet::from([PodUid::from("u1")]);
+        let names = || {
+            let entries = std::fs::read_dir(logs.path()).expect("readable").flatten();
+            entries.map(|e| e.file_name().into_string().expect("UTF-8")).collect::<BTreeSet<_>>()
+        };
+        Executor::sweep_logs(logs.path(), &keep, SystemTime::UNIX_EPOCH);
+        assert_eq!(names().len(), 4, "folders that are newer than the list stay");
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        Executor::sweep_logs(logs.path(), &keep, later);
+        let left = ["ns_known_u1", "not-a-pods", "too_many_parts_u2"].map(str::to_owned);
+        assert_eq!(names(), BTreeSet::from(left));
     }
 }

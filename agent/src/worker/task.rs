@@ -6,10 +6,10 @@
 //! one pass per pod.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -169,14 +169,18 @@ impl Driver {
         let keep: BTreeSet<PodUid> = self.pods.workers().map(|w| w.uid().clone()).collect();
         let root = self.root_dir.clone();
         let (executor, known) = (Rc::clone(&self.executor), keep.clone());
+        let (logs, since) = (executor.node.pod_logs_dir.clone(), SystemTime::now());
         tokio::task::spawn_local(async move { executor.sweep_cgroups(&known).await });
-        tokio::task::spawn_blocking(move || match volume::orphan::sweep(&root, &keep) {
-            Ok(swept) => {
-                if let Some(warning) = swept.warning() {
-                    tracing::warn!("{warning}");
+        tokio::task::spawn_blocking(move || {
+            match volume::orphan::sweep(&root, &keep) {
+                Ok(swept) => {
+                    if let Some(warning) = swept.warning() {
+                        tracing::warn!("{warning}");
+                    }
                 }
+                Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
             }
-            Err(error) => tracing::warn!(%error, "orphaned pod directories were not looked for"),
+            Executor::sweep_logs(Path::new(&logs), &keep, since);
         });
     }
 
