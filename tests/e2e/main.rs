@@ -6,4 +6,17 @@
 
 mod containerd;
 mod harness;
+mod images;
+mod lifecycle;
+mod logs;
+mod manifests;
+mod memory;
+mod network;
+mod probes;
+mod program;
+mod restarts;
 mod runtimes;
+mod security;
+mod support;
+mod trouble;
+mod volumes;

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -44,12 +45,14 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Whether the agent starts with the node.
     pub agent: bool,
+    /// A name to invoke the agent by, instead of its own.
+    pub name: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let (flags, env) = (Vec::new(), Vec::new());
-        Self { version: Version::V2_1, config: json!({}), flags, env, agent: true }
+        Self { version: Version::V2_1, config: json!({}), flags, env, agent: true, name: None }
     }
 }
 
@@ -99,11 +102,23 @@ impl TestNode {
     pub fn spawn_agent(&mut self) -> Result<()> {
         assert!(self.agent.is_none(), "one agent per node");
         let log = self.node.log("agent")?;
-        let mut cmd = self.layout.agent(&self.node, agent_binary());
+        let program = self.program().context("give the agent another name")?;
+        let mut cmd = self.layout.agent(&self.node, &program);
         cmd.args(&self.options.flags).envs(self.options.env.iter().cloned());
         cmd.stdout(log.try_clone()?).stderr(log);
         self.agent = Some(cmd.spawn().context("start the agent")?);
         Ok(())
+    }
+
+    /// The agent's program, or a link to it that has the wanted name.
+    fn program(&self) -> Result<PathBuf> {
+        let Some(name) = &self.options.name else { return Ok(agent_binary().to_owned()) };
+        let link = self.dir().join("bin").join(name);
+        if !link.is_symlink() {
+            fs::create_dir_all(self.dir().join("bin"))?;
+            symlink(agent_binary(), &link)?;
+        }
+        Ok(link)
     }
 
     fn agent_ended(&mut self) -> Option<ExitStatus> {

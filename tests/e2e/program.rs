@@ -1,0 +1,55 @@
+//! The program as a stand-in: under the kubelet's name, with its flags and its ports.
+
+use pintle_tests::manifest::{condition, container, pod};
+use pintle_tests::node::NODE_NAME;
+use pintle_tests::{Options, TestNode};
+use serde_json::Value;
+
+use crate::support::remove_all;
+
+#[test]
+fn invoked_as_kubelet_with_its_flags_it_runs_pods_and_serves_its_ports() {
+    let flags = ["--v=2", "--max_pods=20", "--registry-qps", "9"];
+    let flags = flags.map(str::to_owned).to_vec();
+    let name = Some("kubelet".to_owned());
+    let node = TestNode::start(Options { name, flags, ..Options::default() });
+    let args = xtask::node::process::arguments(node.agent_pid());
+    assert!(args[0].ends_with("/kubelet"), "{args:?}");
+    node.put("web.json", &pod("web", &[container("c", &["/box", "pause"])]));
+    node.pod_until("web", "is ready", |p| condition(p, "Ready"));
+    for (port, path, part) in [
+        (10248, "/healthz", "ok"),
+        (10255, "/healthz", "ok"),
+        (10255, "/runningpods/", "web-node"),
+        (10255, "/metrics", "kubelet_running_pods"),
+    ] {
+        let answer = node.get(port, path).expect("answered");
+        assert!(answer.status == 200 && answer.body.contains(part), "{path}: {answer:?}");
+    }
+    remove_all(&node);
+}
+
+#[test]
+fn a_person_asks_what_runs_why_and_since_when() {
+    let node = TestNode::usual();
+    node.put("web.json", &pod("web", &[container("c", &["/box", "pause"])]));
+    node.pod_until("web", "is ready", |p| condition(p, "Ready"));
+    let full = format!("web-{NODE_NAME}");
+    let pods = node.cli(&["pods"]).expect("answered");
+    assert!(pods.contains(&full) && pods.contains("1/1") && pods.contains("Running"), "{pods}");
+    let why = node.cli(&["explain", &full]).expect("answered");
+    assert!(why.contains("Runs and is ready"), "{why}");
+    let text = node.cli(&["timeline", &full, "-o", "json"]).expect("answered");
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    let entries = answer["entries"].as_array().expect("a list");
+    let at: Vec<i64> = entries.iter().filter_map(|e| e["unixNanos"].as_i64()).collect();
+    assert!(at.len() > 3 && at.is_sorted(), "{text}");
+    assert_eq!(entries[0]["what"], "Seen", "{text}");
+    let plan = node.cli(&["plan", &full]).expect("answered");
+    assert!(plan.contains("Nothing to do"), "{plan}");
+    let wrong = node.cli(&["explain", "nobody"]).expect_err("there is no such pod");
+    assert!(format!("{wrong:#}").contains("nobody"), "{wrong:#}");
+    remove_all(&node);
+    let pods = node.cli(&["pods"]).expect("answered");
+    assert!(pods.contains("no pods"), "{pods}");
+}
