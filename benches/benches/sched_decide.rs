@@ -13,9 +13,10 @@ mod reference;
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
+use nix::time::{ClockId, clock_gettime};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::repeat::Repeat;
 use pintle_sched_core::shared::Shared;
@@ -114,13 +115,19 @@ criterion_group! {
     targets = distinct, compile, identical_and_deltas
 }
 
-/// Best of several timings of `runs` calls, a call, in nanoseconds: other work on the machine only
-/// ever adds.
+/// CPU time of this thread, in nanoseconds: what others do on the machine does not count.
+fn cpu_ns() -> f64 {
+    let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a thread has a clock");
+    now.tv_sec() as f64 * 1e9 + now.tv_nsec() as f64
+}
+
+/// Best of several timings of `runs` calls, a call, in nanoseconds of CPU: caches that others
+/// emptied only ever add.
 fn time(runs: usize, mut call: impl FnMut(usize)) -> f64 {
     let sample = |_| {
-        let start = Instant::now();
+        let start = cpu_ns();
         (0..runs).for_each(&mut call);
-        start.elapsed().as_nanos() as f64 / runs as f64
+        (cpu_ns() - start) / runs as f64
     };
     (0..15).map(sample).fold(f64::INFINITY, f64::min)
 }
@@ -157,6 +164,13 @@ fn ratios() {
     let more = programs(&mut crowd, false);
     let crowded = of(&crowd, &mut scratch, &more);
     println!("with five times the bound pods: {:.1} us, {:.2}x", crowded / 1e3, crowded / fast);
+    let mut large = cluster::cluster(100_000, 1_000);
+    let many = programs(&mut large, false);
+    let large = time(32, |at| {
+        black_box(decide(large.view(), &many[at], &mut scratch));
+    });
+    println!("100,000 nodes: {:.0} us a pod", large / 1e3);
+    identical();
     kernels(&cluster);
     memory();
     threads();
@@ -177,16 +191,40 @@ fn against_the_slow_reference() {
     let fast = time(16, |at| {
         black_box(decide(cluster.view(), &programs[at], &mut scratch));
     });
-    let start = Instant::now();
+    let start = cpu_ns();
     for pod in pods.iter().take(2) {
         black_box(world.decide(pod));
     }
-    let slow = start.elapsed().as_nanos() as f64 / 2.0;
+    let slow = (cpu_ns() - start) / 2.0;
     println!(
         "300 nodes, 600 pods: {:.2} us, slow reference {:.0} us: {:.0}x",
         fast / 1e3,
         slow / 1e3,
         slow / fast
+    );
+}
+
+fn identical() {
+    let mut cluster = cluster::cluster(NODES, PODS);
+    let pod = cluster::pod(5, false);
+    let program = cluster.compile(&pod).expect("pod");
+    let spec = cluster.read_pod(&pod).expect("pod");
+    let mut repeat =
+        Repeat::new(cluster.view(), &program, &mut Scratch::default()).expect("no affinity");
+    let both = time(2_000, |_| {
+        let row = repeat.decide(cluster.view()).first.expect("room");
+        assert!(repeat.changed(cluster.view(), row));
+    });
+    let delta = time(2_000, |at| {
+        let node = cluster.node_name((at * 17 % NODES) as u32).to_owned();
+        let id = cluster.place_spec(&spec, &node, true);
+        cluster.remove(id);
+    });
+    println!(
+        "identical pods: {:.2} us a decision with rescoring, {:.0}/s; a delta {:.2} us",
+        both / 1e3,
+        1e9 / both,
+        delta / 2e3
     );
 }
 
@@ -223,47 +261,53 @@ fn memory() {
     println!("memory beyond strings: {node:.0} bytes a node, {pod:.0} bytes a pod");
 }
 
-/// Decisions that are reserved, by one decider and by two.
+/// Decisions that are reserved, by one decider and by two. Each decider's own CPU time counts, so
+/// that the figure means a machine with a core for each.
 fn threads() {
-    let run = |deciders: usize| {
-        let mut cluster = cluster::cluster(NODES, PODS);
-        let pods: Vec<_> = (0..4_000).map(|at| cluster::pod(2_000_000 + at, false)).collect();
-        let work: Vec<_> = pods
-            .iter()
-            .map(|p| {
-                let program = cluster.compile(p).expect("pod");
-                (program, Arc::new(cluster.read_pod(p).expect("pod")))
-            })
-            .collect();
-        let shared = Shared::new(cluster);
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for mine in 0..deciders {
-                let (shared, work) = (&shared, &work);
-                scope.spawn(move || {
-                    let mut scratch = Scratch::default();
-                    for (program, pod) in work.iter().skip(mine).step_by(deciders) {
-                        loop {
-                            let view = shared.view();
-                            decide(&view, program, &mut scratch);
-                            let row = scratch.ties.iter().nth(mine).or(scratch.ties.first());
-                            if shared.reserve(&view, program, pod, row.expect("room")).is_ok() {
-                                break;
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        start.elapsed().as_secs_f64()
-    };
-    let (one, two) = (run(1), run(2));
+    let (one, _) = reserved(1);
+    let (two, conflicts) = reserved(2);
     println!(
-        "4,000 reserved decisions: one decider {:.0} ms, two {:.0} ms: {:.2}x",
-        one * 1e3,
-        two * 1e3,
+        "4,000 reserved decisions: one decider {:.0} ms of CPU, two {:.0} ms each, {conflicts} conflicts: {:.2}x",
+        one / 1e6,
+        two / 1e6,
         one / two
     );
+}
+
+/// CPU nanoseconds of the busiest decider, and conflicts.
+fn reserved(deciders: usize) -> (f64, usize) {
+    let mut cluster = cluster::cluster(NODES, PODS);
+    let pods: Vec<_> = (0..4_000).map(|at| cluster::pod(2_000_000 + at, false)).collect();
+    let mut read = |p| {
+        let program = cluster.compile(p).expect("pod");
+        (program, Arc::new(cluster.read_pod(p).expect("pod")))
+    };
+    let work: Vec<_> = pods.iter().map(&mut read).collect();
+    let shared = Shared::new(cluster);
+    let decider = |mine: usize| {
+        let (mut scratch, mut conflicts, start) = (Scratch::default(), 0, cpu_ns());
+        for (program, pod) in work.iter().skip(mine).step_by(deciders) {
+            loop {
+                let view = shared.view();
+                decide(&view, program, &mut scratch);
+                // Deciders that begin with different members of the tie set meet less often.
+                let ties: Vec<u32> = scratch.ties.iter().take(4).collect();
+                let mut rows = (0..ties.len()).map(|at| ties[(at + mine) % ties.len()]);
+                if rows.any(|row| shared.reserve(&view, program, pod, row).is_ok()) {
+                    break;
+                }
+                conflicts += 1;
+            }
+        }
+        (cpu_ns() - start, conflicts)
+    };
+    let found: Vec<(f64, usize)> = std::thread::scope(|scope| {
+        let decider = &decider;
+        let deciders: Vec<_> = (0..deciders).map(|at| scope.spawn(move || decider(at))).collect();
+        deciders.into_iter().map(|d| d.join().expect("decider")).collect()
+    });
+    let busiest = found.iter().map(|(ns, _)| *ns).fold(0.0, f64::max);
+    (busiest, found.iter().map(|(_, conflicts)| conflicts).sum())
 }
 
 fn main() {

@@ -58,6 +58,10 @@ pub fn statuses(
 // k8s: pkg/scheduler/framework/types.go FitError.Error
 #[must_use]
 pub fn summary<'a>(nodes: usize, statuses: impl Iterator<Item = &'a Status>) -> String {
+    if nodes == 0 {
+        // k8s: pkg/scheduler/schedule_one.go ErrNoNodesAvailable
+        return "no nodes available to schedule pods".to_owned();
+    }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for status in statuses {
         for reason in &status.reasons {
@@ -105,4 +109,22 @@ pub fn skipped_filters(view: &crate::snapshot::View, program: &Program) -> Vec<P
         _ => false,
     };
     Plugin::ALL.into_iter().filter(|p| view.profile.filters(*p) && skips(p)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::status::Code;
+
+    #[test]
+    fn reasons_are_counted_and_sorted_as_text() {
+        let status = |reasons: &[&str]| Status {
+            plugin: None,
+            code: Code::Unschedulable,
+            reasons: reasons.iter().map(|r| (*r).to_owned()).collect(),
+        };
+        let all = [status(&["b", "a"]), status(&["b"]), status(&["c"])];
+        assert_eq!(summary(12, all.iter()), "0/12 nodes are available: 1 a, 1 c, 2 b.");
+        assert_eq!(summary(0, [].iter()), "no nodes available to schedule pods");
+    }
 }
