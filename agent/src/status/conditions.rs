@@ -1,4 +1,4 @@
-//! Conditions of a pod: the five that the node agent owns, and those of others that it keeps.
+//! Conditions of a pod: those that the node agent owns, and those of others that it keeps.
 //!
 //! Input: derived container statuses, the settled phase and the last status. Output: conditions in
 //! the order in which upstream writes them. A condition's transition time moves only with its
@@ -7,10 +7,10 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::DeriveInput;
 use super::phase::{FAILED, SUCCEEDED};
+use super::{DeriveInput, restarting};
 use crate::observed::ObservedPod;
-use crate::pod::{self, containers};
+use crate::pod::{self, containers, restart};
 use crate::types::ContainerKind;
 
 const TRUE: &str = "True";
@@ -65,13 +65,32 @@ pub(super) fn all(
     let ready = ready(input.pod, &conditions, &containers_ready);
     let found = [
         ("PodReadyToStartContainers", network),
-        ("Initialized", initialized(input.pod, statuses, phase)),
+        ("Initialized", initialized(input.pod, previous, statuses, phase)),
         ("Ready", ready),
         ("ContainersReady", containers_ready),
         ("PodScheduled", Finding::holds(true, "")),
     ];
     conditions.extend(found.into_iter().map(|(type_, f)| condition(input, previous, type_, f)));
+    if restart::may_restart_all(pod::spec(input.pod)) {
+        let finding = restarting(input, previous, phase);
+        let condition = condition(input, previous, restarting::CONDITION, finding);
+        conditions.push(PodCondition { observed_generation: None, ..condition });
+    }
     conditions
+}
+
+// k8s: pkg/kubelet/status/generate.go GenerateAllContainersRestartingCondition
+fn restarting(input: &DeriveInput, previous: &PodStatus, phase: &str) -> Finding {
+    match phase {
+        SUCCEEDED => Finding::holds(false, "PodCompleted"),
+        FAILED => Finding::holds(false, "PodFailed"),
+        _ if restarting::requested(input, previous) && !restarting::cleaned_up(input) => Finding {
+            holds: true,
+            reason: restarting::REASON_STARTED,
+            message: restarting::MESSAGE_STARTED.to_owned(),
+        },
+        _ => Finding::default(),
+    }
 }
 
 /// The condition that tells that the node ended the pod.
@@ -121,7 +140,12 @@ pub fn sandbox_serves(pod: &Pod, observed: Option<&ObservedPod>) -> bool {
 }
 
 // k8s: pkg/kubelet/status/generate.go GeneratePodInitializedCondition
-fn initialized(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding {
+fn initialized(
+    pod: &Pod,
+    previous: &PodStatus,
+    statuses: &[ContainerStatus],
+    phase: &str,
+) -> Finding {
     let spec = pod::spec(pod);
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for (kind, container) in containers::init(spec) {
@@ -145,7 +169,11 @@ fn initialized(pod: &Pod, statuses: &[ContainerStatus], phase: &str) -> Finding 
         let state = find(statuses, &container.name).and_then(|status| status.state.as_ref());
         state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
     });
-    if main_started || (unknown.is_empty() && incomplete.is_empty()) {
+    // Init containers run again in a new sandbox and after a restart in place; a pod that was
+    // initialized once is not taken for uninitialized then.
+    let mut known = previous.conditions.iter().flatten();
+    let before = known.any(|c| c.type_ == "Initialized" && c.status == TRUE);
+    if before || main_started || (unknown.is_empty() && incomplete.is_empty()) {
         return Finding::holds(true, "");
     }
     Finding {

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::DeriveInput;
 use super::ended::{Ended, ended};
-use super::resources;
+use super::{resources, restarting};
 use crate::observed::{ObservedContainer, RunState};
 use crate::pod::{self, containers, restart};
 use crate::types::{ContainerId, ContainerKind, UnixNanos, is_from_before};
@@ -41,6 +41,8 @@ pub(super) struct Subject<'a> {
     pub(super) container: &'a Container,
     pub(super) kind: ContainerKind,
     pub(super) old: Option<&'a ContainerStatus>,
+    /// The pod restarts all its containers in place.
+    pub(super) restarting: bool,
 }
 
 /// The status of one container.
@@ -53,8 +55,10 @@ pub(super) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
         Some(newest) => seen(input, subject, newest),
         None => unseen(input, subject),
     };
-    if let Some(older) = older {
-        status.last_state = Some(seen(input, subject, older).state.unwrap_or_default());
+    let older =
+        older.and_then(|older| seen(input, &Subject { old: None, ..*subject }, older).state);
+    if let Some(end) = older.filter(|state| state.terminated.is_some()) {
+        status.last_state = Some(end);
     }
     apply_waiting(input, subject, newest, &mut status);
     apply_probes(input, subject, newest, &mut status);
@@ -68,13 +72,17 @@ pub(super) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
 
 /// The terminated state of a container whose end nobody saw.
 pub(super) fn lost() -> ContainerState {
-    unknown_end(MESSAGE_LOST)
+    unknown_end(REASON_UNKNOWN, MESSAGE_LOST)
 }
 
-fn unknown_end(message: &str) -> ContainerState {
+fn unknown_reason(subject: &Subject) -> &'static str {
+    if subject.restarting { restarting::REASON } else { REASON_UNKNOWN }
+}
+
+fn unknown_end(reason: &str, message: &str) -> ContainerState {
     terminated(ContainerStateTerminated {
         exit_code: EXIT_UNKNOWN,
-        reason: Some(REASON_UNKNOWN.to_owned()),
+        reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
         ..ContainerStateTerminated::default()
     })
@@ -108,6 +116,11 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
     if let Some(old) = old {
         status.restart_count = status.restart_count.max(old.restart_count);
         status.last_state = carried_last_state(old, &id);
+        // The count comes from the log files after a restart in place; they may be gone, too.
+        let follows_end = ended_as(old).is_some() && old.container_id.as_deref() != Some(&id);
+        if follows_end && instance.state == RunState::Running {
+            status.restart_count = status.restart_count.max(old.restart_count.saturating_add(1));
+        }
     }
     let end = ended(instance);
     let was_running = old.and_then(|old| old.state.as_ref()?.running.as_ref()).is_some();
@@ -118,10 +131,13 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
             ..ContainerState::default()
         },
         (RunState::Unknown, None) if was_running => {
-            status.restart_count = old.map_or(0, |old| old.restart_count) + 1;
-            lost()
+            let next = old.map_or(0, |old| old.restart_count).saturating_add(1);
+            status.restart_count = status.restart_count.max(next);
+            unknown_end(unknown_reason(subject), MESSAGE_LOST)
         }
-        _ => waiting(None, None),
+        // What was said of it stands: nobody knows more about this container now.
+        (RunState::Unknown, None) => same_end(old, &id).unwrap_or_else(|| waiting(None, None)),
+        (RunState::Created | RunState::Exited, None) => waiting(None, None),
     });
     status.resources = Some(resources::of_container(subject, instance, &id));
     status.allocated_resources = subject
@@ -136,10 +152,20 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
 
 /// `lastState` that the runtime no longer proves.
 fn carried_last_state(old: &ContainerStatus, id: &str) -> Option<ContainerState> {
-    let ended = |state: &Option<ContainerState>| state.as_ref()?.terminated.clone();
     let same = old.container_id.as_deref() == Some(id);
-    let end = if same { None } else { ended(&old.state) };
-    end.or_else(|| ended(&old.last_state)).map(terminated)
+    let last = || old.last_state.as_ref()?.terminated.as_ref();
+    let end = if same { None } else { ended_as(old) };
+    end.or_else(last).cloned().map(terminated)
+}
+
+/// The end that the last status gives to the same instance.
+fn same_end(old: Option<&ContainerStatus>, id: &str) -> Option<ContainerState> {
+    let old = old.filter(|old| old.container_id.as_deref() == Some(id))?;
+    ended_as(old).cloned().map(terminated)
+}
+
+fn ended_as(old: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    old.state.as_ref()?.terminated.as_ref()
 }
 
 fn terminated_state(instance: &ObservedContainer, end: Ended, id: &str) -> ContainerState {
@@ -157,6 +183,14 @@ fn terminated_state(instance: &ObservedContainer, end: Ended, id: &str) -> Conta
 /// Status of a container of which the runtime has nothing.
 fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
     let old_state = subject.old.and_then(|old| old.state.as_ref());
+    let waits = old_state.is_some_and(|state| state.waiting.is_some());
+    if let Some(old) = subject.old.filter(|_| subject.restarting) {
+        let mut status = old.clone();
+        if !waits {
+            restarting::removed(&mut status, old);
+        }
+        return status;
+    }
     if let Some(old) = subject.old.filter(|_| old_state.is_some_and(|s| s.terminated.is_some())) {
         return old.clone();
     }
@@ -179,13 +213,17 @@ fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
             message: Some(MESSAGE_INIT_DONE.to_owned()),
             ..ContainerStateTerminated::default()
         }));
+        if subject.restarting {
+            let done = status.clone();
+            restarting::removed(&mut status, &done);
+        }
         return status;
     }
     let ran = old_state.is_some_and(|state| state.running.is_some());
     let has_end = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
     // It ran and is gone: showing it as waiting only would send the pod back to Pending.
     if ran && !has_end && input.observed.is_some() {
-        status.last_state = Some(unknown_end(MESSAGE_GONE));
+        status.last_state = Some(unknown_end(REASON_UNKNOWN, MESSAGE_GONE));
         status.restart_count += i32::from(!pod::is_deleted(input.pod));
     }
     status

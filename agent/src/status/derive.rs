@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, HostIP, PodIP, PodS
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Subject};
-use super::{DeriveInput, Lifecycle, Verdict, conditions, phase, resources};
+use super::{DeriveInput, Lifecycle, Verdict, conditions, phase, resources, restarting};
 use crate::observed::ObservedPod;
 use crate::pod::{self, containers, qos, restart};
 use crate::types::{ContainerKind, NodeFacts};
@@ -88,10 +88,11 @@ impl Lists {
             previous.ephemeral_container_statuses.as_deref(),
         ];
         let [old_main, old_init, old_ephemeral] = olds.map(Option::unwrap_or_default);
+        let restarting = restarting::requested(input, previous);
         let mut lists = Self {
-            main: statuses(input, main, old_main),
-            init: statuses(input, containers::init(spec), old_init),
-            ephemeral: statuses(input, ephemeral, old_ephemeral),
+            main: statuses(input, main, old_main, restarting),
+            init: statuses(input, containers::init(spec), old_init, restarting),
+            ephemeral: statuses(input, ephemeral, old_ephemeral, restarting),
         };
         // Init containers keep the spec's order, the others go by name.
         lists.main.sort_by(|a, b| a.name.cmp(&b.name));
@@ -128,10 +129,11 @@ fn statuses<'a>(
     input: &DeriveInput,
     list: impl Iterator<Item = (ContainerKind, &'a Container)>,
     olds: &[ContainerStatus],
+    restarting: bool,
 ) -> Vec<ContainerStatus> {
     list.map(|(kind, container)| {
         let old = olds.iter().find(|old| old.name == container.name);
-        container::status(input, &Subject { container, kind, old })
+        container::status(input, &Subject { container, kind, old, restarting })
     })
     .collect()
 }

@@ -7,7 +7,10 @@ mod derive;
 mod ended;
 pub mod explain;
 mod phase;
+#[cfg(test)]
+mod properties;
 mod resources;
+mod restarting;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -26,6 +29,7 @@ pub use conditions::sandbox_serves;
 pub use derive::{derive, pod_ips, settled_phase};
 pub use ended::{Ended, ended};
 pub use phase::{FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal};
+pub use restarting::is_restarting;
 
 /// Where the pod's worker stands; decides how far the status may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

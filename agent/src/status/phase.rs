@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus};
 
-use super::DeriveInput;
+use super::{DeriveInput, restarting};
 use crate::observed::RunState;
 use crate::pod::{self, containers, restart};
 use crate::types::ContainerKind;
@@ -56,8 +56,9 @@ pub(super) fn of(input: &DeriveInput, statuses: &[ContainerStatus], over: bool) 
     let mut count = Count::default();
     for (kind, container) in containers::all(spec) {
         let standing = standing(statuses.iter().find(|status| status.name == container.name));
-        let restarts =
-            |end: &ContainerStateTerminated| restart::may_restart(container, spec, end.exit_code);
+        let restarts = |end: &ContainerStateTerminated| {
+            restarting::took_away(end) || restart::may_restart(container, spec, end.exit_code)
+        };
         match kind {
             ContainerKind::Init => count.init(&standing, restarts),
             ContainerKind::Sidecar => count.sidecar(&standing),

@@ -7,12 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::RunState;
 use crate::pod;
 use crate::runtime::plan::{self, Action, PlanInput};
-use crate::runtime::restart;
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
 use crate::types::UnixNanos;
 use crate::worker::Command;
@@ -130,23 +129,14 @@ impl Worker {
     }
 
     pub(super) fn plan(&self, pod: &Pod, now: UnixNanos) -> plan::Plan {
-        let restart_all = pod.spec.as_ref().is_some_and(|s| self.restarting_all(s));
         plan::plan(&PlanInput {
             pod,
             observed: &self.observed,
             probes: &self.verdicts,
             backoff: &self.backoff,
-            restart_all,
+            restart_all: status::is_restarting(&self.status),
             now,
         })
-    }
-
-    fn restarting_all(&self, spec: &PodSpec) -> bool {
-        let condition = self.status.conditions.iter().flatten();
-        restart::restart_all_requested(spec, &self.observed)
-            || condition
-                .into_iter()
-                .any(|c| c.type_ == "AllContainersRestarting" && c.status == "True")
     }
 
     fn hold(&mut self, held: &plan::Held, pod: &Pod, scene: &mut Scene<'_>) {
