@@ -197,6 +197,9 @@ pub(crate) struct Wanted<'a> {
 /// Decides what to do next for a pod that may run.
 pub fn plan(input: &PlanInput<'_>) -> Plan {
     let Some(spec) = input.pod.spec.as_ref() else { return Plan::default() };
+    if pod::is_deleted(input.pod) {
+        return Plan { actions: kill_remains(input.observed), held: Vec::new() };
+    }
     if input.restart_all {
         let reset = reset_containers(spec, input.observed);
         if !reset.is_empty() {
@@ -473,5 +476,7 @@ fn any_main_created(spec: &PodSpec, observed: &ObservedPod) -> bool {
         .any(|c| observed.latest(&c.name).is_some_and(|c| c.state != RunState::Unknown))
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -162,11 +162,12 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// The newest attempt of a container, if it belongs to the newest sandbox: what an init container
-/// did in an earlier sandbox counts for nothing in this one, even if its record is still there.
+/// The newest attempt of a container, if it belongs to the newest sandbox or may still run: what
+/// an init container did in an earlier sandbox counts for nothing in this one, even if its record
+/// is still there, but it must have ended before it is started again.
 fn in_current_sandbox<'a>(observed: &'a ObservedPod, name: &str) -> Option<&'a ObservedContainer> {
     let sandbox = &observed.newest_sandbox()?.id;
-    observed.latest(name).filter(|c| c.sandbox_id == *sandbox)
+    observed.latest(name).filter(|c| c.sandbox_id == *sandbox || c.state != RunState::Exited)
 }
 
 /// An init container failed when it ended badly or was taken by the OOM killer.

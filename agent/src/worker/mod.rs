@@ -7,6 +7,8 @@
 pub mod backoff;
 mod decide;
 mod pods;
+#[cfg(test)]
+mod properties;
 mod step;
 pub mod task;
 

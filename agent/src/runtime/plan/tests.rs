@@ -6,7 +6,7 @@ use super::*;
 use crate::observed::{Evidence, ObservedSandbox};
 use crate::types::PodUid;
 
-fn pod(spec: Value) -> Pod {
+pub(super) fn pod(spec: Value) -> Pod {
     let mut pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec
     }))
@@ -15,7 +15,7 @@ fn pod(spec: Value) -> Pod {
     pod
 }
 
-fn sandbox(ready: bool, attempt: u32) -> ObservedSandbox {
+pub(super) fn sandbox(ready: bool, attempt: u32) -> ObservedSandbox {
     ObservedSandbox {
         id: SandboxId::from(format!("s{attempt}")),
         ready,
@@ -29,7 +29,12 @@ fn sandbox(ready: bool, attempt: u32) -> ObservedSandbox {
     }
 }
 
-fn container(name: &str, state: RunState, exit_code: i32, restarts: u32) -> ObservedContainer {
+pub(super) fn container(
+    name: &str,
+    state: RunState,
+    exit_code: i32,
+    restarts: u32,
+) -> ObservedContainer {
     ObservedContainer {
         id: ContainerId::from(format!("{name}{restarts}")),
         name: name.to_owned(),
@@ -54,7 +59,10 @@ fn container(name: &str, state: RunState, exit_code: i32, restarts: u32) -> Obse
     }
 }
 
-fn record(sandboxes: Vec<ObservedSandbox>, containers: Vec<ObservedContainer>) -> ObservedPod {
+pub(super) fn record(
+    sandboxes: Vec<ObservedSandbox>,
+    containers: Vec<ObservedContainer>,
+) -> ObservedPod {
     ObservedPod { sandboxes, containers, ..ObservedPod::empty(PodUid::from("u"), "ns", "p") }
 }
 
