@@ -1,0 +1,154 @@
+//! Every decoder of outside bytes survives a few thousand damaged inputs: the bounded form of the
+//! fuzz targets in `tests/fuzz`, on the same entry points and the same seeds, on every host.
+//!
+//! The damage is drawn from a generator with a fixed seed, so a failure comes back; the input that
+//! made a decoder panic is printed by `Dropped`.
+
+use std::fs;
+use std::path::Path;
+
+/// Damaged inputs of each seed file.
+const DAMAGED: u32 = 1_500;
+/// Inputs of nothing but random bytes for each decoder.
+const RANDOM: u32 = 1_500;
+/// Longest random input in bytes.
+const RANDOM_BYTES_MAX: u64 = 300;
+
+/// SplitMix64: enough to pick places and bytes.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % end.max(1)
+    }
+
+    fn index(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).expect("it is below a usize")
+    }
+
+    fn byte(&mut self) -> u8 {
+        u8::try_from(self.below(256)).expect("it is below 256")
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        (0..self.below(RANDOM_BYTES_MAX)).map(|_| self.byte()).collect()
+    }
+
+    /// One to four damages: a byte set or taken away, a piece cut, copied or put in.
+    fn damage(&mut self, seed: &[u8]) -> Vec<u8> {
+        const PIECES: [&[u8]; 12] = [
+            b"{",
+            b"[",
+            b": ",
+            b"&a ",
+            b"*a",
+            b"\n  - ",
+            b"!!binary ",
+            b"\xff\xfe",
+            b"\0",
+            b"1e999",
+            b"-9223372036854775809",
+            b"\"",
+        ];
+        let mut bytes = seed.to_vec();
+        for _ in 0..=self.below(4) {
+            let at = self.index(bytes.len() + 1);
+            let end = (at + self.index(20)).min(bytes.len());
+            match self.below(5) {
+                0 if at < bytes.len() => bytes[at] = self.byte(),
+                1 => drop(bytes.drain(at..end)),
+                2 => {
+                    let piece = bytes[at..end].to_vec();
+                    let to = self.index(bytes.len() + 1);
+                    bytes.splice(to..to, piece);
+                }
+                3 => bytes.truncate(at),
+                _ => {
+                    let piece = PIECES[self.index(PIECES.len())];
+                    bytes.splice(at..at, piece.iter().copied());
+                }
+            }
+        }
+        bytes
+    }
+}
+
+/// Prints the input on which a decoder panicked.
+struct Dropped<'a>(&'a [u8]);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the input was \"{}\"", self.0.escape_ascii());
+        }
+    }
+}
+
+fn feed(folder: &str, decode: fn(&[u8])) {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(folder);
+    let mut files: Vec<_> = fs::read_dir(&seeds)
+        .expect("a folder of seeds")
+        .map(|e| e.expect("a seed").path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no seeds in {}", seeds.display());
+    let mut random = Random(1);
+    let run = |bytes: &[u8]| {
+        let _shown = Dropped(bytes);
+        decode(bytes);
+    };
+    for file in files {
+        let seed = fs::read(&file).expect("a readable seed");
+        run(&seed);
+        (0..DAMAGED).for_each(|_| run(&random.damage(&seed)));
+    }
+    (0..RANDOM).for_each(|_| run(&random.bytes()));
+}
+
+#[test]
+fn damaged_manifests_are_refused_without_a_panic() {
+    feed("manifest", pintle_agent::source::fuzz_manifest);
+}
+
+#[test]
+fn damaged_configuration_is_refused_without_a_panic() {
+    feed("config", pintle_agent::config::fuzz_load);
+}
+
+#[test]
+fn damaged_log_lines_are_refused_without_a_panic() {
+    feed("log_line", |bytes| {
+        if let Ok(line) = pintle_agent::runtime::log_line::parse(bytes) {
+            line.timestamp();
+        }
+    });
+}
+
+#[test]
+fn damaged_kernel_events_are_refused_without_a_panic() {
+    feed("kernel_event", |bytes| {
+        if let Ok(event) = pintle_ebpf::decode(bytes) {
+            assert_eq!(bytes.len(), pintle_ebpf::EVENT_BYTES);
+            assert!(!format!("{event:?}").is_empty());
+        }
+    });
+}
+
+#[test]
+fn every_seed_is_a_valid_input() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
+    let seeds = |name: &str| {
+        let files = fs::read_dir(folder.join(name)).expect("a folder of seeds");
+        files.map(|e| fs::read(e.expect("a seed").path()).expect("a readable seed"))
+    };
+    for line in seeds("log_line") {
+        pintle_agent::runtime::log_line::parse(&line).expect("a log line");
+    }
+    for event in seeds("kernel_event") {
+        pintle_ebpf::decode(&event).expect("a kernel event");
+    }
+}
