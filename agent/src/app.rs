@@ -40,6 +40,7 @@ use crate::runtime::kill::Killer;
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
 use crate::runtime::sysctl::AllowList;
+use crate::runtime::turns::Turns;
 use crate::server;
 use crate::source::{self, SourceKind};
 use crate::status::timeline::{self, Recorder};
@@ -117,7 +118,7 @@ pub async fn run(config: Config) -> Result<()> {
         cgroups,
         metrics: Arc::clone(&metrics),
         tracker,
-        starts: tokio::sync::Semaphore::new(STARTS_PER_CPU * cpus()),
+        starts: Turns::new(STARTS_PER_CPU * cpus()),
         burstable: std::cell::RefCell::default(),
         node,
         client: client.clone(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::{Client, v1};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 
 use crate::cgroup::Cgroups;
 use crate::event::kernel::Tracker;
@@ -26,6 +26,7 @@ use crate::runtime::kill::Killer;
 use crate::runtime::plan::Action;
 use crate::runtime::request::{NodeContext, RuntimeHandler};
 use crate::runtime::stop_order;
+use crate::runtime::turns::{CallFor, Turns};
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::worker::{Failure, Input};
@@ -129,7 +130,7 @@ pub struct Executor {
     /// Path of the node's resolv.conf; `None` when the setting is empty.
     pub resolv_conf: Option<std::path::PathBuf>,
     /// Calls that create or start something at the same time.
-    pub starts: Semaphore,
+    pub starts: Turns,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
 }
@@ -219,8 +220,8 @@ impl Executor {
     }
 
     /// Makes a call that creates or starts something, in its turn.
-    pub(super) async fn in_turn<T>(&self, call: impl Future<Output = T>) -> T {
-        let Ok(turn) = self.starts.acquire().await else { return call.await };
+    pub(super) async fn in_turn<T>(&self, order: CallFor, call: impl Future<Output = T>) -> T {
+        let turn = self.starts.take(order).await;
         tokio::pin!(call);
         match tokio::time::timeout(TURN_MAX, &mut call).await {
             Ok(done) => done,

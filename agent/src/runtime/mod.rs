@@ -10,7 +10,7 @@
 //!   read_back    CRI's answers -> observed records
 //!   termination  where a container's last words are
 //!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
-//!   execute      runs a plan: start (up), kill (stop), clean (away), hooks, image
+//!   execute      runs a plan: start (up), kill (stop), clean (away), hooks, image, turns
 //! ```
 
 mod clean;
@@ -46,3 +46,4 @@ mod start;
 pub mod stop_order;
 pub mod sysctl;
 pub mod termination;
+pub mod turns;

@@ -18,6 +18,7 @@ use crate::runtime::execute::{Cancel, Executor, NewSandbox, PassOrder, sandbox_i
 use crate::runtime::hooks::HookTarget;
 use crate::runtime::image::Wanted;
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
+use crate::runtime::turns::CallFor;
 use crate::runtime::{env, hosts, log_files, stop_order};
 use crate::types::{ContainerId, ContainerKind, UnixNanos};
 use crate::volume::plan::VolumeKind;
@@ -105,7 +106,8 @@ impl Executor {
         let request =
             v1::RunPodSandboxRequest { config: Some(made.config), runtime_handler: made.handler };
         let call = self.client.run_pod_sandbox(request);
-        let answer = self.in_turn(call).await.map_err(|error| fail(rpc_text(&error)))?;
+        let answer =
+            self.in_turn(CallFor::New, call).await.map_err(|error| fail(rpc_text(&error)))?;
         let id = answer.pod_sandbox_id;
         let ips = sandbox_ips(&self.client, &id).await.map_err(|error| fail(rpc_text(&error)))?;
         Ok(NewSandbox { id, attempt, ips })
@@ -189,7 +191,7 @@ impl Executor {
             sandbox_config: Some(sandbox_config),
         };
         let answer = self
-            .in_turn(self.client.create_container(request))
+            .in_turn(CallFor::Begun, self.client.create_container(request))
             .await
             .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
         let (uid, text) = (&start.order.uid, "Container created");
@@ -254,7 +256,7 @@ impl Executor {
     async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
         let request = v1::StartContainerRequest { container_id: created.id.clone() };
         let call = self.client.start_container(request);
-        self.in_turn(call)
+        self.in_turn(CallFor::Begun, call)
             .await
             .map_err(|error| self.failed(start, "RunContainerError", &error.message))?;
         let uid = &start.order.uid;
