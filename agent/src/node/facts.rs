@@ -81,8 +81,7 @@ fn outgoing(v6: bool) -> Option<IpAddr> {
 }
 
 fn disk_bytes(root: &Path) -> u64 {
-    nix::sys::statvfs::statvfs(root)
-        .map_or(0, |fs| u64::from(fs.blocks()).saturating_mul(fs.fragment_size()))
+    nix::sys::statvfs::statvfs(root).map_or(0, |fs| fs.blocks().saturating_mul(fs.fragment_size()))
 }
 
 /// Sizes in the order in which the kernel lists them, as the kubelet reports them.

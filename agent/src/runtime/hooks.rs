@@ -96,7 +96,6 @@ impl Hooks {
             path: get.path.clone().unwrap_or_default(),
             headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
             body_bytes_max: BODY_BYTES_MAX,
-            ..http::Get::default()
         };
         request.headers.push(("User-Agent".to_owned(), "kube-lifecycle/1.36".to_owned()));
         match http::get(&request).await {

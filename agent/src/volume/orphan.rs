@@ -43,6 +43,12 @@ impl Swept {
 
 /// Removes the directories of all pods that are not in `keep`.
 pub fn sweep(root: &Path, keep: &BTreeSet<PodUid>) -> Result<Swept, IoFailure> {
+    sweep_unless(root, |uid| keep.contains(uid))
+}
+
+/// Removes the directories of all pods that `is_kept` does not know, asked right before each
+/// removal: a pod may become known while others are being removed.
+pub fn sweep_unless(root: &Path, is_kept: impl Fn(&PodUid) -> bool) -> Result<Swept, IoFailure> {
     let pods = pods_dir(root);
     let entries = match fs::read_dir(&pods) {
         Ok(entries) => entries,
@@ -55,7 +61,7 @@ pub fn sweep(root: &Path, keep: &BTreeSet<PodUid>) -> Result<Swept, IoFailure> {
         // Names that are no uid are nobody's pod.
         let Ok(name) = entry.file_name().into_string() else { continue };
         let uid = PodUid::from(name);
-        if keep.contains(&uid) || !entry.file_type().is_ok_and(|t| t.is_dir()) {
+        if is_kept(&uid) || !entry.file_type().is_ok_and(|t| t.is_dir()) {
             continue;
         }
         if swept.removed.len() >= SWEEP_MAX {

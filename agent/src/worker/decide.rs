@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::observed::RunState;
+use crate::observed::{ObservedPod, RunState};
 use crate::pod;
 use crate::runtime::plan::{self, Action, PlanInput};
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
@@ -182,7 +182,7 @@ impl Worker {
             observed: Arc::clone(&self.observed),
             actions: actions.clone(),
         });
-        self.pass = Some(Pass { ticket, actions, cancelled: false, failed: false });
+        self.pass = Some(Pass { ticket, actions, done: 0, cancelled: false, failed: false });
     }
 
     // k8s: pkg/kubelet/active_deadline.go
@@ -234,13 +234,45 @@ impl Worker {
         }
     }
 
+    /// The record with containers whose postStart hook still runs as not started yet: the kubelet
+    /// tells of them only when the hook is done. `None` when there are none.
+    fn shown(&self) -> Option<ObservedPod> {
+        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
+        let hooked: Vec<&str> = pass
+            .actions
+            .iter()
+            .skip(pass.done)
+            .take(1)
+            .filter(|action| matches!(action, Action::StartContainer { .. }))
+            .filter_map(Action::container)
+            .filter(|name| {
+                let container = pod::containers::find(pod::spec(pod), name).map(|(_, c)| c);
+                let hooks = container.and_then(|c| c.lifecycle.as_ref());
+                hooks.is_some_and(|hooks| hooks.post_start.is_some())
+            })
+            .collect();
+        let mut shown = (*self.observed).clone();
+        let mut changed = false;
+        for name in hooked {
+            let latest = shown.containers.iter_mut().find(|c| c.name == name);
+            if let Some(latest) = latest.filter(|c| c.state == RunState::Running) {
+                latest.state = RunState::Created;
+                changed = true;
+            }
+        }
+        changed.then_some(shown)
+    }
+
     fn derive(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         // Before the first read nobody knows whether the pod runs or is over already.
         if self.observed_stamp == 0 {
             return;
         }
-        let derived = status::derive(&self.derive_input(&pod, scene));
+        let shown = self.shown();
+        let mut input = self.derive_input(&pod, scene);
+        input.observed = shown.as_ref().or(input.observed);
+        let derived = status::derive(&input);
         if derived == *self.status {
             return;
         }

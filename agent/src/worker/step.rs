@@ -60,6 +60,8 @@ pub enum Stage {
 pub(super) struct Pass {
     pub(super) ticket: u64,
     pub(super) actions: Vec<Action>,
+    /// Actions that have ended.
+    pub(super) done: usize,
     pub(super) cancelled: bool,
     pub(super) failed: bool,
 }
@@ -447,6 +449,7 @@ impl Worker {
     ) {
         let Some(pass) = self.pass.as_mut().filter(|p| p.ticket == ticket) else { return };
         let Some(action) = pass.actions.get(index).cloned() else { return };
+        pass.done = pass.done.max(index + 1);
         match outcome {
             Ok(()) => self.action_done(&action, scene),
             Err(failure) if failure.cancelled => {}

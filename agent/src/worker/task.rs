@@ -167,12 +167,14 @@ impl Driver {
         }
         *due_at = now.plus(SWEEP_EVERY);
         let keep: BTreeSet<PodUid> = self.pods.workers().map(|w| w.uid().clone()).collect();
-        let root = self.root_dir.clone();
+        let (root, views) = (self.root_dir.clone(), self.views.clone());
         let (executor, known) = (Rc::clone(&self.executor), keep.clone());
         let (logs, since) = (executor.node.pod_logs_dir.clone(), SystemTime::now());
         tokio::task::spawn_local(async move { executor.sweep_cgroups(&known).await });
         tokio::task::spawn_blocking(move || {
-            match volume::orphan::sweep(&root, &keep) {
+            // A pod is in the snapshot before anything is done for it.
+            let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().pods.contains_key(uid);
+            match volume::orphan::sweep_unless(&root, is_kept) {
                 Ok(swept) => {
                     if let Some(warning) = swept.warning() {
                         tracing::warn!("{warning}");
