@@ -37,10 +37,10 @@ fn node(at: usize) -> Node {
             "kubernetes.io/hostname": format!("node-{at}"),
             "topology.kubernetes.io/zone": format!("zone-{}", at % 3),
             "topology.kubernetes.io/region": "r1",
-            "kubernetes.io/arch": if at % 5 == 0 { "arm64" } else { "amd64" },
+            "kubernetes.io/arch": if at.is_multiple_of(5) { "arm64" } else { "amd64" },
             "kubernetes.io/os": "linux",
             "node.kubernetes.io/instance-type": format!("m{}.large", at % 8),
-            "disktype": if at % 2 == 0 { "hdd" } else { "ssd" },
+            "disktype": if at.is_multiple_of(2) { "hdd" } else { "ssd" },
             "pool": format!("p{}", at % 12)}},
         "spec": {"taints": taints},
         "status": {"images": images, "allocatable": {

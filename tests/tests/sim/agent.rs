@@ -85,10 +85,10 @@ impl World {
                     let name = pass.observed.name.clone();
                     let _ = self.runtime.run_sandbox(&pass.uid, &name, *attempt, self.now);
                 }
-                (Action::StartContainer { .. }, Step::Created(id)) if self.rng.chance(50) => {
-                    if self.runtime.start(id, self.now).is_ok() {
-                        self.started(&id.clone());
-                    }
+                (Action::StartContainer { .. }, Step::Created(id))
+                    if self.rng.chance(50) && self.runtime.start(id, self.now).is_ok() =>
+                {
+                    self.started(&id.clone());
                 }
                 _ => {}
             }
