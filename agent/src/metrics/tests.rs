@@ -1,3 +1,5 @@
+//! Metrics as a scraper reads them.
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

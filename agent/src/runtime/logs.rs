@@ -9,7 +9,8 @@
 //! (`IN_ONESHOT`); a growing one is looked at when its `Pace` says so, by `fstat` of a descriptor
 //! kept open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that
 //! hangs holds up its own log only; one compression at a time; after a failed rotation the log
-//! is tried again after `RETRY`. A watch is a hint: `BACKSTOP` stands behind it. Without inotify every log is looked at each `POLL`.
+//! is tried again after `RETRY`. A watch is a hint: `BACKSTOP` stands behind it. Without inotify
+//! every log is looked at each `POLL`.
 //! It never writes to a log.
 
 use std::collections::{BTreeMap, HashMap};

@@ -132,6 +132,17 @@ fn record_of(pod: usize, record: &Record) -> ObservedPod {
     built
 }
 
+fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, String> {
+    let listed = records.iter().map(|(pod, record)| ListedPod {
+        uid: PodUid::from(UIDS[*pod]),
+        namespace: "ns".to_owned(),
+        name: NAMES[*pod].to_owned(),
+        digest: digest_of(&record_of(*pod, record)),
+    });
+    let listed: BTreeMap<_, _> = listed.map(|p| (p.uid.clone(), p)).collect();
+    ok.then(|| listed.into_values().collect()).ok_or_else(|| "no answer".to_owned())
+}
+
 /// A pod as its driver sees it, from its first command to `Gone`.
 #[derive(Debug, Default)]
 struct Life {
@@ -192,15 +203,7 @@ impl Watch {
             }
             Step::Listed { ok, records } => {
                 let stamp = self.list.take()?;
-                let listed = records.iter().map(|(pod, record)| ListedPod {
-                    uid: uid(*pod),
-                    namespace: "ns".to_owned(),
-                    name: NAMES[*pod].to_owned(),
-                    digest: digest_of(&record_of(*pod, record)),
-                });
-                let listed: BTreeMap<_, _> = listed.map(|p| (p.uid.clone(), p)).collect();
-                let result = ok.then(|| listed.into_values().collect());
-                Input::Listed { stamp, result: result.ok_or_else(|| "no answer".to_owned()) }
+                Input::Listed { stamp, result: listed(*ok, records) }
             }
             Step::Hint { pod, kind, container } => {
                 let (container, at) = (Some(id_of(*container)), self.now);
@@ -251,8 +254,11 @@ impl Watch {
         let ticked = matches!(input, Input::Tick);
         let commands = self.pods.handle(self.now, input);
         if let Some((uid, ticket)) = must_cancel {
-            let cancels = |c: &Command| matches!(c, Command::Cancel { uid: u, ticket: t } if *u == uid && *t == ticket);
-            prop_assert!(commands.iter().any(cancels), "{uid} goes on with a pass: {commands:?}");
+            let cancelled = commands.iter().any(|command| match command {
+                Command::Cancel { uid: of, ticket: open } => *of == uid && *open == ticket,
+                _ => false,
+            });
+            prop_assert!(cancelled, "{uid} goes on with a pass: {commands:?}");
         }
         for command in &commands {
             self.command(command)?;

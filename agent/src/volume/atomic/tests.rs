@@ -1,3 +1,5 @@
+//! Atomic writes on a real file system: what is published, kept, rewritten and put right.
+
 use std::os::unix::fs::MetadataExt;
 
 use super::*;

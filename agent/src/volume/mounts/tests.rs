@@ -1,3 +1,5 @@
+//! Mounts of containers from pods as users write them, and the rules of sub-paths as properties.
+
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;

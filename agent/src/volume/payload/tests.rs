@@ -1,3 +1,5 @@
+//! Tables of payloads: keys, paths, modes, and what is refused.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tables of planned volumes: one pod in, its volumes or the refusal out.
+
 use serde_json::{Value, json};
 
 use super::*;

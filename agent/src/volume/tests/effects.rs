@@ -258,7 +258,8 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
             "MountVolume.SetUp failed for volume \"s\" : secret \"nope\" not found",
             "MountVolume.SetUp failed for volume \"k\" : configmap references non-existent config key: no",
             "MountVolume.SetUp failed for volume \"n\" : no volume plugin matched: nfs",
-            "MountVolume.SetUp failed for volume \"g\" : medium HugePages: hugePages storage requested, but there is no resource request for huge pages",
+            "MountVolume.SetUp failed for volume \"g\" : medium HugePages: \
+             hugePages storage requested, but there is no resource request for huge pages",
         ];
         assert_eq!(errors, expected);
         assert!(plan(root.path(), &pod).dirs.volume("kubernetes.io~empty-dir", "ok").is_dir());
