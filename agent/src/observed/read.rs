@@ -14,6 +14,7 @@ use std::rc::Rc;
 use pintle_cri::{Client, Error, v1};
 
 use crate::observed::last_words;
+use crate::observed::listing::Listing;
 use crate::observed::{ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code};
 use crate::runtime::{labels, read_back};
 use crate::types::{PodUid, SandboxId, Version};
@@ -23,13 +24,14 @@ use crate::worker::ListedPod;
 #[derive(Clone, Debug)]
 pub struct Reader {
     client: Client,
+    listing: Listing,
     cache: Rc<RefCell<HashMap<PodUid, Rc<ObservedPod>>>>,
 }
 
 impl Reader {
     /// A reader with nothing cached.
     pub fn new(client: Client) -> Self {
-        Self { client, cache: Rc::default() }
+        Self { listing: Listing::new(client.clone()), client, cache: Rc::default() }
     }
 
     /// Every pod that the runtime knows, with the digest by which a change shows.
@@ -66,22 +68,13 @@ impl Reader {
 
     /// One pod in full; a pod of which the runtime has nothing is an empty record.
     pub async fn read(&self, uid: &PodUid, names: (&str, &str)) -> Result<ObservedPod, Error> {
-        let by_uid = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_string())]);
-        let sandbox_filter =
-            v1::PodSandboxFilter { label_selector: by_uid.clone(), ..Default::default() };
-        let container_filter = v1::ContainerFilter { label_selector: by_uid, ..Default::default() };
-        let (sandboxes, containers) = tokio::try_join!(
-            self.client
-                .list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(sandbox_filter) }),
-            self.client
-                .list_containers(v1::ListContainersRequest { filter: Some(container_filter) }),
-        )?;
+        let lists = self.listing.of(uid).await?;
         let cached = self.cache.borrow().get(uid).cloned();
         let mut pod = ObservedPod::empty(uid.clone(), names.0, names.1);
-        for listed in sandboxes.items {
+        for listed in lists.sandboxes {
             pod.sandboxes.extend(self.sandbox(listed, cached.as_deref()).await?);
         }
-        for listed in containers.containers {
+        for listed in lists.containers {
             pod.containers.extend(self.container(listed, cached.as_deref()).await?);
         }
         pod.sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
