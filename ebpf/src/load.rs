@@ -94,25 +94,12 @@ impl Kernel {
         wanted: Programs,
         ring_bytes: u32,
     ) -> Result<(Self, Attached), LoadError> {
-        let btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
-        raise_locked_memory();
-        let (controller, pid_namespace) = (mounted.controller(), pid_namespace());
-        let mut ebpf = EbpfLoader::new()
-            .btf(Some(&btf))
-            .override_global("cfg_controller", &controller, true)
-            .override_global("cfg_hierarchy", &mounted.id, true)
-            .override_global("cfg_pid_namespace", &pid_namespace, true)
-            .map_max_entries("tracked", CGROUPS_MAX)
-            .map_max_entries("inits", INITS_MAX)
-            .map_max_entries("events", ring_bytes)
-            .load(OBJECT)
-            .map_err(|source| LoadError::Object(Box::new(source)))?;
-        let attached = attach_all(&mut ebpf, &btf, wanted);
-        if !attached.programs.contains(Program::Exit) {
-            let why = attached.refusals.iter().find(|(program, _)| *program == Program::Exit);
-            let why = why.map_or_else(|| "not asked for".to_owned(), |(_, why)| why.clone());
-            return Err(LoadError::NoExit(why));
-        }
+        // The kernel's types take tens of megabytes while they are parsed. What a thread's
+        // allocator keeps for reuse goes with the thread.
+        let (mut ebpf, attached) = std::thread::scope(|scope| {
+            let loading = scope.spawn(|| load(&mounted, wanted, ring_bytes));
+            loading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
         let ring: RingBuf<MapData> = take(&mut ebpf, "events")?;
         let kernel = Self {
             ring: Ring::new(ring).map_err(LoadError::Poll)?,
@@ -227,6 +214,34 @@ impl Kernel {
         }
         self.tracked.insert(id, [slot.0, 0], 0).map_err(|error| full(error, CGROUPS_MAX))
     }
+}
+
+/// The programs, loaded and attached as far as the kernel allows.
+fn load(
+    mounted: &Mounted,
+    wanted: Programs,
+    ring_bytes: u32,
+) -> Result<(Ebpf, Attached), LoadError> {
+    let btf = Btf::from_sys_fs().map_err(LoadError::Btf)?;
+    raise_locked_memory();
+    let (controller, pid_namespace) = (mounted.controller(), pid_namespace());
+    let mut ebpf = EbpfLoader::new()
+        .btf(Some(&btf))
+        .override_global("cfg_controller", &controller, true)
+        .override_global("cfg_hierarchy", &mounted.id, true)
+        .override_global("cfg_pid_namespace", &pid_namespace, true)
+        .map_max_entries("tracked", CGROUPS_MAX)
+        .map_max_entries("inits", INITS_MAX)
+        .map_max_entries("events", ring_bytes)
+        .load(OBJECT)
+        .map_err(|source| LoadError::Object(Box::new(source)))?;
+    let attached = attach_all(&mut ebpf, &btf, wanted);
+    if !attached.programs.contains(Program::Exit) {
+        let why = attached.refusals.iter().find(|(program, _)| *program == Program::Exit);
+        let why = why.map_or_else(|| "not asked for".to_owned(), |(_, why)| why.clone());
+        return Err(LoadError::NoExit(why));
+    }
+    Ok((ebpf, attached))
 }
 
 /// One after the other, so that each may fail alone. OOM first: which exit program is right depends
