@@ -63,6 +63,11 @@ impl GoDuration {
         self.0 < 0
     }
 
+    /// A duration of the standard library; what is too long for Go is its longest.
+    pub fn from_std(duration: Duration) -> Self {
+        Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+    }
+
     /// The same span for timers; negative becomes zero.
     pub fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))

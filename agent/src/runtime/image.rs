@@ -18,6 +18,7 @@ use futures_util::future::{LocalBoxFuture, Shared};
 use pintle_cri::{Client, v1};
 use tokio::sync::Semaphore;
 
+use crate::config::duration::GoDuration;
 use crate::runtime::image_name::{self, ImageNameError};
 use crate::runtime::pull_rate::PullRate;
 use crate::runtime::security::ImageUser;
@@ -298,17 +299,8 @@ async fn status_of(client: &Client, id: &str) -> Option<v1::Image> {
     client.image_status(request).await.ok().and_then(|answer| answer.image)
 }
 
-/// A duration in whole milliseconds as Go prints it.
-fn millis(took: Duration) -> String {
-    match (took.as_secs(), took.subsec_millis()) {
-        (0, ms) => format!("{ms}ms"),
-        (s, 0) if s < 60 => format!("{s}s"),
-        (s, ms) if s < 60 => format!("{}s", trimmed(s, ms)),
-        (s, ms) => format!("{}m{}s", s / 60, trimmed(s % 60, ms)),
-    }
-}
-
-fn trimmed(seconds: u64, millis: u32) -> String {
-    let text = format!("{seconds}.{millis:03}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+/// A duration cut to whole milliseconds, as Go prints it.
+fn millis(took: Duration) -> GoDuration {
+    let cut = Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    GoDuration::from_std(cut)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::config::duration::GoDuration;
 use crate::observed::{ObservedPod, RunState};
 use crate::pod;
 use crate::runtime::plan::{self, Action, PlanInput};
@@ -141,7 +142,7 @@ impl Worker {
 
     fn hold(&mut self, held: &plan::Held, pod: &Pod, scene: &mut Scene<'_>) {
         let full = pod::described(pod);
-        let wait = go_duration(held.wait);
+        let wait = GoDuration::from_std(held.wait);
         let name = &held.name;
         let message = format!("back-off {wait} restarting failed container={name} pod={full}");
         let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
@@ -320,14 +321,4 @@ fn has_probes(pod: &Pod) -> bool {
     pod::containers::all(pod::spec(pod)).any(|(_, c)| {
         c.liveness_probe.is_some() || c.readiness_probe.is_some() || c.startup_probe.is_some()
     })
-}
-
-/// A whole number of seconds as Go prints it: `10s`, `1m20s`, `5m0s`.
-fn go_duration(wait: Duration) -> String {
-    let seconds = wait.as_secs();
-    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s}s"),
-        (0, m, s) => format!("{m}m{s}s"),
-        (h, m, s) => format!("{h}h{m}m{s}s"),
-    }
 }
