@@ -1,0 +1,138 @@
+//! The host's side of the start: directories and limits of this process, the runtime, cgroups,
+//! kernel programs, images, log rotation.
+//!
+//! Called once by `app`. Effects: makes directories, connects to the runtime, spawns the rotator.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pintle_cri::{Client, Deadlines, v1};
+use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
+use tokio::sync::mpsc;
+
+use crate::cgroup::Cgroups;
+use crate::config::{Config, EventSource};
+use crate::metrics::Metrics;
+use crate::node::context::Runtime;
+use crate::runtime::credentials::NodeCredentials;
+use crate::runtime::image::{Images, PullLimits};
+use crate::runtime::log_rotate::RotatePolicy;
+use crate::runtime::logs::{self, LogCommand, Rotator};
+use crate::server;
+use crate::status::timeline::Recorder;
+use crate::types::ContainerId;
+
+/// After this long without an answer of the runtime the log says so.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the host has to give, best effort: limits of this process, the root directory.
+pub(super) fn prepare(config: &Config) -> Result<()> {
+    let root = &config.flags.root_dir;
+    for dir in [root.clone(), root.join("pods"), PathBuf::from(&config.kubelet.pod_logs_dir)] {
+        crate::volume::dir_fd::make_dir_all(&dir, 0o750)
+            .with_context(|| format!("--root-dir or podLogsDir: cannot make {}", dir.display()))?;
+    }
+    if let Err(error) = crate::volume::execute::prepare_root(root) {
+        tracing::warn!(%error, "mounts below --root-dir do not propagate into containers");
+    }
+    // Read-only or missing /var/log only costs the links for log collectors.
+    let _ = std::fs::create_dir_all(crate::runtime::request::paths::LOG_LINKS_DIR);
+    let adjust = config.kubelet.oom_score_adj.to_string();
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", adjust) {
+        tracing::warn!(%error, "oomScoreAdj: the agent keeps its own; CAP_SYS_RESOURCE is missing");
+    }
+    Ok(())
+}
+
+pub(super) fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Client> {
+    let deadlines =
+        Deadlines::from_request_timeout(config.kubelet.runtime_request_timeout.to_std());
+    let endpoint = &config.kubelet.container_runtime_endpoint;
+    let client = Client::connect(endpoint, deadlines)
+        .with_context(|| format!("containerRuntimeEndpoint {endpoint:?}"))?;
+    Ok(client.with_observer(Arc::clone(metrics) as Arc<dyn pintle_cri::Observer>))
+}
+
+/// Waits for the runtime and asks what it is.
+pub(super) async fn runtime_info(client: &Client, health: &server::Health) -> Runtime {
+    let ready = client.ready();
+    tokio::pin!(ready);
+    let version = loop {
+        match tokio::time::timeout(RUNTIME_PATIENCE, &mut ready).await {
+            Ok(version) => break version,
+            Err(_) => {
+                // Waiting is no reason for the watchdog to end the agent.
+                health.beat();
+                tracing::warn!("the container runtime does not answer yet; still waiting");
+            }
+        }
+    };
+    let status = client.status(v1::StatusRequest { verbose: false }).await.ok();
+    let config = client.runtime_config(v1::RuntimeConfigRequest {}).await.ok();
+    Runtime::of(&version, status.as_ref(), config.as_ref())
+}
+
+pub(super) fn images(config: &Config, client: &Client, recorder: &Recorder) -> Images {
+    let limits = PullLimits {
+        parallel: config.parallel_pulls_max(),
+        per_second: f64::from(config.kubelet.registry_pull_qps),
+        burst: u32::try_from(config.kubelet.registry_burst).unwrap_or(0),
+    };
+    let credentials = NodeCredentials::new(&config.flags.root_dir);
+    Images::new(client.clone(), recorder.clone(), Box::new(credentials), limits)
+}
+
+pub(super) fn cgroups(config: &Config) -> Option<Rc<Cgroups>> {
+    if !config.kubelet.cgroups_per_qos {
+        return None;
+    }
+    match Cgroups::open(&config.kubelet.cgroup_root) {
+        Ok(cgroups) => Some(Rc::new(cgroups)),
+        Err(error) => {
+            tracing::warn!(%error, "cgroupsPerQOS: pods run without cgroups of their own");
+            None
+        }
+    }
+}
+
+pub(super) fn kernel_options(config: &Config, cgroups: Option<&Cgroups>) -> Options {
+    let v2 = cgroups.is_some_and(Cgroups::is_v2);
+    let hierarchy = if v2 { Hierarchy::V2 } else { Hierarchy::V1(Controller::Memory) };
+    let mut options = Options::new(hierarchy);
+    match config.flags.event_source {
+        EventSource::Auto | EventSource::Ebpf => {}
+        EventSource::Pidfd => options.programs = Programs::NONE,
+        EventSource::Relist => {
+            options.programs = Programs::NONE;
+            options.pidfd = false;
+        }
+    }
+    options
+}
+
+struct ReopenLog(Client);
+
+impl logs::Reopen for ReopenLog {
+    async fn reopen(&self, id: &ContainerId) -> Result<(), String> {
+        let request = v1::ReopenContainerLogRequest { container_id: id.as_str().to_owned() };
+        self.0.reopen_container_log(request).await.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+pub(super) fn start_rotator(config: &Config, client: &Client) -> Option<mpsc::Sender<LogCommand>> {
+    let size = &config.kubelet.container_log_max_size;
+    let max_bytes = crate::config::defaults::log_bytes_max(size)?;
+    let max_files = usize::try_from(config.kubelet.container_log_max_files).unwrap_or(2);
+    let policy = RotatePolicy { max_bytes, max_files };
+    let (commands, queue) = mpsc::channel(logs::COMMANDS_MAX);
+    let rotator = Rotator::new(policy, ReopenLog(client.clone()));
+    tokio::task::spawn_local(rotator.run(queue));
+    Some(commands)
+}
+
+pub(super) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

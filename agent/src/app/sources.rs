@@ -1,0 +1,84 @@
+//! Starts what delivers pods: files, HTTP, and with a cluster the API server.
+//!
+//! Every source sends readings through a channel of its own, `READINGS_MAX` of them wait; the
+//! intake merges them.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::sync::mpsc;
+
+use super::Parts;
+use crate::admit::Admission;
+use crate::config::Config;
+use crate::intake::Intake;
+use crate::observed::Reader;
+use crate::runtime::sysctl::AllowList;
+use crate::source::{self, SourceKind};
+
+/// Readings of a source that may wait.
+const READINGS_MAX: usize = 16;
+
+/// Starts every configured source and the intake behind them.
+pub(super) fn start(parts: &Parts, reader: &Reader) -> Result<()> {
+    let mut kinds = Vec::new();
+    let mut intake = Intake::new(
+        reader.clone(),
+        parts.recorder.clone(),
+        parts.inputs.clone(),
+        Arc::clone(&parts.problems),
+        admission(&parts.config)?,
+    );
+    if start_file(&parts.config, &mut intake) {
+        kinds.push(SourceKind::File);
+    }
+    if start_http(&parts.config, &mut intake)? {
+        kinds.push(SourceKind::Http);
+    }
+    tokio::task::spawn_local(intake.run(kinds));
+    Ok(())
+}
+
+fn start_file(config: &Config, intake: &mut Intake) -> bool {
+    let kubelet = &config.kubelet;
+    if kubelet.static_pod_path.is_empty() {
+        return false;
+    }
+    let (readings, queue) = mpsc::channel(READINGS_MAX);
+    let folder = source::file::Folder::new(&kubelet.static_pod_path, &config.node_name);
+    let every = kubelet.file_check_frequency.to_std();
+    tokio::task::spawn_local(source::file::run(folder, every, readings));
+    intake.listen(SourceKind::File, queue);
+    true
+}
+
+fn start_http(config: &Config, intake: &mut Intake) -> Result<bool> {
+    let kubelet = &config.kubelet;
+    if kubelet.static_pod_url.is_empty() {
+        return Ok(false);
+    }
+    let (readings, queue) = mpsc::channel(READINGS_MAX);
+    let headers: Vec<(String, String)> = kubelet
+        .static_pod_url_header
+        .iter()
+        .flat_map(|(name, values)| values.iter().map(|v| (name.clone(), v.clone())))
+        .collect();
+    let endpoint =
+        source::http::Endpoint::new(&kubelet.static_pod_url, &headers).context("staticPodURL")?;
+    let every = kubelet.http_check_frequency.to_std();
+    let node = config.node_name.clone();
+    tokio::task::spawn_local(source::http::run(endpoint, node, every, readings));
+    intake.listen(SourceKind::Http, queue);
+    Ok(true)
+}
+
+/// What static pods may ask of this node.
+fn admission(config: &Config) -> Result<Admission> {
+    let release = nix::sys::utsname::uname().context("uname")?.release().to_owned();
+    let release = release.to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let sysctls = AllowList::new(kernel, &config.kubelet.allowed_unsafe_sysctls)
+        .context("allowedUnsafeSysctls")?;
+    Ok(Admission { sysctls })
+}
