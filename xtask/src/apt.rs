@@ -67,6 +67,15 @@ pub struct Index {
 impl Index {
     /// Reads the package lists of `suites` into `dir`; lists already there are only refreshed.
     pub fn update(dir: &Path, suites: &[&str]) -> Result<Self> {
+        Self::read(dir, suites, &["deb"])
+    }
+
+    /// The same for source packages as well.
+    pub fn update_with_sources(dir: &Path, suites: &[&str]) -> Result<Self> {
+        Self::read(dir, suites, &["deb", "deb-src"])
+    }
+
+    fn read(dir: &Path, suites: &[&str], kinds: &[&str]) -> Result<Self> {
         require_debian("fetching the container runtime works on Debian only")?;
         require_root("fetch the runtime once as root")?;
         for sub in ["lists/partial", "cache/archives/partial"] {
@@ -74,9 +83,11 @@ impl Index {
         }
         let mirror = mirror()?;
         let arch = arch()?;
-        let source =
-            |s: &&str| format!("deb [signed-by={KEYRING} arch={arch}] {mirror} {s} main\n");
-        fs::write(dir.join("sources.list"), suites.iter().map(source).collect::<String>())?;
+        let mut sources = String::new();
+        for (kind, suite) in kinds.iter().flat_map(|k| suites.iter().map(move |s| (k, s))) {
+            sources += &format!("{kind} [signed-by={KEYRING} arch={arch}] {mirror} {suite} main\n");
+        }
+        fs::write(dir.join("sources.list"), sources)?;
         fs::write(dir.join("status"), "")?;
         let index = Self { dir: dir.to_owned() };
         capture(index.apt().arg("update")).context("update the private package index")?;
@@ -98,6 +109,12 @@ impl Index {
             capture(Command::new("dpkg-deb").arg("-x").arg(&path).arg(&dest))?;
         }
         crate::cache::remove(&debs)
+    }
+
+    /// Downloads the source archives of a package into a folder.
+    pub fn source(&self, package: &str, into: &Path) -> Result<()> {
+        let mut apt = self.apt();
+        capture(apt.args(["source", "--download-only", package]).current_dir(into)).map(drop)
     }
 
     /// Names of the packages that `package` depends on directly.
@@ -140,7 +157,7 @@ fn arch() -> Result<String> {
 }
 
 /// The archive that the host's own apt reads its release from; `$DEBIAN_MIRROR` overrides.
-fn mirror() -> Result<String> {
+pub fn mirror() -> Result<String> {
     if let Ok(uri) = std::env::var("DEBIAN_MIRROR") {
         return Ok(uri);
     }

@@ -6,7 +6,9 @@
 //! - `runtime`: containerd 2.1, 1.7 and 1.6 with runc, CNI and a registry, in the cache folder
 //! - `image`: OCI images made from files
 //! - `node`: a containerd of its own in its own namespaces and cgroups, removed at the end
-//! - `task`: demo, test, bench, tidy, vm
+//! - `upstream`: Kubernetes' own programs, built from `tests/upstream`
+//! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
+//! - `task`: demo, test, bench, cluster, conformance, tidy, vm
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
 
@@ -14,11 +16,13 @@
 
 pub mod apt;
 pub mod cache;
+pub mod cluster;
 pub mod image;
 pub mod node;
 pub mod runtime;
 pub mod shell;
 pub mod task;
+pub mod upstream;
 
 use std::path::{Path, PathBuf};
 

@@ -5,6 +5,9 @@
 //! uncompressed: they are small, and start-up of a test node is what we pay for. Equal input gives
 //! equal digests, so an image made again is the same image.
 
+pub mod e2e;
+pub mod layout;
+mod parts;
 pub mod set;
 pub mod tar;
 
@@ -35,23 +38,9 @@ pub struct Image {
 impl Image {
     /// Puts layers and configuration together under a name.
     pub fn new(reference: &str, config: Config, layers: Vec<Vec<u8>>) -> Result<Self> {
-        let diff_ids = layers.iter().map(|l| format!("sha256:{}", sha256(l))).collect::<Vec<_>>();
-        let rootfs = RootFsBuilder::default().typ("layers").diff_ids(diff_ids).build()?;
-        let config = ImageConfigurationBuilder::default()
-            .architecture(host_arch())
-            .os(Os::Linux)
-            .config(config)
-            .rootfs(rootfs)
-            .build()?;
-        let config = serde_json::to_vec(&config)?;
-        let blobs = layers.iter().map(|l| descriptor(MediaType::ImageLayer, l));
-        let manifest: ImageManifest = ImageManifestBuilder::default()
-            .schema_version(2u32)
-            .media_type(MediaType::ImageManifest)
-            .config(descriptor(MediaType::ImageConfig, &config)?)
-            .layers(blobs.collect::<Result<Vec<_>>>()?)
-            .build()?;
-        let manifest = serde_json::to_vec(&manifest)?;
+        let blobs: Vec<Blob> = layers.iter().map(|l| Blob::of(l)).collect();
+        let config = config_blob(config, &blobs)?;
+        let manifest = manifest_blob(&Blob::of(&config), &blobs)?;
         Ok(Self { reference: reference.to_owned(), manifest, config, layers })
     }
 
@@ -92,9 +81,8 @@ pub fn archive(images: &[Image]) -> Result<Vec<u8>> {
     out.file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#);
     let mut manifests = Vec::new();
     for image in images {
-        let mut entry = descriptor(MediaType::ImageManifest, &image.manifest)?;
-        let platform = PlatformBuilder::default().architecture(host_arch()).os(Os::Linux);
-        entry.set_platform(Some(platform.build()?));
+        let manifest = Blob::of(&image.manifest);
+        let mut entry = with_platform(manifest.descriptor(MediaType::ImageManifest)?)?;
         entry.set_annotations(Some(HashMap::from([(
             "io.containerd.image.name".to_owned(),
             image.reference.clone(),
@@ -122,12 +110,58 @@ pub fn sha256(data: &[u8]) -> String {
     Sha256::digest(data).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn descriptor(kind: MediaType, blob: &[u8]) -> Result<Descriptor> {
-    Ok(DescriptorBuilder::default()
-        .media_type(kind)
-        .digest(Sha256Digest::from_str(&sha256(blob))?)
-        .size(blob.len() as u64)
-        .build()?)
+/// The sum and the length of something that an image refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blob {
+    /// Lower-case hexadecimal SHA-256.
+    pub sha: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl Blob {
+    fn of(data: &[u8]) -> Self {
+        Self { sha: sha256(data), bytes: data.len() as u64 }
+    }
+
+    fn descriptor(&self, kind: MediaType) -> Result<Descriptor> {
+        Ok(DescriptorBuilder::default()
+            .media_type(kind)
+            .digest(Sha256Digest::from_str(&self.sha)?)
+            .size(self.bytes)
+            .build()?)
+    }
+}
+
+/// An image's configuration, for layers that are not compressed.
+fn config_blob(config: Config, layers: &[Blob]) -> Result<Vec<u8>> {
+    let diff_ids = layers.iter().map(|l| format!("sha256:{}", l.sha)).collect::<Vec<_>>();
+    let rootfs = RootFsBuilder::default().typ("layers").diff_ids(diff_ids).build()?;
+    let config = ImageConfigurationBuilder::default()
+        .architecture(host_arch())
+        .os(Os::Linux)
+        .config(config)
+        .rootfs(rootfs)
+        .build()?;
+    Ok(serde_json::to_vec(&config)?)
+}
+
+fn manifest_blob(config: &Blob, layers: &[Blob]) -> Result<Vec<u8>> {
+    let layers = layers.iter().map(|l| l.descriptor(MediaType::ImageLayer));
+    let manifest: ImageManifest = ImageManifestBuilder::default()
+        .schema_version(2u32)
+        .media_type(MediaType::ImageManifest)
+        .config(config.descriptor(MediaType::ImageConfig)?)
+        .layers(layers.collect::<Result<Vec<_>>>()?)
+        .build()?;
+    Ok(serde_json::to_vec(&manifest)?)
+}
+
+/// Says in an index for which machines a manifest is.
+fn with_platform(mut entry: Descriptor) -> Result<Descriptor> {
+    let platform = PlatformBuilder::default().architecture(host_arch()).os(Os::Linux);
+    entry.set_platform(Some(platform.build()?));
+    Ok(entry)
 }
 
 fn host_arch() -> Arch {

@@ -169,6 +169,18 @@ impl Node {
         capture(&mut cmd)
     }
 
+    /// Imports images from an archive or an OCI layout folder.
+    pub fn import(&self, images: &Path) -> Result<()> {
+        if images.is_file() {
+            return self.ctr(&["images", "import", &images.to_string_lossy()]).map(drop);
+        }
+        let pipe = "tar --create --directory=\"$1\" . | \"$2\" -a \"$3\" -n k8s.io images import -";
+        let mut cmd = self.command(Path::new("bash"));
+        cmd.args(["-o", "pipefail", "-c", pipe, "bash"]).arg(images);
+        cmd.arg(self.runtime.program("ctr")).arg(self.socket());
+        capture(&mut cmd).map(drop)
+    }
+
     /// A TCP connection made inside the node's network.
     pub fn connect(&self, to: SocketAddr, limit: Duration) -> Result<TcpStream> {
         self.in_network(move || TcpStream::connect_timeout(&to, limit))?
@@ -305,13 +317,30 @@ pub fn sweep() {
 fn template(version: Version) -> Result<PathBuf> {
     let archive = set::archive()?;
     let kind = format!("template/{}", version.name());
-    cache::content_entry(&kind, &archive.digest, |staging, _| {
-        let mut node = Node::prepare(version)?.boot()?;
-        let path = archive.path.to_string_lossy();
-        node.ctr(&["images", "import", &path]).context("import the images")?;
-        node.kill_containerd();
-        let (from, to) = (node.dir.join("containerd"), staging.join("root"));
-        capture(Command::new("cp").arg("-a").arg(from).arg(to)).map(drop)
-    })
-    .map(|dir| dir.join("root"))
+    let template = Template { kind: &kind, digest: &archive.digest, version };
+    template.ensure(|node| node.import(&archive.path).context("import the images"))
+}
+
+/// A root folder of containerd with images imported, in the cache.
+pub(crate) struct Template<'a> {
+    /// The kind of the cache's entry.
+    pub(crate) kind: &'a str,
+    /// The sum of the images.
+    pub(crate) digest: &'a str,
+    /// Whose root folder it is.
+    pub(crate) version: Version,
+}
+
+impl Template<'_> {
+    /// Finds it, or makes it by an import on a node that lives only for that.
+    pub(crate) fn ensure(&self, import: impl FnOnce(&Node) -> Result<()>) -> Result<PathBuf> {
+        let dir = cache::content_entry(self.kind, self.digest, |staging, _| {
+            let mut node = Node::prepare(self.version)?.boot()?;
+            import(&node)?;
+            node.kill_containerd();
+            let (from, to) = (node.dir.join("containerd"), staging.join("root"));
+            capture(Command::new("cp").arg("-a").arg(from).arg(to)).map(drop)
+        })?;
+        Ok(dir.join("root"))
+    }
 }

@@ -1,6 +1,7 @@
 //! The tasks that `cargo xtask` offers, one file each.
 
 mod bench;
+mod cluster;
 mod demo;
 mod prepare;
 mod test;
@@ -23,6 +24,7 @@ usage: cargo xtask TASK
                    everything that CI runs, or only these stages
   test NAME        the tests whose name contains NAME
   bench [NAME]...  the benchmarks, or only these
+  cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
   tidy             what is over the style's limits
@@ -35,6 +37,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["demo"] => demo::run(),
         ["test", rest @ ..] => test::run(rest),
         ["bench", names @ ..] => bench::run(names),
+        ["cluster", rest @ ..] => cluster::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),
         ["fetch"] => fetch(),

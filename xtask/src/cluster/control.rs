@@ -1,0 +1,131 @@
+//! The control plane: etcd, the API server, the controllers and the scheduler, on one machine.
+//!
+//! All are upstream's own, with the settings of a usual cluster: Node and RBAC authorisation,
+//! NodeRestriction, bootstrap tokens, aggregation, an audit log. etcd does not sync to disk: what
+//! it holds ends with the cluster.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::layout::{CONTROL, SERVICE_RANGE};
+use super::network::{self, CONTROL_HOLDER};
+use super::{Cluster, config};
+
+/// The parts, in the order in which they start.
+pub const PARTS: [&str; 4] = ["etcd", "apiserver", "controllers", "scheduler"];
+/// How long the API server may take until it is ready.
+const READY_WAIT: Duration = Duration::from_secs(120);
+
+/// Starts the part of this name; it must not run.
+pub(super) fn start(cluster: &Cluster, part: &str) -> Result<()> {
+    let (program, args) = match part {
+        "etcd" => ("etcd", etcd(cluster)),
+        "apiserver" => ("kube-apiserver", api_server(cluster)?),
+        "controllers" => ("kube-controller-manager", controllers(cluster)),
+        "scheduler" => ("kube-scheduler", scheduler(cluster)),
+        _ => anyhow::bail!("the control plane has no part {part}: {}", PARTS.join(", ")),
+    };
+    let program = cluster.components()?.join(program);
+    cluster.processes.start(part, command(cluster, &program)?.args(args))?;
+    if part == "apiserver" {
+        cluster
+            .processes
+            .wait(part, READY_WAIT, || cluster.kubectl(&["get", "--raw", "/readyz"]).map(drop))?;
+    }
+    Ok(())
+}
+
+/// A command on the control plane's machine.
+pub(super) fn command(cluster: &Cluster, program: &Path) -> Result<Command> {
+    network::enter(&cluster.processes, CONTROL_HOLDER, program)
+}
+
+fn etcd(cluster: &Cluster) -> Vec<String> {
+    let dir = cluster.layout.dir().join("etcd");
+    vec![
+        format!("--data-dir={}", dir.display()),
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=error".to_owned(),
+        format!("--quota-backend-bytes={}", 4u64 << 30),
+    ]
+}
+
+fn api_server(cluster: &Cluster) -> Result<Vec<String>> {
+    let layout = &cluster.layout;
+    let policy = layout.dir().join("audit-policy.json");
+    fs::write(&policy, config::audit_policy()).context("write the audit policy")?;
+    let mut args: Vec<String> = [
+        "--etcd-servers=http://127.0.0.1:2379",
+        "--secure-port=6443",
+        "--bind-address=0.0.0.0",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--enable-bootstrap-token-auth=true",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--requestheader-allowed-names=front-proxy",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-username-headers=X-Remote-User",
+        "--enable-aggregator-routing=true",
+        "--allow-privileged=true",
+    ]
+    .map(str::to_owned)
+    .into();
+    args.push(format!("--advertise-address={CONTROL}"));
+    args.push(format!("--service-cluster-ip-range={SERVICE_RANGE}"));
+    args.push(format!("--audit-policy-file={}", policy.display()));
+    args.push(format!("--audit-log-path={}", layout.audit_log().display()));
+    for (flag, file) in [
+        ("client-ca-file", "ca.crt"),
+        ("tls-cert-file", "apiserver.crt"),
+        ("tls-private-key-file", "apiserver.key"),
+        ("service-account-key-file", "accounts.key"),
+        ("service-account-signing-key-file", "accounts.key"),
+        ("kubelet-client-certificate", "apiserver-kubelet.crt"),
+        ("kubelet-client-key", "apiserver-kubelet.key"),
+        ("requestheader-client-ca-file", "front.crt"),
+        ("proxy-client-cert-file", "front-client.crt"),
+        ("proxy-client-key-file", "front-client.key"),
+    ] {
+        args.push(format!("--{flag}={}", layout.pki(file).display()));
+    }
+    Ok(args)
+}
+
+fn controllers(cluster: &Cluster) -> Vec<String> {
+    let mut args = identity(cluster, "controllers");
+    args.push("--use-service-account-credentials=true".to_owned());
+    args.push("--allocate-node-cidrs=false".to_owned());
+    // The two that bootstrap tokens need are off unless named.
+    args.push("--controllers=*,bootstrap-signer-controller,token-cleaner-controller".to_owned());
+    for (flag, file) in [
+        ("service-account-private-key-file", "accounts.key"),
+        ("root-ca-file", "ca.crt"),
+        ("cluster-signing-cert-file", "ca.crt"),
+        ("cluster-signing-key-file", "ca.key"),
+    ] {
+        args.push(format!("--{flag}={}", cluster.layout.pki(file).display()));
+    }
+    args
+}
+
+fn scheduler(cluster: &Cluster) -> Vec<String> {
+    identity(cluster, "scheduler")
+}
+
+/// Who the part is to the API server, and whom it believes.
+fn identity(cluster: &Cluster, user: &str) -> Vec<String> {
+    let config = cluster.layout.kubeconfig(user);
+    let config = config.display();
+    vec![
+        format!("--kubeconfig={config}"),
+        format!("--authentication-kubeconfig={config}"),
+        format!("--authorization-kubeconfig={config}"),
+        format!("--requestheader-client-ca-file={}", cluster.layout.pki("front.crt").display()),
+    ]
+}

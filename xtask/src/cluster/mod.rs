@@ -1,0 +1,263 @@
+//! A real cluster on this machine: upstream's control plane, and nodes whose agent is ours or the
+//! kubelet.
+//!
+//! Input: a name, the number of nodes, the agents. Output: a running cluster in namespaces of its
+//! own, which outlives the run of xtask that started it; later runs find it by its name. Everything
+//! it makes is below one folder, in cgroups of its name and in processes that carry its mark, and
+//! `down` removes all of it. Nothing is installed and, once the cache is filled, nothing fetched.
+//!
+//! - `layout`: folders and addresses. `pki`: keys. `config`: files
+//! - `processes`: what runs in the background. `network`: the machines
+//! - `control`, `node`: the two kinds of machines
+
+pub mod config;
+pub mod control;
+pub mod layout;
+mod network;
+pub mod node;
+mod pki;
+mod processes;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use self::layout::{Layout, NODES_MAX};
+pub use self::node::Agent;
+use self::processes::Processes;
+use crate::image::{e2e, set, sha256};
+use crate::node::{Template, cgroups};
+use crate::runtime::Version;
+use crate::shell::{capture, timed};
+use crate::upstream::Program;
+use crate::{apt, cache};
+
+/// How long a node may take until it is ready.
+const NODE_WAIT: Duration = Duration::from_secs(120);
+/// The usual number of nodes: a scheduler has a choice, and pods talk across machines.
+const NODES: usize = 2;
+/// The cluster's DNS, with its address and image left open.
+const DNS: &str = include_str!("dns.yaml");
+
+/// A cluster, running or not.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    layout: Layout,
+    processes: Processes,
+    nodes: Vec<String>,
+}
+
+impl Cluster {
+    /// The cluster of this name, with as many nodes as it was started with.
+    pub fn named(name: &str) -> Result<Self> {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_good = !name.is_empty() && name.len() <= 20 && name.chars().all(is_plain);
+        ensure!(is_good, "a cluster's name is up to 20 small letters and digits, not {name:?}");
+        let layout = Layout::of(name);
+        let processes = Processes::of(&layout);
+        let count = fs::read_to_string(layout.dir().join("nodes"));
+        let count = count.ok().and_then(|c| c.parse().ok()).unwrap_or(NODES);
+        Ok(Self { layout, processes, nodes: layout::nodes(count) })
+    }
+
+    /// The same with another number of nodes, before its first start.
+    pub fn with_nodes(mut self, count: usize) -> Result<Self> {
+        ensure!((1..=NODES_MAX).contains(&count), "a cluster has 1 to {NODES_MAX} nodes");
+        ensure!(!self.is_up() || count == self.nodes.len(), "the cluster has its nodes already");
+        self.nodes = layout::nodes(count);
+        Ok(self)
+    }
+
+    /// Its folders and addresses.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Names of its nodes.
+    pub fn nodes(&self) -> &[String] {
+        &self.nodes
+    }
+
+    /// Whether its control plane runs.
+    pub fn is_up(&self) -> bool {
+        self.processes.pid("apiserver").is_some()
+    }
+
+    /// Chooses a node's agent, from its next start on.
+    pub fn choose_agent(&self, node: &str, agent: &Agent) -> Result<()> {
+        self.check_node(node)?;
+        node::choose_agent(self, node, agent)
+    }
+
+    /// Starts whatever does not run and waits until every node is ready.
+    pub fn up(&self) -> Result<()> {
+        apt::require_root("there is no way around it: namespaces and containers are made")?;
+        apt::install_missing(&[
+            (&["ip"], "iproute2"),
+            (&["nsenter"], "util-linux"),
+            (&["openssl"], "openssl"),
+        ])?;
+        self.components()?;
+        let template = template()?;
+        let text = format!("cluster {} in {}", self.layout.name(), self.layout.dir().display());
+        timed("start", &text, || {
+            fs::create_dir_all(self.layout.dir().join("log"))?;
+            fs::write(self.layout.dir().join("nodes"), self.nodes.len().to_string())?;
+            pki::ensure(&self.layout, &self.nodes)?;
+            self.machines(&template)?;
+            for node in &self.nodes {
+                node::start_agent(self, node)?;
+            }
+            self.wait_ready()
+        })
+    }
+
+    /// The control plane and every node's runtime; they wait for disk and CPU in different places.
+    fn machines(&self, template: &Path) -> Result<()> {
+        if self.processes.pid(network::CONTROL_HOLDER).is_none() {
+            network::start_control(&self.layout, &self.processes)?;
+        }
+        thread::scope(|scope| {
+            let control = scope.spawn(|| self.start_control());
+            for node in &self.nodes {
+                node::start_runtime(self, node, template)?;
+            }
+            control.join().map_err(|_| anyhow!("starting the control plane panicked"))?
+        })
+    }
+
+    fn start_control(&self) -> Result<()> {
+        for part in control::PARTS {
+            if self.processes.pid(part).is_none() {
+                control::start(self, part)?;
+            }
+        }
+        let dns = DNS.replace("@IMAGE@", config::COREDNS);
+        let dns = dns.replace("@ADDRESS@", layout::DNS_SERVICE);
+        for (name, text) in [("dns.yaml", dns), ("proxy.json", config::proxy_rights().to_string())]
+        {
+            let path = self.layout.dir().join(name);
+            fs::write(&path, text)?;
+            self.kubectl(&["apply", "-f", &path.to_string_lossy()])?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every node is ready.
+    pub fn wait_ready(&self) -> Result<()> {
+        for node in &self.nodes {
+            let agent = node::agent_process(node);
+            self.processes.wait(&agent, NODE_WAIT, || node::check_ready(self, node))?;
+        }
+        Ok(())
+    }
+
+    /// Ends and removes everything; a cluster that is not there is fine.
+    pub fn down(&self) -> Result<()> {
+        // The agents first: they would start again what is killed.
+        for node in &self.nodes {
+            self.processes.kill(&node::agent_process(node))?;
+        }
+        self.processes.kill_all();
+        for node in &self.nodes {
+            // Containers have no mark but a place below the node's cgroup.
+            cgroups::remove(&self.layout.cgroup(node))?;
+        }
+        self.processes.kill_all();
+        cache::remove(self.layout.dir())
+    }
+
+    /// Starts a part of the control plane or of a node: `apiserver`, `n1-agent` and so on.
+    pub fn start(&self, process: &str) -> Result<()> {
+        match process.split_once('-') {
+            Some((node, "agent" | "proxy")) => {
+                self.check_node(node)?;
+                node::start_agent(self, node)
+            }
+            Some((node, "containerd")) => {
+                self.check_node(node)?;
+                node::start_runtime(self, node, &template()?)
+            }
+            _ => control::start(self, process),
+        }
+    }
+
+    /// Stops a part of the control plane or of a node; pods go on.
+    pub fn stop(&self, process: &str) -> Result<()> {
+        self.processes.stop(process)
+    }
+
+    /// Kills a part of the control plane or of a node without asking.
+    pub fn kill(&self, process: &str) -> Result<()> {
+        self.processes.kill(process)
+    }
+
+    /// The pid of a part, while it runs.
+    pub fn pid(&self, process: &str) -> Option<i32> {
+        self.processes.pid(process)
+    }
+
+    /// `kubectl` as the cluster's administrator; returns what it printed.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        capture(self.kubectl_command()?.args(args))
+    }
+
+    /// The same as a command that is not started yet.
+    pub fn kubectl_command(&self) -> Result<Command> {
+        let mut cmd = control::command(self, &self.components()?.join("kubectl"))?;
+        cmd.env("KUBECONFIG", self.layout.kubeconfig("admin"));
+        Ok(cmd)
+    }
+
+    /// A command on the control plane's machine, with the administrator's rights.
+    pub fn control_command(&self, program: &Path) -> Result<Command> {
+        let mut cmd = control::command(self, program)?;
+        cmd.env("KUBECONFIG", self.layout.kubeconfig("admin"));
+        Ok(cmd)
+    }
+
+    /// A command inside a node.
+    pub fn node_command(&self, node: &str, program: &Path) -> Result<Command> {
+        self.check_node(node)?;
+        node::command(self, node, program)
+    }
+
+    /// One line for each part: what it is, whether it runs.
+    pub fn status(&self) -> Vec<String> {
+        let nodes = self.nodes.iter();
+        let parts = ["containerd", "agent", "proxy"];
+        let of_nodes = nodes.flat_map(|n| parts.iter().map(move |p| format!("{n}-{p}")));
+        let all = control::PARTS.iter().map(|p| (*p).to_owned()).chain(of_nodes);
+        let line = |name: String| match self.processes.pid(&name) {
+            Some(pid) => format!("{name:<16} {pid:>8}  {}", self.layout.log(&name).display()),
+            None => format!("{name:<16} {:>8}", "-"),
+        };
+        all.map(line).collect()
+    }
+
+    fn components(&self) -> Result<PathBuf> {
+        Program::Components.ensure()
+    }
+
+    fn check_node(&self, node: &str) -> Result<()> {
+        let known = self.nodes.iter().any(|n| n == node);
+        ensure!(known, "there is no node {node}: {}", self.nodes.join(", "));
+        Ok(())
+    }
+}
+
+/// containerd's root folder with the images of tests and suites.
+fn template() -> Result<PathBuf> {
+    let standard = set::archive()?;
+    let (layout, digest) = e2e::layout()?;
+    let digest = sha256(format!("{} {digest}", standard.digest).as_bytes());
+    let template = Template { kind: "template/cluster", digest: &digest, version: Version::V2_1 };
+    template.ensure(|node| {
+        node.import(&standard.path).context("import the standard images")?;
+        node.import(&layout).context("import the suites' images")
+    })
+}

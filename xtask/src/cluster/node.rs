@@ -1,0 +1,188 @@
+//! A node of a cluster: a machine with containerd, an agent and kube-proxy.
+//!
+//! The agent is ours or upstream's kubelet; both get the same arguments and read the same
+//! configuration. Which one is written down in the node's folder, so that a restart by another run
+//! of xtask means the same program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::layout::address;
+use super::network::{self, holder};
+use super::{Cluster, config};
+use crate::node::agent;
+use crate::runtime::{Runtime, Version};
+use crate::shell::{capture, say};
+
+/// How long containerd may take until it answers.
+const RUNTIME_WAIT: Duration = Duration::from_secs(60);
+/// The agent's state folder, as the node sees it.
+const AGENT_ROOT: &str = "/var/lib/kubelet";
+
+/// Which program is a node's agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// Ours: this file, or the repository's development build.
+    Pintle(Option<PathBuf>),
+    /// Upstream's.
+    Kubelet,
+}
+
+impl Agent {
+    /// Reads `pintle`, `kubelet` or the path of a build of ours.
+    pub fn parse(text: &str) -> Result<Self> {
+        Ok(match text {
+            "pintle" => Self::Pintle(None),
+            "kubelet" => Self::Kubelet,
+            path if path.contains('/') => {
+                let path = fs::canonicalize(path).with_context(|| format!("find {path}"))?;
+                Self::Pintle(Some(path))
+            }
+            _ => bail!("an agent is `pintle`, `kubelet` or the path of a program, not {text}"),
+        })
+    }
+
+    /// The program; builds ours when no file is named.
+    fn program(&self, cluster: &Cluster) -> Result<PathBuf> {
+        match self {
+            Self::Kubelet => Ok(cluster.components()?.join("kubelet")),
+            Self::Pintle(Some(path)) => Ok(path.clone()),
+            Self::Pintle(None) => {
+                say("build", "pintle-agent, development profile");
+                agent::build()
+            }
+        }
+    }
+}
+
+/// Names of a node's processes.
+fn process(node: &str, part: &str) -> String {
+    format!("{node}-{part}")
+}
+
+/// The agent's name among the cluster's processes, and that of its log.
+pub fn agent_process(node: &str) -> String {
+    process(node, "agent")
+}
+
+/// Makes the machine and starts containerd with every image; the API server need not be there.
+pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> Result<()> {
+    let containerd = process(node, "containerd");
+    if cluster.processes.pid(&containerd).is_some() {
+        return Ok(());
+    }
+    let (layout, processes) = (&cluster.layout, &cluster.processes);
+    if processes.pid(&holder(node)).is_none() {
+        crate::node::cgroups::create(&layout.cgroup(node))?;
+        network::write_etc(layout, node, "cni/net.d/00-pods.conflist", &config::pod_network(node))?;
+        network::start_node(layout, processes, node, &cluster.nodes)?;
+        link_tree(template, &layout.node(node).join("containerd"))?;
+    }
+    let runtime = Runtime::ensure(Version::V2_1)?;
+    let file = layout.node(node).join("containerd.toml");
+    fs::write(&file, config::containerd(&runtime))?;
+    let mut cmd = command(cluster, node, &runtime.program("containerd"))?;
+    processes.start(&containerd, cmd.arg("-c").arg(&file))?;
+    processes.wait(&containerd, RUNTIME_WAIT, || {
+        let mut ctr = command(cluster, node, &runtime.program("ctr"))?;
+        capture(ctr.arg("version")).map(drop)
+    })
+}
+
+/// Fills containerd's root from the template: links to files that never change, which are nearly
+/// all, and copies of the databases that do.
+fn link_tree(template: &Path, root: &Path) -> Result<()> {
+    let from = template.join(".");
+    capture(Command::new("cp").args(["-al"]).arg(&from).arg(root))?;
+    let mut find = Command::new("find");
+    find.arg(root).args(["-name", "*.db", "-links", "+1"]);
+    for path in capture(&mut find)?.lines().map(Path::new) {
+        let copy = path.with_extension("copy");
+        fs::copy(path, &copy).with_context(|| format!("copy {}", path.display()))?;
+        fs::rename(&copy, path)?;
+    }
+    Ok(())
+}
+
+/// Starts the agent and kube-proxy; what runs already stays.
+pub(super) fn start_agent(cluster: &Cluster, node: &str) -> Result<()> {
+    let processes = &cluster.processes;
+    let name = agent_process(node);
+    if processes.pid(&name).is_none() {
+        let program = agent_of(cluster, node)?.program(cluster)?;
+        let mut cmd = agent_command(cluster, node, &program)?;
+        processes.start(&name, &mut cmd)?;
+    }
+    let proxy = process(node, "proxy");
+    if processes.pid(&proxy).is_none() {
+        let program = cluster.components()?.join("kube-proxy");
+        let kubeconfig = cluster.layout.kubeconfig("proxy");
+        let mut cmd = command(cluster, node, &program)?;
+        processes.start(&proxy, cmd.args(config::proxy_arguments(&kubeconfig, node)))?;
+    }
+    Ok(())
+}
+
+/// The agent's command line, with its configuration written anew.
+fn agent_command(cluster: &Cluster, node: &str, program: &Path) -> Result<Command> {
+    let file = cluster.layout.node(node).join("kubelet.json");
+    let mut fields = config::kubelet(&cluster.layout, node);
+    let extra = cluster.layout.node(node).join("kubelet-extra.json");
+    if let Ok(text) = fs::read_to_string(&extra) {
+        let more: Value = serde_json::from_str(&text).context("read kubelet-extra.json")?;
+        let more = more.as_object().context("kubelet-extra.json is an object")?.clone();
+        fields.as_object_mut().expect("an object").extend(more);
+    }
+    fs::write(&file, serde_json::to_vec_pretty(&fields)?)?;
+    let mut cmd = command(cluster, node, program)?;
+    cmd.arg(format!("--config={}", file.display()));
+    cmd.arg(format!("--kubeconfig={}", cluster.layout.kubeconfig(node).display()));
+    cmd.arg(format!("--root-dir={AGENT_ROOT}"));
+    cmd.arg(format!("--hostname-override={node}"));
+    cmd.arg(format!("--node-ip={}", address(node)));
+    Ok(cmd)
+}
+
+/// A command inside the node, with the runtime's programs and kubectl on its PATH.
+pub(super) fn command(cluster: &Cluster, node: &str, program: &Path) -> Result<Command> {
+    let runtime = Runtime::ensure(Version::V2_1)?;
+    let mut cmd = network::enter(&cluster.processes, &holder(node), program)?;
+    cmd.env("PATH", format!("{}:{}", cluster.components()?.display(), runtime.path()));
+    Ok(cmd)
+}
+
+/// Chooses the node's agent, from its next start on.
+pub(super) fn choose_agent(cluster: &Cluster, node: &str, agent: &Agent) -> Result<()> {
+    let text = match agent {
+        Agent::Kubelet => "kubelet".to_owned(),
+        Agent::Pintle(None) => "pintle".to_owned(),
+        Agent::Pintle(Some(path)) => path.display().to_string(),
+    };
+    let dir = cluster.layout.node(node);
+    fs::create_dir_all(&dir)?;
+    Ok(fs::write(dir.join("agent"), text)?)
+}
+
+/// The node's agent as it was chosen.
+pub(super) fn agent_of(cluster: &Cluster, node: &str) -> Result<Agent> {
+    let path = cluster.layout.node(node).join("agent");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    Agent::parse(text.trim())
+}
+
+/// Fails unless the API server calls the node ready.
+pub(super) fn check_ready(cluster: &Cluster, node: &str) -> Result<()> {
+    let text = cluster.kubectl(&["get", "node", node, "-o", "json"])?;
+    let object: Value = serde_json::from_str(&text).context("read the node")?;
+    let conditions = object["status"]["conditions"].as_array();
+    let ready = conditions.and_then(|c| c.iter().find(|c| c["type"] == "Ready"));
+    let is_ready = ready.is_some_and(|c| c["status"] == "True");
+    let message = ready.and_then(|c| c["message"].as_str()).unwrap_or("no condition Ready");
+    ensure!(is_ready, "node {node} is not ready: {message}");
+    Ok(())
+}

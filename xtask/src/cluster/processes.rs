@@ -1,0 +1,170 @@
+//! The long-lived processes of a cluster: started by one run of xtask, ended by another.
+//!
+//! Each has a name, a log and a file with its pid and the time at which it began; a pid that means
+//! another process by now is not ours. They are in sessions of their own, so that they outlive the
+//! terminal, and carry the cluster's mark, by which children of theirs are found at the end.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+
+use super::layout::Layout;
+use crate::node::process;
+use crate::shell;
+
+/// How long a process may take to end before it is killed.
+const END_WAIT: Duration = Duration::from_secs(10);
+/// How often the state of a process is looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// The processes of one cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Processes {
+    layout: Layout,
+}
+
+impl Processes {
+    pub(super) fn of(layout: &Layout) -> Self {
+        Self { layout: layout.clone() }
+    }
+
+    /// Starts a command in the background under a name that no running process has.
+    pub(super) fn start(&self, name: &str, cmd: &mut Command) -> Result<Child> {
+        if let Some(pid) = self.pid(name) {
+            bail!("{name} runs already, as {pid}");
+        }
+        let log = self.layout.log(name);
+        fs::create_dir_all(log.parent().expect("a log has a folder"))?;
+        let log = File::options().create(true).append(true).open(&log)?;
+        // A group of its own: Ctrl-C at the terminal is not for it.
+        cmd.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        cmd.env(process::MARK, self.layout.mark());
+        let child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
+        let pid = i32::try_from(child.id())?;
+        let began = began(pid).with_context(|| format!("{name} ended at once"))?;
+        let file = self.file(name);
+        fs::create_dir_all(file.parent().expect("a pid file has a folder"))?;
+        fs::write(file, format!("{pid} {began}"))?;
+        Ok(child)
+    }
+
+    /// The process of this name, while it runs.
+    pub(super) fn pid(&self, name: &str) -> Option<i32> {
+        let text = fs::read_to_string(self.file(name)).ok()?;
+        let (pid, began_then) = text.split_once(' ')?;
+        let pid = pid.parse().ok()?;
+        (began(pid)? == began_then).then_some(pid)
+    }
+
+    /// Asks the process to end, and kills it when it does not; one that is gone is fine.
+    pub(super) fn stop(&self, name: &str) -> Result<()> {
+        let begin = Instant::now();
+        let mut signal = Signal::SIGTERM;
+        while let Some(pid) = self.pid(name) {
+            process::signal(pid, signal);
+            if begin.elapsed() > 2 * END_WAIT {
+                bail!("{name} ({pid}) does not end");
+            }
+            let limit = begin + END_WAIT;
+            while signal == Signal::SIGTERM && self.pid(name).is_some() && Instant::now() < limit {
+                thread::sleep(PERIOD);
+            }
+            signal = Signal::SIGKILL;
+            thread::sleep(PERIOD);
+        }
+        match fs::remove_file(self.file(name)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Kills the process without asking.
+    pub(super) fn kill(&self, name: &str) -> Result<()> {
+        if let Some(pid) = self.pid(name) {
+            process::signal(pid, Signal::SIGKILL);
+        }
+        self.stop(name)
+    }
+
+    /// Waits until `check` passes, as long as the process lives.
+    pub(super) fn wait(
+        &self,
+        name: &str,
+        limit: Duration,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let last = match check() {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            if self.pid(name).is_none() {
+                bail!("{name} ended; the end of its log:\n{}", self.log_end(name));
+            }
+            if Instant::now() > deadline {
+                let log = self.log_end(name);
+                return Err(last).with_context(|| format!("{name}; the end of its log:\n{log}"));
+            }
+            thread::sleep(PERIOD);
+        }
+    }
+
+    /// Every process that carries the cluster's mark, killed; twice, because one may have started
+    /// another while the first list was made.
+    pub(super) fn kill_all(&self) {
+        for _ in 0..2 {
+            for pid in process::marked(&self.layout.mark()) {
+                process::signal(pid, Signal::SIGKILL);
+            }
+        }
+    }
+
+    fn log_end(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.layout.log(name)).unwrap_or_default();
+        shell::tail(&text, 15)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.layout.dir().join("run").join(name)
+    }
+}
+
+/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie.
+fn began(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything, so the fields are counted from its end.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let began = fields.nth(18)?;
+    (!matches!(state, "Z" | "X")).then(|| began.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_until_it_ends_and_a_reused_pid_is_not_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let processes = Processes { layout: Layout::in_folder("t", dir.path()) };
+        let mut child =
+            processes.start("sleeper", Command::new("sleep").arg("1000")).expect("sleep starts");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        assert_eq!(processes.pid("sleeper"), Some(pid));
+        assert!(processes.start("sleeper", &mut Command::new("true")).is_err());
+
+        processes.stop("sleeper").expect("it ends");
+        assert_eq!(processes.pid("sleeper"), None);
+        child.wait().expect("reaped");
+
+        fs::write(processes.file("sleeper"), format!("{} 1", std::process::id())).expect("written");
+        assert_eq!(processes.pid("sleeper"), None, "another process has this pid");
+    }
+}

@@ -1,0 +1,174 @@
+//! Kubernetes itself, built from `tests/upstream` into the cache: what the cluster of our tests is
+//! made of, and upstream's own test suite.
+//!
+//! Input: that Go module and a Go compiler. Output: static programs under `upstream/` in the cache,
+//! each made anew when the module or the recipe changes. The first build takes some minutes on two
+//! cores; Go's own build cache makes the later ones short. Modules come from the Go proxy, so the
+//! network is needed once.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::image::sha256;
+use crate::shell::{self, timed};
+use crate::{cache, repository};
+
+/// The release that `tests/upstream/go.mod` requires; the programs call themselves so.
+pub const VERSION: &str = "v1.36.3";
+/// Changes whenever the way of building does, so that an older cache is made anew.
+const RECIPE: &str = "1";
+/// The oldest Go that fetches by itself the compiler which go.mod asks for.
+const GO_MIN: u32 = 21;
+/// The components that the multi-call program is linked under.
+const COMPONENTS: [&str; 7] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+];
+
+/// A program that is built from the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// All components in one, linked under each one's name.
+    Components,
+    /// The cluster's DNS.
+    CoreDns,
+    /// The server and client of many behaviours that the suites run in pods.
+    Agnhost,
+    /// A program that tries to gain privileges.
+    NoNewPrivs,
+    /// An API server of a group of its own, for the aggregation test.
+    SampleApiServer,
+    /// The suite's runner.
+    Ginkgo,
+    /// The end-to-end suite.
+    E2e,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Components => "components",
+            Self::CoreDns => "coredns",
+            Self::Agnhost => "agnhost",
+            Self::NoNewPrivs => "nonewprivs",
+            Self::SampleApiServer => "sample-apiserver",
+            Self::Ginkgo => "ginkgo",
+            Self::E2e => "e2e.test",
+        }
+    }
+
+    /// The package, and whether it is a suite instead of a program.
+    fn package(self) -> (&'static str, bool) {
+        match self {
+            Self::Components => (".", false),
+            Self::CoreDns => ("./coredns", false),
+            Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
+            Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
+            Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
+            Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
+            Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
+        }
+    }
+
+    /// Finds the program in the cache or builds it, and returns its path; the folder of the
+    /// components' names for `Components`.
+    pub fn ensure(self) -> Result<PathBuf> {
+        let name = self.name();
+        let dir = cache::entry(&format!("upstream/{name}"), &stamp()?, |staging, _| {
+            let text = format!("{name} of Kubernetes {VERSION}");
+            timed("build", &text, || self.build(&staging.join(name)))?;
+            if self == Self::Components {
+                for component in COMPONENTS {
+                    symlink(name, staging.join(component))?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(if self == Self::Components { dir } else { dir.join(name) })
+    }
+
+    fn build(self, out: &Path) -> Result<()> {
+        let (package, is_suite) = self.package();
+        let mut go = go()?;
+        go.args(if is_suite { &["test", "-c"][..] } else { &["build"] });
+        go.args(["-mod=readonly", "-trimpath", "-ldflags", &linker_flags()]);
+        go.arg("-o").arg(out).arg(package);
+        shell::capture(&mut go).map(drop)
+    }
+}
+
+/// A file of one of the modules that ours requires, such as the suites' certificates.
+pub fn module_file(module: &str, path: &str) -> Result<PathBuf> {
+    let mut go = go()?;
+    // Downloading it is a no-op once it is there.
+    shell::capture(go.args(["mod", "download", module]))?;
+    let mut list = self::go()?;
+    let dir = shell::capture(list.args(["list", "-m", "-f", "{{.Dir}}", module]))?;
+    Ok(Path::new(dir.trim()).join(path))
+}
+
+/// `go`, at work in the module, whatever the environment says about flags.
+fn go() -> Result<Command> {
+    let program = shell::which(&["go"]).or_else(|| {
+        let usual = PathBuf::from("/usr/local/go/bin/go");
+        usual.is_file().then_some(usual)
+    });
+    let Some(program) = program else {
+        bail!(
+            "Go is missing, which builds Kubernetes for the tests: install 1.{GO_MIN} or newer from \
+             https://go.dev/dl (tar -C /usr/local -xzf go1.26.linux-amd64.tar.gz), or \
+             `apt-get install -t bookworm-backports golang-go`"
+        );
+    };
+    let mut go = Command::new("nice");
+    go.arg(program).current_dir(module_dir()).env("CGO_ENABLED", "0").env("GOFLAGS", "");
+    Ok(go)
+}
+
+fn module_dir() -> PathBuf {
+    repository().join("tests/upstream")
+}
+
+/// Smaller files, and the version: without it the components call themselves v0.0.0.
+fn linker_flags() -> String {
+    let mut numbers = VERSION.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
+    let mut flags = "-s -w".to_owned();
+    for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
+        for (name, value) in [("gitVersion", VERSION), ("gitMajor", major), ("gitMinor", minor)] {
+            flags += &format!(" -X {package}.{name}={value}");
+        }
+    }
+    flags
+}
+
+/// What the programs are made from, as one sum.
+pub fn stamp() -> Result<String> {
+    let mut all = format!("{RECIPE} {VERSION}\n").into_bytes();
+    for file in ["go.mod", "go.sum", "main.go", "coredns/main.go"] {
+        let path = module_dir().join(file);
+        all.extend(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
+    }
+    Ok(sha256(&all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_that_programs_call_themselves_is_the_one_that_is_required() {
+        let text = fs::read_to_string(module_dir().join("go.mod")).expect("go.mod");
+        assert!(text.contains(&format!("\tk8s.io/kubernetes {VERSION}\n")));
+        assert!(linker_flags().contains("gitMinor=36"), "{}", linker_flags());
+    }
+}
