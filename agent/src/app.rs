@@ -1,10 +1,10 @@
 //! Wiring only: every part, every channel with its bound, and who owns it.
 //!
 //! ```text
-//!   file, http, api ──Reading(16)──> intake ──┐
-//!   kernel, cri, containerd hints ────────────┼──Input(4096)──> driver ──commands──> reads, passes
-//!   reads, passes, prober ────────────────────┘                   ├─> views (arc-swap) ──> server thread
-//!                                                                 └─> LogCommand(256) ──> log rotator
+//!   file, http, api ─Reading(16)─> intake ─┐
+//!   kernel, cri, containerd hints ─────────┼─Input(4096)─> driver ─commands─> reads, passes
+//!   reads, passes, prober, node ───────────┘                 ├─> views (arc-swap) ─> server thread
+//!                                                            └─> LogCommand(256) ─> log rotator
 //! ```
 //! All of it runs on the main thread inside `tokio_uring::start`, but for the server, which has a
 //! thread of its own. SIGTERM and SIGINT end the agent and leave every pod as it is.
@@ -162,13 +162,13 @@ impl Parts {
             facts.host_ips.clone(),
             self.started_at,
         );
-        let pods = Pods::new(self.settings(facts, executor.tracker.mode()));
+        let pods = Pods::new(self.settings(facts.clone(), executor.tracker.mode()));
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime)?;
         let reader = Reader::new(self.runtime.clone());
         sources::start(self, &reader)?;
         if let Some(cluster) = &self.cluster {
-            cluster::start(self, cluster, runtime);
+            cluster::start(self, cluster, runtime, facts.clone());
         }
         Ok(Driver {
             pods,

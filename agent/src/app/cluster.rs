@@ -3,13 +3,18 @@
 //! `Cluster` is what any stage is given that reads or writes objects. It is made before anything
 //! else starts, so that a kubeconfig that cannot be used ends the agent with a sentence.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use tokio::sync::watch;
 
 use super::Parts;
 use crate::config::Config;
 use crate::node::context::Runtime;
+use crate::node::own::{self, OwnNode};
+use crate::node::task;
+use crate::types::NodeFacts;
 
 /// The cluster that this node is part of. Cheap to clone; the clients share their connections.
 #[derive(Clone)]
@@ -21,6 +26,8 @@ pub struct Cluster {
     pub heartbeat: kube::Client,
     /// Name of the Node object.
     pub node_name: Arc<str>,
+    /// The Node object as the API server has it.
+    pub node: watch::Receiver<OwnNode>,
 }
 
 /// The clients of `--kubeconfig`; `None` in standalone mode.
@@ -28,10 +35,20 @@ pub(super) async fn connect(config: &Config) -> Result<Option<Cluster>> {
     let Some(path) = &config.flags.kubeconfig else { return Ok(None) };
     let client = pintle_api::connect(path).await.context("--kubeconfig")?;
     let heartbeat = pintle_api::connect(path).await.context("--kubeconfig")?;
-    Ok(Some(Cluster { client, heartbeat, node_name: config.node_name.as_str().into() }))
+    let node_name: Arc<str> = config.node_name.as_str().into();
+    let node = own::start(client.clone(), Arc::clone(&node_name));
+    Ok(Some(Cluster { client, heartbeat, node_name, node }))
 }
 
 /// Starts what belongs to the cluster, each part in a task of its own.
-pub(super) fn start(_parts: &Parts, cluster: &Cluster, _runtime: &Runtime) {
-    tracing::info!(node = %cluster.node_name, "the node joins its cluster");
+pub(super) fn start(parts: &Parts, cluster: &Cluster, runtime: &Runtime, facts: NodeFacts) {
+    let node = task::Parts {
+        config: Arc::clone(&parts.config),
+        cluster: cluster.clone(),
+        runtime: parts.runtime.clone(),
+        inputs: parts.inputs.clone(),
+        worker_facts: facts,
+        events: Rc::new(|event| tracing::info!(reason = event.reason, "{}", event.message)),
+    };
+    task::start(node, runtime);
 }

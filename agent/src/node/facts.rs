@@ -56,17 +56,20 @@ fn addresses(name: &str, given: &[IpAddr]) -> Vec<IpAddr> {
     if let Ok(ip) = name.parse::<IpAddr>() {
         return vec![ip];
     }
-    let named: Vec<IpAddr> = (name, 0_u16)
-        .to_socket_addrs()
-        .map(|found| found.map(|socket| socket.ip()).filter(|ip| !ip.is_loopback()).collect())
-        .unwrap_or_default();
+    let named = named(name);
     let found = named.iter().copied().find(fits).or(named.first().copied());
     found.or_else(|| outgoing(prefers_v6)).into_iter().collect()
 }
 
+/// What the name service says to a name, loopback left out. Blocks.
+pub fn named(name: &str) -> Vec<IpAddr> {
+    let found = (name, 0_u16).to_socket_addrs().into_iter().flatten();
+    found.map(|socket| socket.ip()).filter(|ip| !ip.is_loopback()).collect()
+}
+
 /// The source address of a packet to a documentation address: asks the routing table without
 /// sending anything.
-fn outgoing(v6: bool) -> Option<IpAddr> {
+pub fn outgoing(v6: bool) -> Option<IpAddr> {
     let (any, target): (IpAddr, IpAddr) = match v6 {
         false => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
         true => {
@@ -80,7 +83,8 @@ fn outgoing(v6: bool) -> Option<IpAddr> {
     (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
 }
 
-fn disk_bytes(root: &Path) -> u64 {
+/// Size of the file system that holds a folder; 0 when it cannot be asked.
+pub fn disk_bytes(root: &Path) -> u64 {
     nix::sys::statvfs::statvfs(root).map_or(0, |fs| fs.blocks().saturating_mul(fs.fragment_size()))
 }
 

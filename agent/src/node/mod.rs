@@ -1,4 +1,27 @@
-//! The node: what it is and has. Registration and status for the API server come with it later.
+//! The node: what it is and has, and how the cluster is told.
+//!
+//! ```text
+//!   machine, runtime_state, addresses, images ─> status::Facts ─> status::update ─> patch ─> API server
+//!                                       own (watch of the Node object) ──┘
+//! ```
+//! Pure: `settings`, `capacity`, `conditions`, `status`, `patch`, `register`, `runtime_state`.
+//! Effects: `facts` and `machine` read the host, `own` watches, `report` and `lease` write,
+//! `task` polls. Without a cluster only `context` and `facts` are used.
 
+pub mod addresses;
+pub mod capacity;
+pub mod conditions;
 pub mod context;
+pub mod csi_node;
 pub mod facts;
+pub mod lease;
+pub mod machine;
+pub mod own;
+mod pace;
+pub mod patch;
+pub mod register;
+pub mod report;
+pub mod runtime_state;
+pub mod settings;
+pub mod status;
+pub mod task;

@@ -1,0 +1,180 @@
+//! The node's addresses.
+//!
+//! `decide` is pure: settings, what the host knows, and the addresses that the Node object has,
+//! to the new addresses. `look` asks the host: its interfaces, the name service, the routing
+//! table; it blocks, so it runs on a thread for such calls.
+// k8s: pkg/kubelet/nodestatus/setters.go NodeAddress
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::NodeAddress;
+
+use super::facts;
+use super::settings::NodeSettings;
+
+/// Annotation that tells an external cloud provider which address was given by hand.
+pub const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+
+/// What the host says about its addresses.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostAddresses {
+    /// Addresses of all interfaces.
+    pub interfaces: Vec<IpAddr>,
+    /// What the name service says to the node's name.
+    pub named: Vec<IpAddr>,
+    /// The address that packets to elsewhere carry.
+    pub outgoing: Option<IpAddr>,
+}
+
+/// Asks the host, as far as the settings make it necessary.
+pub fn look(settings: &NodeSettings) -> HostAddresses {
+    let interfaces = interfaces();
+    if settings.node_ip().is_some() || settings.name.parse::<IpAddr>().is_ok() {
+        return HostAddresses { interfaces, ..HostAddresses::default() };
+    }
+    let named = facts::named(&settings.name);
+    let outgoing = facts::outgoing(settings.prefers_v6());
+    HostAddresses { interfaces, named, outgoing }
+}
+
+fn interfaces() -> Vec<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    })
+    .collect()
+}
+
+/// The addresses that the Node object is to have; `None` leaves those that it has.
+pub fn decide(
+    settings: &NodeSettings,
+    host: &HostAddresses,
+    present: &[NodeAddress],
+) -> Result<Option<Vec<NodeAddress>>, String> {
+    let (first, second) = (settings.node_ip(), settings.second_ip());
+    for ip in [first, second].into_iter().flatten() {
+        usable(ip, host).map_err(|why| format!("failed to validate nodeIP: {why}"))?;
+    }
+    if settings.external_cloud && !present.is_empty() {
+        return Ok(None);
+    }
+    let hostname = address("Hostname", settings.name.clone());
+    if settings.external_cloud && settings.node_ips.is_empty() {
+        return Ok(Some(vec![hostname]));
+    }
+    let internal = |ip: IpAddr| address("InternalIP", ip.to_string());
+    if let (Some(first), Some(second)) = (first, second) {
+        return Ok(Some(vec![internal(first), internal(second), hostname]));
+    }
+    match first.or_else(|| found(settings, host)) {
+        Some(ip) => Ok(Some(vec![internal(ip), hostname])),
+        None => Err(format!("can't get ip address of node {}", settings.name)),
+    }
+}
+
+/// The annotation for an external cloud provider; `None` when there is none to be.
+pub fn provided_ip(settings: &NodeSettings) -> Option<String> {
+    let first = settings.node_ip().filter(|_| settings.external_cloud)?;
+    Some(match settings.second_ip() {
+        Some(second) => format!("{first},{second}"),
+        None => first.to_string(),
+    })
+}
+
+/// The name's own meaning, then the name service's, then the routing table's.
+fn found(settings: &NodeSettings, host: &HostAddresses) -> Option<IpAddr> {
+    if let Ok(ip) = settings.name.parse() {
+        return Some(ip);
+    }
+    let named = || host.named.iter().copied().filter(|ip| usable(*ip, host).is_ok());
+    let preferred = named().find(|ip| ip.is_ipv6() == settings.prefers_v6());
+    preferred.or_else(|| named().next()).or(host.outgoing)
+}
+
+/// Whether others can reach this host by that address.
+// k8s: pkg/kubelet/kubelet_node_status.go validateNodeIP
+fn usable(ip: IpAddr, host: &HostAddresses) -> Result<(), String> {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let problem = match ip {
+        _ if ip.is_loopback() => "nodeIP can't be loopback address",
+        _ if ip.is_multicast() => "nodeIP can't be a multicast address",
+        _ if link_local => "nodeIP can't be a link-local unicast address",
+        _ if ip.is_unspecified() => "nodeIP can't be an all zeros address",
+        _ if host.interfaces.contains(&ip) => return Ok(()),
+        _ => return Err(format!("node IP: \"{ip}\" not found in the host's network interfaces")),
+    };
+    Err(problem.to_owned())
+}
+
+fn address(kind: &str, address: String) -> NodeAddress {
+    NodeAddress { type_: kind.to_owned(), address }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn settings(ips: &[&str], external_cloud: bool) -> NodeSettings {
+        let node_ips = ips.iter().map(|text| ip(text)).collect();
+        NodeSettings { name: "n1".to_owned(), node_ips, external_cloud, ..Default::default() }
+    }
+
+    fn host(interfaces: &[&str], named: &[&str], outgoing: Option<&str>) -> HostAddresses {
+        let list = |texts: &[&str]| texts.iter().map(|text| ip(text)).collect();
+        HostAddresses {
+            interfaces: list(interfaces),
+            named: list(named),
+            outgoing: outgoing.map(ip),
+        }
+    }
+
+    fn shown(result: Result<Option<Vec<NodeAddress>>, String>) -> String {
+        match result {
+            Err(why) => why,
+            Ok(None) => "kept".to_owned(),
+            Ok(Some(list)) => list.iter().map(|a| a.address.as_str()).collect::<Vec<_>>().join(" "),
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_gives_an_address_wins() {
+        let both = ["192.0.2.7", "2001:db8::7"];
+        let all = host(&both, &["127.0.0.1", "2001:db8::7", "192.0.2.7"], Some("192.0.2.9"));
+        let nothing = host(&[], &[], None);
+        for (settings, host, want) in [
+            (settings(&["192.0.2.7"], false), &all, "192.0.2.7 n1"),
+            (settings(&both, false), &all, "192.0.2.7 2001:db8::7 n1"),
+            (settings(&[], false), &all, "192.0.2.7 n1"),
+            (settings(&["0.0.0.0"], false), &all, "192.0.2.7 n1"),
+            (settings(&["::"], false), &all, "2001:db8::7 n1"),
+            (settings(&[], false), &host(&both, &["10.0.0.1"], Some("192.0.2.7")), "192.0.2.7 n1"),
+            (settings(&[], false), &nothing, "can't get ip address of node n1"),
+            (settings(&[], true), &all, "n1"),
+            (settings(&["0.0.0.0"], true), &all, "192.0.2.7 n1"),
+        ] {
+            assert_eq!(shown(decide(&settings, host, &[])), want, "{settings:?}");
+        }
+        let wrong = shown(decide(&settings(&["192.0.2.8"], false), &all, &[]));
+        assert!(wrong.ends_with("\"192.0.2.8\" not found in the host's network interfaces"));
+    }
+
+    #[test]
+    fn an_external_cloud_provider_owns_addresses_that_are_there() {
+        let present = [address("InternalIP", "192.0.2.1".to_owned())];
+        let host = host(&["192.0.2.7"], &[], None);
+        let external = settings(&["192.0.2.7"], true);
+        assert_eq!(shown(decide(&external, &host, &present)), "kept");
+        assert_eq!(provided_ip(&external).as_deref(), Some("192.0.2.7"));
+        assert_eq!(provided_ip(&settings(&["192.0.2.7"], false)), None);
+        assert_eq!(provided_ip(&settings(&[], true)), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! What runs for the node: polls of runtime, images and addresses, the reporter, the lease.
+//!
+//! Each is a task of its own on the main thread, so a call that hangs holds up nothing else. They
+//! meet in one cell of facts and a word that it changed. Bounds: one call per poll at a time.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use pintle_cri::{Client, v1};
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::context::Runtime;
+use super::lease::LeaseKeeper;
+use super::own::OwnNode;
+use super::report::{Events, Reporter};
+use super::runtime_state::{self, RuntimeState};
+use super::settings::NodeSettings;
+use super::status::{self, Facts, Image};
+use super::{addresses, capacity, csi_node, machine};
+use crate::app::Cluster;
+use crate::config::Config;
+use crate::status::timeline;
+use crate::types::NodeFacts;
+use crate::worker::Input;
+
+/// How often the runtime is asked how it is.
+const RUNTIME_EVERY: Duration = Duration::from_secs(5);
+/// How often while the node is starting.
+const RUNTIME_SOON: Duration = Duration::from_millis(250);
+/// How long the node is starting, at most.
+const STARTING_MAX: Duration = Duration::from_secs(120);
+/// How often images are listed.
+const IMAGES_EVERY: Duration = Duration::from_secs(30);
+
+/// What the node's tasks are made of.
+pub struct Parts {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The API server.
+    pub cluster: Cluster,
+    /// The container runtime.
+    pub runtime: Client,
+    /// Where changed facts go.
+    pub inputs: mpsc::Sender<Input>,
+    /// Facts that the workers began with.
+    pub worker_facts: NodeFacts,
+    /// Takes events.
+    pub events: Events,
+}
+
+/// The facts and the word that they changed.
+#[derive(Clone)]
+struct Shared {
+    facts: Rc<RefCell<Facts>>,
+    changed: Rc<Notify>,
+}
+
+/// Starts everything.
+pub fn start(parts: Parts, runtime: &Runtime) {
+    let node = parts.cluster.node.clone();
+    let keeper = LeaseKeeper::new(
+        parts.cluster.heartbeat.clone(),
+        Arc::clone(&parts.cluster.node_name),
+        parts.config.kubelet.node_lease_duration_seconds,
+        node.clone(),
+    );
+    tokio::task::spawn_local(keeper.run());
+    let version = runtime_state::version(&runtime.version);
+    let facts = Facts {
+        settings: NodeSettings::of(&parts.config),
+        machine: machine::read(&parts.config.flags.root_dir),
+        runtime_version: format!("{}://{version}", runtime.name),
+        storage_error: Some(csi_node::NOT_YET.to_owned()),
+        ..Facts::default()
+    };
+    let shared = Shared { facts: Rc::new(RefCell::new(facts)), changed: Rc::default() };
+    tokio::task::spawn_local(run(parts, shared, node));
+}
+
+/// Asks everything once, so that the first status is a true one; then reports.
+async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
+    let client = &parts.runtime;
+    tokio::join!(
+        poll_runtime(client, &shared),
+        poll_images(client, &shared),
+        poll_addresses(&shared)
+    );
+    let (polled, client) = (shared.clone(), parts.runtime.clone());
+    tokio::task::spawn_local(async move { follow_runtime(&client, &polled).await });
+    let (polled, client) = (shared.clone(), parts.runtime.clone());
+    tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(IMAGES_EVERY).await;
+            poll_images(&client, &polled).await;
+        }
+    });
+    let polled = shared.clone();
+    tokio::task::spawn_local(async move {
+        loop {
+            let every = polled.facts.borrow().settings.update_every;
+            tokio::time::sleep(every).await;
+            poll_addresses(&polled).await;
+        }
+    });
+    let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
+    tokio::task::spawn_local(workers);
+    let Shared { facts, changed } = shared;
+    Reporter::new(parts.cluster, facts, changed, own, parts.events).run().await;
+}
+
+async fn follow_runtime(client: &Client, shared: &Shared) {
+    let begun = tokio::time::Instant::now();
+    loop {
+        let ready = shared.facts.borrow().runtime.errors(timeline::now()).is_empty();
+        let soon = !ready && begun.elapsed() < STARTING_MAX;
+        tokio::time::sleep(if soon { RUNTIME_SOON } else { RUNTIME_EVERY }).await;
+        poll_runtime(client, shared).await;
+    }
+}
+
+async fn poll_runtime(client: &Client, shared: &Shared) {
+    let answer = client.status(v1::StatusRequest { verbose: false }).await;
+    let now = timeline::now();
+    let mut facts = shared.facts.borrow_mut();
+    let seen = |runtime: &RuntimeState| {
+        (runtime.errors(now), runtime.handlers.clone(), runtime.features.clone())
+    };
+    let before = seen(&facts.runtime);
+    match answer {
+        Ok(answer) => facts.runtime.heard(&answer, now),
+        Err(error) => tracing::debug!(%error, "status of the runtime"),
+    }
+    let after = seen(&facts.runtime);
+    if before != after {
+        if before.0 != after.0 {
+            say_runtime(&after.0);
+        }
+        drop(facts);
+        shared.changed.notify_one();
+    }
+}
+
+fn say_runtime(errors: &[String]) {
+    match errors {
+        [] => tracing::info!("the container runtime is ready"),
+        errors => tracing::warn!(errors = errors.join(", "), "the container runtime is not ready"),
+    }
+}
+
+async fn poll_images(client: &Client, shared: &Shared) {
+    let images = match client.list_images(v1::ListImagesRequest { filter: None }).await {
+        Ok(answer) => answer.images,
+        Err(error) => return tracing::debug!(%error, "images"),
+    };
+    let of = |image: v1::Image| Image {
+        bytes: i64::try_from(image.size).unwrap_or(i64::MAX),
+        names: image.repo_digests.into_iter().chain(image.repo_tags).collect(),
+        id: image.id,
+    };
+    let mut images: Vec<Image> = images.into_iter().map(of).collect();
+    status::sort_images(&mut images);
+    let limit = shared.facts.borrow().settings.images_max.unwrap_or(usize::MAX);
+    images.truncate(limit);
+    shared.facts.borrow_mut().images = images;
+}
+
+async fn poll_addresses(shared: &Shared) {
+    let settings = shared.facts.borrow().settings.clone();
+    let Ok(host) = tokio::task::spawn_blocking(move || addresses::look(&settings)).await else {
+        return;
+    };
+    let mut facts = shared.facts.borrow_mut();
+    if facts.host != host {
+        if let Err(error) = addresses::decide(&facts.settings, &host, &[]) {
+            tracing::warn!("addresses of the node: {error}");
+        }
+        facts.host = host;
+        drop(facts);
+        shared.changed.notify_one();
+    }
+}
+
+/// Tells the workers when the node's addresses or its allocatable resources change.
+async fn follow_facts(
+    mut known: NodeFacts,
+    shared: Shared,
+    mut own: watch::Receiver<OwnNode>,
+    inputs: mpsc::Sender<Input>,
+) {
+    loop {
+        let node = own.borrow_and_update().object().cloned();
+        if let Some(node) = node {
+            let facts = worker_facts(&known, &shared.facts.borrow(), &node);
+            if facts != known {
+                known = facts;
+                if inputs.send(Input::Node(known.clone())).await.is_err() {
+                    return;
+                }
+            }
+        }
+        if own.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The workers' facts as the Node object has them.
+// k8s: pkg/util/node/node.go GetNodeHostIPs
+fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
+    let mut new = known.clone();
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref());
+    let of = |kind: &'static str| {
+        let addresses = addresses.unwrap_or_default().iter();
+        addresses.filter(move |a| a.type_ == kind).filter_map(|a| a.address.parse::<IpAddr>().ok())
+    };
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for ip in of("InternalIP").chain(of("ExternalIP")) {
+        // One of each family.
+        if !ips.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
+            ips.push(ip);
+        }
+    }
+    if !ips.is_empty() {
+        new.host_ips = ips;
+    }
+    let capacity = capacity::capacity(&facts.settings, &facts.machine);
+    let left = capacity::allocatable(&facts.settings, &capacity);
+    let units = |name: &str| left.get(name).and_then(|amount| u64::try_from(amount.units()).ok());
+    let cpu = left.get("cpu").and_then(|amount| u64::try_from(amount.millis()).ok());
+    new.cpu_allocatable_millis = cpu.unwrap_or(known.cpu_allocatable_millis);
+    new.memory_allocatable_bytes = units("memory").unwrap_or(known.memory_allocatable_bytes);
+    new.storage_allocatable_bytes =
+        units("ephemeral-storage").unwrap_or(known.storage_allocatable_bytes);
+    new
+}
