@@ -162,7 +162,7 @@ impl Parts {
             facts.host_ips.clone(),
             self.started_at,
         );
-        let pods = Pods::new(self.settings(facts.clone(), executor.tracker.mode()));
+        let pods = Pods::new(self.settings(facts.clone(), executor.tracker.mode())?);
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime)?;
         let reader = Reader::new(self.runtime.clone());
@@ -187,13 +187,14 @@ impl Parts {
         })
     }
 
-    fn settings(&self, node: crate::types::NodeFacts, mode: Mode) -> Settings {
-        Settings {
+    fn settings(&self, node: crate::types::NodeFacts, mode: Mode) -> Result<Settings> {
+        Ok(Settings {
             sync_period: self.config.kubelet.sync_frequency.to_std(),
             relist_period: if mode == Mode::Relist { RELIST.1 } else { RELIST.0 },
             crash_loop_max: context::crash_loop_max(&self.config),
+            admission: Arc::new(host::offer(&self.config, &node)?),
             node,
-        }
+        })
     }
 
     /// What carries out the workers' passes, with the kernel's events that it follows pods in.

@@ -14,7 +14,6 @@ use tokio_stream::StreamExt;
 use tokio_stream::StreamMap;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::admit::Admission;
 use crate::desired::DesiredPods;
 use crate::observed::{ObservedPod, Reader};
 use crate::pod;
@@ -30,7 +29,6 @@ pub struct Intake {
     broken: Arc<ArcSwap<Vec<String>>>,
     readings: StreamMap<SourceKind, ReceiverStream<Reading>>,
     desired: DesiredPods,
-    admission: Admission,
 }
 
 impl Intake {
@@ -40,10 +38,9 @@ impl Intake {
         recorder: Recorder,
         inputs: mpsc::Sender<Input>,
         broken: Arc<ArcSwap<Vec<String>>>,
-        admission: Admission,
     ) -> Self {
         let (readings, desired) = (StreamMap::new(), DesiredPods::default());
-        Self { reader, recorder, inputs, broken, readings, desired, admission }
+        Self { reader, recorder, inputs, broken, readings, desired }
     }
 
     /// Adds a source.
@@ -118,15 +115,7 @@ impl Intake {
                 Some(uid),
             ) => {
                 self.recorder.stage(&uid, "Seen", None, &pod::described(pod));
-                let wanted = Input::Desired { uid: uid.clone(), pod: Arc::clone(pod) };
-                let Some(verdict) = self.admission.refuse(pod) else {
-                    return self.inputs.send(wanted).await;
-                };
-                // Both are in the queue before the first read of the pod can be answered, so
-                // nothing of it is ever started.
-                self.inputs.send(wanted).await?;
-                self.recorder.event(&uid, true, &verdict.reason, &verdict.message, None);
-                Input::Kill { uid, verdict, grace_seconds: None }
+                Input::Desired { uid, pod: Arc::clone(pod) }
             }
             _ => return Ok(()),
         };

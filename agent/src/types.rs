@@ -122,6 +122,8 @@ pub struct NodeFacts {
     pub runtime_name: String,
     /// The runtime can make mounts recursively read-only.
     pub recursive_read_only: bool,
+    /// The runtime follows `supplementalGroupsPolicy`.
+    pub supplemental_groups_policy: bool,
     /// The node's addresses, the primary family first. Empty when none is known.
     pub host_ips: Vec<std::net::IpAddr>,
     /// Memory capacity in bytes, for `oom_score_adj`.

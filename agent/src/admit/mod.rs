@@ -1,69 +1,193 @@
-//! Admission: may this pod run on this node at all?
+//! Admission: may this pod run on this node, and may it have what it asks for now?
 //!
-//! Pure. Input: the pod and what the node allows. Output: a refusal, which becomes the pod's
-//! terminal status, or nothing. Static pods are asked for what no scheduler has checked for them:
-//! kernel parameters that would reach beyond the pod, and the operating system they are made for.
-//! Resources and taints come with the API server.
-// k8s: pkg/kubelet/kubelet.go HandlePodAdditions, pkg/kubelet/lifecycle/predicate.go
+//! Pure. Input: what the node offers (`Node`), the pods that were admitted and still use their
+//! share, and the candidate. Output: a `Grant`, perhaps at the cost of other pods, or a `Refusal`
+//! in the kubelet's words, which becomes the pod's terminal status. A resize asks the same
+//! questions; there a refusal only means "not now". Owner: `worker::Pods` calls it when a pod
+//! appears and when a resize is looked at; nothing here remembers anything. Bounds: one pass over
+//! the admitted pods.
+//!
+//! The checks run in the kubelet's order, and the first refusal counts:
+//! pressure, sysctls, operating system, groups, room and placement, AppArmor, features, shutdown.
+// k8s: pkg/kubelet/allocation/allocation_manager.go canAdmitPod, pkg/kubelet/kubelet.go
+
+mod apparmor;
+mod fit;
+mod node;
+mod placement;
+mod preempt;
+#[cfg(test)]
+mod tests;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::pod;
-use crate::runtime::sysctl::{AllowList, FORBIDDEN_REASON};
+use crate::pod::qos::QosClass;
+use crate::pod::resources::Amounts;
+use crate::runtime::sysctl::FORBIDDEN_REASON;
 use crate::status::Verdict;
+use crate::types::PodUid;
 
-/// What the node allows.
-#[derive(Clone, Debug, Default)]
-pub struct Admission {
-    /// Kernel parameters that pods may set.
-    pub sysctls: AllowList,
+pub use node::{Allocatable, Features, Node};
+pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
+
+/// A pod that was admitted and still holds what it was given.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted<'a> {
+    /// Its uid.
+    pub uid: &'a PodUid,
+    /// The pod.
+    pub pod: &'a Pod,
+    /// What it requests: the larger of what it was given and what it still has in force.
+    pub requests: &'a Amounts,
 }
 
-impl Admission {
-    /// The verdict over a pod that must not run here.
-    pub fn refuse(&self, pod: &Pod) -> Option<Verdict> {
-        if let Err(error) = self.sysctls.admit(pod) {
-            return Some(rejected(FORBIDDEN_REASON, &error.to_string()));
+/// A pod that is to be let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The pod, with the resources that it asks for.
+    pub pod: &'a Pod,
+    /// Its requests.
+    pub requests: &'a Amounts,
+}
+
+/// The pod may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Pods that have to end first, because this one is critical and there is no room.
+    pub victims: Vec<PodUid>,
+    /// The resource that was short, for the metric; empty when none was.
+    pub starved: String,
+}
+
+/// The pod must not run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kubelet's reason: `OutOfcpu`, `NodeAffinity`, …
+    pub reason: String,
+    /// The kubelet's sentence, as its event has it.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into() }
+    }
+
+    /// The status of the refused pod.
+    // k8s: pkg/kubelet/kubelet.go rejectPod
+    pub fn verdict(&self) -> Verdict {
+        Verdict {
+            phase: crate::status::FAILED.to_owned(),
+            reason: self.reason.clone(),
+            message: format!("Pod was rejected: {}", self.message),
         }
-        let os = pod::spec(pod).os.as_ref().map(|os| os.name.as_str());
-        match os {
-            None | Some("linux") => None,
-            Some(_) => {
-                let why = "Failed to admit pod as the OS field doesn't match node OS";
-                Some(rejected("PodOSNotSupported", why))
-            }
+    }
+}
+
+/// Decides whether a pod may run beside those that were admitted.
+pub fn admit(
+    node: &Node,
+    admitted: &[Admitted<'_>],
+    candidate: &Candidate<'_>,
+) -> Result<Grant, Refusal> {
+    let pod = candidate.pod;
+    under_pressure(node, pod)?;
+    if let Err(error) = node.sysctls.admit(pod) {
+        return Err(Refusal::new(FORBIDDEN_REASON, error.to_string()));
+    }
+    operating_system(node, pod)?;
+    supplemental_groups(node, pod)?;
+    let mut failures = fit::shortages(node, admitted, candidate);
+    let mismatches = placement::mismatches(node, admitted, pod);
+    let grant = match (failures.first(), mismatches.first()) {
+        (None, None) => Grant::default(),
+        (Some(_), None) if pod::is_critical(pod) => {
+            preempt::make_room(admitted, pod, &mut failures)?
+        }
+        // A critical pod is refused for what no pod's end could mend.
+        (_, Some(first)) if pod::is_critical(pod) => return Err(first.clone()),
+        (Some(first), _) => return Err(first.refusal()),
+        (None, Some(first)) => return Err(first.clone()),
+    };
+    apparmor::check(node, pod)?;
+    features(node, pod)?;
+    if node.shutting_down {
+        let message = "Pod was rejected as the node is shutting down.";
+        return Err(Refusal::new("NodeShutdown", message));
+    }
+    Ok(grant)
+}
+
+/// Pods that would make a pressure worse. Critical ones are let in, as the node needs them.
+// k8s: pkg/kubelet/eviction/eviction_manager.go Admit
+fn under_pressure(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    if node.pressures.is_empty() || pod::is_critical(pod) {
+        return Ok(());
+    }
+    if node.pressures == ["MemoryPressure"] {
+        let spares = pod::qos::class_of(pod) != QosClass::BestEffort;
+        if spares || placement::tolerates_memory_pressure(pod) {
+            return Ok(());
         }
     }
+    let conditions = node.pressures.join(" ");
+    Err(Refusal::new("Evicted", format!("The node had condition: [{conditions}]. ")))
 }
 
-fn rejected(reason: &str, why: &str) -> Verdict {
-    let message = format!("Pod was rejected: {why}");
-    Verdict { phase: "Failed".to_owned(), reason: reason.to_owned(), message }
+// k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnOSSelector and OnOSField
+fn operating_system(_node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    const OURS: &str = "linux";
+    let labels = pod.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get("kubernetes.io/os"));
+    if label.is_some_and(|label| label != OURS) {
+        let message =
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Err(Refusal::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+    }
+    if pod::spec(pod).os.as_ref().is_some_and(|os| os.name != OURS) {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(Refusal::new("PodOSNotSupported", message));
+    }
+    Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn reason(spec: Value) -> Option<String> {
-        let sysctls = AllowList::new((6, 1), &["net.core.somaxconn".to_owned()]).expect("a list");
-        let pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).expect("a pod");
-        Admission { sysctls }.refuse(&pod).map(|verdict| verdict.reason)
+// k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnSupplementalGroupsPolicy
+fn supplemental_groups(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    let context = pod::spec(pod).security_context.as_ref();
+    let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
+    if policy == Some("Strict") && !node.features.supplemental_groups_policy {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Err(Refusal::new("SupplementalGroupsPolicyNotSupported", message));
     }
+    Ok(())
+}
 
-    #[test]
-    fn a_pod_that_reaches_beyond_itself_or_is_made_for_another_system_is_refused() {
-        let sysctl = |name: &str| {
-            json!({"containers": [], "securityContext":
-                {"sysctls": [{"name": name, "value": "1"}]}})
-        };
-        assert_eq!(reason(sysctl("net.ipv4.tcp_syncookies")), None);
-        assert_eq!(reason(sysctl("net.core.somaxconn")), None);
-        assert_eq!(reason(sysctl("kernel.msgmax")).as_deref(), Some("SysctlForbidden"));
-        let windows = json!({"containers": [], "os": {"name": "windows"}});
-        assert_eq!(reason(windows).as_deref(), Some("PodOSNotSupported"));
-        assert_eq!(reason(json!({"containers": [], "os": {"name": "linux"}})), None);
+/// What the pod needs the agent to be able to do.
+// k8s: pkg/kubelet/lifecycle/features_linux.go isPodLevelResourcesSupported
+// k8s: pkg/kubelet/lifecycle/handlers.go declaredFeaturesAdmitHandler
+fn features(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    let spec = pod::spec(pod);
+    if spec.resources.as_ref().is_some_and(pod::qos::sets_any) && !node.features.pod_level_resources
+    {
+        let message = "PodLevelResources feature gate is disabled";
+        return Err(Refusal::new("PodLevelResourcesNotSupported", message));
     }
+    if !node.features.declared {
+        return Ok(());
+    }
+    let shares_network = spec.host_network == Some(true) && spec.host_users == Some(false);
+    let mut missing = Vec::new();
+    if pod::restart::may_restart_all(spec) && !node.features.restart_all_containers {
+        missing.push("RestartAllContainersOnContainerExits");
+    }
+    if shares_network && !node.features.user_namespaces_host_network {
+        missing.push("UserNamespacesHostNetworkSupport");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("Pod requires node features that are not available: {}", missing.join(", "));
+    Err(Refusal::new("PodFeatureUnsupported", message))
 }

@@ -13,6 +13,7 @@ use pintle_cri::{Client, Deadlines, v1};
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
+use crate::admit;
 use crate::cgroup::Cgroups;
 use crate::config::{Config, EventSource};
 use crate::metrics::Metrics;
@@ -21,9 +22,10 @@ use crate::runtime::credentials::NodeCredentials;
 use crate::runtime::image::{Images, PullLimits};
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
+use crate::runtime::sysctl::AllowList;
 use crate::server;
 use crate::status::timeline::Recorder;
-use crate::types::ContainerId;
+use crate::types::{ContainerId, NodeFacts};
 
 /// After this long without an answer of the runtime the log says so.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
@@ -135,4 +137,15 @@ pub(super) fn start_rotator(config: &Config, client: &Client) -> Option<mpsc::Se
 
 pub(super) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What the node offers to pods, as far as the host tells.
+pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::Node> {
+    let release = nix::sys::utsname::uname().context("uname")?.release().to_owned();
+    let release = release.to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let sysctls = AllowList::new(kernel, &config.kubelet.allowed_unsafe_sysctls)
+        .context("allowedUnsafeSysctls")?;
+    Ok(admit::Node::local(config, facts, sysctls))
 }

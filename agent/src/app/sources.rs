@@ -9,11 +9,9 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 
 use super::Parts;
-use crate::admit::Admission;
 use crate::config::Config;
 use crate::intake::Intake;
 use crate::observed::Reader;
-use crate::runtime::sysctl::AllowList;
 use crate::source::{self, SourceKind};
 
 /// Readings of a source that may wait.
@@ -27,7 +25,6 @@ pub(super) fn start(parts: &Parts, reader: &Reader) -> Result<()> {
         parts.recorder.clone(),
         parts.inputs.clone(),
         Arc::clone(&parts.problems),
-        admission(&parts.config)?,
     );
     if start_file(&parts.config, &mut intake) {
         kinds.push(SourceKind::File);
@@ -70,15 +67,4 @@ fn start_http(config: &Config, intake: &mut Intake) -> Result<bool> {
     tokio::task::spawn_local(source::http::run(endpoint, node, every, readings));
     intake.listen(SourceKind::Http, queue);
     Ok(true)
-}
-
-/// What static pods may ask of this node.
-fn admission(config: &Config) -> Result<Admission> {
-    let release = nix::sys::utsname::uname().context("uname")?.release().to_owned();
-    let release = release.to_string_lossy();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-    let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let sysctls = AllowList::new(kernel, &config.kubelet.allowed_unsafe_sysctls)
-        .context("allowedUnsafeSysctls")?;
-    Ok(Admission { sysctls })
 }

@@ -40,6 +40,8 @@ labels!(StartError { container_type, code });
 labels!(ModeLabel { mode });
 labels!(Limit { limit });
 labels!(Node { node });
+labels!(Reason { reason });
+labels!(Signal { preemption_signal });
 labels!(Build {
     major,
     minor,
@@ -85,6 +87,54 @@ pub(super) struct Relists {
     pub(super) seconds: Histogram,
     pub(super) interval_seconds: Histogram,
     pub(super) last: Gauge<f64, AtomicU64>,
+}
+
+/// Decisions of admission.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    pub(super) refused: Family<Reason, Counter>,
+    pub(super) preempted: Family<Signal, Counter>,
+}
+
+impl Decisions {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            refused: at.add(
+                "kubelet_admission_rejections",
+                "Cumulative number pod admission rejections by the Kubelet.",
+            ),
+            preempted: at.add(
+                "kubelet_preemptions",
+                "Cumulative number of pod preemptions by preemption resource",
+            ),
+        }
+    }
+}
+
+/// Reasons that have a series of their own, so that there is an end to them.
+// k8s: pkg/kubelet/kubelet.go admissionRejectionReasons, recordAdmissionRejection
+const REASONS: [&str; 14] = [
+    "AppArmor",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "PodOSNotSupported",
+    "SupplementalGroupsPolicyNotSupported",
+    "UnexpectedAdmissionError",
+    "OutOfcpu",
+    "OutOfmemory",
+    "OutOfephemeral-storage",
+    "OutOfpods",
+    "PodLevelResourcesNotSupported",
+    "PodFeatureUnsupported",
+    "Evicted",
+    "SysctlForbidden",
+    "NodeShutdown",
+];
+
+/// The label under which a refusal is counted.
+pub(super) fn reason_label(reason: &str) -> Reason {
+    let known = REASONS.into_iter().find(|known| *known == reason);
+    let other = if reason.starts_with("OutOf") { "OutOfExtendedResources" } else { "Other" };
+    Reason { reason: known.unwrap_or(other).to_owned() }
 }
 
 /// What the kubelet has no metric for.

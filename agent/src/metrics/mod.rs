@@ -26,8 +26,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use families::{
-    BUILD_HELP, Build, Limit, ModeLabel, Names, Node, Operation, Operations, Own, PodCounts,
-    Relists, StartError, StartOf, Starts, State, Static, build_labels,
+    BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, Node, Operation, Operations, Own,
+    PodCounts, Relists, Signal, StartError, StartOf, Starts, State, Static, build_labels,
+    reason_label,
 };
 
 use crate::observed::RunState;
@@ -36,7 +37,7 @@ use crate::runtime::plan::Action;
 use crate::status::RUNNING;
 use crate::status::view::Snapshot;
 use crate::types::{ContainerKind, PodUid, UnixNanos};
-use crate::worker::{Failure, Stage};
+use crate::worker::{Count, Failure, Stage};
 
 /// Pods whose start may be timed at once.
 const STARTING_MAX: usize = 4096;
@@ -63,6 +64,7 @@ pub struct Metrics {
     pods: PodCounts,
     starts: Starts,
     relists: Relists,
+    decisions: Decisions,
     own: Own,
     process: process::Process,
     starting: Mutex<BTreeMap<PodUid, bool>>,
@@ -83,6 +85,7 @@ impl Metrics {
             pods: PodCounts::register(&mut at),
             starts: Starts::register(&mut at),
             relists: Relists::register(&mut at),
+            decisions: Decisions::register(&mut at),
             own: Own::register(&mut at),
             process: process::Process::register(&mut at),
             starting: Mutex::default(),
@@ -110,6 +113,19 @@ impl Metrics {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A decision that is counted.
+    pub fn counted(&self, count: &Count) {
+        match count {
+            Count::Refused(reason) => {
+                self.decisions.refused.get_or_create(&reason_label(reason)).inc();
+            }
+            Count::Preempted(resource) => {
+                let signal = Signal { preemption_signal: resource.clone() };
+                self.decisions.preempted.get_or_create(&signal).inc();
+            }
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Runtime {
     pub version: String,
     /// Handlers; the one without a name is the default.
     pub handlers: Vec<RuntimeHandler>,
+    /// It follows `supplementalGroupsPolicy`.
+    pub supplemental_groups_policy: bool,
     /// The cgroup driver that it uses, if it tells.
     pub cgroup_driver: Option<CgroupDriver>,
 }
@@ -52,6 +54,9 @@ impl Runtime {
             name: version.runtime_name.clone(),
             version: version.runtime_version.clone(),
             handlers: handlers.collect(),
+            supplemental_groups_policy: status
+                .and_then(|status| status.features.as_ref())
+                .is_some_and(|features| features.supplemental_groups_policy),
             cgroup_driver,
         }
     }
@@ -69,6 +74,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
         &runtime.name,
     );
     facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
+    facts.supplemental_groups_policy = runtime.supplemental_groups_policy;
     let cgroup = cgroup(config, runtime);
     let version_2 = cgroup.version == CgroupVersion::V2;
     NodeContext {

@@ -76,7 +76,8 @@ fn classify<'a>(parts: impl Iterator<Item = Option<&'a ResourceRequirements>>) -
     }
 }
 
-fn sets_any(own: &ResourceRequirements) -> bool {
+/// True when requirements at pod level name CPU or memory.
+pub fn sets_any(own: &ResourceRequirements) -> bool {
     [&own.requests, &own.limits].into_iter().flatten().flatten().any(|(name, _)| counts(name))
 }
 

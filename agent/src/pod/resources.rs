@@ -113,7 +113,8 @@ fn of_requirements(requirements: Option<&ResourceRequirements>, side: Side) -> A
     }))
 }
 
-fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
+/// Amounts of a list; what is no quantity is left out.
+pub fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     let pairs = list.into_iter().flatten();
     pairs.filter_map(|(name, q)| Some((name.clone(), Amount::parse(&q.0)?))).collect()
 }

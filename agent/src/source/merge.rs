@@ -69,11 +69,14 @@ impl Sources {
     ) -> Vec<SourceUpdate> {
         let first = !self.pods.contains_key(&kind);
         let old = self.pods.remove(&kind).unwrap_or_default();
-        let mut problems = reading.problems;
         let mut pods = BTreeMap::new();
         let mut names = BTreeSet::new();
         let (mut updates, mut adopted) = (Vec::new(), BTreeMap::new());
-        for (mut new, changed_at) in reading.pods {
+        let Reading { pods: mut read, mut problems } = reading;
+        // Admission is first come, first served, also after a restart of the agent.
+        // k8s: pkg/kubelet/kubelet.go HandlePodAdditions
+        read.sort_by_key(|(pod, _)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
+        for (mut new, changed_at) in read {
             if !names.insert(pod::full_name(&new)) {
                 problems.push(duplicate(&new, kind));
                 continue;

@@ -219,8 +219,17 @@ fn report_phase(
         if DISRUPTIVE.contains(&&*verdict.reason) {
             let conditions = status.conditions.get_or_insert_default();
             conditions.retain(|c| c.type_ != conditions::DISRUPTION_TARGET);
-            conditions.insert(0, conditions::disrupted(input, &verdict.message));
+            conditions.insert(0, conditions::disrupted(input, disruption(verdict)));
         }
+    }
+}
+
+/// What the condition says of a verdict.
+fn disruption(verdict: &Verdict) -> &str {
+    match verdict.reason.as_str() {
+        // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests
+        "Preempting" => "Pod was preempted by Kubelet to accommodate a critical pod.",
+        _ => &verdict.message,
     }
 }
 

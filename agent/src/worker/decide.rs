@@ -150,7 +150,7 @@ impl Worker {
             scene.out.push(Command::Event {
                 uid: self.uid.clone(),
                 warning: true,
-                reason: "BackOff",
+                reason: "BackOff".into(),
                 message: format!("Back-off restarting failed container {name} in pod {full}"),
                 container: Some(name.clone()),
             });
@@ -166,7 +166,7 @@ impl Worker {
             scene.out.push(Command::Event {
                 uid: self.uid.clone(),
                 warning: false,
-                reason: "SandboxChanged",
+                reason: "SandboxChanged".into(),
                 message: "Pod sandbox changed, it will be killed and re-created.".to_owned(),
                 container: None,
             });
@@ -200,7 +200,7 @@ impl Worker {
         scene.out.push(Command::Event {
             uid: self.uid.clone(),
             warning: false,
-            reason: "DeadlineExceeded",
+            reason: "DeadlineExceeded".into(),
             message: message.clone(),
             container: None,
         });

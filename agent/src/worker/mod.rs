@@ -6,17 +6,20 @@
 
 pub mod backoff;
 mod decide;
+mod desk;
 mod pods;
 #[cfg(test)]
 mod properties;
 mod step;
 pub mod task;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use crate::admit;
 use crate::observed::ObservedPod;
 pub use crate::runtime::plan::Action;
 pub use crate::status::Verdict;
@@ -111,6 +114,8 @@ pub enum Input {
     },
     /// Facts of the node changed.
     Node(NodeFacts),
+    /// What the node offers to pods changed: labels, taints, allocatable amounts, pressure.
+    Admission(Arc<admit::Node>),
     /// A source of hints lost some: list everything now.
     Lost,
     /// Time has passed: look at whatever is due.
@@ -259,7 +264,7 @@ pub enum Command {
         /// `Normal` or `Warning`.
         warning: bool,
         /// Upstream's reason.
-        reason: &'static str,
+        reason: Cow<'static, str>,
         /// Upstream's text.
         message: String,
         /// The container it is about.
@@ -270,6 +275,17 @@ pub enum Command {
         /// The pod's uid.
         uid: PodUid,
     },
+    /// Something happened that a metric counts.
+    Count(Count),
+}
+
+/// What metrics count of the decisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// A pod was refused for this reason.
+    Refused(String),
+    /// A pod had to go because this resource was short.
+    Preempted(String),
 }
 
 /// What the workers need of the configuration.
@@ -283,4 +299,6 @@ pub struct Settings {
     pub crash_loop_max: Duration,
     /// Name of the runtime, the prefix of container ids in the status.
     pub node: NodeFacts,
+    /// What the node offers to pods.
+    pub admission: Arc<admit::Node>,
 }

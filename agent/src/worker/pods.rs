@@ -22,8 +22,10 @@ type FullName = (String, String);
 /// The set of pods of this node.
 #[derive(Debug)]
 pub struct Pods {
-    settings: Settings,
-    workers: BTreeMap<PodUid, Worker>,
+    pub(super) settings: Settings,
+    pub(super) workers: BTreeMap<PodUid, Worker>,
+    /// Pods that may begin when these others have ended.
+    pub(super) blocked: BTreeMap<PodUid, Vec<PodUid>>,
     /// Which uid owns a name; the others of that name wait.
     owners: BTreeMap<FullName, PodUid>,
     sources_ready: bool,
@@ -32,7 +34,7 @@ pub struct Pods {
     counter: u64,
     list_at: UnixNanos,
     listing: bool,
-    out: Vec<Command>,
+    pub(super) out: Vec<Command>,
 }
 
 impl Pods {
@@ -41,6 +43,7 @@ impl Pods {
         Self {
             settings,
             workers: BTreeMap::new(),
+            blocked: BTreeMap::new(),
             owners: BTreeMap::new(),
             sources_ready: false,
             listed_once: false,
@@ -89,6 +92,7 @@ impl Pods {
                 self.settings.node = node;
                 self.everyone(now);
             }
+            Input::Admission(node) => self.settings.admission = node,
             Input::Lost => self.list_at = now,
             Input::Tick => self.due(now),
         }
@@ -139,12 +143,12 @@ impl Pods {
 
     fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
         if !self.workers.contains_key(&uid) {
-            self.create(uid.clone(), Some(Arc::clone(&pod)));
+            return self.arrive(uid, pod, now);
         }
         self.with(&uid, now, |w, _| w.desire(pod));
     }
 
-    fn create(&mut self, uid: PodUid, pod: Option<Arc<Pod>>) {
+    pub(super) fn create(&mut self, uid: PodUid, pod: Option<Arc<Pod>>) {
         let meta = pod.as_ref().map(|p| &p.metadata);
         let name = meta.and_then(|m| m.name.clone()).unwrap_or_default();
         let namespace = meta.and_then(|m| m.namespace.clone()).unwrap_or_default();
@@ -154,16 +158,17 @@ impl Pods {
     fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
         let curve = Curve::with_max(self.settings.crash_loop_max);
         let mut worker = Worker::new(uid.clone(), pod, (&name.0, &name.1), curve);
+        let blocked = self.is_blocked(&uid);
         let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
         // Before the first list nobody knows whether an earlier pod of this name still runs.
-        if *owner == uid && self.listed_once {
+        if *owner == uid && self.listed_once && !blocked {
             worker.begin();
         }
         self.workers.insert(uid, worker);
     }
 
     /// Runs `change` on one worker, lets it act, and takes it away when nothing is left of it.
-    fn with(
+    pub(super) fn with(
         &mut self,
         uid: &PodUid,
         now: UnixNanos,
@@ -190,6 +195,7 @@ impl Pods {
     fn gone(&mut self, uid: &PodUid, now: UnixNanos) {
         let Some(mut worker) = self.workers.remove(uid) else { return };
         self.out.push(Command::Gone { uid: uid.clone() });
+        self.blocked.remove(uid);
         self.release_name(uid);
         if let Some(pod) = worker.take_again() {
             self.desired(uid.clone(), pod, now);
@@ -214,7 +220,7 @@ impl Pods {
         let waiting: Vec<(PodUid, FullName)> = self
             .workers
             .values()
-            .filter(|w| w.stage() == Stage::Waiting)
+            .filter(|w| w.stage() == Stage::Waiting && !self.is_blocked(w.uid()))
             .map(|w| {
                 let o = w.observed();
                 (w.uid().clone(), (o.namespace.clone(), o.name.clone()))

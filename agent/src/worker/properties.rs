@@ -169,6 +169,7 @@ impl Watch {
             relist_period: Duration::from_secs(60),
             crash_loop_max: Duration::from_secs(300),
             node: NodeFacts::default(),
+            admission: Arc::new(crate::admit::Node::roomy("node")),
         };
         Self {
             pods: Pods::new(settings),
@@ -315,7 +316,7 @@ impl Watch {
                 let life = self.lives.remove(uid).unwrap_or_default();
                 prop_assert!(life.pass.is_none(), "gone with a pass under way");
             }
-            Command::Probe { .. } | Command::Event { .. } => {}
+            Command::Probe { .. } | Command::Event { .. } | Command::Count(_) => {}
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill, RunState};
 use crate::pod;
+use crate::pod::resources::Amounts;
 use crate::runtime::plan::{self, Action, ProbeVerdicts};
 use crate::status::{ProbeView, Verdict, Waiting};
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
@@ -119,6 +120,8 @@ pub struct Worker {
     pub(super) adopted: bool,
     pub(super) prepared: bool,
     pub(super) last_failure: Option<Failure>,
+    /// What the pod requests of the node since it was admitted.
+    pub(super) requests: Option<Amounts>,
     /// What `Command::Probe` was last given.
     pub(super) probing: Option<(Vec<ContainerId>, bool)>,
 }
@@ -163,6 +166,7 @@ impl Worker {
             adopted: false,
             prepared: false,
             last_failure: None,
+            requests: None,
             probing: None,
         }
     }

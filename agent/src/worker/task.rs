@@ -241,8 +241,9 @@ impl Driver {
                 self.metrics.published(&uid, &pod, &status, timeline::now());
             }
             Command::Event { uid, warning, reason, message, container } => {
-                self.recorder.event(&uid, warning, reason, &message, container.as_deref());
+                self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
             }
+            Command::Count(count) => self.metrics.counted(&count),
             Command::Gone { uid } => {
                 self.prober.forget(&uid);
                 self.metrics.gone(&uid);

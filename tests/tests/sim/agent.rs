@@ -72,7 +72,7 @@ impl World {
                 self.check.gone(&uid);
                 self.failures.retain(|(of, _), _| *of != uid);
             }
-            Command::Probe { .. } | Command::Event { .. } => {}
+            Command::Probe { .. } | Command::Event { .. } | Command::Count(_) => {}
         }
     }
 

@@ -2,8 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_agent::admit::Node;
 use pintle_agent::observed::{ObservedPod, RunState};
 use pintle_agent::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
 use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
@@ -382,6 +384,7 @@ impl World {
             relist_period: Duration::from_secs(relist),
             crash_loop_max: Duration::from_secs(300),
             node,
+            admission: Arc::new(Node::roomy("node")),
         }));
         self.tell(Input::Tick);
         // Sources deliver in any order relative to the first list.

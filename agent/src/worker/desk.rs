@@ -1,0 +1,124 @@
+//! The desk at the door: who is let in, and who has to go for it.
+//!
+//! Pure, part of `Pods`. A pod that is new is held against the node and the pods that were
+//! admitted before it; a refused one gets its terminal status and never starts. A critical pod
+//! may cost others their place: it waits at the door until they have ended. Nothing is asked of a
+//! pod that is over or about to end, and of one that was admitted before the agent restarted.
+// k8s: pkg/kubelet/kubelet.go HandlePodAdditions, rejectPod
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::admit::{self, Admitted, Candidate, Grant, Refusal};
+use crate::pod;
+use crate::pod::resources::Amounts;
+use crate::status::{self, Verdict};
+use crate::types::{PodUid, UnixNanos};
+use crate::worker::pods::Pods;
+use crate::worker::step::{Stage, Worker};
+use crate::worker::{Command, Count};
+
+impl Pods {
+    /// A pod that has no worker yet.
+    pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
+        let requests = pod::resources::pod_requests(&pod);
+        let outcome = match is_ending(&pod) {
+            true => Ok(Grant::default()),
+            false => self.admit(&uid, &pod, &requests),
+        };
+        match outcome {
+            Ok(grant) => {
+                if !grant.victims.is_empty() {
+                    self.blocked.insert(uid.clone(), grant.victims.clone());
+                }
+                self.create(uid.clone(), Some(Arc::clone(&pod)));
+                self.with(&uid, now, |w, _| w.let_in(pod, requests));
+                self.preempt(&grant, now);
+            }
+            Err(refusal) => {
+                self.create(uid.clone(), Some(Arc::clone(&pod)));
+                self.refused(&uid, &refusal);
+                self.with(&uid, now, |w, _| {
+                    w.desire(pod);
+                    w.kill(refusal.verdict(), None);
+                });
+            }
+        }
+    }
+
+    fn admit(&self, uid: &PodUid, pod: &Pod, requests: &Amounts) -> Result<Grant, Refusal> {
+        let others: Vec<_> =
+            self.workers().filter(|w| w.uid() != uid).filter_map(Worker::admitted).collect();
+        admit::admit(&self.settings.admission, &others, &Candidate { pod, requests })
+    }
+
+    fn refused(&mut self, uid: &PodUid, refusal: &Refusal) {
+        self.out.push(Command::Event {
+            uid: uid.clone(),
+            warning: true,
+            reason: refusal.reason.clone().into(),
+            message: refusal.message.clone(),
+            container: None,
+        });
+        self.out.push(Command::Count(Count::Refused(refusal.reason.clone())));
+    }
+
+    /// Ends the pods that make room.
+    // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests
+    fn preempt(&mut self, grant: &Grant, now: UnixNanos) {
+        for victim in &grant.victims {
+            self.out.push(Command::Event {
+                uid: victim.clone(),
+                warning: true,
+                reason: admit::PREEMPTING.into(),
+                message: admit::PREEMPTED.to_owned(),
+                container: None,
+            });
+            self.out.push(Command::Count(Count::Preempted(grant.starved.clone())));
+            let verdict = Verdict {
+                phase: status::FAILED.to_owned(),
+                reason: admit::PREEMPTING.to_owned(),
+                message: admit::PREEMPTED.to_owned(),
+            };
+            self.with(victim, now, |w, _| w.kill(verdict, None));
+        }
+    }
+
+    /// True while a pod waits for others to make room for it.
+    pub(super) fn is_blocked(&self, uid: &PodUid) -> bool {
+        let alive = |victim: &PodUid| {
+            self.workers.get(victim).is_some_and(|w| w.stage() < Stage::Terminated)
+        };
+        self.blocked.get(uid).is_some_and(|victims| victims.iter().any(alive))
+    }
+}
+
+/// Nothing is asked of a pod that will not run: it has ended, or it is being deleted.
+fn is_ending(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    status::is_terminal(phase) || pod::is_deleted(pod)
+}
+
+impl Worker {
+    /// The pod was admitted with these requests.
+    fn let_in(&mut self, pod: Arc<Pod>, requests: Amounts) {
+        self.requests = Some(requests);
+        self.desire(pod);
+    }
+
+    /// The pod's share of the node, while it holds one.
+    // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
+    fn admitted(&self) -> Option<Admitted<'_>> {
+        let (pod, requests) = (self.pod.as_deref()?, self.requests.as_ref()?);
+        let phase = |status: Option<&str>| status::is_terminal(status);
+        let of_source = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let over = phase(of_source) || phase(self.status.phase.as_deref());
+        let holds = match self.stage {
+            Stage::Waiting | Stage::Syncing => !over,
+            Stage::Terminating => true,
+            Stage::Terminated | Stage::Finished => false,
+        };
+        holds.then_some(Admitted { uid: &self.uid, pod, requests })
+    }
+}
