@@ -180,15 +180,29 @@ fn kind_of(text: &str) -> Result<String, ManifestError> {
     Err(ManifestError::Kind { found: format!("{version} {kind}") })
 }
 
+/// YAML to JSON to the type, as the API's own decoder does it: a number is no text here. Straight
+/// from YAML would also make the program 4 MB larger, with every type of a pod compiled once more.
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ManifestError> {
-    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| {
-        let at = error.location().map(|at| Position { line: at.line(), column: at.column() });
-        let field = at.and_then(|at| Outline::of(text).field(at).map(str::to_owned));
-        let shown = error.without_snippet().to_string();
-        // The position is said once, in front.
-        let message = shown.split(" at line ").next().unwrap_or_default().to_owned();
-        syntax(at.map(|at| at.line), field.unwrap_or_default(), message)
+    let tree: serde_json::Value = serde_saphyr::from_str_with_options(text, yaml_options())
+        .map_err(|error| {
+            let at = error.location().map(|at| Position { line: at.line(), column: at.column() });
+            let field = at.and_then(|at| Outline::of(text).field(at).map(str::to_owned));
+            let shown = error.without_snippet().to_string();
+            syntax(at.map(|at| at.line), field.unwrap_or_default(), without_place(&shown))
+        })?;
+    // No line has two values, so that the line of an error names one field.
+    let json = serde_json::to_string_pretty(&tree)
+        .map_err(|error| syntax(None, String::new(), error.to_string()))?;
+    serde_json::from_str(&json).map_err(|error| {
+        let at = Position { line: error.line() as u64, column: u64::MAX };
+        let field = Outline::of(&json).field(at).map(str::to_owned).unwrap_or_default();
+        syntax(Outline::of(text).line(&field), field, without_place(&error.to_string()))
     })
+}
+
+/// The position is said once, in front.
+fn without_place(message: &str) -> String {
+    message.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 fn syntax(line: Option<u64>, field: String, message: String) -> ManifestError {
