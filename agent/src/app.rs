@@ -1,7 +1,7 @@
 //! Wiring only: every part, every channel with its bound, and who owns it.
 //!
 //! ```text
-//!   file, http, api ─Reading(16)─> intake ─┐
+//!   file, http, api ─Delivery(16)> intake ─┐
 //!   kernel, cri, containerd hints ─────────┼─Input(4096)─> driver ─commands─> reads, passes
 //!   reads, passes, prober, node ───────────┘                 ├─> views (arc-swap) ─> server thread
 //!                                                            └─> LogCommand(256) ─> log rotator
@@ -45,6 +45,7 @@ use crate::runtime::turns::Turns;
 use crate::server;
 use crate::status::timeline::{self, Recorder};
 use crate::status::view::Views;
+use crate::status::writer::Writer;
 use crate::types::UnixNanos;
 use crate::worker::task::{Driver, INPUTS_MAX, Query};
 use crate::worker::{Input, Pods, Settings};
@@ -166,7 +167,8 @@ impl Parts {
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime)?;
         let reader = Reader::new(self.runtime.clone());
-        sources::start(self, &reader)?;
+        let writer = self.cluster.as_ref().map(|c| Writer::start(c.client.clone(), &c.node_name));
+        sources::start(self, &reader, writer.clone())?;
         if let Some(cluster) = &self.cluster {
             cluster::start(self, cluster, runtime, facts.clone());
         }
@@ -180,6 +182,7 @@ impl Parts {
             prober,
             recorder: self.recorder.clone(),
             views: self.views.clone(),
+            writer,
             logs,
             health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),

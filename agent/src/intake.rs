@@ -1,34 +1,43 @@
-//! From readings of the sources to inputs of the workers.
+//! From what the sources deliver to inputs of the workers.
 //!
 //! Owner: one task. The first thing it does is to look at what runs already, so that a static pod
-//! that another agent started is continued under its uid. Then every reading is merged with the
-//! last one and the differences go to the workers. Broken manifests are said once in the log and
-//! kept in a list for `explain`.
+//! that another agent started is continued under its uid. Then every delivery is merged with the
+//! last one and the differences go to the workers, and what the API server has of each pod to the
+//! status writer. Mirror pods go to the writer only: nothing is ever run because of one. Broken
+//! manifests are said once in the log and kept in a list for `explain`.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::StreamMap;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt, StreamMap};
 
 use crate::desired::DesiredPods;
 use crate::observed::{ObservedPod, Reader};
 use crate::pod;
-use crate::source::{Reading, SourceKind, SourceUpdate, Sources, static_pod};
+use crate::source::{Delivery, SourceKind, SourceUpdate, Sources, static_pod};
+use crate::status::outbox;
 use crate::status::timeline::{self, Recorder};
+use crate::status::writer::Writer;
 use crate::worker::Input;
 
-/// Merges readings and feeds the workers.
+/// What a source delivers.
+type Deliveries = Pin<Box<dyn Stream<Item = Delivery>>>;
+
+/// Merges what the sources deliver and feeds the workers.
 pub struct Intake {
     reader: Reader,
     recorder: Recorder,
     inputs: mpsc::Sender<Input>,
     broken: Arc<ArcSwap<Vec<String>>>,
-    readings: StreamMap<SourceKind, ReceiverStream<Reading>>,
+    deliveries: StreamMap<SourceKind, Deliveries>,
     desired: DesiredPods,
+    writer: Option<Rc<Writer>>,
 }
 
 impl Intake {
@@ -39,13 +48,23 @@ impl Intake {
         inputs: mpsc::Sender<Input>,
         broken: Arc<ArcSwap<Vec<String>>>,
     ) -> Self {
-        let (readings, desired) = (StreamMap::new(), DesiredPods::default());
-        Self { reader, recorder, inputs, broken, readings, desired }
+        let (deliveries, desired, writer) = (StreamMap::new(), DesiredPods::default(), None);
+        Self { reader, recorder, inputs, broken, deliveries, desired, writer }
     }
 
     /// Adds a source.
-    pub fn listen(&mut self, kind: SourceKind, readings: mpsc::Receiver<Reading>) {
-        self.readings.insert(kind, ReceiverStream::new(readings));
+    pub fn listen<D: Into<Delivery> + 'static>(
+        &mut self,
+        kind: SourceKind,
+        deliveries: mpsc::Receiver<D>,
+    ) {
+        let deliveries = ReceiverStream::new(deliveries).map(Into::into);
+        self.deliveries.insert(kind, Box::pin(deliveries));
+    }
+
+    /// Tells this writer what the API server has.
+    pub fn report_to(&mut self, writer: Rc<Writer>) {
+        self.writer = Some(writer);
     }
 
     /// Until every source is gone.
@@ -58,25 +77,43 @@ impl Intake {
         };
         let mut sources = Sources::new(kinds);
         let mut said_ready = sources.all_ready();
-        if said_ready && self.inputs.send(Input::SourcesReady).await.is_err() {
+        if said_ready && self.ready().await.is_err() {
             return;
         }
-        while let Some((kind, reading)) = self.readings.next().await {
-            let updates = sources.set(kind, reading, timeline::now(), &adopt);
+        while let Some((kind, delivery)) = self.deliveries.next().await {
+            let now = timeline::now();
+            let updates = match delivery {
+                Delivery::All(reading) => sources.set(kind, reading, now, &adopt),
+                Delivery::Changed(pod) => Vec::from_iter(sources.change(kind, *pod, now)),
+                Delivery::Gone(pod) => Vec::from_iter(sources.remove(kind, &pod::uid(&pod))),
+            };
             for update in &updates {
-                if self.feed(update).await.is_err() {
+                if self.feed(kind, update).await.is_err() {
                     return;
                 }
             }
-            let broken = sources.problems().map(ToString::to_string).collect();
-            self.broken.store(Arc::new(broken));
+            if kind != SourceKind::Api {
+                let broken = sources.problems().map(ToString::to_string).collect();
+                self.broken.store(Arc::new(broken));
+            }
             // A manifest that never could be read may be that of a pod that runs.
             if !said_ready && sources.may_reap_static() {
                 said_ready = true;
-                if self.inputs.send(Input::SourcesReady).await.is_err() {
+                if self.ready().await.is_err() {
                     return;
                 }
             }
+        }
+    }
+
+    async fn ready(&self) -> Result<(), mpsc::error::SendError<Input>> {
+        self.tell(outbox::Input::SourcesReady);
+        self.inputs.send(Input::SourcesReady).await
+    }
+
+    fn tell(&self, input: outbox::Input) {
+        if let Some(writer) = &self.writer {
+            writer.take(input);
         }
     }
 
@@ -94,31 +131,48 @@ impl Intake {
         running
     }
 
-    async fn feed(&mut self, update: &SourceUpdate) -> Result<(), mpsc::error::SendError<Input>> {
-        let uid = self.desired.apply(update);
-        let input = match (update, uid) {
-            (SourceUpdate::Broken(problem), _) => {
-                let kept = match problem.keeps_previous {
-                    true => "; its pod goes on as it was before",
-                    false => "",
-                };
-                tracing::warn!("broken manifest: {problem}{kept}");
-                return Ok(());
-            }
-            (SourceUpdate::Remove(pod), Some(uid)) => {
+    async fn feed(
+        &mut self,
+        kind: SourceKind,
+        update: &SourceUpdate,
+    ) -> Result<(), mpsc::error::SendError<Input>> {
+        if let SourceUpdate::Broken(problem) = update {
+            let kept = match problem.keeps_previous {
+                true => "; its pod goes on as it was before",
+                false => "",
+            };
+            tracing::warn!("broken manifest: {problem}{kept}");
+        }
+        let Some(pod) = update.pod() else { return Ok(()) };
+        self.tell(report(kind, update, pod));
+        if kind == SourceKind::Api && pod::is_mirror(pod) {
+            return Ok(());
+        }
+        let Some(uid) = self.desired.apply(update) else { return Ok(()) };
+        match update {
+            SourceUpdate::Remove(_) => {
                 self.recorder.stage(&uid, "Removed", None, pod::name(pod));
                 self.desired.forget(&uid);
-                Input::Removed { uid }
+                self.inputs.send(Input::Removed { uid }).await
             }
-            (
-                SourceUpdate::Add(pod) | SourceUpdate::Update(pod) | SourceUpdate::Delete(pod),
-                Some(uid),
-            ) => {
+            SourceUpdate::Reconcile(_) => {
+                self.inputs.send(Input::Reconciled { uid, pod: Arc::clone(pod) }).await
+            }
+            _ => {
                 self.recorder.stage(&uid, "Seen", None, &pod::described(pod));
-                Input::Desired { uid, pod: Arc::clone(pod) }
+                self.inputs.send(Input::Desired { uid, pod: Arc::clone(pod) }).await
             }
-            _ => return Ok(()),
-        };
-        self.inputs.send(input).await
+        }
+    }
+}
+
+/// What the status writer learns from an update.
+fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> outbox::Input {
+    let pod = Arc::clone(pod);
+    match (kind, update) {
+        (SourceKind::Api, SourceUpdate::Remove(_)) => outbox::Input::Unseen(pod),
+        (SourceKind::Api, _) => outbox::Input::Seen(pod),
+        // A static pod that is removed counts until its worker says that nothing is left.
+        _ => outbox::Input::Wanted(pod),
     }
 }

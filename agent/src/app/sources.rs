@@ -1,8 +1,9 @@
 //! Starts what delivers pods: files, HTTP, and with a cluster the API server.
 //!
-//! Every source sends readings through a channel of its own, `READINGS_MAX` of them wait; the
-//! intake merges them.
+//! Every source sends what it delivers through a channel of its own, `DELIVERIES_MAX` of them
+//! wait; the intake merges them.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -13,12 +14,13 @@ use crate::config::Config;
 use crate::intake::Intake;
 use crate::observed::Reader;
 use crate::source::{self, SourceKind};
+use crate::status::writer::Writer;
 
-/// Readings of a source that may wait.
-const READINGS_MAX: usize = 16;
+/// Deliveries of a source that may wait.
+const DELIVERIES_MAX: usize = 16;
 
 /// Starts every configured source and the intake behind them.
-pub(super) fn start(parts: &Parts, reader: &Reader) -> Result<()> {
+pub(super) fn start(parts: &Parts, reader: &Reader, writer: Option<Rc<Writer>>) -> Result<()> {
     let mut kinds = Vec::new();
     let mut intake = Intake::new(
         reader.clone(),
@@ -32,6 +34,14 @@ pub(super) fn start(parts: &Parts, reader: &Reader) -> Result<()> {
     if start_http(&parts.config, &mut intake)? {
         kinds.push(SourceKind::Http);
     }
+    if let (Some(cluster), Some(writer)) = (&parts.cluster, writer) {
+        let (deliveries, queue) = mpsc::channel(DELIVERIES_MAX);
+        let node = cluster.node_name.to_string();
+        tokio::task::spawn_local(source::apiserver::run(cluster.client.clone(), node, deliveries));
+        intake.listen(SourceKind::Api, queue);
+        intake.report_to(writer);
+        kinds.push(SourceKind::Api);
+    }
     tokio::task::spawn_local(intake.run(kinds));
     Ok(())
 }
@@ -41,7 +51,7 @@ fn start_file(config: &Config, intake: &mut Intake) -> bool {
     if kubelet.static_pod_path.is_empty() {
         return false;
     }
-    let (readings, queue) = mpsc::channel(READINGS_MAX);
+    let (readings, queue) = mpsc::channel(DELIVERIES_MAX);
     let folder = source::file::Folder::new(&kubelet.static_pod_path, &config.node_name);
     let every = kubelet.file_check_frequency.to_std();
     tokio::task::spawn_local(source::file::run(folder, every, readings));
@@ -54,7 +64,7 @@ fn start_http(config: &Config, intake: &mut Intake) -> Result<bool> {
     if kubelet.static_pod_url.is_empty() {
         return Ok(false);
     }
-    let (readings, queue) = mpsc::channel(READINGS_MAX);
+    let (readings, queue) = mpsc::channel(DELIVERIES_MAX);
     let headers: Vec<(String, String)> = kubelet
         .static_pod_url_header
         .iter()

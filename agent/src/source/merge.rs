@@ -106,6 +106,20 @@ impl Sources {
         all
     }
 
+    /// Takes one pod of a source that has delivered all its pods before.
+    pub fn change(&mut self, kind: SourceKind, pod: Pod, now: UnixNanos) -> Option<SourceUpdate> {
+        let pods = self.pods.entry(kind).or_default();
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let (kept, update) = merge_one(pods.get(&uid), pod, kind, now);
+        pods.insert(uid, kept);
+        update
+    }
+
+    /// One pod of a source is gone.
+    pub fn remove(&mut self, kind: SourceKind, uid: &PodUid) -> Option<SourceUpdate> {
+        self.pods.get_mut(&kind)?.remove(uid.as_str()).map(SourceUpdate::Remove)
+    }
+
     /// Gives a static pod that is not wanted under our uid yet the one under which it runs.
     fn adopt(
         &self,

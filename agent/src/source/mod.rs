@@ -1,14 +1,16 @@
-//! Sources of pods: a folder of manifests, a URL, later the API server.
+//! Sources of pods: a folder of manifests, a URL, the API server.
 //!
 //! ```text
 //!   file (folder) ─┐
-//!   http (URL)    ─┼─ Reading ─> merge ─ SourceUpdate ─> desired
+//!   http (URL)    ─┼─ Delivery ─> merge ─ SourceUpdate ─> desired
+//!   apiserver     ─┘
 //! ```
-//! Each source delivers all its pods at a time (`Reading`); `merge` compares them with the last
-//! ones and tells the difference. A broken manifest is a `Problem` of that file alone: the version
-//! of its pod that was read before stays, and so do all others. `file` and `http` are the only
-//! parts with effects; everything else is pure.
+//! Files and HTTP deliver all their pods at a time (`Reading`), the API server a list and then one
+//! change after the other; `merge` compares with what was there and tells the difference. A broken manifest is a `Problem` of that file alone: the version
+//! of its pod that was read before stays, and so do all others. `file`, `http` and
+//! `apiserver` are the only parts with effects; everything else is pure.
 
+pub mod apiserver;
 pub mod file;
 pub mod http;
 mod locate;
@@ -92,6 +94,23 @@ pub struct Reading {
     pub problems: Vec<Problem>,
 }
 
+/// What a source has to say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delivery {
+    /// All that it has.
+    All(Reading),
+    /// One pod is new or changed.
+    Changed(Box<Pod>),
+    /// One pod is gone.
+    Gone(Box<Pod>),
+}
+
+impl From<Reading> for Delivery {
+    fn from(reading: Reading) -> Self {
+        Self::All(reading)
+    }
+}
+
 /// A change of the pods that are wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceUpdate {
@@ -109,4 +128,15 @@ pub enum SourceUpdate {
     Ready(SourceKind),
     /// A manifest broke, or broke differently than before.
     Broken(Problem),
+}
+
+impl SourceUpdate {
+    /// The pod that it is about.
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        match self {
+            Self::Add(pod) | Self::Update(pod) | Self::Delete(pod) => Some(pod),
+            Self::Remove(pod) | Self::Reconcile(pod) => Some(pod),
+            Self::Ready(_) | Self::Broken(_) => None,
+        }
+    }
 }

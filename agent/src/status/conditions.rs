@@ -17,7 +17,7 @@ const TRUE: &str = "True";
 const FALSE: &str = "False";
 /// Condition types that only the node agent writes.
 // k8s: pkg/kubelet/types/pod_status.go PodConditionsByKubelet
-const OWNED: [&str; 8] = [
+pub(super) const OWNED: [&str; 8] = [
     "PodScheduled",
     "Ready",
     "Initialized",

@@ -1,11 +1,15 @@
-//! Status: from desired and observed to the `PodStatus` that users see, and to the sentence that
-//! says why a pod is not running. Pure functions; nothing here reads a clock or a file.
+//! Status: from desired and observed to the `PodStatus` that users see, to what is written of it to
+//! the API server, and to the sentence that says why a pod is not running. Everything is pure but
+//! for `writer`, which talks to the API server.
 
 mod conditions;
 mod container;
 mod derive;
 mod ended;
 pub mod explain;
+pub mod merge;
+pub mod outbox;
+pub mod patch;
 mod phase;
 #[cfg(test)]
 mod properties;
@@ -17,6 +21,7 @@ pub(crate) mod testing;
 mod tests;
 pub mod timeline;
 pub mod view;
+pub mod writer;
 
 use std::collections::BTreeMap;
 

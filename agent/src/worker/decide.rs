@@ -283,14 +283,18 @@ impl Worker {
     /// Tells the status that this turn ended with; what was true only within it is never seen.
     fn publish(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = &self.pod else { return };
-        if Arc::ptr_eq(&self.published, &self.status) {
+        let stage = self.stage;
+        let told = Arc::ptr_eq(&self.published.0, &self.status) && self.published.1 == stage;
+        // Without a status there is nothing to tell, whatever the stage.
+        if told || self.status.phase.is_none() {
             return;
         }
-        self.published = Arc::clone(&self.status);
+        self.published = (Arc::clone(&self.status), stage);
         scene.out.push(Command::Publish {
             uid: self.uid.clone(),
             pod: Arc::clone(pod),
             status: Arc::clone(&self.status),
+            stage,
         });
     }
 

@@ -37,6 +37,13 @@ pub enum Input {
         /// The pod, defaults applied, annotated with its source.
         pod: Arc<Pod>,
     },
+    /// Only what others write of the pod differs: its status, as the API server has it.
+    Reconciled {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pod.
+        pod: Arc<Pod>,
+    },
     /// No source wants the pod any more.
     Removed {
         /// The pod's uid.
@@ -248,7 +255,7 @@ pub enum Command {
         /// Readiness only, as the pod ends; nothing when `observed` has nothing running.
         terminating: bool,
     },
-    /// The pod's status changed.
+    /// The pod's status changed, or its worker came to another stage.
     Publish {
         /// The pod's uid.
         uid: PodUid,
@@ -256,6 +263,8 @@ pub enum Command {
         pod: Arc<Pod>,
         /// Its status.
         status: Arc<PodStatus>,
+        /// Where its worker stands; once it is `Finished` the pod may be deleted.
+        stage: Stage,
     },
     /// Tell users.
     Event {

@@ -59,6 +59,7 @@ impl Pods {
     pub fn handle(&mut self, now: UnixNanos, input: Input) -> Vec<Command> {
         match input {
             Input::Desired { uid, pod } => self.desired(uid, pod, now),
+            Input::Reconciled { uid, pod } => self.with(&uid, now, |w, _| w.reconcile(pod)),
             Input::Removed { uid } => self.with(&uid, now, |w, _| w.remove()),
             Input::SourcesReady => {
                 self.sources_ready = true;

@@ -112,8 +112,8 @@ pub struct Worker {
     pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
     pub(super) probes: ProbeView,
     pub(super) status: Arc<PodStatus>,
-    /// The status that was told last.
-    pub(super) published: Arc<PodStatus>,
+    /// The status and the stage that were told last.
+    pub(super) published: (Arc<PodStatus>, Stage),
     pub(super) failures: u32,
     pub(super) retry_at: Option<UnixNanos>,
     pub(super) wake_at: Option<UnixNanos>,
@@ -158,7 +158,7 @@ impl Worker {
             backoff: CrashLoop::new(curve),
             verdicts: BTreeMap::new(),
             probes: ProbeView::default(),
-            published: Arc::clone(&status),
+            published: (Arc::clone(&status), Stage::Waiting),
             status,
             failures: 0,
             retry_at: None,
@@ -258,6 +258,14 @@ impl Worker {
         self.retry_at = None;
         if deleted {
             self.terminate(grace);
+        }
+    }
+
+    /// Others have written the pod's status. What waits goes on waiting: a write of our own comes
+    /// back this way, and must not start anything anew.
+    pub(super) fn reconcile(&mut self, pod: Arc<Pod>) {
+        if let Some(own) = self.pod.as_mut().filter(|_| !self.removed) {
+            *own = pod;
         }
     }
 

@@ -19,8 +19,10 @@ use crate::runtime::execute::{Cancel, Executor, PassOrder};
 use crate::runtime::logs::LogCommand;
 use crate::runtime::plan::Plan;
 use crate::server::Health;
+use crate::status::outbox;
 use crate::status::timeline::{self, Recorder};
 use crate::status::view::{PodView, Snapshot, Views};
+use crate::status::writer::Writer;
 use crate::types::{ContainerId, PodUid, UnixNanos};
 use crate::volume;
 use crate::worker::{Command, Input, Pods, Stage};
@@ -73,6 +75,8 @@ pub struct Driver {
     pub recorder: Recorder,
     /// Snapshots for the server.
     pub views: Views,
+    /// Writes to the API server; `None` without one.
+    pub writer: Option<Rc<Writer>>,
     /// Log rotation; `None` when it is off.
     pub logs: Option<mpsc::Sender<LogCommand>>,
     /// The loop's pulse.
@@ -236,9 +240,10 @@ impl Driver {
                 }
             }
             Command::Probe { .. } => self.prober.order(command),
-            Command::Publish { uid, pod, status } => {
+            Command::Publish { uid, pod, status, stage } => {
                 self.recorder.status(&uid, &status);
                 self.metrics.published(&uid, &pod, &status, timeline::now());
+                self.tell(outbox::Input::Derived { pod, status, stage });
             }
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
@@ -247,9 +252,16 @@ impl Driver {
             Command::Gone { uid } => {
                 self.prober.forget(&uid);
                 self.metrics.gone(&uid);
+                self.tell(outbox::Input::Gone(uid.clone()));
                 self.recorder.stage(&uid, "Gone", None, "");
                 reads.borrow_mut().remove(&uid);
             }
+        }
+    }
+
+    fn tell(&self, input: outbox::Input) {
+        if let Some(writer) = &self.writer {
+            writer.take(input);
         }
     }
 

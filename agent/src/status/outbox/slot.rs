@@ -1,0 +1,271 @@
+//! One object of the API server in the outbox: what we have, what it has, what follows from that.
+//!
+//! Pure. A slot has the pod's last status, or for a mirror pod those of every static pod of that
+//! name, since a changed manifest is another pod and both are there for a while.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use serde_json::Value;
+
+use super::{Answer, Ask, Class, FullName, Key, REPEAT, RETRY, full_name, is_urgent};
+use crate::pod;
+use crate::status::{is_terminal, merge, patch};
+use crate::types::{PodUid, UnixNanos};
+use crate::worker::Stage;
+
+/// A pod as this node has it.
+#[derive(Debug)]
+struct Local {
+    pod: Arc<Pod>,
+    /// `None` before the first derivation.
+    status: Option<Arc<PodStatus>>,
+    stage: Stage,
+}
+
+/// What is to be done for a slot.
+#[derive(Debug, PartialEq)]
+pub(super) enum Work {
+    Patch { body: Value, urgent: bool },
+    Delete(PodUid),
+    Mirror(PodUid),
+    Look,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    locals: BTreeMap<PodUid, Local>,
+    copy: Option<Arc<Pod>>,
+    /// Uid of the copy whose deletion the API server has accepted.
+    deleted: Option<PodUid>,
+    /// The copy may be out of date: ask for it before anything else.
+    doubt: bool,
+    /// The last body that the API server took, and when.
+    written: Option<(Value, UnixNanos)>,
+    /// The body under way.
+    writing: Option<Value>,
+    /// What is under way is the creation of a mirror pod.
+    creating: bool,
+    failures: u32,
+    pub(super) flight: Option<u64>,
+    pub(super) queued: Option<(Class, u64)>,
+    pub(super) timer: Option<UnixNanos>,
+    pub(super) retry_at: Option<UnixNanos>,
+    pub(super) gather_until: Option<UnixNanos>,
+}
+
+impl Slot {
+    pub(super) fn wanted(&mut self, pod: Arc<Pod>) {
+        let uid = pod::uid(&pod);
+        let fresh = Local { pod: Arc::clone(&pod), status: None, stage: Stage::Waiting };
+        self.locals.entry(uid).or_insert(fresh).pod = pod;
+    }
+
+    pub(super) fn derived(&mut self, pod: Arc<Pod>, status: Arc<PodStatus>, stage: Stage) {
+        self.locals.insert(pod::uid(&pod), Local { pod, status: Some(status), stage });
+    }
+
+    pub(super) fn has_local(&self, uid: &PodUid) -> bool {
+        self.locals.contains_key(uid)
+    }
+
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.locals.remove(uid);
+    }
+
+    /// Takes a copy unless it is older than the one that is known: an answer and the watch may
+    /// overtake each other.
+    pub(super) fn seen(&mut self, copy: Arc<Pod>) {
+        let known = self.copy.as_deref().filter(|known| known.metadata.uid == copy.metadata.uid);
+        if known.is_none_or(|known| version(&copy) >= version(known)) {
+            self.copy = Some(copy);
+        }
+    }
+
+    pub(super) fn unseen(&mut self, gone: &Pod) {
+        if self.copy.as_ref().is_some_and(|copy| copy.metadata.uid == gone.metadata.uid) {
+            self.copy = None;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.locals.is_empty() && self.copy.is_none() && self.flight.is_none()
+    }
+
+    /// What the API server has, but for a copy that is on its way out.
+    fn present(&self) -> Option<&Arc<Pod>> {
+        self.copy.as_ref().filter(|copy| self.deleted.as_ref() != Some(&pod::uid(copy)))
+    }
+
+    pub(super) fn work(&self, key: &Key, sources_ready: bool) -> Option<Work> {
+        if self.doubt {
+            return Some(Work::Look);
+        }
+        match key {
+            Key::Pod(uid) => self.pod_work(uid),
+            Key::Mirror(_) => self.mirror_work(sources_ready),
+        }
+    }
+
+    /// The final status is written first, then the deletion is completed.
+    // k8s: pkg/kubelet/status/status_manager.go syncPod, canBeDeleted
+    fn pod_work(&self, uid: &PodUid) -> Option<Work> {
+        let (copy, local) = (self.present()?, self.locals.get(uid)?);
+        let patch = patch_work(copy, local);
+        let phase = copy.status.as_ref().and_then(|status| status.phase.as_deref());
+        let ended = local.stage == Stage::Finished && is_terminal(phase);
+        // A write without effect is tried again some day, but it holds nothing up.
+        let told = patch.as_ref().is_none_or(|work| self.repeat_at(work).is_some());
+        let completes = pod::is_deleted(copy) && ended && told;
+        if completes { Some(Work::Delete(uid.clone())) } else { patch }
+    }
+
+    // k8s: pkg/kubelet/kubelet.go tryReconcileMirrorPods, kubelet_pods.go HandlePodCleanups
+    fn mirror_work(&self, sources_ready: bool) -> Option<Work> {
+        let lives = |local: &&Local| local.stage == Stage::Syncing && local.status.is_some();
+        let living = self.locals.values().find(lives);
+        let Some(copy) = self.present() else {
+            return living.map(|local| Work::Mirror(pod::uid(&local.pod)));
+        };
+        let hash = pod::annotation(copy, pod::ANNOTATION_MIRROR);
+        let is_of = |local: &&Local| pod::annotation(&local.pod, pod::ANNOTATION_HASH) == hash;
+        let stale = living.is_some_and(|local| pod::is_deleted(copy) || !is_of(&local));
+        let orphan = self.locals.is_empty() && sources_ready;
+        if stale || orphan {
+            return Some(Work::Delete(pod::uid(copy)));
+        }
+        patch_work(copy, self.locals.values().find(is_of)?)
+    }
+
+    pub(super) fn class(&self, work: &Work) -> Class {
+        if is_urgent(work) { Class::Urgent } else { Class::Normal }
+    }
+
+    /// Until when a write is held back because the same one had no effect.
+    pub(super) fn repeat_at(&self, work: &Work) -> Option<UnixNanos> {
+        let (body, at) = self.written.as_ref()?;
+        matches!(work, Work::Patch { body: now, .. } if now == body).then(|| at.plus(REPEAT))
+    }
+
+    /// Notes that the work is under way; tells what to ask.
+    pub(super) fn begin(
+        &mut self,
+        key: &Key,
+        ticket: u64,
+        work: Work,
+        now: UnixNanos,
+    ) -> Option<(FullName, Ask)> {
+        let name = match key {
+            Key::Mirror(name) => name.clone(),
+            Key::Pod(_) => full_name(self.copy.as_ref()?),
+        };
+        let ask = match work {
+            Work::Patch { body, .. } => {
+                self.written = None;
+                self.writing = Some(body.clone());
+                Ask::Patch(body)
+            }
+            Work::Delete(uid) => Ask::Delete(uid),
+            Work::Mirror(uid) => {
+                self.creating = true;
+                Ask::Mirror(Arc::clone(&self.locals.get(&uid)?.pod))
+            }
+            Work::Look => Ask::Look,
+        };
+        self.flight = Some(ticket);
+        self.gather_until = None;
+        // A request that never comes back to us counts from its begin.
+        self.retry_at = self.retry_at.filter(|at| *at > now);
+        Some((name, ask))
+    }
+
+    pub(super) fn answered(&mut self, key: &Key, answer: Answer, now: UnixNanos) {
+        self.flight = None;
+        let writing = self.writing.take();
+        let creating = std::mem::take(&mut self.creating);
+        match answer {
+            Answer::Copy(copy) if is_its(key, &copy) => {
+                self.written = writing.map(|body| (body, now));
+                self.calm();
+                self.seen(Arc::new(*copy));
+            }
+            Answer::Deleted => {
+                self.deleted = self.copy.as_deref().map(pod::uid);
+                self.calm();
+            }
+            // No namespace, or a pod of somebody else stands where the mirror pod should.
+            Answer::Missing if creating => self.wait(now, Duration::ZERO),
+            Answer::Copy(_) if matches!(key, Key::Mirror(_)) => {
+                self.copy = None;
+                self.doubt = false;
+                self.wait(now, RETRY.1);
+            }
+            Answer::Missing | Answer::Copy(_) => {
+                self.copy = None;
+                self.calm();
+            }
+            Answer::Conflict => {
+                self.doubt = true;
+                self.wait(now, Duration::ZERO);
+            }
+            Answer::Busy { after, .. } => self.wait(now, after),
+            Answer::Refused(_) | Answer::Unreachable(_) => self.wait(now, Duration::ZERO),
+        }
+    }
+
+    fn calm(&mut self) {
+        (self.failures, self.retry_at, self.doubt) = (0, None, false);
+    }
+
+    fn wait(&mut self, now: UnixNanos, at_least: Duration) {
+        self.failures += 1;
+        let own = (RETRY.0 * 2_u32.pow((self.failures - 1).min(8))).min(RETRY.1);
+        self.retry_at = Some(now.plus(own.max(at_least)));
+    }
+}
+
+/// True for the object that the slot is about.
+fn is_its(key: &Key, copy: &Pod) -> bool {
+    match key {
+        Key::Pod(uid) => pod::uid(copy) == *uid,
+        Key::Mirror(_) => pod::is_mirror(copy),
+    }
+}
+
+fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
+    let ours = local.status.as_deref()?;
+    let none = PodStatus::default();
+    let theirs = copy.status.as_ref().unwrap_or(&none);
+    let body = patch::patch(pod::uid(copy).as_str(), theirs, &merge::merged(theirs, ours))?;
+    Some(Work::Patch { body, urgent: somebody_waits(theirs, ours) })
+}
+
+/// The API server's count of changes of the object; compared only between copies of one object.
+fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+/// True when services, controllers or people wait for just this change.
+fn somebody_waits(theirs: &PodStatus, ours: &PodStatus) -> bool {
+    let ready = |status: &PodStatus| {
+        let mut all = status.conditions.iter().flatten();
+        all.any(|c| c.type_ == "Ready" && c.status == "True")
+    };
+    let ends = is_terminal(ours.phase.as_deref()) && ours.phase != theirs.phase;
+    ends || ready(theirs) != ready(ours) || ended(ours).any(|end| !ended(theirs).any(|e| e == end))
+}
+
+/// Containers that have ended, by id.
+fn ended(status: &PodStatus) -> impl Iterator<Item = (&str, &Option<String>)> {
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let all = lists.into_iter().flatten().flatten();
+    let has_ended =
+        |c: &&ContainerStatus| c.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    all.filter(has_ended).map(|c| (c.name.as_str(), &c.container_id))
+}
