@@ -35,6 +35,7 @@ use crate::event;
 use crate::event::kernel::Tracker;
 use crate::metrics::Metrics;
 use crate::node::context::{self, Runtime};
+use crate::objects::{self, Objects};
 use crate::observed::Reader;
 use crate::probe::Prober;
 use crate::runtime::execute::{Executor, RuntimeInfo};
@@ -211,6 +212,7 @@ impl Parts {
         let hooks = Hooks::new(client.clone(), recorder.clone());
         Executor {
             images: host::images(config, client, recorder),
+            objects: self.objects(),
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
             recorder: recorder.clone(),
@@ -227,6 +229,18 @@ impl Parts {
             node,
             client: client.clone(),
         }
+    }
+
+    /// What pods refer to by name.
+    fn objects(&self) -> Objects {
+        let Some(cluster) = &self.cluster else { return Objects::none() };
+        let kubelet = &self.config.kubelet;
+        let settings = objects::Settings {
+            strategy: kubelet.config_map_and_secret_change_detection_strategy,
+            resync: kubelet.sync_frequency.to_std(),
+            node: Some(cluster.node.clone()),
+        };
+        Objects::new(cluster.client.clone(), settings, self.inputs.clone())
     }
 
     /// The runtime's own events; the kernel's come from the executor's tracker.

@@ -24,6 +24,7 @@ pub mod intake;
 pub mod logging;
 pub mod metrics;
 pub mod node;
+pub mod objects;
 pub mod observed;
 pub mod pod;
 pub mod probe;

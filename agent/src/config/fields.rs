@@ -217,7 +217,7 @@ pub const FIELDS: &[Field] = &[
     pointer("containerLogMaxFiles", Kind::Int32, DONE),
     pointer("containerLogMaxWorkers", Kind::Int32, DONE),
     pointer("containerLogMonitorInterval", Kind::Duration, DONE),
-    value("configMapAndSecretChangeDetectionStrategy", Kind::Word, CLUSTER),
+    value("configMapAndSecretChangeDetectionStrategy", Kind::Word, DONE),
     value("systemReserved", Kind::TextMap, RESERVED),
     value("kubeReserved", Kind::TextMap, RESERVED),
     value("reservedSystemCPUs", Kind::Text, RESERVED),

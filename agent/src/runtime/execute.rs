@@ -19,6 +19,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cgroup::Cgroups;
 use crate::event::kernel::Tracker;
+use crate::objects::Objects;
 use crate::observed::ObservedPod;
 use crate::runtime::hooks::Hooks;
 use crate::runtime::image::Images;
@@ -109,6 +110,8 @@ pub struct Executor {
     pub client: Client,
     /// Images.
     pub images: Images,
+    /// What pods refer to by name.
+    pub objects: Objects,
     /// Stops containers.
     pub killer: Killer,
     /// Hooks.
@@ -183,7 +186,10 @@ impl Executor {
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => self.clean_up(order).await,
-            Action::Prepare | Action::CreateSandbox { .. } | Action::StartContainer { .. } => {
+            Action::Prepare
+            | Action::Refresh
+            | Action::CreateSandbox { .. }
+            | Action::StartContainer { .. } => {
                 let Some(pod) = order.pod.as_deref() else { return Ok(()) };
                 self.bring_up(order, pod, action, state, cancel).await
             }
@@ -200,6 +206,7 @@ impl Executor {
     ) -> Result<(), Failure> {
         match action {
             Action::Prepare => cancel.unless(self.prepare(order, pod)).await?,
+            Action::Refresh => cancel.unless(self.refresh(order, pod)).await?,
             Action::CreateSandbox { attempt, .. } => {
                 state.sandbox = Some(self.create_sandbox(order, pod, *attempt).await?);
                 Ok(())
@@ -232,10 +239,11 @@ impl Executor {
         }
     }
 
-    /// The runtime handler of a pod.
-    pub(super) fn handler(&self, _pod: &Pod) -> RuntimeHandler {
-        let default = self.runtime.handlers.iter().find(|h| h.name.is_empty());
-        default.cloned().unwrap_or_default()
+    /// A runtime handler by its name, empty for the default.
+    pub(super) fn handler(&self, name: &str) -> RuntimeHandler {
+        let known = self.runtime.handlers.iter().find(|handler| handler.name == name);
+        let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };
+        known.cloned().unwrap_or_else(unknown)
     }
 
     fn note(&self, uid: &PodUid, action: &Action, took: Duration, failure: Option<&Failure>) {

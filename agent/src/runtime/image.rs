@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::config::duration::GoDuration;
 use crate::runtime::image_name::{self, ImageNameError};
+use crate::runtime::keyring::Keyring;
 use crate::runtime::pull_rate::PullRate;
 use crate::runtime::security::ImageUser;
 use crate::runtime::start::rpc_text;
@@ -61,9 +62,13 @@ pub struct Wanted<'a> {
     pub policy: &'a str,
     /// The pod's sandbox, which the runtime wants to know.
     pub sandbox: &'a v1::PodSandboxConfig,
+    /// The pod's own credentials, tried before the node's; or why they cannot be read.
+    pub keyring: &'a Result<Keyring, String>,
 }
 
 type PullResult = Result<Pulled, String>;
+/// Image and credentials: whoever has others does not share the pull.
+type PullKey = (String, Vec<v1::AuthConfig>);
 type SharedPull = Shared<LocalBoxFuture<'static, PullResult>>;
 
 #[derive(Clone, Debug)]
@@ -95,7 +100,7 @@ pub struct Images {
     credentials: Box<dyn Credentials>,
     turns: Option<Rc<Semaphore>>,
     rate: RefCell<PullRate>,
-    pulls: Rc<RefCell<HashMap<String, SharedPull>>>,
+    pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
     back_off: RefCell<HashMap<(PodUid, String), BackOff>>,
 }
 
@@ -193,12 +198,13 @@ impl Images {
 
     /// Joins the pull of this image, or begins it.
     async fn shared(&self, wanted: &Wanted<'_>, image: String) -> PullResult {
-        let auths = self.credentials.of(&image);
-        let first = auths.first().map(|a| a.username.as_str()).unwrap_or_default();
-        let key = format!("{image} {first}");
-        let under_way = self.pulls.borrow().get(&key).cloned();
+        // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
+        let mut auths = wanted.keyring.as_ref().map_err(Clone::clone)?.of(&image);
+        auths.extend(self.credentials.of(&image));
+        let key = (image.clone(), auths.clone());
+        let under_way = self.pulls.borrow().iter().find(|(k, _)| *k == key).cloned();
         let pull = match under_way {
-            Some(pull) => pull,
+            Some((_, pull)) => pull,
             None => {
                 if !self.rate.borrow_mut().take(Instant::now()) {
                     return Err("pull QPS exceeded".to_owned());
@@ -212,10 +218,10 @@ impl Images {
                 );
                 let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
                 let pull = pull.inspect(move |_| {
-                    pulls.borrow_mut().remove(&own_key);
+                    pulls.borrow_mut().retain(|(key, _)| *key != own_key);
                 });
                 let pull = pull.boxed_local().shared();
-                self.pulls.borrow_mut().insert(key, pull.clone());
+                self.pulls.borrow_mut().push((key, pull.clone()));
                 // Driven by a task of its own: whoever asked first may give up, the others not.
                 tokio::task::spawn_local(pull.clone());
                 pull

@@ -26,6 +26,7 @@ pub mod hostname;
 pub mod hosts;
 pub mod image;
 pub mod image_name;
+pub mod keyring;
 pub mod kill;
 pub mod labels;
 pub mod log_files;

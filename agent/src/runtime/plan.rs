@@ -45,6 +45,8 @@ pub enum KillReason {
 pub enum Action {
     /// Make cgroup, directories and volumes ready. Idempotent.
     Prepare,
+    /// Write files in volumes again whose content has changed.
+    Refresh,
     /// Stop every container of the pod in its stop order, then every sandbox.
     KillPod {
         /// Grace period in seconds for every container; `None` takes each container's own.
@@ -104,6 +106,7 @@ impl Action {
                 kind: ContainerKind::Main | ContainerKind::Sidecar | ContainerKind::Ephemeral,
                 ..
             } | Self::RemoveContainer { keep_logs: false, .. }
+                | Self::Refresh
         )
     }
 
@@ -111,6 +114,7 @@ impl Action {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Prepare => "Prepare",
+            Self::Refresh => "Refresh",
             Self::KillPod { .. } => "KillPod",
             Self::KillContainer { .. } => "KillContainer",
             Self::RemoveContainer { .. } => "RemoveContainer",

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_cri::v1;
 
+use crate::objects::ContainerObjects;
 use crate::pod;
 use crate::runtime::execute::{Cancel, Executor, NewSandbox, PassOrder, sandbox_ips};
 use crate::runtime::hooks::HookTarget;
@@ -20,7 +21,7 @@ use crate::runtime::image::Wanted;
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
 use crate::runtime::turns::CallFor;
 use crate::runtime::{env, hosts, log_files, stop_order};
-use crate::types::{ContainerId, ContainerKind, UnixNanos};
+use crate::types::{ContainerId, ContainerKind};
 use crate::volume::plan::VolumeKind;
 use crate::volume::{self, PodDirs, PodVolumes};
 use crate::worker::Failure;
@@ -49,16 +50,35 @@ impl Executor {
             self.recorder.event(&order.uid, true, "FailedMountVolume", &text, None);
             Failure::new("FailedToMakePodDataDirectories", text)
         })?;
-        let volumes = self.volumes(pod);
-        let now = UnixNanos(crate::status::timeline::now().0).to_timestamp();
-        let mounted = volume::execute::mount_all(&volumes, &volume::payload::NoContent, now).await;
-        mounted.map_err(|errors| {
-            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            for (error, text) in errors.iter().zip(&texts) {
-                self.recorder.event(&order.uid, true, error.reason(), text, None);
-            }
-            Failure::new("FailedMount", texts.join("; "))
-        })
+        self.objects.register(&order.uid, pod);
+        let content = self.objects.content(&order.uid, pod);
+        let now = crate::status::timeline::now().to_timestamp();
+        match volume::execute::mount_all(&self.volumes(pod), &content, now).await {
+            Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
+            Err(errors) => return Err(self.failed_mounts(order, &errors)),
+        }
+        if let Some(text) = self.objects.pull_secrets(&order.uid, pod).await.warning() {
+            let reason = "FailedToRetrieveImagePullSecret";
+            self.recorder.event(&order.uid, true, reason, &text, None);
+        }
+        Ok(())
+    }
+
+    /// Files of volumes whose content may have changed.
+    pub(super) async fn refresh(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        self.objects.register(&order.uid, pod);
+        let content = self.objects.content(&order.uid, pod);
+        let now = crate::status::timeline::now().to_timestamp();
+        let refreshed = volume::execute::refresh(&self.volumes(pod), &content, now).await;
+        refreshed.map_err(|errors| self.failed_mounts(order, &errors))
+    }
+
+    fn failed_mounts(&self, order: &PassOrder, errors: &[volume::VolumeError]) -> Failure {
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        for (error, text) in errors.iter().zip(&texts) {
+            self.recorder.event(&order.uid, true, error.reason(), text, None);
+        }
+        Failure::new("FailedMount", texts.join("; "))
     }
 
     async fn prepare_cgroup(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
@@ -95,7 +115,8 @@ impl Executor {
             self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
             Failure::new("CreatePodSandboxError", text)
         };
-        let handler = self.handler(pod);
+        let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
+        let handler = self.handler(&handler);
         let node = self.node_now();
         let ctx = self.context(&node, pod, attempt, &handler, &[]);
         let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
@@ -121,18 +142,20 @@ impl Executor {
     ) -> Result<(), Failure> {
         let Some(container) = container_of(start) else { return Ok(()) };
         let (sandbox_id, attempt, ips) = sandbox_of(start)?;
-        let handler = self.handler(start.pod);
+        let handler = self.handler(&self.objects.known_handler(start.pod));
         let node = self.node_now();
         let ctx = self.context(&node, start.pod, attempt, &handler, &ips);
         let config = request::sandbox_config(&ctx)
             .map_err(|error| self.refuse(start, &error.to_string()))?
             .config;
+        let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
         let wanted = Wanted {
             uid: &start.order.uid,
             container: start.name,
             image: container.image.as_deref().unwrap_or_default(),
             policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
             sandbox: &config,
+            keyring: &secrets.keyring,
         };
         let image = cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
             let text = format!("Error: {}", failure.reason);
@@ -161,7 +184,10 @@ impl Executor {
         let log_dir = logs.join(start.name);
         let from_logs = || log_files::next_attempt(&log_dir);
         let volumes = self.volumes(start.pod);
-        let sources = EnvFiles::read(container, &volumes);
+        let sources = Sources {
+            files: EnvFiles::read(container, &volumes),
+            objects: self.objects.environment(&start.order.uid, start.pod, container).await,
+        };
         let target_id = target_of(start).map_err(refuse)?;
         let images = self.image_volumes(start, &volumes, &sandbox_config).await?;
         let termination_file = random_hex();
@@ -238,14 +264,25 @@ impl Executor {
         sandbox: &v1::PodSandboxConfig,
     ) -> Result<BTreeMap<String, String>, Failure> {
         let mut images = BTreeMap::new();
-        for volume in &volumes.volumes {
-            let VolumeKind::Image { reference, pull_policy } = &volume.kind else { continue };
+        let of_image = |volume: &volume::plan::PodVolume| match &volume.kind {
+            VolumeKind::Image { reference, pull_policy } => {
+                Some((reference.clone(), pull_policy.clone()))
+            }
+            _ => None,
+        };
+        let wanted: Vec<_> = volumes.volumes.iter().filter_map(of_image).collect();
+        if wanted.is_empty() {
+            return Ok(images);
+        }
+        let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
+        for (reference, pull_policy) in wanted {
             let wanted = Wanted {
                 uid: &start.order.uid,
                 container: start.name,
-                image: reference,
-                policy: pull_policy,
+                image: &reference,
+                policy: &pull_policy,
                 sandbox,
+                keyring: &secrets.keyring,
             };
             let found = self.images.ensure(&wanted).await?;
             images.insert(reference.clone(), found.id);
@@ -384,29 +421,24 @@ impl EnvFiles {
     }
 }
 
-/// Standalone mode has no objects.
-static NO_SOURCES: env::NoSources = env::NoSources;
+/// Everything that a container's variables refer to.
+struct Sources {
+    files: EnvFiles,
+    objects: ContainerObjects,
+}
 
-impl env::EnvSources for EnvFiles {
-    fn config_map(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<&k8s_openapi::api::core::v1::ConfigMap, env::LookupError> {
-        NO_SOURCES.config_map(namespace, name)
+impl env::EnvSources for Sources {
+    fn config_map(&self, namespace: &str, name: &str) -> Result<&ConfigMap, env::LookupError> {
+        self.objects.config_map(namespace, name)
     }
-    fn secret(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<&k8s_openapi::api::core::v1::Secret, env::LookupError> {
-        NO_SOURCES.secret(namespace, name)
+    fn secret(&self, namespace: &str, name: &str) -> Result<&Secret, env::LookupError> {
+        self.objects.secret(namespace, name)
     }
-    fn services(&self) -> Option<&[k8s_openapi::api::core::v1::Service]> {
-        Some(&[])
+    fn services(&self) -> Option<&[Service]> {
+        self.objects.services()
     }
     fn env_file(&self, volume: &str, path: &str) -> Option<&env::EnvFile> {
-        self.0.get(&(volume.to_owned(), path.to_owned()))
+        self.files.0.get(&(volume.to_owned(), path.to_owned()))
     }
 }
 

@@ -192,6 +192,7 @@ fn plan_shown(view: &PodView, plan: &Plan) -> Value {
 fn told(action: &Action) -> String {
     match action {
         Action::Prepare => "make cgroup, directories and volumes ready".to_owned(),
+        Action::Refresh => "write files in volumes again whose content has changed".to_owned(),
         Action::KillPod { grace_seconds: Some(seconds) } => {
             format!("stop all containers within {seconds} s, then the sandbox")
         }

@@ -78,6 +78,11 @@ pub fn write(
     Ok(Written::Published)
 }
 
+/// True when some version of some payload can be read at `target`.
+pub fn is_published(target: &Path) -> bool {
+    target.join(DATA).is_dir()
+}
+
 /// Name of a version directory: UTC time and a number that tells two of one second apart.
 pub fn stamp(now: jiff::Timestamp) -> String {
     let zoned = now.to_zoned(jiff::tz::TimeZone::UTC);

@@ -71,15 +71,18 @@ pub fn make_termination_log(
     Ok(path)
 }
 
-/// Sets up all volumes; called before containers start and again whenever content may have
-/// changed. Every volume is tried; all failures come back.
+/// Sets up all volumes; called before containers start. Every volume is tried; all failures come
+/// back. A volume that shows an earlier version of its content is set up: the failures of such
+/// come back as the value, and do not keep containers from starting again.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount: a failed remount leaves
+// the volume mounted
 pub async fn mount_all(
     volumes: &PodVolumes,
     content: &impl Content,
     now: jiff::Timestamp,
-) -> Result<(), Vec<VolumeError>> {
+) -> Result<Vec<VolumeError>, Vec<VolumeError>> {
     if volumes.volumes.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let mut payloads = Vec::with_capacity(volumes.volumes.len());
     for volume in &volumes.volumes {
@@ -90,16 +93,44 @@ pub async fn mount_all(
     }
     let pod = volumes.clone();
     blocking(move || {
-        let pairs = pod.volumes.iter().zip(payloads);
-        let failures: Vec<VolumeError> = pairs
-            .filter_map(|(volume, payload)| match payload {
+        let (mut failures, mut outdated) = (Vec::new(), Vec::new());
+        for (volume, payload) in pod.volumes.iter().zip(payloads) {
+            let error = match payload {
                 Ok(payload) => set_up(&pod, volume, &payload, now).err(),
                 Err(text) => Some(VolumeError::set_up(&volume.name, text)),
-            })
-            .collect();
-        if failures.is_empty() { Ok(()) } else { Err(failures) }
+            };
+            let Some(error) = error else { continue };
+            let list = if shows_something(&pod, volume) { &mut outdated } else { &mut failures };
+            list.push(error);
+        }
+        if failures.is_empty() {
+            Ok(outdated)
+        } else {
+            failures.extend(outdated);
+            Err(failures)
+        }
     })
     .await
+}
+
+/// Writes the files of volumes again whose content may have changed; leaves all others alone.
+pub async fn refresh(
+    volumes: &PodVolumes,
+    content: &impl Content,
+    now: jiff::Timestamp,
+) -> Result<(), Vec<VolumeError>> {
+    let mut written = volumes.clone();
+    written.volumes.retain(|volume| matches!(volume.kind, VolumeKind::Payload { .. }));
+    match mount_all(&written, content, now).await {
+        Ok(failures) if failures.is_empty() => Ok(()),
+        Ok(failures) | Err(failures) => Err(failures),
+    }
+}
+
+/// True for a volume of files that were written once.
+fn shows_something(pod: &PodVolumes, volume: &PodVolume) -> bool {
+    let VolumeKind::Payload { .. } = &volume.kind else { return false };
+    volume.host_dir(&pod.dirs).is_some_and(|dir| atomic::is_published(&dir))
 }
 
 /// Runs file operations where they may block; a panic goes on here.

@@ -171,7 +171,10 @@ pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payloa
                 let token = content.token(request).await.map_err(|e| e.to_string());
                 token.map(|token| token_file(sources, request, token))
             }
-            Source::Unsupported(what) => Err(format!("{what} is not supported")),
+            // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
+            Source::Unsupported(what) => {
+                Err(format!("{what} projection is not supported in static kubelet mode"))
+            }
         };
         match files {
             Ok(files) => payload.extend(files),

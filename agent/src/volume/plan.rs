@@ -136,6 +136,18 @@ impl PodVolumes {
     }
 }
 
+/// True when a change of the pod itself may change files of its volumes.
+pub fn shows_change(before: &Pod, now: &Pod) -> bool {
+    let of_itself = |volume: &Volume| {
+        let projections = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        volume.downward_api.is_some() || projections.into_iter().any(|p| p.downward_api.is_some())
+    };
+    crate::pod::spec(now).volumes.iter().flatten().any(of_itself)
+        && (before.metadata.labels != now.metadata.labels
+            || before.metadata.annotations != now.metadata.annotations
+            || before.spec != now.spec)
+}
+
 struct Planner<'a> {
     node: &'a NodeFacts,
     pod: &'a Pod,
@@ -297,7 +309,7 @@ impl Planner<'_> {
             })];
         }
         let unsupported = source.cluster_trust_bundle.is_some();
-        vec![Source::Unsupported(if unsupported { "clusterTrustBundle" } else { "podCertificate" })]
+        vec![Source::Unsupported(if unsupported { "ClusterTrustBundle" } else { "PodCertificate" })]
     }
 }
 

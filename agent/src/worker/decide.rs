@@ -118,6 +118,13 @@ impl Worker {
         if !self.prepared && !plan.actions.contains(&Action::Prepare) {
             plan.actions.insert(0, Action::Prepare);
         }
+        // To prepare is to refresh, and more.
+        if self.stale && plan.actions.contains(&Action::Prepare) {
+            self.stale = false;
+        } else if self.stale && self.refresh_at.is_none_or(|at| at <= scene.now) {
+            self.stale = false;
+            plan.actions.insert(0, Action::Refresh);
+        }
         for held in &plan.held {
             self.hold(held, &pod, scene);
         }
@@ -307,7 +314,9 @@ impl Worker {
     fn schedule(&mut self, scene: &mut Scene<'_>) {
         // What is due already waits for a read or a pass, and their end is an input of its own.
         let due_later = |at: &UnixNanos| *at > scene.now;
-        let mut at = self.retry_at.into_iter().chain(self.wake_at).filter(due_later).min();
+        let refresh_at = self.refresh_at.filter(|_| self.stale);
+        let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at);
+        let mut at = at.filter(due_later).min();
         if self.stage == Stage::Syncing && self.pass.is_none() {
             // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
             let half =

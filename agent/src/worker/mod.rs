@@ -119,6 +119,13 @@ pub enum Input {
         /// Its result.
         healthy: bool,
     },
+    /// Something that the pod refers to changed or appeared.
+    Content {
+        /// The pod's uid.
+        uid: PodUid,
+        /// Its volumes show it, and have to be written again.
+        files: bool,
+    },
     /// Facts of the node changed.
     Node(NodeFacts),
     /// What the node offers to pods changed: labels, taints, allocatable amounts, pressure.

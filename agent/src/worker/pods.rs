@@ -89,6 +89,7 @@ impl Pods {
             Input::Probed { uid, container, probe, healthy } => {
                 self.with(&uid, now, |w, _| w.probed(container, probe, healthy));
             }
+            Input::Content { uid, files } => self.with(&uid, now, |w, _| w.content(files)),
             Input::Node(node) => {
                 self.settings.node = node;
                 self.everyone(now);

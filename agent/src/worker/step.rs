@@ -18,6 +18,7 @@ use crate::pod::resources::Amounts;
 use crate::runtime::plan::{self, Action, ProbeVerdicts};
 use crate::status::{ProbeView, Verdict, Waiting};
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use crate::volume;
 use crate::worker::backoff::{CrashLoop, Curve};
 use crate::worker::{Command, Failure, Hint, ProbeKind};
 
@@ -40,6 +41,9 @@ const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::
 /// Grace period of a pod that no source knows, in seconds.
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
 const ORPHAN_GRACE_SECONDS: i64 = 1;
+
+/// Reasons of failures that end when a missing object appears.
+const WAIT_FOR_CONTENT: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,6 +123,11 @@ pub struct Worker {
     pub(super) wake_at: Option<UnixNanos>,
     pub(super) adopted: bool,
     pub(super) prepared: bool,
+    /// Files of its volumes are out of date.
+    pub(super) stale: bool,
+    /// When they may be written again after that failed.
+    pub(super) refresh_at: Option<UnixNanos>,
+    pub(super) refresh_failures: u32,
     pub(super) last_failure: Option<Failure>,
     /// What the pod requests of the node since it was admitted.
     pub(super) requests: Option<Amounts>,
@@ -165,6 +174,9 @@ impl Worker {
             wake_at: None,
             adopted: false,
             prepared: false,
+            stale: false,
+            refresh_at: None,
+            refresh_failures: 0,
             last_failure: None,
             requests: None,
             probing: None,
@@ -254,7 +266,10 @@ impl Worker {
         }
         let deleted = pod.metadata.deletion_timestamp.is_some();
         let grace = pod.metadata.deletion_grace_period_seconds;
-        self.pod = Some(pod);
+        let before = self.pod.replace(pod);
+        if let (Some(before), Some(now)) = (before, &self.pod) {
+            self.stale |= volume::plan::shows_change(&before, now);
+        }
         self.retry_at = None;
         if deleted {
             self.terminate(grace);
@@ -283,6 +298,20 @@ impl Worker {
             self.verdict = Some(verdict);
         }
         self.terminate(grace_seconds);
+    }
+
+    /// Something that the pod refers to changed or appeared.
+    pub(super) fn content(&mut self, files: bool) {
+        if files {
+            self.stale = true;
+            self.refresh_at = None;
+            self.refresh_failures = 0;
+        }
+        // What waited for it need not wait any longer; other failures keep their pace.
+        let waits = |reason: &str| WAIT_FOR_CONTENT.contains(&reason);
+        if self.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
+            self.retry_at = None;
+        }
     }
 
     /// The runtime knows the pod and no source does.
@@ -465,6 +494,7 @@ impl Worker {
         match outcome {
             Ok(()) => self.action_done(&action, scene),
             Err(failure) if failure.cancelled => {}
+            Err(_) if action == Action::Refresh => self.refresh_failed(scene.now),
             Err(failure) => {
                 pass.failed = true;
                 self.action_failed(&action, failure, scene);
@@ -479,6 +509,7 @@ impl Worker {
                 self.prepared = true;
                 self.failures = 0;
             }
+            Action::Refresh => self.refresh_failures = 0,
             Action::StartContainer { name, .. } => {
                 self.waiting.remove(name);
                 self.note_start(name, scene.now);
@@ -500,6 +531,14 @@ impl Worker {
         }
     }
 
+    /// Containers go on with the files that they have; nothing else of the pod waits.
+    fn refresh_failed(&mut self, now: UnixNanos) {
+        let wait = VOLUME_RETRY.0 * 2_u32.pow(self.refresh_failures.min(12));
+        self.refresh_failures += 1;
+        self.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));
+        self.stale = true;
+    }
+
     fn action_failed(&mut self, action: &Action, failure: Failure, scene: &mut Scene<'_>) {
         self.failures += 1;
         let steps = self.failures.min(12) - 1;
@@ -511,6 +550,9 @@ impl Worker {
         };
         let at = scene.now.plus(wait);
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
+        if *action == Action::Prepare {
+            self.prepared = false;
+        }
         if let Action::StartContainer { name, .. } = action {
             self.note_start(name, scene.now);
             let reason = failure.reason.clone();

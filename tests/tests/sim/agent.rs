@@ -149,6 +149,10 @@ impl World {
             Action::Prepare => {
                 self.prepared.insert(pass.uid.clone());
             }
+            Action::Refresh => {
+                let there = self.prepared.contains(&pass.uid);
+                assert!(there, "volumes of {} are written before they are there", pass.uid);
+            }
             Action::CreateSandbox { attempt, .. } => {
                 let name = pass.observed.name.clone();
                 match self.runtime.run_sandbox(&pass.uid, &name, *attempt, self.now) {

@@ -3,6 +3,7 @@
 
 mod crash;
 mod effects;
+mod outdated;
 mod recorded;
 
 use std::collections::BTreeMap;
@@ -78,7 +79,8 @@ fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
     let done = super::execute::mount_all(pod, &Objects, jiff::Timestamp::now());
     let done = runtime.block_on(done);
-    done.map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    let texts = |errors: Vec<_>| errors.iter().map(super::VolumeError::to_string).collect();
+    done.map(|outdated| assert_eq!(outdated, [])).map_err(texts)
 }
 
 fn no_env() -> BTreeMap<String, String> {

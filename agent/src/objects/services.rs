@@ -1,0 +1,349 @@
+//! The cluster's services, as far as variables of containers need them.
+//!
+//! Every pod is told of `kubernetes`, and of the services of its namespace unless it declines, so
+//! there is one watch of them all while there is a pod. Only name, address and ports are kept:
+//! some 200 bytes for a service. The watch brings the initial services one by one, so that there
+//! is never a list of all of them; an API server that cannot do so is asked for a list.
+//!
+//! Effects; the record is one `BTreeMap`. Owner: `Objects`. Bound: `SERVICES_MAX`.
+// k8s: pkg/kubelet/kubelet.go serviceLister, pkg/kubelet/kubelet_pods.go getServiceEnvVarMap
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::object::Meta;
+use super::wire::{self, Event, Events, Pace, WireError};
+
+/// Services that are kept; more of them are not told to pods.
+const SERVICES_MAX: usize = 50_000;
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long a watch is asked to last, in seconds.
+const WATCH_SECONDS: u32 = 600;
+/// The namespace and the name of the API server's own service.
+const API: (&str, &str) = ("default", "kubernetes");
+
+/// A service on the wire.
+#[derive(Clone, Deserialize)]
+struct ServiceWire {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: SpecWire,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SpecWire {
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    ports: Option<Vec<PortWire>>,
+}
+
+#[derive(Clone, Deserialize)]
+struct PortWire {
+    #[serde(default)]
+    name: Option<Box<str>>,
+    port: i32,
+    #[serde(default)]
+    protocol: Option<Box<str>>,
+}
+
+#[derive(Deserialize)]
+struct ListWire {
+    metadata: Meta,
+    items: Vec<ServiceWire>,
+}
+
+/// What is kept of a service.
+#[derive(Debug, PartialEq)]
+struct Kept {
+    address: Box<str>,
+    ports: Box<[Port]>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Port {
+    name: Option<Box<str>>,
+    number: i32,
+    /// `None` for TCP, which nearly all are.
+    protocol: Option<Box<str>>,
+}
+
+/// Kept services by namespace and name.
+#[derive(Debug, Default)]
+pub(super) struct Services(BTreeMap<Box<str>, BTreeMap<Box<str>, Kept>>, usize);
+
+impl Services {
+    fn put(&mut self, service: ServiceWire) {
+        let (namespace, name) = (service.metadata.namespace, service.metadata.name);
+        let address = service.spec.cluster_ip;
+        if address.is_empty() || address == "None" {
+            self.remove(&namespace, &name);
+            return;
+        }
+        if self.1 >= SERVICES_MAX {
+            return;
+        }
+        let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
+        let ports = service.spec.ports.unwrap_or_default().into_iter();
+        let ports = ports.map(|port| Port {
+            name: port.name,
+            number: port.port,
+            protocol: protocol(port.protocol),
+        });
+        let kept = Kept { address: address.into(), ports: ports.collect() };
+        let before = self.0.entry(namespace.into()).or_default().insert(name.into(), kept);
+        self.1 += usize::from(before.is_none());
+    }
+
+    fn remove(&mut self, namespace: &str, name: &str) {
+        let Some(services) = self.0.get_mut(namespace) else { return };
+        self.1 -= usize::from(services.remove(name).is_some());
+        if services.is_empty() {
+            self.0.remove(namespace);
+        }
+    }
+
+    /// The services that pods of a namespace may be told of.
+    fn of(&self, namespace: &str) -> Vec<Service> {
+        let own = self.0.get(namespace).into_iter().flatten();
+        let mut all: Vec<Service> = own.map(|(name, kept)| kept.told(namespace, name)).collect();
+        if namespace != API.0
+            && let Some(kept) = self.0.get(API.0).and_then(|services| services.get(API.1))
+        {
+            all.push(kept.told(API.0, API.1));
+        }
+        all
+    }
+}
+
+impl Kept {
+    fn told(&self, namespace: &str, name: &str) -> Service {
+        let port = |port: &Port| ServicePort {
+            name: port.name.as_deref().map(str::to_owned),
+            port: port.number,
+            protocol: Some(port.protocol.as_deref().unwrap_or("TCP").to_owned()),
+            ..ServicePort::default()
+        };
+        Service {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(ServiceSpec {
+                cluster_ip: Some(self.address.to_string()),
+                ports: Some(self.ports.iter().map(port).collect()),
+                ..ServiceSpec::default()
+            }),
+            ..Service::default()
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    services: RefCell<Services>,
+    synced: Cell<bool>,
+    changed: Notify,
+}
+
+/// The watch of all services, open while there is a pod.
+#[derive(Default)]
+pub(super) struct ServiceWatch {
+    state: Rc<State>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+impl ServiceWatch {
+    /// Opens the watch if it is not.
+    pub(super) fn open(&self, client: &Client) {
+        self.task.borrow_mut().get_or_insert_with(|| {
+            tokio::task::spawn_local(run(client.clone(), Rc::clone(&self.state)))
+        });
+    }
+
+    /// Ends the watch and forgets what it told.
+    pub(super) fn close(&self) {
+        if let Some(task) = self.task.borrow_mut().take() {
+            task.abort();
+        }
+        self.state.synced.set(false);
+        *self.state.services.borrow_mut() = Services::default();
+    }
+
+    /// The services that pods of a namespace may be told of; `None` when they are still not known
+    /// after `patience`.
+    pub(super) async fn of(&self, namespace: &str, patience: Duration) -> Option<Vec<Service>> {
+        let synced = async {
+            while !self.state.synced.get() {
+                self.state.changed.notified().await;
+            }
+        };
+        if !self.state.synced.get() {
+            tokio::time::timeout(patience, synced).await.ok()?;
+        }
+        Some(self.state.services.borrow().of(namespace))
+    }
+}
+
+impl Drop for ServiceWatch {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Where a watch stands.
+struct Place {
+    /// The version that it goes on from; `None` begins anew.
+    from: Option<String>,
+    /// The API server can begin a watch with all objects.
+    streams: bool,
+}
+
+async fn run(client: Client, state: Rc<State>) {
+    let mut pace = Pace::new(RETRY.0, RETRY.1);
+    let mut place = Place { from: None, streams: true };
+    loop {
+        match follow(&client, &state, &mut place, &mut pace).await {
+            Ok(()) => {}
+            Err(WireError::Gone(_)) => place.from = None,
+            Err(WireError::Refused(_)) if place.streams && place.from.is_none() => {
+                place.streams = false;
+            }
+            Err(error) => tracing::debug!(%error, "services cannot be watched"),
+        }
+        pace.wait().await;
+    }
+}
+
+async fn follow(
+    client: &Client,
+    state: &State,
+    place: &mut Place,
+    pace: &mut Pace,
+) -> Result<(), WireError> {
+    let mut fresh = Services::default();
+    if place.from.is_none() && !place.streams {
+        let list: ListWire = wire::read(client, "/api/v1/services?resourceVersion=0").await?;
+        list.items.into_iter().for_each(|service| fresh.put(service));
+        state.replace(std::mem::take(&mut fresh));
+        place.from = Some(list.metadata.resource_version);
+    }
+    let mut initial = place.from.is_none();
+    let mut events = Events::<ServiceWire>::open(client, &path(place.from.as_deref())).await?;
+    while let Some(event) = events.next().await {
+        let event = event?;
+        pace.reset();
+        if initial {
+            match event {
+                Event::Bookmark(version, true) => {
+                    initial = false;
+                    state.replace(std::mem::take(&mut fresh));
+                    place.from = Some(version);
+                }
+                other => apply(&mut fresh, other),
+            }
+            continue;
+        }
+        place.from = Some(version_of(&event));
+        apply(&mut state.services.borrow_mut(), event);
+    }
+    Ok(())
+}
+
+fn path(from: Option<&str>) -> String {
+    let begin = match from {
+        Some(version) => format!("resourceVersion={version}"),
+        None => "resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
+    };
+    format!(
+        "/api/v1/services?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&{begin}"
+    )
+}
+
+fn version_of(event: &Event<ServiceWire>) -> String {
+    match event {
+        Event::Applied(service) | Event::Deleted(service) => {
+            service.metadata.resource_version.clone()
+        }
+        Event::Bookmark(version, _) => version.clone(),
+    }
+}
+
+fn apply(services: &mut Services, event: Event<ServiceWire>) {
+    match event {
+        Event::Applied(service) => services.put(service),
+        Event::Deleted(service) => {
+            services.remove(&service.metadata.namespace, &service.metadata.name);
+        }
+        Event::Bookmark(..) => {}
+    }
+}
+
+impl State {
+    fn replace(&self, services: Services) {
+        *self.services.borrow_mut() = services;
+        self.synced.set(true);
+        self.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn wire(namespace: &str, name: &str, spec: Value) -> ServiceWire {
+        let metadata = json!({"namespace": namespace, "name": name, "resourceVersion": "7"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a service")
+    }
+
+    #[test]
+    fn a_pod_is_told_of_its_namespace_and_of_the_api_server() {
+        let mut services = Services::default();
+        let ports = json!([{"port": 443, "protocol": "TCP", "name": "https"}]);
+        services.put(wire(
+            "default",
+            "kubernetes",
+            json!({"clusterIP": "10.0.0.1", "ports": ports}),
+        ));
+        services.put(wire("default", "other", json!({"clusterIP": "10.0.0.2", "ports": ports})));
+        let dns = json!([{"port": 53, "protocol": "UDP"}]);
+        services.put(wire("ns", "dns", json!({"clusterIP": "10.0.0.3", "ports": dns})));
+        services.put(wire("ns", "headless", json!({"clusterIP": "None"})));
+        services.put(wire("ns", "external", json!({"type": "ExternalName"})));
+        let names = |namespace: &str| -> Vec<String> {
+            services.of(namespace).into_iter().filter_map(|s| s.metadata.name).collect()
+        };
+        assert_eq!(names("ns"), ["dns", "kubernetes"]);
+        assert_eq!(names("default"), ["kubernetes", "other"]);
+        assert_eq!(names("empty"), ["kubernetes"]);
+        let told = crate::runtime::service_env::variables(&services.of("ns"), "ns", true);
+        let has = |name: &str, value: &str| told.contains(&(name.to_owned(), value.to_owned()));
+        assert!(has("DNS_PORT_53_UDP_PROTO", "udp") && has("KUBERNETES_SERVICE_PORT_HTTPS", "443"));
+    }
+
+    #[test]
+    fn a_service_that_loses_its_address_or_goes_is_not_told_any_more() {
+        let mut services = Services::default();
+        services.put(wire("ns", "a", json!({"clusterIP": "10.0.0.3"})));
+        services.put(wire("ns", "a", json!({"clusterIP": "10.0.0.4"})));
+        assert_eq!((services.of("ns").len(), services.1), (1, 1));
+        services.put(wire("ns", "a", json!({"clusterIP": ""})));
+        assert_eq!((services.of("ns").len(), services.1), (0, 0));
+        apply(&mut services, Event::Applied(wire("ns", "b", json!({"clusterIP": "10.0.0.5"}))));
+        apply(&mut services, Event::Deleted(wire("ns", "b", json!({}))));
+        assert_eq!((services.0.len(), services.1), (0, 0));
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the objects' stage: the pure table, and the tasks against an API server in miniature.
+
+mod fake;
+mod follow;
+mod references;
+mod table;
