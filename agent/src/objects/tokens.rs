@@ -67,10 +67,12 @@ struct Token {
     tell_at: UnixNanos,
 }
 
+/// A pod's tokens by audience and lifetime; the account follows from the pod.
+type OfPod = BTreeMap<(String, i64), Token>;
+
 #[derive(Default)]
 struct State {
-    /// By pod, audience and lifetime; the account follows from the pod.
-    tokens: RefCell<BTreeMap<PodUid, BTreeMap<(String, i64), Token>>>,
+    tokens: RefCell<BTreeMap<PodUid, OfPod>>,
     changed: Notify,
 }
 

@@ -94,10 +94,12 @@ fn later_sources_win_and_all_failures_are_told() {
     assert_eq!(shown(&collected(&both).expect("collected")), ["a:600=mine", "b:644=B"]);
     let failing = sources(vec![
         Source::Secret(keys("x", &[], false)),
-        Source::Unsupported("clusterTrustBundle"),
+        Source::Unsupported("ClusterTrustBundle"),
     ]);
     let error = collected(&failing).expect_err("two failures");
-    assert_eq!(error, "[secret \"x\" not found, clusterTrustBundle is not supported]");
+    let want = "[secret \"x\" not found, ClusterTrustBundle projection is not supported in static \
+                kubelet mode]";
+    assert_eq!(error, want);
 }
 
 #[test]
