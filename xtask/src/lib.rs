@@ -8,6 +8,7 @@
 //! - `node`: a containerd of its own in its own namespaces and cgroups, removed at the end
 //! - `upstream`: Kubernetes' own programs, built from `tests/upstream`
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
+//! - `conformance`: upstream's end-to-end suite on such a cluster
 //! - `task`: demo, test, bench, cluster, conformance, tidy, vm
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
@@ -17,6 +18,7 @@
 pub mod apt;
 pub mod cache;
 pub mod cluster;
+pub mod conformance;
 pub mod image;
 pub mod node;
 pub mod runtime;

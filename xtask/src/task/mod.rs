@@ -2,6 +2,7 @@
 
 mod bench;
 mod cluster;
+mod conformance;
 mod demo;
 mod prepare;
 mod test;
@@ -25,6 +26,7 @@ usage: cargo xtask TASK
   test NAME        the tests whose name contains NAME
   bench [NAME]...  the benchmarks, or only these
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
+  conformance      upstream's end-to-end tests on such a cluster (--focus RE, --fast, --agent A)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
   tidy             what is over the style's limits
@@ -38,6 +40,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["test", rest @ ..] => test::run(rest),
         ["bench", names @ ..] => bench::run(names),
         ["cluster", rest @ ..] => cluster::run(rest),
+        ["conformance", rest @ ..] => conformance::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),
         ["fetch"] => fetch(),

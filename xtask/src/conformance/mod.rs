@@ -1,0 +1,160 @@
+//! Upstream's end-to-end suite on a cluster of ours.
+//!
+//! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, and the
+//! names of those that pass with upstream's kubelet on such a cluster (`tests/upstream/base.txt`)
+//! and did not pass now. The suite's own serial tests run alone, after the others.
+
+pub mod report;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use self::report::Outcome;
+use crate::cluster::Cluster;
+use crate::repository;
+use crate::shell::{self, say, tail};
+use crate::upstream::Program;
+
+/// The longest that a whole run may take.
+const RUN_MAX: &str = "3h";
+/// How often a run says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(60);
+/// How often is looked whether a run has ended.
+const POLL: Duration = Duration::from_millis(200);
+/// Tests that pass with upstream's kubelet, a line each: seconds that it took, name.
+const BASE: &str = "tests/upstream/base.txt";
+/// Groups of tests that concern a node.
+const FAST_GROUPS: [&str; 3] = ["[sig-node]", "[sig-storage]", "[sig-network]"];
+/// What takes longer than this with the kubelet is left out of the fast subset.
+const FAST_SECONDS_MAX: f64 = 40.0;
+
+/// Which tests.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Names that match are chosen.
+    pub focus: String,
+    /// Of those, names that match are left out; empty for none.
+    pub skip: String,
+    /// How many run at once.
+    pub procs: usize,
+}
+
+impl Selection {
+    /// The tests that CI runs: what concerns a node, without what takes long or runs alone.
+    pub fn fast(procs: usize) -> Result<Self> {
+        let text = base()?;
+        let base = report::parse_base(&text);
+        let is_fast = |(seconds, name): &&(f64, &str)| {
+            *seconds <= FAST_SECONDS_MAX
+                && FAST_GROUPS.iter().any(|group| name.starts_with(group))
+                && !name.contains("[Serial]")
+        };
+        let names = base.iter().filter(is_fast).map(|(_, name)| *name);
+        Ok(Self { focus: report::literally(names), skip: String::new(), procs })
+    }
+}
+
+/// The list of what passes with upstream's kubelet.
+fn base() -> Result<String> {
+    fs::read_to_string(repository().join(BASE)).context("read base.txt")
+}
+
+/// Builds what a run needs.
+pub fn prepare() -> Result<()> {
+    Program::Ginkgo.ensure()?;
+    Program::E2e.ensure().map(drop)
+}
+
+/// Runs the tests on a cluster that is up, prints what came out and returns it.
+pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
+    cluster
+        .kubectl(&[
+            "-n",
+            "kube-system",
+            "rollout",
+            "status",
+            "deployment/coredns",
+            "--timeout=120s",
+        ])
+        .context("wait for the cluster's DNS")?;
+    let dir = repository().join("target/conformance");
+    fs::create_dir_all(&dir)?;
+    let log = dir.join("log.txt");
+    let report = dir.join("report.json");
+    let _ = fs::remove_file(&report);
+    let mut cmd = suite(cluster, selection)?;
+    cmd.args(["--json-report=report.json"]).arg(format!("--output-dir={}", dir.display()));
+    cmd.arg(Program::E2e.ensure()?).arg("--").args(["--provider=local"]);
+    cmd.arg(format!("--kubeconfig={}", cluster.layout().kubeconfig("admin").display()));
+    say("run", &format!("the suite, {} at once; {}", selection.procs, log.display()));
+    follow(&mut cmd, &log)?;
+    let Ok(json) = fs::read_to_string(&report) else {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        bail!("the suite did not run:\n{}", tail(&text, 20));
+    };
+    summary(report::parse(&json)?, &dir)
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Tests that passed.
+    pub passed: usize,
+    /// Tests that failed.
+    pub failed: usize,
+    /// Those of them that ought to pass.
+    pub regressions: usize,
+}
+
+fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
+    let base = base()?;
+    fs::write(dir.join("results.txt"), report::table(&all))?;
+    fs::write(dir.join("failures.txt"), report::failures(&all))?;
+    print!("{}\n{}", report::table(&all), report::totals(&all));
+    let regressions = report::regressions(&all, &report::parse_base(&base));
+    let failed = all.iter().filter(|o| !o.passed).count();
+    if failed > 0 {
+        println!("\nwhy:\n{}", report::failures(&all));
+    }
+    if !regressions.is_empty() {
+        println!("these pass with upstream's kubelet:\n    {}", regressions.join("\n    "));
+    }
+    Ok(Summary { passed: all.len() - failed, failed, regressions: regressions.len() })
+}
+
+fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {
+    let mut cmd = cluster.control_command(&Program::Ginkgo.ensure()?)?;
+    // The suite calls kubectl by its name.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let kubectl = Program::Components.ensure()?;
+    cmd.env("PATH", format!("{}:{path}", kubectl.display()));
+    cmd.arg(format!("--procs={}", selection.procs)).arg(format!("--timeout={RUN_MAX}"));
+    cmd.args(["--no-color", "--keep-going", &format!("--focus={}", selection.focus)]);
+    if !selection.skip.is_empty() {
+        cmd.arg(format!("--skip={}", selection.skip));
+    }
+    Ok(cmd)
+}
+
+/// Runs the suite into its log and says now and then how far it is. How it exits means nothing: a
+/// failed test is an exit code, and what matters is in the report.
+fn follow(cmd: &mut Command, log: &Path) -> Result<()> {
+    let out = File::create(log).with_context(|| format!("create {}", log.display()))?;
+    cmd.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+    let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
+    let mut said = Instant::now();
+    while child.try_wait()?.is_none() {
+        thread::sleep(POLL);
+        if said.elapsed() > PROGRESS_EVERY {
+            said = Instant::now();
+            let text = fs::read_to_string(log).unwrap_or_default();
+            say("", &report::progress(&text));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! `cargo xtask conformance`: upstream's end-to-end tests on a cluster of ours or on a running one.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use super::cluster::name;
+use crate::cluster::{Agent, Cluster};
+use crate::conformance::{self, Selection};
+
+/// What is run when nothing else is asked for.
+const CONFORMANCE: &str = r"\[Conformance\]";
+/// Tests at once: they wait for most of their time.
+const PROCS: usize = 6;
+const USAGE: &str = "\
+usage: cargo xtask conformance [--name NAME] [OPTION]...
+  --focus RE     tests whose name matches (default: \\[Conformance\\])
+  --skip RE      but not those
+  --fast         the subset that CI runs
+  --procs N      how many at once (default 6)
+  --agent A      the nodes' agent: pintle (default), kubelet, or a program's path
+  --keep         leave the cluster running
+Uses the cluster of that name if it is up, with the agents that it has unless --agent is there.";
+
+/// Runs the suite as the arguments ask for; fails if a test fails that the original passes.
+pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
+    let (name, mut args) = name(args)?;
+    let mut selection =
+        Selection { focus: CONFORMANCE.to_owned(), skip: String::new(), procs: PROCS };
+    let (mut agent, mut keep) = (None, false);
+    loop {
+        args = match args {
+            [] => break,
+            ["--fast", rest @ ..] => {
+                selection = Selection::fast(selection.procs)?;
+                rest
+            }
+            ["--keep", rest @ ..] => {
+                keep = true;
+                rest
+            }
+            ["--focus", value, rest @ ..] => {
+                selection.focus = (*value).to_owned();
+                rest
+            }
+            ["--skip", value, rest @ ..] => {
+                selection.skip = (*value).to_owned();
+                rest
+            }
+            ["--procs", value, rest @ ..] => {
+                selection.procs = value.parse().context("--procs takes a number")?;
+                rest
+            }
+            ["--agent", value, rest @ ..] => {
+                agent = Some(Agent::parse(value)?);
+                rest
+            }
+            [wrong, ..] => bail!("conformance has no option {wrong}\n{USAGE}"),
+        }
+    }
+    on_cluster(&name, agent, keep, &selection)
+}
+
+fn on_cluster(
+    name: &str,
+    agent: Option<Agent>,
+    keep: bool,
+    selection: &Selection,
+) -> Result<ExitCode> {
+    conformance::prepare()?;
+    let cluster = Cluster::named(name)?;
+    let is_ours = !cluster.is_up();
+    let wanted = agent.or_else(|| is_ours.then_some(Agent::Pintle(None)));
+    if let Some(agent) = wanted {
+        for node in cluster.nodes() {
+            cluster.choose_agent(node, &agent)?;
+            cluster.stop(&format!("{node}-agent"))?;
+        }
+    }
+    let result = cluster.up().and_then(|()| conformance::run(&cluster, selection));
+    if is_ours && !keep {
+        cluster.down()?;
+    }
+    let regressions = result?.regressions;
+    Ok(if regressions == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
