@@ -64,6 +64,9 @@ pub(super) fn kubelet(layout: &Layout, node: &str) -> Value {
         "enforceNodeAllocatable": [],
         "systemReserved": {"memory": RESERVED},
         "evictionHard": {"memory.available": "100Mi"},
+        // What is removed from a full disk could not be pulled again.
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "clusterDNS": [DNS_SERVICE],
         "clusterDomain": "cluster.local",
