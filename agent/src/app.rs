@@ -44,6 +44,7 @@ use crate::runtime::kill::Killer;
 use crate::runtime::request::NodeContext;
 use crate::runtime::turns::Turns;
 use crate::server;
+use crate::status::announce::Announcer;
 use crate::status::timeline::{self, Recorder};
 use crate::status::view::Views;
 use crate::status::writer::Writer;
@@ -115,13 +116,17 @@ impl Parts {
         inputs: mpsc::Sender<Input>,
     ) -> Result<Self> {
         let metrics = Arc::new(Metrics::new(&config.node_name));
+        let recorder = match &cluster {
+            Some(cluster) => Recorder::announcing(Announcer::new(cluster.events.clone())),
+            None => Recorder::default(),
+        };
         let sync_every = config.kubelet.sync_frequency.to_std();
         Ok(Self {
             runtime: host::connect(&config, &metrics)?,
             started_at: timeline::now(),
             cluster,
             inputs,
-            recorder: Recorder::default(),
+            recorder,
             views: Views::default(),
             metrics,
             health: Arc::new(server::Health::new(sync_every)),

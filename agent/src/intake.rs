@@ -149,6 +149,7 @@ impl Intake {
             return Ok(());
         }
         let Some(uid) = self.desired.apply(update) else { return Ok(()) };
+        self.recorder.know(pod);
         match update {
             SourceUpdate::Remove(_) => {
                 self.recorder.stage(&uid, "Removed", None, pod::name(pod));

@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod events;
+
 use std::path::{Path, PathBuf};
 
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};

@@ -2,6 +2,7 @@
 //! the API server, and to the sentence that says why a pod is not running. Everything is pure but
 //! for `writer`, which talks to the API server.
 
+pub mod announce;
 mod conditions;
 mod container;
 mod derive;

@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::Serialize;
 
+use crate::status::announce::Announcer;
 use crate::types::{PodUid, UnixNanos};
 
 /// Entries kept of one pod.
@@ -59,9 +60,29 @@ struct Pods {
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     pods: Arc<Mutex<Pods>>,
+    announcer: Option<Arc<Announcer>>,
 }
 
 impl Recorder {
+    /// A recorder that also tells events to the API server.
+    pub fn announcing(announcer: Announcer) -> Self {
+        Self { pods: Arc::default(), announcer: Some(Arc::new(announcer)) }
+    }
+
+    /// Events may be about this pod from now on.
+    pub fn know(&self, pod: &Arc<Pod>) {
+        if let Some(announcer) = &self.announcer {
+            announcer.know(pod);
+        }
+    }
+
+    /// Nothing is left of the pod.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Some(announcer) = &self.announcer {
+            announcer.forget(uid);
+        }
+    }
+
     /// Notes a stage that a pod reached.
     pub fn stage(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
         self.add(uid, what, container, text, (false, false));
@@ -80,6 +101,9 @@ impl Recorder {
             tracing::info!(pod = %uid, reason, container, "{message}");
         } else {
             tracing::debug!(pod = %uid, reason, container, "{message}");
+        }
+        if let Some(announcer) = &self.announcer {
+            announcer.tell(uid, warning, reason, message, container);
         }
         self.add(uid, reason, container, message, (true, warning));
     }

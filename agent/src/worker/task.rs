@@ -254,6 +254,7 @@ impl Driver {
                 self.metrics.gone(&uid);
                 self.tell(outbox::Input::Gone(uid.clone()));
                 self.recorder.stage(&uid, "Gone", None, "");
+                self.recorder.forget(&uid);
                 reads.borrow_mut().remove(&uid);
             }
         }

@@ -28,8 +28,9 @@ use slot::{Slot, Work};
 const FLIGHTS_MAX: usize = 32;
 /// First and longest wait before a failed request is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// How long a change that nobody waits for may gather others.
+/// How long a change that nobody waits for may gather others, and while the pod is stopped.
 const GATHER: Duration = Duration::from_millis(100);
+const GATHER_STOPPING: Duration = Duration::from_secs(1);
 /// How long a write that the API server took without effect is not repeated.
 // k8s: pkg/kubelet/status/status_manager.go syncPeriod
 const REPEAT: Duration = Duration::from_secs(10);
@@ -296,8 +297,9 @@ impl Outbox {
             return;
         };
         let class = slot.class(&work);
+        let gather = if slot.is_stopping() { GATHER_STOPPING } else { GATHER };
         let gathers = (class == Class::Normal)
-            .then(|| *slot.gather_until.get_or_insert_with(|| now.plus(GATHER)));
+            .then(|| *slot.gather_until.get_or_insert_with(|| now.plus(gather)));
         let until = gathers.max(slot.retry_at).max(slot.repeat_at(&work));
         if let Some(at) = until.filter(|at| *at > now) {
             slot.timer = Some(at);

@@ -90,6 +90,12 @@ impl Slot {
         }
     }
 
+    /// True when every pod of the slot is being stopped and has not ended.
+    pub(super) fn is_stopping(&self) -> bool {
+        let stopping = |local: &Local| local.stage == Stage::Terminating;
+        !self.locals.is_empty() && self.locals.values().all(stopping)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.locals.is_empty() && self.copy.is_none() && self.flight.is_none()
     }
@@ -239,7 +245,8 @@ fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
     let none = PodStatus::default();
     let theirs = copy.status.as_ref().unwrap_or(&none);
     let body = patch::patch(pod::uid(copy).as_str(), theirs, &merge::merged(theirs, ours))?;
-    Some(Work::Patch { body, urgent: somebody_waits(theirs, ours) })
+    let stopping = local.stage >= Stage::Terminating;
+    Some(Work::Patch { body, urgent: somebody_waits(theirs, ours, stopping) })
 }
 
 /// The API server's count of changes of the object; compared only between copies of one object.
@@ -248,13 +255,19 @@ fn version(pod: &Pod) -> Option<u64> {
 }
 
 /// True when services, controllers or people wait for just this change.
-fn somebody_waits(theirs: &PodStatus, ours: &PodStatus) -> bool {
+/// While a pod is stopped its containers end one after the other: they are told together.
+fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool {
     let ready = |status: &PodStatus| {
         let mut all = status.conditions.iter().flatten();
         all.any(|c| c.type_ == "Ready" && c.status == "True")
     };
     let ends = is_terminal(ours.phase.as_deref()) && ours.phase != theirs.phase;
-    ends || ready(theirs) != ready(ours) || ended(ours).any(|end| !ended(theirs).any(|e| e == end))
+    let newly_ended = ended(ours).any(|end| !ended(theirs).any(|known| known == end));
+    match (ends, newly_ended) {
+        (true, _) => true,
+        (false, true) => !stopping,
+        (false, false) => ready(theirs) != ready(ours),
+    }
 }
 
 /// Containers that have ended, by id.

@@ -1,0 +1,190 @@
+//! The correlator: which events are told, counted, put together, or left out.
+//!
+//! Pure but for what it remembers, which is bounded by `REMEMBERED_MAX`. Three steps, in this
+//! order: many events of one object that differ in their sentence only become one; an event that
+//! was told before is patched with a higher count; an object that says too much is cut off.
+// k8s: staging/src/k8s.io/client-go/tools/record/events_cache.go
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde_json::{Value, json};
+
+use super::bucket::Bucket;
+use super::recent::{Key, Recent};
+use super::{Happened, Limits};
+
+/// Objects and events remembered.
+// k8s: maxLruCacheEntries
+const REMEMBERED_MAX: usize = 4096;
+/// So many different sentences of one reason within `SIMILAR_WITHIN` become one event.
+// k8s: defaultAggregateMaxEvents, defaultAggregateIntervalInSeconds
+const SIMILAR_MAX: usize = 10;
+const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
+/// What one object may say: so much at once, and then one in five minutes.
+// k8s: defaultSpamBurst, defaultSpamQPS
+const SPAM: Limits = Limits { per_second: 1.0 / 300.0, burst: 25 };
+
+/// What is to be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Correlated {
+    /// The event; whole, in case the one to patch is gone.
+    pub event: Event,
+    /// The patch of an event that was told before.
+    pub patch: Option<Value>,
+    key: KeyOf,
+}
+
+/// Opaque: by what the correlator knows the event again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct KeyOf(Key);
+
+#[derive(Debug)]
+struct Similar {
+    messages: BTreeSet<u64>,
+    last: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    count: i32,
+    first: Timestamp,
+    name: String,
+}
+
+/// Remembers what was told.
+#[derive(Debug)]
+pub struct Correlator {
+    source: EventSource,
+    similar: Recent<Similar>,
+    told: Recent<Told>,
+    spam: Recent<Bucket>,
+    began: Instant,
+    began_at: Timestamp,
+}
+
+impl Correlator {
+    /// One that remembers nothing.
+    pub fn new(source: EventSource) -> Self {
+        Self {
+            source,
+            similar: Recent::new(REMEMBERED_MAX),
+            told: Recent::new(REMEMBERED_MAX),
+            spam: Recent::new(REMEMBERED_MAX),
+            began: Instant::now(),
+            began_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// What to send; `None` when the object has said too much.
+    // k8s: EventCorrelate
+    pub fn correlate(&mut self, happened: &Happened) -> Option<Correlated> {
+        let (key, message) = self.aggregate(happened);
+        let told = self.told.entry(key, Told::default);
+        told.count += 1;
+        if told.count == 1 {
+            let nanos = happened.at.as_nanosecond();
+            let name = happened.about.name.as_deref().unwrap_or_default();
+            (told.first, told.name) = (happened.at, format!("{name}.{nanos:x}"));
+        }
+        let (count, first, name) = (told.count, told.first, told.name.clone());
+        let event = self.event(happened, &message, (name, count, first));
+        let patch = (count > 1).then(|| {
+            let last = happened.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            json!({"count": count, "lastTimestamp": last, "message": message})
+        });
+        let spam = Key::of(&object_parts(&self.source, &happened.about));
+        let now = self.clock(happened.at);
+        let heard = self.spam.entry(spam, || Bucket::new(SPAM)).try_take(now);
+        heard.then_some(Correlated { event, patch, key: KeyOf(key) })
+    }
+
+    /// The event was sent and has this name.
+    // k8s: UpdateState
+    pub fn sent(&mut self, correlated: &Correlated, name: String) {
+        self.told.entry(correlated.key.0, Told::default).name = name;
+    }
+
+    /// Key and sentence under which the event is told.
+    // k8s: EventAggregate
+    fn aggregate(&mut self, happened: &Happened) -> (Key, String) {
+        let parts = object_parts(&self.source, &happened.about);
+        let kind = [happened.kind.as_str(), happened.reason.as_str()];
+        let path = happened.about.field_path.as_deref().unwrap_or_default();
+        let alike = Key::of(&[&parts[..], &kind].concat());
+        let fresh = || Similar { messages: BTreeSet::new(), last: happened.at };
+        let similar = self.similar.entry(alike, fresh);
+        let pause = happened.at.duration_since(similar.last);
+        if pause.unsigned_abs() > SIMILAR_WITHIN {
+            similar.messages.clear();
+        }
+        similar.last = happened.at;
+        similar.messages.insert(hash_of(&happened.message));
+        if similar.messages.len() < SIMILAR_MAX {
+            let own = Key::of(&[&parts[..], &kind, &[path, &happened.message]].concat());
+            return (own, happened.message.clone());
+        }
+        similar.messages.pop_first();
+        (alike, format!("(combined from similar events): {}", happened.message))
+    }
+
+    fn event(
+        &self,
+        happened: &Happened,
+        message: &str,
+        (name, count, first): (String, i32, Timestamp),
+    ) -> Event {
+        let about = happened.about.clone();
+        let namespace = about.namespace.clone().filter(|namespace| !namespace.is_empty());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: namespace.or_else(|| Some("default".to_owned())),
+                ..ObjectMeta::default()
+            },
+            involved_object: about,
+            reason: Some(happened.reason.clone()),
+            message: Some(message.to_owned()),
+            first_timestamp: Some(Time(first)),
+            last_timestamp: Some(Time(happened.at)),
+            count: Some(count),
+            type_: Some(happened.kind.as_str().to_owned()),
+            reporting_component: self.source.component.clone(),
+            reporting_instance: self.source.host.clone(),
+            source: Some(self.source.clone()),
+            ..Event::default()
+        }
+    }
+
+    /// The spam filter's clock: time as the events tell it.
+    fn clock(&mut self, at: Timestamp) -> Instant {
+        if self.began_at == Timestamp::UNIX_EPOCH {
+            self.began_at = at;
+        }
+        self.began + Duration::try_from(at.duration_since(self.began_at)).unwrap_or_default()
+    }
+}
+
+/// What tells objects apart, with who speaks about them.
+fn object_parts<'a>(source: &'a EventSource, about: &'a ObjectReference) -> [&'a str; 7] {
+    let text = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
+    [
+        text(&source.component),
+        text(&source.host),
+        text(&about.kind),
+        text(&about.namespace),
+        text(&about.name),
+        text(&about.uid),
+        text(&about.api_version),
+    ]
+}
+
+fn hash_of(text: &str) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,120 @@
+//! The correlator as client-go's own tests describe it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{EventSource, ObjectReference};
+use serde_json::json;
+
+use super::bucket::Bucket;
+use super::recent::{Key, Recent};
+use super::*;
+
+fn correlator() -> Correlator {
+    Correlator::new(EventSource { component: Some("kubelet".into()), host: Some("n1".into()) })
+}
+
+fn about(name: &str) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".into()),
+        namespace: Some("ns".into()),
+        name: Some(name.into()),
+        uid: Some(format!("uid-{name}")),
+        api_version: Some("v1".into()),
+        field_path: Some("spec.containers{c}".into()),
+        resource_version: None,
+    }
+}
+
+/// An event `seconds` after the first one.
+fn said(name: &str, message: &str, seconds: i64) -> Happened {
+    Happened {
+        about: about(name),
+        kind: Kind::Warning,
+        reason: "BackOff".into(),
+        message: message.into(),
+        at: Timestamp::from_second(1_795_228_033 + seconds).expect("a time"),
+    }
+}
+
+#[test]
+fn a_first_event_is_told_with_everything_people_look_for() {
+    let told = correlator().correlate(&said("web", "no", 0)).expect("heard");
+    assert_eq!(told.patch, None);
+    let event = serde_json::to_value(&told.event).expect("JSON");
+    let nanos = 1_795_228_033_i128 * 1_000_000_000;
+    assert_eq!(event["metadata"], json!({"name": format!("web.{nanos:x}"), "namespace": "ns"}));
+    assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{c}");
+    assert_eq!(event["source"], json!({"component": "kubelet", "host": "n1"}));
+    assert_eq!(event["reportingComponent"], "kubelet");
+    assert_eq!(event["reportingInstance"], "n1");
+    assert_eq!((&event["count"], &event["type"]), (&json!(1), &json!("Warning")));
+    assert_eq!(event["firstTimestamp"], "2026-11-21T02:27:13Z");
+}
+
+#[test]
+fn the_same_event_again_raises_the_count_under_the_name_that_it_has() {
+    let mut correlator = correlator();
+    let first = correlator.correlate(&said("web", "no", 0)).expect("heard");
+    correlator.sent(&first, "web.1".into());
+    let second = correlator.correlate(&said("web", "no", 7)).expect("heard");
+    let patch = json!({"count": 2, "lastTimestamp": "2026-11-21T02:27:20Z", "message": "no"});
+    assert_eq!(second.patch, Some(patch));
+    assert_eq!(second.event.metadata.name.as_deref(), Some("web.1"));
+    assert_eq!(second.event.first_timestamp, first.event.first_timestamp);
+    let other = correlator.correlate(&said("web", "yes", 8)).expect("heard");
+    assert_eq!(other.patch, None);
+}
+
+#[test]
+fn many_events_that_differ_in_their_sentence_become_one() {
+    let mut correlator = correlator();
+    for n in 0..9 {
+        let told = correlator.correlate(&said("web", &format!("no {n}"), n)).expect("heard");
+        assert_eq!(told.patch, None);
+    }
+    let tenth = correlator.correlate(&said("web", "no 9", 9)).expect("heard");
+    let message = "(combined from similar events): no 9";
+    assert_eq!(tenth.event.message.as_deref(), Some(message));
+    assert_eq!(tenth.patch, None);
+    let next = correlator.correlate(&said("web", "no 10", 10)).expect("heard");
+    assert_eq!(next.patch.expect("a patch")["count"], 2);
+    // After ten minutes of silence each is told for itself again.
+    let later = correlator.correlate(&said("web", "no 11", 700)).expect("heard");
+    assert_eq!(later.event.message.as_deref(), Some("no 11"));
+}
+
+#[test]
+fn an_object_that_says_too_much_is_cut_off_and_heard_again_later() {
+    let mut correlator = correlator();
+    let heard = (0..40).filter(|_| correlator.correlate(&said("web", "no", 0)).is_some()).count();
+    assert_eq!(heard, 25);
+    assert!(correlator.correlate(&said("other", "no", 0)).is_some(), "others are heard");
+    assert!(correlator.correlate(&said("web", "no", 299)).is_none());
+    let next = correlator.correlate(&said("web", "no", 301)).expect("heard");
+    assert_eq!(next.patch.expect("a patch")["count"], 42, "what was not heard counts");
+}
+
+#[test]
+fn what_was_used_least_recently_is_forgotten() {
+    let mut recent = Recent::new(2);
+    let [a, b, c] = ["a", "b", "c"].map(|name| Key::of(&[name]));
+    *recent.entry(a, || 0) = 1;
+    recent.entry(b, || 0);
+    recent.entry(a, || 0);
+    recent.entry(c, || 0);
+    assert_eq!(recent.len(), 2);
+    assert_eq!(*recent.entry(a, || 7), 1);
+    assert_eq!(*recent.entry(b, || 7), 7, "b was forgotten");
+}
+
+#[test]
+fn a_bucket_gives_its_burst_and_then_its_rate() {
+    let now = std::time::Instant::now();
+    let mut bucket = Bucket::new(Limits { per_second: 10.0, burst: 3 });
+    let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
+    assert_eq!(waits, [0, 0, 0, 100, 200]);
+    assert_eq!(bucket.take(now + Duration::from_secs(1)), Duration::ZERO);
+    let mut open = Bucket::new(Limits { per_second: 0.0, burst: 0 });
+    assert_eq!(open.take(now), Duration::ZERO);
+}
