@@ -145,6 +145,7 @@ impl Parts {
             calls: calls_of(&self.runtime),
             events: events_of(&self.kernel),
             queries,
+            serving_cert: server::ServingCert::default(),
             problems: Arc::clone(&self.problems),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),

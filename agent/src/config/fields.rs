@@ -88,7 +88,9 @@ pub fn is_object(path: &str) -> bool {
     FIELDS.iter().any(|f| f.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-const SERVER: Status = Status::NotYet("the HTTPS server comes with joining a cluster");
+const JOURNAL: Status =
+    Status::NotYet("the journal is not queried; files below /var/log are served");
+const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");
 const CLUSTER: Status = Status::NotYet("needs the API server; standalone mode has none");
 const PULLS: Status = Status::NotYet("who may use an image that is present is not checked yet");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
@@ -120,7 +122,7 @@ const FLEXVOLUME: Status = Status::Never("FlexVolume is deprecated in favour of 
 
 /// Every leaf field of the configuration, in the order of the API.
 pub const FIELDS: &[Field] = &[
-    pointer("enableServer", Kind::Bool, SERVER),
+    pointer("enableServer", Kind::Bool, DONE),
     value("staticPodPath", Kind::Text, DONE),
     value("podLogsDir", Kind::Text, DONE),
     value("syncFrequency", Kind::Duration, DONE),
@@ -129,29 +131,29 @@ pub const FIELDS: &[Field] = &[
     value("staticPodURL", Kind::Text, DONE),
     value("staticPodURLHeader", Kind::Map, DONE),
     value("address", Kind::Text, DONE),
-    value("port", Kind::Int32, SERVER),
+    value("port", Kind::Int32, DONE),
     value("readOnlyPort", Kind::Int32, DONE),
-    value("tlsCertFile", Kind::Text, SERVER),
-    value("tlsPrivateKeyFile", Kind::Text, SERVER),
-    value("tlsCipherSuites", Kind::TextList, SERVER),
-    value("tlsCurvePreferences", Kind::List, SERVER),
-    value("tlsMinVersion", Kind::Text, SERVER),
+    value("tlsCertFile", Kind::Text, DONE),
+    value("tlsPrivateKeyFile", Kind::Text, DONE),
+    value("tlsCipherSuites", Kind::TextList, DONE),
+    value("tlsCurvePreferences", Kind::List, DONE),
+    value("tlsMinVersion", Kind::Text, DONE),
     value("rotateCertificates", Kind::Bool, CLUSTER),
     value("serverTLSBootstrap", Kind::Bool, CLUSTER),
-    value("authentication.x509.clientCAFile", Kind::Text, SERVER),
-    pointer("authentication.webhook.enabled", Kind::Bool, SERVER),
-    value("authentication.webhook.cacheTTL", Kind::Duration, SERVER),
-    pointer("authentication.anonymous.enabled", Kind::Bool, SERVER),
-    value("authorization.mode", Kind::Word, SERVER),
-    value("authorization.webhook.cacheAuthorizedTTL", Kind::Duration, SERVER),
-    value("authorization.webhook.cacheUnauthorizedTTL", Kind::Duration, SERVER),
+    value("authentication.x509.clientCAFile", Kind::Text, DONE),
+    pointer("authentication.webhook.enabled", Kind::Bool, DONE),
+    value("authentication.webhook.cacheTTL", Kind::Duration, DONE),
+    pointer("authentication.anonymous.enabled", Kind::Bool, DONE),
+    value("authorization.mode", Kind::Word, DONE),
+    value("authorization.webhook.cacheAuthorizedTTL", Kind::Duration, DONE),
+    value("authorization.webhook.cacheUnauthorizedTTL", Kind::Duration, DONE),
     pointer("registryPullQPS", Kind::Int32, DONE),
     value("registryBurst", Kind::Int32, DONE),
     value("imagePullCredentialsVerificationPolicy", Kind::Word, PULLS),
     value("preloadedImagesVerificationAllowlist", Kind::TextList, PULLS),
     pointer("eventRecordQPS", Kind::Int32, CLUSTER),
     value("eventBurst", Kind::Int32, CLUSTER),
-    pointer("enableDebuggingHandlers", Kind::Bool, SERVER),
+    pointer("enableDebuggingHandlers", Kind::Bool, DONE),
     value("enableContentionProfiling", Kind::Bool, GO_ONLY),
     pointer("healthzPort", Kind::Int32, DONE),
     value("healthzBindAddress", Kind::Text, DONE),
@@ -237,15 +239,15 @@ pub const FIELDS: &[Field] = &[
     value("logging.options.text.infoBufferSize", Kind::Quantity, LOGS),
     value("logging.options.json.splitStream", Kind::Bool, LOGS),
     value("logging.options.json.infoBufferSize", Kind::Quantity, LOGS),
-    pointer("enableSystemLogHandler", Kind::Bool, SERVER),
-    pointer("enableSystemLogQuery", Kind::Bool, SERVER),
+    pointer("enableSystemLogHandler", Kind::Bool, DONE),
+    pointer("enableSystemLogQuery", Kind::Bool, JOURNAL),
     value("shutdownGracePeriod", Kind::Duration, SHUTDOWN),
     value("shutdownGracePeriodCriticalPods", Kind::Duration, SHUTDOWN),
     value("shutdownGracePeriodByPodPriority", Kind::List, SHUTDOWN),
     pointer("crashLoopBackOff.maxContainerRestartPeriod", Kind::Duration, DONE),
     value("reservedMemory", Kind::List, MANAGERS),
     pointer("enableProfilingHandler", Kind::Bool, GO_ONLY),
-    pointer("enableDebugFlagsHandler", Kind::Bool, SERVER),
+    pointer("enableDebugFlagsHandler", Kind::Bool, KLOG),
     pointer("seccompDefault", Kind::Bool, DONE),
     pointer("memoryThrottlingFactor", Kind::Float, MEMORY_QOS),
     value("memoryReservationPolicy", Kind::Word, MEMORY_QOS),

@@ -105,6 +105,12 @@ impl Config {
         socket_address(&self.kubelet.address, self.kubelet.read_only_port)
     }
 
+    /// Where the HTTPS server listens; `None` when it is off.
+    pub fn https_address(&self) -> Option<SocketAddr> {
+        let on = self.kubelet.enable_server;
+        socket_address(&self.kubelet.address, self.kubelet.port).filter(|_| on)
+    }
+
     /// Servers that pods with cluster DNS use.
     pub fn cluster_dns(&self) -> Vec<IpAddr> {
         self.kubelet.cluster_dns.iter().filter_map(|ip| ip.parse().ok()).collect()

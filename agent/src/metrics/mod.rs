@@ -12,6 +12,7 @@
 
 mod families;
 mod process;
+mod requests;
 mod text;
 
 use std::collections::BTreeMap;
@@ -67,6 +68,7 @@ pub struct Metrics {
     decisions: Decisions,
     own: Own,
     process: process::Process,
+    requests: requests::Requests,
     starting: Mutex<BTreeMap<PodUid, bool>>,
 }
 
@@ -88,6 +90,7 @@ impl Metrics {
             decisions: Decisions::register(&mut at),
             own: Own::register(&mut at),
             process: process::Process::register(&mut at),
+            requests: requests::Requests::register(&mut at),
             starting: Mutex::default(),
             registry,
         }
@@ -169,6 +172,16 @@ impl Metrics {
     /// A bounded resource of this name was full.
     pub fn limit_hit(&self, limit: &str) {
         self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
+    }
+
+    /// A request to the HTTPS server was answered.
+    pub fn http_request(&self, method: &str, path: &str, took: Duration) {
+        self.requests.ended(method, path, took);
+    }
+
+    /// A WebSocket to this subresource is translated here.
+    pub fn websocket_stream(&self, subresource: &str) {
+        self.requests.websocket(subresource);
     }
 
     /// The exposition in Prometheus' text format 0.0.4.

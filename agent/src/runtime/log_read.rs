@@ -7,8 +7,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use flate2::read::GzDecoder;
 
 use super::log_line::{Stream, parse};
 use super::termination::{LOG_BYTES_MAX, LOG_LINES_MAX, MESSAGE_BYTES_MAX};
@@ -34,12 +36,37 @@ pub struct LogQuery {
 
 /// Reads a log file from some point on.
 pub struct LogReader {
-    file: BufReader<File>,
+    file: BufReader<Box<dyn Read + Send>>,
+    id: FileId,
     query: LogQuery,
     remaining: Option<u64>,
     line: Vec<u8>,
     /// The next text starts a line of output: the one before was not partial.
     at_line_start: bool,
+    /// Time of the last line that was read, as written.
+    last_time: String,
+    /// Lines up to this time are known already.
+    after: Option<jiff::Timestamp>,
+}
+
+/// Tells a file from another one of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// The file at that path.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|meta| Self::from(&meta))
+    }
+}
+
+impl From<&fs::Metadata> for FileId {
+    fn from(meta: &fs::Metadata) -> Self {
+        Self { device: meta.dev(), inode: meta.ino() }
+    }
 }
 
 impl LogReader {
@@ -52,8 +79,34 @@ impl LogReader {
         };
         file.seek(SeekFrom::Start(start))?;
         let remaining = query.limit_bytes;
-        let file = BufReader::new(file);
-        Ok(Self { file, query, remaining, line: Vec::new(), at_line_start: true })
+        let id = FileId::from(&file.metadata()?);
+        let file = BufReader::new(Box::new(file) as Box<dyn Read + Send>);
+        let (line, last_time) = (Vec::new(), String::new());
+        Ok(Self { file, id, query, remaining, line, at_line_start: true, last_time, after: None })
+    }
+
+    /// Goes on at the start of another file of the same log. With `skip_known` lines that are not
+    /// newer than the last one are left out, for a file that may be the one just read, compressed.
+    pub fn go_on(&mut self, path: &Path, skip_known: bool) -> io::Result<()> {
+        let file = File::open(path)?;
+        self.id = FileId::from(&file.metadata()?);
+        let compressed = path.extension().is_some_and(|end| end == "gz");
+        let file: Box<dyn Read + Send> =
+            if compressed { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
+        self.file = BufReader::new(file);
+        self.after = skip_known.then(|| self.last_time.parse().ok()).flatten();
+        self.line.clear();
+        Ok(())
+    }
+
+    /// The file that is being read.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Nothing more will come: the limit was met.
+    pub fn is_done(&self) -> bool {
+        self.remaining == Some(0)
     }
 
     /// Appends the next wanted text to `out`. False at the end of the file, for now, or of the
@@ -100,6 +153,13 @@ impl LogReader {
             tracing::debug!("a line of a container's log cannot be parsed");
             return false;
         };
+        if let Some(after) = self.after
+            && parsed.timestamp().is_some_and(|time| time <= after)
+        {
+            return false;
+        }
+        self.last_time.clear();
+        self.last_time.push_str(&parsed.time);
         if self.query.stream.is_some_and(|stream| stream != parsed.stream) {
             return false;
         }
@@ -110,7 +170,7 @@ impl LogReader {
         }
         let start = out.len();
         if self.query.timestamps && self.at_line_start {
-            out.extend_from_slice(parsed.time.as_bytes());
+            push_time(&parsed.time, out);
             out.push(b' ');
         }
         out.extend_from_slice(&parsed.text);
@@ -122,6 +182,21 @@ impl LogReader {
         }
         true
     }
+}
+
+/// Appends a time with nine digits of a second, whatever the runtime wrote.
+// k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go timeFormatOut
+fn push_time(time: &str, out: &mut Vec<u8>) {
+    let dot = time.find('.');
+    let fraction = dot.map_or("", |at| &time[at + 1..]);
+    let digits = fraction.bytes().take_while(u8::is_ascii_digit).count().min(9);
+    // Without a fraction the zone begins after `hh:mm:ss`.
+    let zone = dot.map_or_else(|| time.len().min(19), |at| at + 1 + digits);
+    out.extend_from_slice(&time.as_bytes()[..dot.unwrap_or(zone)]);
+    out.push(b'.');
+    out.extend_from_slice(&fraction.as_bytes()[..digits]);
+    out.extend(std::iter::repeat_n(b'0', 9 - digits));
+    out.extend_from_slice(&time.as_bytes()[zone..]);
 }
 
 /// Offset of the `lines`-th last line.
@@ -315,6 +390,34 @@ mod tests {
         let text = termination_message(None, long.path(), true);
         assert_eq!(text.len(), LOG_BYTES_MAX);
         assert!(text.ends_with("199\n"));
+    }
+
+    #[test]
+    fn times_are_shown_with_nine_digits() {
+        for (written, shown) in [
+            ("2026-01-01T00:00:02.5Z", "2026-01-01T00:00:02.500000000Z"),
+            ("2026-01-01T00:00:02Z", "2026-01-01T00:00:02.000000000Z"),
+            ("2026-01-01T00:00:02.123456789+02:00", "2026-01-01T00:00:02.123456789+02:00"),
+            ("2026-01-01T00:00:02-05:00", "2026-01-01T00:00:02.000000000-05:00"),
+        ] {
+            let mut out = Vec::new();
+            push_time(written, &mut out);
+            assert_eq!(String::from_utf8(out).expect("text"), shown);
+        }
+    }
+
+    #[test]
+    fn another_file_of_the_log_is_gone_on_with_and_known_lines_are_left_out() {
+        let mut reader = LogReader::open(sample().path(), LogQuery::default()).expect("open");
+        let mut out = Vec::new();
+        while reader.next(&mut out).expect("read") {}
+        let known = sample();
+        for (skip, expected) in [(true, ""), (false, "a\nb\nc1 c2\nd\n")] {
+            out.clear();
+            reader.go_on(known.path(), skip).expect("open");
+            while reader.next(&mut out).expect("read") {}
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        }
     }
 
     #[test]

@@ -27,6 +27,12 @@ impl Health {
         Self { born: Instant::now(), last_beat_ms: AtomicU64::new(0), silence_max }
     }
 
+    /// When this agent began, as the wall clock says.
+    pub fn born(&self) -> jiff::Timestamp {
+        let age = jiff::SignedDuration::try_from(self.born.elapsed()).unwrap_or_default();
+        jiff::Timestamp::now().checked_sub(age).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+    }
+
     /// The main loop has turned.
     pub fn beat(&self) {
         self.last_beat_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);

@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
 use crate::server::answer::Answer;
+use crate::server::secure::{AccessError, ServingCertError};
 
 /// Connections open at the same time on one listener.
 const CONNECTIONS_MAX: usize = 64;
@@ -78,6 +79,18 @@ pub enum ServeError {
         /// What to do.
         remedy: &'static str,
     },
+    /// The certificate that the HTTPS port shows.
+    #[error("the HTTPS port has no certificate")]
+    Certificate(#[from] ServingCertError),
+    /// TLS cannot be set up.
+    #[error(
+        "the HTTPS port cannot be served: tlsMinVersion, tlsCipherSuites or \
+        tlsCurvePreferences leave nothing to agree on"
+    )]
+    Tls(#[source] tokio_rustls::rustls::Error),
+    /// The rules of access cannot be built.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The thread or its runtime cannot be made.
     #[error("the server's thread cannot be started")]
     Thread(#[source] io::Error),
@@ -88,7 +101,16 @@ pub enum ServeError {
 pub(super) struct Listeners {
     pub(super) healthz: Option<Listener>,
     pub(super) read_only: Option<Listener>,
+    pub(super) https: Option<(std::net::TcpListener, SocketAddr)>,
     pub(super) socket: Listener,
+}
+
+/// Where ports are listened on; `None` for those that are off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Addresses {
+    pub(super) healthz: Option<SocketAddr>,
+    pub(super) read_only: Option<SocketAddr>,
+    pub(super) https: Option<SocketAddr>,
 }
 
 /// One listener, not yet served.
@@ -100,17 +122,15 @@ pub(super) enum Listener {
 
 impl Listeners {
     /// Binds all or nothing.
-    pub(super) fn bind(
-        healthz: Option<SocketAddr>,
-        read_only: Option<SocketAddr>,
-        socket: &Path,
-    ) -> Result<Self, ServeError> {
+    pub(super) fn bind(at: Addresses, socket: &Path) -> Result<Self, ServeError> {
         let tcp = |what, field, address: Option<SocketAddr>| {
             address.map(|address| bind_tcp(what, field, address)).transpose()
         };
+        let plain = |bound: Option<_>| bound.map(|(listener, at)| Listener::Tcp(listener, at));
         Ok(Self {
-            healthz: tcp("the health check", "healthzPort", healthz)?,
-            read_only: tcp("the read-only port", "readOnlyPort", read_only)?,
+            healthz: plain(tcp("the health check", "healthzPort", at.healthz)?),
+            read_only: plain(tcp("the read-only port", "readOnlyPort", at.read_only)?),
+            https: tcp("the HTTPS server", "port", at.https)?,
             socket: Listener::Unix(bind_socket(socket)?),
         })
     }
@@ -137,11 +157,11 @@ fn bind_tcp(
     what: &'static str,
     field: &'static str,
     address: SocketAddr,
-) -> Result<Listener, ServeError> {
+) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
     let bound = std::net::TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok(Listener::Tcp(listener, address))
+        Ok((listener, address))
     });
     bound.map_err(|error| {
         let (reason, remedy) = match error.kind() {

@@ -1,25 +1,38 @@
 //! The server: health, the read-only port, and the socket of the agent's own commands.
 //!
 //! Input: snapshots that the driver publishes, the timeline, the runtime calls under way. Output:
-//! HTTP/1.1 on up to three listeners, all of them on one thread of their own with a current-thread
+//! HTTP on up to four listeners, all of them on one thread of their own with a current-thread
 //! runtime, so that a slow reader never delays a decision:
+//!   HTTPS      everything of the kubelet's port 10250, see `route`; `secure` decides who may
 //!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
 //!   read-only  `/healthz*`, `/pods`, `/runningpods/`, `/metrics`
 //!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/dump` as JSON; root only
-//! The thread also feeds the service manager's watchdog. It never changes anything of a pod: the
-//! only question that reaches the main thread is the dry run, through a bounded channel. Bounds
-//! are in `listen`. A listener that cannot be bound is an error before anything starts.
+//! The thread also feeds the service manager's watchdog. It never changes anything of a pod but
+//! through the runtime, to which it has a connection of its own for exec and the like: the only
+//! question that reaches the main thread is the dry run, through a bounded channel. Bounds are in
+//! `listen`, `https` and `api`. A listener that cannot be bound is an error before anything starts.
 
 mod answer;
+mod api;
+mod body;
 mod dump;
 pub mod health;
+mod https;
 mod listen;
 mod local;
+mod logs;
+mod node_logs;
 mod notify;
+mod pages;
 mod pod_list;
+mod query;
+mod route;
 mod routes;
 mod rows;
+mod run;
+mod secure;
 mod select;
+mod stream;
 mod stuck;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -33,7 +46,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
-use pintle_cri::InFlight;
+use pintle_cri::{Client, Deadlines, InFlight};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -41,10 +54,14 @@ use crate::metrics::Metrics;
 use crate::status::timeline::Recorder;
 use crate::status::view::Views;
 use crate::worker::task::Query;
+use api::Api;
 pub use health::Health;
 pub use listen::ServeError;
-use listen::{Listeners, Service};
+use listen::{Addresses, Listeners, Service};
 use notify::Notifier;
+use secure::serving::Serving;
+pub use secure::{AccessError, ServingCert, ServingCertError};
+use secure::{ApiReviews, Gate, Reviews, tls};
 
 /// Where kernel events come from, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +93,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
     pub health: Arc<Health>,
+    /// The HTTPS port's certificate with `serverTLSBootstrap`; whoever rotates it fills this.
+    pub serving_cert: ServingCert,
 }
 
 impl fmt::Debug for Parts {
@@ -95,22 +114,45 @@ pub struct Handle {
     pub healthz: Option<SocketAddr>,
     /// Address of the read-only port, with the port that was really bound.
     pub read_only: Option<SocketAddr>,
+    /// Address of the HTTPS port, with the port that was really bound.
+    pub https: Option<SocketAddr>,
 }
 
 /// Binds every listener and starts the server's thread.
 pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
-    let (healthz, read_only) = (parts.config.healthz_address(), parts.config.read_only_address());
-    spawn_at(parts, healthz, read_only)
+    let config = &parts.config;
+    let at = Addresses {
+        healthz: config.healthz_address(),
+        read_only: config.read_only_address(),
+        https: config.https_address(),
+    };
+    // As the kubelet, which refuses to start even when its server is off.
+    Gate::check(config)?;
+    let reviews = Arc::new(ApiReviews::new(config.flags.kubeconfig.clone()));
+    spawn_at(parts, at, reviews)
 }
 
-fn spawn_at(
-    parts: Parts,
-    healthz: Option<SocketAddr>,
-    read_only: Option<SocketAddr>,
-) -> Result<Handle, ServeError> {
+/// What the HTTPS listener needs beside its socket.
+struct Secure {
+    gate: Gate,
+    tls: tokio_rustls::rustls::ServerConfig,
+}
+
+impl Secure {
+    fn new(parts: &Parts, reviews: Arc<dyn Reviews>) -> Result<Self, ServeError> {
+        let gate = Gate::new(&parts.config, reviews)?;
+        let serving = Arc::new(Serving::new(&parts.config, &parts.serving_cert)?);
+        let tls = tls::server_config(&parts.config.kubelet, serving).map_err(ServeError::Tls)?;
+        Ok(Self { gate, tls })
+    }
+}
+
+fn spawn_at(parts: Parts, at: Addresses, reviews: Arc<dyn Reviews>) -> Result<Handle, ServeError> {
     let socket = parts.config.flags.socket.clone();
-    let listeners = Listeners::bind(healthz, read_only, &socket)?;
+    let secure = at.https.map(|_| Secure::new(&parts, reviews)).transpose()?;
+    let listeners = Listeners::bind(at, &socket)?;
     let (healthz, read_only) = (listeners.healthz_address(), listeners.read_only_address());
+    let https = listeners.https.as_ref().map(|(_, address)| *address);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -120,9 +162,9 @@ fn spawn_at(
     let fed = notifier.clone();
     let thread = std::thread::Builder::new()
         .name("server".to_owned())
-        .spawn(move || runtime.block_on(serve(parts, listeners, fed, stopped)))
+        .spawn(move || runtime.block_on(serve(parts, listeners, secure, fed, stopped)))
         .map_err(ServeError::Thread)?;
-    Ok(Handle { stop, thread: Some(thread), notifier, socket, healthz, read_only })
+    Ok(Handle { stop, thread: Some(thread), notifier, socket, healthz, read_only, https })
 }
 
 impl Handle {
@@ -157,6 +199,7 @@ impl Drop for Handle {
 async fn serve(
     parts: Parts,
     listeners: Listeners,
+    secure: Option<Secure>,
     notifier: Option<Arc<Notifier>>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -172,11 +215,29 @@ async fn serve(
             tokio::spawn(listen::accept(listener, service, Arc::clone(&metrics)));
         }
     }
+    if let (Some((listener, _)), Some(secure)) = (listeners.https, secure) {
+        serve_https(listener, secure, &parts);
+    }
     if let Some(notifier) = notifier {
         tokio::spawn(feed_watchdog(notifier, health));
     }
     // Ends the runtime, and with it every task above, when the handle is dropped.
     let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+fn serve_https(listener: std::net::TcpListener, secure: Secure, parts: &Arc<Parts>) {
+    let kubelet = &parts.config.kubelet;
+    let deadlines = Deadlines::from_request_timeout(kubelet.runtime_request_timeout.to_std());
+    match Client::connect(&kubelet.container_runtime_endpoint, deadlines) {
+        Ok(client) => {
+            let observer = Arc::clone(&parts.metrics) as Arc<dyn pintle_cri::Observer>;
+            let runtime = client.with_observer(observer);
+            let api = Arc::new(Api::new(Arc::clone(parts), secure.gate, runtime));
+            tokio::spawn(https::accept(listener, secure.tls, api));
+        }
+        // The main thread has connected to the same endpoint before.
+        Err(error) => tracing::error!(%error, "the HTTPS port is not served"),
+    }
 }
 
 async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<Health>) {

@@ -35,7 +35,7 @@ fn service(parts: Arc<Parts>, route: fn(&Parts, &Asked) -> Answer) -> Service {
     })
 }
 
-fn metrics(parts: &Parts) -> String {
+pub(super) fn metrics(parts: &Parts) -> String {
     let events = (parts.events)();
     parts.metrics.render(&Scrape {
         snapshot: &parts.views.load(),
@@ -48,7 +48,7 @@ fn metrics(parts: &Parts) -> String {
 
 /// Answers a path below `/healthz`.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go
-fn health(health: &Health, asked: &Asked) -> Option<Answer> {
+pub(super) fn health(health: &Health, asked: &Asked) -> Option<Answer> {
     let verbose = asked.query.split('&').any(|pair| pair.split('=').next() == Some("verbose"));
     match asked.path.as_str() {
         "/healthz" | "/healthz/" => Some(all_checks(health.check(), verbose)),

@@ -43,6 +43,22 @@ pub(super) fn select<'a>(snapshot: &'a Snapshot, asked: &str) -> Result<&'a PodV
     }
 }
 
+/// The pod of that namespace and name; of several the one that was made last.
+// k8s: pkg/kubelet/pod/pod_manager.go GetPodByName
+pub(super) fn by_name<'a>(
+    snapshot: &'a Snapshot,
+    namespace: &str,
+    name: &str,
+) -> Option<&'a PodView> {
+    let views = snapshot.pods.values();
+    let named = views.filter(|v| pod::namespace(&v.pod) == namespace && pod::name(&v.pod) == name);
+    // Without a time of creation, as for static pods, one that has not ended comes first.
+    named.max_by_key(|v| {
+        let over = matches!(v.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        (v.pod.metadata.creation_timestamp.clone(), !over)
+    })
+}
+
 fn near(snapshot: &Snapshot, asked: &str) -> Vec<String> {
     let wanted = asked.rsplit('/').next().unwrap_or(asked);
     let names = snapshot.pods.values();
@@ -83,6 +99,18 @@ mod tests {
         for (asked, found) in [("2", "b/web"), ("a/web", "a/web"), ("db-node", "a/db-node")] {
             assert_eq!(select(&snapshot, asked).map(full), Ok(found.to_owned()), "{asked}");
         }
+    }
+
+    #[test]
+    fn of_two_pods_of_one_name_the_younger_is_meant() {
+        let pod = |uid: &str, made: &str| {
+            view(json!({"metadata": {"namespace": "a", "name": "web", "uid": uid,
+                "creationTimestamp": made}}))
+        };
+        let (old, new) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z");
+        let snapshot = snapshot_of(vec![pod("1", new), pod("2", old)]);
+        assert_eq!(by_name(&snapshot, "a", "web").map(uid), Some("1"));
+        assert!(by_name(&snapshot, "b", "web").is_none());
     }
 
     #[test]

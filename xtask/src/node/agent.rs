@@ -95,6 +95,7 @@ impl Layout {
         let mut cmd = node.command(binary);
         cmd.arg("--config").arg(self.config_file());
         cmd.arg(format!("--root-dir={}", self.root().display()));
+        cmd.arg(format!("--cert-dir={}", self.root().join("pki").display()));
         cmd.arg(format!("--hostname-override={NODE_NAME}"));
         cmd
     }

@@ -1,6 +1,8 @@
 //! The server over real sockets: loopback ports that the kernel chooses, a socket in a folder of
 //! its own.
 
+mod https;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::testing::{snapshot_of, view};
-use super::{EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
+use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
 use crate::config::{self, ClientCommand, Command, OutputFormat, Question};
 use crate::metrics::Metrics;
 use crate::runtime::plan::{Action, Plan};
@@ -48,6 +50,7 @@ impl World {
             problems: Arc::default(),
             metrics: Arc::new(Metrics::new("n")),
             health: Arc::new(Health::new(Duration::from_secs(60))),
+            serving_cert: super::ServingCert::default(),
         };
         Self { parts, queries, dir }
     }
@@ -60,7 +63,8 @@ impl World {
 
     fn spawn(&self) -> Result<Handle, ServeError> {
         let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        spawn_at(self.parts.clone(), any, any)
+        let at = Addresses { healthz: any, read_only: any, https: None };
+        spawn_at(self.parts.clone(), at, Arc::new(ApiReviews::new(None)))
     }
 
     fn socket(&self) -> &Path {
@@ -145,7 +149,9 @@ fn a_taken_port_is_an_error_that_names_address_reason_and_remedy() {
     let world = World::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
-    let error = spawn_at(world.parts.clone(), Some(address), None).expect_err("taken").to_string();
+    let at = Addresses { healthz: Some(address), ..Addresses::default() };
+    let spawned = spawn_at(world.parts.clone(), at, Arc::new(ApiReviews::new(None)));
+    let error = spawned.expect_err("taken").to_string();
     for part in [&address.to_string(), "another process listens there", "healthzPort"] {
         assert!(error.contains(part), "{part}: {error}");
     }

@@ -1,0 +1,131 @@
+//! Requests to the HTTPS server: how many, how long, of which kind.
+//!
+//! Bounds: methods and paths are of fixed sets, whatever clients send.
+// k8s: pkg/kubelet/server/metrics/metrics.go, server.go getMetricBucket
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::families::Names;
+
+/// Upper bounds of a request's duration in seconds: Prometheus' own default.
+const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const METHODS: [&str; 8] = ["OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"];
+/// First words of paths that are counted by themselves.
+const PATHS: [&str; 18] = [
+    "healthz",
+    "pods",
+    "stats",
+    "metrics",
+    "metrics/cadvisor",
+    "metrics/probes",
+    "metrics/resource",
+    "run",
+    "exec",
+    "attach",
+    "portForward",
+    "containerLogs",
+    "configz",
+    "runningpods",
+    "checkpoint",
+    "logs",
+    "debug",
+    "statusz",
+];
+/// Those that last for as long as their client likes.
+const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    long_running: String,
+    method: String,
+    path: String,
+    server_type: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Endpoint {
+    subresource: String,
+}
+
+/// Handles of the families.
+#[derive(Debug)]
+pub(super) struct Requests {
+    total: Family<Request, Counter>,
+    seconds: Family<Request, Histogram, fn() -> Histogram>,
+    websockets: Family<Endpoint, Counter>,
+}
+
+impl Requests {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        let seconds: Family<Request, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(SECONDS));
+        Self {
+            total: at.add(
+                "kubelet_http_requests",
+                "Number of the http requests received since the server started",
+            ),
+            seconds: at.put(
+                "kubelet_http_requests_duration_seconds",
+                "Duration in seconds to serve http requests",
+                seconds,
+            ),
+            websockets: at.add(
+                "kubelet_websocket_streaming_requests",
+                "Total number of WebSocket streaming requests handled by the kubelet",
+            ),
+        }
+    }
+
+    /// A request was answered; streams go on after that.
+    pub(super) fn ended(&self, method: &str, path: &str, took: Duration) {
+        let path = bucket(path);
+        let labels = Request {
+            long_running: LONG_RUNNING.contains(&path).to_string(),
+            method: METHODS.iter().find(|known| **known == method).unwrap_or(&"other").to_string(),
+            path: path.to_owned(),
+            server_type: "readwrite".to_owned(),
+        };
+        self.total.get_or_create(&labels).inc();
+        self.seconds.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// A WebSocket is translated or tunnelled.
+    pub(super) fn websocket(&self, subresource: &str) {
+        let labels = Endpoint { subresource: subresource.to_owned() };
+        self.websockets.get_or_create(&labels).inc();
+    }
+}
+
+fn bucket(path: &str) -> &'static str {
+    let mut words = path.trim_start_matches('/').splitn(3, '/');
+    let (first, second) = (words.next().unwrap_or_default(), words.next());
+    let is = |known: &str| match (first, second) {
+        ("metrics", Some(second)) => known.strip_prefix("metrics/") == Some(second),
+        _ => known == first,
+    };
+    PATHS.iter().copied().find(|known| is(known)).unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bucket;
+
+    #[test]
+    fn paths_are_counted_by_their_first_words() {
+        for (path, expected) in [
+            ("/exec/ns/p/c", "exec"),
+            ("/metrics", "metrics"),
+            ("/metrics/cadvisor", "metrics/cadvisor"),
+            ("/metrics/what", "other"),
+            ("/wp-login.php", "other"),
+            ("/", "other"),
+        ] {
+            assert_eq!(bucket(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The HTTPS server's requests: gate, route, answer.
+//!
+//! Input: a request and who sent it. Output: an answer, or a stream that goes on by itself. Owner:
+//! the server's thread, with a connection to the runtime of its own, so that nothing here waits for
+//! the main thread. Bounds: `STREAMS_MAX` logs, execs, attaches and port-forwards at a time.
+// k8s: pkg/kubelet/server/server.go
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use pintle_cri::Client;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::answer::Answer;
+use super::body::Reply;
+use super::listen::Asked;
+use super::logs::{Watches, container_logs};
+use super::query::{Query, decode_path};
+use super::route::{Found, Kind, NoRoute, find};
+use super::secure::{Gate, Peer};
+use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
+use crate::metrics::Metrics;
+use crate::status::view::Views;
+
+/// Streams open at the same time.
+const STREAMS_MAX: usize = 512;
+
+/// What requests are answered from.
+pub(super) struct Api {
+    parts: Arc<Parts>,
+    gate: Gate,
+    runtime: Client,
+    watches: Watches,
+    streams: Arc<Semaphore>,
+}
+
+impl Api {
+    /// Needs the server's runtime: it starts the watches of logs.
+    pub(super) fn new(parts: Arc<Parts>, gate: Gate, runtime: Client) -> Self {
+        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
+        Self { parts, gate, runtime, watches: Watches::start(), streams }
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.parts.metrics
+    }
+
+    pub(super) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    pub(super) fn views(&self) -> &Views {
+        &self.parts.views
+    }
+
+    pub(super) fn runtime(&self) -> &Client {
+        &self.runtime
+    }
+
+    /// Answers a request.
+    pub(super) async fn reply(&self, request: Request<Incoming>, peer: &Peer) -> Reply {
+        let begun = Instant::now();
+        let (mut head, body) = request.into_parts();
+        let Some(path) = decode_path(head.uri.path()) else {
+            return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
+        };
+        let method = head.method.clone();
+        let reply = match self.gate.admit(&head, &path, peer).await {
+            Err(denial) => Answer::from(denial).into(),
+            Ok(user) => {
+                tracing::debug!(user = user.name, %method, path, "asked");
+                // Who asked was decided; nobody behind this point needs the credentials.
+                head.headers.remove(hyper::header::AUTHORIZATION);
+                self.routed(Request::from_parts(head, body), &path, peer).await
+            }
+        };
+        self.metrics().http_request(method.as_str(), &path, begun.elapsed());
+        reply
+    }
+
+    async fn routed(&self, request: Request<Incoming>, path: &str, peer: &Peer) -> Reply {
+        let found = match find(request.method(), path, &self.parts.config.kubelet) {
+            Ok(found) => found,
+            Err(NoRoute::NotFound) => return Answer::not_found().into(),
+            Err(NoRoute::Method) => return Answer::not_allowed().into(),
+            Err(NoRoute::Off(said)) => return Answer::text(405, format!("{said}\n")).into(),
+        };
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        match found.kind {
+            Kind::ContainerLogs => self.log(&found, &Query::parse(&query)),
+            Kind::Exec | Kind::Attach | Kind::PortForward => match self.turn() {
+                Ok(turn) => {
+                    let (words, query) = (&found.words, Query::parse(&query));
+                    let from = (turn, peer.address.ip());
+                    stream::stream(self, found.kind, words, &query, request, from).await
+                }
+                Err(answer) => answer.into(),
+            },
+            Kind::Run => run::run(self, &found.words, &Query::parse(&query)).await.into(),
+            Kind::Checkpoint => {
+                run::checkpoint(self, &found.words, &Query::parse(&query)).await.into()
+            }
+            Kind::NodeLogs => {
+                let config = &self.parts.config.kubelet;
+                node_logs::answer(config, &found.words.rest, &Query::parse(&query)).await
+            }
+            kind => self.page(kind, Asked { path: path.to_owned(), query }, &request).await.into(),
+        }
+    }
+
+    fn log(&self, found: &Found, query: &Query) -> Reply {
+        match self.turn() {
+            Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
+            Err(answer) => answer.into(),
+        }
+    }
+
+    /// A place among the streams, or the refusal.
+    fn turn(&self) -> Result<OwnedSemaphorePermit, Answer> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            self.metrics().limit_hit("server streams");
+            Answer::text(429, format!("{STREAMS_MAX} streams are open already\n"))
+        })
+    }
+
+    /// Routes whose answers are made at once.
+    async fn page(&self, kind: Kind, asked: Asked, request: &Request<Incoming>) -> Answer {
+        let parts = &*self.parts;
+        match kind {
+            Kind::Healthz => {
+                routes::health(&parts.health, &asked).unwrap_or_else(Answer::not_found)
+            }
+            Kind::Pods => Answer::json_bytes(pod_list::pods(&parts.views.load())),
+            Kind::RunningPods => Answer::json_bytes(pod_list::running_pods(&parts.views.load())),
+            Kind::Metrics => Answer::metrics(routes::metrics(parts)),
+            Kind::MetricsSlis => Answer::metrics(pages::slis(&parts.health)),
+            Kind::Configz => pages::configz(parts),
+            Kind::Statusz => pages::statusz(parts, request.headers()),
+            Kind::Flagz => pages::flagz(parts, request.headers()),
+            Kind::Pprof => Answer::text(501, pages::NO_PPROF),
+            Kind::DebugFlags => Answer::text(501, pages::NO_DEBUG_FLAGS),
+            _ => Answer::not_found(),
+        }
+    }
+}

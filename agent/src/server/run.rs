@@ -1,0 +1,92 @@
+//! `/run` and `/checkpoint`: one call of the runtime, its answer in the body.
+// k8s: pkg/kubelet/server/server.go getRun, checkpoint
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use pintle_cri::v1;
+
+use super::answer::Answer;
+use super::api::Api;
+use super::query::Query;
+use super::route::Words;
+use super::select;
+use super::stream::{rpc_error, running};
+use crate::pod::{self, containers};
+
+/// Runs a command to its end, without a time limit, as the kubelet does.
+pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
+    let snapshot = api.views().load();
+    let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
+        return Answer::text(404, "pod does not exist");
+    };
+    let same = words.uid.is_empty() || words.uid == select::uid(view);
+    let Some(container) = Some(view).filter(|_| same).and_then(|v| running(v, &words.container))
+    else {
+        return Answer::text(500, format!("container not found ({:?})", words.container));
+    };
+    let container_id = container.id.as_str().to_owned();
+    drop(snapshot);
+    let cmd: Vec<String> =
+        query.first("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+    let line = cmd.join(" ");
+    let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
+    match api.runtime().exec_sync(request).await {
+        Ok(done) if done.exit_code == 0 => {
+            let mut output = done.stdout.to_vec();
+            output.extend_from_slice(&done.stderr);
+            Answer::json_bytes(output)
+        }
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr);
+            let text = format!("command '{line}' exited with {}: {said}", done.exit_code);
+            Answer::text(500, text)
+        }
+        Err(error) => Answer::text(500, rpc_error(&error)),
+    }
+}
+
+/// Has the runtime write a checkpoint of a container to a file.
+pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answer {
+    let snapshot = api.views().load();
+    let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
+        return Answer::text(404, "pod does not exist");
+    };
+    let name = &words.container;
+    let spec = pod::spec(&view.pod);
+    let mut ephemeral = spec.ephemeral_containers.iter().flatten();
+    if containers::find(spec, name).is_none() && !ephemeral.any(|c| c.name == *name) {
+        return Answer::text(404, format!("container {name} does not exist"));
+    }
+    let timeout = match query.all("timeout").last().map(str::parse::<i64>).transpose() {
+        Ok(timeout) => timeout.unwrap_or(0),
+        Err(_) => return Answer::text(404, "cannot parse value of timeout parameter"),
+    };
+    let failed = |error: String| {
+        let (namespace, pod) = (&words.namespace, &words.pod);
+        Answer::text(500, format!("checkpointing of {namespace}/{pod}/{name} failed ({error})"))
+    };
+    let Some(container) = running(view, name) else {
+        return failed(format!("container {name} not found"));
+    };
+    let dir = api.parts().config.flags.root_dir.join("checkpoints");
+    let location = location(&dir, &pod::full_name(&view.pod), name);
+    let container_id = container.id.as_str().to_owned();
+    drop(snapshot);
+    // The runtime writes into the folder, which nobody else may read.
+    if let Err(error) = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
+        return failed(format!("{}: {error}", dir.display()));
+    }
+    let request =
+        v1::CheckpointContainerRequest { container_id, location: location.clone(), timeout };
+    match api.runtime().checkpoint_container(request).await {
+        Ok(_) => Answer::json(&serde_json::json!({"items": [location]})),
+        Err(error) => failed(rpc_error(&error)),
+    }
+}
+
+// k8s: pkg/kubelet/kubelet.go CheckpointContainer
+fn location(dir: &Path, pod: &str, container: &str) -> String {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+    dir.join(format!("checkpoint-{pod}-{container}-{now}.tar")).to_string_lossy().into_owned()
+}
