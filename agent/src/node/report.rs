@@ -98,12 +98,16 @@ impl Reporter {
             self.round().await;
             let pause = tokio::time::sleep(pace::jitter(settings.update_every, JITTER));
             tokio::pin!(pause);
-            let deleted = self.own.wait_for(|own| matches!(own, OwnNode::Absent));
+            // What the wait returns is a lock on the node: held over the pause, it would stop its
+            // watch, and with it this thread.
+            let deleted = async {
+                let _ = self.own.wait_for(|own| matches!(own, OwnNode::Absent)).await;
+            };
             tokio::select! {
                 () = &mut pause => {}
                 () = self.changed.notified() => {}
                 // Whoever deleted it may be about to make it anew.
-                _ = deleted => pause.await,
+                () = deleted => pause.await,
             }
         }
     }
