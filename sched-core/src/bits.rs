@@ -100,6 +100,23 @@ impl Bits {
         }
     }
 
+    /// Becomes what `from` has in `mask`, which `from` loses.
+    pub fn take_from(&mut self, from: &mut Bits, mask: &Bits) {
+        self.words.clear();
+        self.words.resize(from.words.len(), 0);
+        for ((mine, theirs), m) in self.words.iter_mut().zip(&mut from.words).zip(&mask.words) {
+            *mine = *theirs & m;
+            *theirs &= !m;
+        }
+    }
+
+    /// Becomes what is in `all` but not in this set.
+    pub fn complement_in(&mut self, all: &Bits) {
+        for (word, all) in self.words.iter_mut().zip(&all.words) {
+            *word = all & !*word;
+        }
+    }
+
     /// Adds what is in `other`; rows beyond this set's room are dropped.
     pub fn or(&mut self, other: &Bits) {
         for (word, o) in self.words.iter_mut().zip(&other.words) {

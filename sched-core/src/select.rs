@@ -13,6 +13,7 @@ use crate::filter::status::Status;
 use crate::filter::{self, COLUMN_FILTERS};
 use crate::program::Program;
 use crate::score::interpod::PodScore;
+use crate::score::layered::{self, Layered};
 use crate::score::spread::SoftSpread;
 use crate::score::{Normalise, Raw, node, normalise, resources};
 use crate::simd;
@@ -89,8 +90,9 @@ pub struct Scratch {
     fit: Vec<u8>,
     balance: Vec<u8>,
     column: Vec<f64>,
-    image_sums: Vec<i64>,
-    images: Vec<(u32, i32)>,
+    pub(crate) layered: Layered,
+    pub(crate) image_sums: Vec<i64>,
+    pub(crate) images: Vec<(u32, i32)>,
 }
 
 impl Scratch {
@@ -161,10 +163,15 @@ fn run(
         let refusal = Some(Refusal::Error(error.clone()));
         return Outcome { feasible, refusal, ..Outcome::default() };
     }
-    score_all(view, program, plugins, scratch, detail);
     scratch.ties.reset(view.rows);
-    let ties = scratch.ties.words_mut();
-    let best = simd::arg_max(&scratch.total, scratch.feasible.words(), ties);
+    let best = if detail.is_none() && plugins.is_empty() {
+        utilisation(view, program, scratch);
+        layered::score_all(view, program, scratch)
+    } else {
+        score_all(view, program, plugins, scratch, detail);
+        let ties = scratch.ties.words_mut();
+        simd::arg_max(&scratch.total, scratch.feasible.words(), ties)
+    };
     let first = scratch.ties.first();
     Outcome { feasible, best, first, ties: scratch.ties.count(), refusal: None }
 }
@@ -207,7 +214,7 @@ fn filter_all(
 }
 
 /// Normalised columns in the order in which they are added.
-const COLUMNS: [(Plugin, Normalise); 4] = [
+pub(crate) const COLUMNS: [(Plugin, Normalise); 4] = [
     (Plugin::TaintToleration, Normalise::Reversed),
     (Plugin::NodeAffinity, Normalise::Default),
     (Plugin::PodTopologySpread, Normalise::Spread),
@@ -226,15 +233,7 @@ fn score_all(
     }
     let profile = &view.profile;
     let weight = |plugin| i32::try_from(profile.weight(plugin)).expect("validated weight");
-    let balance_weight = if resources::balance_skips(profile, program) {
-        0
-    } else {
-        weight(Plugin::NodeResourcesBalancedAllocation)
-    };
-    let fit_weight = weight(Plugin::NodeResourcesFit);
-    numbers(view, program, scratch, fit_weight != 0, balance_weight != 0);
-    let w = (fit_weight, balance_weight);
-    simd::combine(&scratch.fit, &scratch.balance, w, 0, &mut scratch.total);
+    let w = utilisation(view, program, scratch);
     if weight(Plugin::ImageLocality) != 0 {
         let (sums, found) = (&mut scratch.image_sums, &mut scratch.images);
         node::images(view, program, sums, found);
@@ -262,6 +261,21 @@ fn score_all(
             scratch.total[row as usize] += score as i32 * weight;
         }
     }
+}
+
+/// Fills the columns of utilisation and balance, and begins the totals with them; the weights.
+fn utilisation(view: &View, program: &Program, scratch: &mut Scratch) -> (i32, i32) {
+    let profile = &view.profile;
+    let weight = |plugin| i32::try_from(profile.weight(plugin)).expect("validated weight");
+    let balance_weight = if resources::balance_skips(profile, program) {
+        0
+    } else {
+        weight(Plugin::NodeResourcesBalancedAllocation)
+    };
+    let w = (weight(Plugin::NodeResourcesFit), balance_weight);
+    numbers(view, program, scratch, w.0 != 0, w.1 != 0);
+    simd::combine(&scratch.fit, &scratch.balance, w, 0, &mut scratch.total);
+    w
 }
 
 /// Fills the columns of utilisation and balance.
@@ -304,7 +318,7 @@ fn numbers(view: &View, program: &Program, scratch: &mut Scratch, fit: bool, bal
 }
 
 /// Adds one normalised plugin to the totals; returns what every row gets.
-fn column(
+pub(crate) fn column(
     view: &View,
     program: &Program,
     scratch: &mut Scratch,

@@ -1,7 +1,7 @@
 //! Each kernel equals its scalar twin on any columns, and row-wise scores equal both.
 #![allow(missing_docs)]
 
-use pintle_sched_core::simd::{self, FitRequest, ScoreRequest, twin};
+use pintle_sched_core::simd::{self, FitRequest, Layer, ScoreRequest, twin};
 use pintle_sched_core::snapshot::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -46,6 +46,11 @@ fn chunk() -> impl Strategy<Value = Box<Chunk>> {
 
 fn bytes() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0i64), 1..(1i64 << 36), 1..(1i64 << 45)].prop_map(|b| b as f64)
+}
+
+/// Words of a mask: often none or all.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>()]
 }
 
 proptest! {
@@ -104,6 +109,27 @@ proptest! {
         simd::round_half_up(&mut ours);
         twin::round_half_up(&mut theirs);
         prop_assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn layers_equal_their_twin_and_mark_who_is_best(
+        start in vec(-300..300i32, 256), feasible in vec(word(), 4),
+        masks in vec((vec(word(), 4), -300..300i32), 0..5), base in -300..300i32,
+    ) {
+        let layers: Vec<Layer<'_>> =
+            masks.iter().map(|(words, amount)| Layer { words, amount: *amount }).collect();
+        let mut theirs = (start.clone(), vec![i32::MIN; 4]);
+        twin::add_layers(&layers, base, &feasible, &mut theirs.0, &mut theirs.1);
+        for kernel in [simd::add_layers, simd::add_layers_portable] {
+            let mut ours = (start.clone(), vec![i32::MIN; 4]);
+            kernel(&layers, base, &feasible, &mut ours.0, &mut ours.1);
+            prop_assert_eq!(&ours, &theirs);
+        }
+        let best = theirs.1.iter().copied().fold(i32::MIN, i32::max);
+        let (mut ours, mut ties) = ([0; 4], [0; 4]);
+        simd::equal_rows(&theirs.0, &feasible, (&theirs.1, best), &mut ours);
+        prop_assert_eq!(twin::arg_max(&theirs.0, &feasible, &mut ties), best);
+        prop_assert_eq!(ours, ties);
     }
 
     #[test]

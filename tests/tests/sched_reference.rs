@@ -39,7 +39,16 @@ fn build(world: &World) -> Cluster {
 /// What the columns say about a pod: per node name, statuses and scores as text.
 fn answer(cluster: &mut Cluster, pod: &Pod, scratch: &mut Scratch) -> Vec<(String, String)> {
     let program = cluster.compile(pod).expect("generated pod");
-    let (_, detail) = select::decide_in_detail(cluster.view(), &program, &[], scratch);
+    // The way without details takes other loops: it must end with the same totals and ties.
+    let short = select::decide(cluster.view(), &program, scratch);
+    let (feasible, ties) = (scratch.feasible.clone(), scratch.ties.clone());
+    let totals: Vec<i32> = feasible.iter().map(|row| scratch.total[row as usize]).collect();
+    let (long, detail) = select::decide_in_detail(cluster.view(), &program, &[], scratch);
+    assert_eq!(short, long, "with and without details: {pod:#?}");
+    if long.refusal.is_none() && long.feasible > 0 {
+        assert_eq!((&feasible, &ties), (&scratch.feasible, &scratch.ties));
+        assert!(feasible.iter().zip(&totals).all(|(row, t)| scratch.total[row as usize] == *t));
+    }
     let mut lines: Vec<(String, String)> = Vec::new();
     for row in scratch.feasible.iter() {
         let mut text = format!("total {}", scratch.total[row as usize]);

@@ -5,6 +5,9 @@
 // k8s: pkg/scheduler/framework/plugins/interpodaffinity/scoring.go
 
 use super::Raw;
+use super::layered::Found;
+use super::parts::Parts;
+use crate::bits::Bits;
 use crate::program::Program;
 use crate::simd::{self, NarrowTable};
 use crate::snapshot::counters::TermKind;
@@ -37,6 +40,26 @@ impl PodScore {
             }
         }
         Raw::Column
+    }
+
+    /// As [`Self::score`], in parts.
+    pub(crate) fn parts(
+        &mut self,
+        view: &View,
+        program: &Program,
+        feasible: &Bits,
+        parts: &mut Parts,
+    ) -> Found {
+        if !self.prepare(view, program) {
+            return Found::Skip;
+        }
+        parts.start(feasible, view.rows);
+        for (key, table) in &self.tables {
+            if !parts.add_table(view.keys.column(*key), table) {
+                return Found::TooMany;
+            }
+        }
+        Found::Parts { whole: true }
     }
 
     /// Raw score of one row; `prepare` must have returned true.

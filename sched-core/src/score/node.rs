@@ -5,27 +5,35 @@
 //! pass over the rows they concern.
 
 use super::Raw;
-use crate::bits::Bits;
+use super::layered::Found;
+use super::parts::Parts;
+use crate::bits::{Bits, RowSet};
 use crate::filter::node::{self, NodeScratch};
 use crate::program::Program;
-use crate::snapshot::view::{Effect, View};
+use crate::snapshot::view::{Effect, Taint, View};
 
 /// Image score thresholds in bytes.
 // k8s: imagelocality/image_locality.go minThreshold, maxContainerThreshold
 const IMAGE_BYTES_MIN: i64 = 23 * 1024 * 1024;
 const IMAGE_BYTES_MAX: i64 = 1000 * 1024 * 1024;
 
+/// Rows of each soft taint that the pod does not tolerate.
 // k8s: tainttoleration/taint_toleration.go Score
+fn soft_taints<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = &'a RowSet> {
+    let tolerated = |taint: &Taint| {
+        let mut soft = program.tolerations.iter().filter(|t| t.is_soft());
+        soft.any(|t| t.tolerates(taint))
+    };
+    let soft = view
+        .taints
+        .iter()
+        .filter(|(t, rows)| t.effect == Effect::PreferNoSchedule && !rows.is_empty());
+    soft.filter(move |(taint, _)| !tolerated(taint)).map(|(_, rows)| rows)
+}
+
 pub(crate) fn taints(view: &View, program: &Program, column: &mut [f64]) -> Raw {
     let mut any = false;
-    for (taint, rows) in view.taints.iter() {
-        let tolerated = || {
-            let soft = program.tolerations.iter().filter(|t| t.is_soft());
-            soft.clone().any(|t| t.tolerates(taint))
-        };
-        if taint.effect != Effect::PreferNoSchedule || rows.is_empty() || tolerated() {
-            continue;
-        }
+    for rows in soft_taints(view, program) {
         if !any {
             column.fill(0.0);
             any = true;
@@ -33,6 +41,22 @@ pub(crate) fn taints(view: &View, program: &Program, column: &mut [f64]) -> Raw 
         rows.for_each(|row| column[row as usize] += 1.0);
     }
     if any { Raw::Column } else { Raw::Same(0) }
+}
+
+/// As [`taints`], in parts.
+pub(crate) fn taint_parts(
+    view: &View,
+    program: &Program,
+    feasible: &Bits,
+    parts: &mut Parts,
+) -> Found {
+    parts.start(feasible, view.rows);
+    for rows in soft_taints(view, program) {
+        if !parts.add_set(rows, view.rows, 1.0) {
+            return Found::TooMany;
+        }
+    }
+    Found::Parts { whole: true }
 }
 
 // k8s: nodeaffinity/node_affinity.go Score
@@ -59,6 +83,71 @@ pub(crate) fn affinity(
     if any { Raw::Column } else { Raw::Same(0) }
 }
 
+/// As [`affinity`], in parts.
+pub(crate) fn affinity_parts(
+    view: &View,
+    program: &Program,
+    feasible: &Bits,
+    scratch: &mut NodeScratch,
+    parts: &mut Parts,
+) -> Found {
+    let Some(terms) = &program.preferred else { return Found::Skip };
+    parts.start(feasible, view.rows);
+    for (weight, term) in terms {
+        let mut rows = std::mem::take(&mut scratch.term);
+        rows.copy_from(feasible, view.rows);
+        node::matching(view, term, scratch, &mut rows);
+        let fits = parts.add(&rows, *weight as f64);
+        scratch.term = rows;
+        if !fits {
+            return Found::TooMany;
+        }
+    }
+    Found::Parts { whole: true }
+}
+
+/// The pod's images that nodes have, each with what it counts on such a node.
+fn image_sizes<'a>(
+    view: &'a View,
+    program: &'a Program,
+) -> impl Iterator<Item = (i64, &'a RowSet)> + Clone {
+    let images = program.images.iter().filter_map(|name| view.images.get(name));
+    images.map(|image| {
+        let spread = image.rows.len() as f64 / view.nodes as f64;
+        ((image.size_bytes as f64 * spread) as i64, &image.rows)
+    })
+}
+
+/// The score of a node whose images count this much together.
+fn image_score(sum: i64, program: &Program) -> i64 {
+    let max = IMAGE_BYTES_MAX * program.image_containers;
+    let sum = if sum < IMAGE_BYTES_MIN { IMAGE_BYTES_MIN } else { sum.min(max) };
+    100 * (sum - IMAGE_BYTES_MIN) / (max - IMAGE_BYTES_MIN)
+}
+
+/// As [`images`], in parts.
+pub(crate) fn image_parts(
+    view: &View,
+    program: &Program,
+    feasible: &Bits,
+    weight: i32,
+    parts: &mut Parts,
+) -> Found {
+    let images = image_sizes(view, program);
+    // All of them together stay below what scores at all.
+    if images.clone().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
+        return Found::Skip;
+    }
+    parts.start(feasible, view.rows);
+    for (size, rows) in images {
+        if !parts.add_set(rows, view.rows, size as f64) {
+            return Found::TooMany;
+        }
+    }
+    parts.weigh(|sum| image_score(sum as i64, program) as i32 * weight);
+    Found::Parts { whole: false }
+}
+
 /// Image scores: `sums` must be zero and is zero again afterwards; `found` gets `(row, score)` of
 /// every row that has some of the images.
 pub(crate) fn images(
@@ -68,22 +157,13 @@ pub(crate) fn images(
     found: &mut Vec<(u32, i32)>,
 ) {
     found.clear();
-    let scaled = |size: i64, nodes: usize| {
-        let spread = nodes as f64 / view.nodes as f64;
-        (size as f64 * spread) as i64
-    };
-    let images: Vec<_> = program
-        .images
-        .iter()
-        .filter_map(|name| view.images.get(name))
-        .map(|image| (scaled(image.size_bytes, image.rows.len()), &image.rows))
-        .collect();
+    let images = image_sizes(view, program);
     // All of them together stay below what scores at all.
-    if images.iter().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
+    if images.clone().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
         return;
     }
     let mut touched: Vec<u32> = Vec::new();
-    for (size, rows) in &images {
+    for (size, rows) in images {
         rows.for_each(|row| {
             let sum = &mut sums[row as usize];
             if *sum == 0 {
@@ -92,14 +172,9 @@ pub(crate) fn images(
             *sum += size;
         });
     }
-    let max = IMAGE_BYTES_MAX * program.image_containers;
     for row in touched {
         let sum = std::mem::take(&mut sums[row as usize]);
-        if sum == 0 {
-            continue;
-        }
-        let sum = if sum < IMAGE_BYTES_MIN { IMAGE_BYTES_MIN } else { sum.min(max) };
-        let score = 100 * (sum - IMAGE_BYTES_MIN) / (max - IMAGE_BYTES_MIN);
+        let score = image_score(sum, program);
         if score != 0 {
             found.push((row, score as i32));
         }

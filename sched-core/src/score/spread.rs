@@ -6,6 +6,8 @@
 // k8s: pkg/scheduler/framework/plugins/podtopologyspread/scoring.go
 
 use super::Raw;
+use super::layered::Found;
+use super::parts::Parts;
 use crate::bits::Bits;
 use crate::filter::node::NodeScratch;
 use crate::filter::spread::{include, inclusion, mark_present};
@@ -79,6 +81,45 @@ impl SoftSpread {
             }
         }
         Raw::Column
+    }
+
+    /// As [`Self::score`], in parts; nodes with matching pods of a hostname constraint are single
+    /// rows.
+    pub(crate) fn parts(
+        &mut self,
+        view: &View,
+        program: &Program,
+        feasible: &Bits,
+        scratch: &mut NodeScratch,
+        parts: &mut Parts,
+    ) -> Found {
+        let constraints = &program.spread_soft;
+        if constraints.is_empty() {
+            return Found::Skip;
+        }
+        self.prepare(view, program, feasible, scratch);
+        let mut plain = std::mem::take(&mut self.counted);
+        plain.copy_from(&self.scored, view.rows);
+        for c in constraints.iter().filter(|c| c.hostname) {
+            view.counters.get(c.counter.0).nodes.keys().for_each(|row| plain.clear(*row));
+        }
+        parts.start(&plain, view.rows);
+        plain.complement_in(&self.scored);
+        parts.single.extend(plain.iter().map(|row| (row, self.row(view, program, row))));
+        self.counted = plain;
+        for (c, gain) in constraints.iter().zip(&self.gains) {
+            let column = view.keys.column(c.key);
+            let fits = if c.hostname {
+                parts.add(&column.present, gain_of(c, 0, gain.weight))
+            } else {
+                parts.add_table(column, &gain.by_value)
+            };
+            if !fits {
+                return Found::TooMany;
+            }
+        }
+        parts.map(f64::round);
+        Found::Parts { whole: self.ignored.is_empty() && parts.single.is_empty() }
     }
 
     /// Raw score of one row; `prepare` must have run.

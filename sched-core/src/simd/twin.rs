@@ -94,3 +94,24 @@ pub fn round_half_up(column: &mut [f64]) {
         *s = s.round();
     }
 }
+
+/// As [`super::add_layers`].
+pub fn add_layers(
+    layers: &[super::Layer<'_>],
+    base: i32,
+    feasible: &[u64],
+    total: &mut [i32],
+    tops: &mut [i32],
+) {
+    for (w, top) in tops.iter_mut().enumerate().filter(|(w, _)| feasible[*w] != 0) {
+        *top = i32::MIN;
+        for (at, total) in total[w * 64..(w + 1) * 64].iter_mut().enumerate() {
+            let row = w * 64 + at;
+            let amounts = layers.iter().filter(|l| live(l.words, row)).map(|l| l.amount);
+            *total += base + amounts.sum::<i32>();
+            if live(feasible, row) {
+                *top = (*top).max(*total);
+            }
+        }
+    }
+}
