@@ -110,13 +110,6 @@ impl Bits {
         }
     }
 
-    /// Becomes what is in `all` but not in this set.
-    pub fn complement_in(&mut self, all: &Bits) {
-        for (word, all) in self.words.iter_mut().zip(&all.words) {
-            *word = all & !*word;
-        }
-    }
-
     /// Adds what is in `other`; rows beyond this set's room are dropped.
     pub fn or(&mut self, other: &Bits) {
         for (word, o) in self.words.iter_mut().zip(&other.words) {

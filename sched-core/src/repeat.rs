@@ -440,7 +440,7 @@ impl Domains {
 /// The domain of a value: upstream reads an absent label as the empty text.
 fn canonical(view: &View, column: &KeyColumn, value: u32) -> u32 {
     match value {
-        0 => column.ids.get(&view.empty_text).copied().unwrap_or(0),
+        0 => column.find(view.empty_text).unwrap_or(0),
         value => value,
     }
 }

@@ -96,6 +96,15 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// The tie set of the last decision, beginning at the `turn`-th of `turns` equal shares.
+    ///
+    /// Upstream breaks ties by chance. Deciders that begin at shares of their own seldom choose the
+    /// same node, and each choice is still one that upstream might make.
+    pub fn ties_from(&self, turn: usize, turns: usize) -> impl Iterator<Item = u32> + '_ {
+        let skip = self.ties.count() * (turn % turns.max(1)) / turns.max(1);
+        self.ties.iter().skip(skip).chain(self.ties.iter().take(skip))
+    }
+
     fn resize(&mut self, view: &View) {
         let rows = view.chunks.len() * CHUNK_ROWS;
         self.total.resize(rows, 0);

@@ -94,6 +94,7 @@ proptest! {
     ) {
         let values: Vec<f64> = column.iter().map(|v| *v as f64).collect();
         prop_assert_eq!(simd::min_max(&values, &mask), twin::min_max(&values, &mask));
+        prop_assert_eq!(simd::min_max_portable(&values, &mask), twin::min_max(&values, &mask));
         let totals: Vec<i32> = column.iter().map(|v| (*v % 7) as i32).collect();
         let (mut ours, mut theirs) = (vec![0; 4], vec![0; 4]);
         let best = simd::arg_max(&totals, &mask, &mut ours);
@@ -137,7 +138,8 @@ proptest! {
         let table: Vec<f64> = (0..64).map(|v| f64::from(v) * 1.5).collect();
         let narrow: [f64; 64] = table.clone().try_into().expect("64 values");
         let (mut ours, mut theirs) = (vec![0.5; 200], vec![0.5; 200]);
-        simd::gather_add(&values, &narrow, &mut ours);
+        let bytes: Vec<u8> = values.iter().map(|v| *v as u8).collect();
+        simd::gather_add(&bytes, &narrow, &mut ours);
         simd::gather_add_wide(&values, &table, &mut theirs);
         prop_assert_eq!(ours, theirs);
         let flags: Vec<bool> = (0..64).map(|v| v == wanted).collect();

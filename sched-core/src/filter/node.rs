@@ -9,7 +9,7 @@ use crate::intern::Str;
 use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program};
 use crate::simd;
 use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX, Numbers};
-use crate::snapshot::keys::KeyColumn;
+use crate::snapshot::keys::{KeyColumn, Values};
 use crate::snapshot::view::{Effect, Taint, View};
 
 /// Scratch of the node filters.
@@ -23,7 +23,7 @@ pub struct NodeScratch {
 
 /// Keeps the nodes of these names.
 pub(crate) fn keep_named(view: &View, names: &[Str], mask: &mut Bits) {
-    let rows: Vec<u32> = names.iter().filter_map(|n| view.row_of.get(n).copied()).collect();
+    let rows: Vec<u32> = names.iter().filter_map(|n| view.row_of(*n)).collect();
     let kept: Vec<u32> = rows.into_iter().filter(|row| mask.get(*row)).collect();
     mask.words_mut().fill(0);
     kept.into_iter().for_each(|row| mask.set(row));
@@ -132,8 +132,8 @@ fn keep_by_name(view: &View, op: &NodeOp, mask: &mut Bits) {
     match op {
         NodeOp::In(names) => keep_named(view, names, mask),
         NodeOp::NotIn(names) => {
-            let rows = names.iter().filter_map(|n| view.row_of.get(n));
-            rows.for_each(|row| mask.clear(*row));
+            let rows = names.iter().filter_map(|n| view.row_of(*n));
+            rows.for_each(|row| mask.clear(row));
         }
         NodeOp::Exists => {}
         NodeOp::NotExists | NodeOp::Above(_) | NodeOp::Below(_) => mask.words_mut().fill(0),
@@ -141,7 +141,7 @@ fn keep_by_name(view: &View, op: &NodeOp, mask: &mut Bits) {
 }
 
 fn rows_of(column: &KeyColumn, values: &[Str], wanted: &mut Vec<bool>, rows: &mut Bits) {
-    let ids = values.iter().filter_map(|v| column.ids.get(v).copied());
+    let ids = values.iter().filter_map(|v| column.find(*v));
     if column.is_narrow() {
         ids.for_each(|id| rows.or(&column.rows[id as usize]));
         return;
@@ -149,7 +149,11 @@ fn rows_of(column: &KeyColumn, values: &[Str], wanted: &mut Vec<bool>, rows: &mu
     let ids: Vec<u32> = ids.collect();
     match ids.as_slice() {
         [] => {}
-        [one] => simd::rows_equal(&column.values, *one, rows.words_mut()),
+        [one] => {
+            if let Values::Wide(values) = &column.values {
+                simd::rows_equal(values, *one, rows.words_mut());
+            }
+        }
         many => {
             wanted.clear();
             wanted.resize(column.value_ids(), false);

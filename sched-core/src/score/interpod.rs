@@ -11,7 +11,7 @@ use crate::bits::Bits;
 use crate::program::Program;
 use crate::simd::{self, NarrowTable};
 use crate::snapshot::counters::TermKind;
-use crate::snapshot::keys::KeyId;
+use crate::snapshot::keys::{KeyId, Values};
 use crate::snapshot::view::View;
 
 /// Scratch: what each topology key gives by value id.
@@ -22,6 +22,18 @@ pub struct PodScore {
     spare: Vec<Vec<f64>>,
 }
 
+/// Adds to each row what its value gives.
+pub(super) fn gather(values: &Values, table: &[f64], column: &mut [f64]) {
+    match values {
+        Values::Narrow(values) => {
+            let mut narrow: NarrowTable = [0.0; 64];
+            narrow[..table.len()].copy_from_slice(table);
+            simd::gather_add(values, &narrow, column);
+        }
+        Values::Wide(values) => simd::gather_add_wide(values, table, column),
+    }
+}
+
 impl PodScore {
     /// Fills the column.
     pub(crate) fn score(&mut self, view: &View, program: &Program, column: &mut [f64]) -> Raw {
@@ -30,14 +42,7 @@ impl PodScore {
         }
         column.fill(0.0);
         for (key, table) in &self.tables {
-            let values = &view.keys.column(*key).values;
-            if table.len() <= 64 {
-                let mut narrow: NarrowTable = [0.0; 64];
-                narrow[..table.len()].copy_from_slice(table);
-                simd::gather_add(values, &narrow, column);
-            } else {
-                simd::gather_add_wide(values, table, column);
-            }
+            gather(&view.keys.column(*key).values, table, column);
         }
         Raw::Column
     }
@@ -53,7 +58,7 @@ impl PodScore {
         if !self.prepare(view, program) {
             return Found::Skip;
         }
-        parts.start(feasible, view.rows);
+        parts.begin(feasible, view.rows);
         for (key, table) in &self.tables {
             if !parts.add_table(view.keys.column(*key), table) {
                 return Found::TooMany;

@@ -94,6 +94,21 @@ pub(crate) fn add_normalised(
     }
 }
 
+/// As [`normalise_one`], of integers in doubles: exact below 2^53, and no integer is divided.
+#[inline]
+pub(crate) fn normalise_exact(s: f64, how: Normalise, min: f64, max: f64) -> i64 {
+    match how {
+        Normalise::Default if max == 0.0 => s as i64,
+        Normalise::Default => (100.0 * s / max) as i64,
+        Normalise::Reversed if max == 0.0 => 100,
+        Normalise::Reversed => 100 - (100.0 * s / max) as i64,
+        Normalise::Spread if max == 0.0 => 100,
+        Normalise::Spread => (100.0 * (max + min - s) / max) as i64,
+        Normalise::Span if max == min => 0,
+        Normalise::Span => (100.0 * ((s - min) / (max - min))) as i64,
+    }
+}
+
 /// The normalised score of one raw value, given the extremes of all.
 #[must_use]
 pub fn normalise_one(s: i64, how: Normalise, min: i64, max: i64) -> i64 {

@@ -50,7 +50,7 @@ pub(crate) fn taint_parts(
     feasible: &Bits,
     parts: &mut Parts,
 ) -> Found {
-    parts.start(feasible, view.rows);
+    parts.begin(feasible, view.rows);
     for rows in soft_taints(view, program) {
         if !parts.add_set(rows, view.rows, 1.0) {
             return Found::TooMany;
@@ -92,7 +92,7 @@ pub(crate) fn affinity_parts(
     parts: &mut Parts,
 ) -> Found {
     let Some(terms) = &program.preferred else { return Found::Skip };
-    parts.start(feasible, view.rows);
+    parts.begin(feasible, view.rows);
     for (weight, term) in terms {
         let mut rows = std::mem::take(&mut scratch.term);
         rows.copy_from(feasible, view.rows);
@@ -138,7 +138,7 @@ pub(crate) fn image_parts(
     if images.clone().map(|(size, _)| size).sum::<i64>() <= IMAGE_BYTES_MIN {
         return Found::Skip;
     }
-    parts.start(feasible, view.rows);
+    parts.begin(feasible, view.rows);
     for (size, rows) in images {
         if !parts.add_set(rows, view.rows, size as f64) {
             return Found::TooMany;

@@ -8,7 +8,7 @@
 //! constant under a mask costs a sixteenth of filling, normalising and adding a column of numbers,
 //! and extremes are those of a few sets, not of all rows.
 
-use super::{Normalise, normalise_one};
+use super::{Normalise, normalise_exact};
 use crate::bits::{Bits, RowSet};
 use crate::simd::Layer;
 use crate::snapshot::keys::KeyColumn;
@@ -37,11 +37,16 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Begins with these rows at zero, and no single rows.
+    /// Begins with these rows at zero; single rows stay as they are.
     pub(crate) fn start(&mut self, rows: &Bits, row_count: usize) {
-        self.single.clear();
         self.live = 0;
         self.push(0.0).copy_from(rows, row_count);
+    }
+
+    /// As `start`, with no single rows.
+    pub(crate) fn begin(&mut self, rows: &Bits, row_count: usize) {
+        self.single.clear();
+        self.start(rows, row_count);
     }
 
     fn push(&mut self, raw: f64) -> &mut Bits {
@@ -105,18 +110,19 @@ impl Parts {
     pub(crate) fn settle(&mut self, how: Normalise, weight: i32, total: &mut [i32]) {
         self.level = 0;
         let (parts, single) = (&mut self.parts[..self.live], &self.single);
-        let raws = parts.iter().filter(|p| !p.rows.is_empty()).map(|p| p.raw as i64);
-        let raws = raws.chain(single.iter().map(|(_, raw)| *raw as i64));
-        let (min, max) = raws.fold((i64::MAX, i64::MIN), |(l, h), s| (l.min(s), h.max(s)));
+        let raws = parts.iter().filter(|p| !p.rows.is_empty()).map(|p| p.raw);
+        let raws = raws.chain(single.iter().map(|(_, raw)| *raw));
+        let (min, max) =
+            raws.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), s| (l.min(s), h.max(s)));
         if max < min {
             // No row takes part: what is added under empty masks does not matter.
             return;
         }
         for part in parts {
-            part.weighted = normalise_one(part.raw as i64, how, min, max) as i32 * weight;
+            part.weighted = normalise_exact(part.raw, how, min, max) as i32 * weight;
         }
         for (row, raw) in single {
-            total[*row as usize] += normalise_one(*raw as i64, how, min, max) as i32 * weight;
+            total[*row as usize] += normalise_exact(*raw, how, min, max) as i32 * weight;
         }
     }
 

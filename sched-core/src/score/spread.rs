@@ -6,6 +6,7 @@
 // k8s: pkg/scheduler/framework/plugins/podtopologyspread/scoring.go
 
 use super::Raw;
+use super::interpod::gather;
 use super::layered::Found;
 use super::parts::Parts;
 use crate::bits::Bits;
@@ -13,8 +14,8 @@ use crate::filter::node::NodeScratch;
 use crate::filter::spread::{include, inclusion, mark_present};
 use crate::logarithm;
 use crate::program::{Program, Spread};
-use crate::simd::{self, NarrowTable};
-use crate::snapshot::keys::KeyColumn;
+use crate::simd;
+use crate::snapshot::keys::{KeyColumn, Values};
 use crate::snapshot::view::View;
 
 /// What one constraint gives by value id, and the weight that a count has.
@@ -62,15 +63,11 @@ impl SoftSpread {
         self.prepare(view, program, feasible, scratch);
         column.fill(0.0);
         for (c, gain) in constraints.iter().zip(&self.gains) {
-            let values = &view.keys.column(c.key).values;
-            if gain.by_value.len() <= 64 {
-                let mut table: NarrowTable = [0.0; 64];
-                table[..gain.by_value.len()].copy_from_slice(&gain.by_value);
-                simd::gather_add(values, &table, column);
-            } else if c.hostname {
-                simd::add_where_present(values, (c.max_skew - 1) as f64, column);
-            } else {
-                simd::gather_add_wide(values, &gain.by_value, column);
+            match &view.keys.column(c.key).values {
+                Values::Wide(values) if c.hostname => {
+                    simd::add_where_present(values, (c.max_skew - 1) as f64, column);
+                }
+                values => gather(values, &gain.by_value, column),
             }
         }
         simd::round_half_up(column);
@@ -100,12 +97,21 @@ impl SoftSpread {
         self.prepare(view, program, feasible, scratch);
         let mut plain = std::mem::take(&mut self.counted);
         plain.copy_from(&self.scored, view.rows);
+        parts.single.clear();
+        let by_node = constraints.iter().filter(|c| c.hostname).count();
         for c in constraints.iter().filter(|c| c.hostname) {
-            view.counters.get(c.counter.0).nodes.keys().for_each(|row| plain.clear(*row));
+            for (row, count) in &view.counters.get(c.counter.0).nodes {
+                if plain.get(*row) {
+                    plain.clear(*row);
+                    let raw = match by_node {
+                        1 => self.raw(view, program, *row, |_| *count),
+                        _ => self.row(view, program, *row),
+                    };
+                    parts.single.push((*row, raw));
+                }
+            }
         }
         parts.start(&plain, view.rows);
-        plain.complement_in(&self.scored);
-        parts.single.extend(plain.iter().map(|row| (row, self.row(view, program, row))));
         self.counted = plain;
         for (c, gain) in constraints.iter().zip(&self.gains) {
             let column = view.keys.column(c.key);
@@ -118,12 +124,20 @@ impl SoftSpread {
                 return Found::TooMany;
             }
         }
-        parts.map(f64::round);
+        parts.map(round);
         Found::Parts { whole: self.ignored.is_empty() && parts.single.is_empty() }
     }
 
     /// Raw score of one row; `prepare` must have run.
     pub(crate) fn row(&self, view: &View, program: &Program, row: u32) -> f64 {
+        self.raw(view, program, row, |c| {
+            view.counters.get(c.counter.0).nodes.get(&row).copied().unwrap_or(0)
+        })
+    }
+
+    /// Raw score of one row, given the matching pods on it.
+    #[inline]
+    fn raw(&self, view: &View, program: &Program, row: u32, on: impl Fn(&Spread) -> u32) -> f64 {
         let mut score = 0.0;
         for (c, gain) in program.spread_soft.iter().zip(&self.gains) {
             let value = view.keys.column(c.key).value(row);
@@ -131,14 +145,12 @@ impl SoftSpread {
                 continue;
             }
             score += if c.hostname {
-                let nodes = &view.counters.get(c.counter.0).nodes;
-                let count = nodes.get(&row).copied().unwrap_or(0);
-                gain_of(c, i64::from(count), gain.weight)
+                gain_of(c, i64::from(on(c)), gain.weight)
             } else {
                 gain.by_value[value as usize]
             };
         }
-        f64::round(score)
+        round(score)
     }
 
     /// Counts and weighs every domain.
@@ -172,8 +184,6 @@ impl SoftSpread {
                     // Counts are added by row; the table holds what every row with a name gets.
                     gain.by_value.resize(column.value_ids(), gain_of(c, 0, gain.weight));
                     gain.by_value[0] = 0.0;
-                } else {
-                    gain.by_value.resize(65, 0.0);
                 }
             } else {
                 self.domains(view, program, c, column, &mut gain);
@@ -244,6 +254,12 @@ impl SoftSpread {
 
 fn is_empty_text(view: &View, column: &KeyColumn, value: usize) -> bool {
     column.texts[value] == view.empty_text
+}
+
+/// Rounds half away from zero; a raw score is 0 or at least 0.69, where adding a half is exact
+/// enough, and far below 2^53. The library's function is a call.
+fn round(score: f64) -> f64 {
+    (score + 0.5) as i64 as f64
 }
 
 /// The contribution of a constraint to a node whose domain has so many matching pods.

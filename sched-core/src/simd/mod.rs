@@ -170,7 +170,7 @@ pub type NarrowTable = [f64; 64];
     "x86_64+avx2+bmi2",
     "aarch64+neon"
 ))]
-pub fn gather_add(values: &[u32], table: &NarrowTable, acc: &mut [f64]) {
+pub fn gather_add(values: &[u8], table: &NarrowTable, acc: &mut [f64]) {
     for (a, v) in acc.iter_mut().zip(values) {
         *a += table[(*v & 63) as usize];
     }
@@ -196,12 +196,19 @@ pub fn round_half_up(acc: &mut [f64]) {
 }
 
 /// Least and greatest of the masked rows; `(INFINITY, NEG_INFINITY)` when there are none.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
-    "x86_64+avx2+bmi2",
-    "aarch64+neon"
-))]
+#[must_use]
 pub fn min_max(column: &[f64], words: &[u64]) -> (f64, f64) {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::available() {
+        // SAFETY: the features it is compiled for were found just now.
+        return unsafe { avx512::min_max(column, words) };
+    }
+    min_max_portable(column, words)
+}
+
+/// The loop of [`min_max`] for machines without masked lanes.
+#[multiversion(targets("x86_64+avx2+bmi2", "aarch64+neon"))]
+pub fn min_max_portable(column: &[f64], words: &[u64]) -> (f64, f64) {
     let (mut low, mut high) = ([f64::INFINITY; 8], [f64::NEG_INFINITY; 8]);
     for (w, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
         let rows = &column[w * WORD_ROWS..(w + 1) * WORD_ROWS];
@@ -473,11 +480,15 @@ pub fn add_constant(constant: i32, total: &mut [i32]) {
 ))]
 #[must_use]
 pub fn scan(chunk: &Chunk) -> u64 {
-    let narrow = [&chunk.cpu, &chunk.cpu_used, &chunk.cpu_nonzero, &chunk.pods, &chunk.pods_used];
+    let narrow = [&chunk.cpu, &chunk.cpu_used, &chunk.cpu_nonzero];
+    let pods = [&chunk.pods, &chunk.pods_used];
     let wide = [&chunk.mem, &chunk.mem_used, &chunk.mem_nonzero];
     let mut sum = 0u32;
     for column in narrow {
         sum = column.iter().fold(sum, |sum, v| sum.wrapping_add(*v as u32));
+    }
+    for column in pods {
+        sum = column.iter().fold(sum, |sum, v| sum.wrapping_add(u32::from(*v)));
     }
     let mut bits = 0u64;
     for column in wide {

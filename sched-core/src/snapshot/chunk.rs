@@ -7,14 +7,14 @@
 //! Why doubles for bytes: they are exact for every integer below 2^53, need no conversion before
 //! a division, and 100 times 2^46 still is below 2^53, so that scores are exact (see docs/adr).
 
-/// Rows in a chunk: sixteen words of a mask.
+/// Rows in a chunk: eight words of a mask.
 pub const CHUNK_ROWS: usize = 512;
 /// Thousandths of a CPU that a column holds, exclusive.
 pub const CPU_NARROW_MAX: i64 = 1 << 31;
 /// Bytes that a column holds, exclusive.
 pub const BYTES_NARROW_MAX: i64 = 1 << 46;
 /// Pods that a column holds, exclusive.
-pub const PODS_NARROW_MAX: i64 = 1 << 31;
+pub const PODS_NARROW_MAX: i64 = 1 << 16;
 
 /// Exact numbers of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Numbers {
         within([self.cpu, self.cpu_used, self.cpu_nonzero], CPU_NARROW_MAX / 2)
             && within([self.mem, self.mem_used, self.mem_nonzero], BYTES_NARROW_MAX)
             && within([self.eph, self.eph_used, 0], BYTES_NARROW_MAX)
-            && within([self.pods, self.pods_used, 0], PODS_NARROW_MAX / 2)
+            && within([self.pods, self.pods_used, 0], PODS_NARROW_MAX)
     }
 }
 
@@ -60,8 +60,8 @@ pub struct Chunk {
     pub cpu: [i32; CHUNK_ROWS],
     pub cpu_used: [i32; CHUNK_ROWS],
     pub cpu_nonzero: [i32; CHUNK_ROWS],
-    pub pods: [i32; CHUNK_ROWS],
-    pub pods_used: [i32; CHUNK_ROWS],
+    pub pods: [u16; CHUNK_ROWS],
+    pub pods_used: [u16; CHUNK_ROWS],
     pub mem: [f64; CHUNK_ROWS],
     pub mem_used: [f64; CHUNK_ROWS],
     pub mem_nonzero: [f64; CHUNK_ROWS],
@@ -116,8 +116,8 @@ impl Chunk {
         self.cpu[at] = n.cpu as i32;
         self.cpu_used[at] = n.cpu_used as i32;
         self.cpu_nonzero[at] = n.cpu_nonzero as i32;
-        self.pods[at] = n.pods as i32;
-        self.pods_used[at] = n.pods_used as i32;
+        self.pods[at] = n.pods as u16;
+        self.pods_used[at] = n.pods_used as u16;
         self.mem[at] = n.mem as f64;
         self.mem_used[at] = n.mem_used as f64;
         self.mem_nonzero[at] = n.mem_nonzero as f64;

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Se
 
 use super::chunk::{CHUNK_ROWS, Numbers};
 use super::counters::{CounterId, CounterKey, CowVec, TermId, TermKey};
+use super::index;
 use super::objects::{NodeSpec, ObjectError, PodSpec, pod_key};
 use super::pods::{NONE, PodId, PodRow, PodTable};
 use super::view::View;
@@ -100,7 +101,7 @@ impl Cluster {
                 valid: Arc::default(),
                 nodes: 0,
                 names: Arc::default(),
-                row_of: Arc::default(),
+                row_index: Arc::default(),
                 chunks: Arc::default(),
                 wide: Arc::default(),
                 wide_rows: Arc::default(),
@@ -162,7 +163,7 @@ impl Cluster {
     /// Row of a node.
     #[must_use]
     pub fn row(&self, node: &str) -> Option<u32> {
-        self.interner.find(node).and_then(|name| self.view.row_of.get(&name).copied())
+        self.interner.find(node).and_then(|name| self.view.row_of(name))
     }
 
     /// The bound pods.
@@ -278,7 +279,7 @@ impl Cluster {
     pub fn set_node(&mut self, node: &Node) -> Result<u32, DeltaError> {
         let spec = NodeSpec::of(node, &mut self.interner)?;
         let digest = fast_hash(&spec);
-        if let Some(row) = self.view.row_of.get(&spec.name).copied() {
+        if let Some(row) = self.view.row_of(spec.name) {
             if self.digests[row as usize] != digest {
                 let pods = self.detach_all(row);
                 self.clear_row(row);
@@ -289,7 +290,7 @@ impl Cluster {
         }
         let row = self.free_rows.pop().unwrap_or_else(|| self.new_row());
         Arc::make_mut(&mut self.view.names)[row as usize] = spec.name;
-        Arc::make_mut(&mut self.view.row_of).insert(spec.name, row);
+        Arc::make_mut(&mut self.view.row_index).insert(row, &self.view.names);
         Arc::make_mut(&mut self.view.valid).set(row);
         self.view.nodes += 1;
         self.fill_row(row, &spec, digest);
@@ -306,8 +307,7 @@ impl Cluster {
         let row = self.row(name).ok_or_else(|| DeltaError::UnknownNode(name.to_owned()))?;
         self.detach_all(row);
         self.clear_row(row);
-        let id = self.view.names[row as usize];
-        Arc::make_mut(&mut self.view.row_of).remove(&id);
+        Arc::make_mut(&mut self.view.row_index).remove(row, &self.view.names);
         Arc::make_mut(&mut self.view.valid).clear(row);
         self.view.nodes -= 1;
         self.free_rows.push(row);
@@ -321,11 +321,11 @@ impl Cluster {
         if (row as usize).is_multiple_of(CHUNK_ROWS) {
             Arc::make_mut(&mut self.view.chunks).push(Arc::default());
         }
-        Arc::make_mut(&mut self.view.names).push(self.view.wildcard_ip);
+        index::push(Arc::make_mut(&mut self.view.names), self.view.wildcard_ip);
         for bits in [&mut self.view.valid, &mut self.view.wide_rows, &mut self.view.unschedulable] {
             Arc::make_mut(bits).grow(self.view.rows);
         }
-        self.digests.push(0);
+        index::push(&mut self.digests, 0);
         row
     }
 
@@ -506,7 +506,7 @@ impl Cluster {
         row.daemon = spec.daemon;
         row.assumed = assumed;
         let id = self.pods.insert(row);
-        if let Some(row) = self.view.row_of.get(&node_name).copied() {
+        if let Some(row) = self.view.row_of(node_name) {
             self.attach(id, row);
         }
         self.view.epoch += 1;

@@ -3,12 +3,13 @@
 //! Input: the labels of a node. Output: which nodes carry a key, a value, a number in a range; and
 //! the topology domain of a node, which is nothing but the value id of the topology key.
 //! Owner: the writer of the cluster. Bounds: a bitset a value up to `NARROW_VALUES` values a key;
-//! a key with more (hostname) keeps the column alone, four bytes a node.
+//! a key with more (hostname) keeps the column alone. A value costs a byte a node, four then.
 //! Why inverted: a requirement over 5,000 nodes is then 79 ORs instead of 5,000 map lookups.
 
 use std::sync::Arc;
 
 use super::chunk::CHUNK_ROWS;
+use super::index::{self, Index};
 use crate::bits::Bits;
 use crate::intern::{FastMap, Str};
 
@@ -22,17 +23,60 @@ pub struct KeyId(pub u32);
 /// A value of a key: 1-based; 0 is "the node lacks the key".
 pub type ValueId = u32;
 
+/// Value ids by row, as narrow as the key.
+#[derive(Clone, Debug)]
+pub enum Values {
+    /// Of a key whose values have bitsets.
+    Narrow(Vec<u8>),
+    /// Of any other.
+    Wide(Vec<ValueId>),
+}
+
+impl Values {
+    fn widen(&mut self) {
+        if let Self::Narrow(ids) = self {
+            *self = Self::Wide(ids.iter().map(|id| (*id).into()).collect());
+        }
+    }
+
+    fn set(&mut self, row: u32, id: ValueId) {
+        match self {
+            Self::Narrow(ids) => {
+                *slot(ids, row) = u8::try_from(id).expect("few values while narrow");
+            }
+            Self::Wide(ids) => *slot(ids, row) = id,
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Narrow(ids) => ids.capacity(),
+            Self::Wide(ids) => ids.capacity() * 4,
+        }
+    }
+}
+
+/// The place of a row; a column grows a chunk at a time, as doubling would cost more than it.
+fn slot<T: Clone + Default>(ids: &mut Vec<T>, row: u32) -> &mut T {
+    if ids.len() <= row as usize {
+        let rows = (row as usize + 1).next_multiple_of(CHUNK_ROWS);
+        ids.reserve_exact(rows - ids.len());
+        ids.resize(rows, T::default());
+    }
+    &mut ids[row as usize]
+}
+
 /// One key.
 #[derive(Clone, Debug)]
 pub struct KeyColumn {
     /// The key.
     pub name: Str,
     /// Value of each row, 0 when absent.
-    pub values: Vec<ValueId>,
+    pub values: Values,
     /// Rows that carry the key.
     pub present: Bits,
-    /// Value ids by text.
-    pub ids: FastMap<Str, ValueId>,
+    /// Value ids by text, over `texts`.
+    index: Index,
     /// Text of each value; index 0 is unused.
     pub texts: Vec<Str>,
     /// Values that are integers.
@@ -47,9 +91,9 @@ impl KeyColumn {
     fn new(name: Str) -> Self {
         Self {
             name,
-            values: Vec::new(),
+            values: Values::Narrow(Vec::new()),
             present: Bits::default(),
-            ids: FastMap::default(),
+            index: Index::default(),
             texts: vec![name],
             numbers: FastMap::default(),
             counts: vec![0],
@@ -72,23 +116,33 @@ impl KeyColumn {
     /// Value of a row, 0 when absent.
     #[must_use]
     pub fn value(&self, row: u32) -> ValueId {
-        self.values.get(row as usize).copied().unwrap_or(0)
+        match &self.values {
+            Values::Narrow(ids) => ids.get(row as usize).copied().unwrap_or(0).into(),
+            Values::Wide(ids) => ids.get(row as usize).copied().unwrap_or(0),
+        }
+    }
+
+    /// The id of a value, if any node ever had it.
+    #[must_use]
+    pub fn find(&self, text: Str) -> Option<ValueId> {
+        self.index.find(text, &self.texts)
     }
 
     fn value_id(&mut self, text: Str, number: Option<i64>) -> ValueId {
-        if let Some(id) = self.ids.get(&text) {
-            return *id;
+        if let Some(id) = self.find(text) {
+            return id;
         }
         let id = u32::try_from(self.texts.len()).expect("fewer than 2^32 values");
-        self.ids.insert(text, id);
-        self.texts.push(text);
+        index::push(&mut self.texts, text);
+        self.index.insert(id, &self.texts);
         if let Some(number) = number {
             self.numbers.insert(id, number);
         }
-        self.counts.push(0);
+        index::push(&mut self.counts, 0);
         if self.is_narrow() {
             if self.texts.len() > NARROW_VALUES {
                 self.rows = Vec::new();
+                self.values.widen();
             } else {
                 self.rows.push(Bits::default());
             }
@@ -102,8 +156,8 @@ impl KeyColumn {
             for (rows, _) in self.rows.iter().zip(wanted).filter(|(_, wanted)| **wanted) {
                 out.or(rows);
             }
-        } else {
-            crate::simd::rows_in_table(&self.values, wanted, out.words_mut());
+        } else if let Values::Wide(values) = &self.values {
+            crate::simd::rows_in_table(values, wanted, out.words_mut());
         }
     }
 }
@@ -147,14 +201,8 @@ impl KeyTable {
         let key = self.intern(key);
         let column = Arc::make_mut(&mut self.columns[key.0 as usize]);
         let id = column.value_id(value, number);
-        if column.values.len() <= row as usize {
-            // A chunk at a time: doubling would cost more than the column.
-            let rows = (row as usize + 1).next_multiple_of(CHUNK_ROWS);
-            column.values.reserve_exact(rows - column.values.len());
-            column.values.resize(rows, 0);
-        }
-        assert_eq!(column.values[row as usize], 0, "a row is cleared before it is set");
-        column.values[row as usize] = id;
+        assert_eq!(column.value(row), 0, "a row is cleared before it is set");
+        column.values.set(row, id);
         column.counts[id as usize] += 1;
         column.present.set(row);
         if column.is_narrow() {
@@ -170,7 +218,7 @@ impl KeyTable {
                 continue;
             }
             let column = Arc::make_mut(column);
-            column.values[row as usize] = 0;
+            column.values.set(row, 0);
             column.counts[id as usize] -= 1;
             column.present.clear(row);
             if column.is_narrow() {
@@ -183,9 +231,9 @@ impl KeyTable {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let of = |c: &Arc<KeyColumn>| {
-            c.values.capacity() * 4
+            c.values.heap_bytes()
                 + c.present.words().len() * 8
-                + c.ids.capacity() * 9
+                + c.index.heap_bytes()
                 + c.texts.capacity() * 4
                 + c.numbers.capacity() * 13
                 + c.counts.capacity() * 4

@@ -7,6 +7,7 @@ pub mod chunk;
 mod classes;
 pub mod cluster;
 pub mod counters;
+pub(crate) mod index;
 pub mod keys;
 pub mod objects;
 pub mod pods;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use super::counters::{Counter, CowVec, Term, TermId};
+use super::index::Index;
 use super::keys::KeyTable;
 use crate::bits::{Bits, RowSet};
 use crate::config::Profile;
@@ -82,7 +83,8 @@ pub struct View {
     pub(crate) valid: Arc<Bits>,
     pub(crate) nodes: usize,
     pub(crate) names: Arc<Vec<Str>>,
-    pub(crate) row_of: Arc<FastMap<Str, u32>>,
+    /// Rows by name, over `names`.
+    pub(crate) row_index: Arc<Index>,
     pub(crate) chunks: Arc<Vec<Arc<Chunk>>>,
     pub(crate) wide: Arc<FastMap<u32, Numbers>>,
     pub(crate) wide_rows: Arc<Bits>,
@@ -143,7 +145,7 @@ impl View {
             + self.keys.heap_bytes()
             + sets.chain(images).chain(features).chain(scalars).sum::<usize>()
             + self.names.capacity() * 4
-            + self.row_of.capacity() * 9
+            + self.row_index.heap_bytes()
             + self.valid.words().len() * 8 * 3
     }
 
@@ -151,6 +153,11 @@ impl View {
     #[must_use]
     pub fn row_count(&self) -> usize {
         self.rows
+    }
+
+    /// Row of the node of that name.
+    pub(crate) fn row_of(&self, name: Str) -> Option<u32> {
+        self.row_index.find(name, &self.names)
     }
 
     /// Rows that hold a node.
