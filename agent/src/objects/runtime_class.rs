@@ -56,10 +56,15 @@ impl Objects {
         }
     }
 
-    /// The handler that was found last, for a sandbox that exists.
-    pub fn known_handler(&self, pod: &Pod) -> String {
+    /// The handler of a sandbox that exists: the one that was found last, or the default when
+    /// nobody can say.
+    pub async fn known_handler(&self, pod: &Pod) -> String {
         let class = crate::pod::spec(pod).runtime_class_name.as_deref().unwrap_or_default();
         let found = self.0.as_ref().and_then(|s| s.classes.0.borrow().get(class).cloned());
-        found.unwrap_or_default()
+        match found {
+            Some(handler) => handler,
+            // After a restart of the agent.
+            None => self.runtime_handler(pod).await.unwrap_or_default(),
+        }
     }
 }

@@ -85,7 +85,12 @@ pub struct PassOrder {
 pub(super) struct PassState {
     /// Sandbox made in this pass.
     pub(super) sandbox: Option<NewSandbox>,
+    /// Images of image volumes, pulled once for all containers of the pass.
+    pub(super) image_volumes: std::cell::OnceCell<ImageVolumes>,
 }
+
+/// Ids of the images of image volumes by the volumes' names, or why they are not there.
+pub(super) type ImageVolumes = std::collections::BTreeMap<String, Result<String, Failure>>;
 
 /// A sandbox made in this pass.
 #[derive(Clone, Debug)]
@@ -219,6 +224,7 @@ impl Executor {
                     kind: *kind,
                     restart_count: *restart_count,
                     sandbox: state.sandbox.as_ref(),
+                    image_volumes: &state.image_volumes,
                 };
                 self.start_container(&start, cancel).await
             }

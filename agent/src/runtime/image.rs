@@ -54,8 +54,8 @@ pub struct PullLimits {
 pub struct Wanted<'a> {
     /// The pod.
     pub uid: &'a PodUid,
-    /// The container, for events.
-    pub container: &'a str,
+    /// The container, for events; `None` for an image volume, which is the pod's.
+    pub container: Option<&'a str>,
     /// The image as the pod names it.
     pub image: &'a str,
     /// `Always`, `IfNotPresent` or `Never`.
@@ -252,11 +252,11 @@ impl Images {
     }
 
     fn note(&self, wanted: &Wanted<'_>, reason: &str, message: &str) {
-        self.recorder.event(wanted.uid, false, reason, message, Some(wanted.container));
+        self.recorder.event(wanted.uid, false, reason, message, wanted.container);
     }
 
     fn warn(&self, wanted: &Wanted<'_>, reason: &str, message: &str) {
-        self.recorder.event(wanted.uid, true, reason, message, Some(wanted.container));
+        self.recorder.event(wanted.uid, true, reason, message, wanted.container);
     }
 }
 

@@ -10,7 +10,7 @@
 //!   read_back    CRI's answers -> observed records
 //!   termination  where a container's last words are
 //!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
-//!   execute      runs a plan: start (up), kill (stop), clean (away), hooks, image, turns
+//!   execute      runs a plan: prepare, start (up), kill (stop), clean (away), hooks, image, turns
 //! ```
 
 mod clean;
@@ -26,6 +26,7 @@ pub mod hostname;
 pub mod hosts;
 pub mod image;
 pub mod image_name;
+mod image_volumes;
 pub mod keyring;
 pub mod kill;
 pub mod labels;
@@ -37,6 +38,7 @@ pub mod log_rotate;
 pub mod logs;
 pub mod plan;
 mod plan_init;
+mod prepare;
 mod pull_rate;
 pub mod read_back;
 pub mod request;

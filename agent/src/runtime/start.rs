@@ -1,11 +1,12 @@
-//! Brings a pod up: cgroup, directories, volumes, sandbox, containers.
+//! Brings a pod up: sandbox and containers.
 //!
-//! Effects of `Prepare`, `CreateSandbox` and `StartContainer`. What is asked of the runtime is
+//! Effects of `CreateSandbox` and `StartContainer`. What is asked of the runtime is
 //! built by `request`, pure; here files are written and calls made, in the kubelet's order, with
 //! the kubelet's events and reasons.
 // k8s: pkg/kubelet/kubelet.go SyncPod, pkg/kubelet/kuberuntime/kuberuntime_container.go
 // startContainer
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,14 +16,13 @@ use pintle_cri::v1;
 
 use crate::objects::ContainerObjects;
 use crate::pod;
-use crate::runtime::execute::{Cancel, Executor, NewSandbox, PassOrder, sandbox_ips};
+use crate::runtime::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOrder, sandbox_ips};
 use crate::runtime::hooks::HookTarget;
-use crate::runtime::image::Wanted;
+use crate::runtime::image::{Found, Wanted};
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
 use crate::runtime::turns::CallFor;
 use crate::runtime::{env, hosts, log_files, stop_order};
 use crate::types::{ContainerId, ContainerKind};
-use crate::volume::plan::VolumeKind;
 use crate::volume::{self, PodDirs, PodVolumes};
 use crate::worker::Failure;
 
@@ -38,67 +38,18 @@ pub(super) struct Start<'a> {
     pub(super) kind: ContainerKind,
     pub(super) restart_count: Option<u32>,
     pub(super) sandbox: Option<&'a NewSandbox>,
+    pub(super) image_volumes: &'a OnceCell<ImageVolumes>,
+}
+
+/// The images that a container is made of.
+#[derive(Clone, Copy)]
+struct Images<'a> {
+    own: &'a Found,
+    /// Ids of image volumes by reference.
+    volumes: &'a BTreeMap<String, String>,
 }
 
 impl Executor {
-    /// Cgroup, directories, volumes.
-    pub(super) async fn prepare(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
-        self.prepare_cgroup(order, pod).await?;
-        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
-        volume::execute::make_pod_dirs(&dirs).map_err(|error| {
-            let text = format!("error making pod data directories: {error}");
-            self.recorder.event(&order.uid, true, "FailedMountVolume", &text, None);
-            Failure::new("FailedToMakePodDataDirectories", text)
-        })?;
-        self.objects.register(&order.uid, pod);
-        let content = self.objects.content(&order.uid, pod);
-        let now = crate::status::timeline::now().to_timestamp();
-        match volume::execute::mount_all(&self.volumes(pod), &content, now).await {
-            Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
-            Err(errors) => return Err(self.failed_mounts(order, &errors)),
-        }
-        if let Some(text) = self.objects.pull_secrets(&order.uid, pod).await.warning() {
-            let reason = "FailedToRetrieveImagePullSecret";
-            self.recorder.event(&order.uid, true, reason, &text, None);
-        }
-        Ok(())
-    }
-
-    /// Files of volumes whose content may have changed.
-    pub(super) async fn refresh(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
-        self.objects.register(&order.uid, pod);
-        let content = self.objects.content(&order.uid, pod);
-        let now = crate::status::timeline::now().to_timestamp();
-        let refreshed = volume::execute::refresh(&self.volumes(pod), &content, now).await;
-        refreshed.map_err(|errors| self.failed_mounts(order, &errors))
-    }
-
-    fn failed_mounts(&self, order: &PassOrder, errors: &[volume::VolumeError]) -> Failure {
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        for (error, text) in errors.iter().zip(&texts) {
-            self.recorder.event(&order.uid, true, error.reason(), text, None);
-        }
-        Failure::new("FailedMount", texts.join("; "))
-    }
-
-    async fn prepare_cgroup(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
-        let Some(cgroups) = &self.cgroups else { return Ok(()) };
-        let name = self.cgroup_name(pod);
-        let limits = self.cgroup_limits(pod);
-        if !cgroups.exists(&name) {
-            self.count_burstable(&order.uid, Some(pod));
-            cgroups.create_pod(&name, &limits).map_err(|error| {
-                let text = format!("unable to ensure pod container exists: {error}");
-                self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
-                Failure::new("FailedCreatePodContainer", text)
-            })?;
-        }
-        if let Some(dir) = cgroups.dir(&name, "memory") {
-            self.tracker.track(&order.uid, &dir).await;
-        }
-        Ok(())
-    }
-
     pub(super) fn volumes(&self, pod: &Pod) -> PodVolumes {
         PodVolumes::plan(&self.node.root_dir, &self.node.facts, pod)
     }
@@ -142,16 +93,18 @@ impl Executor {
     ) -> Result<(), Failure> {
         let Some(container) = container_of(start) else { return Ok(()) };
         let (sandbox_id, attempt, ips) = sandbox_of(start)?;
-        let handler = self.handler(&self.objects.known_handler(start.pod));
+        let handler = self.handler(&self.objects.known_handler(start.pod).await);
         let node = self.node_now();
         let ctx = self.context(&node, start.pod, attempt, &handler, &ips);
         let config = request::sandbox_config(&ctx)
             .map_err(|error| self.refuse(start, &error.to_string()))?
             .config;
         let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
+        let images = self.image_volumes(start, &container, &config, &secrets.keyring);
+        let images = cancel.unless(images).await??;
         let wanted = Wanted {
             uid: &start.order.uid,
-            container: start.name,
+            container: Some(start.name),
             image: container.image.as_deref().unwrap_or_default(),
             policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
             sandbox: &config,
@@ -161,7 +114,8 @@ impl Executor {
             let text = format!("Error: {}", failure.reason);
             self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
         })?;
-        let created = self.create(start, &container, &ctx, &image, &sandbox_id, config).await?;
+        let images = Images { own: &image, volumes: &images };
+        let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await?;
         if cancel.is_cancelled() {
             return Err(Failure::cancelled());
         }
@@ -175,7 +129,7 @@ impl Executor {
         start: &Start<'_>,
         container: &Container,
         ctx: &PodContext<'_>,
-        image: &crate::runtime::image::Found,
+        images: Images<'_>,
         sandbox_id: &str,
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<Created, Failure> {
@@ -189,17 +143,16 @@ impl Executor {
             objects: self.objects.environment(&start.order.uid, start.pod, container).await,
         };
         let target_id = target_of(start).map_err(refuse)?;
-        let images = self.image_volumes(start, &volumes, &sandbox_config).await?;
         let termination_file = random_hex();
         let none = BTreeMap::new();
         let of_container = ContainerContext {
             container,
             restart_count: start.restart_count.unwrap_or_else(from_logs),
-            image_ref: &image.id,
-            image_user: &image.user,
+            image_ref: &images.own.id,
+            image_user: &images.own.user,
             target_id: target_id.as_deref(),
             mounts: &[],
-            images: &images,
+            images: images.volumes,
             termination_file: &termination_file,
             sources: &sources,
             devices: &[],
@@ -254,40 +207,6 @@ impl Executor {
         volume::execute::make_termination_log(&dirs, start.name, name)
             .map_err(|error| error.to_string())?;
         request::container_config(ctx, &container).map_err(|e| e.to_string())
-    }
-
-    /// Pulls the images that are mounted as volumes.
-    async fn image_volumes(
-        &self,
-        start: &Start<'_>,
-        volumes: &PodVolumes,
-        sandbox: &v1::PodSandboxConfig,
-    ) -> Result<BTreeMap<String, String>, Failure> {
-        let mut images = BTreeMap::new();
-        let of_image = |volume: &volume::plan::PodVolume| match &volume.kind {
-            VolumeKind::Image { reference, pull_policy } => {
-                Some((reference.clone(), pull_policy.clone()))
-            }
-            _ => None,
-        };
-        let wanted: Vec<_> = volumes.volumes.iter().filter_map(of_image).collect();
-        if wanted.is_empty() {
-            return Ok(images);
-        }
-        let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
-        for (reference, pull_policy) in wanted {
-            let wanted = Wanted {
-                uid: &start.order.uid,
-                container: start.name,
-                image: &reference,
-                policy: &pull_policy,
-                sandbox,
-                keyring: &secrets.keyring,
-            };
-            let found = self.images.ensure(&wanted).await?;
-            images.insert(reference.clone(), found.id);
-        }
-        Ok(images)
     }
 
     async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {

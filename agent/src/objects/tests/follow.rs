@@ -459,7 +459,7 @@ fn a_runtime_class_names_its_handler() {
             "handler": "kata-qemu"}),
         );
         assert_eq!(ask("kata").await, Ok("kata-qemu".to_owned()));
-        assert_eq!(scene.objects.known_handler(&with("kata").1), "kata-qemu");
+        assert_eq!(scene.objects.known_handler(&with("kata").1).await, "kata-qemu");
         // The last answer stands in.
         scene.fake.world().faults.push(("/runtimeclasses".to_owned(), 500));
         assert_eq!(ask("kata").await, Ok("kata-qemu".to_owned()));

@@ -1,0 +1,72 @@
+//! Makes cgroup, directories and volumes of a pod ready, and keeps files in volumes up to date.
+//!
+//! Effects of `Prepare` and `Refresh`, with the kubelet's events and reasons. Idempotent.
+// k8s: pkg/kubelet/kubelet.go SyncPod
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::runtime::execute::{Executor, PassOrder};
+use crate::volume::{self, PodDirs};
+use crate::worker::Failure;
+
+impl Executor {
+    /// Cgroup, directories, volumes.
+    pub(super) async fn prepare(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        self.prepare_cgroup(order, pod).await?;
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        volume::execute::make_pod_dirs(&dirs).map_err(|error| {
+            let text = format!("error making pod data directories: {error}");
+            self.recorder.event(&order.uid, true, "FailedMountVolume", &text, None);
+            Failure::new("FailedToMakePodDataDirectories", text)
+        })?;
+        self.objects.register(&order.uid, pod);
+        let content = self.objects.content(&order.uid, pod);
+        let now = crate::status::timeline::now().to_timestamp();
+        match volume::execute::mount_all(&self.volumes(pod), &content, now).await {
+            Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
+            Err(errors) => return Err(self.failed_mounts(order, &errors)),
+        }
+        if let Some(text) = self.objects.pull_secrets(&order.uid, pod).await.warning() {
+            let reason = "FailedToRetrieveImagePullSecret";
+            self.recorder.event(&order.uid, true, reason, &text, None);
+        }
+        Ok(())
+    }
+
+    /// Files of volumes whose content may have changed.
+    pub(super) async fn refresh(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        self.objects.register(&order.uid, pod);
+        let content = self.objects.content(&order.uid, pod);
+        let now = crate::status::timeline::now().to_timestamp();
+        let refreshed = volume::execute::refresh(&self.volumes(pod), &content, now).await;
+        refreshed.map_err(|errors| self.failed_mounts(order, &errors))
+    }
+
+    fn failed_mounts(&self, order: &PassOrder, errors: &[volume::VolumeError]) -> Failure {
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        for (error, text) in errors.iter().zip(&texts) {
+            self.recorder.event(&order.uid, true, error.reason(), text, None);
+        }
+        Failure::new("FailedMount", texts.join("; "))
+    }
+
+    async fn prepare_cgroup(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let name = self.cgroup_name(pod);
+        let limits = self.cgroup_limits(pod);
+        if !cgroups.exists(&name) {
+            self.count_burstable(&order.uid, Some(pod));
+            cgroups.create_pod(&name, &limits).map_err(|error| {
+                let text = format!("unable to ensure pod container exists: {error}");
+                self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
+                Failure::new("FailedCreatePodContainer", text)
+            })?;
+        }
+        if let Some(dir) = cgroups.dir(&name, "memory") {
+            self.tracker.track(&order.uid, &dir).await;
+        }
+        Ok(())
+    }
+}
