@@ -33,6 +33,7 @@ pub use self::cluster::Cluster;
 use crate::config::Config;
 use crate::event;
 use crate::event::kernel::Tracker;
+use crate::ledger::{self, Ledger};
 use crate::metrics::Metrics;
 use crate::node::context::{self, Runtime};
 use crate::objects::{self, Objects};
@@ -161,7 +162,8 @@ impl Parts {
     ) -> Result<Driver> {
         let mut node = context::build(&self.config, runtime);
         node.facts.agent_started_at = self.started_at;
-        let executor = self.executor(runtime, node);
+        let reader = Reader::new(self.runtime.clone());
+        let executor = self.executor(runtime, node, reader.clone());
         let facts = executor.node.facts.clone();
         let prober = Prober::start(
             self.runtime.clone(),
@@ -170,14 +172,18 @@ impl Parts {
             facts.host_ips.clone(),
             self.started_at,
         );
-        let pods = Pods::new(self.settings(facts.clone(), executor.tracker.mode())?);
+        let settings = self.settings(facts.clone(), executor.tracker.mode())?;
+        let offered = Arc::clone(&settings.admission);
+        let root_dir = self.config.flags.root_dir.clone();
+        let mut pods = Pods::new(settings);
+        let restored = ledger::writer::load(&root_dir);
+        pods.restore(restored.allocated, restored.actuated);
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime)?;
-        let reader = Reader::new(self.runtime.clone());
         let writer = self.cluster.as_ref().map(|c| Writer::start(c.client.clone(), &c.node_name));
         sources::start(self, &reader, writer.clone())?;
         if let Some(cluster) = &self.cluster {
-            cluster::start(self, cluster, runtime, facts.clone());
+            cluster::start(self, cluster, runtime, facts.clone(), offered);
         }
         Ok(Driver {
             pods,
@@ -193,7 +199,8 @@ impl Parts {
             logs,
             health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),
-            root_dir: self.config.flags.root_dir.clone(),
+            ledger: Ledger::start(root_dir.clone()),
+            root_dir,
         })
     }
 
@@ -208,7 +215,7 @@ impl Parts {
     }
 
     /// What carries out the workers' passes, with the kernel's events that it follows pods in.
-    fn executor(&self, runtime: &Runtime, node: NodeContext) -> Executor {
+    fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Executor {
         let (config, client, recorder) = (&self.config, &self.runtime, &self.recorder);
         let cgroups = host::cgroups(config);
         let options = host::kernel_options(config, cgroups.as_deref());
@@ -217,6 +224,7 @@ impl Parts {
         let _ = self.kernel.set(tracker.clone());
         let hooks = Hooks::new(client.clone(), recorder.clone());
         Executor {
+            reader,
             images: host::images(config, client, recorder),
             objects: self.objects(),
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),

@@ -20,6 +20,7 @@ use pintle_agent::observed::{
     ObservedUser, RunState,
 };
 use pintle_agent::pod;
+use pintle_agent::resize::{PodResources, ResizeConditions};
 use pintle_agent::status::{self, DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
 use pintle_agent::types::{NodeFacts, UnixNanos};
 use serde_json::{Map, Value, json};
@@ -176,6 +177,8 @@ struct World {
     waiting: BTreeMap<String, Waiting>,
     probes: ProbeView,
     verdict: Option<Verdict>,
+    resize: ResizeConditions,
+    in_force: PodResources,
     node: NodeFacts,
     now: UnixNanos,
 }
@@ -204,6 +207,8 @@ impl World {
             waiting: BTreeMap::new(),
             probes: ProbeView::default(),
             verdict,
+            resize: ResizeConditions::default(),
+            in_force: PodResources::default(),
             node: node(&parsed),
             now: now(previous, current),
             pod,
@@ -248,6 +253,8 @@ impl World {
             waiting: &self.waiting,
             probes: &self.probes,
             verdict: self.verdict.as_ref(),
+            resize: &self.resize,
+            in_force: &self.in_force,
             node: &self.node,
             now: self.now,
         }

@@ -16,6 +16,7 @@ mod fit;
 mod node;
 mod placement;
 mod preempt;
+mod resize;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use crate::types::PodUid;
 
 pub use node::{Allocatable, Features, Node};
 pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
+pub use resize::infeasible;
 
 /// A pod that was admitted and still holds what it was given.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Taint};
 
 use crate::config::Config;
-use crate::pod::quantity::Amount;
+use crate::config::modes::SwapBehavior;
+use crate::node::settings::NodeSettings;
+use crate::node::{capacity, machine};
 use crate::pod::resources::Amounts;
 use crate::runtime::sysctl::AllowList;
 use crate::types::NodeFacts;
@@ -43,6 +45,10 @@ pub struct Features {
     pub supplemental_groups_policy: bool,
     /// Gate `PodLevelResources`.
     pub pod_level_resources: bool,
+    /// Gate `InPlacePodLevelResourcesVerticalScaling`.
+    pub pod_level_resize: bool,
+    /// Containers may use swap by their memory request.
+    pub limited_swap: bool,
     /// Gate `NodeDeclaredFeatures`: pods are held against the two below.
     pub declared: bool,
     /// Gate `RestartAllContainersOnContainerExits`.
@@ -98,7 +104,11 @@ impl Node {
                 pods: most,
                 scalar: BTreeMap::new(),
             },
-            features: Features { pod_level_resources: true, ..Features::default() },
+            features: Features {
+                pod_level_resources: true,
+                pod_level_resize: true,
+                ..Features::default()
+            },
             ..Self::default()
         }
     }
@@ -107,16 +117,14 @@ impl Node {
     // k8s: pkg/kubelet/kubelet_getters.go getNodeAnyWay, initialNode
     pub fn local(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> Self {
         let gate = |name| config.gates.enabled(name);
+        let settings = NodeSettings::of(config);
+        let machine = machine::read(&config.flags.root_dir);
+        let capacity = capacity::capacity(&settings, &machine);
         let mut labels = config.flags.node_labels.clone();
-        let arch = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
         for (label, value) in [
             ("kubernetes.io/hostname", facts.name.as_str()),
             ("kubernetes.io/os", "linux"),
-            ("kubernetes.io/arch", arch),
+            ("kubernetes.io/arch", machine.architecture),
         ] {
             labels.insert(label.to_owned(), value.to_owned());
         }
@@ -124,12 +132,15 @@ impl Node {
             name: facts.name.clone(),
             labels,
             taints: Vec::new(),
-            allocatable: allocatable(config, facts),
+            allocatable: Allocatable::of(&capacity::allocatable(&settings, &capacity)),
             sysctls,
             apparmor: super::apparmor::is_enabled(),
             features: Features {
                 supplemental_groups_policy: facts.supplemental_groups_policy,
                 pod_level_resources: gate("PodLevelResources"),
+                pod_level_resize: gate("InPlacePodLevelResourcesVerticalScaling"),
+                limited_swap: config.kubelet.memory_swap.swap_behavior == SwapBehavior::LimitedSwap
+                    && machine.swap_bytes > 0,
                 declared: gate("NodeDeclaredFeatures"),
                 restart_all_containers: gate("RestartAllContainersOnContainerExits"),
                 user_namespaces_host_network: gate("UserNamespacesHostNetworkSupport"),
@@ -152,48 +163,5 @@ impl Node {
             },
             ..self.clone()
         }
-    }
-}
-
-/// Capacity without what is kept from pods.
-// k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableAbsoluteImpl
-fn allocatable(config: &Config, facts: &NodeFacts) -> Allocatable {
-    let kubelet = &config.kubelet;
-    let reserved = |name: &str| {
-        let of = |map: &crate::config::types::TextMap| {
-            map.get(name).and_then(|text| Amount::parse(text)).unwrap_or(Amount::ZERO)
-        };
-        of(&kubelet.system_reserved) + of(&kubelet.kube_reserved)
-    };
-    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let storage = signed(facts.storage_allocatable_bytes);
-    let kept = kubelet.eviction_hard.get("nodefs.available");
-    let kept = kept.map_or(0, |text| threshold_bytes(text, storage));
-    let cores = i64::try_from(crate::node::facts::cpus()).unwrap_or(i64::MAX);
-    let pods = i64::from(kubelet.max_pods);
-    let per_core = i64::from(kubelet.pods_per_core).saturating_mul(cores);
-    Allocatable {
-        cpu_millis: cores.saturating_mul(1000).saturating_sub(reserved("cpu").millis()).max(0),
-        memory_bytes: signed(facts.memory_allocatable_bytes),
-        storage_bytes: (storage - reserved("ephemeral-storage").units() - kept).max(0),
-        pods: if per_core > 0 { pods.min(per_core) } else { pods },
-        scalar: crate::node::facts::hugepages()
-            .into_iter()
-            .map(|(size, bytes)| {
-                let name = format!("hugepages-{}", Amount::from_bytes(signed(size)).canonical());
-                (name, signed(bytes))
-            })
-            .collect(),
-    }
-}
-
-/// An eviction threshold: a quantity, or a share of the capacity.
-fn threshold_bytes(text: &str, capacity: i64) -> i64 {
-    match text.strip_suffix('%') {
-        Some(percent) => {
-            let percent = percent.trim().parse::<f64>().unwrap_or(0.0);
-            (capacity as f64 * percent / 100.0) as i64
-        }
-        None => Amount::parse(text).map_or(0, Amount::units),
     }
 }

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ObjectReference;
 use pintle_api::events;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::Parts;
+use crate::admit;
 use crate::config::Config;
 use crate::node::context::Runtime;
 use crate::node::own::{self, OwnNode};
 use crate::node::task;
 use crate::types::NodeFacts;
+use crate::worker::Input;
 
 /// The cluster that this node is part of. Cheap to clone; the clients share their connections.
 #[derive(Clone)]
@@ -66,7 +68,13 @@ fn about_node(name: &str) -> ObjectReference {
 }
 
 /// Starts what belongs to the cluster, each part in a task of its own.
-pub(super) fn start(parts: &Parts, cluster: &Cluster, runtime: &Runtime, facts: NodeFacts) {
+pub(super) fn start(
+    parts: &Parts,
+    cluster: &Cluster,
+    runtime: &Runtime,
+    facts: NodeFacts,
+    offered: Arc<admit::Node>,
+) {
     let (recorder, about) = (cluster.events.clone(), about_node(&cluster.node_name));
     let node = task::Parts {
         config: Arc::clone(&parts.config),
@@ -81,4 +89,24 @@ pub(super) fn start(parts: &Parts, cluster: &Cluster, runtime: &Runtime, facts: 
         }),
     };
     task::start(node, runtime);
+    tokio::task::spawn_local(offer(cluster.node.clone(), offered, parts.inputs.clone()));
+}
+
+/// Tells admission what the Node object says whenever that changes: labels, taints, allocatable.
+async fn offer(
+    mut own: watch::Receiver<OwnNode>,
+    mut offered: Arc<admit::Node>,
+    inputs: mpsc::Sender<Input>,
+) {
+    while own.changed().await.is_ok() {
+        let Some(object) = own.borrow_and_update().object().cloned() else { continue };
+        let now = offered.with_object(&object);
+        if now == *offered {
+            continue;
+        }
+        offered = Arc::new(now);
+        if inputs.send(Input::Admission(Arc::clone(&offered))).await.is_err() {
+            return;
+        }
+    }
 }

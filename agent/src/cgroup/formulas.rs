@@ -60,6 +60,12 @@ pub fn cpu_weight(shares: u64) -> u64 {
     1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - SHARES_MIN) * 9999 / (SHARES_MAX - SHARES_MIN)
 }
 
+/// The shares that a weight stands for.
+// k8s: pkg/kubelet/cm/cgroup_v2_manager_linux.go cpuWeightToCPUShares
+pub fn weight_to_shares(weight: u64) -> u64 {
+    SHARES_MIN + (weight.clamp(1, 10_000) - 1) * (SHARES_MAX - SHARES_MIN) / 9999
+}
+
 /// CFS quota in microseconds for a limit; 0 when there is no limit.
 // k8s: pkg/kubelet/cm/helpers_linux.go MilliCPUToQuota
 pub fn cpu_quota_us(millis: i64, period_us: i64) -> i64 {

@@ -7,6 +7,7 @@ pub mod execute;
 pub mod formulas;
 pub mod limits;
 pub mod names;
+mod read;
 
 pub use execute::{CgroupError, Cgroups};
 pub use limits::{CgroupLimits, QosLimits};

@@ -41,6 +41,8 @@ labels!(ModeLabel { mode });
 labels!(Limit { limit });
 labels!(Node { node });
 labels!(Reason { reason });
+labels!(ReasonDetail { reason_detail });
+labels!(RetryTrigger { retry_trigger });
 labels!(Signal { preemption_signal });
 labels!(Build {
     major,
@@ -94,6 +96,8 @@ pub(super) struct Relists {
 pub(super) struct Decisions {
     pub(super) refused: Family<Reason, Counter>,
     pub(super) preempted: Family<Signal, Counter>,
+    pub(super) infeasible: Family<ReasonDetail, Counter>,
+    pub(super) accepted: Family<RetryTrigger, Counter>,
 }
 
 impl Decisions {
@@ -106,6 +110,12 @@ impl Decisions {
             preempted: at.add(
                 "kubelet_preemptions",
                 "Cumulative number of pod preemptions by preemption resource",
+            ),
+            infeasible: at
+                .add("kubelet_pod_infeasible_resizes", "Number of infeasible resizes for pods."),
+            accepted: at.add(
+                "kubelet_pod_deferred_accepted_resizes",
+                "Cumulative number of resizes that were accepted after being deferred.",
             ),
         }
     }

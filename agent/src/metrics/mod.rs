@@ -28,8 +28,8 @@ use prometheus_client::registry::Registry;
 
 use families::{
     BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, Node, Operation, Operations, Own,
-    PodCounts, Relists, Signal, StartError, StartOf, Starts, State, Static, build_labels,
-    reason_label,
+    PodCounts, ReasonDetail, Relists, RetryTrigger, Signal, StartError, StartOf, Starts, State,
+    Static, build_labels, reason_label,
 };
 
 use crate::observed::RunState;
@@ -128,6 +128,14 @@ impl Metrics {
             Count::Preempted(resource) => {
                 let signal = Signal { preemption_signal: resource.clone() };
                 self.decisions.preempted.get_or_create(&signal).inc();
+            }
+            Count::Infeasible(why) => {
+                let detail = ReasonDetail { reason_detail: (*why).to_owned() };
+                self.decisions.infeasible.get_or_create(&detail).inc();
+            }
+            Count::Accepted(why) => {
+                let trigger = RetryTrigger { retry_trigger: (*why).to_owned() };
+                self.decisions.accepted.get_or_create(&trigger).inc();
             }
         }
     }

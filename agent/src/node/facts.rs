@@ -20,7 +20,8 @@ pub fn read(
     runtime_name: &str,
 ) -> NodeFacts {
     let memory = meminfo("MemTotal:");
-    let millis = u64::try_from(cpus()).unwrap_or(u64::MAX).saturating_mul(1000);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let millis = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(1000);
     NodeFacts {
         name: name.to_owned(),
         host_ips: addresses(name, given),
@@ -85,22 +86,6 @@ pub fn outgoing(v6: bool) -> Option<IpAddr> {
 /// Size of the file system that holds a folder; 0 when it cannot be asked.
 pub fn disk_bytes(root: &Path) -> u64 {
     nix::sys::statvfs::statvfs(root).map_or(0, |fs| fs.blocks().saturating_mul(fs.fragment_size()))
-}
-
-/// CPUs of the node.
-pub fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Huge pages of the node: page size and bytes reserved for it, smallest size first.
-pub fn hugepages() -> Vec<(u64, u64)> {
-    let dir = Path::new("/sys/kernel/mm/hugepages");
-    let count = |size: u64| {
-        let file = dir.join(format!("hugepages-{}kB/nr_hugepages", size / 1024));
-        fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<u64>().ok())
-    };
-    let sizes = hugepage_sizes(dir).into_iter();
-    sizes.map(|size| (size, count(size).unwrap_or(0).saturating_mul(size))).collect()
 }
 
 /// Sizes in the order in which the kernel lists them, as the kubelet reports them.

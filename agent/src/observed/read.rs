@@ -84,6 +84,15 @@ impl Reader {
         Ok(pod)
     }
 
+    /// Has the pod's running containers asked for in full at the next read: their resources
+    /// changed, which no state tells.
+    pub fn reinspect(&self, uid: &PodUid) {
+        let mut cache = self.cache.borrow_mut();
+        if let Some(known) = cache.get_mut(uid) {
+            Rc::make_mut(known).containers.retain(|c| c.state != RunState::Running);
+        }
+    }
+
     async fn sandbox(
         &self,
         listed: v1::PodSandbox,

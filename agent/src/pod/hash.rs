@@ -46,6 +46,12 @@ pub fn static_pod_uid(pod: &Pod, node_name: &str, origin: &str) -> String {
     format!("{:032x}", fnv128(hash, canonical.as_bytes()))
 }
 
+/// Checksum of a Go string as the kubelet's checkpoints have it.
+// k8s: pkg/kubelet/checkpointmanager/checksum/checksum.go New
+pub fn go_string_checksum(text: &str) -> u32 {
+    fnv32(fnv32(FNV32_OFFSET, b"(string)"), text.as_bytes())
+}
+
 fn fnv32(hash: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(FNV32_PRIME))
 }

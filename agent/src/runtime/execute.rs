@@ -20,7 +20,8 @@ use tokio::sync::{Notify, mpsc};
 use crate::cgroup::Cgroups;
 use crate::event::kernel::Tracker;
 use crate::objects::Objects;
-use crate::observed::ObservedPod;
+use crate::observed::{ObservedPod, Reader};
+use crate::resize::steps;
 use crate::runtime::hooks::Hooks;
 use crate::runtime::image::Images;
 use crate::runtime::kill::Killer;
@@ -113,6 +114,8 @@ pub struct RuntimeInfo {
 pub struct Executor {
     /// The runtime.
     pub client: Client,
+    /// Reads pods; told when it has to look at running containers anew.
+    pub reader: Reader,
     /// Images.
     pub images: Images,
     /// What pods refer to by name.
@@ -188,6 +191,12 @@ impl Executor {
             }
             Action::RemoveContainer { id, keep_logs, .. } => {
                 self.remove_container(observed, id, *keep_logs).await
+            }
+            Action::ResizePod(resize) => {
+                let Some(pod) = order.pod.as_deref() else { return Ok(()) };
+                let wanted =
+                    steps::Order { updates: &resize.updates, pod_changes: resize.pod_changes };
+                self.resize(order, pod, &wanted).await
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => self.clean_up(order).await,

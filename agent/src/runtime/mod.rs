@@ -42,6 +42,7 @@ mod prepare;
 mod pull_rate;
 pub mod read_back;
 pub mod request;
+mod resize;
 pub mod restart;
 pub mod security;
 pub mod service_env;

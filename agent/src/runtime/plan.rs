@@ -17,11 +17,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::pod;
 use crate::pod::restart::{RestartPolicy, pod_policy};
+use crate::resize::{Change, ContainerUpdate, PodResources, change};
 use crate::runtime::plan_init::plan_init;
 use crate::runtime::restart;
 use crate::types::{ContainerId, ContainerKind, SandboxId, UnixNanos};
@@ -40,8 +41,19 @@ pub enum KillReason {
     RestartAll,
 }
 
+/// Numbers that change while the pod runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodResize {
+    /// Containers that are updated as they run.
+    pub updates: Vec<ContainerUpdate>,
+    /// The pod's own numbers change beyond what the updates need.
+    pub pod_changes: bool,
+    /// Requirements at pod level that are in force afterwards.
+    pub of_pod: Option<ResourceRequirements>,
+}
+
 /// One thing to do. Actions of a plan are executed in order; see `Action::aborts_pass`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Make cgroup, directories and volumes ready. Idempotent.
     Prepare,
@@ -91,6 +103,8 @@ pub enum Action {
         /// The sandbox; `None` when it is created earlier in the same plan.
         sandbox: Option<SandboxId>,
     },
+    /// Bring running containers and the pod's cgroup to what the pod was given.
+    ResizePod(Box<PodResize>),
     /// After the pod's end: unmount its volumes and remove its cgroup.
     Teardown,
     /// After the pod is gone from its source: remove containers, sandboxes, logs, directories.
@@ -107,6 +121,7 @@ impl Action {
                 ..
             } | Self::RemoveContainer { keep_logs: false, .. }
                 | Self::Refresh
+                | Self::ResizePod(_)
         )
     }
 
@@ -120,6 +135,7 @@ impl Action {
             Self::RemoveContainer { .. } => "RemoveContainer",
             Self::CreateSandbox { .. } => "CreateSandbox",
             Self::StartContainer { .. } => "StartContainer",
+            Self::ResizePod(_) => "ResizePod",
             Self::Teardown => "Teardown",
             Self::Cleanup => "Cleanup",
         }
@@ -156,6 +172,8 @@ pub struct PlanInput<'a> {
     pub probes: &'a BTreeMap<ContainerId, ProbeVerdicts>,
     /// Crash-loop table.
     pub backoff: &'a CrashLoop,
+    /// What its containers have in force.
+    pub in_force: &'a PodResources,
     /// True while the pod restarts all its containers in place.
     pub restart_all: bool,
     /// Wall-clock time.
@@ -174,7 +192,7 @@ pub struct Held {
 }
 
 /// What to do now and what has to wait.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// In order.
     pub actions: Vec<Action>,
@@ -196,6 +214,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) kill_pod: bool,
     pub(crate) kill: Vec<Action>,
     pub(crate) start: Vec<(&'a Container, ContainerKind)>,
+    pub(crate) updates: Vec<ContainerUpdate>,
+    /// A container restarts because its resources changed.
+    pub(crate) restarts: bool,
 }
 
 /// Decides what to do next for a pod that may run.
@@ -281,7 +302,11 @@ fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
     plan.actions.extend(stale_attempts(spec, observed));
     let sandbox = observed.newest_sandbox().map(|s| s.id.clone());
     append_ephemeral(&mut plan, &ephemeral, sandbox.as_ref());
-    append_starts(&mut plan, input, &wanted.start, sandbox.as_ref());
+    let (main, init): (Vec<_>, Vec<_>) =
+        wanted.start.iter().copied().partition(|(_, kind)| *kind == ContainerKind::Main);
+    append_starts(&mut plan, input, &init, sandbox.as_ref());
+    plan.actions.extend(pod_resize(input, spec, &mut wanted, initialised));
+    append_starts(&mut plan, input, &main, sandbox.as_ref());
     if plan.actions.iter().any(|a| matches!(a, Action::StartContainer { .. })) {
         plan.actions.insert(0, Action::Prepare);
     }
@@ -317,8 +342,12 @@ fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'
             (format!("Container {} failed liveness probe", container.name), KillReason::Liveness)
         } else if verdict.startup == Some(false) {
             (format!("Container {} failed startup probe", container.name), KillReason::Startup)
-        } else {
+        } else if resize(input, container, running, wanted) {
             kept += 1;
+            continue;
+        } else {
+            starts += 1;
+            wanted.start.push((container, ContainerKind::Main));
             continue;
         };
         let message = if restart { format!("{message}, will be restarted") } else { message };
@@ -331,6 +360,45 @@ fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'
     if kept == 0 && starts == 0 {
         wanted.kill_pod = true;
     }
+}
+
+/// Notes what the running container needs to have what it was given; false when it has to restart
+/// for it, which the caller sees to.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodResizeAction
+pub(crate) fn resize(
+    input: &PlanInput<'_>,
+    container: &Container,
+    running: &ObservedContainer,
+    wanted: &mut Wanted<'_>,
+) -> bool {
+    match change::of_container(input.pod, container, &running.id, input.in_force) {
+        Change::None => {}
+        Change::Update(update) => wanted.updates.push(*update),
+        Change::Restart => {
+            let message = format!("Container {} resize requires restart", container.name);
+            wanted.kill.push(kill(running, message, KillReason::Other));
+            wanted.restarts = true;
+            return false;
+        }
+    }
+    true
+}
+
+/// The action for all that changes in place.
+fn pod_resize(
+    input: &PlanInput<'_>,
+    spec: &PodSpec,
+    wanted: &mut Wanted<'_>,
+    initialised: bool,
+) -> Option<Action> {
+    let level = initialised && change::pod_level_differs(input.pod, input.in_force);
+    let updates = std::mem::take(&mut wanted.updates);
+    let pod_changes = wanted.restarts || level;
+    if updates.is_empty() && !pod_changes {
+        return None;
+    }
+    let of_pod = spec.resources.clone();
+    Some(Action::ResizePod(Box::new(PodResize { updates, pod_changes, of_pod })))
 }
 
 /// Ephemeral containers are started once each and never again.

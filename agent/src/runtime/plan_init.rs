@@ -9,8 +9,9 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::pod;
+use crate::resize::{Change, change};
 use crate::runtime::plan::{
-    KillReason, PlanInput, Wanted, definition_changed, kill, kill_unknown, remove,
+    KillReason, PlanInput, Wanted, definition_changed, kill, kill_unknown, remove, resize,
 };
 use crate::runtime::restart;
 
@@ -81,6 +82,10 @@ impl<'a> Walk<'_, 'a> {
             RunState::Running => {
                 if sidecar {
                     self.running_sidecar(index, latest, wanted);
+                } else if let Change::Update(update) =
+                    change::of_container(self.input.pod, container, &latest.id, self.input.in_force)
+                {
+                    wanted.updates.push(*update);
                 }
                 true
             }
@@ -120,6 +125,8 @@ impl<'a> Walk<'_, 'a> {
         } else if container.liveness_probe.is_some() && verdict.liveness == Some(false) {
             let message = format!("Init container {name} failed liveness probe");
             wanted.kill.push(kill(running, message, KillReason::Liveness));
+            self.start.push(index);
+        } else if !resize(self.input, container, running, wanted) {
             self.start.push(index);
         }
     }

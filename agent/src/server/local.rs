@@ -214,6 +214,13 @@ fn told(action: &Action) -> String {
             format!("start container {name}, restart {count}")
         }
         Action::StartContainer { name, .. } => format!("start container {name}"),
+        Action::ResizePod(resize) => {
+            let names: Vec<&str> = resize.updates.iter().map(|u| u.name.as_str()).collect();
+            match names.as_slice() {
+                [] => "resize the pod's cgroup".to_owned(),
+                names => format!("resize {} in place", names.join(", ")),
+            }
+        }
         Action::Teardown => "unmount volumes and remove the cgroup".to_owned(),
         Action::Cleanup => "remove containers, sandboxes, logs and directories".to_owned(),
     }

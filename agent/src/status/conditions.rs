@@ -60,6 +60,9 @@ pub(super) fn all(
         conditions.retain(|c| c.type_ != DISRUPTION_TARGET);
         conditions.push(disruption.clone());
     }
+    if input.lifecycle != super::Lifecycle::Terminated {
+        conditions.extend(input.resize.shown());
+    }
     let network = Finding::holds(sandbox_serves(input.pod, input.observed), "");
     let containers_ready = containers_ready(input.pod, statuses, phase);
     let ready = ready(input.pod, &conditions, &containers_ready);

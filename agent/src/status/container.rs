@@ -139,7 +139,7 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
         (RunState::Unknown, None) => same_end(old, &id).unwrap_or_else(|| waiting(None, None)),
         (RunState::Created | RunState::Exited, None) => waiting(None, None),
     });
-    status.resources = Some(resources::of_container(subject, instance, &id));
+    status.resources = Some(resources::of_container(subject, instance, &id, input.in_force));
     status.allocated_resources = subject
         .container
         .resources

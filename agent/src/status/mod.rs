@@ -29,6 +29,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::observed::ObservedPod;
+use crate::resize::{PodResources, ResizeConditions};
 use crate::types::{ContainerId, NodeFacts, UnixNanos};
 
 pub use conditions::sandbox_serves;
@@ -97,6 +98,10 @@ pub struct DeriveInput<'a> {
     pub probes: &'a ProbeView,
     /// Verdict over the pod, if any.
     pub verdict: Option<&'a Verdict>,
+    /// Where its resize stands.
+    pub resize: &'a ResizeConditions,
+    /// What its containers were last told to have.
+    pub in_force: &'a PodResources,
     /// Facts of the node.
     pub node: &'a NodeFacts,
     /// Wall-clock time of this derivation.

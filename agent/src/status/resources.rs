@@ -15,6 +15,7 @@ use crate::observed::{ObservedContainer, ObservedResources, RunState};
 use crate::pod;
 use crate::pod::quantity::Amount;
 use crate::pod::resources::{pod_limits, pod_requests, to_quantities};
+use crate::resize::PodResources;
 
 /// CPU shares of a container without a request.
 // k8s: pkg/kubelet/cm/helpers_linux.go MinShares
@@ -33,6 +34,7 @@ pub(super) fn of_container(
     subject: &Subject,
     instance: &ObservedContainer,
     id: &str,
+    in_force: &PodResources,
 ) -> ResourceRequirements {
     let mut shown = subject.container.resources.clone().unwrap_or_default();
     if instance.state != RunState::Running {
@@ -53,7 +55,11 @@ pub(super) fn of_container(
     if let Some(requests) = shown.requests.as_mut() {
         let old = old.and_then(|old| old.requests.as_ref());
         put(requests, old, "cpu", cpu_request(&actual), SHARES_MIN);
-        put(requests, old, "memory", None, 0);
+        // The runtime does not know of it; what it was last told is what counts.
+        let told = in_force.containers.get(&subject.container.name);
+        let told = told.and_then(|own| own.requests.as_ref()?.get("memory"));
+        let told = told.and_then(|quantity| Amount::parse(&quantity.0));
+        put(requests, old, "memory", told.filter(|amount| !amount.is_zero()), 0);
     }
     shown
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
 use crate::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
+use crate::resize::{PodResources, ResizeConditions};
 use crate::types::{NodeFacts, UnixNanos};
 
 /// A second in nanoseconds.
@@ -22,6 +23,8 @@ pub(crate) struct World {
     pub(crate) waiting: BTreeMap<String, Waiting>,
     pub(crate) probes: ProbeView,
     pub(crate) verdict: Option<Verdict>,
+    pub(crate) resize: ResizeConditions,
+    pub(crate) in_force: PodResources,
     pub(crate) node: NodeFacts,
     pub(crate) now: UnixNanos,
 }
@@ -43,6 +46,8 @@ impl World {
             waiting: BTreeMap::new(),
             probes: ProbeView::default(),
             verdict: None,
+            resize: ResizeConditions::default(),
+            in_force: PodResources::default(),
             node,
             now: UnixNanos(1000 * SECOND),
         }
@@ -74,6 +79,8 @@ impl World {
             waiting: &self.waiting,
             probes: &self.probes,
             verdict: self.verdict.as_ref(),
+            resize: &self.resize,
+            in_force: &self.in_force,
             node: &self.node,
             now: self.now,
         }

@@ -26,6 +26,7 @@ impl Worker {
             return;
         }
         self.check_deadline(scene);
+        self.follow_resize(scene);
         self.derive(scene);
         if self.stage == Stage::Syncing
             && self.pass.is_none()
@@ -141,6 +142,7 @@ impl Worker {
             pod,
             observed: &self.observed,
             probes: &self.verdicts,
+            in_force: &self.in_force,
             backoff: &self.backoff,
             restart_all: status::is_restarting(&self.status),
             now,
@@ -182,6 +184,7 @@ impl Worker {
 
     fn run(&mut self, actions: Vec<Action>, scene: &mut Scene<'_>) {
         assert!(self.pass.is_none(), "one pass at a time");
+        self.note_in_force(&actions, scene);
         let ticket = scene.next();
         scene.out.push(Command::Run {
             uid: self.uid.clone(),
@@ -237,6 +240,8 @@ impl Worker {
             waiting: &self.waiting,
             probes: &self.probes,
             verdict: self.verdict.as_ref(),
+            resize: &self.resize,
+            in_force: &self.in_force,
             node: scene.node,
             now: scene.now,
         }

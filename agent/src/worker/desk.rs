@@ -16,38 +16,52 @@ use crate::pod::resources::Amounts;
 use crate::status::{self, Verdict};
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::pods::Pods;
+use crate::worker::resizes::Arrival;
 use crate::worker::step::{Stage, Worker};
 use crate::worker::{Command, Count};
 
 impl Pods {
     /// A pod that has no worker yet.
     pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
-        let requests = pod::resources::pod_requests(&pod);
-        let outcome = match is_ending(&pod) {
-            true => Ok(Grant::default()),
-            false => self.admit(&uid, &pod, &requests),
+        let arrival = Arrival::of(pod, self.records.remove(&uid));
+        let asked = !arrival.admitted_before && !is_ending(&arrival.pod);
+        let outcome = match asked {
+            true => self.admit(&uid, &arrival.pod, &arrival.requests),
+            false => Ok(Grant::default()),
         };
         match outcome {
             Ok(grant) => {
                 if !grant.victims.is_empty() {
                     self.blocked.insert(uid.clone(), grant.victims.clone());
                 }
-                self.create(uid.clone(), Some(Arc::clone(&pod)));
-                self.with(&uid, now, |w, _| w.let_in(pod, requests));
+                let waits = arrival.wanted.is_some();
+                self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
+                self.notes.unsaved = true;
+                self.with(&uid, now, |w, _| w.let_in(arrival));
                 self.preempt(&grant, now);
+                if waits {
+                    self.put_off(uid);
+                    self.retry_resizes("pods_added", now);
+                }
             }
             Err(refusal) => {
-                self.create(uid.clone(), Some(Arc::clone(&pod)));
+                self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
                 self.refused(&uid, &refusal);
                 self.with(&uid, now, |w, _| {
-                    w.desire(pod);
+                    w.desire(arrival.pod);
                     w.kill(refusal.verdict(), None);
                 });
             }
         }
     }
 
-    fn admit(&self, uid: &PodUid, pod: &Pod, requests: &Amounts) -> Result<Grant, Refusal> {
+    /// Holds a pod against the node and everybody else who is in.
+    pub(super) fn admit(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        requests: &Amounts,
+    ) -> Result<Grant, Refusal> {
         let others: Vec<_> =
             self.workers().filter(|w| w.uid() != uid).filter_map(Worker::admitted).collect();
         admit::admit(&self.settings.admission, &others, &Candidate { pod, requests })
@@ -66,7 +80,7 @@ impl Pods {
 
     /// Ends the pods that make room.
     // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests
-    fn preempt(&mut self, grant: &Grant, now: UnixNanos) {
+    pub(super) fn preempt(&mut self, grant: &Grant, now: UnixNanos) {
         for victim in &grant.victims {
             self.out.push(Command::Event {
                 uid: victim.clone(),
@@ -101,19 +115,13 @@ fn is_ending(pod: &Pod) -> bool {
 }
 
 impl Worker {
-    /// The pod was admitted with these requests.
-    fn let_in(&mut self, pod: Arc<Pod>, requests: Amounts) {
-        self.requests = Some(requests);
-        self.desire(pod);
-    }
-
     /// The pod's share of the node, while it holds one.
     // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
-    fn admitted(&self) -> Option<Admitted<'_>> {
+    pub(super) fn admitted(&self) -> Option<Admitted<'_>> {
         let (pod, requests) = (self.pod.as_deref()?, self.requests.as_ref()?);
-        let phase = |status: Option<&str>| status::is_terminal(status);
         let of_source = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let over = phase(of_source) || phase(self.status.phase.as_deref());
+        let over =
+            status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());
         let holds = match self.stage {
             Stage::Waiting | Stage::Syncing => !over,
             Stage::Terminating => true,

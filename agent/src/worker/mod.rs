@@ -7,9 +7,12 @@
 pub mod backoff;
 mod decide;
 mod desk;
+#[cfg(test)]
+mod desk_tests;
 mod pods;
 #[cfg(test)]
 mod properties;
+mod resizes;
 mod step;
 pub mod task;
 
@@ -302,6 +305,10 @@ pub enum Count {
     Refused(String),
     /// A pod had to go because this resource was short.
     Preempted(String),
+    /// A resize will never be granted, for this reason.
+    Infeasible(&'static str),
+    /// A resize was granted that had been put off, because of this.
+    Accepted(&'static str),
 }
 
 /// What the workers need of the configuration.

@@ -13,7 +13,8 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::observed::digest_of;
 use crate::types::{ContainerId, PodUid, UnixNanos};
 use crate::worker::backoff::Curve;
-use crate::worker::step::{Scene, Stage, Worker};
+use crate::worker::resizes::Record;
+use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Input, ListedPod, Settings};
 
 /// Namespace and name of a pod.
@@ -28,13 +29,19 @@ pub struct Pods {
     pub(super) blocked: BTreeMap<PodUid, Vec<PodUid>>,
     /// Which uid owns a name; the others of that name wait.
     owners: BTreeMap<FullName, PodUid>,
-    sources_ready: bool,
+    pub(super) sources_ready: bool,
     listed_once: bool,
     listed_since_ready: bool,
     counter: u64,
     list_at: UnixNanos,
     listing: bool,
     pub(super) out: Vec<Command>,
+    /// Records of an earlier run, for pods that have not come yet.
+    pub(super) records: BTreeMap<PodUid, Record>,
+    /// Pods whose resize is looked at again, in the order in which that is done.
+    pub(super) pending: Vec<PodUid>,
+    pub(super) resize_at: UnixNanos,
+    pub(super) notes: Notes,
 }
 
 impl Pods {
@@ -52,6 +59,10 @@ impl Pods {
             list_at: UnixNanos::NEVER,
             listing: false,
             out: Vec::new(),
+            records: BTreeMap::new(),
+            pending: Vec::new(),
+            resize_at: UnixNanos::NEVER,
+            notes: Notes::default(),
         }
     }
 
@@ -66,6 +77,9 @@ impl Pods {
                 self.listed_since_ready = false;
                 self.list_at = now;
                 self.everyone(now);
+                // Whatever was admitted before has come by now.
+                self.records.clear();
+                self.retry_resizes("pods_added", now);
             }
             Input::Kill { uid, verdict, grace_seconds } => {
                 self.with(&uid, now, |w, _| w.kill(verdict, grace_seconds));
@@ -98,6 +112,7 @@ impl Pods {
             Input::Lost => self.list_at = now,
             Input::Tick => self.due(now),
         }
+        self.resizes_due(now);
         self.list_if_due(now);
         std::mem::take(&mut self.out)
     }
@@ -105,7 +120,8 @@ impl Pods {
     /// When the next `Input::Tick` is needed at the latest.
     pub fn next_wake(&self) -> Option<UnixNanos> {
         let list = (!self.listing).then_some(self.list_at);
-        self.workers.values().filter_map(Worker::wake_at).chain(list).min()
+        let resize = (!self.pending.is_empty()).then_some(self.resize_at);
+        self.workers.values().filter_map(Worker::wake_at).chain(list).chain(resize).min()
     }
 
     /// Changes how often everything is listed (the kernel source came or went).
@@ -147,7 +163,7 @@ impl Pods {
         if !self.workers.contains_key(&uid) {
             return self.arrive(uid, pod, now);
         }
-        self.with(&uid, now, |w, _| w.desire(pod));
+        self.update(uid, pod, now);
     }
 
     pub(super) fn create(&mut self, uid: PodUid, pod: Option<Arc<Pod>>) {
@@ -182,10 +198,15 @@ impl Pods {
             node: &self.settings.node,
             sync_period: self.settings.sync_period,
             counter: &mut self.counter,
+            notes: &mut self.notes,
             out: &mut self.out,
         };
+        let held = worker.admitted().is_some();
         change(worker, &mut scene);
         worker.advance(&mut scene);
+        if held && worker.admitted().is_none() {
+            self.notes.freed = Some("pod_terminated");
+        }
         let ended = worker.stage() == Stage::Finished;
         if worker.is_gone() {
             self.gone(uid, now);

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill, RunState};
 use crate::pod;
 use crate::pod::resources::Amounts;
+use crate::resize::{PodResources, ResizeConditions};
 use crate::runtime::plan::{self, Action, ProbeVerdicts};
 use crate::status::{ProbeView, Verdict, Waiting};
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
@@ -61,7 +62,7 @@ pub enum Stage {
 }
 
 /// What a pass is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pass {
     pub(super) ticket: u64,
     pub(super) actions: Vec<Action>,
@@ -78,7 +79,17 @@ pub(super) struct Scene<'a> {
     pub(super) sync_period: Duration,
     /// Source of tickets and stamps; only grows.
     pub(super) counter: &'a mut u64,
+    pub(super) notes: &'a mut Notes,
     pub(super) out: &'a mut Vec<Command>,
+}
+
+/// What a worker leaves for the others to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Notes {
+    /// Records changed that have to survive a restart of the agent.
+    pub(super) unsaved: bool,
+    /// Room may have become free: why.
+    pub(super) freed: Option<&'static str>,
 }
 
 impl Scene<'_> {
@@ -129,8 +140,13 @@ pub struct Worker {
     pub(super) refresh_at: Option<UnixNanos>,
     pub(super) refresh_failures: u32,
     pub(super) last_failure: Option<Failure>,
-    /// What the pod requests of the node since it was admitted.
+    /// What the pod takes of the node since it was admitted.
     pub(super) requests: Option<Amounts>,
+    /// The pod as its source has it, while it asks for resources that it was not given.
+    pub(super) wanted: Option<Arc<Pod>>,
+    /// What its containers were last told to have.
+    pub(super) in_force: PodResources,
+    pub(super) resize: ResizeConditions,
     /// What `Command::Probe` was last given.
     pub(super) probing: Option<(Vec<ContainerId>, bool)>,
 }
@@ -179,6 +195,9 @@ impl Worker {
             refresh_failures: 0,
             last_failure: None,
             requests: None,
+            wanted: None,
+            in_force: PodResources::default(),
+            resize: ResizeConditions::default(),
             probing: None,
         }
     }
@@ -279,8 +298,12 @@ impl Worker {
     /// Others have written the pod's status. What waits goes on waiting: a write of our own comes
     /// back this way, and must not start anything anew.
     pub(super) fn reconcile(&mut self, pod: Arc<Pod>) {
-        if let Some(own) = self.pod.as_mut().filter(|_| !self.removed) {
-            *own = pod;
+        let Some(own) = self.pod.clone().filter(|_| !self.removed) else { return };
+        // While it asks for more, the pod is seen with what it was given.
+        let asks = self.wanted.is_some();
+        match asks.then(|| PodResources::of(&own).apply(&pod)).flatten() {
+            Some(shown) => (self.wanted, self.pod) = (Some(pod), Some(shown)),
+            None => self.pod = Some(pod),
         }
     }
 
@@ -514,6 +537,7 @@ impl Worker {
                 self.waiting.remove(name);
                 self.note_start(name, scene.now);
             }
+            Action::ResizePod(resize) => self.resized(resize, scene),
             _ => {}
         }
     }
@@ -552,6 +576,9 @@ impl Worker {
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
         if *action == Action::Prepare {
             self.prepared = false;
+        }
+        if let Action::ResizePod(_) = action {
+            self.resize_failed(&failure, scene);
         }
         if let Action::StartContainer { name, .. } = action {
             self.note_start(name, scene.now);

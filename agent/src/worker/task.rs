@@ -13,11 +13,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::observed::{Reader, RunState};
 use crate::runtime::execute::{Cancel, Executor, PassOrder};
 use crate::runtime::logs::LogCommand;
-use crate::runtime::plan::Plan;
+use crate::runtime::plan::{Action, Plan};
 use crate::server::Health;
 use crate::status::outbox;
 use crate::status::timeline::{self, Recorder};
@@ -85,6 +86,8 @@ pub struct Driver {
     pub metrics: Arc<Metrics>,
     /// Where the pods' directories are.
     pub root_dir: PathBuf,
+    /// Records that survive a restart.
+    pub ledger: Ledger,
 }
 
 #[derive(Default)]
@@ -134,6 +137,10 @@ impl Driver {
             }
             if self.until_wake().is_zero() {
                 self.handle(Input::Tick, &reads, &mut passes);
+            }
+            if self.pods.is_unsaved() {
+                let (allocated, actuated) = self.pods.checkpoints();
+                self.ledger.save(allocated, actuated);
             }
             self.publish();
             self.health.beat();
@@ -226,10 +233,16 @@ impl Driver {
             Command::Run { uid, ticket, pod, observed, actions } => {
                 let cancel = Cancel::default();
                 passes.insert(ticket, cancel.clone());
+                // What a resize did cannot be told from the runtime: its record comes first.
+                let resizes = actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
+                let saved = resizes.then(|| self.ledger.wait(self.pods.is_unsaved()));
                 let order = PassOrder { uid, ticket, pod, observed, actions };
                 let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
                 tokio::task::spawn_local(async move {
                     let uid = order.uid.clone();
+                    if let Some(saved) = saved {
+                        saved.await;
+                    }
                     executor.run(order, cancel, &back).await;
                     let _ = back.send(Input::PassDone { uid, ticket }).await;
                 });

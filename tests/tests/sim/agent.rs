@@ -190,6 +190,7 @@ impl World {
                     return None;
                 }
             }
+            Action::ResizePod(_) => {}
             Action::RemoveContainer { id, .. } => self.remove(id.as_str()),
             Action::Teardown => {
                 let alive = self.runtime.containers.values();

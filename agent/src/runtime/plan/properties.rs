@@ -25,7 +25,8 @@ impl World {
         let (pod, observed, probes) = (&self.pod, &self.observed, &self.probes);
         let (backoff, now) = (&CrashLoop::default(), UnixNanos(1_000_000_000));
         let restart_all = self.restart_all;
-        plan(&PlanInput { pod, observed, probes, backoff, restart_all, now })
+        let in_force = &PodResources::default();
+        plan(&PlanInput { pod, observed, probes, backoff, in_force, restart_all, now })
     }
 
     fn spec(&self) -> &PodSpec {

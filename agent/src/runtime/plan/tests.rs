@@ -95,7 +95,8 @@ fn decide_with(
 ) -> String {
     let restart_all = restart::restart_all_requested(crate::pod::spec(pod), observed);
     let now = UnixNanos(1_000_000_000);
-    shown(&plan(&PlanInput { pod, observed, probes, backoff, restart_all, now }))
+    let in_force = &PodResources::of(pod);
+    shown(&plan(&PlanInput { pod, observed, probes, backoff, in_force, restart_all, now }))
 }
 
 use RunState::{Created, Exited, Running, Unknown};
@@ -303,4 +304,36 @@ fn only_the_newest_dead_attempt_of_a_container_is_kept() {
     ];
     let observed = record(vec![sandbox(true, 0)], attempts);
     assert_eq!(decide(&pod, &observed), "remove a1, remove a0");
+}
+
+#[test]
+fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
+    let own = |cpu: &str| json!({"requests": {"cpu": cpu}});
+    let spec = |cpu: &str| {
+        json!({"initContainers": [{"name": "s", "restartPolicy": "Always", "resources": own(cpu)}],
+            "containers": [{"name": "a", "resources": own(cpu)}, {"name": "b"},
+                {"name": "r", "resources": own(cpu),
+                    "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}]})
+    };
+    let (old, new) = (pod(spec("1")), pod(spec("2")));
+    let running = ["s", "a", "b", "r"].map(|name| container(name, Running, 0, 0));
+    let observed = record(vec![sandbox(true, 0)], running.into());
+    let (probes, backoff) = (BTreeMap::new(), CrashLoop::default());
+    let of = |pod: &Pod, in_force: &PodResources| {
+        let (probes, backoff, observed, now) = (&probes, &backoff, &observed, UnixNanos(1));
+        let restart_all = false;
+        plan(&PlanInput { pod, observed, probes, backoff, in_force, restart_all, now })
+    };
+    assert!(of(&old, &PodResources::of(&old)).is_empty());
+    let plan = of(&new, &PodResources::of(&old));
+    assert_eq!(shown(&plan), "prepare, kill r0, resizepod, start r 1");
+    let resize = plan.actions.iter().find_map(|action| match action {
+        Action::ResizePod(resize) => Some(resize),
+        _ => None,
+    });
+    let resize = resize.expect("a resize");
+    let names: Vec<_> = resize.updates.iter().map(|update| update.name.as_str()).collect();
+    assert_eq!((names, resize.pod_changes), (vec!["s", "a"], true));
+    // Nobody knows what they have: an update is harmless, a restart is not.
+    assert_eq!(shown(&of(&new, &PodResources::default())), "resizepod");
 }

@@ -18,7 +18,7 @@ mod sandbox;
 pub use container::{ConfigError, container_config, container_environment};
 pub use context::{ContainerContext, Gates, NodeContext, PodContext, RuntimeHandler, SwapPolicy};
 pub use mounts::{hosts_text, mounts_hosts_file};
-pub use resources::{container_resources, pod_amounts, sandbox_resources};
+pub use resources::{container_resources, overhead_resources, pod_amounts, sandbox_resources};
 pub use sandbox::{SandboxConfig, SandboxError, sandbox_config};
 
 #[cfg(test)]

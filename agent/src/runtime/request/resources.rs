@@ -53,7 +53,7 @@ pub fn sandbox_resources(ctx: &PodContext<'_>) -> v1::LinuxContainerResources {
 
 /// The pod's overhead; empty without one.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_sandbox_linux.go convertOverheadToLinuxResources
-pub(super) fn overhead_resources(node: &NodeContext, pod: &Pod) -> v1::LinuxContainerResources {
+pub fn overhead_resources(node: &NodeContext, pod: &Pod) -> v1::LinuxContainerResources {
     let Some(overhead) = pod::spec(pod).overhead.as_ref() else {
         return v1::LinuxContainerResources::default();
     };

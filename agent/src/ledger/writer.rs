@@ -1,0 +1,212 @@
+//! Makes the checkpoints durable, off the main thread.
+//!
+//! One task writes. What changed while a write was under way goes out with the next one, so a
+//! burst of pods costs two or three writes and not one for each (group commit). A pass whose effect
+//! could not be told from the runtime waits for its record (`wait`). A file is replaced in one
+//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once
+//! and lets the passes go on: the record is then re-made from the pods.
+//!
+//! Plain files and not the ring: two small files a burst, and a bare ring costs `unsafe`
+//! (docs/adr/0003-io-uring.md). Bounds: one state that waits, one write under way.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::checkpoint::{self, Entries};
+
+/// What pods were given.
+pub const ALLOCATED: &str = "allocated_pods_state";
+/// What the runtime was told.
+pub const ACTUATED: &str = "actuated_pods_state";
+/// Longest checkpoint that is read, in bytes.
+const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
+
+/// A state to be written.
+#[derive(Debug)]
+struct Job {
+    number: u64,
+    allocated: String,
+    actuated: String,
+}
+
+/// Orders writes and tells when they are done.
+#[derive(Debug)]
+pub struct Ledger {
+    jobs: watch::Sender<Option<Arc<Job>>>,
+    saved: watch::Receiver<u64>,
+    last: u64,
+}
+
+/// What an earlier run of an agent left.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// What pods were given.
+    pub allocated: Entries,
+    /// What the runtime was told.
+    pub actuated: Entries,
+}
+
+/// Reads both checkpoints; what is missing or broken counts as empty.
+pub fn load(root: &Path) -> Restored {
+    let read = |name: &str| {
+        let path = root.join(name);
+        match read_bounded(&path) {
+            Ok(text) => checkpoint::decode(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error,
+                    "checkpoint cannot be used; pods are taken as their sources have them");
+                Entries::default()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::default(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "checkpoint cannot be read");
+                Entries::default()
+            }
+        }
+    };
+    Restored { allocated: read(ALLOCATED), actuated: read(ACTUATED) }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    fs::File::open(path)?.take(CHECKPOINT_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+impl Ledger {
+    /// Starts the writing task.
+    pub fn start(root: PathBuf) -> Self {
+        let (jobs, queue) = watch::channel(None);
+        let (done, saved) = watch::channel(0);
+        tokio::task::spawn_local(write_all(root, queue, done));
+        Self { jobs, saved, last: 0 }
+    }
+
+    /// Orders a write of this state; it replaces one that still waits.
+    pub fn save(&mut self, allocated: String, actuated: String) {
+        self.last += 1;
+        let number = self.last;
+        // The task lives as long as the driver.
+        let _ = self.jobs.send(Some(Arc::new(Job { number, allocated, actuated })));
+    }
+
+    /// Ends when the state is durable that is ordered last, or, with `unsaved`, the next one.
+    pub fn wait(&self, unsaved: bool) -> impl Future<Output = ()> + use<> {
+        let mut saved = self.saved.clone();
+        let due = self.last + u64::from(unsaved);
+        async move {
+            let _ = saved.wait_for(|number| *number >= due).await;
+        }
+    }
+}
+
+async fn write_all(
+    root: PathBuf,
+    mut queue: watch::Receiver<Option<Arc<Job>>>,
+    done: watch::Sender<u64>,
+) {
+    let mut written: Option<Arc<Job>> = None;
+    let mut failed = false;
+    while queue.changed().await.is_ok() {
+        let Some(job) = queue.borrow_and_update().clone() else { continue };
+        let (next, before, folder) = (Arc::clone(&job), written.take(), root.clone());
+        let write = move || write(&folder, &next, before.as_deref());
+        let result = tokio::task::spawn_blocking(write).await.unwrap_or_else(|e| Err(e.into()));
+        match result {
+            Ok(()) => {
+                failed = false;
+                written = Some(Arc::clone(&job));
+            }
+            Err(error) if !failed => {
+                failed = true;
+                tracing::warn!(%error, root = %root.display(),
+                    "--root-dir: checkpoints cannot be written; resizes may repeat after a restart");
+            }
+            Err(_) => {}
+        }
+        let _ = done.send(job.number);
+    }
+}
+
+fn write(root: &Path, job: &Job, before: Option<&Job>) -> io::Result<()> {
+    if before.is_none_or(|before| before.allocated != job.allocated) {
+        replace(root, ALLOCATED, &job.allocated)?;
+    }
+    if before.is_none_or(|before| before.actuated != job.actuated) {
+        replace(root, ACTUATED, &job.actuated)?;
+    }
+    fs::File::open(root)?.sync_all()
+}
+
+/// Replaces a file in one step: after a crash there is the old one or the new one.
+fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let beside = root.join(format!(".{name}.new"));
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_data()?;
+    fs::rename(&beside, root.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resize::PodResources;
+    use crate::types::PodUid;
+
+    fn text(uid: &str) -> String {
+        checkpoint::encode([(&PodUid::from(uid), &PodResources::default())].into_iter())
+    }
+
+    fn uids(entries: &Entries) -> Vec<&str> {
+        entries.keys().map(PodUid::as_str).collect()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_last_state_is_durable_when_the_wait_ends() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().to_owned();
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async move {
+                let mut ledger = Ledger::start(path.clone());
+                let next = ledger.wait(true);
+                for uid in ["a", "b", "c"] {
+                    ledger.save(text(uid), text("z"));
+                }
+                next.await;
+                ledger.wait(false).await;
+                let restored = load(&path);
+                assert_eq!(uids(&restored.allocated), ["c"]);
+                assert_eq!(uids(&restored.actuated), ["z"]);
+            })
+            .await;
+    }
+
+    #[test]
+    fn what_is_missing_or_broken_counts_as_empty() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(load(root.path()).allocated.is_empty());
+        replace(root.path(), ALLOCATED, "{\"data\":\"{}\",\"checksum\":1}").expect("written");
+        replace(root.path(), ACTUATED, &text("u")).expect("written");
+        let restored = load(root.path());
+        assert!(restored.allocated.is_empty());
+        assert_eq!(uids(&restored.actuated), ["u"]);
+    }
+
+    #[test]
+    fn a_write_that_was_cut_leaves_the_old_file() {
+        let root = tempfile::tempdir().expect("a folder");
+        replace(root.path(), ALLOCATED, &text("old")).expect("written");
+        // As a crash between writing and renaming leaves it.
+        let beside = root.path().join(format!(".{ALLOCATED}.new"));
+        fs::write(beside, "half").expect("written");
+        assert_eq!(uids(&load(root.path()).allocated), ["old"]);
+        replace(root.path(), ALLOCATED, &text("new")).expect("written");
+        assert_eq!(uids(&load(root.path()).allocated), ["new"]);
+    }
+}
