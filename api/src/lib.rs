@@ -1,46 +1,33 @@
 //! Connection to the API server, shared by the three daemons.
 //!
-//! Input: a kubeconfig. Output: a `kube::Client`. What is specific to one daemon (which objects
-//! it watches, what it writes) stays with that daemon.
+//! ```text
+//!   kubeconfig ─> Access ─┬─> Identity (files and plugins, read again when they change)
+//!                         └─> kube::Client ─> service (limit, headers, retry) ─> pool ─> dial
+//! ```
+//! Input: a kubeconfig. Output: `kube::Client`s. `kube` makes requests and reads answers; what
+//! carries them is ours: HTTP/2 connections with pings, so that a dead peer is found within
+//! [`DEAD_AFTER`] and replaced, certificates and tokens that may change under way, a limit of
+//! requests per second, and a connection of its own for whoever asks for one. What is specific to
+//! one daemon (which objects it watches, what it writes) stays with that daemon.
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod dial;
+mod error;
 pub mod events;
+mod exec;
+mod files;
+mod identity;
+mod limit;
+mod observer;
+mod pool;
+mod proxy;
+mod service;
+mod tls;
 
-use std::path::{Path, PathBuf};
-
-use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
-
-/// Why there is no client.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The file cannot be read, or says something that cannot be used.
-    #[error("kubeconfig {path}")]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: KubeconfigError,
-    },
-    /// Its certificates or keys cannot be used.
-    #[error("kubeconfig {path}: no client can be made of it")]
-    Client {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: kube::Error,
-    },
-}
-
-/// A client that speaks as the current context of this kubeconfig. Nothing is sent yet.
-pub async fn connect(path: &Path) -> Result<kube::Client, ConnectError> {
-    let at = || path.to_owned();
-    let file = Kubeconfig::read_from(path)
-        .map_err(|source| ConnectError::Kubeconfig { path: at(), source })?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(|source| ConnectError::Kubeconfig { path: at(), source })?;
-    kube::Client::try_from(config).map_err(|source| ConnectError::Client { path: at(), source })
-}
+pub use access::{Access, ClientOptions};
+pub use error::ConnectError;
+pub use limit::Rate;
+pub use observer::{Observer, Sent};
+pub use pool::DEAD_AFTER;

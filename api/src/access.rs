@@ -1,0 +1,281 @@
+//! What a kubeconfig's current context says, checked: where the server is and who we are.
+//!
+//! Input: the file. Output: [`Access`], of which any number of clients can be made. Every error
+//! names file, field and remedy. Files that it names are read once here, so that a start fails
+//! early; later reads are the identity's.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use secrecy::ExposeSecret as _;
+
+use crate::error::ConnectError;
+use crate::exec::Plugin;
+use crate::files::Source;
+use crate::identity::{Certificate, Identity, Secret};
+use crate::limit::{Limiter, Rate};
+use crate::observer::Observer;
+use crate::pool::Pool;
+use crate::proxy::Proxy;
+use crate::service::Carrier;
+use crate::tls::{self, Trust};
+
+/// Where the server is and who we are.
+#[derive(Clone)]
+pub struct Access {
+    /// The kubeconfig.
+    pub path: PathBuf,
+    /// The server's address, without a slash at the end.
+    pub server: Uri,
+    pub(crate) server_name: Option<String>,
+    pub(crate) trust: Trust,
+    pub(crate) certificate: Option<Certificate>,
+    pub(crate) secret: Secret,
+    pub(crate) proxy: Option<Proxy>,
+    pub(crate) namespace: String,
+}
+
+/// How a client behaves.
+#[derive(Clone, Default)]
+pub struct ClientOptions {
+    /// What it calls itself: `kubelet/v1.36.2 (linux/amd64)`.
+    pub user_agent: String,
+    /// Most requests per second; `None` is no limit.
+    pub rate: Option<Rate>,
+    /// The longest that a request may wait for its answer's head; `None` is for ever.
+    pub timeout: Option<Duration>,
+    /// Told of every request.
+    pub observer: Option<Arc<dyn Observer>>,
+}
+
+impl Access {
+    /// Reads a kubeconfig and every file that it names.
+    pub fn read(path: &Path) -> Result<Self, ConnectError> {
+        let broken = |problem: String| ConnectError::Kubeconfig { path: path.to_owned(), problem };
+        let file = Kubeconfig::read_from(path).map_err(|error| broken(whole(&error)))?;
+        let fail =
+            |field, problem: String, remedy| Err(ConnectError::field(path, field, problem, remedy));
+        let Some(current) = file.current_context.clone().filter(|name| !name.is_empty()) else {
+            return fail("current-context", "it is not set".to_owned(), "name one of contexts");
+        };
+        let context = file.contexts.into_iter().find(|context| context.name == current);
+        let Some(context) = context.and_then(|named| named.context) else {
+            let problem = format!("there is no context {current:?}");
+            return fail("current-context", problem, "name one of contexts");
+        };
+        let cluster = file.clusters.into_iter().find(|cluster| cluster.name == context.cluster);
+        let Some(cluster) = cluster.and_then(|named| named.cluster) else {
+            let problem = format!("there is no cluster {:?}", context.cluster);
+            return fail("contexts.context.cluster", problem, "name one of clusters");
+        };
+        let user = context.user.clone().unwrap_or_default();
+        let found = file.auth_infos.into_iter().find(|named| named.name == user);
+        let user = match found {
+            Some(named) => named.auth_info.unwrap_or_default(),
+            None if user.is_empty() => AuthInfo::default(),
+            None => {
+                let problem = format!("there is no user {user:?}");
+                return fail("contexts.context.user", problem, "name one of users");
+            }
+        };
+        let mut access = Self::of(path, &cluster, &user)?;
+        access.namespace = context.namespace.unwrap_or_else(|| "default".to_owned());
+        access.check()?;
+        Ok(access)
+    }
+
+    fn of(path: &Path, cluster: &Cluster, user: &AuthInfo) -> Result<Self, ConnectError> {
+        let server = server(path, cluster)?;
+        let authority = inline(
+            path,
+            "certificate-authority-data",
+            cluster.certificate_authority_data.as_deref(),
+        )?;
+        let trust = match cluster.insecure_skip_tls_verify.unwrap_or(false) {
+            true => Trust::Anyone,
+            false => Trust::Authorities(authority.or_else(|| file(&cluster.certificate_authority))),
+        };
+        let proxy = cluster.proxy_url.as_deref().filter(|url| !url.is_empty());
+        let proxy = match proxy {
+            None => Proxy::from_env(&server),
+            Some(url) => Some(Proxy::parse(url).map_err(|problem| {
+                let remedy = "use http://, https:// or socks5:// and a host";
+                ConnectError::field(path, "proxy-url", problem, remedy)
+            })?),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            server,
+            server_name: cluster.tls_server_name.clone().filter(|name| !name.is_empty()),
+            trust,
+            certificate: certificate(path, user)?,
+            secret: secret(path, user, cluster)?,
+            proxy,
+            namespace: String::new(),
+        })
+    }
+
+    /// Reads everything once.
+    fn check(&self) -> Result<(), ConnectError> {
+        tls::check(self)?;
+        if let Secret::File(file) = &self.secret {
+            crate::files::read(file).map_err(|error| {
+                let problem = format!("{}: {error}", file.display());
+                ConnectError::field(&self.path, "tokenFile", problem, "make the file readable")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has the certificate and key of this file win over those of the kubeconfig, as soon as it
+    /// is there: where certificate rotation puts its newest pair.
+    pub fn prefer_certificate(&mut self, pem: PathBuf) {
+        let given = self.certificate.take().map(Box::new);
+        self.certificate = Some(Certificate::Rotated { pem, given });
+    }
+
+    /// Without a certificate, token or plugin: for a server's public answers.
+    pub fn has_identity(&self) -> bool {
+        self.certificate.is_some() || !matches!(self.secret, Secret::None)
+    }
+
+    /// PEM of the certificate that is used now, if there is one.
+    pub fn certificate_pem(&self) -> Option<Vec<u8>> {
+        self.certificate.as_ref().and_then(|certificate| certificate.read().ok()).map(|pair| pair.0)
+    }
+
+    /// This access without its own identity, with the pair that will be in that file: for a node
+    /// that has asked for its first certificate.
+    pub fn with_certificate(&self, pem: PathBuf) -> Self {
+        let certificate = Some(Certificate::Rotated { pem, given: None });
+        Self { certificate, secret: Secret::None, ..self.clone() }
+    }
+
+    /// Whether any server is taken for the right one.
+    pub fn trusts_anyone(&self) -> bool {
+        matches!(self.trust, Trust::Anyone)
+    }
+
+    /// PEM of the authorities that the server's certificate must be of; `None` for the system's.
+    pub fn authority_pem(&self) -> Option<Vec<u8>> {
+        match &self.trust {
+            Trust::Authorities(Some(source)) => source.read().ok(),
+            Trust::Authorities(None) | Trust::Anyone => None,
+        }
+    }
+
+    /// A client with connections of its own. Nothing is sent yet. Must be called on a tokio
+    /// runtime.
+    pub fn client(&self, options: ClientOptions) -> kube::Client {
+        let identity = Arc::new(Identity::new(self.clone(), options.observer.clone()));
+        let pool = Arc::new(Pool::new(Arc::clone(&identity)));
+        let limiter = options.rate.map(Limiter::new);
+        let carrier = Carrier::new(self.server.clone(), identity, pool, limiter, options);
+        kube::Client::new(carrier, self.namespace.clone())
+    }
+}
+
+fn server(path: &Path, cluster: &Cluster) -> Result<Uri, ConnectError> {
+    let remedy = "write it as https://HOST:PORT";
+    let fail = |problem: String| ConnectError::field(path, "server", problem, remedy);
+    let text = cluster.server.as_deref().unwrap_or_default();
+    if text.is_empty() {
+        return Err(fail("it is not set".to_owned()));
+    }
+    let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let text = text.trim_end_matches('/');
+    let server: Uri = text.parse().map_err(|error| fail(format!("{text:?}: {error}")))?;
+    match server.scheme_str() {
+        Some("https" | "http") if server.host().is_some() => Ok(server),
+        _ => Err(fail(format!("{text:?} has no http or https scheme, or no host"))),
+    }
+}
+
+fn file(path: &Option<String>) -> Option<Source> {
+    path.as_deref().filter(|path| !path.is_empty()).map(|path| Source::File(path.into()))
+}
+
+/// Decodes base64 in a field; data wins over a file, as in client-go.
+fn inline(
+    path: &Path,
+    field: &'static str,
+    text: Option<&str>,
+) -> Result<Option<Source>, ConnectError> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let packed: String = text.split_whitespace().collect();
+    let bytes = STANDARD.decode(packed).map_err(|error| {
+        ConnectError::field(path, field, error.to_string(), "encode the PEM text in base64")
+    })?;
+    Ok(Some(Source::Inline(bytes)))
+}
+
+fn certificate(path: &Path, user: &AuthInfo) -> Result<Option<Certificate>, ConnectError> {
+    let cert = inline(path, "client-certificate-data", user.client_certificate_data.as_deref())?
+        .or_else(|| file(&user.client_certificate));
+    let key = user.client_key_data.as_ref().map(|key| key.expose_secret());
+    let key = inline(path, "client-key-data", key)?.or_else(|| file(&user.client_key));
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some(Certificate::Given { cert, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ConnectError::field(
+            path,
+            "client-key",
+            "there is a client certificate but no key",
+            "set client-key or client-key-data",
+        )),
+        (None, Some(_)) => Err(ConnectError::field(
+            path,
+            "client-certificate",
+            "there is a client key but no certificate",
+            "set client-certificate or client-certificate-data",
+        )),
+    }
+}
+
+/// Exactly one of token, token file, password, plugin; the order is client-go's.
+fn secret(path: &Path, user: &AuthInfo, cluster: &Cluster) -> Result<Secret, ConnectError> {
+    if let Some(provider) = &user.auth_provider {
+        let problem = format!("{:?} is gone from Kubernetes", provider.name);
+        return Err(ConnectError::field(path, "auth-provider", problem, "use exec"));
+    }
+    if let Some(exec) = &user.exec {
+        return Plugin::new(path, exec, cluster).map(|plugin| Secret::Plugin(Arc::new(plugin)));
+    }
+    // k8s: staging/src/k8s.io/client-go/tools/clientcmd: the file is read again, so it wins
+    if let Some(file) = user.token_file.as_deref().filter(|file| !file.is_empty()) {
+        return Ok(Secret::File(file.into()));
+    }
+    if let Some(token) = &user.token
+        && !token.expose_secret().is_empty()
+    {
+        return Ok(Secret::Token(token.expose_secret().to_owned()));
+    }
+    if let (Some(name), Some(password)) = (&user.username, &user.password) {
+        let both = format!("{name}:{}", password.expose_secret());
+        return Ok(Secret::Basic(STANDARD.encode(both)));
+    }
+    Ok(Secret::None)
+}
+
+/// An error with everything behind it.
+pub(crate) fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "access_tests.rs"]
+mod tests;

@@ -1,0 +1,265 @@
+//! Credential plugins: a program that says who we are.
+//!
+//! Input: the `exec` section of a user. Output: a token, a certificate with its key, or both, kept
+//! until they expire or the server refuses them. One run at a time. Bounds: `TIMEOUT` a run,
+//! `OUTPUT_BYTES_MAX` of output.
+// k8s: staging/src/k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go
+
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::config::{Cluster, ExecConfig, ExecInteractiveMode};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+
+use crate::error::ConnectError;
+use crate::observer::Observer;
+
+/// How long a plugin may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Most bytes that a plugin may print.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// A credential is not used this short before its end.
+const MARGIN: Duration = Duration::from_secs(10);
+const VERSIONS: [&str; 2] =
+    ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+
+/// What a plugin said.
+#[derive(Clone, Default, PartialEq)]
+pub(crate) struct Credential {
+    pub(crate) token: Option<String>,
+    /// PEM of certificate and key.
+    pub(crate) pair: Option<(Vec<u8>, Vec<u8>)>,
+    expires_at: Option<jiff::Timestamp>,
+}
+
+/// A plugin and what it said last.
+pub(crate) struct Plugin {
+    command: String,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    version: String,
+    hint: Option<String>,
+    /// `KUBERNETES_EXEC_INFO`.
+    info: String,
+    turn: tokio::sync::Mutex<()>,
+    known: Mutex<Option<Credential>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    api_version: String,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+    expiration_timestamp: Option<jiff::Timestamp>,
+}
+
+impl Plugin {
+    /// Checks the section; nothing is run yet.
+    pub(crate) fn new(
+        path: &Path,
+        exec: &ExecConfig,
+        cluster: &Cluster,
+    ) -> Result<Self, ConnectError> {
+        let fail = |field, problem: &str, remedy| {
+            Err(ConnectError::field(path, field, problem.to_owned(), remedy))
+        };
+        let version = exec.api_version.clone().unwrap_or_default();
+        if !VERSIONS.contains(&version.as_str()) {
+            let remedy = "use client.authentication.k8s.io/v1";
+            return fail("exec.apiVersion", &format!("{version:?} is not known"), remedy);
+        }
+        let Some(command) = exec.command.clone().filter(|command| !command.is_empty()) else {
+            return fail("exec.command", "it is not set", "name the plugin's program");
+        };
+        match exec.interactive_mode {
+            Some(ExecInteractiveMode::Always) => {
+                let remedy = "use Never or IfAvailable";
+                return fail("exec.interactiveMode", "there is nobody to ask", remedy);
+            }
+            None if version == VERSIONS[0] => {
+                let remedy = "use Never or IfAvailable";
+                return fail("exec.interactiveMode", "it is not set", remedy);
+            }
+            _ => {}
+        }
+        let env = exec.env.iter().flatten().filter_map(|pair| {
+            Some((pair.get("name")?.clone(), pair.get("value").cloned().unwrap_or_default()))
+        });
+        Ok(Self {
+            command,
+            args: exec.args.clone().unwrap_or_default(),
+            env: env.collect(),
+            info: info(&version, exec.provide_cluster_info.then_some(cluster)),
+            version,
+            hint: exec.install_hint.clone(),
+            turn: tokio::sync::Mutex::default(),
+            known: Mutex::default(),
+        })
+    }
+
+    /// What holds now; runs the program when nothing does.
+    pub(crate) async fn credential(
+        &self,
+        observer: Option<&dyn Observer>,
+    ) -> Result<Credential, io::Error> {
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        let _turn = self.turn.lock().await;
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        let run = tokio::time::timeout(TIMEOUT, self.run()).await;
+        let run = run.unwrap_or_else(|_| Err(io::Error::other("it did not end within 60 s")));
+        if let Some(observer) = observer {
+            observer.plugin_ran(run.is_ok());
+        }
+        let credential = run.map_err(|error| {
+            let hint = self.hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default();
+            io::Error::other(format!("exec plugin {}: {error}{hint}", self.command))
+        })?;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(credential.clone());
+        Ok(credential)
+    }
+
+    /// What it said last is not good any more.
+    pub(crate) fn forget(&self) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn known(&self) -> Option<Credential> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let soon = jiff::Timestamp::now() + MARGIN;
+        known.expires_at.is_none_or(|at| at > soon).then_some(known)
+    }
+
+    async fn run(&self) -> Result<Credential, io::Error> {
+        let mut child = Command::new(&self.command)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .env("KUBERNETES_EXEC_INFO", &self.info)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut output = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(OUTPUT_BYTES_MAX).read_to_end(&mut output).await?;
+        }
+        let status = child.wait().await?;
+        if !status.success() {
+            return Err(io::Error::other(format!("it ended with {status}")));
+        }
+        parse(&output, &self.version).map_err(io::Error::other)
+    }
+}
+
+fn info(version: &str, cluster: Option<&Cluster>) -> String {
+    let mut spec = json!({"interactive": false});
+    if let Some(cluster) = cluster {
+        spec["cluster"] = json!({
+            "server": cluster.server,
+            "tls-server-name": cluster.tls_server_name,
+            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+            "certificate-authority-data": cluster.certificate_authority_data,
+            "proxy-url": cluster.proxy_url,
+        });
+        if let Some(fields) = spec["cluster"].as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
+    }
+    json!({"apiVersion": version, "kind": "ExecCredential", "spec": spec}).to_string()
+}
+
+fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
+    let answer: Answer = serde_json::from_slice(output)
+        .map_err(|error| format!("it printed no ExecCredential: {error}"))?;
+    if answer.api_version != version {
+        return Err(format!("it speaks {}, not {version}", answer.api_version));
+    }
+    let status = answer.status.ok_or("it printed no status")?;
+    let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let cert = filled(status.client_certificate_data);
+    let pair = match (cert, filled(status.client_key_data)) {
+        (Some(cert), Some(key)) => Some((cert.into_bytes(), key.into_bytes())),
+        (None, None) => None,
+        _ => return Err("it printed one of certificate and key only".to_owned()),
+    };
+    let token = filled(status.token);
+    if token.is_none() && pair.is_none() {
+        return Err("it printed neither a token nor a certificate".to_owned());
+    }
+    Ok(Credential { token, pair, expires_at: status.expiration_timestamp })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(status: &str) -> Result<Credential, String> {
+        let text = format!("{{\"apiVersion\":\"{}\",\"status\":{status}}}", VERSIONS[1]);
+        parse(text.as_bytes(), VERSIONS[1])
+    }
+
+    #[test]
+    fn answers_are_complete_or_refused() {
+        assert_eq!(said(r#"{"token":"t"}"#).expect("a token").token.as_deref(), Some("t"));
+        let both = r#"{"clientCertificateData":"c","clientKeyData":"k"}"#;
+        assert!(said(both).expect("a pair").pair.is_some());
+        assert!(said(r#"{"clientCertificateData":"c"}"#).is_err());
+        assert!(said("{}").is_err());
+        assert!(
+            parse(b"{\"apiVersion\":\"x\",\"status\":{\"token\":\"t\"}}", VERSIONS[0]).is_err()
+        );
+        assert!(parse(b"nonsense", VERSIONS[0]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_run_again_when_its_word_expires_or_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let script = "echo x >> \"$LOG\"; \
+            echo \"{\\\"apiVersion\\\":\\\"client.authentication.k8s.io/v1\\\",\
+            \\\"status\\\":{\\\"token\\\":\\\"$SAY\\\"$END}}\"";
+        let log = dir.path().join("log");
+        let end = ",\"expirationTimestamp\":\"2020-01-01T00:00:00Z\"";
+        let plugin = |end: &str| {
+            let exec: ExecConfig = serde_json::from_value(json!({
+                "apiVersion": VERSIONS[0], "command": "sh", "args": ["-c", script],
+                "interactiveMode": "Never",
+                "env": [{"name": "SAY", "value": "t"}, {"name": "LOG", "value": log},
+                        {"name": "END", "value": end}],
+            }))
+            .expect("a section");
+            Plugin::new(Path::new("k"), &exec, &Cluster::default()).expect("a plugin")
+        };
+        let runs = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+        let lasting = plugin("");
+        for _ in 0..3 {
+            let said = lasting.credential(None).await.expect("a credential");
+            assert_eq!(said.token.as_deref(), Some("t"));
+        }
+        assert_eq!(runs(), 1);
+        lasting.forget();
+        lasting.credential(None).await.expect("a credential");
+        assert_eq!(runs(), 2);
+        let expired = plugin(end);
+        expired.credential(None).await.expect("a credential");
+        expired.credential(None).await.expect("a credential");
+        assert_eq!(runs(), 4);
+    }
+}

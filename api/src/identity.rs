@@ -1,0 +1,212 @@
+//! Who we are at this moment: TLS configuration and authorization header, as files and plugins
+//! say now.
+//!
+//! Owner: one per client. `generation` grows whenever connections have to be made anew: another
+//! certificate, key or authority. A pair that cannot be read leaves the one before in force.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use http::HeaderValue;
+use tokio_rustls::rustls::ClientConfig;
+
+use crate::access::Access;
+use crate::exec::Plugin;
+use crate::files::{self, Source, Watched};
+use crate::observer::Observer;
+use crate::tls::{self, Trust};
+
+/// A client certificate with its key.
+#[derive(Clone)]
+pub(crate) enum Certificate {
+    /// As the kubeconfig says.
+    Given { cert: Source, key: Source },
+    /// In one file that rotation replaces; before it is there, as the kubeconfig says.
+    Rotated { pem: PathBuf, given: Option<Box<Certificate>> },
+}
+
+impl Certificate {
+    /// PEM of certificate chain and key.
+    pub(crate) fn read(&self) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        match self {
+            Self::Given { cert, key } => Ok((cert.read()?, key.read()?)),
+            Self::Rotated { pem, given } => match (files::read(pem), given) {
+                (Ok(both), _) => Ok((both.clone(), both)),
+                (Err(_), Some(given)) => given.read(),
+                (Err(error), None) => Err(error),
+            },
+        }
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Given { cert, key } => {
+                [cert, key].into_iter().filter_map(Source::path).map(PathBuf::from).collect()
+            }
+            Self::Rotated { pem, given } => {
+                let mut paths = given.as_ref().map(|given| given.paths()).unwrap_or_default();
+                paths.push(pem.clone());
+                paths
+            }
+        }
+    }
+}
+
+/// What goes into the authorization header.
+#[derive(Clone)]
+pub(crate) enum Secret {
+    /// Nothing.
+    None,
+    /// This token.
+    Token(String),
+    /// The token in this file.
+    File(PathBuf),
+    /// Name and password, encoded.
+    Basic(String),
+    /// What this plugin says.
+    Plugin(Arc<Plugin>),
+}
+
+/// What a connection is made with.
+#[derive(Clone)]
+pub(crate) struct Now {
+    /// Grows when connections must be made anew.
+    pub(crate) generation: u64,
+    /// `None` without TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+}
+
+/// Who we are.
+pub(crate) struct Identity {
+    pub(crate) access: Access,
+    observer: Option<Arc<dyn Observer>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    now: Option<Now>,
+    generation: u64,
+    certificates: Watched,
+    token: Option<(Watched, HeaderValue)>,
+    /// The pair that a plugin gave last.
+    plugged: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Identity {
+    pub(crate) fn new(access: Access, observer: Option<Arc<dyn Observer>>) -> Self {
+        let state = State {
+            now: None,
+            generation: 0,
+            certificates: Watched::new(watched_paths(&access)),
+            token: None,
+            plugged: None,
+        };
+        Self { access, observer, state: Mutex::new(state) }
+    }
+
+    /// What new connections are made with. An error is one of reading certificates.
+    pub(crate) fn now(&self) -> Result<Now, io::Error> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = state.certificates.changed(Instant::now());
+        if let (Some(now), false) = (&state.now, changed) {
+            return Ok(now.clone());
+        }
+        match tls::config(&self.access, state.plugged.as_ref()) {
+            Ok(tls) => {
+                state.generation += 1;
+                let now = Now { generation: state.generation, tls: tls.map(Arc::new) };
+                state.now = Some(now.clone());
+                Ok(now)
+            }
+            Err(error) => match state.now.clone() {
+                // Half of a pair may be written already: looked at again at the next change.
+                Some(now) => {
+                    tracing::warn!(%error, "the earlier client certificate stays in use");
+                    Ok(now)
+                }
+                None => Err(io::Error::other(error.to_string())),
+            },
+        }
+    }
+
+    /// The authorization header, if there is to be one.
+    pub(crate) async fn authorization(&self) -> Result<Option<HeaderValue>, io::Error> {
+        match &self.access.secret {
+            Secret::None => Ok(None),
+            Secret::Token(token) => header("Bearer", token).map(Some),
+            Secret::Basic(both) => header("Basic", both).map(Some),
+            Secret::File(path) => self.token_of_file(path).map(Some),
+            Secret::Plugin(plugin) => {
+                let given = plugin.credential(self.observer.as_deref()).await?;
+                self.plug(given.pair.clone());
+                given.token.as_deref().map(|token| header("Bearer", token)).transpose()
+            }
+        }
+    }
+
+    /// The server did not accept us: a plugin is to be asked again.
+    pub(crate) fn refused(&self) -> bool {
+        match &self.access.secret {
+            Secret::Plugin(plugin) => {
+                plugin.forget();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn plug(&self, pair: Option<(Vec<u8>, Vec<u8>)>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.plugged != pair {
+            state.plugged = pair;
+            state.now = None;
+        }
+    }
+
+    fn token_of_file(&self, path: &PathBuf) -> Result<HeaderValue, io::Error> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((watched, token)) = &mut state.token
+            && !watched.changed(Instant::now())
+        {
+            return Ok(token.clone());
+        }
+        // Stamped before it is read: a change in between is seen next time.
+        let watched = Watched::new(vec![path.clone()]);
+        let read = files::read(path).and_then(|bytes| {
+            let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+            match text.trim() {
+                "" => Err(io::Error::other("it is empty")),
+                token => header("Bearer", token),
+            }
+        });
+        match (read, &state.token) {
+            (Ok(token), _) => {
+                state.token = Some((watched, token.clone()));
+                Ok(token)
+            }
+            (Err(_), Some((_, before))) => Ok(before.clone()),
+            (Err(error), None) => {
+                Err(io::Error::other(format!("tokenFile {}: {error}", path.display())))
+            }
+        }
+    }
+}
+
+/// Every file whose change means new connections.
+fn watched_paths(access: &Access) -> Vec<PathBuf> {
+    let mut paths = access.certificate.as_ref().map(Certificate::paths).unwrap_or_default();
+    if let Trust::Authorities(Some(source)) = &access.trust {
+        paths.extend(source.path().map(PathBuf::from));
+    }
+    paths
+}
+
+/// A header that no log shows.
+fn header(scheme: &str, secret: &str) -> Result<HeaderValue, io::Error> {
+    let mut value = HeaderValue::from_str(&format!("{scheme} {secret}"))
+        .map_err(|_| io::Error::other("the token has characters that no header may have"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}

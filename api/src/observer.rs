@@ -1,0 +1,26 @@
+//! Who wants to count requests.
+
+use std::time::Duration;
+
+/// A request that ended: with an answer's head, or without one.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
+    /// HTTP method.
+    pub method: &'a str,
+    /// Host and port of the server.
+    pub host: &'a str,
+    /// Status code; `None` when there was no answer.
+    pub code: Option<u16>,
+    /// Time from sending to the answer's head.
+    pub took: Duration,
+}
+
+/// Told of every request. Must not block.
+pub trait Observer: Send + Sync {
+    /// A request ended.
+    fn sent(&self, sent: Sent<'_>);
+    /// A request waited for the limit of requests per second.
+    fn limited(&self, method: &str, host: &str, waited: Duration);
+    /// A credential plugin was run.
+    fn plugin_ran(&self, good: bool);
+}

@@ -1,0 +1,230 @@
+//! The connections of one client.
+//!
+//! HTTP/2 connections are shared by up to `STREAMS_MAX` requests each; another is made when they
+//! are full, so that many watches never hold up a write. Pings find a dead peer within
+//! [`DEAD_AFTER`]; whatever waits on it then fails and a new connection is made. When certificates
+//! change, every connection ends. A server without HTTP/2 gets one connection per request.
+//! Bounds: `CONNECTIONS_MAX` shared connections.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::client::Body;
+use tokio::sync::{Mutex, watch};
+
+use crate::dial::{self, Dialed};
+use crate::identity::{Identity, Now};
+
+/// A peer that is gone is found within this time.
+pub const DEAD_AFTER: Duration = Duration::from_secs(9);
+/// Pause between pings, and how long one may stay without an answer.
+const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(4));
+/// Requests that share a connection; no server allows less than 100.
+const STREAMS_MAX: usize = 100;
+const CONNECTIONS_MAX: usize = 64;
+/// Bytes of one answer, and of all, that may be under way before they are read.
+const WINDOWS: (u32, u32) = (512 << 10, 4 << 20);
+
+/// The connections of one client.
+pub(crate) struct Pool {
+    identity: Arc<Identity>,
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    generation: u64,
+    connections: Vec<Shareable>,
+    close: watch::Sender<bool>,
+    /// The server does not speak HTTP/2.
+    one_each: bool,
+}
+
+struct Shareable {
+    sender: http2::SendRequest<Body>,
+    streams: Arc<AtomicUsize>,
+}
+
+/// A place on a connection.
+enum Place {
+    Stream(http2::SendRequest<Body>, Taken),
+    Alone(http1::SendRequest<Body>),
+}
+
+/// Gives a stream's place back.
+struct Taken(Arc<AtomicUsize>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer's body; its place is given back when it ends.
+pub(crate) struct Answer {
+    body: Incoming,
+    _place: Option<Taken>,
+}
+
+impl Pool {
+    pub(crate) fn new(identity: Arc<Identity>) -> Self {
+        let shared = Shared {
+            generation: 0,
+            connections: Vec::new(),
+            close: watch::Sender::new(false),
+            one_each: false,
+        };
+        Self { identity, shared: Mutex::new(shared) }
+    }
+
+    /// Sends a request; a connection that turns out to be closed before anything was sent is
+    /// replaced once.
+    pub(crate) async fn send(&self, request: Request<Body>) -> io::Result<Response<Answer>> {
+        let mut request = request;
+        let mut again = true;
+        loop {
+            match self.place().await? {
+                Place::Alone(mut sender) => {
+                    let request = for_http1(request)?;
+                    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+                    return Ok(answer.map(|body| Answer { body, _place: None }));
+                }
+                Place::Stream(mut sender, taken) => match sender.try_send_request(request).await {
+                    Ok(answer) => {
+                        return Ok(answer.map(|body| Answer { body, _place: Some(taken) }));
+                    }
+                    Err(mut error) => match error.take_message() {
+                        Some(unsent) if again => {
+                            again = false;
+                            request = unsent;
+                        }
+                        _ => return Err(io::Error::other(error.into_error())),
+                    },
+                },
+            }
+        }
+    }
+
+    /// A free place, on a new connection if there is none.
+    async fn place(&self) -> io::Result<Place> {
+        let now = self.identity.now()?;
+        let mut shared = self.shared.lock().await;
+        if shared.generation != now.generation {
+            shared.generation = now.generation;
+            shared.connections.clear();
+            shared.close.send_replace(true);
+            shared.close = watch::Sender::new(false);
+        }
+        shared.connections.retain(|connection| !connection.sender.is_closed());
+        if let Some(connection) = shared.connections.iter().find(|one| one.has_room()) {
+            return Ok(connection.place());
+        }
+        let closed = shared.close.subscribe();
+        if shared.one_each || shared.connections.len() >= CONNECTIONS_MAX {
+            // Whoever comes next need not wait for this connection.
+            drop(shared);
+            return self.alone(now, closed).await;
+        }
+        // Requests that come meanwhile wait for this connection rather than make their own.
+        let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
+        if !dialed.http2 {
+            shared.one_each = true;
+            return alone(dialed).await;
+        }
+        let connection = shareable(dialed).await?;
+        let place = connection.place();
+        shared.connections.push(connection);
+        Ok(place)
+    }
+
+    async fn alone(&self, now: Now, closed: watch::Receiver<bool>) -> io::Result<Place> {
+        let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
+        match dialed.http2 {
+            true => Ok(shareable(dialed).await?.place()),
+            false => alone(dialed).await,
+        }
+    }
+}
+
+impl Shareable {
+    fn has_room(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) < STREAMS_MAX
+    }
+
+    fn place(&self) -> Place {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        Place::Stream(self.sender.clone(), Taken(Arc::clone(&self.streams)))
+    }
+}
+
+async fn shareable(dialed: Dialed) -> io::Result<Shareable> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .handshake(TokioIo::new(dialed.stream))
+        .await
+        .map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection to the API server");
+        }
+    });
+    Ok(Shareable { sender, streams: Arc::default() })
+}
+
+async fn alone(dialed: Dialed) -> io::Result<Place> {
+    let handshake = http1::handshake(TokioIo::new(dialed.stream)).await;
+    let (sender, connection) = handshake.map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection to the API server");
+        }
+    });
+    Ok(Place::Alone(sender))
+}
+
+/// HTTP/1.1 wants the server in a header and the path alone in the first line.
+fn for_http1(mut request: Request<Body>) -> io::Result<Request<Body>> {
+    if let Some(authority) = request.uri().authority() {
+        let host = HeaderValue::from_str(authority.as_str()).map_err(io::Error::other)?;
+        request.headers_mut().insert(HOST, host);
+    }
+    let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    *request.uri_mut() = path.parse().map_err(io::Error::other)?;
+    Ok(request)
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

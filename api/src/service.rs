@@ -1,0 +1,185 @@
+//! The service below a `kube::Client`: what is done with each request.
+//!
+//! In order: the limit of requests per second, the server's address, headers, one try with its
+//! time limit, and another try when the server says "later" or does not know our plugin's word.
+//! Bounds: `TRIES_MAX` tries, waits of `WAIT_MAX` between them.
+// k8s: staging/src/k8s.io/client-go/rest/request.go, with_retry.go
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http::header::{AUTHORIZATION, RETRY_AFTER, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use kube::client::Body;
+use tower::Service;
+
+use crate::access::ClientOptions;
+use crate::identity::Identity;
+use crate::limit::Limiter;
+use crate::observer::Sent;
+use crate::pool::{Answer, Pool};
+
+/// Tries of one request.
+const TRIES_MAX: usize = 10;
+/// The longest that one "later" of the server is waited for.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Carries requests; clones share everything.
+#[derive(Clone)]
+pub(crate) struct Carrier(Arc<Parts>);
+
+struct Parts {
+    server: Uri,
+    host: String,
+    identity: Arc<Identity>,
+    pool: Arc<Pool>,
+    limiter: Option<Limiter>,
+    user_agent: Option<HeaderValue>,
+    options: ClientOptions,
+}
+
+impl Carrier {
+    pub(crate) fn new(
+        server: Uri,
+        identity: Arc<Identity>,
+        pool: Arc<Pool>,
+        limiter: Option<Limiter>,
+        options: ClientOptions,
+    ) -> Self {
+        let host = server.authority().map_or("", |authority| authority.as_str()).to_owned();
+        let user_agent = HeaderValue::from_str(&options.user_agent).ok();
+        let user_agent = user_agent.filter(|value| !value.is_empty());
+        Self(Arc::new(Parts { server, host, identity, pool, limiter, user_agent, options }))
+    }
+}
+
+impl Service<Request<Body>> for Carrier {
+    type Response = Response<Answer>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Response<Answer>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move { parts.carry(request).await })
+    }
+}
+
+impl Parts {
+    async fn carry(&self, request: Request<Body>) -> io::Result<Response<Answer>> {
+        let (mut head, body) = request.into_parts();
+        head.uri = joined(&self.server, &head.uri)?;
+        if let Some(user_agent) = &self.user_agent {
+            head.headers.insert(USER_AGENT, user_agent.clone());
+        }
+        let method = head.method.clone();
+        let mut body = Some(body);
+        let mut refused = false;
+        for attempt in 1.. {
+            if let Some(limiter) = &self.limiter {
+                let waited = limiter.turn().await;
+                if let Some(observer) = &self.options.observer {
+                    observer.limited(method.as_str(), &self.host, waited);
+                }
+            }
+            let Some(whole) = body.take() else { break };
+            body = whole.try_clone();
+            let mut request = Request::from_parts(head.clone(), whole);
+            if let Some(authorization) = self.identity.authorization().await? {
+                request.headers_mut().insert(AUTHORIZATION, authorization);
+            }
+            let answer = self.attempt(request).await?;
+            let again = match answer.status() {
+                StatusCode::UNAUTHORIZED if !refused => {
+                    refused = true;
+                    self.identity.refused().then_some(Duration::ZERO)
+                }
+                status => later(status, answer.headers().get(RETRY_AFTER)),
+            };
+            match again {
+                Some(wait) if attempt < TRIES_MAX && body.is_some() => {
+                    drop(answer);
+                    tokio::time::sleep(wait).await;
+                }
+                _ => return Ok(answer),
+            }
+        }
+        Err(io::Error::other("a request that cannot be sent again"))
+    }
+
+    /// One try, within the time limit.
+    async fn attempt(&self, request: Request<Body>) -> io::Result<Response<Answer>> {
+        let method = request.method().clone();
+        let begun = Instant::now();
+        let sent = self.pool.send(request);
+        let answer = match self.options.timeout {
+            None => sent.await,
+            Some(limit) => tokio::time::timeout(limit, sent).await.unwrap_or_else(|_| {
+                let problem = format!("no answer within {} s", limit.as_secs());
+                Err(io::Error::new(io::ErrorKind::TimedOut, problem))
+            }),
+        };
+        if let Some(observer) = &self.options.observer {
+            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            let took = begun.elapsed();
+            observer.sent(Sent { method: method.as_str(), host: &self.host, code, took });
+        }
+        answer
+    }
+}
+
+/// How long the server asks to wait; `None` when it does not.
+fn later(status: StatusCode, after: Option<&HeaderValue>) -> Option<Duration> {
+    if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
+        return None;
+    }
+    let seconds = after?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(WAIT_MAX))
+}
+
+/// The server's address with the request's path behind its own.
+fn joined(server: &Uri, path: &Uri) -> io::Result<Uri> {
+    let base = server.path().trim_end_matches('/');
+    let rest = path.path_and_query().map_or("/", PathAndQuery::as_str);
+    let mut parts = server.clone().into_parts();
+    let full = format!("{base}{rest}");
+    parts.path_and_query = Some(full.parse().map_err(io::Error::other)?);
+    Uri::from_parts(parts).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_own_path_comes_first() {
+        for (server, path, want) in [
+            ("https://a:1", "/api?x=1", "https://a:1/api?x=1"),
+            ("https://a:1/k8s/c1", "/api/v1", "https://a:1/k8s/c1/api/v1"),
+            ("https://a:1/k8s/", "/", "https://a:1/k8s/"),
+        ] {
+            let joined = joined(&server.parse().expect("a URI"), &path.parse().expect("a URI"));
+            assert_eq!(joined.expect("a URI").to_string(), want);
+        }
+    }
+
+    #[test]
+    fn only_a_server_that_says_when_is_asked_again() {
+        let five = HeaderValue::from_static("5");
+        let wait = |code: u16, after| later(StatusCode::from_u16(code).expect("a code"), after);
+        assert_eq!(wait(429, Some(&five)), Some(Duration::from_secs(5)));
+        assert_eq!(wait(503, Some(&five)), Some(Duration::from_secs(5)));
+        assert_eq!(wait(503, None), None);
+        assert_eq!(wait(404, Some(&five)), None);
+        let long = HeaderValue::from_static("900");
+        assert_eq!(wait(429, Some(&long)), Some(WAIT_MAX));
+    }
+}

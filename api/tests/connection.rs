@@ -1,0 +1,170 @@
+//! Connections to a server that counts, changes its mind and goes away.
+
+mod server;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::Api;
+use pintle_api::{Access, ClientOptions, DEAD_AFTER, Rate};
+
+use server::{Authority, Server};
+
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn client(server: &Server, options: ClientOptions) -> kube::Client {
+    Access::read(&server.kubeconfig()).expect("a kubeconfig").client(options)
+}
+
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !done().await {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn requests_share_a_connection_and_say_who_they_are() {
+    let server = Server::start(Authority::new()).await;
+    let agent = "kubelet/v1 (linux/amd64)".to_owned();
+    let client = client(&server, ClientOptions { user_agent: agent.clone(), ..Default::default() });
+    let nodes: Api<Node> = Api::all(client);
+    for _ in 0..5 {
+        nodes.get("n").await.expect("an answer");
+    }
+    assert_eq!(server.connections(), 1);
+    let seen = server.last();
+    assert_eq!((seen.path.as_str(), seen.user_agent), ("/api/v1/nodes/n", agent));
+    assert_eq!(seen.client.as_deref(), Some("first"), "the client's certificate");
+}
+
+#[tokio::test]
+async fn many_streams_get_another_connection() {
+    let server = Server::start(Authority::new()).await;
+    let client = client(&server, ClientOptions::default());
+    server.hold(true);
+    let mut held = Vec::new();
+    for _ in 0..130 {
+        let nodes: Api<Node> = Api::all(client.clone());
+        held.push(tokio::spawn(async move { nodes.get("n").await }));
+    }
+    until("every request has arrived", async || server.requests() == 130).await;
+    assert_eq!(server.connections(), 2);
+    server.hold(false);
+    for request in held {
+        request.await.expect("no panic").expect("an answer");
+    }
+}
+
+#[tokio::test]
+async fn a_new_client_certificate_gets_a_new_connection() {
+    let server = Server::start(Authority::new()).await;
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    nodes.get("n").await.expect("an answer");
+    // A request that waits for its answer is ended, too: its connection has the old certificate.
+    server.hold(true);
+    let waiting = tokio::spawn({
+        let nodes = nodes.clone();
+        async move { nodes.get("waits").await }
+    });
+    until("the request has arrived", async || server.requests() == 2).await;
+    server.hold(false);
+    server.write_certificate("second");
+    until("the new certificate is shown", async || {
+        let _ = nodes.get("n").await;
+        server.last().client.as_deref() == Some("second")
+    })
+    .await;
+    let _ = waiting.await.expect("no panic");
+    // Broken files leave the last good pair in force.
+    std::fs::write(server.path("client.crt"), "nonsense").expect("written");
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    nodes.get("n").await.expect("an answer");
+    assert_eq!(server.last().client.as_deref(), Some("second"));
+}
+
+#[tokio::test]
+async fn a_token_file_is_read_again() {
+    let server = Server::start(Authority::new()).await;
+    let token = server.path("token");
+    std::fs::write(&token, "one\n").expect("written");
+    server.write_kubeconfig(&format!("tokenFile: {}", token.display()));
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    nodes.get("n").await.expect("an answer");
+    assert_eq!(server.last().authorization.as_deref(), Some("Bearer one"));
+    std::fs::write(&token, "two-2").expect("written");
+    until("the new token is sent", async || {
+        nodes.get("n").await.expect("an answer");
+        server.last().authorization.as_deref() == Some("Bearer two-2")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_server_is_found_and_replaced() {
+    let server = Server::start(Authority::new()).await;
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    nodes.get("n").await.expect("an answer");
+    // From now on nothing gets through, and nothing says so.
+    server.silence();
+    let begun = Instant::now();
+    let failed = nodes.get("n").await;
+    assert!(failed.is_err(), "{failed:?}");
+    let found = begun.elapsed();
+    assert!(found < DEAD_AFTER + Duration::from_secs(3), "{found:?}");
+    until("a new connection works", async || nodes.get("n").await.is_ok()).await;
+    assert!(server.connections() >= 2);
+}
+
+#[tokio::test]
+async fn later_is_obeyed_and_limits_hold() {
+    let server = Server::start(Authority::new()).await;
+    let rate = Some(Rate { per_second: 20.0, burst: 2 });
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions { rate, ..Default::default() }));
+    server.refuse_once(429, Some("0"));
+    nodes.get("n").await.expect("asked again");
+    assert_eq!(server.requests(), 2);
+    let begun = Instant::now();
+    for _ in 0..10 {
+        nodes.get("n").await.expect("an answer");
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(450), "ten requests at 20 a second");
+}
+
+#[tokio::test]
+async fn a_request_that_gets_no_answer_ends_in_time() {
+    let server = Server::start(Authority::new()).await;
+    let timeout = Some(Duration::from_millis(200));
+    let nodes: Api<Node> =
+        Api::all(client(&server, ClientOptions { timeout, ..Default::default() }));
+    server.hold(true);
+    let error = nodes.get("n").await.expect_err("no answer");
+    assert!(format!("{error:?}").contains("no answer within"), "{error:?}");
+    server.hold(false);
+    nodes.get("n").await.expect("an answer");
+}
+
+#[tokio::test]
+async fn a_server_of_a_stranger_is_refused() {
+    let server = Server::start(Authority::new()).await;
+    std::fs::write(server.path("ca.crt"), Authority::new().pem()).expect("written");
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    let error = format!("{:?}", nodes.get("n").await.expect_err("not to be trusted"));
+    assert!(error.contains("InvalidCertificate"), "{error}");
+    server.write_kubeconfig_insecure();
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    nodes.get("n").await.expect("nobody is asked");
+}
+
+#[tokio::test]
+async fn http1_does_as_well() {
+    let server = Arc::new(Server::start_http1(Authority::new()).await);
+    let nodes: Api<Node> = Api::all(client(&server, ClientOptions::default()));
+    for _ in 0..3 {
+        nodes.get("n").await.expect("an answer");
+    }
+    assert_eq!(server.last().path, "/api/v1/nodes/n");
+}

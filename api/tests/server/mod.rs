@@ -1,0 +1,268 @@
+//! A small API server: TLS, HTTP/2 or 1.1, one node, and switches for everything that goes wrong.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tokio::io::DuplexStream;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+/// A certificate authority.
+pub(crate) struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "ca");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    pub(crate) fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// PEM of certificate and key.
+    fn pair(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+/// What a request said.
+#[derive(Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) path: String,
+    pub(crate) user_agent: String,
+    pub(crate) authorization: Option<String>,
+    /// Common name of the client's certificate.
+    pub(crate) client: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    connections: AtomicUsize,
+    requests: AtomicUsize,
+    last: Mutex<Seen>,
+    hold: watch::Sender<bool>,
+    refuse: Mutex<Option<(u16, Option<&'static str>)>>,
+    silence: watch::Sender<()>,
+}
+
+/// The server; it ends with the test's runtime.
+pub(crate) struct Server {
+    dir: tempfile::TempDir,
+    authority: Authority,
+    port: u16,
+    state: Arc<State>,
+}
+
+impl Server {
+    pub(crate) async fn start(authority: Authority) -> Self {
+        Self::start_with(authority, true).await
+    }
+
+    pub(crate) async fn start_http1(authority: Authority) -> Self {
+        Self::start_with(authority, false).await
+    }
+
+    async fn start_with(authority: Authority, http2: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let state = Arc::new(State::default());
+        let acceptor = TlsAcceptor::from(Arc::new(config(&authority, http2)));
+        tokio::spawn(accept(listener, acceptor, Arc::clone(&state)));
+        let dir = tempfile::tempdir().expect("a folder");
+        let server = Self { dir, authority, port, state };
+        std::fs::write(server.path("ca.crt"), server.authority.pem()).expect("written");
+        server.write_certificate("first");
+        let (cert, key) = (server.path("client.crt"), server.path("client.key"));
+        let user = format!("client-certificate: {}, client-key: {}", cert.display(), key.display());
+        server.write_kubeconfig(&user);
+        server
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.path("kubeconfig")
+    }
+
+    pub(crate) fn write_certificate(&self, name: &str) {
+        let (cert, key) = self.authority.pair(name);
+        std::fs::write(self.path("client.key"), key).expect("written");
+        std::fs::write(self.path("client.crt"), cert).expect("written");
+    }
+
+    pub(crate) fn write_kubeconfig(&self, user: &str) {
+        let ca = format!("certificate-authority: {}", self.path("ca.crt").display());
+        self.write(&ca, user);
+    }
+
+    pub(crate) fn write_kubeconfig_insecure(&self) {
+        self.write("insecure-skip-tls-verify: true", "token: t");
+    }
+
+    fn write(&self, trust: &str, user: &str) {
+        let text = format!(
+            "current-context: c\n\
+             contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:{}', {trust}}}}}]\n\
+             users: [{{name: u, user: {{{user}}}}}]\n",
+            self.port
+        );
+        std::fs::write(self.kubeconfig(), text).expect("written");
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn requests(&self) -> usize {
+        self.state.requests.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn last(&self) -> Seen {
+        self.state.last.lock().expect("not poisoned").clone()
+    }
+
+    /// Holds every answer back.
+    pub(crate) fn hold(&self, hold: bool) {
+        self.state.hold.send_replace(hold);
+    }
+
+    /// Answers the next request with this code.
+    pub(crate) fn refuse_once(&self, code: u16, retry_after: Option<&'static str>) {
+        *self.state.refuse.lock().expect("not poisoned") = Some((code, retry_after));
+    }
+
+    /// Connections that there are neither read nor write from now on; new ones work.
+    pub(crate) fn silence(&self) {
+        self.state.silence.send_replace(());
+    }
+}
+
+fn config(authority: &Authority, http2: bool) -> ServerConfig {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("a certificate");
+    roots.add(ca).expect("an authority");
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+    let verifier = verifier.allow_unauthenticated().build().expect("a verifier");
+    let (cert, key) = authority.pair("server");
+    let cert = CertificateDer::from_pem_slice(cert.as_bytes()).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![cert], key)
+        .expect("a configuration");
+    let protocol: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    config
+}
+
+/// Every connection goes through a pipe that can be stopped up.
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<State>) {
+    while let Ok((mut outside, _)) = listener.accept().await {
+        state.connections.fetch_add(1, Ordering::SeqCst);
+        let (acceptor, state) = (acceptor.clone(), Arc::clone(&state));
+        tokio::spawn(async move {
+            let (inside, mut pipe) = tokio::io::duplex(64 << 10);
+            let silenced = state.silence.subscribe();
+            tokio::spawn(serve(inside, acceptor, state));
+            let copied = tokio::io::copy_bidirectional(&mut outside, &mut pipe);
+            if stopped_up(silenced, copied).await {
+                // Kept open, and nothing comes through.
+                std::future::pending::<()>().await;
+            }
+        });
+    }
+}
+
+async fn stopped_up<T>(mut silenced: watch::Receiver<()>, work: impl Future<Output = T>) -> bool {
+    tokio::select! {
+        _ = work => false,
+        changed = silenced.changed() => changed.is_ok(),
+    }
+}
+
+async fn serve(stream: DuplexStream, acceptor: TlsAcceptor, state: Arc<State>) {
+    let Ok(stream) = acceptor.accept(stream).await else { return };
+    let client = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(name);
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let service = service_fn({
+        let state = Arc::clone(&state);
+        move |request| answer(request, client.clone(), Arc::clone(&state))
+    });
+    let io = TokioIo::new(stream);
+    if http2 {
+        let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .max_concurrent_streams(250)
+            .serve_connection(io, service)
+            .await;
+    } else {
+        let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
+    }
+}
+
+/// The common name stands in the certificate as plain text.
+fn name(certificate: &CertificateDer<'_>) -> String {
+    let has = |name: &str| certificate.windows(name.len()).any(|part| part == name.as_bytes());
+    ["first", "second"].into_iter().find(|name| has(name)).unwrap_or("other").to_owned()
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    client: Option<String>,
+    state: Arc<State>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let header = |name: &str| {
+        request.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
+    };
+    *state.last.lock().expect("not poisoned") = Seen {
+        path: request.uri().path().to_owned(),
+        user_agent: header("user-agent").unwrap_or_default(),
+        authorization: header("authorization"),
+        client,
+    };
+    state.requests.fetch_add(1, Ordering::SeqCst);
+    let refused = state.refuse.lock().expect("not poisoned").take();
+    if let Some((code, after)) = refused {
+        let mut response = Response::builder().status(code);
+        if let Some(after) = after {
+            response = response.header("retry-after", after);
+        }
+        return Ok(response.body(Full::default()).expect("a response"));
+    }
+    let mut hold = state.hold.subscribe();
+    let _ = hold.wait_for(|hold| !*hold).await;
+    let body = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
+    let response = Response::builder().header("content-type", "application/json");
+    Ok(response.body(Full::from(body)).expect("a response"))
+}
