@@ -33,6 +33,7 @@ pub use self::cluster::Cluster;
 use crate::config::Config;
 use crate::event;
 use crate::event::kernel::Tracker;
+use crate::identity::rotate::ServingCell;
 use crate::ledger::{self, Ledger};
 use crate::metrics::Metrics;
 use crate::node::context::{self, Runtime};
@@ -82,6 +83,8 @@ pub struct Parts {
     pub health: Arc<server::Health>,
     /// Broken manifests, one sentence each.
     pub problems: Arc<ArcSwap<Vec<String>>>,
+    /// The serving certificate that the cluster signed, with `serverTLSBootstrap`.
+    pub serving_cert: ServingCell,
     /// The kernel's events, once the runtime is up.
     pub kernel: Arc<OnceLock<Tracker>>,
 }
@@ -132,6 +135,7 @@ impl Parts {
             metrics,
             health: Arc::new(server::Health::new(sync_every)),
             problems: Arc::default(),
+            serving_cert: Arc::default(),
             kernel: Arc::default(),
             config,
         })
@@ -146,7 +150,7 @@ impl Parts {
             calls: calls_of(&self.runtime),
             events: events_of(&self.kernel),
             queries,
-            serving_cert: server::ServingCert::default(),
+            serving_cert: Arc::clone(&self.serving_cert),
             problems: Arc::clone(&self.problems),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
@@ -230,7 +234,7 @@ impl Parts {
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
             recorder: recorder.clone(),
-            node_limits: context::node_limits(config, &node),
+            node_limits: context::node_limits(config),
             resolv_conf: Some(config.kubelet.resolv_conf.clone())
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),

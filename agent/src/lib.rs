@@ -20,6 +20,7 @@ pub mod config;
 pub mod desired;
 pub mod event;
 pub mod http;
+pub mod identity;
 pub mod intake;
 pub mod ledger;
 pub mod logging;

@@ -3,17 +3,24 @@
 //! `Cluster` is what any stage is given that reads or writes objects. It is made before anything
 //! else starts, so that a kubeconfig that cannot be used ends the agent with a sentence.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ObjectReference;
 use pintle_api::events;
+use pintle_api::{Access, ClientOptions, Rate};
 use tokio::sync::{mpsc, watch};
 
 use super::Parts;
 use crate::admit;
-use crate::config::Config;
+use crate::config::{Config, KUBERNETES_VERSION};
+use crate::identity::bootstrap;
+use crate::identity::request::Wanted;
+use crate::identity::rotate::{self, Rotation};
+use crate::identity::store::Store;
 use crate::node::context::Runtime;
 use crate::node::own::{self, OwnNode};
 use crate::node::task;
@@ -36,11 +43,34 @@ pub struct Cluster {
     pub events: events::Recorder,
 }
 
-/// The clients of `--kubeconfig`; `None` in standalone mode.
+/// The clients of `--kubeconfig`; `None` in standalone mode. With a bootstrap kubeconfig this may
+/// wait for the first certificate.
 pub(super) async fn connect(config: &Config) -> Result<Option<Cluster>> {
     let Some(path) = &config.flags.kubeconfig else { return Ok(None) };
-    let client = pintle_api::connect(path).await.context("--kubeconfig")?;
-    let heartbeat = pintle_api::connect(path).await.context("--kubeconfig")?;
+    let store = Store::open(&config.flags.cert_dir, "kubelet-client");
+    let (access, first) = identity(config, path, &store).await?;
+    let kubelet = &config.kubelet;
+    let user_agent = user_agent();
+    let rate = (kubelet.kube_api_qps > 0).then(|| Rate {
+        per_second: kubelet.kube_api_qps.into(),
+        burst: u32::try_from(kubelet.kube_api_burst).unwrap_or(1),
+    });
+    let client = ClientOptions { user_agent: user_agent.clone(), rate, ..Default::default() };
+    let client = access.client(client);
+    // k8s: cmd/kubelet/app/server.go run: a heartbeat must not wait longer than a lease lives
+    let lease = u64::from(kubelet.node_lease_duration_seconds.max(1).unsigned_abs());
+    let lease = Duration::from_secs(lease);
+    let timeout = Some(kubelet.node_status_update_frequency.to_std().min(lease));
+    let heartbeat = access.client(ClientOptions { user_agent, timeout, ..Default::default() });
+    if kubelet.rotate_certificates {
+        let wanted = Wanted { node: config.node_name.clone(), ..Wanted::default() };
+        let rotation = Rotation::of_client(store, client.clone(), first);
+        tokio::task::spawn_local(async move {
+            // The sender stays until the end: the names never change.
+            let (_names, wanted) = watch::channel(Some(wanted));
+            rotation.run(wanted).await;
+        });
+    }
     let node_name: Arc<str> = config.node_name.as_str().into();
     let node = own::start(client.clone(), Arc::clone(&node_name));
     let events = start_events(config, &client);
@@ -67,6 +97,53 @@ fn about_node(name: &str) -> ObjectReference {
     ObjectReference { kind, uid: name.clone(), name, ..ObjectReference::default() }
 }
 
+/// Who the node is. With rotation the second client requests the first certificate while there is
+/// none; without, this waits for it.
+// k8s: cmd/kubelet/app/server.go buildKubeletClientConfig
+async fn identity(
+    config: &Config,
+    path: &Path,
+    store: &Store,
+) -> Result<(Access, Option<kube::Client>)> {
+    let rotates = config.kubelet.rotate_certificates;
+    let first = |access: &Access| {
+        access.client(ClientOptions { user_agent: user_agent(), ..Default::default() })
+    };
+    let now = jiff::Timestamp::now().as_second();
+    let bootstrap = config.flags.bootstrap_kubeconfig.as_deref();
+    let bootstrap = bootstrap.filter(|_| !bootstrap::is_valid(path, now));
+    if let Some(bootstrap) = bootstrap {
+        let access = Access::read(bootstrap).context("--bootstrap-kubeconfig")?;
+        if rotates {
+            bootstrap::write_kubeconfig(&access, path, &store.current())?;
+            return Ok((access.with_certificate(store.current()), Some(first(&access))));
+        }
+        let folder = (config.flags.cert_dir.as_path(), config.node_name.as_str());
+        bootstrap::request(&access, first(&access), (path, store), folder).await?;
+    }
+    let mut access = Access::read(path).context("--kubeconfig")?;
+    if !rotates {
+        return Ok((access, None));
+    }
+    if access.certificate_pem().is_none() {
+        // A token only serves to request a certificate.
+        return Ok((access.with_certificate(store.current()), Some(first(&access))));
+    }
+    access.prefer_certificate(store.current());
+    Ok((access, None))
+}
+
+/// What the kubelet of this version calls itself.
+fn user_agent() -> String {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    format!("kubelet/{KUBERNETES_VERSION} (linux/{arch}) pintle/{own}")
+}
+
 /// Starts what belongs to the cluster, each part in a task of its own.
 pub(super) fn start(
     parts: &Parts,
@@ -76,6 +153,7 @@ pub(super) fn start(
     offered: Arc<admit::Node>,
 ) {
     let (recorder, about) = (cluster.events.clone(), about_node(&cluster.node_name));
+    start_serving(parts, cluster);
     let node = task::Parts {
         config: Arc::clone(&parts.config),
         cluster: cluster.clone(),
@@ -109,4 +187,22 @@ async fn offer(
             return;
         }
     }
+}
+
+/// Keeps the serving certificate that the cluster signs, with `serverTLSBootstrap`.
+fn start_serving(parts: &Parts, cluster: &Cluster) {
+    let kubelet = &parts.config.kubelet;
+    let given = !kubelet.tls_cert_file.is_empty() || !kubelet.tls_private_key_file.is_empty();
+    let gate = parts.config.gates.enabled("RotateKubeletServerCertificate");
+    if given || !kubelet.server_tls_bootstrap || !gate {
+        return;
+    }
+    let store = Store::open(&parts.config.flags.cert_dir, "kubelet-server");
+    let cell = Arc::clone(&parts.serving_cert);
+    let rotation =
+        Rotation::of_serving(store, cluster.client.clone(), move |pair| cell.store(Some(pair)));
+    let (names, wanted) = watch::channel(None);
+    let node = parts.config.node_name.clone();
+    tokio::task::spawn_local(rotate::follow_addresses(node, cluster.node.clone(), names));
+    tokio::task::spawn_local(rotation.run(wanted));
 }

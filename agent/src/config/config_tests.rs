@@ -364,12 +364,13 @@ fn all_problems_are_reported_at_once_with_file_line_field_value_and_remedy() {
 fn settings_without_effect_are_warned_about_once_and_defaults_never() {
     assert_eq!(config(&[]).warnings, Vec::<String>::new());
     let dir = temp();
-    let path = file(&dir, "k.yaml", "evictionSoft: {}\nmaxPods: 50\nhairpinMode: none\n");
+    let text = "evictionSoft: {}\nimageGCHighThresholdPercent: 90\nhairpinMode: none\n";
+    let path = file(&dir, "k.yaml", text);
     let warnings = config(&["--config", &path, "--kubeconfig=/k", "--containerd=x"]).warnings;
-    for said in ["maxPods is set to 50", "hairpinMode is set", "--kubeconfig is", "--containerd"] {
+    for said in ["imageGCHighThresholdPercent is set to 90", "hairpinMode is set", "--containerd"] {
         assert_eq!(warnings.iter().filter(|w| w.contains(said)).count(), 1, "{said}: {warnings:?}");
     }
-    assert_eq!(warnings.len(), 4, "{warnings:?}");
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
 }
 
 #[test]

@@ -137,11 +137,9 @@ const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static 
     Flag { name, kind, target: Target::Node(status), help }
 }
 
-const CLUSTER: Status = Status::NotYet("needs the API server; standalone mode has none");
 const CREDENTIALS: Status =
     Status::NotYet("credentials come from the node's own files only so far");
 const LOCK: Status = Status::NotYet("no lock file is taken yet");
-const RESERVED: Status = Status::NotYet("allocatable is not computed yet");
 const MOUNTER: Status = Status::Never("deprecated in favour of CSI");
 const CADVISOR: Status = Status::Never("belongs to cAdvisor, which is not part of this agent");
 
@@ -155,17 +153,17 @@ const OWN_GROUPS: &[Group] = &[
                 "KubeletConfiguration file, YAML or JSON; flags win over it"),
             own("config-dir", FlagKind::Text, DONE,
                 "Folder of *.conf files merged over it in name order"),
-            own("kubeconfig", FlagKind::Text, CLUSTER,
+            own("kubeconfig", FlagKind::Text, DONE,
                 "How to reach the API server; without it the agent runs static pods only"),
-            own("bootstrap-kubeconfig", FlagKind::Text, CLUSTER,
+            own("bootstrap-kubeconfig", FlagKind::Text, DONE,
                 "Credentials for requesting the first client certificate"),
             own("root-dir", FlagKind::Text, DONE, "Folder for pods, volumes and the agent's state"),
-            own("cert-dir", FlagKind::Text, CLUSTER, "Folder of the agent's certificates"),
+            own("cert-dir", FlagKind::Text, DONE, "Folder of the agent's certificates"),
             own("hostname-override", FlagKind::Text, DONE, "Node name instead of the host's name"),
             own("node-ip", FlagKind::Ips, DONE,
                 "IP address of the node, or an IPv4 and an IPv6 address"),
-            own("node-labels", FlagKind::Labels, CLUSTER, "Labels to register the node with"),
-            own("cloud-provider", FlagKind::Text, CLUSTER, "Empty or external"),
+            own("node-labels", FlagKind::Labels, DONE, "Labels to register the node with"),
+            own("cloud-provider", FlagKind::Text, DONE, "Empty or external"),
             own("image-credential-provider-config", FlagKind::Text, CREDENTIALS,
                 "Configuration of image credential plugins"),
             own("image-credential-provider-bin-dir", FlagKind::Text, CREDENTIALS,
@@ -198,7 +196,7 @@ const OWN_GROUPS: &[Group] = &[
                 "Dead containers kept on the node; negative for any number"),
             own("experimental-mounter-path", FlagKind::Text, MOUNTER,
                 "Program that mounts volumes"),
-            own("experimental-allocatable-ignore-eviction", FlagKind::Bool, RESERVED,
+            own("experimental-allocatable-ignore-eviction", FlagKind::Bool, DONE,
                 "Leave eviction thresholds out of allocatable"),
             own("housekeeping-interval", FlagKind::Duration, CADVISOR,
                 "Time between two looks at the containers' usage"),

@@ -59,6 +59,39 @@ pub fn allocatable(
     left
 }
 
+/// Allocatable amounts in plain numbers, for the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocatable {
+    /// CPU in thousandths.
+    pub cpu_millis: u64,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Ephemeral storage.
+    pub storage_bytes: u64,
+}
+
+impl Allocatable {
+    /// Of a machine.
+    pub fn of(settings: &NodeSettings, machine: &Machine) -> Self {
+        let left = allocatable(settings, &capacity(settings, machine));
+        let units = |name: &str| left.get(name).map_or(0, |amount| amount.units());
+        let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+        Self {
+            cpu_millis: unsigned(left.get("cpu").map_or(0, |amount| amount.millis())),
+            memory_bytes: unsigned(units("memory")),
+            storage_bytes: unsigned(units("ephemeral-storage")),
+        }
+    }
+}
+
+/// What all pods together may use: as allocatable, but eviction thresholds are for them.
+// k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableInternalAbsolute
+pub fn enforced(settings: &NodeSettings, machine: &Machine) -> Allocatable {
+    let settings = NodeSettings { eviction: BTreeMap::new(), ..settings.clone() };
+    let machine = Machine { hugepages: Vec::new(), ..machine.clone() };
+    Allocatable::of(&settings, &machine)
+}
+
 /// What is kept from pods of one resource.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go GetNodeAllocatableReservation
 fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
@@ -158,6 +191,17 @@ mod tests {
         assert_eq!(left["pods"].canonical(), "20");
         assert_eq!(left["hugepages-1Gi"].canonical(), "100Gi");
         assert_eq!(left["memory"].canonical(), "0");
+    }
+
+    #[test]
+    fn eviction_thresholds_are_for_pods_to_use() {
+        let mut settings = settings();
+        settings.reserved.insert("memory".to_owned(), Amount::from_bytes(1 << 30));
+        let promised = Allocatable::of(&settings, &machine());
+        let enforced = enforced(&settings, &machine());
+        assert_eq!(enforced.memory_bytes - promised.memory_bytes, 100 << 20);
+        assert_eq!(enforced.memory_bytes, 24_684_084 * 1024 - (1 << 30));
+        assert_eq!(enforced.cpu_millis, 2000);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use crate::cgroup::CgroupLimits;
 use crate::cgroup::formulas::{self, LimitPolicy};
 use crate::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use crate::config::{Config, modes};
-use crate::node::facts;
+use crate::node::capacity::{self, Allocatable};
+use crate::node::settings::NodeSettings;
+use crate::node::{facts, machine};
 use crate::runtime::dns::NodeDns;
 use crate::runtime::request::{Gates, NodeContext, RuntimeHandler, SwapPolicy};
 use crate::runtime::security::SecurityPolicy;
@@ -66,13 +68,12 @@ impl Runtime {
 pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     let kubelet = &config.kubelet;
     let default = runtime.handlers.iter().find(|handler| handler.name.is_empty());
-    let mut facts = facts::read(
-        &config.node_name,
-        &config.flags.node_ips,
-        &config.flags.root_dir,
-        reserved_memory(config),
-        &runtime.name,
-    );
+    let mut facts = facts::read(&config.node_name, &config.flags.node_ips, &runtime.name);
+    let machine = machine::read(&config.flags.root_dir);
+    let left = Allocatable::of(&NodeSettings::of(config), &machine);
+    facts.cpu_allocatable_millis = left.cpu_millis;
+    facts.memory_allocatable_bytes = left.memory_bytes;
+    facts.storage_allocatable_bytes = left.storage_bytes;
     facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
     facts.supplemental_groups_policy = runtime.supplemental_groups_policy;
     let cgroup = cgroup(config, runtime);
@@ -133,20 +134,6 @@ fn cgroup(config: &Config, runtime: &Runtime) -> CgroupSetup {
     }
 }
 
-/// Memory that pods do not get, in bytes: what is reserved, and the hard eviction threshold.
-// k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableAbsolute
-fn reserved_memory(config: &Config) -> u64 {
-    let kubelet = &config.kubelet;
-    let of = |map: &crate::config::types::TextMap| {
-        let quantity = map.get("memory").and_then(|q| crate::pod::quantity::Amount::parse(q));
-        quantity.map_or(0, |q| u64::try_from(q.units()).unwrap_or(0))
-    };
-    let hard = kubelet.eviction_hard.get("memory.available");
-    let hard = hard.and_then(|q| crate::pod::quantity::Amount::parse(q));
-    let hard = hard.map_or(0, |q| u64::try_from(q.units()).unwrap_or(0));
-    of(&kubelet.system_reserved) + of(&kubelet.kube_reserved) + hard
-}
-
 /// `thermal_throttle` of each CPU, which containers must not read.
 fn throttle_paths() -> Vec<String> {
     let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
@@ -164,14 +151,15 @@ fn throttle_paths() -> Vec<String> {
 }
 
 /// Limits of `kubepods`: what pods may use together, when that is enforced.
-pub fn node_limits(config: &Config, node: &NodeContext) -> CgroupLimits {
+pub fn node_limits(config: &Config) -> CgroupLimits {
     let enforced = config.kubelet.enforce_node_allocatable.iter().any(|what| what == "pods");
     if !enforced {
         return CgroupLimits::default();
     }
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let cpu = signed(node.facts.cpu_allocatable_millis);
-    formulas::node_limits(cpu, signed(node.facts.memory_allocatable_bytes), None)
+    let machine = machine::read(&config.flags.root_dir);
+    let limits = capacity::enforced(&NodeSettings::of(config), &machine);
+    formulas::node_limits(signed(limits.cpu_millis), signed(limits.memory_bytes), None)
 }
 
 /// Longest crash-loop wait.

@@ -10,25 +10,13 @@ use std::path::Path;
 
 use crate::types::NodeFacts;
 
-/// Reads the node's facts. `given` are the addresses of `--node-ip`, `reserved_memory_bytes` what
-/// is kept from pods.
-pub fn read(
-    name: &str,
-    given: &[IpAddr],
-    root: &Path,
-    reserved_memory_bytes: u64,
-    runtime_name: &str,
-) -> NodeFacts {
-    let memory = meminfo("MemTotal:");
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let millis = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(1000);
+/// Reads the node's facts. `given` are the addresses of `--node-ip`. What pods may use is for the
+/// caller to say.
+pub fn read(name: &str, given: &[IpAddr], runtime_name: &str) -> NodeFacts {
     NodeFacts {
         name: name.to_owned(),
         host_ips: addresses(name, given),
-        memory_capacity_bytes: memory,
-        cpu_allocatable_millis: millis,
-        memory_allocatable_bytes: memory.saturating_sub(reserved_memory_bytes),
-        storage_allocatable_bytes: disk_bytes(root),
+        memory_capacity_bytes: meminfo("MemTotal:"),
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
         runtime_name: runtime_name.to_owned(),
         recursive_read_only: false,

@@ -25,3 +25,5 @@ pub mod runtime_state;
 pub mod settings;
 pub mod status;
 pub mod task;
+
+pub(crate) use pace::random as random_part;

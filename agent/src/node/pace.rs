@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 /// A number from 0 up to, but without, 1.
-fn random() -> f64 {
+pub(crate) fn random() -> f64 {
     let bits = RandomState::new().build_hasher().finish() >> 32;
     #[allow(clippy::cast_precision_loss)] // 32 bits fit
     let part = bits as f64;

@@ -30,6 +30,9 @@ const JITTER: f64 = 0.04;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), BACKOFF_MAX);
 const BACKOFF_MAX: Duration = Duration::from_secs(7);
 
+/// How long the first status waits for the CSINode object.
+const VOLUMES_MAX: Duration = Duration::from_secs(5);
+
 /// Takes the node's events.
 pub type Events = Rc<dyn Fn(NodeEvent)>;
 
@@ -86,13 +89,13 @@ impl Reporter {
         if settings.register {
             self.register(true).await;
         }
-        self.prepare_volumes();
+        self.prepare_volumes().await;
         loop {
             if self.was_deleted() && settings.register {
                 tracing::warn!("the Node object was deleted; the node registers again");
                 self.latest = None;
                 self.register(false).await;
-                self.prepare_volumes();
+                self.prepare_volumes().await;
             }
             self.tell_schedulable();
             self.round().await;
@@ -177,29 +180,19 @@ impl Reporter {
         Ok(())
     }
 
-    /// The node is not ready before its CSINode object exists.
-    fn prepare_volumes(&self) {
+    /// The node is not ready before its CSINode object exists. Waited for a moment, so that a
+    /// node that was ready does not look otherwise when the agent starts again.
+    async fn prepare_volumes(&self) {
         let uid = self.latest.as_ref().and_then(|node| node.metadata.uid.clone());
         let (client, name) = (self.cluster.client.clone(), Arc::clone(&self.cluster.node_name));
         let (facts, changed) = (Rc::clone(&self.facts), Rc::clone(&self.changed));
-        let mut own = self.own.clone();
-        tokio::task::spawn_local(async move {
-            let uid = match uid {
-                Some(uid) => uid,
-                None => match own.wait_for(|own| own.uid().is_some()).await {
-                    Ok(own) => own.uid().unwrap_or_default().to_owned(),
-                    Err(_) => return,
-                },
-            };
-            let mut wait = BACKOFF.0;
-            while let Err(error) = csi_node::ensure(client.clone(), &name, &uid).await {
-                tracing::debug!(%error, "CSINode");
-                tokio::time::sleep(wait).await;
-                wait = pace::doubled(wait, BACKOFF.1);
-            }
+        let own = self.own.clone();
+        let prepared = tokio::task::spawn_local(async move {
+            ensure_csi_node(client, &name, uid, own).await;
             facts.borrow_mut().storage_error = None;
             changed.notify_one();
         });
+        let _ = tokio::time::timeout(VOLUMES_MAX, prepared).await;
     }
 
     async fn round(&mut self) {
@@ -262,6 +255,27 @@ impl Reporter {
             let reason = if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" };
             (self.events)(NodeEvent::status(&self.cluster.node_name, reason));
         }
+    }
+}
+
+async fn ensure_csi_node(
+    client: kube::Client,
+    name: &str,
+    uid: Option<String>,
+    mut own: watch::Receiver<OwnNode>,
+) {
+    let uid = match uid {
+        Some(uid) => uid,
+        None => match own.wait_for(|own| own.uid().is_some()).await {
+            Ok(own) => own.uid().unwrap_or_default().to_owned(),
+            Err(_) => return,
+        },
+    };
+    let mut wait = BACKOFF.0;
+    while let Err(error) = csi_node::ensure(client.clone(), name, &uid).await {
+        tracing::debug!(%error, "CSINode");
+        tokio::time::sleep(wait).await;
+        wait = pace::doubled(wait, BACKOFF.1);
     }
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Node;
 use pintle_cri::{Client, v1};
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::capacity::Allocatable;
 use super::context::Runtime;
 use super::lease::LeaseKeeper;
 use super::own::OwnNode;
@@ -20,7 +21,7 @@ use super::report::{Events, Reporter};
 use super::runtime_state::{self, RuntimeState};
 use super::settings::NodeSettings;
 use super::status::{self, Facts, Image};
-use super::{addresses, capacity, csi_node, machine};
+use super::{addresses, csi_node, machine};
 use crate::app::Cluster;
 use crate::config::Config;
 use crate::status::timeline;
@@ -227,13 +228,9 @@ fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
     if !ips.is_empty() {
         new.host_ips = ips;
     }
-    let capacity = capacity::capacity(&facts.settings, &facts.machine);
-    let left = capacity::allocatable(&facts.settings, &capacity);
-    let units = |name: &str| left.get(name).and_then(|amount| u64::try_from(amount.units()).ok());
-    let cpu = left.get("cpu").and_then(|amount| u64::try_from(amount.millis()).ok());
-    new.cpu_allocatable_millis = cpu.unwrap_or(known.cpu_allocatable_millis);
-    new.memory_allocatable_bytes = units("memory").unwrap_or(known.memory_allocatable_bytes);
-    new.storage_allocatable_bytes =
-        units("ephemeral-storage").unwrap_or(known.storage_allocatable_bytes);
+    let left = Allocatable::of(&facts.settings, &facts.machine);
+    new.cpu_allocatable_millis = left.cpu_millis;
+    new.memory_allocatable_bytes = left.memory_bytes;
+    new.storage_allocatable_bytes = left.storage_bytes;
     new
 }
