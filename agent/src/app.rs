@@ -151,6 +151,7 @@ impl Parts {
             events: events_of(&self.kernel),
             queries,
             serving_cert: Arc::clone(&self.serving_cert),
+            api: self.cluster.as_ref().map(|cluster| cluster.access.clone()),
             problems: Arc::clone(&self.problems),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),

@@ -5,7 +5,7 @@
 //! certificate, key or authority. A pair that cannot be read leaves the one before in force.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -165,7 +165,7 @@ impl Identity {
         }
     }
 
-    fn token_of_file(&self, path: &PathBuf) -> Result<HeaderValue, io::Error> {
+    fn token_of_file(&self, path: &Path) -> Result<HeaderValue, io::Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((watched, token)) = &mut state.token
             && !watched.changed(Instant::now())
@@ -173,7 +173,7 @@ impl Identity {
             return Ok(token.clone());
         }
         // Stamped before it is read: a change in between is seen next time.
-        let watched = Watched::new(vec![path.clone()]);
+        let watched = Watched::new(vec![path.to_owned()]);
         let read = files::read(path).and_then(|bytes| {
             let text = String::from_utf8(bytes).map_err(io::Error::other)?;
             match text.trim() {

@@ -181,7 +181,7 @@ fn runtime_answer(
         }
     });
     v1::StatusResponse {
-        status: Some(v1::RuntimeStatus { conditions, ..Default::default() }),
+        status: Some(v1::RuntimeStatus { conditions }),
         runtime_handlers: handlers.collect(),
         features: groups.map(|groups| v1::RuntimeFeatures {
             supplemental_groups_policy: groups,

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Parts;
 use crate::admit;
-use crate::config::{Config, KUBERNETES_VERSION};
+use crate::config::{Config, user_agent};
 use crate::identity::bootstrap;
 use crate::identity::request::Wanted;
 use crate::identity::rotate::{self, Rotation};
@@ -39,6 +39,8 @@ pub struct Cluster {
     pub node_name: Arc<str>,
     /// The Node object as the API server has it.
     pub node: watch::Receiver<OwnNode>,
+    /// How it is reached, for whoever needs a connection on another thread.
+    pub access: Access,
     /// Takes events for the API server.
     pub events: events::Recorder,
 }
@@ -74,7 +76,7 @@ pub(super) async fn connect(config: &Config) -> Result<Option<Cluster>> {
     let node_name: Arc<str> = config.node_name.as_str().into();
     let node = own::start(client.clone(), Arc::clone(&node_name));
     let events = start_events(config, &client);
-    Ok(Some(Cluster { client, heartbeat, node_name, node, events }))
+    Ok(Some(Cluster { client, heartbeat, node_name, node, access, events }))
 }
 
 /// The kubelet's name as the source: people and tools look for it.
@@ -131,17 +133,6 @@ async fn identity(
     }
     access.prefer_certificate(store.current());
     Ok((access, None))
-}
-
-/// What the kubelet of this version calls itself.
-fn user_agent() -> String {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let own = env!("CARGO_PKG_VERSION");
-    format!("kubelet/{KUBERNETES_VERSION} (linux/{arch}) pintle/{own}")
 }
 
 /// Starts what belongs to the cluster, each part in a task of its own.

@@ -17,6 +17,17 @@ pub fn version() -> String {
     format!("Kubernetes {KUBERNETES_VERSION}+pintle.{}\n", env!("CARGO_PKG_VERSION"))
 }
 
+/// What the kubelet of this version calls itself towards the API server.
+pub fn user_agent() -> String {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    format!("kubelet/{KUBERNETES_VERSION} (linux/{arch}) pintle/{own}")
+}
+
 /// Help of the daemon; as `kubelet` there are no commands.
 pub(super) fn daemon(invoked_as_kubelet: bool) -> String {
     let mut out = String::new();

@@ -46,7 +46,7 @@ use self::flags::GivenFlags;
 pub use self::cli::{ClientCommand, OutputFormat, Question};
 pub use self::error::ConfigError;
 pub use self::gates::FeatureGates;
-pub use self::help::{KUBERNETES_VERSION, version};
+pub use self::help::{KUBERNETES_VERSION, user_agent, version};
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
 

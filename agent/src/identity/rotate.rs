@@ -56,6 +56,9 @@ pub fn due(current: Option<&Validity>, wanted: &Wanted, part: f64, now: i64) -> 
     }
 }
 
+/// Takes the PEM of a pair.
+type Taker = Box<dyn Fn(&[u8])>;
+
 /// Keeps one certificate.
 pub struct Rotation {
     store: Store,
@@ -64,7 +67,7 @@ pub struct Rotation {
     /// For the first request, before there is a certificate.
     first: Option<kube::Client>,
     /// Told of each pair in force.
-    in_force: Box<dyn Fn(&[u8])>,
+    in_force: Taker,
     part: f64,
     /// The certificate in use is not ours to keep: it is replaced at once.
     at_once: bool,
@@ -75,7 +78,7 @@ impl Rotation {
     /// and without a pair in the store the kubeconfig's own pair is replaced at once.
     pub fn of_client(store: Store, client: kube::Client, first: Option<kube::Client>) -> Self {
         let at_once = store.read().is_none();
-        let in_force = Box::new(|_: &[u8]| {});
+        let in_force: Taker = Box::new(|_| {});
         let (signer, part) = (request::CLIENT_SIGNER, random());
         Self { store, signer, client, first, in_force, part, at_once }
     }

@@ -125,10 +125,7 @@ mod tests {
     }
 
     fn answer(conditions: Vec<v1::RuntimeCondition>) -> v1::StatusResponse {
-        v1::StatusResponse {
-            status: Some(v1::RuntimeStatus { conditions, ..Default::default() }),
-            ..Default::default()
-        }
+        v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() }
     }
 
     fn at(seconds: i64) -> UnixNanos {

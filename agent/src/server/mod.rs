@@ -95,6 +95,8 @@ pub struct Parts {
     pub health: Arc<Health>,
     /// The HTTPS port's certificate with `serverTLSBootstrap`; whoever rotates it fills this.
     pub serving_cert: ServingCert,
+    /// The API server, which is asked about tokens and rights; `None` in standalone mode.
+    pub api: Option<pintle_api::Access>,
 }
 
 impl fmt::Debug for Parts {
@@ -128,7 +130,7 @@ pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
     };
     // As the kubelet, which refuses to start even when its server is off.
     Gate::check(config)?;
-    let reviews = Arc::new(ApiReviews::new(config.flags.kubeconfig.clone()));
+    let reviews = Arc::new(ApiReviews::new(parts.api.clone()));
     spawn_at(parts, at, reviews)
 }
 

@@ -1,12 +1,10 @@
 //! Asks the API server about tokens and rights. Effects.
 //!
-//! The client is made on the server's thread when it is first needed, and made again when the API
-//! server no longer knows it, because the node's certificate may have been renewed since. Failed
-//! reviews are repeated `TRIES` times with growing pauses, as the kubelet's are.
+//! The client is made on the server's thread when it is first needed, so that its connection runs
+//! there, and made again when the API server no longer knows it. Failed reviews are repeated `TRIES` times with growing pauses, as the kubelet's are.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go
 //      DefaultAuthWebhookRetryBackoff
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -16,6 +14,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
+use pintle_api::{Access, ClientOptions};
 use tokio::sync::Mutex;
 
 /// Attempts of a review.
@@ -38,16 +37,16 @@ pub(in crate::server) trait Reviews: Send + Sync {
     ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, String>>;
 }
 
-/// The API server of a kubeconfig.
+/// The cluster's API server.
 pub(in crate::server) struct ApiReviews {
-    kubeconfig: Option<PathBuf>,
+    access: Option<Access>,
     client: Mutex<Option<Client>>,
 }
 
 impl ApiReviews {
     /// Nothing is read or sent yet.
-    pub(in crate::server) fn new(kubeconfig: Option<PathBuf>) -> Self {
-        Self { kubeconfig, client: Mutex::default() }
+    pub(in crate::server) fn new(access: Option<Access>) -> Self {
+        Self { access, client: Mutex::default() }
     }
 
     async fn client(&self) -> Result<Client, String> {
@@ -55,9 +54,10 @@ impl ApiReviews {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let path = self.kubeconfig.as_deref().ok_or("there is no API server to ask")?;
-        let made = pintle_api::connect(path).await.map_err(|error| describe(&error))?;
-        Ok(client.insert(made).clone())
+        let access = self.access.as_ref().ok_or("there is no API server to ask")?;
+        let user_agent = crate::config::user_agent();
+        let options = ClientOptions { user_agent, ..ClientOptions::default() };
+        Ok(client.insert(access.client(options)).clone())
     }
 
     async fn review<R, F>(&self, ask: impl Fn(Client) -> F) -> Result<R, String>

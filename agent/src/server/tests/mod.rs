@@ -51,6 +51,7 @@ impl World {
             metrics: Arc::new(Metrics::new("n")),
             health: Arc::new(Health::new(Duration::from_secs(60))),
             serving_cert: super::ServingCert::default(),
+            api: None,
         };
         Self { parts, queries, dir }
     }
