@@ -9,6 +9,9 @@
 /// Rows in one word of a mask.
 pub const WORD_ROWS: usize = 64;
 
+/// Words looked at between two chances to stop early: a few registers.
+const STRIDE: usize = 16;
+
 /// A dense bitset; words beyond the end read as zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bits {
@@ -77,7 +80,7 @@ impl Bits {
     /// Number of rows in the set.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.words.iter().map(|w| w.count_ones() as usize).sum()
+        crate::simd::count_rows(&self.words)
     }
 
     /// Whether no row is in the set.
@@ -88,9 +91,10 @@ impl Bits {
 
     /// Keeps what is also in `other`.
     pub fn and(&mut self, other: &Bits) {
-        for (i, word) in self.words.iter_mut().enumerate() {
-            *word &= other.words.get(i).copied().unwrap_or(0);
-        }
+        let shared = self.words.len().min(other.words.len());
+        let (both, beyond) = self.words.split_at_mut(shared);
+        both.iter_mut().zip(&other.words).for_each(|(word, o)| *word &= o);
+        beyond.fill(0);
     }
 
     /// Takes out what is in `other`.
@@ -120,16 +124,18 @@ impl Bits {
     /// Whether every row of this set is in `other`.
     #[must_use]
     pub fn is_subset_of(&self, other: &Bits) -> bool {
-        self.words
-            .iter()
-            .enumerate()
-            .all(|(i, w)| w & !other.words.get(i).copied().unwrap_or(0) == 0)
+        let (both, beyond) = self.words.split_at(self.words.len().min(other.words.len()));
+        let mut pairs = both.chunks(STRIDE).zip(other.words.chunks(STRIDE));
+        let missing = |(a, b): (&[u64], &[u64])| a.iter().zip(b).fold(0, |m, (a, b)| m | (a & !b));
+        pairs.all(|pair| missing(pair) == 0) && beyond.iter().all(|w| *w == 0)
     }
 
     /// Whether the two sets share a row.
     #[must_use]
     pub fn intersects(&self, other: &Bits) -> bool {
-        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+        let mut pairs = self.words.chunks(STRIDE).zip(other.words.chunks(STRIDE));
+        let shared = |(a, b): (&[u64], &[u64])| a.iter().zip(b).fold(0, |m, (a, b)| m | (a & b));
+        pairs.any(|pair| shared(pair) != 0)
     }
 
     /// The rows, ascending.

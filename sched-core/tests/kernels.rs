@@ -62,10 +62,12 @@ proptest! {
         cpu in prop_oneof![Just(0i32), 1..100_000i32], mem in bytes(), eph in bytes(),
     ) {
         let request = FitRequest { cpu, mem, eph };
-        let (mut ours, mut theirs) = (mask.clone(), mask);
+        let (mut ours, mut portable, mut theirs) = (mask.clone(), mask.clone(), mask);
         simd::fit(&chunk, request, &mut ours);
+        simd::fit_portable(&chunk, request, &mut portable);
         twin::fit(&chunk, request, &mut theirs);
-        prop_assert_eq!(ours, theirs);
+        prop_assert_eq!(&ours, &theirs);
+        prop_assert_eq!(&portable, &theirs);
     }
 
     #[test]

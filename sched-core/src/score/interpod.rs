@@ -104,7 +104,7 @@ impl PodScore {
 
     /// Adds `weight` a pod; returns whether there was one.
     fn add(&mut self, view: &View, key: KeyId, counts: &[u32], weight: i64) -> bool {
-        if counts.iter().all(|n| *n == 0) {
+        if simd::all_zero(counts) {
             return false;
         }
         let at = self.tables.iter().position(|(k, _)| *k == key).unwrap_or_else(|| {
@@ -114,9 +114,8 @@ impl PodScore {
             self.tables.push((key, table));
             self.tables.len() - 1
         });
-        for (sum, count) in self.tables[at].1.iter_mut().zip(counts).skip(1) {
-            *sum += (weight * i64::from(*count)) as f64;
-        }
+        let (sums, rest) = (self.tables[at].1.get_mut(1..), counts.get(1..));
+        simd::add_counts(sums.unwrap_or_default(), rest.unwrap_or_default(), weight as f64);
         true
     }
 }

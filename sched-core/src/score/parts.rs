@@ -112,8 +112,9 @@ impl Parts {
         let (parts, single) = (&mut self.parts[..self.live], &self.single);
         let raws = parts.iter().filter(|p| !p.rows.is_empty()).map(|p| p.raw);
         let raws = raws.chain(single.iter().map(|(_, raw)| *raw));
-        let (min, max) =
-            raws.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), s| (l.min(s), h.max(s)));
+        // Compared, not `min`: the care for what is no number would double a chain of latencies.
+        let narrow = |(l, h): (f64, f64), s| (if s < l { s } else { l }, if s > h { s } else { h });
+        let (min, max) = raws.fold((f64::INFINITY, f64::NEG_INFINITY), narrow);
         if max < min {
             // No row takes part: what is added under empty masks does not matter.
             return;

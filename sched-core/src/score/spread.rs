@@ -98,19 +98,7 @@ impl SoftSpread {
         let mut plain = std::mem::take(&mut self.counted);
         plain.copy_from(&self.scored, view.rows);
         parts.single.clear();
-        let by_node = constraints.iter().filter(|c| c.hostname).count();
-        for c in constraints.iter().filter(|c| c.hostname) {
-            for (row, count) in &view.counters.get(c.counter.0).nodes {
-                if plain.get(*row) {
-                    plain.clear(*row);
-                    let raw = match by_node {
-                        1 => self.raw(view, program, *row, |_| *count),
-                        _ => self.row(view, program, *row),
-                    };
-                    parts.single.push((*row, raw));
-                }
-            }
-        }
+        self.singles(view, program, &mut plain, &mut parts.single);
         parts.start(&plain, view.rows);
         self.counted = plain;
         for (c, gain) in constraints.iter().zip(&self.gains) {
@@ -128,19 +116,51 @@ impl SoftSpread {
         Found::Parts { whole: self.ignored.is_empty() && parts.single.is_empty() }
     }
 
+    /// Moves the rows with matching pods of a hostname constraint from `plain` to `found`.
+    fn singles(
+        &self,
+        view: &View,
+        program: &Program,
+        plain: &mut Bits,
+        found: &mut Vec<(u32, f64)>,
+    ) {
+        let constraints = &program.spread_soft;
+        let columns: Vec<_> = constraints.iter().map(|c| view.keys.column(c.key)).collect();
+        let by_node = constraints.iter().filter(|c| c.hostname).count();
+        for c in constraints.iter().filter(|c| c.hostname) {
+            for (row, count) in &view.counters.get(c.counter.0).nodes {
+                if !plain.get(*row) {
+                    continue;
+                }
+                plain.clear(*row);
+                let raw = match by_node {
+                    1 => self.raw(program, *row, |at| columns[at], |_| *count),
+                    _ => self.row(view, program, *row),
+                };
+                found.push((*row, raw));
+            }
+        }
+    }
+
     /// Raw score of one row; `prepare` must have run.
     pub(crate) fn row(&self, view: &View, program: &Program, row: u32) -> f64 {
-        self.raw(view, program, row, |c| {
-            view.counters.get(c.counter.0).nodes.get(&row).copied().unwrap_or(0)
-        })
+        let column = |at: usize| view.keys.column(program.spread_soft[at].key);
+        let on = |c: &Spread| view.counters.get(c.counter.0).nodes.get(&row).copied().unwrap_or(0);
+        self.raw(program, row, column, on)
     }
 
     /// Raw score of one row, given the matching pods on it.
     #[inline]
-    fn raw(&self, view: &View, program: &Program, row: u32, on: impl Fn(&Spread) -> u32) -> f64 {
+    fn raw<'a>(
+        &self,
+        program: &Program,
+        row: u32,
+        column: impl Fn(usize) -> &'a KeyColumn,
+        on: impl Fn(&Spread) -> u32,
+    ) -> f64 {
         let mut score = 0.0;
-        for (c, gain) in program.spread_soft.iter().zip(&self.gains) {
-            let value = view.keys.column(c.key).value(row);
+        for (at, (c, gain)) in program.spread_soft.iter().zip(&self.gains).enumerate() {
+            let value = column(at).value(row);
             if value == 0 {
                 continue;
             }

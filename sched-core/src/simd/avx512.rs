@@ -6,14 +6,17 @@
 // JUSTIFICATION: 16 us to 1 us of a decision over 5,000 nodes.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_add_epi32, _mm512_cmpeq_epi32_mask, _mm512_loadu_pd, _mm512_loadu_si512,
-    _mm512_mask_add_epi32, _mm512_mask_max_epi32, _mm512_mask_max_pd, _mm512_mask_min_pd,
-    _mm512_reduce_max_epi32, _mm512_reduce_max_pd, _mm512_reduce_min_pd, _mm512_set1_epi32,
-    _mm512_set1_pd, _mm512_storeu_si512,
+    __m256i, __m512d, __m512i, _CMP_GE_OQ, _mm256_cmpgt_epu16_mask, _mm256_loadu_si256,
+    _mm512_add_epi32, _mm512_cmp_pd_mask, _mm512_cmpeq_epi32_mask, _mm512_cmpge_epi32_mask,
+    _mm512_loadu_pd, _mm512_loadu_si512, _mm512_mask_add_epi32, _mm512_mask_max_epi32,
+    _mm512_mask_max_pd, _mm512_mask_min_pd, _mm512_reduce_max_epi32, _mm512_reduce_max_pd,
+    _mm512_reduce_min_pd, _mm512_set1_epi32, _mm512_set1_pd, _mm512_storeu_si512, _mm512_sub_epi32,
+    _mm512_sub_pd,
 };
 
-use super::{LANES, Layer};
+use super::{FitRequest, LANES, Layer};
 use crate::bits::WORD_ROWS;
+use crate::snapshot::chunk::{CHUNK_ROWS, Chunk};
 
 /// Vectors in a word of rows.
 const VECTORS: usize = WORD_ROWS / LANES;
@@ -21,7 +24,9 @@ const VECTORS: usize = WORD_ROWS / LANES;
 /// Whether this machine runs them.
 #[inline]
 pub(super) fn available() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -70,6 +75,59 @@ pub(super) fn add_layers(
         }
         tops[w] = _mm512_reduce_max_epi32(top);
     }
+}
+
+/// As [`super::fit`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
+    // A resource that is not asked for is compared with the least there is.
+    let cpu = _mm512_set1_epi32(if r.cpu > 0 { r.cpu } else { i32::MIN });
+    let mem = _mm512_set1_pd(if r.mem > 0.0 { r.mem } else { f64::NEG_INFINITY });
+    let eph = (r.eph > 0.0).then(|| _mm512_set1_pd(r.eph));
+    for (w, word) in words.iter_mut().enumerate().filter(|(_, word)| **word != 0) {
+        let mut fits = 0;
+        for k in 0..VECTORS {
+            let at = w * WORD_ROWS + k * LANES;
+            let free = _mm512_sub_epi32(lanes(&chunk.cpu, at), lanes(&chunk.cpu_used, at));
+            let mut ok = _mm512_cmpge_epi32_mask(free, cpu)
+                & _mm256_cmpgt_epu16_mask(shorts(&chunk.pods, at), shorts(&chunk.pods_used, at))
+                & at_least(&chunk.mem, &chunk.mem_used, at, mem);
+            if let Some(eph) = eph {
+                ok &= at_least(&chunk.eph, &chunk.eph_used, at, eph);
+            }
+            fits |= u64::from(ok) << (k * LANES);
+        }
+        *word &= fits;
+    }
+}
+
+/// Which of sixteen differences are not below `least`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn at_least(all: &[f64; CHUNK_ROWS], used: &[f64; CHUNK_ROWS], at: usize, least: __m512d) -> u16 {
+    let half = |at| {
+        let free = _mm512_sub_pd(doubles(all, at), doubles(used, at));
+        u16::from(_mm512_cmp_pd_mask::<_CMP_GE_OQ>(free, least))
+    };
+    half(at) | half(at + LANES / 2) << (LANES / 2)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn lanes(column: &[i32; CHUNK_ROWS], at: usize) -> __m512i {
+    load(column[at..].first_chunk().expect("a whole vector"))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn shorts(column: &[u16; CHUNK_ROWS], at: usize) -> __m256i {
+    let rows: &[u16; LANES] = column[at..].first_chunk().expect("a whole vector");
+    // SAFETY: an array of sixteen 16-bit numbers is what is read; no alignment is asked for.
+    unsafe { _mm256_loadu_si256(rows.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn doubles(column: &[f64; CHUNK_ROWS], at: usize) -> __m512d {
+    let rows: &[f64; LANES / 2] = column[at..].first_chunk().expect("a whole vector");
+    // SAFETY: an array of eight doubles is what is read; no alignment is asked for.
+    unsafe { _mm512_loadu_pd(rows.as_ptr()) }
 }
 
 /// As [`super::min_max`].

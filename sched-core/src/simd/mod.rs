@@ -43,12 +43,18 @@ pub struct ScoreRequest {
 }
 
 /// Keeps in `words` the rows whose free resources hold `r` and one more pod.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
-    "x86_64+avx2+bmi2",
-    "aarch64+neon"
-))]
 pub fn fit(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::available() {
+        // SAFETY: the features it is compiled for were found just now.
+        return unsafe { avx512::fit(chunk, r, words) };
+    }
+    fit_portable(chunk, r, words);
+}
+
+/// The loop of [`fit`] for machines without masked lanes.
+#[multiversion(targets("x86_64+avx2+bmi2", "aarch64+neon"))]
+pub fn fit_portable(chunk: &Chunk, r: FitRequest, words: &mut [u64]) {
     // A resource that is not asked for is compared with the least there is.
     let cpu = if r.cpu > 0 { r.cpu } else { i32::MIN };
     let mem = if r.mem > 0.0 { r.mem } else { f64::NEG_INFINITY };
@@ -409,6 +415,40 @@ fn equal_word(rows: &[i32; WORD_ROWS], number: i32) -> u64 {
         return unsafe { avx512::equal_word(rows, number) };
     }
     rows.iter().enumerate().fold(0, |word, (i, row)| word | u64::from(*row == number) << i)
+}
+
+/// Number of set bits.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx512vpopcntdq+popcnt",
+    "x86_64+avx2+popcnt",
+    "aarch64+neon"
+))]
+#[must_use]
+pub fn count_rows(words: &[u64]) -> usize {
+    words.iter().map(|w| u64::from(w.count_ones())).sum::<u64>() as usize
+}
+
+/// `sums += weight * count`, integers throughout.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn add_counts(sums: &mut [f64], counts: &[u32], weight: f64) {
+    for (sum, count) in sums.iter_mut().zip(counts) {
+        *sum += weight * f64::from(*count);
+    }
+}
+
+/// Whether no count is there.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+#[must_use]
+pub fn all_zero(counts: &[u32]) -> bool {
+    counts.chunks(WORD_ROWS).all(|some| some.iter().fold(0, |any, n| any | n) == 0)
 }
 
 /// Adds to `words` the rows whose value id is wanted.
