@@ -168,7 +168,7 @@ impl Parts {
         let mut node = context::build(&self.config, runtime);
         node.facts.agent_started_at = self.started_at;
         let reader = Reader::new(self.runtime.clone());
-        let executor = self.executor(runtime, node, reader.clone());
+        let executor = self.executor(runtime, node, reader.clone())?;
         let facts = executor.node.facts.clone();
         let prober = Prober::start(
             self.runtime.clone(),
@@ -220,7 +220,7 @@ impl Parts {
     }
 
     /// What carries out the workers' passes, with the kernel's events that it follows pods in.
-    fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Executor {
+    fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Result<Executor> {
         let (config, client, recorder) = (&self.config, &self.runtime, &self.recorder);
         let cgroups = host::cgroups(config);
         let options = host::kernel_options(config, cgroups.as_deref());
@@ -228,8 +228,9 @@ impl Parts {
         // The only value that this cell ever gets.
         let _ = self.kernel.set(tracker.clone());
         let hooks = Hooks::new(client.clone(), recorder.clone());
-        Executor {
+        Ok(Executor {
             reader,
+            users: host::users(config)?,
             images: host::images(config, client, recorder),
             objects: self.objects(),
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
@@ -247,7 +248,7 @@ impl Parts {
             burstable: std::cell::RefCell::default(),
             node,
             client: client.clone(),
-        }
+        })
     }
 
     /// What pods refer to by name.

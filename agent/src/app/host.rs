@@ -23,6 +23,7 @@ use crate::runtime::image::{Images, PullLimits};
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
 use crate::runtime::sysctl::AllowList;
+use crate::runtime::users::Users;
 use crate::server;
 use crate::status::timeline::Recorder;
 use crate::types::{ContainerId, NodeFacts};
@@ -148,4 +149,11 @@ pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::Node> {
     let sysctls = AllowList::new(kernel, &config.kubelet.allowed_unsafe_sysctls)
         .context("allowedUnsafeSysctls")?;
     Ok(admit::Node::local(config, facts, sysctls))
+}
+
+/// Ids for pods with users of their own.
+pub(super) fn users(config: &Config) -> Result<Users> {
+    let kubelet = &config.kubelet;
+    let ids = kubelet.user_namespaces.as_ref().and_then(|users| users.ids_per_pod);
+    Users::open(&config.flags.root_dir, ids, kubelet.max_pods).context("userNamespaces")
 }

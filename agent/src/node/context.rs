@@ -45,6 +45,7 @@ impl Runtime {
             RuntimeHandler {
                 name: handler.name.clone(),
                 recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
+                user_namespaces: features.is_some_and(|f| f.user_namespaces),
             }
         });
         let linux = config.and_then(|c| c.linux.as_ref());

@@ -61,6 +61,7 @@ impl Executor {
         self.remove_cgroup(order).await?;
         self.count_burstable(&order.uid, None);
         self.images.forget(&order.uid);
+        self.users.release(&order.uid);
         self.objects.forget(&order.uid);
         Ok(())
     }

@@ -29,6 +29,7 @@ use crate::runtime::plan::Action;
 use crate::runtime::request::{NodeContext, RuntimeHandler};
 use crate::runtime::stop_order;
 use crate::runtime::turns::{CallFor, Turns};
+use crate::runtime::users::Users;
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::worker::{Failure, Input};
@@ -126,6 +127,8 @@ pub struct Executor {
     pub hooks: Hooks,
     /// Timeline and events.
     pub recorder: Recorder,
+    /// Ids of pods with users of their own.
+    pub users: Users,
     /// The node's side of requests.
     pub node: NodeContext,
     /// The runtime's side.

@@ -51,3 +51,4 @@ pub mod stop_order;
 pub mod sysctl;
 pub mod termination;
 pub mod turns;
+pub mod users;

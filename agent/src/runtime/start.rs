@@ -20,6 +20,7 @@ use crate::runtime::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOr
 use crate::runtime::hooks::HookTarget;
 use crate::runtime::image::{Found, Wanted};
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
+use crate::runtime::security::IdRange;
 use crate::runtime::turns::CallFor;
 use crate::runtime::{env, hosts, log_files, stop_order};
 use crate::types::{ContainerId, ContainerKind};
@@ -69,7 +70,8 @@ impl Executor {
         let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
         let handler = self.handler(&handler);
         let node = self.node_now();
-        let ctx = self.context(&node, pod, attempt, &handler, &[]);
+        let users = self.users.range(pod, &handler).map_err(fail)?;
+        let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
         let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
         for warning in &made.warnings {
             self.recorder.event(&order.uid, true, warning.reason, &warning.message, None);
@@ -95,7 +97,9 @@ impl Executor {
         let (sandbox_id, attempt, ips) = sandbox_of(start)?;
         let handler = self.handler(&self.objects.known_handler(start.pod).await);
         let node = self.node_now();
-        let ctx = self.context(&node, start.pod, attempt, &handler, &ips);
+        let users = self.users.range(start.pod, &handler);
+        let users = users.map_err(|text| self.refuse(start, &text))?;
+        let ctx = self.context(&node, start.pod, attempt, (&handler, users), &ips);
         let config = request::sandbox_config(&ctx)
             .map_err(|error| self.refuse(start, &error.to_string()))?
             .config;
@@ -289,7 +293,7 @@ impl Executor {
         node: &'a request::NodeContext,
         pod: &'a Pod,
         attempt: u32,
-        handler: &'a request::RuntimeHandler,
+        (handler, users): (&'a request::RuntimeHandler, Option<IdRange>),
         pod_ips: &'a [IpAddr],
     ) -> PodContext<'a> {
         PodContext {
@@ -297,7 +301,7 @@ impl Executor {
             pod,
             attempt,
             handler,
-            users: None,
+            users,
             extra_groups: &[],
             pod_ips,
             exclusive_cpus: false,

@@ -32,6 +32,11 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
     if let Some(verdict) = input.verdict.filter(|_| never_existed(input, previous)) {
         return refused(input, previous, verdict);
     }
+    if phase::is_terminal(previous.phase.as_deref()) && never_existed(input, previous) {
+        // Refused by an earlier run of the agent: it stays as it was said.
+        let observed_generation = input.pod.metadata.generation.max(previous.observed_generation);
+        return PodStatus { observed_generation, ..previous.clone() };
+    }
     let lists = Lists::derive(input, previous);
     if lists.forbidden(input, previous) {
         return previous.clone();

@@ -377,3 +377,25 @@ fn a_pod_that_is_over_takes_no_room_and_is_not_asked() {
     host.want(plain("c", "900m"));
     assert_eq!(host.take(), "StartContainer c");
 }
+
+#[test]
+fn a_refusal_stays_as_it_was_said_over_a_restart() {
+    let mut host = Host::new();
+    let status = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: x",
+        "qosClass": "Guaranteed", "startTime": "2026-11-21T02:27:13Z", "observedGeneration": 1});
+    host.restart(vec![pod("a", "100m", 1, json!({"status": status}))]);
+    assert_eq!(host.take(), "");
+    assert_eq!(host.status("a"), status);
+}
+
+#[test]
+fn a_refused_resize_is_not_tried_again_on_the_way_to_the_next() {
+    let mut host = Host::new();
+    host.want(plain("a", "200m"));
+    host.refuses = Some("not now");
+    host.want(pod("a", "100m", 2, json!({})));
+    host.take();
+    host.refuses = None;
+    host.want(pod("a", "300m", 3, json!({})));
+    assert_eq!(host.take(), "ResizeStarted a, resize a [c], ResizeCompleted a");
+}

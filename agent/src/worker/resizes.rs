@@ -111,12 +111,15 @@ impl Pods {
             });
             return;
         };
-        self.with(&uid, now, |w, _| {
-            w.wanted = Some(pod);
-            w.desire(shown);
-        });
-        self.put_off(uid);
+        // Looked at first: the worker should not act on what is overtaken at once.
+        if let Some(worker) = self.workers.get_mut(&uid) {
+            (worker.wanted, worker.pod) = (Some(pod), Some(Arc::clone(&shown)));
+        }
+        self.put_off(uid.clone());
         self.retry_resizes("pod_updated", now);
+        if self.workers.get(&uid).is_some_and(|worker| worker.wanted.is_some()) {
+            self.with(&uid, now, |w, _| w.desire(shown));
+        }
     }
 
     /// Puts a pod among those whose resize is to be looked at.

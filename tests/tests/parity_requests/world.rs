@@ -91,6 +91,7 @@ impl Node {
         let handler = RuntimeHandler {
             name: String::new(),
             recursive_read_only: features["recursiveReadOnlyMounts"] == json!(true),
+            user_namespaces: features["userNamespaces"] == json!(true),
         };
         Self { context, handler, sources: Objects::recorded() }
     }

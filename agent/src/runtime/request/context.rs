@@ -79,6 +79,8 @@ pub struct RuntimeHandler {
     pub name: String,
     /// It can make mounts recursively read-only.
     pub recursive_read_only: bool,
+    /// It can give pods users of their own.
+    pub user_namespaces: bool,
 }
 
 /// One pod.
