@@ -5,6 +5,8 @@
 //! else decides, a run is a list of inputs and can be replayed.
 
 pub mod backoff;
+#[cfg(test)]
+mod content_tests;
 mod decide;
 mod desk;
 #[cfg(test)]

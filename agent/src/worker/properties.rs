@@ -37,6 +37,7 @@ enum Step {
     Progress { pod: usize, bogus: bool, index: usize, outcome: u8 },
     PassDone { pod: usize, bogus: bool },
     Probed { pod: usize, container: u8, healthy: bool },
+    Content { pod: usize, files: bool },
     Node,
     Tick { after_ms: u64 },
 }
@@ -78,6 +79,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             .prop_map(|(pod, bogus)| Step::PassDone { pod, bogus }),
         1 => (pod(), 0..9_u8, any::<bool>())
             .prop_map(|(pod, container, healthy)| Step::Probed { pod, container, healthy }),
+        2 => (pod(), any::<bool>()).prop_map(|(pod, files)| Step::Content { pod, files }),
         1 => Just(Step::Node),
         5 => prop::sample::select(vec![0, 1, 50, 1_000, 11_000, 70_000, 700_000])
             .prop_map(|after_ms| Step::Tick { after_ms }),
@@ -237,6 +239,7 @@ impl Watch {
                 let container = id_of(*container);
                 Input::Probed { uid: uid(*pod), container, probe, healthy: *healthy }
             }
+            Step::Content { pod, files } => Input::Content { uid: uid(*pod), files: *files },
             Step::Node => Input::Node(NodeFacts::default()),
             Step::Tick { after_ms } => {
                 self.now = self.now.plus(Duration::from_millis(*after_ms));
