@@ -30,6 +30,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// How long a watch is asked to last, in seconds.
 // k8s: pkg/kubelet/util/manager/watch_based_manager.go MinWatchTimeout
 const WATCH_SECONDS: u32 = 1800;
+/// A watch that lasted this long was a good one.
+const PROVEN: Duration = Duration::from_secs(2);
 /// How long somebody waits for an object of which nothing is known yet.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long somebody waits for a newer copy of one that is known.
@@ -185,12 +187,17 @@ async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signals) 
     let mut pace = Pace::new(RETRY.0, RETRY.1);
     let mut from = "0".to_owned();
     while let Some(shared) = shared.upgrade().filter(|s| !s.table.borrow().is_immutable(key)) {
+        let begun = Instant::now();
         let opened = Events::<T>::open(&shared.client, &watch_path(key, &from)).await;
         let shared = Rc::downgrade(&shared);
         let ended = match opened {
-            Ok(events) => drain(&shared, key, signals, events, &mut from, &mut pace).await,
+            Ok(events) => drain(&shared, key, signals, events, &mut from).await,
             Err(error) => Err(error),
         };
+        // A server that accepts watches and drops them again is not asked at once each time.
+        if begun.elapsed() >= PROVEN {
+            pace.reset();
+        }
         match ended {
             Ok(Ended::Immutable) => return,
             Ok(Ended::Closed) => {}
@@ -219,7 +226,6 @@ async fn drain<T: Written>(
     signals: &Signals,
     mut events: Events<T>,
     from: &mut String,
-    pace: &mut Pace,
 ) -> Result<Ended, WireError> {
     loop {
         let event = tokio::select! {
@@ -234,7 +240,6 @@ async fn drain<T: Written>(
         };
         let Some(event) = event else { return Ok(Ended::Closed) };
         let event = event?;
-        pace.reset();
         let Some(shared) = shared.upgrade() else { return Ok(Ended::Closed) };
         let (told, version) = match event {
             Event::Applied(object) => {

@@ -31,8 +31,9 @@ const USE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Renewals of many pods are spread over this.
 // k8s: pkg/kubelet/token/token_manager.go maxJitter
 const JITTER_MAX: Duration = Duration::from_secs(10);
-/// Wait before a pod whose token is due is told again.
-const TELL_AGAIN: Duration = Duration::from_secs(30);
+/// Wait before a pod whose token is due is told again. Where the clocks of node and API server
+/// differ by more than a fifth of a token's life, each token is due as soon as it is there.
+const TELL_AGAIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 60_000 });
 /// Longest sleep of the timer; a changed wall clock is noticed after it at the latest.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// Attempts while the API server does not know the pod yet, and the waits between them.
@@ -173,7 +174,8 @@ impl Tokens {
         let ends_at = UnixNanos(i64::try_from(ends_at).unwrap_or(i64::MAX));
         let seconds = answer.spec.expiration_seconds.unwrap_or(request.expiration_seconds);
         let due_at = refresh_at(ends_at, seconds, jitter(uid));
-        Ok(Token { text: answer.status.token.into(), ends_at, due_at, tell_at: due_at })
+        let tell_at = due_at.max(timeline::now().plus(TELL_AGAIN));
+        Ok(Token { text: answer.status.token.into(), ends_at, due_at, tell_at })
     }
 
     /// The node may ask for a pod's tokens from the moment the authorizer has seen the pod bound,
