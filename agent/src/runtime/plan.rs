@@ -302,11 +302,10 @@ fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
     plan.actions.extend(stale_attempts(spec, observed));
     let sandbox = observed.newest_sandbox().map(|s| s.id.clone());
     append_ephemeral(&mut plan, &ephemeral, sandbox.as_ref());
-    let (main, init): (Vec<_>, Vec<_>) =
-        wanted.start.iter().copied().partition(|(_, kind)| *kind == ContainerKind::Main);
-    append_starts(&mut plan, input, &init, sandbox.as_ref());
+    // Before anything starts: a sidecar that starts with more CPU than its pod has is refused by
+    // the kernel. The kubelet resizes after the init containers and restarts such a one twice.
     plan.actions.extend(pod_resize(input, spec, &mut wanted, initialised));
-    append_starts(&mut plan, input, &main, sandbox.as_ref());
+    append_starts(&mut plan, input, &wanted.start, sandbox.as_ref());
     if plan.actions.iter().any(|a| matches!(a, Action::StartContainer { .. })) {
         plan.actions.insert(0, Action::Prepare);
     }

@@ -334,6 +334,14 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
     let resize = resize.expect("a resize");
     let names: Vec<_> = resize.updates.iter().map(|update| update.name.as_str()).collect();
     assert_eq!((names, resize.pod_changes), (vec!["s", "a"], true));
+    // A sidecar that restarts for it starts after the pod has grown.
+    let side = |cpu: &str| {
+        json!({"initContainers": [{"name": "s", "restartPolicy": "Always", "resources": own(cpu),
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}],
+            "containers": [{"name": "a"}]})
+    };
+    let plan = of(&pod(side("2")), &PodResources::of(&pod(side("1"))));
+    assert_eq!(shown(&plan), "prepare, kill s0, resizepod, start s 1");
     // Nobody knows what they have: an update is harmless, a restart is not.
     assert_eq!(shown(&of(&new, &PodResources::default())), "resizepod");
 }

@@ -1,0 +1,120 @@
+//! Refusals against what the Go kubelet said.
+//!
+//! A recording in which the kubelet refused a pod tells in its message what was asked, used and
+//! there. The same pod on a node like that must be refused with the same reason and the same
+//! words, and a pod that was let in must be let in here, too. `PINTLE_RECORDED=DIR` replays another
+//! folder of recordings.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent::admit::{self, Admitted, Candidate, Node, Refusal};
+use pintle_agent::pod::resources::{Amounts, pod_requests};
+use pintle_agent::types::PodUid;
+use serde_json::{Value, json};
+
+fn folder() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
+    std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from).join("pods")
+}
+
+#[test]
+fn recorded_pods_are_let_in_or_refused_as_they_were() {
+    let Ok(entries) = std::fs::read_dir(folder()) else {
+        println!("skipped: no recordings in {}", folder().display());
+        return;
+    };
+    let (mut refused, mut admitted) = (0, 0);
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a readable recording");
+        let recording: Value = serde_json::from_str(&text).expect("a recording is JSON");
+        match replay(&recording) {
+            Some(true) => refused += 1,
+            Some(false) => admitted += 1,
+            None => println!("skipped: {}", path.display()),
+        }
+    }
+    println!("{refused} refused, {admitted} let in");
+    assert!(refused + admitted > 0, "recordings without a single pod");
+}
+
+/// Compares; `None` where there is nothing to compare, else whether it was refused.
+fn replay(recording: &Value) -> Option<bool> {
+    let seen = &recording["pod_when_seen"];
+    let name = seen["metadata"]["name"].as_str()?.to_owned();
+    let mut object = seen.clone();
+    object["status"] = json!({"phase": "Pending"});
+    let pod: Pod = serde_json::from_value(object).expect("a pod");
+    let said = seen["status"]["message"].as_str().unwrap_or_default();
+    let Some(said) = said.strip_prefix("Pod was rejected: ") else {
+        let node = node(&pod);
+        assert_eq!(admit(&node, &pod, None), Ok(()), "{name} was let in");
+        return Some(false);
+    };
+    let short = Shortage::parse(said)?;
+    let mut node = node(&pod);
+    match short.resource.as_str() {
+        "cpu" => node.allocatable.cpu_millis = short.capacity,
+        "memory" => node.allocatable.memory_bytes = short.capacity,
+        _ => return None,
+    }
+    let refusal = admit(&node, &pod, Some(&short)).expect_err("it was refused");
+    assert_eq!(refusal.message, said, "{name}");
+    assert_eq!(Some(refusal.reason.as_str()), seen["status"]["reason"].as_str(), "{name}");
+    assert_eq!(refusal.verdict().message, seen["status"]["message"], "{name}");
+    let events = recording["events"].as_array().expect("events");
+    let told = events.iter().any(|event| {
+        event["reason"] == refusal.reason.as_str() && event["message"] == refusal.message.as_str()
+    });
+    assert!(told, "{name}: no such event");
+    Some(true)
+}
+
+fn node(pod: &Pod) -> Node {
+    let name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    Node::roomy(&name)
+}
+
+fn admit(node: &Node, pod: &Pod, short: Option<&Shortage>) -> Result<(), Refusal> {
+    let requests = pod_requests(pod);
+    let other = short.map(Shortage::user);
+    let uid = PodUid::from("other");
+    let others: Vec<_> =
+        other.iter().map(|(pod, requests)| Admitted { uid: &uid, pod, requests }).collect();
+    admit::admit(node, &others, &Candidate { pod, requests: &requests }).map(drop)
+}
+
+/// What the message tells.
+struct Shortage {
+    resource: String,
+    used: i64,
+    capacity: i64,
+}
+
+impl Shortage {
+    fn parse(message: &str) -> Option<Self> {
+        let rest = message.strip_prefix("Node didn't have enough resource: ")?;
+        let mut parts = rest.split(", ");
+        let resource = parts.next()?.to_owned();
+        let mut number = |name: &str| parts.find_map(|part| part.strip_prefix(name)?.parse().ok());
+        number("requested: ").map(|_: i64| ())?;
+        Some(Self { resource, used: number("used: ")?, capacity: number("capacity: ")? })
+    }
+
+    /// A pod that uses what was used.
+    fn user(&self) -> (Pod, Amounts) {
+        let amount = match self.resource.as_str() {
+            "cpu" => format!("{}m", self.used),
+            _ => self.used.to_string(),
+        };
+        let resources = json!({"requests": {self.resource.clone(): amount}});
+        let containers = json!([{"name": "c", "resources": resources}]);
+        let pod = json!({"metadata": {}, "spec": {"containers": containers}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let requests = pod_requests(&pod);
+        (pod, requests)
+    }
+}
