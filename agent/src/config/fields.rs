@@ -103,7 +103,6 @@ const SWAP: Status = Status::NotYet("swap is neither looked for nor given to pod
 const MEMORY_QOS: Status =
     Status::NotYet("memory.high, memory.min and memory.low are not written yet");
 const STATS: Status = Status::NotYet("volume statistics are not gathered yet");
-const USERNS: Status = Status::NotYet("pods share the host's user namespace yet");
 const HOST: Status = Status::NotYet("the host is neither checked nor tuned by this yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
 const SYSTEMD: Status = Status::NotYet("only cgroupfs is driven yet");
@@ -258,5 +257,5 @@ pub const FIELDS: &[Field] = &[
     value("containerRuntimeEndpoint", Kind::Text, DONE),
     value("imageServiceEndpoint", Kind::Text, DONE),
     pointer("failCgroupV1", Kind::Bool, HOST),
-    pointer("userNamespaces.idsPerPod", Kind::Int64, USERNS),
+    pointer("userNamespaces.idsPerPod", Kind::Int64, DONE),
 ];

@@ -281,7 +281,7 @@ pub const GATES: &[Gate] = &[
     on("UnauthenticatedHTTP2DOSMitigation", Stage::Beta, ELSEWHERE),
     on("UnknownVersionInteroperabilityProxy", Stage::Beta, ELSEWHERE),
     off("UserNamespacesHostNetworkSupport", Stage::Alpha, NOT_YET),
-    locked_on("UserNamespacesSupport", Stage::Ga, NOT_YET),
+    locked_on("UserNamespacesSupport", Stage::Ga, DONE),
     locked_on("VolumeAttributesClass", Stage::Ga, ELSEWHERE),
     off("VolumeLimitScaling", Stage::Alpha, ELSEWHERE),
     on("WatchCacheInitializationPostStartHook", Stage::Beta, ELSEWHERE),
