@@ -174,8 +174,8 @@ impl Parts {
             self.runtime.clone(),
             self.recorder.clone(),
             self.inputs.clone(),
-            facts.host_ips.clone(),
-            self.started_at,
+            (facts.host_ips.clone(), self.started_at),
+            self.metrics.probes(),
         );
         let settings = self.settings(facts.clone(), executor.tracker.mode())?;
         let offered = Arc::clone(&settings.admission);

@@ -8,6 +8,7 @@ pub mod formulas;
 pub mod limits;
 pub mod names;
 mod read;
+pub mod stats;
 
 pub use execute::{CgroupError, Cgroups};
 pub use limits::{CgroupLimits, QosLimits};

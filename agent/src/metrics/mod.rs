@@ -11,6 +11,7 @@
 //! never disagree with `/pods`.
 
 mod families;
+mod probes;
 mod process;
 mod requests;
 mod text;
@@ -32,6 +33,7 @@ use families::{
     Static, build_labels, reason_label,
 };
 
+pub use self::probes::{ProbeCounts, ProbeResult};
 use crate::observed::RunState;
 use crate::pod;
 use crate::runtime::plan::Action;
@@ -69,6 +71,7 @@ pub struct Metrics {
     own: Own,
     process: process::Process,
     requests: requests::Requests,
+    probes: ProbeCounts,
     starting: Mutex<BTreeMap<PodUid, bool>>,
 }
 
@@ -91,6 +94,7 @@ impl Metrics {
             own: Own::register(&mut at),
             process: process::Process::register(&mut at),
             requests: requests::Requests::register(&mut at),
+            probes: ProbeCounts::default(),
             starting: Mutex::default(),
             registry,
         }
@@ -190,6 +194,16 @@ impl Metrics {
     /// A WebSocket to this subresource is translated here.
     pub fn websocket_stream(&self, subresource: &str) {
         self.requests.websocket(subresource);
+    }
+
+    /// Counts of probes, for the prober.
+    pub fn probes(&self) -> ProbeCounts {
+        self.probes.clone()
+    }
+
+    /// The exposition of probes alone.
+    pub fn render_probes(&self, snapshot: &Snapshot) -> String {
+        self.probes.render(snapshot, self.process.started_at())
     }
 
     /// The exposition in Prometheus' text format 0.0.4.

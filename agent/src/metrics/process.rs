@@ -18,6 +18,7 @@ const USER_HZ: f64 = 100.0;
 /// Handles of the family.
 #[derive(Debug)]
 pub(super) struct Process {
+    start: Gauge<f64, AtomicU64>,
     cpu_seconds: Counter<f64, AtomicU64>,
     resident_bytes: Gauge,
     virtual_bytes: Gauge,
@@ -32,6 +33,7 @@ impl Process {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         start.set(since.as_secs_f64());
         Self {
+            start,
             cpu_seconds: at
                 .add("process_cpu_seconds", "Total user and system CPU time spent in seconds"),
             resident_bytes: at
@@ -40,6 +42,11 @@ impl Process {
             open_fds: at.add("process_open_fds", "Number of open file descriptors"),
             max_fds: at.add("process_max_fds", "Maximum number of open file descriptors"),
         }
+    }
+
+    /// Start of the process in seconds since the epoch.
+    pub(super) fn started_at(&self) -> f64 {
+        self.start.get()
     }
 
     pub(super) fn read(&self) {

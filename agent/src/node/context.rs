@@ -77,7 +77,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     facts.storage_allocatable_bytes = left.storage_bytes;
     facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
     facts.supplemental_groups_policy = runtime.supplemental_groups_policy;
-    let cgroup = cgroup(config, runtime);
+    let cgroup = cgroup_setup(config, runtime);
     let version_2 = cgroup.version == CgroupVersion::V2;
     NodeContext {
         dns: NodeDns {
@@ -121,7 +121,8 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().trim_end_matches('/').to_owned()
 }
 
-fn cgroup(config: &Config, runtime: &Runtime) -> CgroupSetup {
+/// How this host's cgroups are laid out.
+pub fn cgroup_setup(config: &Config, runtime: &Runtime) -> CgroupSetup {
     let configured = match config.kubelet.cgroup_driver {
         modes::CgroupDriver::Systemd => CgroupDriver::Systemd,
         modes::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,

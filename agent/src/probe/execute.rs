@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::attempt::Tools;
 use super::board::{Attempt, Board, Facts, Order};
 use super::plan::Outcome;
+use crate::metrics::{ProbeCounts, ProbeResult};
 use crate::status::timeline::{self, Recorder};
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::task::ProbeOrders;
@@ -38,24 +39,28 @@ pub struct Prober {
     changed: Notify,
     tools: Tools,
     facts: Facts,
+    counts: ProbeCounts,
     epoch: Instant,
 }
 
 impl Prober {
-    /// Starts probing. Must be called within a `LocalSet`. Results go to `inputs`; `host_ips` are
-    /// the addresses of pods on the node's network.
+    /// Starts probing. Must be called within a `LocalSet`. Results go to `inputs`, their numbers
+    /// to `counts`; `facts` are the addresses of pods on the node's network and when this agent
+    /// began.
     pub fn start(
         client: Client,
         recorder: Recorder,
         inputs: mpsc::Sender<Input>,
-        host_ips: Vec<IpAddr>,
-        agent_started_at: UnixNanos,
+        facts: (Vec<IpAddr>, UnixNanos),
+        counts: ProbeCounts,
     ) -> Rc<Self> {
+        let (host_ips, agent_started_at) = facts;
         let prober = Rc::new(Self {
             board: RefCell::default(),
             changed: Notify::new(),
             tools: Tools { client, recorder },
             facts: Facts { host_ips, agent_started_at },
+            counts,
             epoch: Instant::now(),
         });
         tokio::task::spawn_local(Rc::clone(&prober).run(inputs));
@@ -116,7 +121,15 @@ struct Slot {
 impl Slot {
     async fn fill(mut self) {
         let Attempt { target, key, timeout } = &self.attempt;
+        let begun = Instant::now();
         self.outcome = self.prober.tools.attempt(target, key.kind, *timeout).await;
+        let result = match self.outcome {
+            Outcome::Success => ProbeResult::Successful,
+            Outcome::Failure => ProbeResult::Failed,
+            Outcome::Unknown => ProbeResult::Unknown,
+        };
+        let name = &target.container.name;
+        self.prober.counts.ended(&target.uid, name, key.kind, result, begun.elapsed());
     }
 }
 

@@ -28,7 +28,13 @@ impl World {
         let recorder = tools.recorder.clone();
         // An agent that is older than every period spreads nothing.
         let began = UnixNanos(1);
-        let prober = Prober::start(tools.client, recorder.clone(), send, Vec::new(), began);
+        let prober = Prober::start(
+            tools.client,
+            recorder.clone(),
+            send,
+            (Vec::new(), began),
+            ProbeCounts::default(),
+        );
         Self { prober, results, recorder }
     }
 

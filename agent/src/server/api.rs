@@ -20,6 +20,7 @@ use super::logs::{Watches, container_logs};
 use super::query::{Query, decode_path};
 use super::route::{Found, Kind, NoRoute, find};
 use super::secure::{Gate, Peer};
+use super::stats::Stats;
 use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
 use crate::metrics::Metrics;
 use crate::status::view::Views;
@@ -34,13 +35,16 @@ pub(super) struct Api {
     runtime: Client,
     watches: Watches,
     streams: Arc<Semaphore>,
+    stats: Stats,
 }
 
 impl Api {
     /// Needs the server's runtime: it starts the watches of logs.
     pub(super) fn new(parts: Arc<Parts>, gate: Gate, runtime: Client) -> Self {
         let streams = Arc::new(Semaphore::new(STREAMS_MAX));
-        Self { parts, gate, runtime, watches: Watches::start(), streams }
+        let (config, views) = (Arc::clone(&parts.config), parts.views.clone());
+        let stats = Stats::new(config, views, runtime.clone());
+        Self { parts, gate, runtime, watches: Watches::start(), streams, stats }
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
@@ -135,12 +139,23 @@ impl Api {
             Kind::Pods => Answer::json_bytes(pod_list::pods(&parts.views.load())),
             Kind::RunningPods => Answer::json_bytes(pod_list::running_pods(&parts.views.load())),
             Kind::Metrics => Answer::metrics(routes::metrics(parts)),
+            Kind::Summary => {
+                let query = Query::parse(&asked.query);
+                let only = query.first("only_cpu_and_memory") == Some("true");
+                self.stats.summary(only).await
+            }
+            Kind::MetricsResource => self.stats.resource().await,
+            Kind::MetricsCadvisor => self.stats.cadvisor().await,
+            Kind::MetricsProbes => {
+                Answer::metrics(parts.metrics.render_probes(&parts.views.load()))
+            }
             Kind::MetricsSlis => Answer::metrics(pages::slis(&parts.health)),
             Kind::Configz => pages::configz(parts),
             Kind::Statusz => pages::statusz(parts, request.headers()),
             Kind::Flagz => pages::flagz(parts, request.headers()),
             Kind::Pprof => Answer::text(501, pages::NO_PPROF),
             Kind::DebugFlags => Answer::text(501, pages::NO_DEBUG_FLAGS),
+            // The kinds that `routed` answers.
             _ => Answer::not_found(),
         }
     }

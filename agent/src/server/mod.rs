@@ -32,6 +32,7 @@ mod rows;
 mod run;
 mod secure;
 mod select;
+mod stats;
 mod stream;
 mod stuck;
 #[cfg(test)]

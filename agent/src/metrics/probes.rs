@@ -1,0 +1,169 @@
+//! `/metrics/probes`: how often probes ended how, and how long they took.
+//!
+//! Counted on the main thread by the prober, read by the server's thread, which knows the pods'
+//! names from its snapshot. Bounds: `SERIES_MAX` probes; those of pods that are gone are dropped
+//! when they are read.
+// k8s: pkg/kubelet/prober/prober_manager.go ProberResults, ProberDuration
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::status::view::Snapshot;
+use crate::types::PodUid;
+use crate::worker::ProbeKind;
+
+/// Probes that are counted.
+const SERIES_MAX: usize = 4096;
+/// Upper bounds of a probe's duration in seconds: Prometheus' own default.
+const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
+
+/// How an attempt of a probe ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// The container is well.
+    Successful,
+    /// It is not.
+    Failed,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Counts of all probes; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeCounts(Arc<Mutex<BTreeMap<Series, Count>>>);
+
+/// Pod, container, kind.
+type Series = (PodUid, String, &'static str);
+
+#[derive(Clone, Debug, Default)]
+struct Count {
+    results: [u64; RESULTS.len()],
+    buckets: [u64; SECONDS.len()],
+    seconds: f64,
+}
+
+impl ProbeCounts {
+    /// An attempt ended.
+    pub fn ended(
+        &self,
+        uid: &PodUid,
+        container: &str,
+        kind: ProbeKind,
+        result: ProbeResult,
+        took: Duration,
+    ) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = (uid.clone(), container.to_owned(), word(kind));
+        if all.len() >= SERIES_MAX && !all.contains_key(&series) {
+            return;
+        }
+        let count = all.entry(series).or_default();
+        count.results[result as usize] += 1;
+        let seconds = took.as_secs_f64();
+        count.seconds += seconds;
+        for (bucket, bound) in count.buckets.iter_mut().zip(SECONDS) {
+            *bucket += u64::from(seconds <= bound);
+        }
+    }
+
+    /// The exposition; `started_at` is this process' start in seconds.
+    pub(super) fn render(&self, snapshot: &Snapshot, started_at: f64) -> String {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(uid, ..), _| snapshot.pods.contains_key(uid));
+        let mut out = String::new();
+        if !all.is_empty() {
+            out.push_str("# TYPE prober_probe_duration_seconds histogram\n");
+        }
+        for ((uid, container, kind), count) in all.iter() {
+            let labels = labels(snapshot, uid, container, kind);
+            durations(&mut out, &labels, count);
+        }
+        if !all.is_empty() {
+            out.push_str("# TYPE prober_probe_total counter\n");
+        }
+        for ((uid, container, kind), count) in all.iter() {
+            let labels = labels(snapshot, uid, container, kind);
+            for (result, times) in RESULTS.iter().zip(count.results).filter(|(_, n)| *n > 0) {
+                // To a string: cannot fail.
+                let _ = writeln!(
+                    out,
+                    "prober_probe_total{{{labels},pod_uid=\"{uid}\",result=\"{result}\"}} {times}"
+                );
+            }
+        }
+        let _ = writeln!(
+            out,
+            "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {started_at}"
+        );
+        out
+    }
+}
+
+fn durations(out: &mut String, labels: &str, count: &Count) {
+    let name = "prober_probe_duration_seconds";
+    let total: u64 = count.results.iter().sum();
+    for (bucket, bound) in count.buckets.iter().zip(SECONDS) {
+        let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {bucket}");
+    }
+    let _ = writeln!(
+        out,
+        "{name}_bucket{{{labels},le=\"+Inf\"}} {total}\n{name}_sum{{{labels}}} {}\n\
+         {name}_count{{{labels}}} {total}",
+        count.seconds
+    );
+}
+
+/// Names of pods and containers need no escapes.
+fn labels(snapshot: &Snapshot, uid: &PodUid, container: &str, kind: &str) -> String {
+    let view = snapshot.pods.get(uid);
+    let (namespace, pod) = view
+        .map_or(("", ""), |view| (crate::pod::namespace(&view.pod), crate::pod::name(&view.pod)));
+    format!(
+        "container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\",probe_type=\"{kind}\""
+    )
+}
+
+fn word(kind: ProbeKind) -> &'static str {
+    match kind {
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Startup => "Startup",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::testing::{snapshot_of, view};
+    use serde_json::json;
+
+    #[test]
+    fn attempts_are_counted_by_result_and_forgotten_with_their_pod() {
+        let counts = ProbeCounts::default();
+        let (uid, kind) = ("u".into(), ProbeKind::Readiness);
+        for (result, millis) in [
+            (ProbeResult::Failed, 3),
+            (ProbeResult::Successful, 30),
+            (ProbeResult::Successful, 30_000),
+        ] {
+            counts.ended(&uid, "c", kind, result, Duration::from_millis(millis));
+        }
+        let pod = view(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}}));
+        let text = counts.render(&snapshot_of(vec![pod]), 1.5);
+        let labels = "container=\"c\",namespace=\"ns\",pod=\"p\",probe_type=\"Readiness\"";
+        for line in [
+            format!("prober_probe_total{{{labels},pod_uid=\"u\",result=\"successful\"}} 2\n"),
+            format!("prober_probe_total{{{labels},pod_uid=\"u\",result=\"failed\"}} 1\n"),
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.05\"}} 2\n"),
+            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3\n"),
+            "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.5\n".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        let empty = counts.render(&Snapshot::default(), 1.5);
+        assert!(!empty.contains("prober_probe"), "{empty}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Sizes of file systems, logs and the agent's own files of pods. Effects: reads metadata.
+//!
+//! Bounds: `FILES_MAX` files of one log folder.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+
+/// Files of one folder that are added up.
+const FILES_MAX: usize = 1024;
+/// Unit of a file's blocks.
+const BLOCK_BYTES: u64 = 512;
+
+/// A file system as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FileSystem {
+    pub(super) capacity_bytes: u64,
+    /// To everybody but root.
+    pub(super) available_bytes: u64,
+    pub(super) free_bytes: u64,
+    pub(super) inodes: u64,
+    pub(super) inodes_free: u64,
+}
+
+/// What some files take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) bytes: u64,
+    pub(super) inodes: u64,
+}
+
+/// The file system that holds this path.
+pub(super) fn file_system(path: &Path) -> Option<FileSystem> {
+    let stat = statvfs(path).ok()?;
+    let unit = stat.fragment_size();
+    Some(FileSystem {
+        capacity_bytes: stat.blocks().saturating_mul(unit),
+        available_bytes: stat.blocks_available().saturating_mul(unit),
+        free_bytes: stat.blocks_free().saturating_mul(unit),
+        inodes: stat.files(),
+        inodes_free: stat.files_free(),
+    })
+}
+
+/// What the files of a folder take, without those below it.
+pub(super) fn folder(path: &Path) -> Usage {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten().take(FILES_MAX);
+    entries.fold(Usage::default(), |sum, entry| add(sum, &entry.path()))
+}
+
+/// The same with one file more.
+pub(super) fn add(sum: Usage, file: &Path) -> Usage {
+    match fs::symlink_metadata(file) {
+        Ok(meta) if meta.is_file() => {
+            Usage { bytes: sum.bytes + meta.blocks() * BLOCK_BYTES, inodes: sum.inodes + 1 }
+        }
+        _ => sum,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_folder_are_added_up() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("a"), vec![1; 10_000]).expect("written");
+        fs::write(dir.path().join("b"), "").expect("written");
+        fs::create_dir(dir.path().join("c")).expect("made");
+        let usage = folder(dir.path());
+        assert_eq!(usage.inodes, 2);
+        assert!(usage.bytes >= 10_000 && usage.bytes < 40_000, "{usage:?}");
+        assert_eq!(folder(Path::new("/no/such")), Usage::default());
+        let fs = file_system(dir.path()).expect("there");
+        assert!(fs.capacity_bytes >= fs.available_bytes && fs.inodes >= fs.inodes_free);
+    }
+}

@@ -1,0 +1,216 @@
+//! What the node, its pods and containers use: `/stats/summary` and the metrics endpoints.
+//!
+//! Input: cgroup files (a thread of its own, `sweep`), the runtime's word on images and writable
+//! layers, file systems, snapshots. Output: JSON and Prometheus' text. `summary`, `resource`,
+//! `cadvisor`, `targets`, `network` and `text` are pure. Nothing is read unless somebody asks;
+//! what was read is used again for `FRESH_FOR`. Requests that come together share one reading.
+
+mod cadvisor;
+mod files;
+mod machine;
+mod network;
+mod resource;
+mod summary;
+mod sweep;
+mod targets;
+#[cfg(test)]
+mod testing;
+mod text;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pintle_cri::{Client, v1};
+use tokio::sync::{Mutex, OnceCell};
+
+use super::answer::Answer;
+use crate::cgroup::names::CgroupSetup;
+use crate::config::Config;
+use crate::node::context::{Runtime, cgroup_setup};
+use crate::status::timeline;
+use crate::status::view::{Snapshot, Views};
+use crate::types::UnixNanos;
+use files::Usage;
+use machine::{Machine, kib};
+use summary::{NodeFigures, Storage};
+use sweep::{Sweep, Sweeper};
+
+/// How long a reading is used again.
+const FRESH_FOR: Duration = Duration::from_secs(5);
+/// The same for what the runtime and the file systems say.
+const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
+/// How long the runtime may take to say it.
+const RUNTIME_WAIT: Duration = Duration::from_secs(10);
+
+/// The statistics of the node.
+pub(super) struct Stats {
+    config: Arc<Config>,
+    views: Views,
+    runtime: Client,
+    sweeper: Option<Sweeper>,
+    setup: OnceCell<CgroupSetup>,
+    swept: Mutex<Option<Cached<Sweep>>>,
+    /// With everything that `/metrics/cadvisor` shows.
+    swept_more: Mutex<Option<Cached<Sweep>>>,
+    stored: Mutex<Option<Cached<Storage>>>,
+}
+
+struct Cached<T> {
+    at: Instant,
+    value: Arc<T>,
+}
+
+impl<T> Cached<T> {
+    fn fresh(of: &Option<Self>, max: Duration) -> Option<Arc<T>> {
+        of.as_ref().filter(|cached| cached.at.elapsed() < max).map(|c| Arc::clone(&c.value))
+    }
+}
+
+impl Stats {
+    /// Starts the thread that reads cgroups.
+    pub(super) fn new(config: Arc<Config>, views: Views, runtime: Client) -> Self {
+        Self {
+            config,
+            views,
+            runtime,
+            sweeper: Sweeper::start(),
+            setup: OnceCell::new(),
+            swept: Mutex::default(),
+            swept_more: Mutex::default(),
+            stored: Mutex::default(),
+        }
+    }
+
+    /// `/stats/summary`.
+    // k8s: pkg/kubelet/server/stats/handler.go handleSummary
+    pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> Answer {
+        let snapshot = self.views.load();
+        let Some(sweep) = self.sweep(&snapshot, false).await else {
+            return Answer::text(500, "Internal Error: failed to get root cgroup stats");
+        };
+        let storage = match only_cpu_and_memory {
+            true => None,
+            false => Some(self.storage(&snapshot).await),
+        };
+        let node = self.node();
+        Answer::json(&summary::summary(&snapshot, &sweep, &node, storage.as_deref()))
+    }
+
+    /// `/metrics/resource`.
+    pub(super) async fn resource(&self) -> Answer {
+        let snapshot = self.views.load();
+        let sweep = self.sweep(&snapshot, false).await;
+        Answer::metrics(resource::exposition(&snapshot, sweep.as_deref()))
+    }
+
+    /// `/metrics/cadvisor`.
+    pub(super) async fn cadvisor(&self) -> Answer {
+        let snapshot = self.views.load();
+        match self.sweep(&snapshot, true).await {
+            Some(sweep) => {
+                let machine: Machine = machine::machine();
+                Answer::metrics(cadvisor::exposition(&snapshot, &sweep, &machine))
+            }
+            None => Answer::text(500, "there are no cgroups to be read\n"),
+        }
+    }
+
+    async fn sweep(&self, snapshot: &Snapshot, more: bool) -> Option<Arc<Sweep>> {
+        let cache = if more { &self.swept_more } else { &self.swept };
+        let mut cached = cache.lock().await;
+        if let Some(fresh) = Cached::fresh(&cached, FRESH_FOR) {
+            return Some(fresh);
+        }
+        let targets = targets::targets(snapshot, self.setup().await);
+        let value = self.sweeper.as_ref()?.sweep(targets, more).await?;
+        *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
+        Some(value)
+    }
+
+    /// The driver of cgroups is the runtime's, if it tells.
+    async fn setup(&self) -> &CgroupSetup {
+        let ask = async || {
+            let told = self.runtime.runtime_config(v1::RuntimeConfigRequest {}).await.ok();
+            let runtime = Runtime::of(&v1::VersionResponse::default(), None, told.as_ref());
+            cgroup_setup(&self.config, &runtime)
+        };
+        self.setup.get_or_init(ask).await
+    }
+
+    fn node(&self) -> NodeFigures {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let meminfo = text("/proc/meminfo");
+        let stat = text("/proc/stat");
+        let booted = stat.lines().find_map(|line| line.strip_prefix("btime "));
+        let booted = booted.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0);
+        let load = text("/proc/loadavg");
+        let tasks = load.split(' ').nth(3).and_then(|tasks| tasks.split_once('/'));
+        NodeFigures {
+            name: self.config.node_name.clone(),
+            booted_at: UnixNanos(booted.saturating_mul(1_000_000_000)),
+            memory_bytes: kib(&meminfo, "MemTotal:") * 1024,
+            swap_bytes: kib(&meminfo, "SwapTotal:") * 1024,
+            pids_max: text("/proc/sys/kernel/pid_max").trim().parse().unwrap_or(0),
+            tasks: tasks.and_then(|(_, all)| all.trim().parse().ok()).unwrap_or(0),
+            now: timeline::now(),
+        }
+    }
+
+    async fn storage(&self, snapshot: &Snapshot) -> Arc<Storage> {
+        let mut cached = self.stored.lock().await;
+        if let Some(fresh) = Cached::fresh(&cached, STORAGE_FRESH_FOR) {
+            return fresh;
+        }
+        let mut storage = Storage {
+            node: files::file_system(&self.config.flags.root_dir).unwrap_or_default(),
+            images: self.images().await,
+            layers: self.layers().await,
+            ..Storage::default()
+        };
+        for (uid, view) in &snapshot.pods {
+            for container in &view.observed.containers {
+                if let Some(dir) = Path::new(&container.log_path).parent() {
+                    let id = container.id.as_str().to_owned();
+                    storage.logs.insert(id, files::folder(dir));
+                }
+            }
+            let pod = self.config.flags.root_dir.join("pods").join(uid.as_str());
+            let hosts = files::add(Usage::default(), &pod.join("etc-hosts"));
+            storage.pods.insert(uid.as_str().to_owned(), hosts);
+        }
+        let value = Arc::new(storage);
+        *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
+        value
+    }
+
+    // k8s: pkg/kubelet/stats/cri_stats_provider.go ImageFsStats
+    async fn images(&self) -> Option<(files::FileSystem, Usage)> {
+        let asked = self.runtime.image_fs_info(v1::ImageFsInfoRequest {});
+        let told = tokio::time::timeout(RUNTIME_WAIT, asked).await.ok()?.ok()?;
+        let fs = told.image_filesystems.into_iter().next()?;
+        let usage = Usage {
+            bytes: fs.used_bytes.map_or(0, |value| value.value),
+            inodes: fs.inodes_used.map_or(0, |value| value.value),
+        };
+        let mount = fs.fs_id.map(|id| id.mountpoint).unwrap_or_default();
+        Some((files::file_system(Path::new(&mount)).unwrap_or_default(), usage))
+    }
+
+    async fn layers(&self) -> HashMap<String, Usage> {
+        let asked = self.runtime.list_container_stats(v1::ListContainerStatsRequest::default());
+        let Ok(Ok(told)) = tokio::time::timeout(RUNTIME_WAIT, asked).await else {
+            return HashMap::new();
+        };
+        let layers = told.stats.into_iter().filter_map(|stats| {
+            let layer = stats.writable_layer?;
+            let usage = Usage {
+                bytes: layer.used_bytes.map_or(0, |value| value.value),
+                inodes: layer.inodes_used.map_or(0, |value| value.value),
+            };
+            Some((stats.attributes?.id, usage))
+        });
+        layers.collect()
+    }
+}
