@@ -12,7 +12,7 @@ use super::query::Query;
 use super::route::Words;
 use super::select;
 use super::stream::{rpc_error, running};
-use crate::pod::{self, containers};
+use crate::pod;
 
 /// Runs a command to its end, without a time limit, as the kubelet does.
 pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
@@ -53,9 +53,7 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
         return Answer::text(404, "pod does not exist");
     };
     let name = &words.container;
-    let spec = pod::spec(&view.pod);
-    let mut ephemeral = spec.ephemeral_containers.iter().flatten();
-    if containers::find(spec, name).is_none() && !ephemeral.any(|c| c.name == *name) {
+    if !select::has_container(view, name) {
         return Answer::text(404, format!("container {name} does not exist"));
     }
     let timeout = match query.all("timeout").last().map(str::parse::<i64>).transpose() {

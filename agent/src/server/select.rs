@@ -3,7 +3,7 @@
 //! Pure. A name that several pods have is refused with all of them, a name that none has with the
 //! names that are near, so that the next try succeeds.
 
-use crate::pod;
+use crate::pod::{self, containers};
 use crate::status::view::{PodView, Snapshot};
 
 /// Names listed in a refusal.
@@ -59,6 +59,13 @@ pub(super) fn by_name<'a>(
     })
 }
 
+/// Whether the pod has a container of that name, of any kind.
+pub(super) fn has_container(view: &PodView, name: &str) -> bool {
+    let spec = pod::spec(&view.pod);
+    let mut ephemeral = spec.ephemeral_containers.iter().flatten();
+    containers::find(spec, name).is_some() || ephemeral.any(|c| c.name == name)
+}
+
 fn near(snapshot: &Snapshot, asked: &str) -> Vec<String> {
     let wanted = asked.rsplit('/').next().unwrap_or(asked);
     let names = snapshot.pods.values();
@@ -111,6 +118,16 @@ mod tests {
         let snapshot = snapshot_of(vec![pod("1", new), pod("2", old)]);
         assert_eq!(by_name(&snapshot, "a", "web").map(uid), Some("1"));
         assert!(by_name(&snapshot, "b", "web").is_none());
+    }
+
+    #[test]
+    fn containers_of_every_kind_are_found() {
+        let pod = view(json!({"metadata": {"name": "p", "uid": "u"}, "spec": {
+            "initContainers": [{"name": "i", "image": "x"}],
+            "containers": [{"name": "c", "image": "x"}],
+            "ephemeralContainers": [{"name": "e", "image": "x"}]}}));
+        let found = ["i", "c", "e", "x"].map(|name| has_container(&pod, name));
+        assert_eq!(found, [true, true, true, false]);
     }
 
     #[test]

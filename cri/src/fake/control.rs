@@ -129,6 +129,11 @@ impl FakeRuntime {
         self.shared.apply(|state, _| state.images.add(reference))
     }
 
+    /// Where exec, attach and port-forward are sent; the test listens there.
+    pub fn set_streaming_port(&self, port: u16) {
+        self.shared.apply(|state, _| state.streaming_port = port);
+    }
+
     /// The registry does not have that image.
     pub fn set_image_missing(&self, reference: &str) {
         self.shared.apply(|state, _| state.images.set_missing(reference));

@@ -129,8 +129,8 @@ fn image(spec: Option<ImageSpec>) -> String {
     spec.unwrap_or_default().image
 }
 
-fn url(path: &str) -> String {
-    format!("http://127.0.0.1:0/{path}/token")
+fn url(state: &State, path: &str) -> String {
+    format!("http://127.0.0.1:{}/{path}/token", state.streaming_port)
 }
 
 /// One arm per unary call; the attribute has to see the finished functions.
@@ -350,13 +350,13 @@ services! {
                 state.check_running(&r.container_id).map(|()| CheckpointContainerResponse {})
             };
         exec(ExecRequest) -> ExecResponse = |state, r, _| {
-            state.check_running(&r.container_id).map(|()| ExecResponse { url: url("exec") })
+            state.check_running(&r.container_id).map(|()| ExecResponse { url: url(state, "exec") })
         };
         attach(AttachRequest) -> AttachResponse = |state, r, _| {
-            state.check_running(&r.container_id).map(|()| AttachResponse { url: url("attach") })
+            state.check_running(&r.container_id).map(|()| AttachResponse { url: url(state, "attach") })
         };
         port_forward(PortForwardRequest) -> PortForwardResponse
-            = |_, _, _| Ok(PortForwardResponse { url: url("portforward") });
+            = |state, _, _| Ok(PortForwardResponse { url: url(state, "portforward") });
         container_stats(ContainerStatsRequest) -> ContainerStatsResponse = |state, r, now| {
             let filter = ContainerStatsFilter { id: r.container_id, ..Default::default() };
             let stats = state.container_stats(&filter, now).into_iter().next();

@@ -56,6 +56,8 @@ pub struct State {
     pub(super) outbox: Vec<ContainerEventResponse>,
     pub(super) pod_cidr: String,
     pub(super) conditions: BTreeMap<String, (bool, String)>,
+    /// Port of the streaming server, on loopback.
+    pub(super) streaming_port: u16,
     next_number: u32,
     /// The runtime process is away: exits happen unseen.
     pub(super) down: bool,

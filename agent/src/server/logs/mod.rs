@@ -17,7 +17,6 @@ use super::body::{self, Reply};
 use super::query::Query;
 use super::route::Words;
 use super::select;
-use crate::pod::{self, containers};
 use crate::status::view::Views;
 use options::Options;
 pub(super) use watch::Watches;
@@ -42,7 +41,7 @@ pub(super) fn container_logs(
     let Some(view) = select::by_name(&snapshot, &words.namespace, &words.pod) else {
         return Answer::text(404, format!("pod {:?} does not exist", words.pod)).into();
     };
-    if containers::find(pod::spec(&view.pod), &words.container).is_none() {
+    if !select::has_container(view, &words.container) {
         let (container, pod) = (&words.container, &words.pod);
         let text = format!("container {container:?} not found in pod {pod:?}");
         return Answer::text(404, text).into();

@@ -81,8 +81,8 @@ impl Reviews for Cluster {
 }
 
 /// A server with every check on.
-struct Secured {
-    world: World,
+pub(super) struct Secured {
+    pub(super) world: World,
     cluster: Arc<Cluster>,
     ca: Authority,
     server: Handle,
@@ -122,7 +122,7 @@ impl Authority {
 }
 
 impl Secured {
-    fn new(configure: impl FnOnce(&mut crate::config::Config)) -> Self {
+    pub(super) fn new(configure: impl FnOnce(&mut crate::config::Config)) -> Self {
         let mut world = World::new();
         let (ca, cluster) = (Authority::new(), Arc::new(Cluster::default()));
         let ca_file = world.dir.path().join("ca.crt");
@@ -147,7 +147,7 @@ impl Secured {
         Self { world, cluster, ca, server }
     }
 
-    fn connect(&self, config: ClientConfig) -> StreamOwned<ClientConnection, TcpStream> {
+    pub(super) fn connect(&self, config: ClientConfig) -> StreamOwned<ClientConnection, TcpStream> {
         let socket = TcpStream::connect(self.server.https.expect("a port")).expect("connected");
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
         let name = ServerName::try_from("node").expect("a name");
@@ -168,7 +168,7 @@ impl Secured {
     }
 
     /// With that token, or without any.
-    fn ask(&self, request: &str, token: &str) -> Answer {
+    pub(super) fn ask(&self, request: &str, token: &str) -> Answer {
         let header = match token {
             "" => String::new(),
             token => format!("Authorization: Bearer {token}\r\n"),
@@ -187,7 +187,7 @@ fn builder()
         .with_custom_certificate_verifier(Arc::new(AnyServer))
 }
 
-fn anybody() -> ClientConfig {
+pub(super) fn anybody() -> ClientConfig {
     builder().with_no_client_auth()
 }
 

@@ -2,6 +2,7 @@
 //! its own.
 
 mod https;
+mod streams;
 
 use std::fs;
 use std::io::{Read, Write};
