@@ -94,10 +94,12 @@ pub async fn run(config: Config) -> Result<()> {
     let config = Arc::new(config);
     host::prepare(&config)?;
     let mut stop = stop_signals()?;
-    let Some(cluster) = stop.unless(cluster::connect(&config)).await else { return Ok(()) };
+    let metrics = Arc::new(Metrics::new(&config.node_name));
+    let cluster = cluster::connect(&config, &metrics);
+    let Some(cluster) = stop.unless(cluster).await else { return Ok(()) };
     let (inputs, queue) = mpsc::channel(INPUTS_MAX);
     let (ask, queries) = mpsc::channel::<Query>(QUERIES_MAX);
-    let parts = Parts::new(config, cluster?, inputs)?;
+    let parts = Parts::new(config, metrics, cluster?, inputs)?;
     let server = server::spawn(parts.server(ask))?;
     // As the kubelet: the agent is up before its runtime is, and says so.
     server.ready();
@@ -116,10 +118,10 @@ pub async fn run(config: Config) -> Result<()> {
 impl Parts {
     fn new(
         config: Arc<Config>,
+        metrics: Arc<Metrics>,
         cluster: Option<Cluster>,
         inputs: mpsc::Sender<Input>,
     ) -> Result<Self> {
-        let metrics = Arc::new(Metrics::new(&config.node_name));
         let recorder = match &cluster {
             Some(cluster) => Recorder::announcing(Announcer::new(cluster.events.clone())),
             None => Recorder::default(),

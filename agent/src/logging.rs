@@ -138,6 +138,10 @@ fn finest(verbosity: u32) -> Level {
 }
 
 fn is_shown(target: &str, level: Level, verbosity: u32) -> bool {
+    // Every attempt of every watch; whoever watches says it once.
+    if target.starts_with("kube_runtime") && verbosity < LIBRARIES_FROM {
+        return level <= Level::ERROR;
+    }
     let own = target.starts_with(OWN_CRATES) || verbosity >= LIBRARIES_FROM;
     level <= if own { finest(verbosity) } else { Level::WARN }
 }

@@ -106,8 +106,14 @@ impl Identity {
         Self { access, observer, state: Mutex::new(state) }
     }
 
-    /// What new connections are made with. An error is one of reading certificates.
+    /// What new connections are made with. An error is one of reading certificates; nothing is
+    /// sent before a certificate that was asked for is there.
     pub(crate) fn now(&self) -> Result<Now, io::Error> {
+        if let Some(Certificate::Rotated { pem, given: None }) = &self.access.certificate
+            && !pem.exists()
+        {
+            return Err(io::Error::other(format!("there is no {} yet", pem.display())));
+        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = state.certificates.changed(Instant::now());
         if let (Some(now), false) = (&state.now, changed) {

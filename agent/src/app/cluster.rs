@@ -11,16 +11,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ObjectReference;
 use pintle_api::events;
-use pintle_api::{Access, ClientOptions, Rate};
+use pintle_api::{Access, ClientOptions, Observer, Rate};
 use tokio::sync::{mpsc, watch};
 
 use super::Parts;
 use crate::admit;
 use crate::config::{Config, user_agent};
 use crate::identity::bootstrap;
+use crate::identity::certificate::Validity;
 use crate::identity::request::Wanted;
 use crate::identity::rotate::{self, Rotation};
 use crate::identity::store::Store;
+use crate::metrics::Metrics;
 use crate::node::context::Runtime;
 use crate::node::own::{self, OwnNode};
 use crate::node::task;
@@ -47,23 +49,26 @@ pub struct Cluster {
 
 /// The clients of `--kubeconfig`; `None` in standalone mode. With a bootstrap kubeconfig this may
 /// wait for the first certificate.
-pub(super) async fn connect(config: &Config) -> Result<Option<Cluster>> {
+pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Option<Cluster>> {
     let Some(path) = &config.flags.kubeconfig else { return Ok(None) };
     let store = Store::open(&config.flags.cert_dir, "kubelet-client");
     let (access, first) = identity(config, path, &store).await?;
+    warn_of_expiry(&access);
+    let observer: Option<Arc<dyn Observer>> = Some(Arc::clone(metrics) as _);
     let kubelet = &config.kubelet;
-    let user_agent = user_agent();
     let rate = (kubelet.kube_api_qps > 0).then(|| Rate {
         per_second: kubelet.kube_api_qps.into(),
         burst: u32::try_from(kubelet.kube_api_burst).unwrap_or(1),
     });
-    let client = ClientOptions { user_agent: user_agent.clone(), rate, ..Default::default() };
-    let client = access.client(client);
+    let general =
+        ClientOptions { user_agent: user_agent(), rate, timeout: None, observer: observer.clone() };
+    let client = access.client(general);
     // k8s: cmd/kubelet/app/server.go run: a heartbeat must not wait longer than a lease lives
     let lease = u64::from(kubelet.node_lease_duration_seconds.max(1).unsigned_abs());
     let lease = Duration::from_secs(lease);
     let timeout = Some(kubelet.node_status_update_frequency.to_std().min(lease));
-    let heartbeat = access.client(ClientOptions { user_agent, timeout, ..Default::default() });
+    let heartbeat =
+        access.client(ClientOptions { user_agent: user_agent(), rate: None, timeout, observer });
     if kubelet.rotate_certificates {
         let wanted = Wanted { node: config.node_name.clone(), ..Wanted::default() };
         let rotation = Rotation::of_client(store, client.clone(), first);
@@ -177,6 +182,28 @@ async fn offer(
         if inputs.send(Input::Admission(Arc::clone(&offered))).await.is_err() {
             return;
         }
+    }
+}
+
+/// A server only says that it does not know who asks.
+fn warn_of_expiry(access: &Access) {
+    let Some(validity) = access.certificate_pem().and_then(|pem| Validity::of_pem(&pem)) else {
+        return;
+    };
+    let now = jiff::Timestamp::now().as_second();
+    let at = |second| jiff::Timestamp::from_second(second).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    let path = access.path.display();
+    if now >= validity.not_after {
+        tracing::error!(
+            "kubeconfig {path}: the client certificate expired at {}; put a new one in its place, \
+             or give --bootstrap-kubeconfig",
+            at(validity.not_after)
+        );
+    } else if now < validity.not_before {
+        tracing::error!(
+            "kubeconfig {path}: the client certificate holds from {} only; is the clock right?",
+            at(validity.not_before)
+        );
     }
 }
 

@@ -10,6 +10,7 @@
 //! A number that can be read off the snapshot is computed when it is asked for, so that it can
 //! never disagree with `/pods`.
 
+mod api_requests;
 mod families;
 mod probes;
 mod process;
@@ -72,6 +73,7 @@ pub struct Metrics {
     process: process::Process,
     requests: requests::Requests,
     probes: ProbeCounts,
+    api_requests: api_requests::ApiRequests,
     starting: Mutex<BTreeMap<PodUid, bool>>,
 }
 
@@ -95,6 +97,7 @@ impl Metrics {
             process: process::Process::register(&mut at),
             requests: requests::Requests::register(&mut at),
             probes: ProbeCounts::default(),
+            api_requests: api_requests::ApiRequests::register(&mut at),
             starting: Mutex::default(),
             registry,
         }
@@ -264,6 +267,20 @@ impl Observer for Metrics {
         if outcome == Some(Code::ResourceExhausted) {
             self.limit_hit("runtime calls");
         }
+    }
+}
+
+impl pintle_api::Observer for Metrics {
+    fn sent(&self, sent: pintle_api::Sent<'_>) {
+        self.api_requests.sent(sent);
+    }
+
+    fn limited(&self, method: &str, host: &str, waited: Duration) {
+        self.api_requests.limited(method, host, waited);
+    }
+
+    fn plugin_ran(&self, good: bool) {
+        self.api_requests.plugin_ran(good);
     }
 }
 

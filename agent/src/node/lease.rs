@@ -96,10 +96,19 @@ impl LeaseKeeper {
     /// The lease that there is, or a new one; tells whether it is new.
     async fn ensure(&mut self) -> (Lease, bool) {
         let mut wait = BACKOFF.0;
+        let mut said = false;
         loop {
             match self.read_or_create().await {
-                Ok(found) => return found,
-                Err(error) => tracing::debug!(%error, "the node's lease cannot be made yet"),
+                Ok(found) => {
+                    if said {
+                        tracing::info!("the API server takes the node's lease again");
+                    }
+                    return found;
+                }
+                Err(error) if !std::mem::replace(&mut said, true) => {
+                    tracing::warn!(%error, "the node's lease is not renewed; trying again");
+                }
+                Err(error) => tracing::debug!(%error, "lease"),
             }
             tokio::time::sleep(wait).await;
             wait = pace::doubled(wait, BACKOFF.1);

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use pintle_cri::{Client, v1};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::capacity::Allocatable;
+use super::conditions::NodeEvent;
 use super::context::Runtime;
 use super::lease::LeaseKeeper;
 use super::own::OwnNode;
@@ -36,6 +38,10 @@ const RUNTIME_SOON: Duration = Duration::from_millis(250);
 const STARTING_MAX: Duration = Duration::from_secs(120);
 /// How often images are listed.
 const IMAGES_EVERY: Duration = Duration::from_secs(30);
+
+const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed \
+                         in a future release. Please migrate to cgroup v2. More information at \
+                         https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
 
 /// What the node's tasks are made of.
 pub struct Parts {
@@ -82,8 +88,28 @@ pub fn start(parts: Parts, runtime: &Runtime) {
     tokio::task::spawn_local(run(parts, shared, node));
 }
 
+/// What is said once at the start, in the kubelet's words.
+// k8s: pkg/kubelet/kubelet.go BirthCry, cgroupVersionCheck,
+//      pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
+fn start_events(config: &Config) -> Vec<NodeEvent> {
+    let event = |warning, reason, message: &str| {
+        let message = message.to_owned();
+        NodeEvent { warning, reason, message }
+    };
+    let mut events = vec![event(false, "Starting", "Starting kubelet.")];
+    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        events.push(event(true, "CgroupV1", CGROUP_V1));
+    }
+    if config.kubelet.cgroups_per_qos {
+        let message = "Updated Node Allocatable limit across pods";
+        events.push(event(false, "NodeAllocatableEnforced", message));
+    }
+    events
+}
+
 /// Asks everything once, so that the first status is a true one; then reports.
 async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
+    start_events(&parts.config).into_iter().for_each(|event| (parts.events)(event));
     let client = &parts.runtime;
     tokio::join!(
         poll_runtime(client, &shared),

@@ -30,6 +30,8 @@ pub async fn run(client: Client, node_name: String, deliveries: mpsc::Sender<Del
     let mut failing = false;
     while let Some(event) = events.next().await {
         let delivery = match event {
+            // Said before anything is asked, so it proves nothing.
+            Ok(Event::Init) => collect(Event::Init, &mut listed),
             Ok(event) => {
                 if std::mem::take(&mut failing) {
                     tracing::info!("the API server delivers pods again");

@@ -1,0 +1,94 @@
+//! Requests to the API server: how many, how long, how long held back.
+//!
+//! Bounds: methods are HTTP's, hosts those of one kubeconfig, codes those of HTTP.
+// k8s: staging/src/k8s.io/component-base/metrics/prometheus/restclient/metrics.go
+
+use std::time::Duration;
+
+use pintle_api::{Observer, Sent};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::families::Names;
+
+/// Upper bounds of durations in seconds.
+const SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    code: String,
+    host: String,
+    method: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Asked {
+    host: String,
+    verb: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PluginCall {
+    call_status: String,
+    code: String,
+}
+
+/// Handles of the families.
+#[derive(Debug)]
+pub(super) struct ApiRequests {
+    total: Family<Answered, Counter>,
+    seconds: Family<Asked, Histogram, fn() -> Histogram>,
+    limited: Family<Asked, Histogram, fn() -> Histogram>,
+    plugin_calls: Family<PluginCall, Counter>,
+}
+
+impl ApiRequests {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        let histogram = || -> Family<Asked, Histogram, fn() -> Histogram> {
+            Family::new_with_constructor(|| Histogram::new(SECONDS))
+        };
+        Self {
+            total: at.add(
+                "rest_client_requests",
+                "Number of HTTP requests, partitioned by status code, method, and host.",
+            ),
+            seconds: at.put(
+                "rest_client_request_duration_seconds",
+                "Request latency in seconds. Broken down by verb, and host.",
+                histogram(),
+            ),
+            limited: at.put(
+                "rest_client_rate_limiter_duration_seconds",
+                "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                histogram(),
+            ),
+            plugin_calls: at.add(
+                "rest_client_exec_plugin_call",
+                "Number of calls to an exec plugin, partitioned by the type of event encountered",
+            ),
+        }
+    }
+}
+
+impl Observer for ApiRequests {
+    fn sent(&self, sent: Sent<'_>) {
+        let code = sent.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        let (host, method) = (sent.host.to_owned(), sent.method.to_owned());
+        let asked = Asked { host: host.clone(), verb: method.clone() };
+        self.seconds.get_or_create(&asked).observe(sent.took.as_secs_f64());
+        self.total.get_or_create(&Answered { code, host, method }).inc();
+    }
+
+    fn limited(&self, method: &str, host: &str, waited: Duration) {
+        let asked = Asked { host: host.to_owned(), verb: method.to_owned() };
+        self.limited.get_or_create(&asked).observe(waited.as_secs_f64());
+    }
+
+    fn plugin_ran(&self, good: bool) {
+        let (status, code) = if good { ("no_error", "0") } else { ("plugin_execution_error", "1") };
+        let call = PluginCall { call_status: status.to_owned(), code: code.to_owned() };
+        self.plugin_calls.get_or_create(&call).inc();
+    }
+}
