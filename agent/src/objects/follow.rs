@@ -143,8 +143,8 @@ fn object_path(key: &Key) -> String {
 
 fn watch_path(key: &Key, from: &str) -> String {
     format!(
-        "/api/v1/namespaces/{}/{}?watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={from}\
-         &allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}",
+        "/api/v1/namespaces/{}/{}?watch=true&fieldSelector=metadata.name%3D{}\
+         &resourceVersion={from}&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}",
         key.namespace,
         key.kind.plural(),
         key.name,

@@ -268,7 +268,8 @@ fn path(from: Option<&str>) -> String {
         None => "resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
     };
     format!(
-        "/api/v1/services?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&{begin}"
+        "/api/v1/services?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}\
+         &{begin}"
     )
 }
 

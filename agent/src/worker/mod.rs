@@ -5,6 +5,7 @@
 //! else decides, a run is a list of inputs and can be replayed.
 
 pub mod backoff;
+mod content;
 #[cfg(test)]
 mod content_tests;
 mod decide;

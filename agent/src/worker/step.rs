@@ -36,15 +36,13 @@ const REREADS_MAX: u32 = 40;
 const RETRY: Duration = Duration::from_secs(10);
 /// First and longest wait after volumes could not be made ready or taken away.
 // k8s: pkg/util/goroutinemap/exponentialbackoff
-const VOLUME_RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
+pub(super) const VOLUME_RETRY: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(122));
 /// First and longest wait before a kill that left something running is repeated.
 const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// Grace period of a pod that no source knows, in seconds.
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
 const ORPHAN_GRACE_SECONDS: i64 = 1;
-
-/// Reasons of failures that end when a missing object appears.
-const WAIT_FOR_CONTENT: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -323,20 +321,6 @@ impl Worker {
         self.terminate(grace_seconds);
     }
 
-    /// Something that the pod refers to changed or appeared.
-    pub(super) fn content(&mut self, files: bool) {
-        if files {
-            self.stale = true;
-            self.refresh_at = None;
-            self.refresh_failures = 0;
-        }
-        // What waited for it need not wait any longer; other failures keep their pace.
-        let waits = |reason: &str| WAIT_FOR_CONTENT.contains(&reason);
-        if self.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
-            self.retry_at = None;
-        }
-    }
-
     /// The runtime knows the pod and no source does.
     pub(super) fn orphaned(&mut self) {
         self.removed = true;
@@ -553,14 +537,6 @@ impl Worker {
         if let Some(finished_at) = dead.map(|c| c.finished_at) {
             self.backoff.started(plan::key(container), finished_at, now);
         }
-    }
-
-    /// Containers go on with the files that they have; nothing else of the pod waits.
-    fn refresh_failed(&mut self, now: UnixNanos) {
-        let wait = VOLUME_RETRY.0 * 2_u32.pow(self.refresh_failures.min(12));
-        self.refresh_failures += 1;
-        self.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));
-        self.stale = true;
     }
 
     fn action_failed(&mut self, action: &Action, failure: Failure, scene: &mut Scene<'_>) {

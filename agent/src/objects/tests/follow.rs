@@ -1,3 +1,5 @@
+//! Objects against an API server in miniature: gaps, lost places, refusals, silence.
+
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};

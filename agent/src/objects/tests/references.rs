@@ -1,3 +1,5 @@
+//! Which objects a pod refers to.
+
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

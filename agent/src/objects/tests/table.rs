@@ -1,3 +1,5 @@
+//! Who is told of what, and which copy of an object counts.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
