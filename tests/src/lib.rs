@@ -2,6 +2,7 @@
 //!
 //! - `manifest`: building pods, and reading what became of them
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
+//! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent
 //! - `registry`: a docker-registry beside the node, and a slow way to it
 //! - `wait`: waiting for a condition, and what to say when it does not come
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod cri;
 pub mod manifest;
 pub mod node;

@@ -1,0 +1,9 @@
+//! The agent as a node of a real cluster: etcd, API server, controllers, scheduler.
+//!
+//! Needs root, Go and the network once (see docs/TESTING.md). One test at a time has the cluster.
+//! Run all with `cargo xtask test cluster`, one with
+//! `cargo test -p pintle-tests --test cluster NAME`.
+
+mod names;
+mod node_object;
+mod outage;

@@ -1,0 +1,186 @@
+//! A cluster under test: a real control plane, and one node with the agent.
+//!
+//! Input: objects for the API server. Output: what the API server has, and what is on the node. A
+//! test takes the cluster, alone; when it ends, its pods go and what it stopped runs again. The
+//! cluster is the one that `PINTLE_TEST_CLUSTER` names, which must be up, or one that is started
+//! for this test only. `PINTLE_AGENT` names another binary to test.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::Value;
+use xtask::cluster::{Agent, Cluster, control};
+use xtask::shell;
+
+use crate::node::agent_binary;
+use crate::wait::{LONG, until};
+
+/// Names a running cluster.
+const NAMED: &str = "PINTLE_TEST_CLUSTER";
+/// The name of a cluster that is started for one test.
+const OWN: &str = "test";
+/// The node.
+pub const NODE: &str = "n1";
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The cluster, for one test.
+pub struct TestCluster {
+    cluster: Cluster,
+    is_own: bool,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl TestCluster {
+    /// Waits for its turn; panics with the reason when there is no cluster, because no test can
+    /// go on.
+    pub fn take() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = std::env::var(NAMED).ok();
+        let cluster = Cluster::named(named.as_deref().unwrap_or(OWN)).expect("a cluster's name");
+        let is_own = named.is_none();
+        let cluster = if is_own { start(cluster) } else { cluster };
+        assert!(cluster.is_up(), "{NAMED} names a cluster that is not up");
+        let test = Self { cluster, is_own, _turn: turn };
+        test.node_until("is ready", is_ready);
+        test
+    }
+
+    /// The cluster itself: its parts can be stopped, killed and started.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Creates or changes an object.
+    pub fn apply(&self, object: &Value) {
+        self.send("apply", object).expect("the API server takes the object");
+    }
+
+    /// Creates an object; one of its name must not be there.
+    pub fn create(&self, object: &Value) -> Result<()> {
+        self.send("create", object)
+    }
+
+    fn send(&self, verb: &str, object: &Value) -> Result<()> {
+        let mut cmd = self.cluster.kubectl_command()?;
+        cmd.args([verb, "-f", "-"]).stdin(Stdio::piped());
+        let mut child = cmd.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        child.stdin.take().expect("piped").write_all(object.to_string().as_bytes())?;
+        let out = child.wait_with_output()?;
+        ensure!(out.status.success(), "{verb}: {}", String::from_utf8_lossy(&out.stderr).trim());
+        Ok(())
+    }
+
+    /// Runs kubectl and returns what it printed.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.cluster.kubectl(args)
+    }
+
+    /// The pod as the API server has it; `None` when there is none.
+    pub fn pod(&self, name: &str) -> Result<Option<Pod>> {
+        let text = self.kubectl(&["get", "pod", name, "-o", "json", "--ignore-not-found"])?;
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_str(&text).context("read the pod").map(Some)
+    }
+
+    /// Waits until the pod is as wanted.
+    pub fn pod_until(&self, name: &str, what: &str, check: impl Fn(&Pod) -> bool) -> Pod {
+        until(LONG, &format!("pod {name} {what}"), || match self.pod(name)? {
+            Some(pod) if check(&pod) => Ok(pod),
+            Some(pod) => bail!("{:#?}", pod.status),
+            None => bail!("there is no such pod"),
+        })
+    }
+
+    /// Waits until the API server has no pod of this name.
+    pub fn pod_gone(&self, name: &str) {
+        until(LONG, &format!("pod {name} is gone"), || match self.pod(name)? {
+            None => Ok(()),
+            Some(pod) => bail!("{:#?} {:#?}", pod.metadata, pod.status),
+        });
+    }
+
+    /// Waits until the node's object is as wanted.
+    pub fn node_until(&self, what: &str, check: impl Fn(&Node) -> bool) -> Node {
+        until(LONG, &format!("node {NODE} {what}"), || {
+            let text = self.kubectl(&["get", "node", NODE, "-o", "json"])?;
+            let node: Node = serde_json::from_str(&text).context("read the node")?;
+            if check(&node) { Ok(node) } else { bail!("{:#?} {:#?}", node.metadata, node.status) }
+        })
+    }
+
+    /// Ids of the node's running containers, sandboxes among them.
+    pub fn running(&self) -> Result<Vec<String>> {
+        let mut ctr = self.cluster.node_command(NODE, Path::new("ctr"))?;
+        let text = shell::capture(ctr.args(["-n", "k8s.io", "tasks", "ls"]))?;
+        let rows = text.lines().filter(|l| l.trim_end().ends_with("RUNNING"));
+        Ok(rows.filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect())
+    }
+
+    /// The pod's `emptyDir` of this name, as a folder of the host.
+    pub fn empty_dir(&self, pod: &Pod, volume: &str) -> PathBuf {
+        let uid = pod.metadata.uid.as_deref().expect("a pod of the API server has a uid");
+        let path = format!("kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/{volume}");
+        self.cluster.layout().node(NODE).join(path)
+    }
+
+    fn log_end(&self, process: &str) -> String {
+        let text = fs::read_to_string(self.cluster.layout().log(process)).unwrap_or_default();
+        shell::tail(&text, 40)
+    }
+
+    /// Starts what the test stopped and removes its pods.
+    fn restore(&self) -> Result<()> {
+        for part in control::PARTS.iter().copied().chain(["n1-containerd", "n1-agent"]) {
+            if self.cluster.pid(part).is_none() {
+                self.cluster.start(part)?;
+            }
+        }
+        let delete = ["delete", "pods", "--all", "--grace-period=1", "--timeout=60s"];
+        self.kubectl(&delete).map(drop)
+    }
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("end of the agent's log:\n{}", self.log_end("n1-agent"));
+        }
+        let is_kept = std::env::var_os("PINTLE_KEEP").is_some();
+        let ended = match self.is_own {
+            true if is_kept => Ok(()),
+            true => self.cluster.down(),
+            false => self.restore(),
+        };
+        if let Err(error) = ended {
+            shell::say("leftover", &format!("{error:#}"));
+        }
+    }
+}
+
+/// Whether the node can take pods.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+/// A cluster of one node; what a killed run left is removed first.
+fn start(cluster: Cluster) -> Cluster {
+    cluster.down().expect("an old cluster can be removed");
+    let cluster = cluster.with_nodes(1).expect("one node is enough");
+    let agent = Agent::Pintle(Some(agent_binary().to_owned()));
+    cluster.choose_agent(NODE, &agent).expect("the node's folder can be written");
+    if let Err(error) = cluster.up() {
+        let _ = cluster.down();
+        panic!("the cluster does not start: {error:#}");
+    }
+    cluster
+}
