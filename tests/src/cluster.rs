@@ -49,6 +49,9 @@ impl TestCluster {
         assert!(cluster.is_up(), "{NAMED} names a cluster that is not up");
         let test = Self { cluster, is_own, _turn: turn };
         test.node_until("is ready", is_ready);
+        // The API server takes no pod before the controllers have made the account it runs as.
+        let account = ["get", "serviceaccount", "default"];
+        until(LONG, "the default account is there", || test.kubectl(&account));
         test
     }
 

@@ -57,6 +57,12 @@ impl Selection {
         let names = base.iter().filter(is_fast).map(|(_, name)| *name);
         Ok(Self { focus: report::literally(names), skip: String::new(), procs })
     }
+
+    /// These tests, one after the other.
+    pub fn exactly(names: &[String]) -> Self {
+        let focus = report::literally(names.iter().map(String::as_str));
+        Self { focus, skip: String::new(), procs: 1 }
+    }
 }
 
 /// The list of what passes with upstream's kubelet.
@@ -101,12 +107,12 @@ pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
 }
 
 /// What a run came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Tests that passed.
     pub passed: usize,
-    /// Tests that failed.
-    pub failed: usize,
+    /// Names of the tests that failed.
+    pub failed: Vec<String>,
     /// Those of them that ought to pass.
     pub regressions: usize,
 }
@@ -117,14 +123,15 @@ fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
     fs::write(dir.join("failures.txt"), report::failures(&all))?;
     print!("{}\n{}", report::table(&all), report::totals(&all));
     let regressions = report::regressions(&all, &report::parse_base(&base));
-    let failed = all.iter().filter(|o| !o.passed).count();
-    if failed > 0 {
+    let failed: Vec<String> = all.iter().filter(|o| !o.passed).map(|o| o.name.clone()).collect();
+    if !failed.is_empty() {
         println!("\nwhy:\n{}", report::failures(&all));
     }
     if !regressions.is_empty() {
         println!("these pass with upstream's kubelet:\n    {}", regressions.join("\n    "));
     }
-    Ok(Summary { passed: all.len() - failed, failed, regressions: regressions.len() })
+    let (passed, regressions) = (all.len() - failed.len(), regressions.len());
+    Ok(Summary { passed, failed, regressions })
 }
 
 fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {

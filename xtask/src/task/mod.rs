@@ -21,7 +21,7 @@ use crate::shell::{capture, cargo, say};
 const USAGE: &str = "\
 usage: cargo xtask TASK
   demo             run example pods on a private containerd, show them, stop them
-  test [fmt|clippy|build|unit|parity|sim|loom|e2e]...
+  test [fmt|clippy|build|unit|parity|sim|loom|e2e|cluster|conformance]...
                    everything that CI runs, or only these stages
   test NAME        the tests whose name contains NAME
   bench [NAME]...  the benchmarks, or only these

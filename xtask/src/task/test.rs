@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that CI runs, in the order in which failures are cheapest.
 //!
-//! fmt, clippy, build, unit, parity, sim, loom, e2e. A failed stage does not stop the next: one
+//! fmt, clippy, build, unit, parity, sim, loom, e2e, cluster, conformance. A failed stage does not stop the next: one
 //! run shows all that is wrong. Test counts are read from the lines that the test programs print;
 //! a test that cannot run on this host names itself in the file of `PINTLE_SKIPPED` and is counted
 //! as skipped. The last line is the summary, with the exit code to match.
@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::prepare;
+use crate::cluster::{Agent, Cluster};
+use crate::conformance::{self, Selection};
 use crate::repository;
 use crate::shell::{self, cargo};
 
 /// The stages, in order.
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 10] = [
     Stage { name: "fmt", needs_tools: false, run: fmt },
     Stage { name: "clippy", needs_tools: true, run: clippy },
     Stage { name: "build", needs_tools: true, run: build },
@@ -27,14 +29,21 @@ const STAGES: [Stage; 8] = [
     Stage { name: "sim", needs_tools: true, run: sim },
     Stage { name: "loom", needs_tools: true, run: loom },
     Stage { name: "e2e", needs_tools: true, run: e2e },
+    Stage { name: "cluster", needs_tools: true, run: cluster },
+    Stage { name: "conformance", needs_tools: true, run: conformance },
 ];
 /// Stages made of tests: those that a name filter is applied to.
-const FILTERED: [&str; 4] = ["unit", "parity", "sim", "e2e"];
+const FILTERED: [&str; 5] = ["unit", "parity", "sim", "e2e", "cluster"];
 /// Stages made of test targets of their own.
-const INTEGRATION: [&str; 3] = ["parity", "sim", "e2e"];
+const INTEGRATION: [&str; 4] = ["parity", "sim", "e2e", "cluster"];
 
 /// Failed end-to-end tests that are worth a second try; more of them are no accident.
 const RETRIED_MAX: usize = 4;
+
+/// The cluster of the stage that runs upstream's suite.
+const CI_CLUSTER: &str = "ci";
+/// Tests of that suite that run at once: they wait for most of their time.
+const SUITE_PROCS: usize = 6;
 
 struct Stage {
     name: &'static str,
@@ -149,22 +158,61 @@ fn sim(run: &Run) -> Result<Counts> {
     integration("sim", run)
 }
 
+fn e2e(run: &Run) -> Result<Counts> {
+    twice("e2e", run)
+}
+
+/// The agent in a real cluster: for each test one is started.
+fn cluster(run: &Run) -> Result<Counts> {
+    twice("cluster", run)
+}
+
 /// What fails is run once more, alone: these tests race with a real kernel and a real runtime on
 /// a host that others use too. A test that passes then is named as flaky, and is a bug all the
 /// same; one that fails twice fails the stage.
-fn e2e(run: &Run) -> Result<Counts> {
+fn twice(stage: &str, run: &Run) -> Result<Counts> {
     prepare::node_tools()?;
     let mut failed = Vec::new();
-    let mut counts = tests_noting(integration_command("e2e")?, run, &mut failed)?;
+    let mut counts = tests_noting(integration_command(stage)?, run, &mut failed)?;
     if failed.is_empty() || failed.len() > RETRIED_MAX {
         return Ok(counts);
     }
-    let mut again = integration_command("e2e")?;
+    let mut again = integration_command(stage)?;
     again.args(["--", "--exact", "--test-threads=1"]).args(&failed);
     let unfiltered = Run { filter: None, skipped_file: run.skipped_file.clone() };
     let mut still = Vec::new();
     tests_noting(again, &unfiltered, &mut still)?;
     for name in failed.iter().filter(|name| !still.contains(name)) {
+        shell::say("flaky", name);
+        counts.passed += 1;
+        counts.failed -= 1;
+    }
+    Ok(counts)
+}
+
+/// Upstream's tests of a node that end soon, on a cluster of our agent. What fails is run once
+/// more, for the same reason and with the same consequence as in the stages before.
+fn conformance(_: &Run) -> Result<Counts> {
+    let cluster = Cluster::named(CI_CLUSTER)?;
+    cluster.down()?;
+    for node in cluster.nodes() {
+        cluster.choose_agent(node, &Agent::Pintle(None))?;
+    }
+    conformance::prepare()?;
+    let result = cluster.up().and_then(|()| fast(&cluster));
+    cluster.down()?;
+    result
+}
+
+fn fast(cluster: &Cluster) -> Result<Counts> {
+    let selection = Selection::fast(SUITE_PROCS)?;
+    let first = conformance::run(cluster, &selection)?;
+    let mut counts = Counts { passed: first.passed, failed: first.failed.len(), skipped: 0 };
+    if first.failed.is_empty() || first.failed.len() > RETRIED_MAX {
+        return Ok(counts);
+    }
+    let again = conformance::run(cluster, &Selection::exactly(&first.failed))?;
+    for name in first.failed.iter().filter(|name| !again.failed.contains(name)) {
         shell::say("flaky", name);
         counts.passed += 1;
         counts.failed -= 1;
