@@ -176,7 +176,6 @@ fn runtime_answer(
             features: Some(v1::RuntimeHandlerFeatures {
                 recursive_read_only_mounts: features.recursive_read_only_mounts.unwrap_or(false),
                 user_namespaces: features.user_namespaces.unwrap_or(false),
-                ..Default::default()
             }),
         }
     });
