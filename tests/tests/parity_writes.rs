@@ -1,0 +1,218 @@
+//! What is written to the API server about a pod, against what the Go kubelet wrote.
+//!
+//! Each recording is played again step by step: the derived status goes through the product's
+//! outbox, whose requests are answered by an API server that applies them. Every PATCH must be the
+//! recorded one, field by field, in the recorded order; in the end the pod is deleted with its uid
+//! and no grace. There may be fewer writes than recorded, never more. As in `parity_status`, a
+//! "limit" of 8 EiB is no limit; a patch that says nothing else is not expected.
+
+mod replay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent::status;
+use pintle_agent::status::Lifecycle;
+use pintle_agent::status::outbox::{Answer, Ask, Input, Outbox, Request};
+use pintle_agent::types::UnixNanos;
+use pintle_agent::worker::Stage;
+use replay::{World, compare, normal, statuses};
+use serde_json::{Value, json};
+
+/// Times that Go writes as null when they are not set.
+const UNSET_TIMES: [&str; 3] = ["lastProbeTime", "startedAt", "finishedAt"];
+
+#[test]
+fn every_recorded_write_is_written_again_and_none_besides() {
+    let recordings = replay::recordings();
+    let (mut writes, mut differences) = (0, Vec::new());
+    for (name, recording) in &recordings {
+        if recording["pod_when_seen"]["metadata"]["name"].as_str().is_none() {
+            println!("skipped: {name} has no pod_when_seen");
+            continue;
+        }
+        let mut desk = Desk::new(recording);
+        desk.play(&mut differences);
+        writes += desk.writes;
+    }
+    println!("{} recordings, {writes} writes", recordings.len());
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(recordings.is_empty() || writes > 0, "recordings without a single write");
+}
+
+/// The outbox and an API server with one pod.
+struct Desk<'a> {
+    recording: &'a Value,
+    outbox: Outbox,
+    now: UnixNanos,
+    /// The object as the API server has it.
+    object: Value,
+    version: u64,
+    writes: usize,
+}
+
+impl<'a> Desk<'a> {
+    fn new(recording: &'a Value) -> Self {
+        let mut object = recording["pod_when_seen"].clone();
+        object["status"] = json!({});
+        let (outbox, now) = (Outbox::default(), UnixNanos(1));
+        Self { recording, outbox, now, object, version: 0, writes: 0 }
+    }
+
+    fn play(&mut self, differences: &mut Vec<String>) {
+        let statuses = statuses(self.recording);
+        let recorded: Vec<_> = recorded(self.recording).collect();
+        let name = self.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        self.object["status"] = statuses[0].clone();
+        self.see();
+        for step in 1..statuses.len() {
+            let at = format!("{name} #{step}");
+            let world = World::at(self.recording, &statuses, step);
+            if world.pod.metadata.deletion_timestamp.is_some() && !self.is_deleted() {
+                self.object["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
+                self.see();
+            }
+            let mut derived = status::derive(&world.input());
+            // The kubelet writes the sandbox's condition before it reads its address.
+            if statuses[step].get("podIP").is_none() {
+                (derived.pod_ip, derived.pod_ips) = (None, None);
+            }
+            let stage = stage(world.lifecycle);
+            let derived =
+                Input::Derived { pod: Arc::new(world.pod), status: Arc::new(derived), stage };
+            let asked = self.after(derived);
+            self.expect(&at, asked, recorded[step - 1], differences);
+            // From here on as recorded, so that one difference is told once.
+            self.object["status"] = normal(&statuses[step]);
+            self.see();
+        }
+        self.finish(&name, &statuses, differences);
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.object["metadata"].get("deletionTimestamp").is_some()
+    }
+
+    /// The request that follows, when nobody waits any longer.
+    fn after(&mut self, input: Input) -> Vec<Request> {
+        let mut requests = self.outbox.handle(self.now, input);
+        self.now = self.now.plus(Duration::from_secs(60));
+        requests.extend(self.outbox.handle(self.now, Input::Tick));
+        requests
+    }
+
+    fn copy(&mut self) -> Pod {
+        self.version += 1;
+        let mut object = self.object.clone();
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        serde_json::from_value(object).expect("a pod")
+    }
+
+    fn see(&mut self) {
+        let copy = Arc::new(self.copy());
+        self.outbox.handle(self.now, Input::Seen(copy));
+    }
+
+    fn expect(
+        &mut self,
+        at: &str,
+        asked: Vec<Request>,
+        recorded: &Value,
+        differences: &mut Vec<String>,
+    ) {
+        let want = said(recorded);
+        let says_nothing = want["status"] == json!({});
+        let bodies: Vec<_> = asked.iter().filter_map(|request| patch_of(&request.ask)).collect();
+        match &bodies[..] {
+            [] if says_nothing => {}
+            [body] => {
+                self.writes += 1;
+                compare(at, &want, &said(body), differences);
+            }
+            other => differences.push(format!("{at}: {} writes for {want}", other.len())),
+        }
+        for request in &asked {
+            let copy = Box::new(self.copy());
+            let answer = Answer::Copy(copy);
+            self.outbox.handle(self.now, Input::Answered { ticket: request.ticket, answer });
+        }
+    }
+
+    fn finish(&mut self, name: &str, statuses: &[Value], differences: &mut Vec<String>) {
+        let writes = self.recording["api_writes"].as_array().into_iter().flatten();
+        let Some(delete) = writes.into_iter().find(|write| write["verb"] == "delete") else {
+            return;
+        };
+        let last = statuses.len() - 1;
+        let world = World::at(self.recording, statuses, last);
+        if !self.is_deleted() {
+            self.object["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
+            self.see();
+        }
+        let status = serde_json::from_value(normal(&statuses[last])).expect("a status");
+        let status = Arc::new(status);
+        let pod = Arc::new(world.pod);
+        let asked = self.after(Input::Derived { pod, status, stage: Stage::Finished });
+        let deletions: Vec<_> = asked
+            .iter()
+            .filter_map(|request| match &request.ask {
+                Ask::Delete(uid) => Some(uid.as_str().to_owned()),
+                _ => None,
+            })
+            .collect();
+        let want = delete["body"]["preconditions"]["uid"].as_str().unwrap_or_default();
+        if deletions != [want] {
+            differences.push(format!("{name}: deletes {deletions:?} instead of {want}"));
+        }
+    }
+}
+
+fn recorded(recording: &Value) -> impl Iterator<Item = &Value> {
+    let writes = recording["api_writes"].as_array().into_iter().flatten();
+    let is_patch = |write: &&Value| {
+        write["subresource"] == "status" && write["verb"] == "patch" && write["code"] == 200
+    };
+    writes.filter(is_patch).map(|write| &write["body"])
+}
+
+fn patch_of(ask: &Ask) -> Option<&Value> {
+    match ask {
+        Ask::Patch(body) => Some(body),
+        _ => None,
+    }
+}
+
+fn stage(lifecycle: Lifecycle) -> Stage {
+    match lifecycle {
+        Lifecycle::Syncing => Stage::Syncing,
+        Lifecycle::Terminating => Stage::Terminating,
+        Lifecycle::Terminated => Stage::Terminated,
+    }
+}
+
+/// What a patch says: without empty fields that mean nothing, but with those that it takes away.
+fn said(body: &Value) -> Value {
+    fn mark(value: &Value, key: &str) -> Value {
+        match value {
+            // Times that never were, as Go writes them; no removal.
+            Value::Null if UNSET_TIMES.contains(&key) => Value::Null,
+            Value::Null => json!("(removed)"),
+            Value::Object(fields) => {
+                fields.iter().map(|(key, value)| (key.clone(), mark(value, key))).collect()
+            }
+            Value::Array(items) => items.iter().map(|item| mark(item, "")).collect(),
+            other => other.clone(),
+        }
+    }
+    let mut said = mark(body, "");
+    // The limit that is none goes as it came.
+    if said["status"]["resources"] == json!({"limits": "(removed)"}) {
+        said["status"]["resources"] = Value::Null;
+    }
+    let mut said = normal(&said);
+    if said.get("status").is_none() {
+        said["status"] = json!({});
+    }
+    said
+}
