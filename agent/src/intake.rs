@@ -145,30 +145,36 @@ impl Intake {
         }
         let Some(pod) = update.pod() else { return Ok(()) };
         self.tell(report(kind, update, pod));
-        if kind == SourceKind::Api && pod::is_mirror(pod) {
-            return Ok(());
-        }
+        let Some(input) = input_of(kind, update, pod) else { return Ok(()) };
         let Some(uid) = self.desired.apply(update) else { return Ok(()) };
         self.recorder.know(pod);
         match update {
             SourceUpdate::Remove(_) => {
                 self.recorder.stage(&uid, "Removed", None, pod::name(pod));
                 self.desired.forget(&uid);
-                self.inputs.send(Input::Removed { uid }).await
             }
-            SourceUpdate::Reconcile(_) => {
-                self.inputs.send(Input::Reconciled { uid, pod: Arc::clone(pod) }).await
-            }
-            _ => {
-                self.recorder.stage(&uid, "Seen", None, &pod::described(pod));
-                self.inputs.send(Input::Desired { uid, pod: Arc::clone(pod) }).await
-            }
+            SourceUpdate::Reconcile(_) => {}
+            _ => self.recorder.stage(&uid, "Seen", None, &pod::described(pod)),
         }
+        self.inputs.send(input).await
     }
 }
 
+/// What the workers learn from an update; nothing of a mirror pod.
+pub fn input_of(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> Option<Input> {
+    if kind == SourceKind::Api && pod::is_mirror(pod) {
+        return None;
+    }
+    let (uid, pod) = (pod::uid(pod), Arc::clone(pod));
+    Some(match update {
+        SourceUpdate::Remove(_) => Input::Removed { uid },
+        SourceUpdate::Reconcile(_) => Input::Reconciled { uid, pod },
+        _ => Input::Desired { uid, pod },
+    })
+}
+
 /// What the status writer learns from an update.
-fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> outbox::Input {
+pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> outbox::Input {
     let pod = Arc::clone(pod);
     match (kind, update) {
         (SourceKind::Api, SourceUpdate::Remove(_)) => outbox::Input::Unseen(pod),

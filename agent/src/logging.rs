@@ -143,6 +143,10 @@ fn is_shown(target: &str, level: Level, verbosity: u32) -> bool {
         return level <= Level::ERROR;
     }
     let own = target.starts_with(OWN_CRATES) || verbosity >= LIBRARIES_FROM;
+    // Every failed request is an error to it; what matters of them is said by who asked.
+    if !own && target.starts_with("kube_") {
+        return false;
+    }
     level <= if own { finest(verbosity) } else { Level::WARN }
 }
 

@@ -17,6 +17,7 @@ pub mod cri;
 pub mod manifest;
 pub mod node;
 pub mod registry;
+pub mod strategic;
 pub mod wait;
 
 pub use cri::{RawCri, RawPod};

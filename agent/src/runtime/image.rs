@@ -32,6 +32,9 @@ use crate::worker::Failure;
 // k8s: pkg/kubelet/kubelet.go imageBackOffPeriod, MaxImageBackOff
 const BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
+/// So long after a failed pull the pod is looked at again, which tells users that it backs off.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
 /// Credentials for a registry; see `credentials`.
 pub trait Credentials {
     /// What to try for this image, in order; empty for an anonymous pull.
@@ -190,7 +193,7 @@ impl Images {
                 let (reason, message) = image_name::pull_error(wanted.image, &error);
                 let wait = self.failed(key, format!("{reason}: {message}"));
                 let mut failure = Failure::new(reason, message);
-                failure.retry_after = Some(wait);
+                failure.retry_after = Some(wait.min(TELL_AFTER));
                 Err(failure)
             }
         }
@@ -290,13 +293,21 @@ async fn pull_once(
                 let image = status_of(&client, &answer.image_ref).await;
                 return Ok(Pulled { id: answer.image_ref, took, image });
             }
-            Err(error) => errors.push(rpc_text(&error)),
+            Err(error) => errors.push(pull_text(&error)),
         }
     }
     Err(match errors.len() {
         1 => errors.remove(0),
         _ => format!("[{}]", errors.join(", ")),
     })
+}
+
+/// A code that says nothing is left out.
+// k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
+fn pull_text(error: &pintle_cri::Error) -> String {
+    let text = rpc_text(error);
+    let plain = text.strip_prefix("rpc error: code = Unknown desc = ").map(str::to_owned);
+    plain.unwrap_or(text)
 }
 
 async fn status_of(client: &Client, id: &str) -> Option<v1::Image> {

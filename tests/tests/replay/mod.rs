@@ -16,6 +16,7 @@ use pintle_agent::pod;
 use pintle_agent::resize::{PodResources, ResizeConditions};
 use pintle_agent::status::{self, DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
 use pintle_agent::types::{NodeFacts, UnixNanos};
+use pintle_tests::strategic::merge;
 use serde_json::{Map, Value, json};
 
 /// "Unlimited" of cgroup v1 as the kubelet reports it.
@@ -56,42 +57,6 @@ pub fn statuses(recording: &Value) -> Vec<Value> {
         }
     }
     all
-}
-
-/// A strategic merge patch, as far as statuses need it: lists of conditions and addresses merge by
-/// key, other lists are replaced, null removes.
-pub fn merge(target: &mut Value, patch: &Value) {
-    let (Some(target), Some(patch)) = (target.as_object_mut(), patch.as_object()) else {
-        return;
-    };
-    for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
-        let merge_key = match &**key {
-            "conditions" => Some("type"),
-            "podIPs" | "hostIPs" => Some("ip"),
-            _ => None,
-        };
-        match (merge_key, value) {
-            (_, Value::Null) => drop(target.remove(key)),
-            (Some(merge_key), Value::Array(items)) => {
-                let list = target.entry(key.clone()).or_insert_with(|| json!([]));
-                for item in items {
-                    merge_item(list.as_array_mut().expect("a list"), merge_key, item);
-                }
-            }
-            (None, Value::Object(_)) => {
-                let entry = target.entry(key.clone()).or_insert_with(|| json!({}));
-                merge(entry, value);
-            }
-            _ => drop(target.insert(key.clone(), value.clone())),
-        }
-    }
-}
-
-fn merge_item(list: &mut Vec<Value>, merge_key: &str, item: &Value) {
-    match list.iter_mut().find(|old| old[merge_key] == item[merge_key]) {
-        Some(old) => merge(old, item),
-        None => list.push(item.clone()),
-    }
 }
 
 /// A status without nulls, empty objects and the limit that means "none".

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent::observed::{ObservedPod, RunState};
 use pintle_agent::runtime::plan::{Action, KillReason};
 use pintle_agent::runtime::stop_order::{self, Stop};
+use pintle_agent::status::outbox;
 use pintle_agent::types::PodUid;
 use pintle_agent::worker::{Command, Failure, Input};
 
@@ -65,11 +66,13 @@ impl World {
                     self.at(MS / 100, Event::Pass { run, ticket });
                 }
             }
-            Command::Publish { uid, status, .. } => {
+            Command::Publish { uid, status, pod, stage } => {
                 self.check.published(&uid, status.phase.as_deref().unwrap_or_default());
+                self.mail(outbox::Input::Derived { pod, status, stage });
             }
             Command::Gone { uid } => {
                 self.check.gone(&uid);
+                self.mail(outbox::Input::Gone(uid.clone()));
                 self.failures.retain(|(of, _), _| *of != uid);
             }
             Command::Probe { .. } | Command::Event { .. } | Command::Count(_) => {}

@@ -11,6 +11,7 @@
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
 mod agent;
+mod apiserver;
 mod check;
 mod pods;
 mod rng;
@@ -47,6 +48,7 @@ fn run_all(seeds: Vec<u64>, faults: Faults) {
     }
     println!("{stats:?}");
     // A simulator in which nothing happens proves nothing.
+    assert!(!faults.api || stats.completed > stats.worlds / 2, "{stats:?}");
     assert!(stats.started > stats.worlds && stats.exited > 0, "{stats:?}");
 }
 
@@ -68,6 +70,16 @@ fn crashing_the_agent_at_any_step_breaks_no_rule() {
 #[test]
 fn everything_at_once_still_converges() {
     run_all(seeds(30_000, 20), Faults::ALL);
+}
+
+#[test]
+fn pods_of_an_api_server_that_lags_fails_and_goes_away() {
+    run_all(seeds(40_000, 60), Faults::API);
+}
+
+#[test]
+fn pods_of_an_api_server_while_the_agent_dies_at_any_step() {
+    run_all(seeds(50_000, 40), Faults::API_CRASHES);
 }
 
 #[test]

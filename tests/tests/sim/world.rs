@@ -11,6 +11,7 @@ use pintle_agent::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
 use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
 
 use crate::agent::Pass;
+use crate::apiserver::{ApiServer, Wire};
 use crate::check::Checker;
 use crate::pods::{Behaviour, Manifest};
 use crate::rng::Rng;
@@ -32,13 +33,19 @@ pub struct Faults {
     pub hints: bool,
     pub crashes: bool,
     pub restarts: bool,
+    /// Pods come from an API server, which has faults of its own.
+    pub api: bool,
 }
 
 impl Faults {
-    pub const CALM: Self = Self { calls: false, hints: false, crashes: false, restarts: false };
+    pub const CALM: Self =
+        Self { calls: false, hints: false, crashes: false, restarts: false, api: false };
     pub const CALLS: Self = Self { calls: true, hints: true, ..Self::CALM };
     pub const CRASHES: Self = Self { crashes: true, hints: true, ..Self::CALM };
-    pub const ALL: Self = Self { calls: true, hints: true, crashes: true, restarts: true };
+    pub const ALL: Self =
+        Self { calls: true, hints: true, crashes: true, restarts: true, api: false };
+    pub const API: Self = Self { api: true, ..Self::CALM };
+    pub const API_CRASHES: Self = Self { api: true, ..Self::CRASHES };
 }
 
 /// What happened, summed up.
@@ -50,6 +57,7 @@ pub struct Stats {
     pub exited: u64,
     pub crashes: u64,
     pub failed_calls: u64,
+    pub completed: u64,
 }
 
 impl Stats {
@@ -60,6 +68,7 @@ impl Stats {
         self.exited += other.exited;
         self.crashes += other.crashes;
         self.failed_calls += other.failed_calls;
+        self.completed += other.completed;
     }
 }
 
@@ -88,6 +97,8 @@ pub enum Event {
     Sweep,
     /// Every container of a sandbox dies with it.
     SandboxDies,
+    /// Between the agent and the API server.
+    Wire(Wire),
 }
 
 pub struct World {
@@ -111,6 +122,8 @@ pub struct World {
     trace: bool,
     /// Volumes and cgroups of pods that are ready.
     pub prepared: std::collections::BTreeSet<PodUid>,
+    /// The API server of a world that has one.
+    pub api: Option<ApiServer>,
 }
 
 impl World {
@@ -134,6 +147,7 @@ impl World {
             failures: BTreeMap::new(),
             trace: std::env::var_os("PINTLE_TRACE").is_some(),
             prepared: Default::default(),
+            api: faults.api.then(ApiServer::new),
         };
         for _ in 0..world.rng.range(1, 4) {
             world.edit();
@@ -143,6 +157,13 @@ impl World {
         for _ in 0..world.rng.range(2, 10) {
             let when = world.rng.range(0, BUSY);
             world.at(when, Event::Edit);
+        }
+        if faults.api {
+            for _ in 0..world.rng.range(0, 3) {
+                let (when, long) = (world.rng.range(0, BUSY), world.rng.range(S, 60 * S));
+                world.at(when, Event::Wire(Wire::Outage { on: true }));
+                world.at(when + long, Event::Wire(Wire::Outage { on: false }));
+            }
         }
         if faults.crashes {
             for _ in 0..world.rng.range(1, 8) {
@@ -196,6 +217,8 @@ impl World {
             self.happen(event);
         }
         self.check.converged(&self.manifests, &self.runtime);
+        self.api_converged();
+        self.stats.completed += self.api.as_ref().map_or(0, |api| api.completed);
         for uid in &self.prepared {
             let wanted = self.manifests.values().any(|m| m.uid == *uid);
             assert!(wanted, "volumes of {uid} are left over");
@@ -217,6 +240,7 @@ impl World {
             Event::Boot => self.boot(),
             Event::SandboxDies => self.sandbox_dies(),
             Event::Sweep => self.sweep(),
+            Event::Wire(wire) => self.wire(wire),
         }
     }
 
@@ -337,6 +361,9 @@ impl World {
     /// One manifest appears, changes or goes.
     fn edit(&mut self) {
         let name = format!("p{}", self.rng.range(0, 4));
+        if self.api.is_some() {
+            return self.edit_object(name);
+        }
         let before = self.manifests.remove(&name);
         let goes = before.is_some() && self.rng.chance(40);
         if !goes {
@@ -356,6 +383,26 @@ impl World {
         if let Some(new) = self.manifests.get(&name).cloned() {
             self.tell(Input::Desired { uid: new.uid.clone(), pod: new.pod.clone() });
         }
+    }
+
+    /// A pod is created, or deleted in one of the ways that there are.
+    fn edit_object(&mut self, name: String) {
+        if self.api.as_ref().is_some_and(|api| api.has(&name)) {
+            let own = self.manifests.remove(&name).map(|manifest| manifest.grace);
+            let grace = match self.rng.range(0, 4) {
+                0 => 0,
+                1 => 1,
+                _ => own.unwrap_or(1),
+            };
+            self.api_delete(&name, grace);
+            return;
+        }
+        self.versions += 1;
+        let manifest = Manifest::random(&name, self.versions, &mut self.rng);
+        let manifest = Self::as_object(&manifest);
+        self.check.known.insert(manifest.uid.clone(), manifest.clone());
+        self.api_create(&manifest, &name);
+        self.manifests.insert(name, manifest);
     }
 
     fn tell_removed(&mut self, before: Option<&Manifest>) {
@@ -387,6 +434,9 @@ impl World {
             admission: Arc::new(Node::roomy("node")),
         }));
         self.tell(Input::Tick);
+        if self.api.is_some() {
+            return self.api_boot();
+        }
         // Sources deliver in any order relative to the first list.
         let mut last = 0;
         for manifest in self.manifests.values().cloned().collect::<Vec<_>>() {

@@ -28,7 +28,8 @@ use slot::{Slot, Work};
 const FLIGHTS_MAX: usize = 32;
 /// First and longest wait before a failed request is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// How long a change that nobody waits for may gather others, and while the pod is stopped.
+/// How long a change that nobody waits for may gather others, and while the pod is stopped. So
+/// long an API server may take as well that takes a pod without grace away itself.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_STOPPING: Duration = Duration::from_secs(1);
 /// How long a write that the API server took without effect is not repeated.
@@ -296,8 +297,9 @@ impl Outbox {
             slot.gather_until = None;
             return;
         };
-        let class = slot.class(&work);
-        let gather = if slot.is_stopping() { GATHER_STOPPING } else { GATHER };
+        let goes = slot.goes_by_itself();
+        let class = if goes { Class::Normal } else { slot.class(&work) };
+        let gather = if goes || slot.is_stopping() { GATHER_STOPPING } else { GATHER };
         let gathers = (class == Class::Normal)
             .then(|| *slot.gather_until.get_or_insert_with(|| now.plus(gather)));
         let until = gathers.max(slot.retry_at).max(slot.repeat_at(&work));

@@ -96,6 +96,13 @@ impl Slot {
         !self.locals.is_empty() && self.locals.values().all(stopping)
     }
 
+    /// True for a pod that is over and is being deleted without grace: the API server needs nobody
+    /// for that, unless it stops half-way.
+    pub(super) fn goes_by_itself(&self) -> bool {
+        let grace = self.present().and_then(|copy| copy.metadata.deletion_grace_period_seconds);
+        grace == Some(0) && self.locals.values().all(|local| local.stage == Stage::Finished)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.locals.is_empty() && self.copy.is_none() && self.flight.is_none()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
-use super::{Answer, Ask, GATHER, Input, Outbox, REPEAT, Request};
+use super::{Answer, Ask, GATHER, GATHER_STOPPING, Input, Outbox, REPEAT, Request};
 use crate::types::UnixNanos;
 use crate::worker::Stage;
 
@@ -172,6 +172,19 @@ fn a_pod_that_is_over_and_not_deleted_stays() {
     assert_eq!(desk.give(over), []);
     let deletion = desk.seen(deleted("1", json!({"phase": "Succeeded"})));
     assert_eq!(only(deletion).ask, Ask::Delete("1".into()));
+}
+
+#[test]
+fn a_deletion_without_grace_is_left_to_the_api_server_for_a_while() {
+    let mut desk = Desk::new();
+    let over = json!({"phase": "Succeeded"});
+    let object = api("1", over.clone());
+    desk.seen(object.clone());
+    desk.give(derived(&object, over.clone(), Stage::Finished));
+    let mut going = deleted("1", over);
+    going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    assert_eq!(desk.seen(going), []);
+    assert_eq!(only(desk.after(GATHER_STOPPING)).ask, Ask::Delete("1".into()));
 }
 
 #[test]

@@ -1,0 +1,342 @@
+//! The API server of a world: objects, a watch that lags, repeats and breaks, writes that fail
+//! before they had an effect or after, and outages. Between it and the core stand the product's
+//! own `Sources` and `Outbox`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent::intake;
+use pintle_agent::observed::RunState;
+use pintle_agent::source::{Reading, SourceKind, SourceUpdate, Sources};
+use pintle_agent::status::outbox::{Answer, Ask, Input as Mail, Outbox, Request};
+use pintle_agent::types::{PodUid, UnixNanos};
+use pintle_agent::worker::Input;
+use pintle_tests::strategic;
+use serde_json::{Value, json};
+
+use crate::pods::Manifest;
+use crate::world::{Event, MS, World};
+
+/// What goes over the wire, or happens to it.
+#[derive(Debug)]
+pub enum Wire {
+    /// A list arrives.
+    Listed { run: u64, epoch: u64, pods: Vec<Pod> },
+    /// A watch event arrives.
+    Watched { run: u64, epoch: u64, gone: bool, pod: Box<Pod> },
+    /// The watch begins, or begins anew.
+    List { run: u64 },
+    /// A request reaches the API server.
+    Asked { run: u64, request: Request },
+    /// Its answer arrives.
+    Answered { run: u64, ticket: u64, answer: Answer },
+    /// Time for the outbox.
+    Tick { run: u64 },
+    /// The API server goes away for a while, or is back.
+    Outage { on: bool },
+}
+
+/// The API server, and the agent's side of it.
+pub struct ApiServer {
+    /// Objects by name.
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    out: bool,
+    /// When the last watch event arrives: they keep their order.
+    watched_until: UnixNanos,
+    /// Counts the watches of the agent; events of an earlier one are lost.
+    epoch: u64,
+    sources: Sources,
+    outbox: Outbox,
+    said_ready: bool,
+    ticks_at: Option<UnixNanos>,
+    /// Objects that were deleted from it by the agent.
+    pub completed: u64,
+}
+
+impl ApiServer {
+    pub fn new() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            version: 0,
+            out: false,
+            watched_until: UnixNanos::NEVER,
+            epoch: 0,
+            sources: Sources::new([SourceKind::Api]),
+            outbox: Outbox::default(),
+            said_ready: false,
+            ticks_at: None,
+            completed: 0,
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.objects.contains_key(name)
+    }
+
+    fn pod(&self, name: &str) -> Pod {
+        serde_json::from_value(self.objects[name].clone()).expect("a pod")
+    }
+}
+
+fn is_over(object: &Value) -> bool {
+    matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+impl World {
+    fn api(&mut self) -> &mut ApiServer {
+        self.api.as_mut().expect("a world with an API server")
+    }
+
+    /// The agent starts: it knows nothing.
+    pub fn api_boot(&mut self) {
+        let run = self.run;
+        let Some(api) = self.api.as_mut() else { return };
+        api.sources = Sources::new([SourceKind::Api]);
+        (api.outbox, api.said_ready, api.ticks_at) = (Outbox::default(), false, None);
+        self.at(MS, Event::Wire(Wire::List { run }));
+    }
+
+    /// Somebody creates a pod.
+    pub fn api_create(&mut self, manifest: &Manifest, name: &str) {
+        let mut object = serde_json::to_value(&*manifest.pod).expect("JSON");
+        object["metadata"]["annotations"] = json!({});
+        object["metadata"]["generation"] = json!(1);
+        object["status"] = json!({"phase": "Pending"});
+        self.api().objects.insert(name.to_owned(), object);
+        self.api_changed(name);
+    }
+
+    /// Somebody deletes a pod: with its own grace, with less, or without.
+    pub fn api_delete(&mut self, name: &str, grace: i64) {
+        let object = self.api().objects.get_mut(name).expect("an object");
+        let graceless = grace == 0 || is_over(object);
+        let asked = if graceless { 0 } else { grace };
+        let before = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+        object["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:00Z");
+        object["metadata"]["deletionGracePeriodSeconds"] =
+            json!(before.unwrap_or(asked).min(asked));
+        object["metadata"]["generation"] = json!(2);
+        self.api_changed(name);
+        if graceless {
+            self.api_remove(name);
+        }
+    }
+
+    fn api_changed(&mut self, name: &str) {
+        let api = self.api();
+        api.version += 1;
+        let version = api.version.to_string();
+        let object = api.objects.get_mut(name).expect("an object");
+        object["metadata"]["resourceVersion"] = json!(version);
+        let pod = api.pod(name);
+        self.api_watch(false, pod);
+    }
+
+    fn api_remove(&mut self, name: &str) {
+        let pod = self.api().pod(name);
+        self.api().objects.remove(name);
+        self.api_watch(true, pod);
+    }
+
+    /// The watch delivers in order, late, sometimes twice, and sometimes it breaks.
+    fn api_watch(&mut self, gone: bool, pod: Pod) {
+        let (run, epoch) = (self.run, self.api().epoch);
+        if self.faults.api && self.trouble(4) {
+            self.api().epoch += 1;
+            let delay = self.rng.range(100 * MS, 5_000 * MS);
+            self.at(delay, Event::Wire(Wire::List { run }));
+            return;
+        }
+        let lag = self.rng.range(MS, 400 * MS);
+        let at = self.now.plus(Duration::from_nanos(lag)).max(self.api().watched_until);
+        self.api().watched_until = at;
+        let delay = u64::try_from(at.since(self.now).as_nanos()).expect("a short time");
+        for _ in 0..if self.faults.api && self.rng.chance(10) { 2 } else { 1 } {
+            let pod = Box::new(pod.clone());
+            self.at(delay, Event::Wire(Wire::Watched { run, epoch, gone, pod }));
+        }
+    }
+
+    pub fn wire(&mut self, wire: Wire) {
+        match wire {
+            Wire::Outage { on } => {
+                self.api().out = on;
+                let run = self.run;
+                // The watch breaks with the connection and comes back after it.
+                self.api().epoch += 1;
+                if !on {
+                    self.at(50 * MS, Event::Wire(Wire::List { run }));
+                }
+            }
+            Wire::List { run } => self.api_list(run),
+            Wire::Listed { run, epoch, pods } => {
+                if run != self.run || epoch != self.api().epoch || self.agent.is_none() {
+                    return;
+                }
+                let pods = pods.into_iter().map(|pod| (pod, UnixNanos::NEVER)).collect();
+                let (now, reading) = (self.now, Reading { pods, problems: Vec::new() });
+                let updates = self.api().sources.set(SourceKind::Api, reading, now, &|_, _| None);
+                self.api_updates(updates);
+                if !std::mem::replace(&mut self.api().said_ready, true) {
+                    self.mail(Mail::SourcesReady);
+                    self.tell(Input::SourcesReady);
+                }
+            }
+            Wire::Watched { run, epoch, gone, pod } => {
+                if run != self.run || epoch != self.api().epoch || self.agent.is_none() {
+                    return;
+                }
+                let now = self.now;
+                let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+                let sources = &mut self.api().sources;
+                let update = match gone {
+                    true => sources.remove(SourceKind::Api, &uid),
+                    false => sources.change(SourceKind::Api, *pod, now),
+                };
+                self.api_updates(update);
+            }
+            Wire::Asked { run, request } => self.api_asked(run, request),
+            Wire::Answered { run, ticket, answer } if run == self.run => {
+                self.mail(Mail::Answered { ticket, answer });
+            }
+            Wire::Tick { run } if run == self.run => {
+                self.api().ticks_at = None;
+                self.mail(Mail::Tick);
+            }
+            Wire::Answered { .. } | Wire::Tick { .. } => {}
+        }
+    }
+
+    fn api_list(&mut self, run: u64) {
+        if run != self.run {
+            return;
+        }
+        if self.api().out {
+            return self.at(500 * MS, Event::Wire(Wire::List { run }));
+        }
+        self.api().epoch += 1;
+        let epoch = self.api().epoch;
+        let names: Vec<_> = self.api().objects.keys().cloned().collect();
+        let pods = names.iter().map(|name| self.api().pod(name)).collect();
+        let lag = self.rng.range(MS, 50 * MS);
+        // What is watched from here on comes after the list.
+        let at = self.now.plus(Duration::from_nanos(lag));
+        self.api().watched_until = at;
+        self.at(lag, Event::Wire(Wire::Listed { run, epoch, pods }));
+    }
+
+    fn api_updates(&mut self, updates: impl IntoIterator<Item = SourceUpdate>) {
+        for update in updates {
+            let Some(pod) = update.pod().cloned() else { continue };
+            self.mail(intake::report(SourceKind::Api, &update, &pod));
+            if let Some(input) = intake::input_of(SourceKind::Api, &update, &pod) {
+                self.tell(input);
+            }
+        }
+    }
+
+    /// Gives the outbox something and sends what it asks for.
+    pub fn mail(&mut self, mail: Mail) {
+        let (now, run) = (self.now, self.run);
+        let Some(api) = self.api.as_mut() else { return };
+        let requests = api.outbox.handle(now, mail);
+        let wake = api.outbox.next_wake();
+        if let Some(at) = wake.filter(|at| api.ticks_at.is_none_or(|known| *at < known)) {
+            api.ticks_at = Some(at);
+            let delay = u64::try_from(at.since(now).as_nanos()).expect("a short time");
+            self.at(delay, Event::Wire(Wire::Tick { run }));
+        }
+        for request in requests {
+            let delay = self.rng.range(MS, 30 * MS);
+            self.at(delay, Event::Wire(Wire::Asked { run, request }));
+        }
+    }
+
+    /// A request of a dead agent may still arrive.
+    fn api_asked(&mut self, run: u64, request: Request) {
+        let ticket = request.ticket;
+        let out = self.api().out;
+        let answer = if out || (self.faults.api && self.trouble(5)) {
+            Answer::Unreachable("the connection broke".to_owned())
+        } else if self.faults.api && self.trouble(5) {
+            let after = Duration::from_secs(self.rng.range(0, 3));
+            Answer::Busy { after, why: "too many requests".to_owned() }
+        } else if self.faults.api && self.trouble(3) {
+            Answer::Conflict
+        } else {
+            let answer = self.api_does(request);
+            match self.faults.api && self.trouble(5) {
+                true => Answer::Unreachable("the answer was lost".to_owned()),
+                false => answer,
+            }
+        };
+        let delay = self.rng.range(MS, 30 * MS);
+        self.at(delay, Event::Wire(Wire::Answered { run, ticket, answer }));
+    }
+
+    fn api_does(&mut self, request: Request) -> Answer {
+        let name = request.name.1;
+        let Some(object) = self.api().objects.get(&name).cloned() else { return Answer::Missing };
+        match request.ask {
+            Ask::Patch(body) if body["metadata"]["uid"] != object["metadata"]["uid"] => {
+                Answer::Conflict
+            }
+            Ask::Patch(body) => {
+                let mut new = object.clone();
+                strategic::merge(&mut new["status"], &body["status"]);
+                let (old, phase) = (&object["status"]["phase"], &new["status"]["phase"]);
+                assert!(!is_over(&object) || old == phase, "{name} left {old} for {phase}");
+                self.api().objects.insert(name.clone(), new);
+                self.api_changed(&name);
+                Answer::Copy(Box::new(self.api().pod(&name)))
+            }
+            Ask::Delete(uid) if object["metadata"]["uid"] != uid.as_str() => Answer::Deleted,
+            Ask::Delete(uid) => {
+                self.check_completed(&uid, &object);
+                self.api_remove(&name);
+                self.api().completed += 1;
+                Answer::Deleted
+            }
+            Ask::Look => Answer::Copy(Box::new(self.api().pod(&name))),
+            Ask::Mirror(of) => panic!("a mirror of {:?} in a world of API pods", of.metadata.name),
+        }
+    }
+
+    /// A pod leaves the API server when nothing of it runs and its end is known.
+    fn check_completed(&self, uid: &PodUid, object: &Value) {
+        assert!(is_over(object), "{uid} is deleted as {}", object["status"]["phase"]);
+        assert!(object["metadata"]["deletionTimestamp"].is_string(), "{uid} was to stay");
+        let mut of_pod = self.runtime.containers.values().filter(|c| c.uid == *uid);
+        let runs = of_pod.any(|c| c.state == RunState::Running);
+        assert!(!runs, "{uid} is deleted while it runs");
+        for status in object["status"]["containerStatuses"].as_array().into_iter().flatten() {
+            let state = &status["state"];
+            assert!(state["running"].is_null(), "{uid} is deleted and was told to run: {state}");
+        }
+    }
+
+    /// In the end the API server knows what the agent knows, and no deletion is left.
+    pub fn api_converged(&self) {
+        let Some(api) = &self.api else { return };
+        let agent = self.agent.as_ref().expect("the agent lives");
+        for (name, object) in &api.objects {
+            let deleted = &object["metadata"]["deletionTimestamp"];
+            assert!(deleted.is_null(), "{name} is still to be deleted: {object}");
+            let uid = PodUid::from(object["metadata"]["uid"].as_str().unwrap_or_default());
+            assert!(api.outbox.is_settled(&uid), "{name}: something is not written");
+            let worker = agent.worker(&uid).unwrap_or_else(|| panic!("{name} has no worker"));
+            let phase = worker.status().phase.as_deref();
+            assert_eq!(object["status"]["phase"].as_str(), phase, "{name}: the phase is not told");
+        }
+    }
+
+    /// A manifest as an object of the API.
+    pub fn as_object(manifest: &Manifest) -> Manifest {
+        let mut pod = (*manifest.pod).clone();
+        pod.metadata.annotations = None;
+        Manifest { pod: Arc::new(pod), ..manifest.clone() }
+    }
+}
