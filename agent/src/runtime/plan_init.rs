@@ -25,8 +25,11 @@ pub(crate) fn plan_init<'a>(
     if init.is_empty() {
         return true;
     }
+    // Of this sandbox: one that was created in an earlier sandbox, which died before it could
+    // start, says nothing about this one.
+    let sandbox = input.observed.newest_sandbox().map(|s| &s.id);
     let main_alive = spec.containers.iter().any(|c| {
-        let latest = input.observed.latest(&c.name);
+        let latest = input.observed.latest(&c.name).filter(|c| Some(&c.sandbox_id) == sandbox);
         latest.is_some_and(|c| matches!(c.state, RunState::Created | RunState::Running))
     });
     let mut walk =

@@ -233,6 +233,14 @@ fn an_init_container_of_an_earlier_sandbox_is_run_again() {
 }
 
 #[test]
+fn a_main_container_that_never_started_in_an_earlier_sandbox_skips_no_init_container() {
+    let pod = pod(json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
+    let old = container("a", Created, 0, 0);
+    let observed = record(vec![sandbox(true, 1), sandbox(false, 0)], vec![old]);
+    assert_eq!(decide(&pod, &observed), "prepare, start i");
+}
+
+#[test]
 fn a_dead_sandbox_of_a_pod_that_never_restarts_stays_dead() {
     let pod = pod(json!({"restartPolicy": "Never", "containers": [{"name": "a"}]}));
     let observed = record(vec![sandbox(false, 0)], vec![container("a", Exited, 1, 0)]);
