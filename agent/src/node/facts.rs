@@ -27,9 +27,13 @@ pub fn read(name: &str, given: &[IpAddr], runtime_name: &str) -> NodeFacts {
 /// A value of /proc/meminfo in bytes; 0 when it is not there.
 pub fn meminfo(field: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(field));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0).saturating_mul(1024)
+    kib(&text, field).saturating_mul(1024)
+}
+
+/// A value of the text of /proc/meminfo in KiB; 0 when it is not there.
+pub fn kib(meminfo: &str, field: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// The node's addresses: those given, else the one its name stands for, else the one that packets
@@ -93,6 +97,12 @@ fn hugepage_sizes(dir: &Path) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_of_meminfo_is_found_by_its_field() {
+        assert_eq!(kib("MemTotal:   100 kB\n", "MemTotal:"), 100);
+        assert_eq!(kib("MemTotal:   100 kB\n", "SwapTotal:"), 0);
+    }
 
     #[test]
     fn addresses_that_were_given_are_taken_as_they_are() {

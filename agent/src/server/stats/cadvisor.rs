@@ -307,24 +307,25 @@ fn version(text: &mut Text, machine: &Machine) {
         ("cadvisorRevision", ""),
         ("cadvisorVersion", ""),
         ("dockerVersion", ""),
-        ("kernelVersion", &machine.kernel),
-        ("osVersion", &machine.os),
+        ("kernelVersion", &machine.host.kernel_version),
+        ("osVersion", &machine.host.os_image),
     ]);
     text.sample("cadvisor_version_info", &labels, 1.0, None);
 }
 
 fn machine_figures(text: &mut Text, machine: &Machine) {
     let labels = labels(&[
-        ("boot_id", &machine.boot_id),
-        ("machine_id", &machine.machine_id),
-        ("system_uuid", &machine.system_uuid),
+        ("boot_id", &machine.host.boot_id),
+        ("machine_id", &machine.host.machine_id),
+        ("system_uuid", &machine.host.system_uuid),
     ]);
+    let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
     for (name, value) in [
         ("machine_cpu_cores", machine.cores),
         ("machine_cpu_physical_cores", machine.physical_cores),
         ("machine_cpu_sockets", machine.sockets),
-        ("machine_memory_bytes", machine.memory_bytes),
-        ("machine_swap_bytes", machine.swap_bytes),
+        ("machine_memory_bytes", bytes(machine.host.memory_bytes)),
+        ("machine_swap_bytes", bytes(machine.host.swap_bytes)),
     ] {
         text.family(name, GAUGE);
         text.sample(name, &labels, float(value), None);

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::files::{FileSystem, file_system};
+use crate::node::machine;
 
 /// Disks that are shown.
 const DISKS_MAX: usize = 32;
@@ -15,16 +16,11 @@ const DISK_FIGURES: usize = 11;
 /// The machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
-    pub(super) boot_id: String,
-    pub(super) machine_id: String,
-    pub(super) system_uuid: String,
-    pub(super) kernel: String,
-    pub(super) os: String,
+    /// As the Node object has it.
+    pub(super) host: machine::Machine,
     pub(super) cores: u64,
     pub(super) physical_cores: u64,
     pub(super) sockets: u64,
-    pub(super) memory_bytes: u64,
-    pub(super) swap_bytes: u64,
     pub(super) disks: Vec<Disk>,
 }
 
@@ -38,8 +34,8 @@ pub(super) struct Disk {
     pub(super) io: [u64; DISK_FIGURES],
 }
 
-/// Reads all of it.
-pub(super) fn machine() -> Machine {
+/// Reads all of it; `root` is the agent's root folder.
+pub(super) fn machine(root: &Path) -> Machine {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cpus = text("/proc/cpuinfo");
     let count = |field: &str| {
@@ -51,29 +47,12 @@ pub(super) fn machine() -> Machine {
     let logical = u64::try_from(count("processor").len()).unwrap_or(0);
     let number = |len: usize| u64::try_from(len).unwrap_or(0);
     Machine {
-        boot_id: text("/proc/sys/kernel/random/boot_id"),
-        machine_id: text("/etc/machine-id"),
-        system_uuid: text("/sys/class/dmi/id/product_uuid"),
-        kernel: text("/proc/sys/kernel/osrelease"),
-        os: os_name(&text("/etc/os-release")),
+        host: machine::read(root),
         cores: logical,
         physical_cores: number(physical.len()).max(u64::from(logical > 0)),
         sockets: number(sockets.iter().collect::<BTreeSet<_>>().len()).max(1),
-        memory_bytes: kib(&text("/proc/meminfo"), "MemTotal:") * 1024,
-        swap_bytes: kib(&text("/proc/meminfo"), "SwapTotal:") * 1024,
         disks: disks(&text("/proc/self/mounts"), &text("/proc/diskstats")),
     }
-}
-
-fn os_name(release: &str) -> String {
-    let line = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    line.unwrap_or("Linux").trim_matches('"').to_owned()
-}
-
-/// A field of `/proc/meminfo`.
-pub(super) fn kib(meminfo: &str, field: &str) -> u64 {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(field));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 fn disks(mounts: &str, stats: &str) -> Vec<Disk> {
@@ -118,9 +97,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_cores_and_memory() {
-        let machine = machine();
-        assert!(machine.cores > 0 && machine.memory_bytes > 0 && !machine.kernel.is_empty());
-        assert_eq!(os_name("ID=x\nPRETTY_NAME=\"Debian 12\"\n"), "Debian 12");
-        assert_eq!(kib("MemTotal:   100 kB\n", "MemTotal:"), 100);
+        let machine = machine(Path::new("/"));
+        assert!(machine.cores > 0 && machine.host.memory_bytes > 0);
+        assert!(!machine.host.kernel_version.is_empty());
     }
 }

@@ -29,11 +29,12 @@ use super::answer::Answer;
 use crate::cgroup::names::CgroupSetup;
 use crate::config::Config;
 use crate::node::context::{Runtime, cgroup_setup};
+use crate::node::facts::kib;
 use crate::status::timeline;
 use crate::status::view::{Snapshot, Views};
 use crate::types::UnixNanos;
 use files::Usage;
-use machine::{Machine, kib};
+use machine::Machine;
 use summary::{NodeFigures, Storage};
 use sweep::{Sweep, Sweeper};
 
@@ -110,7 +111,7 @@ impl Stats {
         let snapshot = self.views.load();
         match self.sweep(&snapshot, true).await {
             Some(sweep) => {
-                let machine: Machine = machine::machine();
+                let machine: Machine = machine::machine(&self.config.flags.root_dir);
                 Answer::metrics(cadvisor::exposition(&snapshot, &sweep, &machine))
             }
             None => Answer::text(500, "there are no cgroups to be read\n"),
