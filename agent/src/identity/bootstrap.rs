@@ -6,9 +6,8 @@
 //! restart asks for the same certificate again.
 // k8s: pkg/kubelet/certificate/bootstrap/bootstrap.go
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use serde_json::json;
 use super::certificate::Validity;
 use super::request::{self, RequestError, Wanted};
 use super::store::Store;
+use crate::durable;
 
 /// How long the first certificate is waited for.
 const SIGN_MAX: Duration = Duration::from_secs(3600);
@@ -145,18 +145,12 @@ fn kubeconfig_text(bootstrap: &Access, pem: &Path) -> String {
     format!("{config:#}\n")
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file as a whole; its folder is made when it is missing.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&part)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&part, path)
+    durable::replace(path, bytes, mode)
 }
 
 #[cfg(test)]

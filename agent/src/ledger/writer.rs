@@ -10,13 +10,14 @@
 //! (docs/adr/0003-io-uring.md). Bounds: one state that waits, one write under way.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use super::checkpoint::{self, Entries};
+use crate::durable;
 
 /// What pods were given.
 pub const ALLOCATED: &str = "allocated_pods_state";
@@ -141,15 +142,8 @@ fn write(root: &Path, job: &Job, before: Option<&Job>) -> io::Result<()> {
     fs::File::open(root)?.sync_all()
 }
 
-/// Replaces a file in one step: after a crash there is the old one or the new one.
 fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let beside = root.join(format!(".{name}.new"));
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_data()?;
-    fs::rename(&beside, root.join(name))
+    durable::replace(&root.join(name), text.as_bytes(), 0o600)
 }
 
 #[cfg(test)]

@@ -10,13 +10,14 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
+use crate::durable;
 use crate::pod;
 use crate::runtime::request::RuntimeHandler;
 use crate::runtime::security::IdRange;
@@ -222,11 +223,7 @@ fn write(dir: &Path, range: &IdRange) -> io::Result<()> {
     let mapping = Mapping { host_id: range.host_id, container_id: 0, length: range.length };
     let mappings = Mappings { uid_mappings: vec![mapping], gid_mappings: vec![mapping] };
     let text = serde_json::to_string(&mappings).map_err(io::Error::other)?;
-    let beside = dir.join(format!(".{FILE}.new"));
-    let mut file = fs::File::create(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, dir.join(FILE))?;
+    durable::replace(&dir.join(FILE), text.as_bytes(), 0o666)?;
     fs::File::open(dir)?.sync_all()
 }
 

@@ -7,9 +7,9 @@
 //! Bounds: `PEM_BYTES_MAX` a file.
 // k8s: cmd/kubelet/app/server.go InitializeTLS, pkg/kubelet/kubelet.go (ReloadKubeletServerCertificateFile)
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
 use crate::config::Config;
+use crate::durable;
 
 /// Largest certificate or key file in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -197,8 +198,8 @@ fn self_signed(host: &str, dir: &Path, certificate: &Path, key: &Path) -> Result
     let made = pair(host).map_err(|error| error.to_string())?;
     let write = || -> io::Result<()> {
         fs::create_dir_all(dir)?;
-        write_file(certificate, 0o644, &made.0)?;
-        write_file(key, 0o600, &made.1)
+        durable::replace(certificate, made.0.as_bytes(), 0o644)?;
+        durable::replace(key, made.1.as_bytes(), 0o600)
     };
     write().map_err(|error| error.to_string())
 }
@@ -231,16 +232,6 @@ fn pair(host: &str) -> Result<(String, String), rcgen::Error> {
     leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     let leaf_pem = leaf.signed_by(&key, &Issuer::new(ca, ca_key))?.pem();
     Ok((leaf_pem + &ca_pem, key.serialize_pem()))
-}
-
-/// Replaces a file as a whole: a reader sees the old or the new one.
-fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let _ = fs::remove_file(&new);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 #[cfg(test)]
