@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod node;
 pub mod objects;
 pub mod observed;
+mod pace;
 pub mod pod;
 pub mod probe;
 pub mod resize;

@@ -23,6 +23,7 @@ use super::certificate::Validity;
 use super::request::{self, RequestError, Wanted};
 use super::store::Store;
 use crate::node::own::OwnNode;
+use crate::pace;
 
 /// How long a signature may take.
 const SIGN_MAX: Duration = Duration::from_secs(15 * 60);
@@ -79,7 +80,7 @@ impl Rotation {
     pub fn of_client(store: Store, client: kube::Client, first: Option<kube::Client>) -> Self {
         let at_once = store.read().is_none();
         let in_force: Taker = Box::new(|_| {});
-        let (signer, part) = (request::CLIENT_SIGNER, random());
+        let (signer, part) = (request::CLIENT_SIGNER, pace::random());
         Self { store, signer, client, first, in_force, part, at_once }
     }
 
@@ -99,7 +100,7 @@ impl Rotation {
             taken(&pem);
         }
         let (in_force, signer) = (Box::new(taken), request::SERVING_SIGNER);
-        Self { store, signer, client, first: None, in_force, part: random(), at_once: false }
+        Self { store, signer, client, first: None, in_force, part: pace::random(), at_once: false }
     }
 
     /// Rotates for ever. `wanted` says what the certificate is to name; `None` while that is not
@@ -155,7 +156,7 @@ impl Rotation {
             Ok(()) => {
                 tracing::info!(signer = self.signer, "a new certificate is in force");
                 self.at_once = false;
-                self.part = random();
+                self.part = pace::random();
                 if let Some((pem, _)) = self.store.read() {
                     (self.in_force)(&pem);
                 }
@@ -188,10 +189,6 @@ impl Rotation {
 
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
-}
-
-fn random() -> f64 {
-    crate::node::random_part()
 }
 
 fn certified(pem: &[u8]) -> Result<CertifiedKey, String> {

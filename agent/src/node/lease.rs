@@ -13,7 +13,7 @@ use kube::api::{Api, PostParams};
 use tokio::sync::watch;
 
 use super::own::OwnNode;
-use super::pace;
+use crate::pace;
 
 /// Where the leases of nodes are.
 const NAMESPACE: &str = "kube-node-lease";

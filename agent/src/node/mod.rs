@@ -17,7 +17,6 @@ pub mod facts;
 pub mod lease;
 pub mod machine;
 pub mod own;
-mod pace;
 pub mod patch;
 pub mod register;
 pub mod report;
@@ -25,5 +24,3 @@ pub mod runtime_state;
 pub mod settings;
 pub mod status;
 pub mod task;
-
-pub(crate) use pace::random as random_part;

@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use super::conditions::NodeEvent;
 use super::own::OwnNode;
 use super::status::{self, Facts};
-use super::{csi_node, pace, patch, register};
+use super::{csi_node, patch, register};
 use crate::app::Cluster;
+use crate::pace;
 use crate::status::timeline;
 
 /// Attempts to write the status in one round.

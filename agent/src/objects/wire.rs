@@ -16,8 +16,13 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::pace;
+
 /// Longest answer, or event of a watch, in bytes. The API server takes objects of up to 3 MiB.
 pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// How much longer a wait may be, in parts of itself.
+const SPREAD: f64 = 0.5;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -249,10 +254,7 @@ impl Pace {
 
     /// Waits, longer each time.
     pub(super) async fn wait(&mut self) {
-        use std::hash::{BuildHasher, Hasher, RandomState};
-        let random = RandomState::new().build_hasher().finish() % 512;
-        let spread = self.next * u32::try_from(random).unwrap_or(0) / 1024;
-        tokio::time::sleep(self.next + spread).await;
-        self.next = (self.next * 2).min(self.longest);
+        tokio::time::sleep(pace::jitter(self.next, SPREAD)).await;
+        self.next = pace::doubled(self.next, self.longest);
     }
 }

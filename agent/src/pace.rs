@@ -15,18 +15,18 @@ pub(crate) fn random() -> f64 {
 
 /// `period` and up to `part` of it more.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/wait/timer.go Jitter
-pub(super) fn jitter(period: Duration, part: f64) -> Duration {
+pub(crate) fn jitter(period: Duration, part: f64) -> Duration {
     period.mul_f64(1.0 + part * random())
 }
 
 /// From half of `period` less to half of it more.
 // k8s: pkg/kubelet/kubelet_node_status.go calculateDelay
-pub(super) fn spread(period: Duration) -> Duration {
+pub(crate) fn spread(period: Duration) -> Duration {
     period.mul_f64(0.5 + random())
 }
 
 /// The next wait of a series that doubles up to `max`.
-pub(super) fn doubled(wait: Duration, max: Duration) -> Duration {
+pub(crate) fn doubled(wait: Duration, max: Duration) -> Duration {
     (wait * 2).min(max)
 }
 
