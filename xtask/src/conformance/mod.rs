@@ -49,12 +49,12 @@ impl Selection {
     pub fn fast(procs: usize) -> Result<Self> {
         let text = base()?;
         let base = report::parse_base(&text);
-        let is_fast = |(seconds, name): &&(f64, &str)| {
-            *seconds <= FAST_SECONDS_MAX
+        let is_fast = |(name, seconds): &(&&str, &f64)| {
+            **seconds <= FAST_SECONDS_MAX
                 && FAST_GROUPS.iter().any(|group| name.starts_with(group))
                 && !name.contains("[Serial]")
         };
-        let names = base.iter().filter(is_fast).map(|(_, name)| *name);
+        let names = base.iter().filter(is_fast).map(|(name, _)| *name);
         Ok(Self { focus: report::literally(names), skip: String::new(), procs })
     }
 
@@ -119,10 +119,12 @@ pub struct Summary {
 
 fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
     let base = base()?;
-    fs::write(dir.join("results.txt"), report::table(&all))?;
+    let base = report::parse_base(&base);
+    let table = report::table(&all, &base);
+    fs::write(dir.join("results.txt"), &table)?;
     fs::write(dir.join("failures.txt"), report::failures(&all))?;
-    print!("{}\n{}", report::table(&all), report::totals(&all));
-    let regressions = report::regressions(&all, &report::parse_base(&base));
+    print!("{table}\n{}", report::totals(&all, &base));
+    let regressions = report::regressions(&all, &base);
     let failed: Vec<String> = all.iter().filter(|o| !o.passed).map(|o| o.name.clone()).collect();
     if !failed.is_empty() {
         println!("\nwhy:\n{}", report::failures(&all));

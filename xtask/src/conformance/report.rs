@@ -2,6 +2,7 @@
 //!
 //! Pure: ginkgo's JSON report in, results and text out.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -62,11 +63,14 @@ fn outcome(spec: &Value) -> Option<Outcome> {
     })
 }
 
-/// One line per test: result, seconds, name.
-pub fn table(all: &[Outcome]) -> String {
+/// One line per test: result, seconds, the seconds that it took with the original (`-` when it does
+/// not pass there), name.
+pub fn table(all: &[Outcome], base: &Base) -> String {
     let line = |o: &Outcome| {
         let word = if o.passed { "passed" } else { "failed" };
-        format!("{word}\t{:.1}\t{}\n", o.took.as_secs_f64(), o.name)
+        let original =
+            base.get(o.name.as_str()).map_or_else(|| "-".to_owned(), |s| format!("{s:.1}"));
+        format!("{word}\t{:.1}\t{original}\t{}\n", o.took.as_secs_f64(), o.name)
     };
     all.iter().map(line).collect()
 }
@@ -84,38 +88,66 @@ pub fn failures(all: &[Outcome]) -> String {
     text
 }
 
-/// Reads the list of tests that the original passes: seconds and names.
-pub fn parse_base(text: &str) -> Vec<(f64, &str)> {
+/// What the original passes: name to the seconds that it took.
+pub type Base<'a> = BTreeMap<&'a str, f64>;
+
+/// Reads the list of tests that the original passes, a line each: seconds, tab, name.
+pub fn parse_base(text: &str) -> Base<'_> {
     let fields = text.lines().filter_map(|l| l.split_once('\t'));
-    fields.filter_map(|(seconds, name)| Some((seconds.parse().ok()?, name))).collect()
+    fields.filter_map(|(seconds, name)| Some((name, seconds.parse().ok()?))).collect()
 }
 
 /// What failed and the original passes.
-pub fn regressions<'a>(all: &'a [Outcome], base: &[(f64, &str)]) -> Vec<&'a str> {
-    let ought = |o: &&Outcome| !o.passed && base.iter().any(|(_, name)| *name == o.name);
+pub fn regressions<'a>(all: &'a [Outcome], base: &Base) -> Vec<&'a str> {
+    let ought = |o: &&Outcome| !o.passed && base.contains_key(o.name.as_str());
     all.iter().filter(ought).map(|o| o.name.as_str()).collect()
 }
 
-/// Totals per group (`sig-node`, ...) and altogether.
-pub fn totals(all: &[Outcome]) -> String {
-    let mut groups: Vec<(&str, usize, usize, Duration)> = Vec::new();
+/// What tests of one group came to, here and with the original.
+#[derive(Default)]
+struct Total {
+    passed: usize,
+    failed: usize,
+    took: Duration,
+    /// Of these tests, how many pass with the original, and the seconds that they took there.
+    original: (usize, f64),
+}
+
+impl Total {
+    fn add(&mut self, outcome: &Outcome, base: &Base) {
+        self.passed += usize::from(outcome.passed);
+        self.failed += usize::from(!outcome.passed);
+        self.took += outcome.took;
+        if let Some(seconds) = base.get(outcome.name.as_str()) {
+            self.original.0 += 1;
+            self.original.1 += seconds;
+        }
+    }
+}
+
+/// Totals per group (`sig-node`, ...) and altogether, beside those of the original.
+pub fn totals(all: &[Outcome], base: &Base) -> String {
+    let mut groups: BTreeMap<&str, Total> = BTreeMap::new();
+    let mut sum = Total::default();
     for outcome in all {
         let end = outcome.name.find(']').unwrap_or(0);
         let group = outcome.name.get(1..end).unwrap_or("suite");
-        let at = groups.iter().position(|(name, ..)| *name == group).unwrap_or_else(|| {
-            groups.push((group, 0, 0, Duration::ZERO));
-            groups.len() - 1
-        });
-        groups[at].1 += usize::from(outcome.passed);
-        groups[at].2 += usize::from(!outcome.passed);
-        groups[at].3 += outcome.took;
+        groups.entry(group).or_default().add(outcome, base);
+        sum.add(outcome, base);
     }
-    let sum = |f: fn(&(&str, usize, usize, Duration)) -> usize| groups.iter().map(f).sum();
-    let all = ("all", sum(|g| g.1), sum(|g| g.2), groups.iter().map(|g| g.3).sum());
-    let mut text = format!("{:<20}  {:>6}  {:>6}  {:>8}\n", "group", "passed", "failed", "seconds");
-    for (name, passed, failed, took) in groups.iter().chain([&all]) {
-        let seconds = took.as_secs_f64();
-        let _ = writeln!(text, "{name:<20}  {passed:>6}  {failed:>6}  {seconds:>8.1}");
+    let mut text = format!(
+        "{:<20}  {:>6}  {:>6}  {:>8}  {:>14}  {:>8}\n",
+        "group", "passed", "failed", "seconds", "kubelet passes", "seconds"
+    );
+    for (name, total) in groups.into_iter().chain([("all", sum)]) {
+        let Total { passed, failed, took, original } = total;
+        let _ = writeln!(
+            text,
+            "{name:<20}  {passed:>6}  {failed:>6}  {:>8.1}  {:>14}  {:>8.1}",
+            took.as_secs_f64(),
+            original.0,
+            original.1
+        );
     }
     text
 }
@@ -164,13 +196,20 @@ mod tests {
     fn tests_that_ran_are_read_with_their_full_names() {
         let all = parse(REPORT).expect("a report");
         assert_eq!(all.len(), 2);
+        let base = parse_base("1.2\t[sig-node] Pods works [Conformance]\n");
         assert_eq!(
-            table(&all),
-            "failed\t0.5\t[sig-node] Pods breaks\n\
-             passed\t1.5\t[sig-node] Pods works [Conformance]\n"
+            table(&all, &base),
+            "failed\t0.5\t-\t[sig-node] Pods breaks\n\
+             passed\t1.5\t1.2\t[sig-node] Pods works [Conformance]\n"
         );
         assert!(failures(&all).contains("    failed at a.go:7\n    it broke\n    because\n"));
-        assert!(totals(&all).contains("sig-node                   1       1       2.0"));
+        let totals = totals(&all, &base);
+        assert!(
+            totals.contains(
+                "sig-node                   1       1       2.0               1       1.2"
+            ),
+            "{totals}"
+        );
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
         ["start", part] => cluster.start(part)?,
         ["stop", part] => cluster.stop(part)?,
         ["kill", part] => cluster.kill(part)?,
+        ["help" | "--help" | "-h"] => println!("{USAGE}"),
         _ => {
             eprintln!("{USAGE}");
             return Ok(ExitCode::from(64));

@@ -31,6 +31,10 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     loop {
         args = match args {
             [] => break,
+            ["help" | "--help" | "-h", ..] => {
+                println!("{USAGE}");
+                return Ok(ExitCode::SUCCESS);
+            }
             ["--fast", rest @ ..] => {
                 selection = Selection::fast(selection.procs)?;
                 rest

@@ -43,6 +43,10 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["conformance", rest @ ..] => conformance::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
         ["fetch"] => fetch(),
         _ => {
             eprintln!("{USAGE}");

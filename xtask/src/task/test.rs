@@ -167,31 +167,43 @@ fn cluster(run: &Run) -> Result<Counts> {
     twice("cluster", run)
 }
 
-/// What fails is run once more, alone: these tests race with a real kernel and a real runtime on
-/// a host that others use too. A test that passes then is named as flaky, and is a bug all the
-/// same; one that fails twice fails the stage.
 fn twice(stage: &str, run: &Run) -> Result<Counts> {
     prepare::node_tools()?;
     let mut failed = Vec::new();
     let mut counts = tests_noting(integration_command(stage)?, run, &mut failed)?;
+    retry(&mut counts, &failed, |failed| {
+        let mut again = integration_command(stage)?;
+        again.args(["--", "--exact", "--test-threads=1"]).args(failed);
+        let unfiltered = Run { filter: None, skipped_file: run.skipped_file.clone() };
+        let mut still = Vec::new();
+        tests_noting(again, &unfiltered, &mut still)?;
+        Ok(still)
+    })?;
+    Ok(counts)
+}
+
+/// What fails is run once more, alone: these tests race with a real kernel and a real runtime on
+/// a host that others use too. A test that passes then is named as flaky, and is a bug all the
+/// same; one that fails twice fails the stage. `again` runs the named tests and returns those that
+/// failed.
+fn retry(
+    counts: &mut Counts,
+    failed: &[String],
+    again: impl FnOnce(&[String]) -> Result<Vec<String>>,
+) -> Result<()> {
     if failed.is_empty() || failed.len() > RETRIED_MAX {
-        return Ok(counts);
+        return Ok(());
     }
-    let mut again = integration_command(stage)?;
-    again.args(["--", "--exact", "--test-threads=1"]).args(&failed);
-    let unfiltered = Run { filter: None, skipped_file: run.skipped_file.clone() };
-    let mut still = Vec::new();
-    tests_noting(again, &unfiltered, &mut still)?;
+    let still = again(failed)?;
     for name in failed.iter().filter(|name| !still.contains(name)) {
         shell::say("flaky", name);
         counts.passed += 1;
         counts.failed -= 1;
     }
-    Ok(counts)
+    Ok(())
 }
 
-/// Upstream's tests of a node that end soon, on a cluster of our agent. What fails is run once
-/// more, for the same reason and with the same consequence as in the stages before.
+/// Upstream's tests of a node that end soon, on a cluster of our agent.
 fn conformance(_: &Run) -> Result<Counts> {
     let cluster = Cluster::named(CI_CLUSTER)?;
     cluster.down()?;
@@ -208,15 +220,9 @@ fn fast(cluster: &Cluster) -> Result<Counts> {
     let selection = Selection::fast(SUITE_PROCS)?;
     let first = conformance::run(cluster, &selection)?;
     let mut counts = Counts { passed: first.passed, failed: first.failed.len(), skipped: 0 };
-    if first.failed.is_empty() || first.failed.len() > RETRIED_MAX {
-        return Ok(counts);
-    }
-    let again = conformance::run(cluster, &Selection::exactly(&first.failed))?;
-    for name in first.failed.iter().filter(|name| !again.failed.contains(name)) {
-        shell::say("flaky", name);
-        counts.passed += 1;
-        counts.failed -= 1;
-    }
+    retry(&mut counts, &first.failed, |failed| {
+        Ok(conformance::run(cluster, &Selection::exactly(failed))?.failed)
+    })?;
     Ok(counts)
 }
 
