@@ -109,7 +109,8 @@ impl Worker {
         }
     }
 
-    fn needs_kill(&self) -> bool {
+    /// Something of the pod runs, as far as is known.
+    pub(super) fn needs_kill(&self) -> bool {
         self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
     }
 

@@ -115,8 +115,9 @@ fn is_ending(pod: &Pod) -> bool {
 }
 
 impl Worker {
-    /// The pod's share of the node, while it holds one.
-    // k8s: pkg/kubelet/kubelet_pods.go isPodInactive
+    /// The pod's share of the node, while it holds one. It is free by the time that the pod's end
+    /// can be read in its status: whoever reads that may send another pod at once.
+    // k8s: pkg/kubelet/kubelet_pods.go filterOutInactivePods
     pub(super) fn admitted(&self) -> Option<Admitted<'_>> {
         let (pod, requests) = (self.pod.as_deref()?, self.requests.as_ref()?);
         let of_source = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -124,7 +125,10 @@ impl Worker {
             status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());
         let holds = match self.stage {
             Stage::Waiting | Stage::Syncing => !over,
-            Stage::Terminating => true,
+            Stage::Terminating => {
+                let stopped = self.observed_stamp > 0 && !self.needs_kill();
+                !(stopped && status::is_terminal(self.status.phase.as_deref()))
+            }
             Stage::Terminated | Stage::Finished => false,
         };
         holds.then_some(Admitted { uid: &self.uid, pod, requests })

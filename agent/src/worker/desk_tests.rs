@@ -14,9 +14,9 @@ use crate::admit;
 use crate::ledger::checkpoint;
 use crate::observed::{ObservedPod, RunState, digest_of};
 use crate::runtime::plan::Action;
-use crate::status::testing;
+use crate::status::{self, testing};
 use crate::types::{NodeFacts, PodUid, UnixNanos};
-use crate::worker::{Command, Failure, Input, ListedPod, Pods, Settings, Stage};
+use crate::worker::{Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage};
 
 /// A node of 1000 millicores and what the runtime has of its pods.
 struct Host {
@@ -28,6 +28,8 @@ struct Host {
     log: Vec<String>,
     /// Every resize fails with this.
     refuses: Option<&'static str>,
+    /// Passes do their work and do not come back.
+    lingers: bool,
 }
 
 fn settings() -> Settings {
@@ -51,6 +53,7 @@ impl Host {
             counter: 0,
             log: Vec::new(),
             refuses: None,
+            lingers: false,
         };
         host.tell(Input::Tick);
         host.tell(Input::SourcesReady);
@@ -88,6 +91,17 @@ impl Host {
             for command in self.pods.handle(self.now, input) {
                 self.execute(command, &mut inputs);
             }
+            self.check_places();
+        }
+    }
+
+    /// Whoever reads that a pod has ended may send another one for its place at once.
+    fn check_places(&self) {
+        for worker in self.pods.workers() {
+            let phase = worker.status().phase.as_deref();
+            if status::is_terminal(phase) && !worker.needs_kill() {
+                assert!(worker.admitted().is_none(), "{} is {phase:?}", worker.uid());
+            }
         }
     }
 
@@ -111,6 +125,9 @@ impl Host {
             Command::Run { uid, ticket, actions, .. } => {
                 for (index, action) in actions.iter().enumerate() {
                     let outcome = self.act(&uid, action);
+                    if self.lingers {
+                        return;
+                    }
                     let uid = uid.clone();
                     inputs.push_back(Input::Progress { uid, ticket, index, outcome });
                 }
@@ -376,6 +393,21 @@ fn a_pod_that_is_over_takes_no_room_and_is_not_asked() {
     host.want(pod("b", "5", 1, over));
     host.want(plain("c", "900m"));
     assert_eq!(host.take(), "StartContainer c");
+}
+
+#[test]
+fn the_place_of_a_pod_is_free_when_its_end_is_told() {
+    let mut host = Host::new();
+    host.want(plain("old", "800m"));
+    host.lingers = true;
+    host.remove("old");
+    // The runtime tells that all has stopped before its call returns.
+    host.tell(Input::Hint { uid: "old".into(), hint: Hint::Changed });
+    assert_eq!(host.stage("old"), Some(Stage::Terminating));
+    assert_eq!(host.status("old")["phase"], "Succeeded");
+    host.lingers = false;
+    host.want(plain("new", "800m"));
+    assert_eq!(host.status("new")["phase"], "Running", "{}", host.take());
 }
 
 #[test]
