@@ -46,7 +46,7 @@ fn main() -> Result<()> {
         ours: program as f64 / 1e6,
         bound: None,
     });
-    table::print(&rows);
+    table::print("lower bound", &rows);
     Ok(())
 }
 

@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     let template = Template::of(&cri, &node, &container_id(&pod, "main"))?;
     let mut rows = one_at_a_time(&node, &cri, &template)?;
     rows.extend(at_once(&node, &cri, &template)?);
-    table::print(&rows);
+    table::print("lower bound", &rows);
     Ok(())
 }
 

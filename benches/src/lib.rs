@@ -1,6 +1,6 @@
 //! What the benchmarks on a real containerd have in common: one table, and fair opponents.
 //!
-//! - `table`: percentiles, and a row per goal: ours beside the lower bound of the same run
+//! - `table`: xtask's; a row per goal: ours beside the lower bound of the same run
 //! - `raw`: the CRI calls that the agent made, made again without it
 //! - `seen`: what `/pods` shows, asked quickly
 //!
@@ -11,7 +11,8 @@
 
 pub mod raw;
 pub mod seen;
-pub mod table;
+
+pub use xtask::table;
 
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{container, pod};

@@ -9,6 +9,7 @@
 //! - `upstream`: Kubernetes' own programs, built from `tests/upstream`
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
 //! - `conformance`: upstream's end-to-end suite on such a cluster
+//! - `table`: what benchmarks print. `ratio`: our agent beside the kubelet in such a cluster
 //! - `task`: demo, test, bench, cluster, conformance, tidy, vm
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
@@ -21,8 +22,10 @@ pub mod cluster;
 pub mod conformance;
 pub mod image;
 pub mod node;
+pub mod ratio;
 pub mod runtime;
 pub mod shell;
+pub mod table;
 pub mod task;
 pub mod upstream;
 

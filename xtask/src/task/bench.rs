@@ -4,24 +4,29 @@
 //! asking cargo, so that a new file needs no entry here. Those whose name starts with `node_` start
 //! a private containerd and need root; the agent inside is a release build, or what `PINTLE_AGENT`
 //! names. Without names all run, one after the other: two cores cannot measure two things.
+//! `node_cluster` is xtask's own, see `ratio`: it needs a cluster and nothing of the agent's code.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 use super::prepare;
-use crate::apt;
+use crate::cluster::Agent;
 use crate::node::agent;
 use crate::shell::{cargo, run as run_command, say};
+use crate::{apt, ratio};
 
 /// Benchmarks on a real containerd.
 const ON_A_NODE: &str = "node_";
+/// The comparison with the kubelet.
+const IN_A_CLUSTER: &str = "node_cluster";
 /// Names the agent's program to the test harness.
 const AGENT: &str = "PINTLE_AGENT";
 
 /// Runs the named benchmarks, or all.
 pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
-    let known = super::targets("bench")?;
+    let mut known = super::targets("bench")?;
+    known.push(IN_A_CLUSTER.to_owned());
     if let Some(wrong) = names.iter().find(|n| !known.iter().any(|k| k == *n)) {
         bail!("there is no benchmark {wrong}; there are: {}", known.join(" "));
     }
@@ -33,6 +38,10 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
             prepare::node_tools()?;
         }
         say("bench", name);
+        if name == IN_A_CLUSTER {
+            in_a_cluster()?;
+            continue;
+        }
         let mut bench = cargo(&["bench", "--package", "pintle-benches", "--bench", name]);
         if name.starts_with(ON_A_NODE) && std::env::var_os(AGENT).is_none() {
             bench.env(AGENT, agent::build_release()?);
@@ -40,4 +49,13 @@ pub(super) fn run(names: &[&str]) -> Result<ExitCode> {
         run_command(&mut bench)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn in_a_cluster() -> Result<()> {
+    let size = ratio::Size::asked()?;
+    let ours = match std::env::var(AGENT) {
+        Ok(path) => Agent::parse(&path)?,
+        Err(_) => Agent::Pintle(Some(agent::build_release()?)),
+    };
+    ratio::run(&ours, size)
 }

@@ -1,4 +1,5 @@
-//! Percentiles, and the table that a benchmark prints: goal, ours, lower bound, ratio, verdict.
+//! Percentiles, and the table that a benchmark prints: goal, ours, what it is
+//! compared with, ratio, verdict.
 //!
 //! Pure but for `print`. The table is Markdown, so that a report can take it as it is.
 
@@ -39,7 +40,7 @@ impl Spread {
 /// What a goal is about.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// Ours is at most so many times the lower bound.
+    /// Ours is at most so many times the other.
     Ratio(f64),
     /// Ours is at most so much.
     Limit(f64),
@@ -79,7 +80,7 @@ impl Row {
     fn line(&self) -> String {
         let unit = self.unit;
         let goal = match self.goal {
-            Goal::Ratio(most) => format!("<= {most:.2}x"),
+            Goal::Ratio(most) => format!("<= {}x", digits(most)),
             Goal::Limit(most) => format!("<= {most} {unit}"),
             Goal::None => String::new(),
         };
@@ -101,9 +102,9 @@ fn digits(number: f64) -> String {
     }
 }
 
-/// Prints the rows.
-pub fn print(rows: &[Row]) {
-    println!("| measure | goal | ours | lower bound | ratio | verdict |");
+/// Prints the rows; `bound` is what they are compared with.
+pub fn print(bound: &str, rows: &[Row]) {
+    println!("| measure | goal | ours | {bound} | ratio | verdict |");
     println!("|---|---|---|---|---|---|");
     rows.iter().for_each(|row| println!("{}", row.line()));
 }

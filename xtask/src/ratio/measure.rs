@@ -1,0 +1,121 @@
+//! What is compared, and the goal of each comparison.
+
+use std::collections::BTreeMap;
+
+use crate::table::{Goal, Row, Spread};
+
+/// A thing that is measured of both agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Measure {
+    /// Share of a core while nothing happens.
+    IdleCpu,
+    /// Resident memory at the end of that.
+    Memory,
+    /// From the kill of a container's first process to its terminated status.
+    Death,
+    /// From the first pod of a burst to each pod's phase Running.
+    Running,
+    /// Writes of the agent in the pods' namespace, per pod of the burst.
+    Writes,
+    /// Those that change a pod's status.
+    StatusWrites,
+    /// From the first pod that has to go to each pod's end.
+    Gone,
+    /// Attempts of exec probes per second.
+    ProbeRate,
+    /// Share of a core while they go on.
+    ProbeCpu,
+    /// The same for one attempt.
+    CpuPerProbe,
+}
+
+/// Which number of a spread is shown.
+#[derive(Clone, Copy, Debug)]
+enum Point {
+    First,
+    Median,
+    At99,
+    Last,
+}
+
+/// A line of the table: measure, which number of it, what it is called, unit, goal.
+type Line = (Measure, Point, &'static str, &'static str, Goal);
+
+/// The table; goals are shares of what the kubelet needs.
+const LINES: [Line; 14] = [
+    (Measure::IdleCpu, Point::Median, "idle: share of a core", "%", Goal::Ratio(1.0 / 12.0)),
+    (Measure::Memory, Point::Median, "idle: resident memory", "MiB", Goal::Ratio(0.25)),
+    (Measure::Death, Point::Median, "death to status, p50", "ms", Goal::Ratio(1.0 / 12.0)),
+    (Measure::Death, Point::At99, "death to status, p99", "ms", Goal::Ratio(1.0 / 12.0)),
+    (Measure::Running, Point::First, "burst: first Running", "s", Goal::None),
+    (Measure::Running, Point::Median, "burst: median Running", "s", Goal::Ratio(0.7)),
+    (Measure::Running, Point::Last, "burst: last Running", "s", Goal::Ratio(0.8)),
+    (Measure::Writes, Point::Median, "API writes per pod started", "", Goal::Ratio(1.0)),
+    (Measure::StatusWrites, Point::Median, "of those, pods/status", "", Goal::None),
+    (Measure::Gone, Point::Median, "deletion: median gone", "s", Goal::None),
+    (Measure::Gone, Point::Last, "deletion: last gone", "s", Goal::Ratio(0.4)),
+    (Measure::ProbeRate, Point::Median, "exec probes: attempts a second", "", Goal::None),
+    (Measure::ProbeCpu, Point::Median, "exec probes: share of a core", "%", Goal::Ratio(1.0 / 3.0)),
+    (Measure::CpuPerProbe, Point::Median, "CPU per exec probe", "ms", Goal::Ratio(1.0 / 3.0)),
+];
+
+/// Numbers by measure; those of all rounds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Figures(BTreeMap<Measure, Vec<f64>>);
+
+impl Figures {
+    /// Adds numbers.
+    pub(super) fn note(&mut self, measure: Measure, numbers: impl IntoIterator<Item = f64>) {
+        self.0.entry(measure).or_default().extend(numbers);
+    }
+
+    /// Adds those of another round.
+    pub(super) fn extend(&mut self, other: Self) {
+        for (measure, numbers) in other.0 {
+            self.note(measure, numbers);
+        }
+    }
+
+    fn at(&self, measure: Measure, point: Point) -> Option<f64> {
+        let spread = Spread::of(self.0.get(&measure)?.iter().copied());
+        Some(match point {
+            Point::First => spread.min(),
+            Point::Median => spread.p50(),
+            Point::At99 => spread.at(0.99),
+            Point::Last => spread.max(),
+        })
+    }
+}
+
+/// What one side has, for the log: a run that fails later has not been for nothing.
+pub(super) fn summary(figures: &Figures) -> String {
+    let text = |(measure, point, text, unit, _): Line| {
+        Some(format!("{text} {:.3} {unit}", figures.at(measure, point)?))
+    };
+    LINES.into_iter().filter_map(text).collect::<Vec<_>>().join("; ")
+}
+
+/// The table's rows: what both sides have.
+pub(super) fn rows(ours: &Figures, kubelet: &Figures) -> Vec<Row> {
+    let row = |(measure, point, text, unit, goal): Line| {
+        let (ours, bound) = (ours.at(measure, point)?, kubelet.at(measure, point));
+        Some(Row { measure: text.to_owned(), unit, goal, ours, bound })
+    };
+    LINES.into_iter().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_compares_the_same_number_of_both_sides() {
+        let (mut ours, mut kubelet) = (Figures::default(), Figures::default());
+        ours.note(Measure::Running, [1.0, 2.0, 3.0]);
+        kubelet.note(Measure::Running, [4.0, 9.0]);
+        kubelet.extend(ours.clone());
+        let rows = rows(&ours, &kubelet);
+        let numbers: Vec<_> = rows.iter().map(|row| (row.ours, row.bound)).collect();
+        assert_eq!(numbers, [(1.0, Some(1.0)), (2.0, Some(3.0)), (3.0, Some(9.0))]);
+    }
+}

@@ -1,0 +1,126 @@
+//! `cargo xtask bench node_cluster`: our agent beside the kubelet as the node of one real cluster.
+//!
+//! Input: a release build of ours, upstream's kubelet. Both run on the same node, one after the
+//! other, with the same runtime, API server and pods; all pods go in between. Output: one table of
+//! ratios. Here and not in `pintle-benches`, because nothing of it needs the agent's code: it
+//! watches the API server, reads `/proc` and the audit log.
+//!
+//! - `pods`, `watch`: what is made, and when the API server says what of it
+//! - `load`, `writes`: CPU and memory of the agent, what it asked to change
+//! - `side`: the phases. `measure`: the numbers and their goals
+
+mod load;
+mod measure;
+mod pods;
+mod side;
+mod watch;
+mod writes;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use self::measure::Figures;
+use self::side::Side;
+use crate::cluster::{Agent, Cluster};
+use crate::shell::{say, timed};
+use crate::table;
+
+/// The cluster's name; it is started for this and removed afterwards.
+const CLUSTER: &str = "bench";
+/// More than a node takes by default, with those of the cluster itself.
+const PODS_MAX: usize = 105;
+
+/// How long the controllers may take to fill a new namespace.
+const PREPARE_MAX: Duration = Duration::from_secs(60);
+const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Pods on the node, `PINTLE_BENCH_PODS`.
+    pub pods: usize,
+    /// Repetitions, `PINTLE_BENCH_ROUNDS`.
+    pub rounds: usize,
+    /// How long CPU time is counted, `PINTLE_BENCH_SECONDS`.
+    pub window: Duration,
+}
+
+impl Size {
+    /// What the environment asks for, else that of the goals.
+    pub fn asked() -> Result<Self> {
+        let pods = number("PINTLE_BENCH_PODS", 100)?;
+        ensure!((5..=PODS_MAX).contains(&pods), "PINTLE_BENCH_PODS is 5 to {PODS_MAX}, not {pods}");
+        let rounds = number("PINTLE_BENCH_ROUNDS", 1)?.max(1);
+        let seconds = number("PINTLE_BENCH_SECONDS", 60)?.max(1);
+        Ok(Self { pods, rounds, window: Duration::from_secs(seconds as u64) })
+    }
+}
+
+fn number(name: &str, usual: usize) -> Result<usize> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name} is a number, not {text:?}")),
+        Err(_) => Ok(usual),
+    }
+}
+
+/// Ends the cluster with the run, however that ends.
+struct Own(Cluster);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.down() {
+            eprintln!("the cluster {CLUSTER} was not removed: {error:#}");
+        }
+    }
+}
+
+/// Measures both agents and prints the table.
+pub fn run(ours: &Agent, size: Size) -> Result<()> {
+    let own = Own(Cluster::named(CLUSTER)?.with_nodes(1)?);
+    let cluster = &own.0;
+    // What a killed run left behind.
+    cluster.down()?;
+    cluster.choose_agent(pods::NODE, &Agent::Kubelet)?;
+    cluster.up()?;
+    prepare(cluster)?;
+    let (mut our_figures, mut kubelets) = (Figures::default(), Figures::default());
+    for round in 1..=size.rounds {
+        for (agent, name, figures) in
+            [(&Agent::Kubelet, "kubelet", &mut kubelets), (ours, "ours", &mut our_figures)]
+        {
+            let text = format!("{name}, round {round} of {}", size.rounds);
+            timed("measure", &text, || {
+                restart(cluster, agent)?;
+                let measured = Side::of(cluster, size)?.measure()?;
+                say(name, &measure::summary(&measured));
+                figures.extend(measured);
+                Ok(())
+            })?;
+        }
+    }
+    println!("{} pods, {} s of CPU time counted", size.pods, size.window.as_secs());
+    table::print("kubelet", &measure::rows(&our_figures, &kubelets));
+    Ok(())
+}
+
+/// The namespace, with the account and the certificate that every pod of it is given.
+fn prepare(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl(&["create", "namespace", pods::NAMESPACE])?;
+    let given =
+        ["get", "-n", pods::NAMESPACE, "serviceaccount/default", "configmap/kube-root-ca.crt"];
+    let deadline = Instant::now() + PREPARE_MAX;
+    while let Err(error) = cluster.kubectl(&given) {
+        ensure!(Instant::now() < deadline, "the controllers did not fill the namespace: {error:#}");
+        thread::sleep(ASK_EVERY);
+    }
+    Ok(())
+}
+
+fn restart(cluster: &Cluster, agent: &Agent) -> Result<()> {
+    cluster.stop("n1-agent")?;
+    cluster.choose_agent(pods::NODE, agent)?;
+    cluster.start("n1-agent")?;
+    cluster.wait_ready()
+}

@@ -1,0 +1,81 @@
+//! The pods of the comparison: made by `kubectl`, on the one node, with what every pod has by
+//! default (a token volume, 30 s of grace) and a process that waits and ends when it is told to.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::image::set::BOX;
+
+/// The namespace of all of them.
+pub(super) const NAMESPACE: &str = "bench";
+/// The node.
+pub(super) const NODE: &str = "n1";
+
+/// What a pod of the comparison does besides waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing.
+    Idle,
+    /// A command in its container every second.
+    Probed,
+}
+
+/// Names of `count` pods that sort as they are numbered.
+pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix}-{number:03}")).collect()
+}
+
+/// A pod that stays as it ends, so that an end is not overlaid by what comes after it.
+fn pod(name: &str, kind: Kind) -> Value {
+    let mut container = json!({
+        "name": "main", "image": BOX, "command": ["/box", "pause"],
+        "imagePullPolicy": "IfNotPresent",
+    });
+    if kind == Kind::Probed {
+        // However slow the machine is: a probe that fails would restart what is measured.
+        container["livenessProbe"] = json!({
+            "exec": {"command": ["/box", "exit", "0"]},
+            "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1000,
+        });
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"nodeName": NODE, "restartPolicy": "Never", "containers": [container]},
+    })
+}
+
+/// Creates pods, one request after the other.
+pub(super) fn create(cluster: &Cluster, names: &[String], kind: Kind) -> Result<()> {
+    let items: Vec<Value> = names.iter().map(|name| pod(name, kind)).collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    let mut cmd = cluster.kubectl_command()?;
+    cmd.args(["create", "--validate=false", "-f", "-"]).stdin(Stdio::piped());
+    let mut child = cmd.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().expect("piped").write_all(list.as_bytes())?;
+    let out = child.wait_with_output()?;
+    ensure!(out.status.success(), "create: {}", String::from_utf8_lossy(&out.stderr).trim());
+    Ok(())
+}
+
+/// Asks for the end of every pod, in one request.
+pub(super) fn delete_all(cluster: &Cluster) -> Result<()> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    cluster.kubectl(&["delete", "--raw", &path]).context("delete the pods").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_probed_pods_have_a_probe() {
+        let probe = |kind| pod("a", kind)["spec"]["containers"][0]["livenessProbe"].clone();
+        assert!(probe(Kind::Idle).is_null());
+        assert_eq!(probe(Kind::Probed)["periodSeconds"], 1);
+    }
+}

@@ -1,0 +1,205 @@
+//! What is measured of one agent, from its start on: one phase after the other, all on one node.
+//!
+//! Output: numbers by measure. Phases clean up after themselves, so that the next agent finds the
+//! node as this one did. A phase waits for what the API server says, and for fixed times only where
+//! time itself is what a measure needs.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+
+use super::measure::{Figures, Measure};
+use super::pods::{self, Kind, NAMESPACE, NODE};
+use super::watch::{Pods, Seen, Watch};
+use super::writes::Since;
+use super::{Size, load};
+use crate::cluster::Cluster;
+use crate::node::process;
+use crate::shell::say;
+
+/// What follows a start (first reads, writes that wait, collected garbage) has passed.
+const SETTLE: Duration = Duration::from_secs(12);
+/// How long the pods may take to start or to go.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Distance of two kills: no multiple of a second, so that they meet a periodic list in every phase.
+const KILL_EVERY: Duration = Duration::from_millis(290);
+
+/// One agent on the node.
+pub(super) struct Side<'a> {
+    cluster: &'a Cluster,
+    size: Size,
+    watch: Watch,
+    figures: Figures,
+}
+
+impl<'a> Side<'a> {
+    /// The agent that runs on the node now.
+    pub(super) fn of(cluster: &'a Cluster, size: Size) -> Result<Self> {
+        let watch = Watch::of(cluster, NAMESPACE)?;
+        Ok(Self { cluster, size, watch, figures: Figures::default() })
+    }
+
+    /// Every phase.
+    pub(super) fn measure(mut self) -> Result<Figures> {
+        thread::sleep(SETTLE);
+        let names = pods::names("idle", self.size.pods);
+        self.burst(&names)?;
+        self.idle()?;
+        let (victims, others) = names.split_at(self.size.pods * 2 / 5);
+        self.deaths(victims)?;
+        let again = pods::names("again", victims.len());
+        self.run(&again, Kind::Idle)?;
+        self.deletion(&[others, &again].concat())?;
+        self.probes()?;
+        Ok(self.figures)
+    }
+
+    fn burst(&mut self, names: &[String]) -> Result<()> {
+        say("burst", &format!("{} pods", names.len()));
+        let since = Since::now(&self.cluster.layout().audit_log())?;
+        let seen = self.run(names, Kind::Idle)?;
+        let begin = seen.iter().filter_map(|pod| pod.added).min().context("a pod was made")?;
+        let running = seen.iter().filter_map(|pod| pod.running).map(|at| at - begin);
+        self.figures.note(Measure::Running, running.map(|took| took.as_secs_f64()));
+        thread::sleep(SETTLE);
+        let writes = since.of(NODE, NAMESPACE)?;
+        let per_pod = |count: usize| count as f64 / names.len() as f64;
+        let status = writes.get("patch pods/status").copied().unwrap_or_default();
+        self.figures.note(Measure::Writes, [per_pod(writes.values().sum())]);
+        self.figures.note(Measure::StatusWrites, [per_pod(status)]);
+        let each = writes.iter().map(|(what, n)| format!("{what} {:.2}", per_pod(*n)));
+        say("writes", &each.collect::<Vec<_>>().join(", "));
+        Ok(())
+    }
+
+    /// CPU over a window in which nothing happens, and memory at its end.
+    fn idle(&mut self) -> Result<()> {
+        say("idle", &format!("{} s", self.size.window.as_secs()));
+        let (share, pid) = self.cpu_share()?;
+        self.figures.note(Measure::IdleCpu, [share]);
+        self.figures.note(Measure::Memory, [load::resident_mib(pid)?]);
+        Ok(())
+    }
+
+    /// Kills first processes one after the other, each from its kill to its terminated status.
+    fn deaths(&mut self, victims: &[String]) -> Result<()> {
+        say("deaths", &victims.len().to_string());
+        let inits = process::containers(&self.runtime_state()?);
+        let mut kills = Vec::new();
+        for name in victims {
+            let seen = self.seen(name)?;
+            let id = seen.container.with_context(|| format!("{name} has a container"))?;
+            let init = inits.iter().find(|(container, _)| *container == id);
+            let (_, pid) = init.with_context(|| format!("{name} has a process"))?;
+            kills.push((name, id, Instant::now()));
+            process::signal(*pid, Signal::SIGKILL);
+            thread::sleep(KILL_EVERY);
+        }
+        let end = |pods: &Pods, name: &str, id: &str| pods.get(name)?.ended.get(id).copied();
+        let pods = self.watch.until("all ends are in the status", LIMIT, |pods| {
+            let untold = kills.iter().filter(|(name, id, _)| end(pods, name, id).is_none());
+            untold.map(|(name, ..)| (*name).clone()).collect()
+        })?;
+        let took = kills.iter().filter_map(|(name, id, at)| Some(end(pods, name, id)? - *at));
+        let took: Vec<f64> = took.map(|took| took.as_secs_f64() * 1000.0).collect();
+        self.figures.note(Measure::Death, took);
+        let mut delete = vec!["delete", "pod", "-n", NAMESPACE, "--wait=false"];
+        delete.extend(victims.iter().map(String::as_str));
+        self.cluster.kubectl(&delete)?;
+        self.gone(victims)
+    }
+
+    fn deletion(&mut self, names: &[String]) -> Result<()> {
+        say("delete", &format!("{} pods", names.len()));
+        pods::delete_all(self.cluster)?;
+        self.gone(names)?;
+        let seen: Vec<Seen> = names.iter().map(|name| self.seen(name)).collect::<Result<_>>()?;
+        let begin = seen.iter().filter_map(|pod| pod.deleting).min().context("one had to go")?;
+        let gone = seen.iter().filter_map(|pod| pod.gone).map(|at| (at - begin).as_secs_f64());
+        self.figures.note(Measure::Gone, gone);
+        Ok(())
+    }
+
+    /// CPU per attempt, because a busy machine lets one agent make fewer of them than the other.
+    fn probes(&mut self) -> Result<()> {
+        let names = pods::names("probed", self.size.pods / 2);
+        say("probes", &format!("{} a second", names.len()));
+        self.run(&names, Kind::Probed)?;
+        thread::sleep(SETTLE);
+        let (before, begin) = (self.attempts()?, Instant::now());
+        let (share, _) = self.cpu_share()?;
+        let rate = (self.attempts()? - before) / begin.elapsed().as_secs_f64();
+        self.figures.note(Measure::ProbeRate, [rate]);
+        self.figures.note(Measure::ProbeCpu, [share]);
+        self.figures.note(Measure::CpuPerProbe, [share * 10.0 / rate]);
+        pods::delete_all(self.cluster)?;
+        self.gone(&names)
+    }
+
+    /// Share of a core in percent over the window, and the process.
+    fn cpu_share(&self) -> Result<(f64, i32)> {
+        let pid = self.cluster.pid("n1-agent").context("the agent runs")?;
+        let (begin, before) = (Instant::now(), load::cpu_seconds(pid)?);
+        thread::sleep(self.size.window);
+        let spent = load::cpu_seconds(pid)? - before;
+        Ok((spent / begin.elapsed().as_secs_f64() * 100.0, pid))
+    }
+
+    /// Attempts of probes so far, by the agent's own count.
+    fn attempts(&self) -> Result<f64> {
+        let path = format!("/api/v1/nodes/{NODE}/proxy/metrics/probes");
+        Ok(total(&self.cluster.kubectl(&["get", "--raw", &path])?))
+    }
+
+    /// Makes pods and waits until all run.
+    fn run(&mut self, names: &[String], kind: Kind) -> Result<Vec<Seen>> {
+        pods::create(self.cluster, names, kind)?;
+        self.watch.until("all run", LIMIT, |pods| without(pods, names, |pod| pod.running))?;
+        names.iter().map(|name| self.seen(name)).collect()
+    }
+
+    fn gone(&mut self, names: &[String]) -> Result<()> {
+        let gone = |pods: &Pods| without(pods, names, |pod| pod.gone);
+        self.watch.until("all are gone", LIMIT, gone).map(drop)
+    }
+
+    fn seen(&mut self, name: &str) -> Result<Seen> {
+        let pods = self.watch.until("", Duration::ZERO, |_| Vec::new())?;
+        pods.get(name).cloned().with_context(|| format!("{name} was seen"))
+    }
+
+    /// containerd's state folder, which only the node sees at its place.
+    fn runtime_state(&self) -> Result<PathBuf> {
+        let machine = self.cluster.pid("n1-machine").context("the node's machine runs")?;
+        Ok(Path::new("/proc").join(machine.to_string()).join("root/run/containerd"))
+    }
+}
+
+/// Names of the pods that were not seen so far as this.
+fn without(pods: &Pods, names: &[String], at: impl Fn(&Seen) -> Option<Instant>) -> Vec<String> {
+    let lacks = |name: &&String| pods.get(*name).and_then(&at).is_none();
+    names.iter().filter(lacks).cloned().collect()
+}
+
+/// Sum of a counter over all its labels.
+fn total(metrics: &str) -> f64 {
+    let lines = metrics.lines().filter(|line| line.starts_with("prober_probe_total{"));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::total;
+
+    #[test]
+    fn attempts_are_counted_over_all_containers() {
+        let text = "# TYPE prober_probe_total counter\n\
+                    prober_probe_total{pod=\"a\",result=\"successful\"} 3\n\
+                    prober_probe_total{pod=\"b\",result=\"failed\"} 1.5e+01\n\
+                    prober_probe_duration_seconds_count{pod=\"a\"} 7\n";
+        assert_eq!(total(text), 18.0);
+    }
+}
