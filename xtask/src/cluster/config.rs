@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::layout::{DNS_SERVICE, Layout, POD_RANGE, pod_range};
+use super::layout::{CONTROL, DNS_SERVICE, Layout, POD_RANGE, pod_range};
 use crate::runtime::Runtime;
 
 /// The image of sandboxes, preloaded in every node.
@@ -14,14 +14,33 @@ pub const COREDNS: &str = "pintle.test/coredns:1";
 /// What a node promises to no pod: two nodes share one machine's memory.
 const RESERVED: &str = "4Gi";
 
-/// containerd's own configuration; its folders are the usual ones.
-pub(super) fn containerd(runtime: &Runtime) -> String {
+/// Port of the cluster's registry, on the control plane's machine.
+const REGISTRY_PORT: u16 = 5000;
+
+/// The registry's own configuration: plain HTTP, nobody is asked who they are.
+pub(super) fn registry(dir: &Path) -> String {
+    format!(
+        "version: 0.1\nlog: {{level: error, accesslog: {{disabled: true}}}}\n\
+         storage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{CONTROL}:{REGISTRY_PORT}'}}\n",
+        dir.display()
+    )
+}
+
+/// containerd's rule for every registry: the cluster's is asked first.
+pub(super) fn registry_hosts() -> String {
+    format!("[host.\"http://{CONTROL}:{REGISTRY_PORT}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
+}
+
+/// containerd's own configuration; its folders are the usual ones. `registries` is the folder of
+/// its rules for registries.
+pub(super) fn containerd(runtime: &Runtime, registries: &Path) -> String {
     let (cni, runc) = (runtime.cni(), runtime.program("runc"));
-    let (cni, runc) = (cni.display(), runc.display());
+    let (cni, runc, registries) = (cni.display(), runc.display(), registries.display());
     let mut text = format!(
         "version = 3\nroot = \"/var/lib/containerd\"\nstate = \"/run/containerd\"\n\
          [grpc]\naddress = \"/run/containerd/containerd.sock\"\n\
          [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = \"{PAUSE}\"\n\
+         [plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = \"{registries}\"\n\
          [plugins.'io.containerd.cri.v1.runtime']\n\
          restrict_oom_score_adj = true\ndisable_apparmor = true\nenable_unprivileged_ports = true\n\
          [plugins.'io.containerd.cri.v1.runtime'.cni]\n\

@@ -1,4 +1,5 @@
-//! The control plane: etcd, the API server, the controllers and the scheduler, on one machine.
+//! The control plane: etcd, the API server, the controllers and the scheduler, on one machine, and
+//! beside them the registry that stands in for all others.
 //!
 //! All are upstream's own, with the settings of a usual cluster: Node and RBAC authorisation,
 //! NodeRestriction, bootstrap tokens, aggregation, an audit log. etcd does not sync to disk: what
@@ -14,15 +15,19 @@ use anyhow::{Context, Result};
 use super::layout::{CONTROL, SERVICE_RANGE};
 use super::network::{self, CONTROL_HOLDER};
 use super::{Cluster, config};
+use crate::image::e2e;
+use crate::image::registry::Storage;
+use crate::runtime::{Runtime, Version};
 
 /// The parts, in the order in which they start.
-pub const PARTS: [&str; 4] = ["etcd", "apiserver", "controllers", "scheduler"];
+pub const PARTS: [&str; 5] = ["registry", "etcd", "apiserver", "controllers", "scheduler"];
 /// How long the API server may take until it is ready.
 const READY_WAIT: Duration = Duration::from_secs(120);
 
 /// Starts the part of this name; it must not run.
 pub(super) fn start(cluster: &Cluster, part: &str) -> Result<()> {
     let (program, args) = match part {
+        "registry" => return registry(cluster),
         "etcd" => ("etcd", etcd(cluster)),
         "apiserver" => ("kube-apiserver", api_server(cluster)?),
         "controllers" => ("kube-controller-manager", controllers(cluster)),
@@ -37,6 +42,19 @@ pub(super) fn start(cluster: &Cluster, part: &str) -> Result<()> {
             .wait(part, READY_WAIT, || cluster.kubectl(&["get", "--raw", "/readyz"]).map(drop))?;
     }
     Ok(())
+}
+
+/// A registry with the images of the suites: a pull policy of Always has where to ask.
+fn registry(cluster: &Cluster) -> Result<()> {
+    let dir = cluster.layout.dir().join("registry");
+    let config = dir.join("config.yml");
+    if !config.exists() {
+        Storage::at(&dir).add_layout(&e2e::layout()?.0)?;
+        fs::write(&config, config::registry(&dir))?;
+    }
+    let program = Runtime::ensure(Version::V2_1)?.program("docker-registry");
+    let mut cmd = command(cluster, &program)?;
+    cluster.processes.start("registry", cmd.arg("serve").arg(&config)).map(drop)
 }
 
 /// A command on the control plane's machine.

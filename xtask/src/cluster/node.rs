@@ -85,7 +85,10 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
     }
     let runtime = Runtime::ensure(Version::V2_1)?;
     let file = layout.node(node).join("containerd.toml");
-    fs::write(&file, config::containerd(&runtime))?;
+    let registries = layout.node(node).join("registries");
+    fs::create_dir_all(registries.join("_default"))?;
+    fs::write(registries.join("_default/hosts.toml"), config::registry_hosts())?;
+    fs::write(&file, config::containerd(&runtime, &registries))?;
     let mut cmd = command(cluster, node, &runtime.program("containerd"))?;
     processes.start(&containerd, cmd.arg("-c").arg(&file))?;
     processes.wait(&containerd, RUNTIME_WAIT, || {

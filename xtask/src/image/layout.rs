@@ -16,6 +16,9 @@ use oci_spec::image::{Config, Descriptor, ImageIndexBuilder, MediaType};
 use super::{Blob, config_blob, manifest_blob, sha256, with_platform};
 use crate::shell::capture;
 
+/// The annotation that names an image of a layout.
+pub const NAME: &str = "io.containerd.image.name";
+
 /// A layout being written.
 pub struct Layout {
     dir: PathBuf,
@@ -55,7 +58,7 @@ impl Layout {
         let manifest = manifest_blob(&config, layers)?;
         let manifest = self.small(&manifest)?;
         let mut entry = with_platform(manifest.descriptor(MediaType::ImageManifest)?)?;
-        let name = ("io.containerd.image.name".to_owned(), reference.to_owned());
+        let name = (NAME.to_owned(), reference.to_owned());
         entry.set_annotations(Some(HashMap::from([name])));
         self.manifests.push(entry);
         Ok(())

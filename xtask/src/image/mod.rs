@@ -8,6 +8,7 @@
 pub mod e2e;
 pub mod layout;
 mod parts;
+pub mod registry;
 pub mod set;
 pub mod tar;
 
@@ -24,6 +25,7 @@ use oci_spec::image::{
 };
 use sha2::{Digest, Sha256};
 
+use self::registry::{Source, Storage};
 use self::tar::Tar;
 
 /// An image: its reference and its blobs in memory.
@@ -50,24 +52,12 @@ impl Image {
     }
 
     /// Puts the image into a docker-registry's storage folder as `repository:tag`.
-    ///
-    /// Written straight to disk: a push would need the image in a containerd first, and a pull
-    /// test wants it to be absent there.
     pub fn write_registry(&self, storage: &Path, repository: &str, tag: &str) -> Result<()> {
-        let root = storage.join("docker/registry/v2");
-        let repo = root.join("repositories").join(repository);
-        let link = |path: String, blob: &str| -> Result<()> {
-            write(&repo.join(path).join("link"), format!("sha256:{blob}").as_bytes())
-        };
+        let storage = Storage::at(storage);
         for blob in self.blobs() {
-            let sha = sha256(blob);
-            write(&root.join(format!("blobs/sha256/{}/{sha}/data", &sha[..2])), blob)?;
-            link(format!("_layers/sha256/{sha}"), &sha)?;
+            storage.put(repository, &sha256(blob), &Source::Bytes(blob))?;
         }
-        let sha = sha256(&self.manifest);
-        link(format!("_manifests/revisions/sha256/{sha}"), &sha)?;
-        link(format!("_manifests/tags/{tag}/index/sha256/{sha}"), &sha)?;
-        link(format!("_manifests/tags/{tag}/current"), &sha)
+        storage.tag(repository, tag, &sha256(&self.manifest))
     }
 
     fn blobs(&self) -> impl Iterator<Item = &Vec<u8>> {
@@ -84,7 +74,7 @@ pub fn archive(images: &[Image]) -> Result<Vec<u8>> {
         let manifest = Blob::of(&image.manifest);
         let mut entry = with_platform(manifest.descriptor(MediaType::ImageManifest)?)?;
         entry.set_annotations(Some(HashMap::from([(
-            "io.containerd.image.name".to_owned(),
+            layout::NAME.to_owned(),
             image.reference.clone(),
         )])));
         manifests.push(entry);
