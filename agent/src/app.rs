@@ -43,6 +43,7 @@ use crate::probe::Prober;
 use crate::runtime::execute::{Executor, RuntimeInfo};
 use crate::runtime::hooks::Hooks;
 use crate::runtime::kill::Killer;
+use crate::runtime::provider::{self, Providers};
 use crate::runtime::request::NodeContext;
 use crate::runtime::turns::Turns;
 use crate::server;
@@ -67,6 +68,8 @@ pub struct Parts {
     pub config: Arc<Config>,
     /// When this agent began.
     pub started_at: UnixNanos,
+    /// Credential provider plugins.
+    pub providers: provider::Settings,
     /// The container runtime.
     pub runtime: Client,
     /// The API server; `None` in standalone mode.
@@ -128,6 +131,7 @@ impl Parts {
         };
         let sync_every = config.kubelet.sync_frequency.to_std();
         Ok(Self {
+            providers: host::providers(&config)?,
             runtime: host::connect(&config, &metrics)?,
             started_at: timeline::now(),
             cluster,
@@ -230,11 +234,14 @@ impl Parts {
         // The only value that this cell ever gets.
         let _ = self.kernel.set(tracker.clone());
         let hooks = Hooks::new(client.clone(), recorder.clone());
+        let objects = self.objects();
+        let accounts = Box::new(objects.clone());
+        let providers = Providers::new(&self.providers, accounts, &self.metrics);
         Ok(Executor {
             reader,
             users: host::users(config)?,
-            images: host::images(config, client, recorder),
-            objects: self.objects(),
+            images: host::images(config, client, recorder, providers),
+            objects,
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
             recorder: recorder.clone(),

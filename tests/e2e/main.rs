@@ -5,6 +5,7 @@
 //! `cargo test -p pintle-tests --test e2e NAME`.
 
 mod containerd;
+mod credentials;
 mod harness;
 mod images;
 mod lifecycle;

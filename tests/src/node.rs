@@ -98,6 +98,11 @@ impl TestNode {
         });
     }
 
+    /// Further flags for the next start of the agent.
+    pub fn add_flags(&mut self, flags: Vec<String>) {
+        self.options.flags.extend(flags);
+    }
+
     /// Starts the agent and waits for nothing.
     pub fn spawn_agent(&mut self) -> Result<()> {
         assert!(self.agent.is_none(), "one agent per node");
@@ -145,7 +150,8 @@ impl TestNode {
         self.wait_agent();
     }
 
-    fn wait_agent(&mut self) -> ExitStatus {
+    /// Waits until the agent ends.
+    pub fn wait_agent(&mut self) -> ExitStatus {
         let status = until(LONG, "the agent ends", || {
             self.agent_ended().ok_or_else(|| anyhow!("it still runs\n{}", self.agent_log()))
         });

@@ -19,9 +19,10 @@ use crate::config::{Config, EventSource};
 use crate::metrics::Metrics;
 use crate::node::context::Runtime;
 use crate::runtime::credentials::NodeCredentials;
-use crate::runtime::image::{Images, PullLimits};
+use crate::runtime::image::{Images, NodeKeys, PullLimits};
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
+use crate::runtime::provider::{self, Providers};
 use crate::runtime::sysctl::AllowList;
 use crate::runtime::users::Users;
 use crate::server;
@@ -78,14 +79,31 @@ pub(super) async fn runtime_info(client: &Client, health: &server::Health) -> Ru
     Runtime::of(&version, status.as_ref(), config.as_ref())
 }
 
-pub(super) fn images(config: &Config, client: &Client, recorder: &Recorder) -> Images {
+/// The credential provider plugins of the flags; none without them.
+pub(super) fn providers(config: &Config) -> Result<provider::Settings> {
+    let flags = &config.flags;
+    let (Some(file), Some(bin_dir)) =
+        (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir)
+    else {
+        return Ok(provider::Settings::default());
+    };
+    let accounts = config.gates.enabled("KubeletServiceAccountTokenForCredentialProviders");
+    Ok(provider::read(file, bin_dir, accounts)?)
+}
+
+pub(super) fn images(
+    config: &Config,
+    client: &Client,
+    recorder: &Recorder,
+    providers: Providers,
+) -> Images {
     let limits = PullLimits {
         parallel: config.parallel_pulls_max(),
         per_second: f64::from(config.kubelet.registry_pull_qps),
         burst: u32::try_from(config.kubelet.registry_burst).unwrap_or(0),
     };
-    let credentials = NodeCredentials::new(&config.flags.root_dir);
-    Images::new(client.clone(), recorder.clone(), Box::new(credentials), limits)
+    let keys = NodeKeys { files: NodeCredentials::new(&config.flags.root_dir), providers };
+    Images::new(client.clone(), recorder.clone(), keys, limits)
 }
 
 pub(super) fn cgroups(config: &Config) -> Option<Rc<Cgroups>> {

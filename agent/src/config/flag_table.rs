@@ -137,8 +137,6 @@ const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static 
     Flag { name, kind, target: Target::Node(status), help }
 }
 
-const CREDENTIALS: Status =
-    Status::NotYet("credentials come from the node's own files only so far");
 const LOCK: Status = Status::NotYet("no lock file is taken yet");
 const MOUNTER: Status = Status::Never("deprecated in favour of CSI");
 const CADVISOR: Status = Status::Never("belongs to cAdvisor, which is not part of this agent");
@@ -164,9 +162,9 @@ const OWN_GROUPS: &[Group] = &[
                 "IP address of the node, or an IPv4 and an IPv6 address"),
             own("node-labels", FlagKind::Labels, DONE, "Labels to register the node with"),
             own("cloud-provider", FlagKind::Text, DONE, "Empty or external"),
-            own("image-credential-provider-config", FlagKind::Text, CREDENTIALS,
+            own("image-credential-provider-config", FlagKind::Text, DONE,
                 "Configuration of image credential plugins"),
-            own("image-credential-provider-bin-dir", FlagKind::Text, CREDENTIALS,
+            own("image-credential-provider-bin-dir", FlagKind::Text, DONE,
                 "Folder of image credential plugins"),
             own("runtime-cgroups", FlagKind::Text, CADVISOR, "Cgroup of the container runtime"),
             own("lock-file", FlagKind::Text, LOCK, "File to lock while running"),

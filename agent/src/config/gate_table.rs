@@ -178,7 +178,7 @@ pub const GATES: &[Gate] = &[
     locked_on("KubeletPSI", Stage::Ga, NOT_YET),
     off("KubeletRegistrationGetOnExistsOnly", Stage::Deprecated, NOT_YET),
     on("KubeletSeparateDiskGC", Stage::Beta, NOT_YET),
-    on("KubeletServiceAccountTokenForCredentialProviders", Stage::Beta, NOT_YET),
+    on("KubeletServiceAccountTokenForCredentialProviders", Stage::Beta, DONE),
     locked_on("KubeletTracing", Stage::Ga, NOT_YET),
     on("ListFromCacheSnapshot", Stage::Beta, ELSEWHERE),
     off("LocalStorageCapacityIsolationFSQuotaMonitoring", Stage::Beta, NOT_YET),

@@ -11,6 +11,7 @@
 //! never disagree with `/pods`.
 
 mod api_requests;
+mod credential_providers;
 mod families;
 mod probes;
 mod process;
@@ -34,6 +35,7 @@ use families::{
     Static, build_labels, reason_label,
 };
 
+pub use self::credential_providers::CredentialProviders;
 pub use self::probes::{ProbeCounts, ProbeResult};
 use crate::observed::RunState;
 use crate::pod;
@@ -74,6 +76,7 @@ pub struct Metrics {
     requests: requests::Requests,
     probes: ProbeCounts,
     api_requests: api_requests::ApiRequests,
+    credential_providers: CredentialProviders,
     starting: Mutex<BTreeMap<PodUid, bool>>,
 }
 
@@ -98,6 +101,7 @@ impl Metrics {
             requests: requests::Requests::register(&mut at),
             probes: ProbeCounts::default(),
             api_requests: api_requests::ApiRequests::register(&mut at),
+            credential_providers: CredentialProviders::register(&mut at),
             starting: Mutex::default(),
             registry,
         }
@@ -197,6 +201,11 @@ impl Metrics {
     /// A WebSocket to this subresource is translated here.
     pub fn websocket_stream(&self, subresource: &str) {
         self.requests.websocket(subresource);
+    }
+
+    /// Counts of credential provider plugins.
+    pub fn credential_providers(&self) -> &CredentialProviders {
+        &self.credential_providers
     }
 
     /// Counts of probes, for the prober.

@@ -13,7 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::families::Names;
 
 /// Upper bounds of a request's duration in seconds: Prometheus' own default.
-const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+pub(super) const SECONDS: [f64; 11] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const METHODS: [&str; 8] = ["OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"];
 /// First words of paths that are counted by themselves.
 const PATHS: [&str; 18] = [

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Objects;
 use super::references::{Key, Kind};
+use super::tokens::TokenKey;
 use crate::runtime::env::LookupError;
 use crate::types::PodUid;
 use crate::volume::payload::{Content, ContentError, KeyValues, TokenRequest};
@@ -48,7 +49,7 @@ impl Content for PodContent<'_> {
             let text = "no API server to ask for a service account token";
             return Err(ContentError::Failed(text.to_owned()));
         };
-        let token = shared.tokens.token(self.uid, self.pod, request).await;
+        let token = shared.tokens.token(self.uid, self.pod, &TokenKey::of_volume(request)).await;
         token.map(|token| token.to_string()).map_err(ContentError::Failed)
     }
 }

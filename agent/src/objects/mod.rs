@@ -17,6 +17,7 @@
 //! Bounds: `table::ENTRIES_MAX` objects, `wire::BODY_BYTES_MAX` for each; one read and one watch
 //! per object. Values of secrets never get into a log or a message.
 
+mod accounts;
 mod content;
 mod environment;
 mod follow;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use crate::volume::payload::KeyValues;
@@ -17,6 +18,7 @@ use crate::volume::payload::KeyValues;
 pub(super) struct Meta {
     pub(super) name: String,
     pub(super) namespace: String,
+    pub(super) uid: String,
     pub(super) resource_version: String,
 }
 
@@ -91,9 +93,18 @@ impl Written for ConfigMapWire {
 
 impl Written for SecretWire {
     fn keep(self) -> Object {
-        let secret = Secret { data: self.data.map(bytes), type_: self.type_, ..Secret::default() };
+        let version = version(&self.metadata);
+        // Records of images say which secret pulled them.
+        let metadata = ObjectMeta {
+            name: Some(self.metadata.name),
+            namespace: Some(self.metadata.namespace),
+            uid: Some(self.metadata.uid),
+            ..ObjectMeta::default()
+        };
+        let data = self.data.map(bytes);
+        let secret = Secret { metadata, data, type_: self.type_, ..Secret::default() };
         Object {
-            version: version(&self.metadata),
+            version,
             immutable: self.immutable == Some(true),
             content: Content::Secret(Box::new(secret)),
         }

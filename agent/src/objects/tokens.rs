@@ -28,6 +28,9 @@ use crate::worker::Input;
 /// Longest use of a token, whatever its life.
 // k8s: pkg/kubelet/token/token_manager.go maxTTL
 const USE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Life of a token when none is asked for.
+// k8s: pkg/apis/authentication/v1/defaults.go SetDefaults_TokenRequestSpec
+const DEFAULT_SECONDS: i64 = 3600;
 /// Renewals of many pods are spread over this.
 // k8s: pkg/kubelet/token/token_manager.go maxJitter
 const JITTER_MAX: Duration = Duration::from_secs(10);
@@ -68,8 +71,30 @@ struct Token {
     tell_at: UnixNanos,
 }
 
-/// A pod's tokens by audience and lifetime; the account follows from the pod.
-type OfPod = BTreeMap<(String, i64), Token>;
+/// Tells a pod's tokens apart; the account's name follows from the pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TokenKey {
+    /// Empty for the API server's own.
+    pub(super) audience: String,
+    /// `None`: as the API server likes. Such a token is not shown by files, so nobody is told when
+    /// it is due.
+    pub(super) expiration_seconds: Option<i64>,
+    /// The account has to be this one, unless empty.
+    pub(super) account_uid: String,
+}
+
+impl TokenKey {
+    /// The token of a volume.
+    pub(super) fn of_volume(request: &TokenRequest) -> Self {
+        Self {
+            audience: request.audience.clone(),
+            expiration_seconds: Some(request.expiration_seconds),
+            account_uid: String::new(),
+        }
+    }
+}
+
+type OfPod = BTreeMap<TokenKey, Token>;
 
 #[derive(Default)]
 struct State {
@@ -106,23 +131,22 @@ impl Tokens {
         &self,
         uid: &PodUid,
         pod: &Pod,
-        request: &TokenRequest,
+        key: &TokenKey,
     ) -> Result<Rc<str>, String> {
-        let key = (request.audience.clone(), request.expiration_seconds);
         let now = timeline::now();
         let old = {
             let tokens = self.state.tokens.borrow();
-            let token = tokens.get(uid).and_then(|tokens| tokens.get(&key));
+            let token = tokens.get(uid).and_then(|tokens| tokens.get(key));
             token.map(|token| (Rc::clone(&token.text), token.due_at, token.ends_at))
         };
         if let Some((text, ..)) = old.as_ref().filter(|(_, due_at, _)| now < *due_at) {
             return Ok(Rc::clone(text));
         }
-        match self.request(uid, pod, request).await {
+        match self.request(uid, pod, key).await {
             Ok(token) => {
                 let text = Rc::clone(&token.text);
                 let mut tokens = self.state.tokens.borrow_mut();
-                tokens.entry(uid.clone()).or_default().insert(key, token);
+                tokens.entry(uid.clone()).or_default().insert(key.clone(), token);
                 self.state.changed.notify_one();
                 Ok(text)
             }
@@ -142,25 +166,25 @@ impl Tokens {
         self.state.tokens.borrow_mut().remove(uid);
     }
 
-    async fn request(
-        &self,
-        uid: &PodUid,
-        pod: &Pod,
-        request: &TokenRequest,
-    ) -> Result<Token, WireError> {
+    async fn request(&self, uid: &PodUid, pod: &Pod, key: &TokenKey) -> Result<Token, WireError> {
         let account = crate::pod::spec(pod).service_account_name.as_deref().unwrap_or_default();
         let namespace = crate::pod::namespace(pod);
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-        let audiences: &[&str] = match request.audience.as_str() {
+        let audiences: &[&str] = match key.audience.as_str() {
             "" => &[],
             audience => &[audience],
+        };
+        let metadata = match key.account_uid.as_str() {
+            "" => json!({}),
+            uid => json!({"uid": uid}),
         };
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
+            "metadata": metadata,
             "spec": {
                 "audiences": audiences,
-                "expirationSeconds": request.expiration_seconds,
+                "expirationSeconds": key.expiration_seconds,
                 "boundObjectRef": {
                     "apiVersion": "v1",
                     "kind": "Pod",
@@ -172,9 +196,13 @@ impl Tokens {
         let answer = self.ask(&path, body.to_string().into_bytes()).await?;
         let ends_at = answer.status.expiration_timestamp.as_nanosecond();
         let ends_at = UnixNanos(i64::try_from(ends_at).unwrap_or(i64::MAX));
-        let seconds = answer.spec.expiration_seconds.unwrap_or(request.expiration_seconds);
+        let asked = key.expiration_seconds.unwrap_or(DEFAULT_SECONDS);
+        let seconds = answer.spec.expiration_seconds.unwrap_or(asked);
         let due_at = refresh_at(ends_at, seconds, jitter(uid));
-        let tell_at = due_at.max(timeline::now().plus(TELL_AGAIN));
+        let tell_at = match key.expiration_seconds {
+            Some(_) => due_at.max(timeline::now().plus(TELL_AGAIN)),
+            None => UnixNanos(i64::MAX),
+        };
         Ok(Token { text: answer.status.token.into(), ends_at, due_at, tell_at })
     }
 
@@ -275,7 +303,11 @@ mod tests {
             tell_at: UnixNanos(due_at),
         };
         let uid = PodUid::from("u");
-        let key = (String::new(), 3600);
+        let key = TokenKey {
+            audience: String::new(),
+            expiration_seconds: Some(3600),
+            account_uid: String::new(),
+        };
         state.tokens.borrow_mut().entry(uid.clone()).or_default().insert(key, token(1_000));
         let (due, next) = state.due(UnixNanos(999));
         assert_eq!((due.len(), next), (0, UnixNanos(1_000)));

@@ -9,10 +9,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use pintle_cri::v1;
-
-use crate::runtime::image::Credentials;
 use crate::runtime::keyring::Keyring;
+use crate::runtime::pull_credential::{Credential, Source};
 
 /// Longest configuration file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -40,17 +38,16 @@ impl NodeCredentials {
         let mut keyring = Keyring::default();
         if let Some(text) = read("config.json") {
             // One that cannot be read counts as none, as for the kubelet.
-            let _ = keyring.add_config_json(&text);
+            let _ = keyring.add_config_json(&text, &Source::Node);
         }
         if let Some(text) = keyring.is_empty().then(|| read(".dockercfg")).flatten() {
-            let _ = keyring.add_dockercfg(&text);
+            let _ = keyring.add_dockercfg(&text, &Source::Node);
         }
         keyring
     }
-}
 
-impl Credentials for NodeCredentials {
-    fn of(&self, image: &str) -> Vec<v1::AuthConfig> {
+    /// What to try for this image, in order.
+    pub fn of(&self, image: &str) -> Vec<Credential> {
         self.keyring().of(image)
     }
 }
@@ -72,7 +69,7 @@ mod tests {
         std::fs::write(dir.path().join("config.json"), file).expect("written");
         let credentials = NodeCredentials { folders: vec![dir.path().to_owned()] };
         let found = credentials.of("reg.example/a:1");
-        assert_eq!((&*found[0].username, &*found[0].password), ("u", "p:w"));
+        assert_eq!((&*found[0].auth.username, &*found[0].auth.password), ("u", "p:w"));
         assert!(credentials.of("other.example/a:1").is_empty());
     }
 }

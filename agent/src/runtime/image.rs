@@ -15,12 +15,16 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
+use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::{Client, v1};
 use tokio::sync::Semaphore;
 
 use crate::config::duration::GoDuration;
+use crate::runtime::credentials::NodeCredentials;
 use crate::runtime::image_name::{self, ImageNameError};
 use crate::runtime::keyring::Keyring;
+use crate::runtime::provider::Providers;
+use crate::runtime::pull_credential::Credential;
 use crate::runtime::pull_rate::PullRate;
 use crate::runtime::security::ImageUser;
 use crate::runtime::start::rpc_text;
@@ -35,10 +39,12 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_
 /// So long after a failed pull the pod is looked at again, which tells users that it backs off.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
-/// Credentials for a registry; see `credentials`.
-pub trait Credentials {
-    /// What to try for this image, in order; empty for an anonymous pull.
-    fn of(&self, image: &str) -> Vec<v1::AuthConfig>;
+/// Credentials that are not a pod's own, tried after those of its secrets.
+pub struct NodeKeys {
+    /// Docker's configuration files.
+    pub files: NodeCredentials,
+    /// Plugins.
+    pub providers: Providers,
 }
 
 /// How images are pulled.
@@ -57,6 +63,8 @@ pub struct PullLimits {
 pub struct Wanted<'a> {
     /// The pod.
     pub uid: &'a PodUid,
+    /// Its definition, for plugins that ask whose pod it is.
+    pub pod: &'a Pod,
     /// The container, for events; `None` for an image volume, which is the pod's.
     pub container: Option<&'a str>,
     /// The image as the pod names it.
@@ -100,7 +108,7 @@ struct BackOff {
 pub struct Images {
     client: Client,
     recorder: Recorder,
-    credentials: Box<dyn Credentials>,
+    keys: NodeKeys,
     turns: Option<Rc<Semaphore>>,
     rate: RefCell<PullRate>,
     pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
@@ -109,16 +117,11 @@ pub struct Images {
 
 impl Images {
     /// Images of the runtime behind `client`.
-    pub fn new(
-        client: Client,
-        recorder: Recorder,
-        credentials: Box<dyn Credentials>,
-        limits: PullLimits,
-    ) -> Self {
+    pub fn new(client: Client, recorder: Recorder, keys: NodeKeys, limits: PullLimits) -> Self {
         Self {
             client,
             recorder,
-            credentials,
+            keys,
             turns: limits.parallel.map(|n| Rc::new(Semaphore::new(n))),
             rate: RefCell::new(PullRate::new(limits.per_second, limits.burst, Instant::now())),
             pulls: Rc::default(),
@@ -199,11 +202,23 @@ impl Images {
         }
     }
 
+    /// What the pod may try for this image, in order.
+    // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
+    async fn credentials(
+        &self,
+        wanted: &Wanted<'_>,
+        image: &str,
+    ) -> Result<Vec<Credential>, String> {
+        let mut found = wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
+        found.extend(self.keys.files.of(image));
+        found.extend(self.keys.providers.keyring(image, wanted.pod).await.of(image));
+        Ok(found)
+    }
+
     /// Joins the pull of this image, or begins it.
     async fn shared(&self, wanted: &Wanted<'_>, image: String) -> PullResult {
-        // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
-        let mut auths = wanted.keyring.as_ref().map_err(Clone::clone)?.of(&image);
-        auths.extend(self.credentials.of(&image));
+        let credentials = self.credentials(wanted, &image).await?;
+        let auths: Vec<_> = credentials.into_iter().map(|credential| credential.auth).collect();
         let key = (image.clone(), auths.clone());
         let under_way = self.pulls.borrow().iter().find(|(k, _)| *k == key).cloned();
         let pull = match under_way {

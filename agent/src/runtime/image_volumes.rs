@@ -37,6 +37,7 @@ impl Executor {
                 let VolumeKind::Image { reference, pull_policy } = &volume.kind else { continue };
                 let wanted = Wanted {
                     uid: &start.order.uid,
+                    pod: start.pod,
                     container: None,
                     image: reference,
                     policy: pull_policy,

@@ -14,8 +14,8 @@ use k8s_openapi::api::core::v1::Secret;
 use pintle_cri::v1;
 use serde::Deserialize;
 
-/// Entry for images that name no registry.
-const DEFAULT_REGISTRY: &str = "index.docker.io";
+use super::pull_credential::{Coordinates, Credential, Source};
+use super::registry_match::{DEFAULT_REGISTRY, is_default_registry, matches, repository};
 
 /// An entry as it is written.
 #[derive(Deserialize)]
@@ -26,6 +26,8 @@ struct Entry {
     username: String,
     #[serde(default)]
     password: String,
+    #[serde(default)]
+    email: String,
     #[serde(default, rename = "identitytoken")]
     identity_token: String,
 }
@@ -38,7 +40,7 @@ struct DockerConfig {
 
 /// Credentials by registry.
 #[derive(Clone, Default)]
-pub struct Keyring(BTreeMap<String, Vec<v1::AuthConfig>>);
+pub struct Keyring(BTreeMap<String, Vec<Credential>>);
 
 impl fmt::Debug for Keyring {
     /// Registries only.
@@ -54,14 +56,25 @@ impl Keyring {
     }
 
     /// Adds `config.json`; the error says where it cannot be read.
-    pub fn add_config_json(&mut self, text: &[u8]) -> Result<(), String> {
+    pub fn add_config_json(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
         let config: DockerConfig = serde_json::from_slice(text).map_err(|e| unreadable(&e))?;
-        self.add(config.auths)
+        self.add(config.auths, source)
     }
 
     /// Adds `.dockercfg`, which is the inner part of the other.
-    pub fn add_dockercfg(&mut self, text: &[u8]) -> Result<(), String> {
-        self.add(serde_json::from_slice(text).map_err(|e| unreadable(&e))?)
+    pub fn add_dockercfg(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
+        self.add(serde_json::from_slice(text).map_err(|e| unreadable(&e))?, source)
+    }
+
+    /// Adds user and password for a registry, as an entry of a file would.
+    pub fn add_login(&mut self, registry: &str, username: &str, password: &str, source: &Source) {
+        let auth = v1::AuthConfig {
+            username: username.to_owned(),
+            password: password.to_owned(),
+            ..v1::AuthConfig::default()
+        };
+        let credential = Credential { auth, email: String::new(), source: source.clone() };
+        self.0.entry(place(registry)).or_default().push(credential);
     }
 
     /// Adds a pull secret; one of another type is passed over.
@@ -71,29 +84,35 @@ impl Keyring {
             let value = secret.data.as_ref().and_then(|data| data.get(key));
             value.map(|value| value.0.as_slice()).filter(|value| !value.is_empty())
         };
+        let meta = secret.metadata.clone();
+        let source = Source::Secret(Coordinates {
+            namespace: meta.namespace.unwrap_or_default(),
+            name: meta.name.unwrap_or_default(),
+            uid: meta.uid.unwrap_or_default(),
+        });
         match secret.type_.as_deref() {
-            Some("kubernetes.io/dockerconfigjson") => {
-                value(".dockerconfigjson").map_or(Ok(()), |text| self.add_config_json(text))
-            }
+            Some("kubernetes.io/dockerconfigjson") => value(".dockerconfigjson")
+                .map_or(Ok(()), |text| self.add_config_json(text, &source)),
             Some("kubernetes.io/dockercfg") => {
-                value(".dockercfg").map_or(Ok(()), |text| self.add_dockercfg(text))
+                value(".dockercfg").map_or(Ok(()), |text| self.add_dockercfg(text, &source))
             }
             _ => Ok(()),
         }
     }
 
-    fn add(&mut self, entries: BTreeMap<String, Entry>) -> Result<(), String> {
+    fn add(&mut self, entries: BTreeMap<String, Entry>, source: &Source) -> Result<(), String> {
         let entries = entries.into_iter();
         let read: Result<Vec<_>, String> =
             entries.map(|(registry, entry)| Ok((place(&registry), auth(entry)?))).collect();
-        for (place, auth) in read? {
-            self.0.entry(place).or_default().push(auth);
+        for (place, (auth, email)) in read? {
+            let credential = Credential { auth, email, source: source.clone() };
+            self.0.entry(place).or_default().push(credential);
         }
         Ok(())
     }
 
     /// What to try for an image, in order.
-    pub fn of(&self, image: &str) -> Vec<v1::AuthConfig> {
+    pub fn of(&self, image: &str) -> Vec<Credential> {
         let image = repository(image);
         let found: Vec<_> =
             self.0.iter().rev().filter(|(place, _)| matches(place, &image)).collect();
@@ -123,7 +142,7 @@ fn place(registry: &str) -> String {
 }
 
 // k8s: pkg/credentialprovider/config.go decodeDockerConfigFieldAuth
-fn auth(entry: Entry) -> Result<v1::AuthConfig, String> {
+fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
     let mut auth = v1::AuthConfig {
         username: entry.username,
         password: entry.password,
@@ -131,7 +150,7 @@ fn auth(entry: Entry) -> Result<v1::AuthConfig, String> {
         ..v1::AuthConfig::default()
     };
     if entry.auth.is_empty() {
-        return Ok(auth);
+        return Ok((auth, entry.email));
     }
     let text = entry.auth.trim();
     let engine = if text.ends_with('=') { &STANDARD } else { &STANDARD_NO_PAD };
@@ -144,56 +163,7 @@ fn auth(entry: Entry) -> Result<v1::AuthConfig, String> {
     };
     auth.username = user.to_owned();
     auth.password = password.trim_end_matches('\0').to_owned();
-    Ok(auth)
-}
-
-/// The image's repository in full: with its registry, without tag and digest.
-// k8s: pkg/util/parsers/parsers.go ParseImageName
-fn repository(image: &str) -> String {
-    let bare = image.split_once('@').map_or(image, |(bare, _)| bare);
-    let name = match bare.rsplit_once(':') {
-        Some((name, tag)) if !tag.contains('/') => name,
-        _ => bare,
-    };
-    let (host, path) = match name.split_once('/') {
-        Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
-        _ => ("docker.io", name),
-    };
-    let host = if host == DEFAULT_REGISTRY { "docker.io" } else { host };
-    match host == "docker.io" && !path.contains('/') {
-        true => format!("{host}/library/{path}"),
-        false => format!("{host}/{path}"),
-    }
-}
-
-// k8s: pkg/credentialprovider/keyring.go isDefaultRegistryMatch
-fn is_default_registry(repository: &str) -> bool {
-    repository.starts_with("docker.io/")
-}
-
-/// Same port, as many labels that match, and the entry's path at the beginning of the image's.
-// k8s: pkg/credentialprovider/keyring.go URLsMatch
-fn matches(place: &str, repository: &str) -> bool {
-    let split = |text: &str| {
-        let (host, path) = text.find('/').map_or((text, ""), |at| text.split_at(at));
-        let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
-        (name.to_owned(), port.to_owned(), path.to_owned())
-    };
-    let (pattern, pattern_port, pattern_path) = split(place);
-    let (host, port, path) = split(repository);
-    let (left, right): (Vec<_>, Vec<_>) = (pattern.split('.').collect(), host.split('.').collect());
-    pattern_port == port
-        && path.starts_with(&pattern_path)
-        && left.len() == right.len()
-        && left.iter().zip(right).all(|(pattern, label)| label_matches(pattern, label))
-}
-
-/// `*` stands for any characters, as often as it stands there.
-fn label_matches(pattern: &str, label: &str) -> bool {
-    let Some((before, rest)) = pattern.split_once('*') else { return pattern == label };
-    let Some(label) = label.strip_prefix(before) else { return false };
-    let starts = (0..=label.len()).filter(|at| label.is_char_boundary(*at));
-    starts.into_iter().any(|at| label_matches(rest, &label[at..]))
+    Ok((auth, entry.email))
 }
 
 #[cfg(test)]
@@ -202,7 +172,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn users(keyring: &Keyring, image: &str) -> Vec<String> {
-        keyring.of(image).into_iter().map(|auth| auth.username).collect()
+        keyring.of(image).into_iter().map(|found| found.auth.username).collect()
     }
 
     fn keyring(entries: &[&str]) -> Keyring {
@@ -210,7 +180,7 @@ mod tests {
         for entry in entries {
             let auths = json!({*entry: {"username": *entry, "password": "p"}});
             let text = json!({"auths": auths}).to_string();
-            keyring.add_config_json(text.as_bytes()).expect("read");
+            keyring.add_config_json(text.as_bytes(), &Source::Node).expect("read");
         }
         keyring
     }
@@ -253,7 +223,9 @@ mod tests {
 
     fn secret(type_: &str, key: &str, value: &Value) -> Secret {
         let data = STANDARD.encode(value.to_string());
-        serde_json::from_value(json!({"type": type_, "data": {key: data}})).expect("a secret")
+        let metadata = json!({"namespace": "ns", "name": "s", "uid": "1"});
+        let secret = json!({"metadata": metadata, "type": type_, "data": {key: data}});
+        serde_json::from_value(secret).expect("a secret")
     }
 
     #[test]
@@ -270,8 +242,10 @@ mod tests {
             ring.add_secret(&secret(type_, key, &value)).expect("read");
             let found = ring.of("reg.example/a:1");
             assert_eq!(found.len(), want, "{type_} {key}");
-            for auth in found {
+            for Credential { auth, source, .. } in found {
                 assert_eq!((&*auth.username, &*auth.password), ("u", "p:w"));
+                let [namespace, name, uid] = ["ns", "s", "1"].map(str::to_owned);
+                assert_eq!(source, Source::Secret(Coordinates { namespace, name, uid }));
             }
         }
     }
@@ -279,13 +253,15 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_told_without_its_content() {
         let mut ring = Keyring::default();
-        let broken = ring.add_config_json(br#"{"auths": {"r": {"password": hunter2}}}"#);
+        let broken =
+            ring.add_config_json(br#"{"auths": {"r": {"password": hunter2}}}"#, &Source::Node);
         let text = broken.expect_err("no JSON");
         assert!(text.contains("cannot be read at 1:"), "{text}");
         assert!(!text.contains("hunter2"));
-        let broken = ring.add_dockercfg(br#"{"r": {"auth": "aHVudGVyMg=="}}"#);
+        let broken = ring.add_dockercfg(br#"{"r": {"auth": "aHVudGVyMg=="}}"#, &Source::Node);
         assert!(broken.expect_err("no pair").starts_with("unable to parse auth field"));
-        ring.add_config_json(br#"{"auths": {"r": {"auth": "aTpodW50ZXIy"}}}"#).expect("read");
+        ring.add_config_json(br#"{"auths": {"r": {"auth": "aTpodW50ZXIy"}}}"#, &Source::Node)
+            .expect("read");
         assert_eq!(format!("{ring:?}"), r#"{"r"}"#);
     }
 }

@@ -10,6 +10,7 @@
 //!   read_back    CRI's answers -> observed records
 //!   termination  where a container's last words are
 //!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
+//!   keyring, credentials, provider   what pulls are tried with: pull secrets, files, plugins
 //!   execute      runs a plan: prepare, start (up), kill (stop), clean (away), hooks, image, turns
 //! ```
 
@@ -39,8 +40,11 @@ pub mod logs;
 pub mod plan;
 mod plan_init;
 mod prepare;
+pub mod provider;
+pub mod pull_credential;
 mod pull_rate;
 pub mod read_back;
+mod registry_match;
 pub mod request;
 mod resize;
 pub mod restart;

@@ -108,6 +108,7 @@ impl Executor {
         let images = cancel.unless(images).await??;
         let wanted = Wanted {
             uid: &start.order.uid,
+            pod: start.pod,
             container: Some(start.name),
             image: container.image.as_deref().unwrap_or_default(),
             policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),

@@ -443,7 +443,7 @@ fn pull_secrets_are_read_and_the_missing_named() {
                        image may not succeed.";
         assert_eq!(found.warning().as_deref(), Some(warning));
         let auths = found.keyring.expect("read").of("reg.example/a:1");
-        assert_eq!((&*auths[0].username, &*auths[0].password), ("u", "p"));
+        assert_eq!((&*auths[0].auth.username, &*auths[0].auth.password), ("u", "p"));
     });
 }
 

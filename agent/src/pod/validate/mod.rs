@@ -8,7 +8,7 @@
 mod container;
 mod handler;
 mod metadata;
-mod names;
+pub(crate) mod names;
 mod resources;
 mod security;
 mod spec;

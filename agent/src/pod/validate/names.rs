@@ -53,7 +53,7 @@ fn is_name_part(text: &str) -> bool {
 
 /// A key with an optional prefix: `example.com/name`.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsQualifiedName
-pub(super) fn qualified(text: &str) -> Vec<String> {
+pub(crate) fn qualified(text: &str) -> Vec<String> {
     let (prefix, name) = match text.split_once('/') {
         None => (None, text),
         Some((_, rest)) if rest.contains('/') => {
