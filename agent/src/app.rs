@@ -219,7 +219,7 @@ impl Parts {
         Ok(Settings {
             sync_period: self.config.kubelet.sync_frequency.to_std(),
             relist_period: if mode == Mode::Relist { RELIST.1 } else { RELIST.0 },
-            crash_loop_max: context::crash_loop_max(&self.config),
+            crash_loop: context::crash_loop(&self.config),
             admission: Arc::new(host::offer(&self.config, &node)?),
             node,
         })

@@ -227,7 +227,7 @@ pub const GATES: &[Gate] = &[
     off("QOSReserved", Stage::Alpha, NOT_YET),
     locked_on("RecoverVolumeExpansionFailure", Stage::Ga, NOT_YET),
     locked_on("RecursiveReadOnlyMounts", Stage::Ga, DONE),
-    off("ReduceDefaultCrashLoopBackOffDecay", Stage::Alpha, NOT_YET),
+    off("ReduceDefaultCrashLoopBackOffDecay", Stage::Alpha, DONE),
     locked_on("RelaxedDNSSearchValidation", Stage::Ga, DONE),
     locked_on("RelaxedEnvironmentVariableValidation", Stage::Ga, DONE),
     on("RelaxedServiceNameValidation", Stage::Beta, ELSEWHERE),

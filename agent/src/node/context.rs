@@ -3,13 +3,13 @@
 //! Built once at the start. Pure but for the facts of the host that `facts` reads.
 
 use std::path::Path;
-use std::time::Duration;
 
 use pintle_cri::v1;
 
 use crate::cgroup::CgroupLimits;
 use crate::cgroup::formulas::{self, LimitPolicy};
 use crate::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
+use crate::config::duration::GoDuration;
 use crate::config::{Config, modes};
 use crate::node::capacity::{self, Allocatable};
 use crate::node::settings::NodeSettings;
@@ -17,6 +17,7 @@ use crate::node::{facts, machine};
 use crate::runtime::dns::NodeDns;
 use crate::runtime::request::{Gates, NodeContext, RuntimeHandler, SwapPolicy};
 use crate::runtime::security::SecurityPolicy;
+use crate::worker::backoff::Curve;
 
 /// What the runtime says about itself.
 #[derive(Clone, Debug, Default)]
@@ -164,8 +165,9 @@ pub fn node_limits(config: &Config) -> CgroupLimits {
     formulas::node_limits(signed(limits.cpu_millis), signed(limits.memory_bytes), None)
 }
 
-/// Longest crash-loop wait.
-pub fn crash_loop_max(config: &Config) -> Duration {
-    let set = config.kubelet.crash_loop_back_off.max_container_restart_period;
-    set.map_or(Duration::from_secs(300), |period| period.to_std())
+/// Waits of containers in a crash loop.
+pub fn crash_loop(config: &Config) -> Curve {
+    let max = config.kubelet.crash_loop_back_off.max_container_restart_period;
+    let reduced = config.gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
+    Curve::new(reduced, max.map(GoDuration::to_std))
 }

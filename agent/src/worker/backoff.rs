@@ -25,15 +25,19 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// 10 s doubling to `max`; a `max` below 10 s is also the first wait.
-    pub fn with_max(max: Duration) -> Self {
-        Self { initial: Duration::from_secs(10).min(max), max }
+    /// From 10 s to 300 s; where waits are `reduced`, from 1 s to 60 s. A configured `max` replaces
+    /// the longest wait, and the first one if that is longer.
+    // k8s: pkg/kubelet/kubelet.go newCrashLoopBackOff
+    pub fn new(reduced: bool, max: Option<Duration>) -> Self {
+        let (initial, usual_max) = if reduced { (1, 60) } else { (10, 300) };
+        let max = max.unwrap_or(Duration::from_secs(usual_max));
+        Self { initial: Duration::from_secs(initial).min(max), max }
     }
 }
 
 impl Default for Curve {
     fn default() -> Self {
-        Self::with_max(Duration::from_secs(300))
+        Self::new(false, None)
     }
 }
 
@@ -156,8 +160,24 @@ mod tests {
 
     #[test]
     fn a_lower_maximum_is_also_the_first_wait() {
-        let curve = Curve::with_max(Duration::from_secs(3));
+        let curve = Curve::new(false, Some(Duration::from_secs(3)));
         assert_eq!(curve.initial, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn the_curve_is_the_usual_one_the_reduced_one_or_the_configured_one() {
+        let seconds = |curve: Curve| (curve.initial.as_secs(), curve.max.as_secs());
+        for (reduced, max, want) in [
+            (false, None, (10, 300)),
+            (true, None, (1, 60)),
+            (false, Some(60), (10, 60)),
+            (false, Some(3), (3, 3)),
+            (true, Some(300), (1, 300)),
+            (true, Some(1), (1, 1)),
+        ] {
+            let curve = Curve::new(reduced, max.map(Duration::from_secs));
+            assert_eq!(seconds(curve), want, "{reduced} {max:?}");
+        }
     }
 
     #[test]

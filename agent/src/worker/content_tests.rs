@@ -12,6 +12,7 @@ use crate::observed::ObservedPod;
 use crate::runtime::plan::Action;
 use crate::status::testing;
 use crate::types::{NodeFacts, PodUid, UnixNanos};
+use crate::worker::backoff::Curve;
 use crate::worker::{Command, Failure, Input, Pods, Settings};
 
 /// One pod, what the runtime has of it, and which actions fail.
@@ -44,7 +45,7 @@ impl Scene {
         let settings = Settings {
             sync_period: Duration::from_secs(600),
             relist_period: Duration::from_secs(3600),
-            crash_loop_max: Duration::from_secs(300),
+            crash_loop: Curve::default(),
             node: NodeFacts::default(),
             admission: Arc::new(admit::Node::roomy("n")),
         };

@@ -16,6 +16,7 @@ use crate::observed::{ObservedPod, RunState, digest_of};
 use crate::runtime::plan::Action;
 use crate::status::{self, testing};
 use crate::types::{NodeFacts, PodUid, UnixNanos};
+use crate::worker::backoff::Curve;
 use crate::worker::{Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage};
 
 /// A node of 1000 millicores and what the runtime has of its pods.
@@ -38,7 +39,7 @@ fn settings() -> Settings {
     Settings {
         sync_period: Duration::from_secs(60),
         relist_period: Duration::from_secs(3600),
-        crash_loop_max: Duration::from_secs(300),
+        crash_loop: Curve::default(),
         node: NodeFacts { runtime_name: "containerd".to_owned(), ..NodeFacts::default() },
         admission: Arc::new(node),
     }

@@ -30,6 +30,7 @@ use crate::observed::ObservedPod;
 pub use crate::runtime::plan::Action;
 pub use crate::status::Verdict;
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use backoff::Curve;
 pub use pods::Pods;
 pub use step::{Stage, Worker};
 
@@ -321,8 +322,8 @@ pub struct Settings {
     pub sync_period: Duration,
     /// How often everything is listed: 60 s behind a healthy kernel source, else 1 s.
     pub relist_period: Duration,
-    /// Longest crash-loop wait.
-    pub crash_loop_max: Duration,
+    /// Waits of containers in a crash loop.
+    pub crash_loop: Curve,
     /// Name of the runtime, the prefix of container ids in the status.
     pub node: NodeFacts,
     /// What the node offers to pods.

@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::digest_of;
 use crate::types::{ContainerId, PodUid, UnixNanos};
-use crate::worker::backoff::Curve;
 use crate::worker::resizes::Record;
 use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Input, ListedPod, Settings};
@@ -174,7 +173,7 @@ impl Pods {
     }
 
     fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
-        let curve = Curve::with_max(self.settings.crash_loop_max);
+        let curve = self.settings.crash_loop;
         let mut worker = Worker::new(uid.clone(), pod, (&name.0, &name.1), curve);
         let blocked = self.is_blocked(&uid);
         let owner = self.owners.entry(name).or_insert_with(|| uid.clone());

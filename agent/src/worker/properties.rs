@@ -16,6 +16,7 @@ use crate::observed::{ObservedContainer, ObservedPod, RunState, digest_of};
 use crate::runtime::plan::Action;
 use crate::status::{Verdict, is_terminal, testing};
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use crate::worker::backoff::Curve;
 use crate::worker::{
     Command, Failure, Hint, Input, ListedPod, Pods, ProbeKind, Settings, Stage, Worker,
 };
@@ -169,7 +170,7 @@ impl Watch {
         let settings = Settings {
             sync_period: Duration::from_secs(60),
             relist_period: Duration::from_secs(60),
-            crash_loop_max: Duration::from_secs(300),
+            crash_loop: Curve::default(),
             node: NodeFacts::default(),
             admission: Arc::new(crate::admit::Node::roomy("node")),
         };

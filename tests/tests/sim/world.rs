@@ -8,6 +8,7 @@ use std::time::Duration;
 use pintle_agent::admit::Node;
 use pintle_agent::observed::{ObservedPod, RunState};
 use pintle_agent::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use pintle_agent::worker::backoff::Curve;
 use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
 
 use crate::agent::Pass;
@@ -429,7 +430,7 @@ impl World {
         self.agent = Some(Pods::new(Settings {
             sync_period: Duration::from_secs(60),
             relist_period: Duration::from_secs(relist),
-            crash_loop_max: Duration::from_secs(300),
+            crash_loop: Curve::default(),
             node,
             admission: Arc::new(Node::roomy("node")),
         }));
