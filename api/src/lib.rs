@@ -31,3 +31,4 @@ pub use error::ConnectError;
 pub use limit::Rate;
 pub use observer::{Observer, Sent};
 pub use pool::DEAD_AFTER;
+pub use tls::system_tls;

@@ -29,6 +29,19 @@ pub(crate) enum Trust {
     Anyone,
 }
 
+/// TLS towards servers of anybody: trusts the authorities of the system (`SSL_CERT_FILE` and
+/// `SSL_CERT_DIR` replace them), shows no certificate, speaks HTTP/1.1.
+pub fn system_tls() -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
 /// Says what is wrong with certificates and keys before anything is connected.
 pub(crate) fn check(access: &Access) -> Result<(), ConnectError> {
     config(access, None).map(drop)

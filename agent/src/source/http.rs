@@ -2,9 +2,11 @@
 //!
 //! Input: a URL and headers. Output: a `Reading` whenever the answer's bytes changed. A failed
 //! request changes nothing: the pods of the last good answer stay. Owner: the task of `run`.
-//! Bounds: one request at a time, 10 s each, 10 MiB of body. Plain HTTP only: `https` is refused
-//! with an error that says so.
+//! Bounds: one request at a time, 10 s each, 10 MiB of body. HTTPS trusts the authorities of the
+//! system.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -14,8 +16,12 @@ use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::manifest::{MANIFEST_BYTES_MAX, decode_pods};
 use super::static_pod::Origin;
@@ -29,7 +35,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why a URL gave no pods.
 #[derive(Debug, Error)]
 pub enum HttpError {
-    /// No absolute `http` URL.
+    /// No absolute `http` or `https` URL.
     #[error("{url}: {reason}")]
     Url {
         /// The URL.
@@ -48,6 +54,22 @@ pub enum HttpError {
         /// Cause.
         #[source]
         source: std::io::Error,
+    },
+    /// No TLS: as a rule a certificate that nobody vouches for.
+    #[error("{url}: TLS failed: {source}")]
+    Tls {
+        /// The URL.
+        url: String,
+        /// Cause, shown because it is what has to be put right.
+        source: std::io::Error,
+    },
+    /// TLS cannot be used at all.
+    #[error("{url}: TLS cannot be set up: {reason}")]
+    NoTls {
+        /// The URL.
+        url: String,
+        /// Cause.
+        reason: String,
     },
     /// The exchange failed.
     #[error("{url}: request failed")]
@@ -89,33 +111,66 @@ pub enum HttpError {
 }
 
 /// A URL and the headers to send.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Endpoint {
     url: String,
     uri: Uri,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// For HTTPS.
+    tls: Option<(TlsConnector, ServerName<'static>)>,
 }
+
+impl fmt::Debug for Endpoint {
+    /// Without headers, which may hold a token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.url).finish()
+    }
+}
+
+/// A connection of either kind.
+trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
 impl Endpoint {
     /// Checks a URL and headers (name and value).
     pub fn new(url: &str, headers: &[(String, String)]) -> Result<Self, HttpError> {
+        Self::with_tls(url, headers, pintle_api::system_tls)
+    }
+
+    fn with_tls<E: fmt::Display>(
+        url: &str,
+        headers: &[(String, String)],
+        tls: impl FnOnce() -> Result<ClientConfig, E>,
+    ) -> Result<Self, HttpError> {
         let wrong = |reason| HttpError::Url { url: url.to_owned(), reason };
         let uri: Uri = url.parse().map_err(|_| wrong("no URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(wrong("https is not supported for manifests yet")),
-            _ => return Err(wrong("no http URL")),
-        }
+        let is_https = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("no http or https URL")),
+        };
         if uri.host().is_none_or(str::is_empty) {
             return Err(wrong("no host"));
         }
+        let tls = match is_https {
+            false => None,
+            true => {
+                let config = tls().map_err(|error| HttpError::NoTls {
+                    url: url.to_owned(),
+                    reason: error.to_string(),
+                })?;
+                let name = ServerName::try_from(host(&uri).to_owned());
+                let name = name.map_err(|_| wrong("no host that a certificate could name"))?;
+                Some((TlsConnector::from(Arc::new(config)), name))
+            }
+        };
         let headers = headers.iter().map(|(name, value)| {
             let invalid = || HttpError::Header(name.clone());
             let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
             Ok((parsed, HeaderValue::from_str(value).map_err(|_| invalid())?))
         });
         let headers = headers.collect::<Result<_, HttpError>>()?;
-        Ok(Self { url: url.to_owned(), uri, headers })
+        Ok(Self { url: url.to_owned(), uri, headers, tls })
     }
 
     /// The bytes behind the URL.
@@ -127,10 +182,7 @@ impl Endpoint {
 
     async fn exchange(&self) -> Result<Bytes, HttpError> {
         let url = || self.url.clone();
-        let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let port = self.uri.port_u16().unwrap_or(80);
-        let stream = TcpStream::connect((host, port)).await;
-        let stream = stream.map_err(|source| HttpError::Connect { url: url(), source })?;
+        let stream = self.connect().await?;
         let failed = |source| HttpError::Request { url: url(), source };
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
@@ -158,6 +210,18 @@ impl Endpoint {
         if bytes.is_empty() { Err(HttpError::Empty { url: url() }) } else { Ok(bytes) }
     }
 
+    async fn connect(&self) -> Result<Box<dyn Connection>, HttpError> {
+        let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let stream = TcpStream::connect((host(&self.uri), port)).await;
+        let stream =
+            stream.map_err(|source| HttpError::Connect { url: self.url.clone(), source })?;
+        let Some((connector, name)) = &self.tls else { return Ok(Box::new(stream)) };
+        match connector.connect(name.clone(), stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(source) => Err(HttpError::Tls { url: self.url.clone(), source }),
+        }
+    }
+
     fn request(&self) -> Request<Empty<Bytes>> {
         let target = self.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = Request::new(Empty::new());
@@ -173,6 +237,11 @@ impl Endpoint {
         }
         request
     }
+}
+
+/// The host without the brackets of an IPv6 address.
+fn host(uri: &Uri) -> &str {
+    uri.host().unwrap_or_default().trim_matches(['[', ']'])
 }
 
 /// Delivers readings until the receiver is gone: once at the start, then every `check_every`.
@@ -243,6 +312,9 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
     const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},
         "spec":{"containers":[{"name":"c","image":"i"}]}}"#;
@@ -299,14 +371,69 @@ mod tests {
         assert!(requests[0].to_lowercase().contains("x-token: t\r\n"), "{}", requests[0]);
     }
 
+    /// A server that shows a certificate for this name, and a client that trusts it.
+    fn pair(name: &str) -> (TlsAcceptor, ClientConfig) {
+        let cert = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = PrivateKeyDer::try_from(cert.signing_key.serialize_der()).expect("a key");
+        let chain = vec![cert.cert.der().clone()];
+        let server = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(chain.clone(), key)
+            .expect("a pair");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(chain[0].clone()).expect("an authority");
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        (TlsAcceptor::from(Arc::new(server)), client)
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn https_is_spoken_with_servers_whose_certificate_is_vouched_for() {
+        let (acceptor, trusting) = pair("127.0.0.1");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let url = format!("https://{}/pods", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // A client that does not trust us goes away.
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut head = vec![0; 4096];
+                let _ = stream.read(&mut head).await;
+                let answer =
+                    format!("HTTP/1.1 200 X\r\nContent-Length: {}\r\n\r\n{POD}", POD.len());
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        let trusting = Endpoint::with_tls(&url, &[], || Ok::<_, String>(trusting));
+        let bytes = trusting.expect("an endpoint").fetch().await.expect("an answer");
+        assert_eq!(bytes, POD.as_bytes());
+        let (_, other) = pair("127.0.0.1");
+        let other = Endpoint::with_tls(&url, &[], || Ok::<_, String>(other));
+        let error = other.expect("an endpoint").fetch().await.expect_err("a stranger");
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("{url}: TLS failed: invalid peer certificate")),
+            "{text}"
+        );
+        let by_system = Endpoint::new(&url, &[]).expect("an endpoint").fetch().await;
+        assert!(matches!(by_system, Err(HttpError::Tls { .. })), "{by_system:?}");
+    }
+
     #[test]
     fn only_http_urls_with_a_host_are_taken() {
         for (url, want) in [
             ("http://h/p", None),
             ("http://h:1234", None),
-            ("https://h/p", Some("https://h/p: https is not supported for manifests yet")),
-            ("ftp://h/p", Some("ftp://h/p: no http URL")),
-            ("/p", Some("/p: no http URL")),
+            ("https://h/p", None),
+            ("https://[::1]:8443", None),
+            ("ftp://h/p", Some("ftp://h/p: no http or https URL")),
+            ("/p", Some("/p: no http or https URL")),
         ] {
             let error = Endpoint::new(url, &[]).err().map(|error| error.to_string());
             assert_eq!(error.as_deref(), want, "{url}");
