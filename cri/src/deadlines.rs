@@ -84,7 +84,7 @@ impl Deadlines {
             Class::Sandbox => Some(self.sandbox),
             Class::Change => Some(self.change),
             Class::Stop(grace) => Some(self.change.saturating_add(seconds(grace))),
-            Class::Checkpoint(timeout) => Some(self.change.saturating_add(seconds(timeout))),
+            Class::Checkpoint(timeout) => Some(self.change.max(seconds(timeout))),
             Class::Exec(timeout) if timeout > 0 => {
                 Some(seconds(timeout).saturating_add(self.exec_margin))
             }
@@ -115,7 +115,8 @@ mod tests {
             (Class::Stop(-1), Some(120)),
             (Class::Exec(1), Some(6)),
             (Class::Exec(0), None),
-            (Class::Checkpoint(60), Some(180)),
+            (Class::Checkpoint(60), Some(120)),
+            (Class::Checkpoint(180), Some(180)),
             (Class::Pull, None),
             (Class::Stream, None),
         ] {

@@ -99,7 +99,7 @@ pub const GATES: &[Gate] = &[
     off("ConcurrentWatchObjectDecode", Stage::Beta, ELSEWHERE),
     locked_on("ConsistentListFromCache", Stage::Ga, ELSEWHERE),
     on("ConstrainedImpersonation", Stage::Beta, ELSEWHERE),
-    on("ContainerCheckpoint", Stage::Beta, NOT_YET),
+    on("ContainerCheckpoint", Stage::Beta, DONE),
     on("ContainerRestartRules", Stage::Beta, DONE),
     off("ContainerStopSignals", Stage::Alpha, NOT_YET),
     on("ContextualLogging", Stage::Beta, DONE),

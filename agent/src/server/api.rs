@@ -86,6 +86,9 @@ impl Api {
 
     async fn routed(&self, request: Request<Incoming>, path: &str, peer: &Peer) -> Reply {
         let found = match find(request.method(), path, &self.parts.config.kubelet) {
+            Ok(found) if found.kind == Kind::Checkpoint && !self.has_checkpoints() => {
+                return Answer::not_found().into();
+            }
             Ok(found) => found,
             Err(NoRoute::NotFound) => return Answer::not_found().into(),
             Err(NoRoute::Method) => return Answer::not_allowed().into(),
@@ -112,6 +115,11 @@ impl Api {
             }
             kind => self.page(kind, Asked { path: path.to_owned(), query }, &request).await.into(),
         }
+    }
+
+    // k8s: pkg/kubelet/server/server.go InstallDebuggingHandlers
+    fn has_checkpoints(&self) -> bool {
+        self.parts.config.gates.enabled("ContainerCheckpoint")
     }
 
     fn log(&self, found: &Found, query: &Query) -> Reply {

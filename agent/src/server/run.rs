@@ -60,6 +60,7 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
         Ok(timeout) => timeout.unwrap_or(0),
         Err(_) => return Answer::text(404, "cannot parse value of timeout parameter"),
     };
+    let usual = api.parts().config.kubelet.runtime_request_timeout.to_std().as_secs();
     let failed = |error: String| {
         let (namespace, pod) = (&words.namespace, &words.pod);
         Answer::text(500, format!("checkpointing of {namespace}/{pod}/{name} failed ({error})"))
@@ -67,8 +68,11 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
     let Some(container) = running(view, name) else {
         return failed(format!("container {name} not found"));
     };
+    let Some(timeout) = patience(timeout, usual) else {
+        return failed("CheckpointContainer requires the timeout value to be > 0".to_owned());
+    };
     let dir = api.parts().config.flags.root_dir.join("checkpoints");
-    let location = location(&dir, &pod::full_name(&view.pod), name);
+    let location = location(&dir, &pod::full_name(&view.pod), name, &jiff::Zoned::now());
     let container_id = container.id.as_str().to_owned();
     drop(snapshot);
     // The runtime writes into the folder, which nobody else may read.
@@ -83,8 +87,44 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
     }
 }
 
+/// Seconds that the runtime may take: those of the request, but no less than for any other call.
+/// `None` for a request that goes back in time.
+// k8s: staging/src/k8s.io/cri-client/pkg/remote_runtime.go CheckpointContainer
+fn patience(asked: i64, usual: u64) -> Option<i64> {
+    (asked >= 0).then(|| asked.max(i64::try_from(usual).unwrap_or(i64::MAX)))
+}
+
 // k8s: pkg/kubelet/kubelet.go CheckpointContainer
-fn location(dir: &Path, pod: &str, container: &str) -> String {
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
-    dir.join(format!("checkpoint-{pod}-{container}-{now}.tar")).to_string_lossy().into_owned()
+fn location(dir: &Path, pod: &str, container: &str, now: &jiff::Zoned) -> String {
+    // As Go prints a time: UTC has a letter of its own.
+    let zone =
+        if now.offset().is_zero() { "Z".to_owned() } else { now.strftime("%:z").to_string() };
+    let now = now.strftime("%Y-%m-%dT%H:%M:%S");
+    let name = format!("checkpoint-{pod}-{container}-{now}{zone}.tar");
+    dir.join(name).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_has_at_least_the_usual_time() {
+        let table = [(0, Some(120)), (60, Some(120)), (300, Some(300)), (-1, None)];
+        for (asked, want) in table {
+            assert_eq!(patience(asked, 120), want, "{asked}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_named_after_pod_container_and_local_time() {
+        for (time, want) in [
+            ("2026-01-02T03:04:05.6+00:00[+00:00]", "2026-01-02T03:04:05Z"),
+            ("2026-01-02T03:04:05+05:30[+05:30]", "2026-01-02T03:04:05+05:30"),
+        ] {
+            let time: jiff::Zoned = time.parse().expect("a time");
+            let at = location(Path::new("/k/checkpoints"), "web_ns", "c", &time);
+            assert_eq!(at, format!("/k/checkpoints/checkpoint-web_ns-c-{want}.tar"));
+        }
+    }
 }
