@@ -240,7 +240,7 @@ impl Parts {
         Ok(Executor {
             reader,
             users: host::users(config)?,
-            images: host::images(config, client, recorder, providers),
+            images: host::images(config, client, recorder, providers, &self.metrics)?,
             objects,
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,

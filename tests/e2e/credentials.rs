@@ -1,4 +1,4 @@
-//! Credential provider plugins against a registry with a password.
+//! Credentials of images: plugins that know them, and who may use what is there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,6 +7,7 @@ use pintle_tests::manifest::{With, condition, container, pod, waiting_reason};
 use pintle_tests::registry::{PASSWORD, Registry, USER};
 use pintle_tests::{LONG, Options, TestNode, until};
 use serde_json::{Value, json};
+use xtask::image::set;
 
 use crate::support::remove_all;
 
@@ -104,4 +105,49 @@ fn a_configuration_that_is_wrong_ends_the_agent_with_a_sentence() {
     let log = node.agent_log();
     assert!(log.contains("--image-credential-provider-bin-dir: plugin binary executable"), "{log}");
     assert!(log.contains("/plugins-bin/wrong did not exist"), "{log}");
+}
+
+#[test]
+fn an_image_that_nobody_is_known_to_have_pulled_is_for_nobody_where_all_are_verified() {
+    let config = json!({"imagePullCredentialsVerificationPolicy": "AlwaysVerify"});
+    let mut node = TestNode::start(Options { config, ..Options::default() });
+    let registry = Registry::start(&node, 5000, true).expect("a registry");
+    let app = registry.add("team/app", "1", 32 << 10).expect("an image");
+    let never = |name: &str, image: &str| {
+        let c = container("c", &["/box", "pause"])
+            .with("image", json!(image))
+            .with("imagePullPolicy", json!("Never"));
+        node.put(&format!("{name}.json"), &pod(name, &[c]));
+    };
+    never("preloaded", set::BOX);
+    node.pod_until("preloaded", "may not use the image", |p| {
+        waiting_reason(p, "c") == Some("ErrImageNeverPull")
+    });
+    let login = json!({"auths": {"127.0.0.1:5000": {"username": USER, "password": PASSWORD}}});
+    let file = node.root().join("config.json");
+    fs::write(&file, login.to_string()).expect("written");
+    put(&node, "pulls", &app.reference);
+    node.pod_until("pulls", "is ready", |p| condition(p, "Ready"));
+    fs::remove_file(&file).expect("removed");
+    // With the node's own password: for all of its pods from now on, also after a crash.
+    let records = node.root().join("image_manager/pulled");
+    let records: Vec<_> = fs::read_dir(records).expect("a folder").flatten().collect();
+    let record = fs::read(records[0].path()).expect("a record");
+    let record: Value = serde_json::from_slice(&record).expect("JSON");
+    let known = &record["credentialMapping"]["127.0.0.1:5000/team/app"];
+    assert_eq!((records.len(), known), (1, &json!({"nodePodsAccessible": true})), "{record}");
+    let intents = node.root().join("image_manager/pulling");
+    assert_eq!(fs::read_dir(intents).expect("a folder").count(), 0);
+    node.kill_agent();
+    node.start_agent();
+    let c = container("c", &["/box", "pause"])
+        .with("image", json!(app.reference))
+        .with("imagePullPolicy", json!("Never"));
+    node.put("later.json", &pod("later", &[c]));
+    node.pod_until("later", "is ready", |p| condition(p, "Ready"));
+    metric(
+        &node,
+        "kubelet_imagemanager_image_mustpull_checks_total{result=\"credentialRecordFound\"}",
+    );
+    remove_all(&node);
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use pintle_cri::{Client, Deadlines, v1};
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
@@ -19,10 +19,12 @@ use crate::config::{Config, EventSource};
 use crate::metrics::Metrics;
 use crate::node::context::Runtime;
 use crate::runtime::credentials::NodeCredentials;
-use crate::runtime::image::{Images, NodeKeys, PullLimits};
+use crate::runtime::image::{Images, NodeKeys};
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
 use crate::runtime::provider::{self, Providers};
+use crate::runtime::pull_records::{PullRecords, VerificationPolicy};
+use crate::runtime::puller::{PullLimits, Puller};
 use crate::runtime::sysctl::AllowList;
 use crate::runtime::users::Users;
 use crate::server;
@@ -96,14 +98,35 @@ pub(super) fn images(
     client: &Client,
     recorder: &Recorder,
     providers: Providers,
-) -> Images {
+    metrics: &Arc<Metrics>,
+) -> Result<Images> {
     let limits = PullLimits {
         parallel: config.parallel_pulls_max(),
         per_second: f64::from(config.kubelet.registry_pull_qps),
         burst: u32::try_from(config.kubelet.registry_burst).unwrap_or(0),
     };
     let keys = NodeKeys { files: NodeCredentials::new(&config.flags.root_dir), providers };
-    Images::new(client.clone(), recorder.clone(), keys, limits)
+    let records = pull_records(config, client, metrics)?;
+    let puller = Puller::new(client.clone(), limits, records);
+    Ok(Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(metrics)))
+}
+
+fn pull_records(
+    config: &Config,
+    client: &Client,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<PullRecords>> {
+    if !config.gates.enabled("KubeletEnsureSecretPulledImages") {
+        return Ok(None);
+    }
+    let kubelet = &config.kubelet;
+    let kind = kubelet.image_pull_credentials_verification_policy;
+    let policy = VerificationPolicy::new(kind, &kubelet.preloaded_images_verification_allowlist)
+        .map_err(|error| anyhow!("preloadedImagesVerificationAllowlist: {error}"))?;
+    let root = &config.flags.root_dir;
+    PullRecords::open(root, policy, client.clone(), Arc::clone(metrics))
+        .with_context(|| format!("--root-dir: cannot make {}/image_manager", root.display()))
+        .map(Some)
 }
 
 pub(super) fn cgroups(config: &Config) -> Option<Rc<Cgroups>> {

@@ -92,7 +92,6 @@ const JOURNAL: Status =
     Status::NotYet("the journal is not queried; files below /var/log are served");
 const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");
 const JSON: Status = Status::Never("requests and answers are JSON");
-const PULLS: Status = Status::NotYet("who may use an image that is present is not checked yet");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
 const RESERVED: Status =
     Status::NotYet("nothing is reserved for the host yet; only the pods' cgroup is managed");
@@ -147,8 +146,8 @@ pub const FIELDS: &[Field] = &[
     value("authorization.webhook.cacheUnauthorizedTTL", Kind::Duration, DONE),
     pointer("registryPullQPS", Kind::Int32, DONE),
     value("registryBurst", Kind::Int32, DONE),
-    value("imagePullCredentialsVerificationPolicy", Kind::Word, PULLS),
-    value("preloadedImagesVerificationAllowlist", Kind::TextList, PULLS),
+    value("imagePullCredentialsVerificationPolicy", Kind::Word, DONE),
+    value("preloadedImagesVerificationAllowlist", Kind::TextList, DONE),
     pointer("eventRecordQPS", Kind::Int32, DONE),
     value("eventBurst", Kind::Int32, DONE),
     pointer("enableDebuggingHandlers", Kind::Bool, DONE),

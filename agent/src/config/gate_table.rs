@@ -169,7 +169,7 @@ pub const GATES: &[Gate] = &[
     off("KMSv1", Stage::Deprecated, ELSEWHERE),
     locked_on("KubeletCgroupDriverFromCRI", Stage::Ga, NOT_YET),
     on("KubeletCrashLoopBackOffMax", Stage::Beta, DONE),
-    on("KubeletEnsureSecretPulledImages", Stage::Beta, NOT_YET),
+    on("KubeletEnsureSecretPulledImages", Stage::Beta, DONE),
     locked_on("KubeletFineGrainedAuthz", Stage::Ga, NOT_YET),
     off("KubeletInUserNamespace", Stage::Alpha, NOT_YET),
     locked_on("KubeletPodResourcesDynamicResources", Stage::Ga, NOT_YET),

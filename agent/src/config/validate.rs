@@ -15,6 +15,7 @@ use super::duration::GoDuration;
 use super::modes::{ImageVerificationPolicy, LogFormat};
 use super::types::KubeletConfiguration;
 use super::{ConfigError, FeatureGates, labels, validate_resources};
+use crate::runtime::pull_records::VerificationPolicy;
 
 const PORT_MAX: i32 = 65_535;
 const PERCENT: RangeInclusive<i64> = 0..=100;
@@ -198,6 +199,16 @@ fn image_verification(config: &KubeletConfiguration, gates: &FeatureGates, found
             format!("it only applies with imagePullCredentialsVerificationPolicy {wanted}"),
             "set that policy or remove the list",
         );
+        if let Err(problem) = VerificationPolicy::new(policy, list) {
+            let remedy = "name images without tags, or end a pattern in /*";
+            found.require(
+                false,
+                "preloadedImagesVerificationAllowlist",
+                list.join(","),
+                problem,
+                remedy,
+            );
+        }
         return;
     }
     let remedy = "switch the gate on or remove the field";

@@ -20,6 +20,12 @@ fn the_defaults_are_valid() {
 fn each_rule_names_its_field() {
     for (tree, field, said) in [
         (json!({ "port": 0 }), "port", "from 1 to 65535"),
+        (
+            json!({ "imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages",
+                "preloadedImagesVerificationAllowlist": ["reg.example/a:1"] }),
+            "preloadedImagesVerificationAllowlist",
+            "neither tag nor digest is accepted",
+        ),
         (json!({ "readOnlyPort": -1 }), "readOnlyPort", "from 0 to 65535"),
         (json!({ "healthzPort": 65536 }), "healthzPort", "from 0 to 65535"),
         (json!({ "address": "host" }), "address", "not an IP address"),

@@ -13,6 +13,7 @@
 mod api_requests;
 mod credential_providers;
 mod families;
+mod images;
 mod probes;
 mod process;
 mod requests;
@@ -36,6 +37,7 @@ use families::{
 };
 
 pub use self::credential_providers::CredentialProviders;
+pub use self::images::Images;
 pub use self::probes::{ProbeCounts, ProbeResult};
 use crate::observed::RunState;
 use crate::pod;
@@ -77,6 +79,7 @@ pub struct Metrics {
     probes: ProbeCounts,
     api_requests: api_requests::ApiRequests,
     credential_providers: CredentialProviders,
+    images: Images,
     starting: Mutex<BTreeMap<PodUid, bool>>,
 }
 
@@ -102,6 +105,7 @@ impl Metrics {
             probes: ProbeCounts::default(),
             api_requests: api_requests::ApiRequests::register(&mut at),
             credential_providers: CredentialProviders::register(&mut at),
+            images: Images::register(&mut at),
             starting: Mutex::default(),
             registry,
         }
@@ -206,6 +210,11 @@ impl Metrics {
     /// Counts of credential provider plugins.
     pub fn credential_providers(&self) -> &CredentialProviders {
         &self.credential_providers
+    }
+
+    /// Counts of images.
+    pub fn images(&self) -> &Images {
+        &self.images
     }
 
     /// Counts of probes, for the prober.

@@ -1,33 +1,31 @@
-//! Images: is it there, may it be pulled, pull it once for everybody who waits.
+//! Images: is it there, may the pod use it, pull it if not.
 //!
 //! Input: a container's image and pull policy. Output: the runtime's id of the image, or the
-//! reason that the container's status shows. An image that is present never waits for a pull. One
-//! pull per image and credentials is under way at a time, shared by all who want it; at most
-//! `parallel` of them run at once, first come first served. A failed pull backs off per pod and
-//! image: 10 s doubling to 300 s, as for the kubelet. Bounds: the back-off table holds entries of
-//! live pods only; `QPS`-limited starts as configured.
+//! reason that the container's status shows. An image that is present and may be used never waits
+//! for a pull. A failed pull backs off per pod and image: 10 s doubling to 300 s, as for the
+//! kubelet. Bounds: the back-off table holds entries of live pods only; pulls are `puller`'s.
 // k8s: pkg/kubelet/images/image_manager.go EnsureImageExists, pullImage
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::{LocalBoxFuture, Shared};
 use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::{Client, v1};
-use tokio::sync::Semaphore;
+use tokio::sync::OnceCell;
 
 use crate::config::duration::GoDuration;
+use crate::metrics::Metrics;
 use crate::runtime::credentials::NodeCredentials;
 use crate::runtime::image_name::{self, ImageNameError};
 use crate::runtime::keyring::Keyring;
 use crate::runtime::provider::Providers;
 use crate::runtime::pull_credential::Credential;
-use crate::runtime::pull_rate::PullRate;
+use crate::runtime::pull_records::Access;
+use crate::runtime::puller::{Pull, PullResult, Puller};
 use crate::runtime::security::ImageUser;
-use crate::runtime::start::rpc_text;
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::worker::Failure;
@@ -47,17 +45,6 @@ pub struct NodeKeys {
     pub providers: Providers,
 }
 
-/// How images are pulled.
-#[derive(Clone, Copy, Debug)]
-pub struct PullLimits {
-    /// Pulls at the same time; `None` for no limit.
-    pub parallel: Option<usize>,
-    /// Pulls started per second; 0 for no limit.
-    pub per_second: f64,
-    /// Pulls that may be started at once.
-    pub burst: u32,
-}
-
 /// What a container wants.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
@@ -75,18 +62,6 @@ pub struct Wanted<'a> {
     pub sandbox: &'a v1::PodSandboxConfig,
     /// The pod's own credentials, tried before the node's; or why they cannot be read.
     pub keyring: &'a Result<Keyring, String>,
-}
-
-type PullResult = Result<Pulled, String>;
-/// Image and credentials: whoever has others does not share the pull.
-type PullKey = (String, Vec<v1::AuthConfig>);
-type SharedPull = Shared<LocalBoxFuture<'static, PullResult>>;
-
-#[derive(Clone, Debug)]
-struct Pulled {
-    id: String,
-    took: Duration,
-    image: Option<v1::Image>,
 }
 
 /// An image that is there.
@@ -109,55 +84,104 @@ pub struct Images {
     client: Client,
     recorder: Recorder,
     keys: NodeKeys,
-    turns: Option<Rc<Semaphore>>,
-    rate: RefCell<PullRate>,
-    pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
+    puller: Rc<Puller>,
+    metrics: Arc<Metrics>,
     back_off: RefCell<HashMap<(PodUid, String), BackOff>>,
+}
+
+/// What a pod may try for an image: looked up once, and only if somebody asks.
+struct Lookup<'a> {
+    images: &'a Images,
+    wanted: &'a Wanted<'a>,
+    /// With its tag.
+    image: String,
+    found: OnceCell<Result<Vec<Credential>, String>>,
+}
+
+/// What was found out about a request.
+#[derive(Default)]
+struct Seen {
+    present: Option<bool>,
+    pull: Option<bool>,
 }
 
 impl Images {
     /// Images of the runtime behind `client`.
-    pub fn new(client: Client, recorder: Recorder, keys: NodeKeys, limits: PullLimits) -> Self {
-        Self {
-            client,
-            recorder,
-            keys,
-            turns: limits.parallel.map(|n| Rc::new(Semaphore::new(n))),
-            rate: RefCell::new(PullRate::new(limits.per_second, limits.burst, Instant::now())),
-            pulls: Rc::default(),
-            back_off: RefCell::default(),
-        }
+    pub fn new(
+        client: Client,
+        recorder: Recorder,
+        keys: NodeKeys,
+        puller: Puller,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (puller, back_off) = (Rc::new(puller), RefCell::default());
+        Self { client, recorder, keys, puller, metrics, back_off }
     }
 
     /// Makes sure that the image is there and returns what containers need of it.
     pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<Found, Failure> {
+        let mut seen = Seen::default();
+        let found = self.find_or_pull(wanted, &mut seen).await;
+        self.metrics.images().requested(wanted.policy, seen.present, seen.pull);
+        found
+    }
+
+    async fn find_or_pull(&self, wanted: &Wanted<'_>, seen: &mut Seen) -> Result<Found, Failure> {
         let image =
             image_name::with_default_tag(wanted.image).map_err(|e| self.bad_name(wanted, &e))?;
+        let lookup = Lookup { images: self, wanted, image, found: OnceCell::new() };
         if wanted.policy != "Always" {
-            let spec = v1::ImageSpec { image: image.clone(), ..v1::ImageSpec::default() };
-            let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
-            let answer = self.client.image_status(request).await.map_err(|error| {
-                let message = format!("Failed to inspect image \"\": {error}");
-                self.warn(wanted, "InspectFailed", &message);
-                Failure::new("ImageInspectError", message)
-            })?;
-            if let Some(found) = answer.image {
-                let name = wanted.image;
-                self.note(wanted, "Pulled", &format!(
-                    "Container image \"{name}\" already present on machine and can be accessed by \
-                     the pod"
-                ));
-                return Ok(Found { user: ImageUser::of(Some(&found)), id: found.id });
+            let present = self.look(wanted, &lookup.image).await?;
+            seen.present = Some(present.is_some());
+            if let Some(image) = present {
+                if self.may_use(&lookup, &image).await? {
+                    seen.pull = Some(false);
+                    return Ok(Found { user: ImageUser::of(Some(&image)), id: image.id });
+                }
+                seen.pull = Some(true);
             }
+            // That it is there is not to be seen by those who may not use it.
             if wanted.policy == "Never" {
-                let name = wanted.image;
-                let message =
-                    format!("Container image \"{name}\" is not present with pull policy of Never");
-                self.warn(wanted, "ErrImageNeverPull", &message);
-                return Err(Failure::new("ErrImageNeverPull", message));
+                return Err(self.not_there(wanted));
             }
         }
-        self.pull(wanted, image).await
+        seen.pull = Some(true);
+        self.pull(&lookup).await
+    }
+
+    /// The image as the runtime has it.
+    async fn look(&self, wanted: &Wanted<'_>, image: &str) -> Result<Option<v1::Image>, Failure> {
+        let spec = v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() };
+        let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
+        let answer = self.client.image_status(request).await.map_err(|error| {
+            let message = format!("Failed to inspect image \"\": {error}");
+            self.warn(wanted, "InspectFailed", &message);
+            Failure::new("ImageInspectError", message)
+        })?;
+        Ok(answer.image)
+    }
+
+    async fn may_use(&self, lookup: &Lookup<'_>, image: &v1::Image) -> Result<bool, Failure> {
+        let wanted = lookup.wanted;
+        let name = wanted.image;
+        let mut message = format!("Container image \"{name}\" already present on machine");
+        if let Some(records) = self.puller.records() {
+            match records.access(name, &image.id, lookup.credentials()).await {
+                Ok(Access::Granted) => message.push_str(" and can be accessed by the pod"),
+                Ok(Access::Ask) => return Ok(false),
+                Err(error) => return Err(Failure::new("ErrImagePull", error)),
+            }
+        }
+        self.note(wanted, "Pulled", &message);
+        Ok(true)
+    }
+
+    fn not_there(&self, wanted: &Wanted<'_>) -> Failure {
+        let name = wanted.image;
+        let message =
+            format!("Container image \"{name}\" is not present with pull policy of Never");
+        self.warn(wanted, "ErrImageNeverPull", &message);
+        Failure::new("ErrImageNeverPull", message)
     }
 
     /// Forgets a pod's failed pulls.
@@ -165,7 +189,8 @@ impl Images {
         self.back_off.borrow_mut().retain(|(of, _), _| of != uid);
     }
 
-    async fn pull(&self, wanted: &Wanted<'_>, image: String) -> Result<Found, Failure> {
+    async fn pull(&self, lookup: &Lookup<'_>) -> Result<Found, Failure> {
+        let wanted = lookup.wanted;
         let key = (wanted.uid.clone(), wanted.image.to_owned());
         if let Some((left, reason)) = self.backing_off(&key) {
             let message = format!("Back-off pulling image \"{}\"", wanted.image);
@@ -176,7 +201,7 @@ impl Images {
         }
         self.note(wanted, "Pulling", &format!("Pulling image \"{}\"", wanted.image));
         let begun = Instant::now();
-        match self.shared(wanted, image).await {
+        match self.pulled(lookup).await {
             Ok(pulled) => {
                 self.back_off.borrow_mut().remove(&key);
                 let text = format!(
@@ -202,50 +227,14 @@ impl Images {
         }
     }
 
-    /// What the pod may try for this image, in order.
-    // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
-    async fn credentials(
-        &self,
-        wanted: &Wanted<'_>,
-        image: &str,
-    ) -> Result<Vec<Credential>, String> {
-        let mut found = wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
-        found.extend(self.keys.files.of(image));
-        found.extend(self.keys.providers.keyring(image, wanted.pod).await.of(image));
-        Ok(found)
-    }
-
-    /// Joins the pull of this image, or begins it.
-    async fn shared(&self, wanted: &Wanted<'_>, image: String) -> PullResult {
-        let credentials = self.credentials(wanted, &image).await?;
-        let auths: Vec<_> = credentials.into_iter().map(|credential| credential.auth).collect();
-        let key = (image.clone(), auths.clone());
-        let under_way = self.pulls.borrow().iter().find(|(k, _)| *k == key).cloned();
-        let pull = match under_way {
-            Some((_, pull)) => pull,
-            None => {
-                if !self.rate.borrow_mut().take(Instant::now()) {
-                    return Err("pull QPS exceeded".to_owned());
-                }
-                let pull = pull_once(
-                    self.client.clone(),
-                    self.turns.clone(),
-                    image,
-                    wanted.sandbox.clone(),
-                    auths,
-                );
-                let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
-                let pull = pull.inspect(move |_| {
-                    pulls.borrow_mut().retain(|(key, _)| *key != own_key);
-                });
-                let pull = pull.boxed_local().shared();
-                self.pulls.borrow_mut().push((key, pull.clone()));
-                // Driven by a task of its own: whoever asked first may give up, the others not.
-                tokio::task::spawn_local(pull.clone());
-                pull
-            }
+    async fn pulled(&self, lookup: &Lookup<'_>) -> PullResult {
+        let pull = Pull {
+            name: lookup.wanted.image.to_owned(),
+            image: lookup.image.clone(),
+            sandbox: lookup.wanted.sandbox.clone(),
+            credentials: lookup.credentials().await?,
         };
-        pull.await
+        self.puller.pull(pull).await
     }
 
     fn backing_off(&self, key: &(PodUid, String)) -> Option<(Duration, String)> {
@@ -278,57 +267,19 @@ impl Images {
     }
 }
 
-async fn pull_once(
-    client: Client,
-    turns: Option<Rc<Semaphore>>,
-    image: String,
-    sandbox: v1::PodSandboxConfig,
-    auths: Vec<v1::AuthConfig>,
-) -> PullResult {
-    let _turn = match &turns {
-        Some(turns) => turns.acquire().await.ok(),
-        None => None,
-    };
-    let begun = Instant::now();
-    let spec = v1::ImageSpec { image, ..v1::ImageSpec::default() };
-    let mut tries: Vec<Option<v1::AuthConfig>> = auths.into_iter().map(Some).collect();
-    if tries.is_empty() {
-        tries.push(None);
+impl Lookup<'_> {
+    /// What the pod may try for its image, in order.
+    // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
+    async fn credentials(&self) -> Result<Vec<Credential>, String> {
+        let found = self.found.get_or_init(async || {
+            let (image, keys) = (&self.image, &self.images.keys);
+            let mut found = self.wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
+            found.extend(keys.files.of(image));
+            found.extend(keys.providers.keyring(image, self.wanted.pod).await.of(image));
+            Ok(found)
+        });
+        found.await.clone()
     }
-    let mut errors = Vec::new();
-    for auth in tries {
-        let request = v1::PullImageRequest {
-            image: Some(spec.clone()),
-            auth,
-            sandbox_config: Some(sandbox.clone()),
-        };
-        match client.pull_image(request).await {
-            Ok(answer) => {
-                let took = begun.elapsed();
-                let image = status_of(&client, &answer.image_ref).await;
-                return Ok(Pulled { id: answer.image_ref, took, image });
-            }
-            Err(error) => errors.push(pull_text(&error)),
-        }
-    }
-    Err(match errors.len() {
-        1 => errors.remove(0),
-        _ => format!("[{}]", errors.join(", ")),
-    })
-}
-
-/// A code that says nothing is left out.
-// k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
-fn pull_text(error: &pintle_cri::Error) -> String {
-    let text = rpc_text(error);
-    let plain = text.strip_prefix("rpc error: code = Unknown desc = ").map(str::to_owned);
-    plain.unwrap_or(text)
-}
-
-async fn status_of(client: &Client, id: &str) -> Option<v1::Image> {
-    let spec = v1::ImageSpec { image: id.to_owned(), ..v1::ImageSpec::default() };
-    let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
-    client.image_status(request).await.ok().and_then(|answer| answer.image)
 }
 
 /// A duration cut to whole milliseconds, as Go prints it.
@@ -336,3 +287,7 @@ fn millis(took: Duration) -> GoDuration {
     let cut = Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
     GoDuration::from_std(cut)
 }
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;

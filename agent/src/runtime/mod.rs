@@ -11,6 +11,7 @@
 //!   termination  where a container's last words are
 //!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
 //!   keyring, credentials, provider   what pulls are tried with: pull secrets, files, plugins
+//!   puller, pull_records             pulls, and who made them
 //!   execute      runs a plan: prepare, start (up), kill (stop), clean (away), hooks, image, turns
 //! ```
 
@@ -43,6 +44,8 @@ mod prepare;
 pub mod provider;
 pub mod pull_credential;
 mod pull_rate;
+pub mod pull_records;
+pub mod puller;
 pub mod read_back;
 mod registry_match;
 pub mod request;

@@ -1,0 +1,78 @@
+//! Requests for images, and what is remembered of pulls.
+//!
+//! Bounds: label values are of fixed sets.
+// k8s: pkg/kubelet/images/metrics.go, pkg/kubelet/images/pullmanager/metrics.go
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::families::Names;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    pull_policy: String,
+    present_locally: String,
+    pull_required: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Check {
+    result: String,
+}
+
+/// Handles of the families.
+#[derive(Debug)]
+pub struct Images {
+    requests: Family<Request, Counter>,
+    checks: Family<Check, Counter>,
+    intents: Gauge,
+    records: Gauge,
+}
+
+impl Images {
+    pub(super) fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            requests: at.add(
+                "kubelet_image_manager_ensure_image_requests",
+                "Number of ensure-image requests processed by the kubelet.",
+            ),
+            checks: at.add(
+                "kubelet_imagemanager_image_mustpull_checks",
+                "Counter for how many times kubelet checked whether credentials need to be \
+                 re-verified to access an image",
+            ),
+            intents: at.add(
+                "kubelet_imagemanager_ondisk_pullintents",
+                "Number of ImagePullIntents stored on disk.",
+            ),
+            records: at.add(
+                "kubelet_imagemanager_ondisk_pulledrecords",
+                "Number of ImagePulledRecords stored on disk.",
+            ),
+        }
+    }
+
+    /// A container wanted its image; `None` for what was not found out.
+    pub fn requested(&self, policy: &str, present: Option<bool>, pull: Option<bool>) {
+        let word = |known: Option<bool>| known.map_or("unknown".to_owned(), |is| is.to_string());
+        let labels = Request {
+            pull_policy: policy.to_ascii_lowercase(),
+            present_locally: word(present),
+            pull_required: word(pull),
+        };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// It was decided whether a pod may use an image that is there.
+    pub fn verified(&self, result: &str) {
+        self.checks.get_or_create(&Check { result: result.to_owned() }).inc();
+    }
+
+    /// So many files are on disk.
+    pub fn on_disk(&self, intents: usize, records: usize) {
+        self.intents.set(i64::try_from(intents).unwrap_or(i64::MAX));
+        self.records.set(i64::try_from(records).unwrap_or(i64::MAX));
+    }
+}
