@@ -267,6 +267,7 @@ impl Parts {
         let settings = objects::Settings {
             strategy: kubelet.config_map_and_secret_change_detection_strategy,
             resync: kubelet.sync_frequency.to_std(),
+            trust_bundles: self.config.gates.enabled("ClusterTrustBundleProjection"),
             node: Some(cluster.node.clone()),
         };
         Objects::new(cluster.client.clone(), settings, self.inputs.clone())

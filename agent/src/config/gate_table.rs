@@ -93,7 +93,7 @@ pub const GATES: &[Gate] = &[
     off("CloudControllerManagerWatchBasedRoutesReconciliation", Stage::Alpha, ELSEWHERE),
     off("CloudControllerManagerWebhook", Stage::Alpha, ELSEWHERE),
     off("ClusterTrustBundle", Stage::Beta, ELSEWHERE),
-    off("ClusterTrustBundleProjection", Stage::Beta, NOT_YET),
+    off("ClusterTrustBundleProjection", Stage::Beta, DONE),
     on("ComponentFlagz", Stage::Beta, NOT_YET),
     on("ComponentStatusz", Stage::Beta, NOT_YET),
     off("ConcurrentWatchObjectDecode", Stage::Beta, ELSEWHERE),

@@ -7,7 +7,9 @@ use super::references::{Key, Kind};
 use super::tokens::TokenKey;
 use crate::runtime::env::LookupError;
 use crate::types::PodUid;
-use crate::volume::payload::{Content, ContentError, KeyValues, TokenRequest};
+use crate::volume::payload::{
+    Content, ContentError, KeyValues, NoContent, TokenRequest, TrustRequest,
+};
 
 /// What one pod's volumes may show.
 pub struct PodContent<'a> {
@@ -51,5 +53,13 @@ impl Content for PodContent<'_> {
         };
         let token = shared.tokens.token(self.uid, self.pod, &TokenKey::of_volume(request)).await;
         token.map(|token| token.to_string()).map_err(ContentError::Failed)
+    }
+
+    async fn trust_bundle(&self, request: &TrustRequest) -> Result<Vec<u8>, ContentError> {
+        let shared = self.objects.0.as_ref();
+        match shared.and_then(|shared| shared.trust_bundles.as_ref()) {
+            Some(bundles) => bundles.get(self.uid, request).await.map_err(ContentError::Failed),
+            None => NoContent.trust_bundle(request).await,
+        }
     }
 }

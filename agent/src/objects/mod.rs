@@ -18,9 +18,11 @@
 //! per object. Values of secrets never get into a log or a message.
 
 mod accounts;
+mod collection;
 mod content;
 mod environment;
 mod follow;
+mod label_selector;
 mod object;
 mod pull_secrets;
 pub mod references;
@@ -30,6 +32,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod trust_bundles;
 mod wire;
 
 use std::cell::RefCell;
@@ -55,6 +58,7 @@ use follow::Follower;
 use services::ServiceWatch;
 use table::{Orders, Table, Told};
 use tokens::Tokens;
+use trust_bundles::TrustBundles;
 
 /// How long a value may be used in mode `Cache` when the node's annotation says nothing.
 // k8s: pkg/kubelet/secret/secret_manager.go defaultTTL
@@ -69,6 +73,8 @@ pub struct Settings {
     pub strategy: ChangeDetectionStrategy,
     /// `syncFrequency`: without watches, volumes are written again this often.
     pub resync: Duration,
+    /// Volumes may show trust bundles (`ClusterTrustBundleProjection`).
+    pub trust_bundles: bool,
     /// The own node, whose annotation says how long copies are good in mode `Cache`.
     pub node: Option<watch::Receiver<OwnNode>>,
 }
@@ -97,6 +103,7 @@ struct Shared {
     followers: RefCell<HashMap<Key, Follower>>,
     services: ServiceWatch,
     tokens: Tokens,
+    trust_bundles: Option<TrustBundles>,
     classes: runtime_class::Classes,
 }
 
@@ -111,6 +118,9 @@ impl Objects {
     pub fn new(client: Client, settings: Settings, inputs: mpsc::Sender<Input>) -> Self {
         let shared = Rc::new(Shared {
             tokens: Tokens::new(client.clone(), inputs.clone()),
+            trust_bundles: settings
+                .trust_bundles
+                .then(|| TrustBundles::new(client.clone(), inputs.clone())),
             client,
             settings,
             inputs,
@@ -141,6 +151,9 @@ impl Objects {
         let orders = shared.table.borrow_mut().forget(uid);
         shared.carry_out(orders);
         shared.tokens.forget(uid);
+        if let Some(bundles) = &shared.trust_bundles {
+            bundles.forget(uid);
+        }
         if shared.table.borrow().is_empty() {
             shared.services.close();
         }

@@ -19,7 +19,16 @@ pub(super) struct Meta {
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) uid: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(super) labels: BTreeMap<String, String>,
     pub(super) resource_version: String,
+}
+
+/// Go writes an empty map as null.
+fn or_default<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// An object that the API server wrote, of either kind.

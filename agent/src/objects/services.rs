@@ -2,39 +2,30 @@
 //!
 //! Every pod is told of `kubernetes`, and of the services of its namespace unless it declines, so
 //! there is one watch of them all while there is a pod. Only name, address and ports are kept:
-//! some 200 bytes for a service. The watch brings the initial services one by one, so that there
-//! is never a list of all of them; an API server that cannot do so is asked for a list.
+//! some 200 bytes for a service.
 //!
-//! Effects; the record is one `BTreeMap`. Owner: `Objects`. Bound: `SERVICES_MAX`.
+//! Owner: `Objects`. Bound: `SERVICES_MAX`.
 // k8s: pkg/kubelet/kubelet.go serviceLister, pkg/kubelet/kubelet_pods.go getServiceEnvVarMap
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use serde::Deserialize;
-use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 
+use super::collection::{Collection, Kept, Known};
 use super::object::Meta;
-use super::wire::{self, Event, Events, Pace, WireError};
 
 /// Services that are kept; more of them are not told to pods.
 const SERVICES_MAX: usize = 50_000;
-/// First and longest wait after a failure.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How long a watch is asked to last, in seconds.
-const WATCH_SECONDS: u32 = 600;
 /// The namespace and the name of the API server's own service.
 const API: (&str, &str) = ("default", "kubernetes");
 
 /// A service on the wire.
 #[derive(Clone, Deserialize)]
-struct ServiceWire {
+pub(super) struct ServiceWire {
     #[serde(default)]
     metadata: Meta,
     #[serde(default)]
@@ -58,15 +49,9 @@ struct PortWire {
     protocol: Option<Box<str>>,
 }
 
-#[derive(Deserialize)]
-struct ListWire {
-    metadata: Meta,
-    items: Vec<ServiceWire>,
-}
-
 /// What is kept of a service.
 #[derive(Debug, PartialEq)]
-struct Kept {
+struct Brief {
     address: Box<str>,
     ports: Box<[Port]>,
 }
@@ -81,32 +66,10 @@ struct Port {
 
 /// Kept services by namespace and name.
 #[derive(Debug, Default)]
-pub(super) struct Services(BTreeMap<Box<str>, BTreeMap<Box<str>, Kept>>, usize);
+pub(super) struct Services(BTreeMap<Box<str>, BTreeMap<Box<str>, Brief>>, usize);
 
 impl Services {
-    fn put(&mut self, service: ServiceWire) {
-        let (namespace, name) = (service.metadata.namespace, service.metadata.name);
-        let address = service.spec.cluster_ip;
-        if address.is_empty() || address == "None" {
-            self.remove(&namespace, &name);
-            return;
-        }
-        if self.1 >= SERVICES_MAX {
-            return;
-        }
-        let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
-        let ports = service.spec.ports.unwrap_or_default().into_iter();
-        let ports = ports.map(|port| Port {
-            name: port.name,
-            number: port.port,
-            protocol: protocol(port.protocol),
-        });
-        let kept = Kept { address: address.into(), ports: ports.collect() };
-        let before = self.0.entry(namespace.into()).or_default().insert(name.into(), kept);
-        self.1 += usize::from(before.is_none());
-    }
-
-    fn remove(&mut self, namespace: &str, name: &str) {
+    fn remove_named(&mut self, namespace: &str, name: &str) {
         let Some(services) = self.0.get_mut(namespace) else { return };
         self.1 -= usize::from(services.remove(name).is_some());
         if services.is_empty() {
@@ -127,7 +90,7 @@ impl Services {
     }
 }
 
-impl Kept {
+impl Brief {
     fn told(&self, namespace: &str, name: &str) -> Service {
         let port = |port: &Port| ServicePort {
             name: port.name.as_deref().map(str::to_owned),
@@ -151,152 +114,64 @@ impl Kept {
     }
 }
 
-#[derive(Default)]
-struct State {
-    services: RefCell<Services>,
-    synced: Cell<bool>,
-    changed: Notify,
+impl Kept for Services {
+    type Wire = ServiceWire;
+    const PATHS: &'static [&'static str] = &["/api/v1/services"];
+    const NAME: &'static str = "services";
+
+    fn meta(object: &ServiceWire) -> &Meta {
+        &object.metadata
+    }
+
+    fn put(&mut self, service: ServiceWire) {
+        let (namespace, name) = (service.metadata.namespace, service.metadata.name);
+        let address = service.spec.cluster_ip;
+        if address.is_empty() || address == "None" {
+            self.remove_named(&namespace, &name);
+            return;
+        }
+        if self.1 >= SERVICES_MAX {
+            return;
+        }
+        let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
+        let ports = service.spec.ports.unwrap_or_default().into_iter();
+        let ports = ports.map(|port| Port {
+            name: port.name,
+            number: port.port,
+            protocol: protocol(port.protocol),
+        });
+        let kept = Brief { address: address.into(), ports: ports.collect() };
+        let before = self.0.entry(namespace.into()).or_default().insert(name.into(), kept);
+        self.1 += usize::from(before.is_none());
+    }
+
+    fn remove(&mut self, service: ServiceWire) {
+        self.remove_named(&service.metadata.namespace, &service.metadata.name);
+    }
 }
 
 /// The watch of all services, open while there is a pod.
 #[derive(Default)]
-pub(super) struct ServiceWatch {
-    state: Rc<State>,
-    task: RefCell<Option<JoinHandle<()>>>,
-}
+pub(super) struct ServiceWatch(Collection<Services>);
 
 impl ServiceWatch {
     /// Opens the watch if it is not.
     pub(super) fn open(&self, client: &Client) {
-        self.task.borrow_mut().get_or_insert_with(|| {
-            tokio::task::spawn_local(run(client.clone(), Rc::clone(&self.state)))
-        });
+        self.0.open(client);
     }
 
     /// Ends the watch and forgets what it told.
     pub(super) fn close(&self) {
-        if let Some(task) = self.task.borrow_mut().take() {
-            task.abort();
-        }
-        self.state.synced.set(false);
-        *self.state.services.borrow_mut() = Services::default();
+        self.0.close();
     }
 
     /// The services that pods of a namespace may be told of; `None` when they are still not known
     /// after `patience`.
     pub(super) async fn of(&self, namespace: &str, patience: Duration) -> Option<Vec<Service>> {
-        let synced = async {
-            while !self.state.synced.get() {
-                self.state.changed.notified().await;
-            }
-        };
-        if !self.state.synced.get() {
-            tokio::time::timeout(patience, synced).await.ok()?;
+        match self.0.known(patience).await {
+            Known::All => Some(self.0.kept().of(namespace)),
+            Known::Nothing | Known::NoKind => None,
         }
-        Some(self.state.services.borrow().of(namespace))
-    }
-}
-
-impl Drop for ServiceWatch {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// Where a watch stands.
-struct Place {
-    /// The version that it goes on from; `None` begins anew.
-    from: Option<String>,
-    /// The API server can begin a watch with all objects.
-    streams: bool,
-}
-
-async fn run(client: Client, state: Rc<State>) {
-    let mut pace = Pace::new(RETRY.0, RETRY.1);
-    let mut place = Place { from: None, streams: true };
-    loop {
-        match follow(&client, &state, &mut place, &mut pace).await {
-            Ok(()) => {}
-            Err(WireError::Gone(_)) => place.from = None,
-            Err(WireError::Refused(_)) if place.streams && place.from.is_none() => {
-                place.streams = false;
-            }
-            Err(error) => tracing::debug!(%error, "services cannot be watched"),
-        }
-        pace.wait().await;
-    }
-}
-
-async fn follow(
-    client: &Client,
-    state: &State,
-    place: &mut Place,
-    pace: &mut Pace,
-) -> Result<(), WireError> {
-    let mut fresh = Services::default();
-    if place.from.is_none() && !place.streams {
-        let list: ListWire = wire::read(client, "/api/v1/services?resourceVersion=0").await?;
-        list.items.into_iter().for_each(|service| fresh.put(service));
-        state.replace(std::mem::take(&mut fresh));
-        place.from = Some(list.metadata.resource_version);
-    }
-    let mut initial = place.from.is_none();
-    let mut events = Events::<ServiceWire>::open(client, &path(place.from.as_deref())).await?;
-    while let Some(event) = events.next().await {
-        let event = event?;
-        pace.reset();
-        if initial {
-            match event {
-                Event::Bookmark(version, true) => {
-                    initial = false;
-                    state.replace(std::mem::take(&mut fresh));
-                    place.from = Some(version);
-                }
-                other => apply(&mut fresh, other),
-            }
-            continue;
-        }
-        place.from = Some(version_of(&event));
-        apply(&mut state.services.borrow_mut(), event);
-    }
-    Ok(())
-}
-
-fn path(from: Option<&str>) -> String {
-    let begin = match from {
-        Some(version) => format!("resourceVersion={version}"),
-        None => "resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
-    };
-    format!(
-        "/api/v1/services?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}\
-         &{begin}"
-    )
-}
-
-fn version_of(event: &Event<ServiceWire>) -> String {
-    match event {
-        Event::Applied(service) | Event::Deleted(service) => {
-            service.metadata.resource_version.clone()
-        }
-        Event::Bookmark(version, _) => version.clone(),
-    }
-}
-
-fn apply(services: &mut Services, event: Event<ServiceWire>) {
-    match event {
-        Event::Applied(service) => services.put(service),
-        Event::Deleted(service) => {
-            services.remove(&service.metadata.namespace, &service.metadata.name);
-        }
-        Event::Bookmark(..) => {}
-    }
-}
-
-impl State {
-    fn replace(&self, services: Services) {
-        *self.services.borrow_mut() = services;
-        self.synced.set(true);
-        self.changed.notify_waiters();
     }
 }
 
@@ -343,8 +218,8 @@ mod tests {
         assert_eq!((services.of("ns").len(), services.1), (1, 1));
         services.put(wire("ns", "a", json!({"clusterIP": ""})));
         assert_eq!((services.of("ns").len(), services.1), (0, 0));
-        apply(&mut services, Event::Applied(wire("ns", "b", json!({"clusterIP": "10.0.0.5"}))));
-        apply(&mut services, Event::Deleted(wire("ns", "b", json!({}))));
+        services.put(wire("ns", "b", json!({"clusterIP": "10.0.0.5"})));
+        services.remove(wire("ns", "b", json!({})));
         assert_eq!((services.0.len(), services.1), (0, 0));
     }
 }

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use k8s_openapi::api::core::v1::KeyToPath;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// Longest relative path in bytes.
 // k8s: pkg/volume/util/atomic_writer.go
 const PATH_BYTES_MAX: usize = 4096;
 /// Longest component in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// Mode of a token, before fsGroup opens it to the group.
+/// Mode of a token or certificate, before fsGroup opens it to the group.
 const PRIVATE_MODE: u32 = 0o600;
 
 /// One file to be.
@@ -52,7 +53,9 @@ pub enum Source {
     },
     /// A token of the pod's service account.
     Token(TokenRequest),
-    /// Certificates of a trust bundle, or a pod certificate; not served yet.
+    /// Certificates of trust bundles.
+    TrustBundle(TrustRequest),
+    /// A pod certificate; not served yet.
     Unsupported(&'static str),
 }
 
@@ -76,6 +79,21 @@ pub struct TokenRequest {
     pub audience: String,
     /// Wanted lifetime in seconds.
     pub expiration_seconds: i64,
+}
+
+/// Certificates of trust bundles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrustRequest {
+    /// Relative path of their file.
+    pub path: String,
+    /// One bundle.
+    pub name: Option<String>,
+    /// All bundles of a signer whose labels match.
+    pub signer: Option<String>,
+    /// Nothing matches without.
+    pub labels: Option<LabelSelector>,
+    /// True when there may be none.
+    pub optional: bool,
 }
 
 /// Everything that is needed to fill one volume.
@@ -127,6 +145,16 @@ pub trait Content {
 
     /// A token of the pod's service account, cached while it is fresh.
     fn token(&self, request: &TokenRequest) -> impl Future<Output = Result<String, ContentError>>;
+
+    /// Certificates of trust bundles, as PEM.
+    // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
+    fn trust_bundle(
+        &self,
+        _: &TrustRequest,
+    ) -> impl Future<Output = Result<Vec<u8>, ContentError>> {
+        let text = "ClusterTrustBundle projection is not supported in static kubelet mode";
+        std::future::ready(Err(ContentError::Failed(text.to_owned())))
+    }
 }
 
 /// Standalone mode: there is no API server to ask.
@@ -169,9 +197,12 @@ pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payloa
             }),
             Source::Token(request) => {
                 let token = content.token(request).await.map_err(|e| e.to_string());
-                token.map(|token| token_file(sources, request, token))
+                token.map(|token| private_file(sources, &request.path, token.into_bytes()))
             }
-            // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
+            Source::TrustBundle(request) => {
+                let pem = content.trust_bundle(request).await.map_err(|e| e.to_string());
+                pem.map(|pem| private_file(sources, &request.path, pem))
+            }
             Source::Unsupported(what) => {
                 Err(format!("{what} projection is not supported in static kubelet mode"))
             }
@@ -188,11 +219,12 @@ pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payloa
     }
 }
 
-fn token_file(sources: &Sources, request: &TokenRequest, token: String) -> Payload {
+/// A file of the pod's one user, or of its group.
+fn private_file(sources: &Sources, path: &str, data: Vec<u8>) -> Payload {
     let private = sources.owner.is_some() || sources.has_group;
     let mode = if private { PRIVATE_MODE } else { sources.default_mode };
-    let file = File { data: token.into_bytes(), mode, owner: sources.owner };
-    Payload::from([(clean(&request.path), file)])
+    let file = File { data, mode, owner: sources.owner };
+    Payload::from([(clean(path), file)])
 }
 
 /// Keys of one object as files.

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use super::host_path::HostPathType;
 use super::layout::{EMPTY_DIR_PLUGIN, PodDirs};
 use super::nested;
-use super::payload::{Keys, Source, Sources, TokenRequest, mode_bits};
+use super::payload::{Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits};
 use crate::pod::quantity::Amount;
 use crate::pod::resources::{self, Side};
 use crate::runtime::downward;
@@ -308,8 +308,16 @@ impl Planner<'_> {
                 expiration_seconds: s.expiration_seconds.unwrap_or(TOKEN_SECONDS),
             })];
         }
-        let unsupported = source.cluster_trust_bundle.is_some();
-        vec![Source::Unsupported(if unsupported { "ClusterTrustBundle" } else { "PodCertificate" })]
+        if let Some(s) = &source.cluster_trust_bundle {
+            return vec![Source::TrustBundle(TrustRequest {
+                path: s.path.clone(),
+                name: s.name.clone(),
+                signer: s.signer_name.clone(),
+                labels: s.label_selector.clone(),
+                optional: s.optional == Some(true),
+            })];
+        }
+        vec![Source::Unsupported("PodCertificate")]
     }
 }
 

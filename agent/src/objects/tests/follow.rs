@@ -31,7 +31,8 @@ fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
     LocalSet::new().block_on(&runtime.expect("a runtime"), async {
         let fake = Fake::start().await;
         let (sender, inputs) = mpsc::channel(64);
-        let settings = Settings { strategy, resync: Duration::from_millis(20), node: None };
+        let resync = Duration::from_millis(20);
+        let settings = Settings { strategy, resync, trust_bundles: true, node: None };
         let objects = Objects::new(fake.client(), settings, sender);
         test(Scene { fake, objects, inputs }).await;
     });

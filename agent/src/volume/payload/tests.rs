@@ -94,7 +94,13 @@ fn later_sources_win_and_all_failures_are_told() {
     assert_eq!(shown(&collected(&both).expect("collected")), ["a:600=mine", "b:644=B"]);
     let failing = sources(vec![
         Source::Secret(keys("x", &[], false)),
-        Source::Unsupported("ClusterTrustBundle"),
+        Source::TrustBundle(TrustRequest {
+            path: "ca".to_owned(),
+            name: Some("b".to_owned()),
+            signer: None,
+            labels: None,
+            optional: true,
+        }),
     ]);
     let error = collected(&failing).expect_err("two failures");
     let want = "[secret \"x\" not found, ClusterTrustBundle projection is not supported in static \

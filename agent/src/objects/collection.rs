@@ -1,0 +1,247 @@
+//! All objects of one kind, followed by one watch and kept as small as their readers allow.
+//!
+//! The watch brings the initial objects one by one, so that there is never a list of all of them;
+//! an API server that cannot do so is asked for a list. A kind that the API server does not have
+//! under one path is looked for under the next.
+//!
+//! Effects; the record is one value. Owner: whoever holds the `Collection`. Bounds: what is kept is
+//! the record's to bound; one watch.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use kube::Client;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::object::Meta;
+use super::wire::{self, Event, Events, Pace, WireError};
+
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long a watch is asked to last, in seconds.
+const WATCH_SECONDS: u32 = 600;
+
+/// What is kept of the objects.
+pub(super) trait Kept: Default + 'static {
+    /// An object on the wire.
+    type Wire: DeserializeOwned + 'static;
+    /// Where the objects are; more than one where a kind changed its version.
+    const PATHS: &'static [&'static str];
+    /// For messages.
+    const NAME: &'static str;
+
+    /// The object's metadata.
+    fn meta(object: &Self::Wire) -> &Meta;
+    /// It was added or changed.
+    fn put(&mut self, object: Self::Wire);
+    /// It was deleted.
+    fn remove(&mut self, object: Self::Wire);
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+struct ListWire<T> {
+    metadata: Meta,
+    items: Vec<T>,
+}
+
+/// What is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Nothing yet.
+    Nothing,
+    /// That the API server has no such kind.
+    NoKind,
+    /// All objects.
+    All,
+}
+
+struct State<K> {
+    kept: RefCell<K>,
+    known: Cell<Known>,
+    /// Grows with each change.
+    version: watch::Sender<u64>,
+}
+
+/// The watch of all objects of a kind, open while somebody wants them.
+pub(super) struct Collection<K: Kept> {
+    state: Rc<State<K>>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+impl<K: Kept> Default for Collection<K> {
+    fn default() -> Self {
+        let state = State {
+            kept: RefCell::default(),
+            known: Cell::new(Known::Nothing),
+            version: watch::Sender::new(0),
+        };
+        Self { state: Rc::new(state), task: RefCell::default() }
+    }
+}
+
+impl<K: Kept> Collection<K> {
+    /// Opens the watch if it is not.
+    pub(super) fn open(&self, client: &Client) {
+        self.task.borrow_mut().get_or_insert_with(|| {
+            tokio::task::spawn_local(run(client.clone(), Rc::clone(&self.state)))
+        });
+    }
+
+    /// Ends the watch and forgets what it told.
+    pub(super) fn close(&self) {
+        if let Some(task) = self.task.borrow_mut().take() {
+            task.abort();
+        }
+        self.state.known.set(Known::Nothing);
+        *self.state.kept.borrow_mut() = K::default();
+    }
+
+    /// What is known, after `patience` at the latest.
+    pub(super) async fn known(&self, patience: Duration) -> Known {
+        let mut versions = self.state.version.subscribe();
+        let told = async {
+            while self.state.known.get() == Known::Nothing {
+                if versions.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Whatever is known then is the answer.
+        let _ = tokio::time::timeout(patience, told).await;
+        self.state.known.get()
+    }
+
+    /// The record.
+    pub(super) fn kept(&self) -> Ref<'_, K> {
+        self.state.kept.borrow()
+    }
+
+    /// Tells of changes.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.state.version.subscribe()
+    }
+}
+
+impl<K: Kept> Drop for Collection<K> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Where a watch stands.
+struct Place {
+    /// Which of the kind's paths.
+    path: usize,
+    /// The version that it goes on from; `None` begins anew.
+    from: Option<String>,
+    /// The API server can begin a watch with all objects.
+    streams: bool,
+}
+
+async fn run<K: Kept>(client: Client, state: Rc<State<K>>) {
+    let mut pace = Pace::new(RETRY.0, RETRY.1);
+    let mut place = Place { path: 0, from: None, streams: true };
+    loop {
+        match follow(&client, &state, &mut place, &mut pace).await {
+            Ok(()) => {}
+            Err(WireError::Gone(_)) => place.from = None,
+            Err(WireError::Refused(_)) if place.streams && place.from.is_none() => {
+                place.streams = false;
+            }
+            Err(WireError::NotFound(_)) => {
+                place = Place { path: place.path + 1, from: None, streams: true };
+                if place.path < K::PATHS.len() {
+                    continue;
+                }
+                // It may come: an API server is changed one setting at a time.
+                place.path = 0;
+                if state.known.get() == Known::Nothing {
+                    state.tell(Known::NoKind);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "{} cannot be watched", K::NAME),
+        }
+        pace.wait().await;
+    }
+}
+
+async fn follow<K: Kept>(
+    client: &Client,
+    state: &State<K>,
+    place: &mut Place,
+    pace: &mut Pace,
+) -> Result<(), WireError> {
+    let at = K::PATHS[place.path];
+    let mut fresh = K::default();
+    if place.from.is_none() && !place.streams {
+        let list: ListWire<K::Wire> =
+            wire::read(client, &format!("{at}?resourceVersion=0")).await?;
+        list.items.into_iter().for_each(|object| fresh.put(object));
+        state.replace(std::mem::take(&mut fresh));
+        place.from = Some(list.metadata.resource_version);
+    }
+    let mut initial = place.from.is_none();
+    let mut events = Events::<K::Wire>::open(client, &path(at, place.from.as_deref())).await?;
+    while let Some(event) = events.next().await {
+        let event = event?;
+        pace.reset();
+        if initial {
+            match event {
+                Event::Bookmark(version, true) => {
+                    initial = false;
+                    state.replace(std::mem::take(&mut fresh));
+                    place.from = Some(version);
+                }
+                other => apply(&mut fresh, other),
+            }
+            continue;
+        }
+        place.from = Some(version_of::<K>(&event));
+        let changes = !matches!(event, Event::Bookmark(..));
+        apply(&mut *state.kept.borrow_mut(), event);
+        if changes {
+            state.tell(Known::All);
+        }
+    }
+    Ok(())
+}
+
+fn path(at: &str, from: Option<&str>) -> String {
+    let begin = match from {
+        Some(version) => format!("resourceVersion={version}"),
+        None => "resourceVersion=0&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".into(),
+    };
+    format!("{at}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&{begin}")
+}
+
+fn version_of<K: Kept>(event: &Event<K::Wire>) -> String {
+    match event {
+        Event::Applied(object) | Event::Deleted(object) => K::meta(object).resource_version.clone(),
+        Event::Bookmark(version, _) => version.clone(),
+    }
+}
+
+fn apply<K: Kept>(kept: &mut K, event: Event<K::Wire>) {
+    match event {
+        Event::Applied(object) => kept.put(object),
+        Event::Deleted(object) => kept.remove(object),
+        Event::Bookmark(..) => {}
+    }
+}
+
+impl<K> State<K> {
+    fn replace(&self, kept: K) {
+        *self.kept.borrow_mut() = kept;
+        self.tell(Known::All);
+    }
+
+    fn tell(&self, known: Known) {
+        self.known.set(known);
+        self.version.send_modify(|version| *version += 1);
+    }
+}
