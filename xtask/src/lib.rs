@@ -10,7 +10,8 @@
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
 //! - `conformance`: upstream's end-to-end suite on such a cluster
 //! - `table`: what benchmarks print. `ratio`: our agent beside the kubelet in such a cluster
-//! - `task`: demo, test, bench, cluster, conformance, tidy, vm
+//! - `differential`: the same pods on our agent and on the kubelet, everything compared
+//! - `task`: demo, test, bench, cluster, conformance, differential, tidy, vm
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
 
@@ -20,6 +21,7 @@ pub mod apt;
 pub mod cache;
 pub mod cluster;
 pub mod conformance;
+pub mod differential;
 pub mod image;
 pub mod node;
 pub mod ratio;

@@ -88,7 +88,9 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
     let registries = layout.node(node).join("registries");
     fs::create_dir_all(registries.join("_default"))?;
     fs::write(registries.join("_default/hosts.toml"), config::registry_hosts())?;
-    fs::write(&file, config::containerd(&runtime, &registries))?;
+    let extra = layout.node(node).join("containerd-extra.toml");
+    let extra = fs::read_to_string(extra).unwrap_or_default();
+    fs::write(&file, config::containerd(&runtime, &registries) + &extra)?;
     let mut cmd = command(cluster, node, &runtime.program("containerd"))?;
     processes.start(&containerd, cmd.arg("-c").arg(&file))?;
     processes.wait(&containerd, RUNTIME_WAIT, || {

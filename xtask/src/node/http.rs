@@ -1,4 +1,4 @@
-//! A GET request over a given connection: the node's ports are only reachable inside its network.
+//! A request over a given connection: the node's ports are only reachable inside its network.
 //!
 //! HTTP/1.1 with `Connection: close`; the body may have a length, be chunked or end with the
 //! connection. Bounded by `ANSWER_WAIT` per read and `BODY_BYTES_MAX`.
@@ -23,12 +23,37 @@ pub struct Answer {
     pub body: String,
 }
 
+/// What to ask for beside the path.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// GET, POST and so on.
+    pub method: &'a str,
+    /// With the query.
+    pub path: &'a str,
+    /// Type of the body; empty for no body.
+    pub content_type: &'a str,
+    /// The body.
+    pub body: &'a str,
+}
+
 /// Sends one GET and reads the whole answer.
-pub fn get(mut stream: TcpStream, path: &str) -> Result<Answer> {
+pub fn get(stream: TcpStream, path: &str) -> Result<Answer> {
     stream.set_read_timeout(Some(ANSWER_WAIT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    send(stream, Request { method: "GET", path, content_type: "", body: "" })
+}
+
+/// Sends one request and reads the whole answer.
+pub fn send(mut stream: impl Read + Write, request: Request<'_>) -> Result<Answer> {
+    let Request { method, path, content_type, body } = request;
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n")?;
+    if !content_type.is_empty() {
+        let length = body.len();
+        write!(stream, "Content-Type: {content_type}\r\nContent-Length: {length}\r\n")?;
+    }
+    write!(stream, "\r\n{body}")?;
     let mut raw = Vec::new();
-    stream.take(BODY_BYTES_MAX).read_to_end(&mut raw).with_context(|| format!("GET {path}"))?;
+    let read = stream.take(BODY_BYTES_MAX).read_to_end(&mut raw);
+    read.with_context(|| format!("{method} {path}"))?;
     parse(&raw)
 }
 

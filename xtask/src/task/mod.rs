@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod conformance;
 mod demo;
+mod differential;
 mod prepare;
 mod test;
 mod tidy;
@@ -27,6 +28,7 @@ usage: cargo xtask TASK
   bench [NAME]...  the benchmarks, or only these
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
   conformance      upstream's end-to-end tests on such a cluster (--focus RE, --fast, --agent A)
+  differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
   tidy             what is over the style's limits
@@ -41,6 +43,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["bench", names @ ..] => bench::run(names),
         ["cluster", rest @ ..] => cluster::run(rest),
         ["conformance", rest @ ..] => conformance::run(rest),
+        ["differential", rest @ ..] => differential::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),
         ["help" | "--help" | "-h"] => {

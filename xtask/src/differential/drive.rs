@@ -1,0 +1,224 @@
+//! One case on one node: made, changed, looked at, deleted.
+//!
+//! A wait that does not come to its end is not a failure of the run: what is there is looked at all
+//! the same, because the difference to the other node is what a reader wants to see.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::api::{Api, Kept, Seen};
+use super::case::{Case, Patch, Step};
+use super::flat::{self, Lines};
+use super::look::Look;
+use crate::cluster::Cluster;
+
+/// The longest wait for what a case names.
+const STEP_MAX: Duration = Duration::from_secs(90);
+/// The longest that a pod may take to go.
+const GONE_MAX: Duration = Duration::from_secs(60);
+/// How long a pod has to be unchanged before it is looked at, and how long that may take.
+const QUIET: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(6));
+/// How often an account or a namespace is looked for that a controller makes.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A case on a node.
+pub(super) struct Side<'a> {
+    cluster: &'a Cluster,
+    api: &'a Api,
+    case: &'a Case,
+    node: &'a str,
+    namespace: String,
+    name: String,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn new(cluster: &'a Cluster, api: &'a Api, case: &'a Case, node: &'a str) -> Self {
+        let name = flat::show(&case.pod["metadata"]["name"]);
+        let name = if case.is_static { format!("{name}-{node}") } else { name };
+        let namespace = format!("{}-{node}", case.name);
+        Self { cluster, api, case, node, namespace, name }
+    }
+
+    /// The whole life; returns what was seen in it.
+    pub(super) fn run(&self) -> Result<Lines> {
+        let seen = self.live();
+        let path = format!("/api/v1/namespaces/{}", self.namespace);
+        let removed = self.api.send("DELETE", &path, None).context("remove the namespace");
+        seen.and_then(|seen| removed.map(|_| seen))
+    }
+
+    fn live(&self) -> Result<Lines> {
+        self.prepare()?;
+        let mut lines = Lines::new();
+        let mut last = Seen { object: Value::Null, is_gone: true, at: Instant::now() };
+        for (at, step) in self.case.steps.iter().enumerate() {
+            match &step.patch {
+                Some(patch) => self.patch(patch)?,
+                None if step.is_deletion => self.delete()?,
+                None => self.create()?,
+            }
+            let (seen, missing) = self.wait(step);
+            let suffix = if at == 0 { String::new() } else { format!("@{}", at + 1) };
+            let result = missing.map_or_else(|| "came".to_owned(), |m| m.join(", "));
+            lines.insert((format!("wait{suffix}"), "missing".to_owned()), result);
+            let look =
+                Look { cluster: self.cluster, api: self.api, node: self.node, suffix: &suffix };
+            look.at(&seen, &mut lines).context("look at the pod")?;
+            // What is gone by now is asked about as it was.
+            last = if seen.object.is_null() { last } else { seen };
+        }
+        if !last.is_gone {
+            self.delete()?;
+        }
+        let ended = self.ended()?;
+        let look = Look { cluster: self.cluster, api: self.api, node: self.node, suffix: "@end" };
+        look.at_end(&last, &ended, &mut lines).context("look at what is left")?;
+        Ok(lines)
+    }
+
+    /// The namespace with what controllers put into it, and the case's other objects.
+    fn prepare(&self) -> Result<()> {
+        let meta = json!({"name": self.namespace, "labels": {"pintle.test/differential": "yes"}});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": meta});
+        self.retry(|| self.api.send("POST", "/api/v1/namespaces", Some(&namespace)))?;
+        for object in &self.case.objects {
+            let path = self.collection(object)?;
+            self.retry(|| match self.api.send("POST", &path, Some(object)) {
+                // An object of the whole cluster was made by the other side.
+                Err(error) if format!("{error:#}").contains("AlreadyExists") => Ok(Value::Null),
+                other => other,
+            })?;
+        }
+        for path in ["serviceaccounts/default", "configmaps/kube-root-ca.crt"] {
+            let path = self.path(path);
+            self.retry(|| self.api.send("GET", &path, None))?;
+        }
+        Ok(())
+    }
+
+    /// Until it works: a namespace of an earlier run may be going, an account not there yet.
+    fn retry(&self, mut work: impl FnMut() -> Result<Value>) -> Result<()> {
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            match work() {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => return Err(error),
+                Err(_) => std::thread::sleep(PERIOD),
+            }
+        }
+    }
+
+    /// Where objects of this kind are made.
+    fn collection(&self, object: &Value) -> Result<String> {
+        let kind = object["kind"].as_str().context("an object has a kind")?.to_lowercase();
+        let plural = if kind.ends_with('s') { format!("{kind}es") } else { format!("{kind}s") };
+        let version = object["apiVersion"].as_str().context("an object has an apiVersion")?;
+        let group = match version {
+            "v1" => "/api/v1".to_owned(),
+            other => format!("/apis/{other}"),
+        };
+        Ok(match kind.as_str() {
+            "runtimeclass" | "priorityclass" => format!("{group}/{plural}"),
+            _ => format!("{group}/namespaces/{}/{plural}", self.namespace),
+        })
+    }
+
+    fn path(&self, rest: &str) -> String {
+        format!("/api/v1/namespaces/{}/{rest}", self.namespace)
+    }
+
+    fn create(&self) -> Result<()> {
+        let mut pod = self.case.pod.clone();
+        if self.case.is_static {
+            pod["metadata"]["namespace"] = json!(self.namespace);
+            return Ok(fs::write(self.manifest(), pod.to_string())?);
+        }
+        if self.case.is_direct {
+            pod["spec"]["nodeName"] = json!(self.node);
+        } else {
+            pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] = json!(self.node);
+        }
+        self.api.send("POST", &self.path("pods"), Some(&pod)).map(drop)
+    }
+
+    /// The file of a static pod.
+    fn manifest(&self) -> std::path::PathBuf {
+        let dir = self.cluster.layout().node(self.node).join("manifests");
+        dir.join(format!("{}.json", self.case.name))
+    }
+
+    fn patch(&self, patch: &Patch) -> Result<()> {
+        let path = match patch.subresource.as_str() {
+            "" => self.path(&patch.of),
+            sub => self.path(&format!("{}/{sub}", patch.of)),
+        };
+        self.api.send("PATCH", &path, Some(&patch.body)).map(drop)
+    }
+
+    /// The pod when it is as wanted and at rest, and what was still missing.
+    fn wait(&self, step: &Step) -> (Seen, Option<Vec<String>>) {
+        let check = |kept: &Kept| self.missing(kept, step).is_empty().then_some(());
+        let came = self.api.wait(STEP_MAX, check);
+        let rest = |kept: &Kept| {
+            let seen = self.seen(kept)?;
+            (seen.at.elapsed() >= QUIET.0).then(|| seen.clone())
+        };
+        let seen = self.api.wait(QUIET.1, rest);
+        let absent = || Seen { object: Value::Null, is_gone: true, at: Instant::now() };
+        let now = |kept: &Kept| Some(self.seen(kept).cloned().unwrap_or_else(absent));
+        let seen = seen.or_else(|| self.api.wait(Duration::ZERO, now)).unwrap_or_else(absent);
+        let missing = match came {
+            Some(()) => None,
+            None => self.api.wait(Duration::ZERO, |kept| Some(self.missing(kept, step))),
+        };
+        (seen, missing.filter(|m| !m.is_empty()))
+    }
+
+    fn seen<'k>(&self, kept: &'k Kept) -> Option<&'k Seen> {
+        kept.pods.get(&(self.namespace.clone(), self.name.clone()))
+    }
+
+    /// What is not as the step wants it.
+    fn missing(&self, kept: &Kept, step: &Step) -> Vec<String> {
+        let Some(pod) = self.seen(kept) else { return vec!["the pod".to_owned()] };
+        if step.is_gone && !pod.is_gone {
+            return vec!["its end".to_owned()];
+        }
+        let paths = flat::paths(&pod.object["status"]);
+        let lines = step.wait.iter().filter(|(path, value)| paths.get(*path) != Some(value));
+        let lines = lines.map(|(path, value)| format!("{path}: {value}"));
+        let uid = &pod.object["metadata"]["uid"];
+        let about = |object: &Value| {
+            object["metadata"]["namespace"] == self.namespace.as_str()
+                && (self.case.is_static || object["involvedObject"]["uid"] == *uid)
+        };
+        let has = |reason: &str| {
+            kept.events.values().any(|e| about(&e.object) && e.object["reason"] == reason)
+        };
+        let events = step.events.iter().filter(|reason| !has(reason));
+        lines.chain(events.map(|reason| format!("event {reason}"))).collect()
+    }
+
+    fn delete(&self) -> Result<()> {
+        if self.case.is_static {
+            return Ok(fs::remove_file(self.manifest())?);
+        }
+        let path = self.path(&format!("pods/{}", self.name));
+        let body = match self.case.grace_seconds {
+            Some(grace) => json!({"gracePeriodSeconds": grace}),
+            None => json!({}),
+        };
+        self.api.send("DELETE", &path, Some(&body)).map(drop)
+    }
+
+    /// The pod's last object, gone or not.
+    fn ended(&self) -> Result<Seen> {
+        let gone = |kept: &Kept| self.seen(kept).filter(|s| s.is_gone).cloned();
+        let last = |kept: &Kept| self.seen(kept).cloned();
+        let ended = self.api.wait(GONE_MAX, gone).or_else(|| self.api.wait(QUIET.0, last));
+        ended.context("the pod was never seen")
+    }
+}

@@ -1,0 +1,138 @@
+//! What there is of a pod, from every side, as lines.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::api::{Api, Seen};
+use super::flat::{self, Lines};
+use super::normal::Normal;
+use super::{calls, cgroups, events, files, runtime};
+use crate::cluster::Cluster;
+
+/// Annotations that mirror pods carry, whose values are hashes and times.
+const HASHES: [&str; 3] =
+    ["kubernetes.io/config.hash", "kubernetes.io/config.mirror", "kubernetes.io/config.seen"];
+
+/// How long a node may take to clean up after a pod that is over, and how often is looked.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Where to look, and what the aspects' names end with.
+pub(super) struct Look<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) api: &'a Api,
+    pub(super) node: &'a str,
+    pub(super) suffix: &'a str,
+}
+
+/// What identifies a pod on its node.
+pub(super) struct Subject {
+    /// As the runtime and the folders have it: a static pod's is not its mirror's.
+    pub(super) uid: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Subject {
+    fn of(pod: &Value) -> Self {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let meta = &pod["metadata"];
+        let hash = &meta["annotations"]["kubernetes.io/config.hash"];
+        let uid = if hash.is_string() { text(hash) } else { text(&meta["uid"]) };
+        Self { uid, namespace: text(&meta["namespace"]), name: text(&meta["name"]) }
+    }
+
+    fn normal(&self, pod: &Value, cluster: &Cluster, node: &str) -> Normal {
+        let mirror = flat::show(&pod["metadata"]["uid"]);
+        let pair = |word: &str, placeholder: &str| (word.to_owned(), placeholder.to_owned());
+        Normal::new(vec![
+            pair(&self.uid, "<uid>"),
+            pair(&mirror, "<mirror-uid>"),
+            pair(&self.namespace, "<ns>"),
+            pair(&cluster.layout().cgroup(node), "<cgroup-root>"),
+        ])
+    }
+}
+
+impl Look<'_> {
+    /// The pod while it is there.
+    pub(super) fn at(&self, seen: &Seen, lines: &mut Lines) -> Result<()> {
+        let subject = Subject::of(&seen.object);
+        let normal = subject.normal(&seen.object, self.cluster, self.node);
+        let mut put = |aspect: &str, value: &Value| {
+            flat::flatten(lines, &format!("{aspect}{}", self.suffix), &normal.value(value));
+        };
+        put("pod", &object(&seen.object));
+        if seen.is_gone && seen.object.is_null() {
+            return Ok(());
+        }
+        self.settle(&seen.object, &subject);
+        let containers = runtime::containers(self.cluster, self.node, &subject)?;
+        put("cri", &containers.configs);
+        put("files", &files::of(&self.root()?, &subject, &normal));
+        put(
+            "cgroups",
+            &cgroups::of(&self.cluster.layout().cgroup(self.node), &subject, &containers),
+        );
+        Ok(())
+    }
+
+    /// The pod's last object, everything that was said about it and done for it.
+    pub(super) fn at_end(&self, last: &Seen, ended: &Seen, lines: &mut Lines) -> Result<()> {
+        let subject = Subject::of(&last.object);
+        let normal = subject.normal(&last.object, self.cluster, self.node);
+        let mut put = |aspect: &str, value: &Value| {
+            flat::flatten(lines, aspect, &normal.value(value));
+        };
+        put("pod@end", &object(&ended.object));
+        put("gone", &Value::from(ended.is_gone));
+        let events = |kept: &super::api::Kept| Some(events::of(kept, &subject, &normal));
+        let events = self.api.wait(Duration::ZERO, events);
+        put("events", &events.context("the store answers at once")?);
+        let log = self.cluster.layout().log(&format!("{}-containerd", self.node));
+        put("calls", &calls::of(&log, &subject, &normal, &main_containers(&last.object))?);
+        Ok(())
+    }
+
+    /// Waits until the node has cleaned up what a pod that is over needs no more.
+    fn settle(&self, pod: &Value, subject: &Subject) {
+        let is_over = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+        let deadline = Instant::now() + SETTLE_MAX;
+        let root = self.cluster.layout().cgroup(self.node);
+        while is_over && cgroups::is_there(&root, subject) && Instant::now() < deadline {
+            thread::sleep(PERIOD);
+        }
+    }
+
+    /// The node's root folder, with what is mounted in it.
+    fn root(&self) -> Result<PathBuf> {
+        let pid = self.cluster.pid(&format!("{}-machine", self.node));
+        let pid = pid.context("the node's machine runs")?;
+        Ok(PathBuf::from(format!("/proc/{pid}/root")))
+    }
+}
+
+/// Names of the containers that may be stopped in any order.
+fn main_containers(pod: &Value) -> Vec<String> {
+    let all = pod["spec"]["containers"].as_array().into_iter().flatten();
+    all.map(|c| flat::show(&c["name"])).collect()
+}
+
+/// The object without what the API server or chance put in.
+fn object(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    let Some(meta) = pod["metadata"].as_object_mut() else { return pod };
+    for field in ["resourceVersion", "managedFields", "creationTimestamp", "generateName"] {
+        meta.remove(field);
+    }
+    if let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut) {
+        for (_, value) in annotations.iter_mut().filter(|(k, _)| HASHES.contains(&k.as_str())) {
+            *value = Value::from("<hash>");
+        }
+    }
+    pod
+}

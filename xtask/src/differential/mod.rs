@@ -1,0 +1,165 @@
+//! The same pods on a node of the kubelet and on one of ours, and everything about them compared.
+//!
+//! Input: the cases in `tests/differential`, each a file of objects with what to wait for and what
+//! to do then. Every case runs twice at the same time, on both nodes of one cluster, in a namespace
+//! of its own. Output: a table of cases, and a line for each difference that
+//! `tests/differential/expected.txt` does not list. What was seen is kept in `target/differential`.
+//!
+//! - `case`: files; `api`: the API server's objects as they change; `drive`: one pod's life
+//! - `look`: what is there now, with `runtime`, `files`, `cgroups`, `events`; `calls`: what the
+//!   runtime was asked
+//! - `normal`: what differs in any two runs; `flat`: objects as lines; `expected`, `report`
+//!
+//! What is compared is text: paths and values. A time, an id, an address become placeholders.
+
+mod api;
+mod calls;
+mod case;
+mod cgroups;
+mod drive;
+mod events;
+mod expected;
+mod files;
+mod flat;
+mod look;
+mod normal;
+mod report;
+mod runtime;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use regex::Regex;
+
+use self::api::Api;
+pub use self::case::Case;
+use self::drive::Side;
+use self::expected::Expected;
+use self::flat::Lines;
+use crate::cluster::{Agent, Cluster};
+use crate::repository;
+use crate::shell::say;
+
+/// Cases at once: they wait for most of their time.
+pub const PROCS: usize = 8;
+/// The nodes: the kubelet's and ours.
+const NODES: [&str; 2] = ["n1", "n2"];
+/// Where cases and expected differences are.
+const FOLDER: &str = "tests/differential";
+/// containerd logs commands inside containers at this level only.
+const CONTAINERD: &str = "[debug]\nlevel = \"debug\"\n";
+
+/// What a run says in the end.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Differences that nobody expects.
+    pub unexplained: usize,
+}
+
+/// One case as both nodes had it.
+struct Compared {
+    case: Case,
+    seconds: f64,
+    aspects: usize,
+    differences: Vec<flat::Difference>,
+}
+
+/// The cases whose names match.
+pub fn cases(focus: &Regex) -> Result<Vec<Case>> {
+    let mut cases = case::read_all(&repository().join(FOLDER))?;
+    cases.retain(|c| focus.is_match(&c.name));
+    ensure!(!cases.is_empty(), "no case in {FOLDER} has a name that matches {focus}");
+    Ok(cases)
+}
+
+/// Chooses the agents and how much the runtimes log; before the cluster starts.
+pub fn prepare(cluster: &Cluster, agent: Option<Agent>) -> Result<()> {
+    let [theirs, ours] = NODES;
+    if !cluster.is_up() {
+        cluster.choose_agent(theirs, &Agent::Kubelet)?;
+        cluster.choose_agent(ours, &agent.unwrap_or(Agent::Pintle(None)))?;
+        for node in NODES {
+            fs::write(cluster.layout().node(node).join("containerd-extra.toml"), CONTAINERD)?;
+        }
+    } else if let Some(agent) = agent {
+        cluster.choose_agent(ours, &agent)?;
+        cluster.stop(&crate::cluster::node::agent_process(ours))?;
+    }
+    Ok(())
+}
+
+/// Runs the cases on a cluster that is up and prints what came out.
+pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome> {
+    let expected = Expected::read(&repository().join(FOLDER).join("expected.txt"))?;
+    let kept = kept()?;
+    let begin = Instant::now();
+    let api = Api::start(cluster)?;
+    let total = cases.len();
+    let waiting = Mutex::new(VecDeque::from(cases));
+    let done: Mutex<Vec<Compared>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..procs.max(1) {
+            scope.spawn(|| {
+                while let Some(case) = pop(&waiting) {
+                    let compared = compare(cluster, &api, case, &kept);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    say(&format!("{}/{total}", done.len() + 1), &report::progress(&compared));
+                    done.push(compared);
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by(|a, b| a.case.name.cmp(&b.case.name));
+    let unexplained = report::print(&done, &expected);
+    say("done", &format!("in {:.0} s; see {}", begin.elapsed().as_secs_f64(), kept.display()));
+    Ok(Outcome { unexplained })
+}
+
+fn pop(waiting: &Mutex<VecDeque<Case>>) -> Option<Case> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+}
+
+/// The folder for what was seen, emptied.
+fn kept() -> Result<PathBuf> {
+    let dir = repository().join("target/differential");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Runs one case on both nodes at once.
+fn compare(cluster: &Cluster, api: &Api, case: Case, kept: &std::path::Path) -> Compared {
+    let begin = Instant::now();
+    let seen: Vec<Lines> = thread::scope(|scope| {
+        let sides = NODES.map(|node| {
+            let case = &case;
+            scope.spawn(move || Side::new(cluster, api, case, node).run())
+        });
+        sides.map(|s| lines(s.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))).into()
+    });
+    for (node, lines) in NODES.iter().zip(&seen) {
+        let path = kept.join(format!("{}.{node}.txt", case.name));
+        if let Err(error) = fs::write(&path, flat::text(lines)) {
+            say("failed", &format!("write {}: {error}", path.display()));
+        }
+    }
+    let differences = flat::differences(&seen[0], &seen[1]);
+    let aspects = flat::aspects(&seen[0], &seen[1]).len();
+    Compared { case, seconds: begin.elapsed().as_secs_f64(), aspects, differences }
+}
+
+/// A failure of the driver itself is a difference, too, even when both sides fail alike.
+fn lines(seen: Result<Lines>) -> Lines {
+    seen.unwrap_or_else(|error| {
+        let mut lines = Lines::new();
+        let now = format!("{error:#} ({:?})", Instant::now());
+        lines.insert(("run".to_owned(), "failed".to_owned()), now);
+        lines
+    })
+}
