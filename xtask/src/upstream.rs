@@ -47,6 +47,8 @@ pub enum Program {
     NoNewPrivs,
     /// An API server of a group of its own, for the aggregation test.
     SampleApiServer,
+    /// What asks the nodes' agents for the use of pods, of a module of its own.
+    MetricsServer,
     /// The suite's runner.
     Ginkgo,
     /// The end-to-end suite.
@@ -61,6 +63,7 @@ impl Program {
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
             Self::SampleApiServer => "sample-apiserver",
+            Self::MetricsServer => "metrics-server",
             Self::Ginkgo => "ginkgo",
             Self::E2e => "e2e.test",
         }
@@ -74,8 +77,19 @@ impl Program {
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),
             Self::SampleApiServer => ("k8s.io/sample-apiserver", false),
+            Self::MetricsServer => (".", false),
             Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
             Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
+        }
+    }
+
+    /// The folder of the module, and what in it is compiled or says what is.
+    fn module(self) -> (PathBuf, &'static [&'static str]) {
+        match self {
+            Self::MetricsServer => {
+                (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
+            }
+            _ => (module_dir(), &["go.mod", "go.sum", "main.go", "coredns/main.go"]),
         }
     }
 
@@ -83,7 +97,7 @@ impl Program {
     /// components' names for `Components`.
     pub fn ensure(self) -> Result<PathBuf> {
         let name = self.name();
-        let dir = cache::entry(&format!("upstream/{name}"), &stamp()?, |staging, _| {
+        let dir = cache::entry(&format!("upstream/{name}"), &self.stamp()?, |staging, _| {
             let text = format!("{name} of Kubernetes {VERSION}");
             timed("build", &text, || self.build(&staging.join(name)))?;
             if self == Self::Components {
@@ -99,10 +113,22 @@ impl Program {
     fn build(self, out: &Path) -> Result<()> {
         let (package, is_suite) = self.package();
         let mut go = go()?;
+        go.current_dir(self.module().0);
         go.args(if is_suite { &["test", "-c"][..] } else { &["build"] });
         go.args(["-mod=readonly", "-trimpath", "-ldflags", &linker_flags()]);
         go.arg("-o").arg(out).arg(package);
         shell::capture(&mut go).map(drop)
+    }
+
+    /// What the program is made from, as one sum.
+    fn stamp(self) -> Result<String> {
+        let mut all = format!("{RECIPE} {VERSION}\n").into_bytes();
+        let (dir, files) = self.module();
+        for file in files {
+            let path = dir.join(file);
+            all.extend(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
+        }
+        Ok(sha256(&all))
     }
 }
 
@@ -151,14 +177,9 @@ fn linker_flags() -> String {
     flags
 }
 
-/// What the programs are made from, as one sum.
+/// What the components and the suites are made from, as one sum.
 pub fn stamp() -> Result<String> {
-    let mut all = format!("{RECIPE} {VERSION}\n").into_bytes();
-    for file in ["go.mod", "go.sum", "main.go", "coredns/main.go"] {
-        let path = module_dir().join(file);
-        all.extend(fs::read(&path).with_context(|| format!("read {}", path.display()))?);
-    }
-    Ok(sha256(&all))
+    Program::Components.stamp()
 }
 
 #[cfg(test)]
@@ -170,5 +191,17 @@ mod tests {
         let text = fs::read_to_string(module_dir().join("go.mod")).expect("go.mod");
         assert!(text.contains(&format!("\tk8s.io/kubernetes {VERSION}\n")));
         assert!(linker_flags().contains("gitMinor=36"), "{}", linker_flags());
+    }
+
+    #[test]
+    fn the_metrics_server_shares_the_libraries_of_that_release() {
+        let text = fs::read_to_string(Program::MetricsServer.module().0.join("go.mod"));
+        let text = text.expect("go.mod");
+        // Go's build cache has the packages of these from the components already.
+        for module in ["api", "apimachinery", "apiserver", "client-go", "component-base"] {
+            let pinned =
+                format!("k8s.io/{module} => k8s.io/{module} {}", VERSION.replace("v1", "v0"));
+            assert!(text.contains(&pinned), "{pinned}");
+        }
     }
 }

@@ -9,10 +9,12 @@
 //! - `layout`: folders and addresses. `pki`: keys. `config`: files
 //! - `processes`: what runs in the background. `network`: the machines
 //! - `control`, `node`: the two kinds of machines
+//! - `metrics`: metrics-server, for those who want it
 
 pub mod config;
 pub mod control;
 pub mod layout;
+mod metrics;
 mod network;
 pub mod node;
 mod pki;
@@ -173,6 +175,9 @@ impl Cluster {
 
     /// Starts a part of the control plane or of a node: `apiserver`, `n1-agent` and so on.
     pub fn start(&self, process: &str) -> Result<()> {
+        if process == metrics::PART {
+            return metrics::start(self);
+        }
         match process.split_once('-') {
             Some((node, "agent" | "proxy")) => {
                 self.check_node(node)?;
@@ -231,7 +236,8 @@ impl Cluster {
         let nodes = self.nodes.iter();
         let parts = ["containerd", "agent", "proxy"];
         let of_nodes = nodes.flat_map(|n| parts.iter().map(move |p| format!("{n}-{p}")));
-        let all = control::PARTS.iter().map(|p| (*p).to_owned()).chain(of_nodes);
+        let central = control::PARTS.iter().chain(&[metrics::PART]).map(|p| (*p).to_owned());
+        let all = central.chain(of_nodes);
         let line = |name: String| match self.processes.pid(&name) {
             Some(pid) => format!("{name:<16} {pid:>8}  {}", self.layout.log(&name).display()),
             None => format!("{name:<16} {:>8}", "-"),

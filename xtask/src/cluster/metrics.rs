@@ -1,0 +1,58 @@
+//! metrics-server beside the control plane: what `kubectl top` and the pod autoscaler ask.
+//!
+//! Input: a running cluster. Output: a process on the control plane's machine that asks every
+//! node's agent for `/metrics/resource`, and the objects by which the API server finds it: a
+//! service without pods, whose end point is that machine. Not among the usual parts: it starts when
+//! somebody names it, and its program is built then.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::Cluster;
+use super::control::command;
+use super::layout::CONTROL;
+use crate::upstream::Program;
+
+/// The part's name.
+pub(super) const PART: &str = "metrics";
+/// Where it listens, on the control plane's machine.
+const PORT: u16 = 4443;
+/// How long it may take until the API server reaches it: it waits for two readings of a node.
+const READY_WAIT: Duration = Duration::from_secs(90);
+/// Its rights and its place in the API, with address and port left open.
+const OBJECTS: &str = include_str!("metrics.yaml");
+
+/// Starts it and waits until the API server reaches it.
+pub(super) fn start(cluster: &Cluster) -> Result<()> {
+    let program = Program::MetricsServer.ensure()?;
+    let objects = OBJECTS.replace("@ADDRESS@", &CONTROL.to_string());
+    let path = cluster.layout.dir().join("metrics.yaml");
+    fs::write(&path, objects.replace("@PORT@", &PORT.to_string()))?;
+    cluster.kubectl(&["apply", "-f", &path.to_string_lossy()])?;
+    cluster.processes.start(PART, command(cluster, &program)?.args(arguments(cluster)))?;
+    cluster.processes.wait(PART, READY_WAIT, || {
+        cluster.kubectl(&["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"]).map(drop)
+    })
+}
+
+fn arguments(cluster: &Cluster) -> Vec<String> {
+    let layout = &cluster.layout;
+    let config = layout.kubeconfig("metrics-server");
+    let config = config.display();
+    vec![
+        format!("--kubeconfig={config}"),
+        format!("--authentication-kubeconfig={config}"),
+        format!("--authorization-kubeconfig={config}"),
+        format!("--cert-dir={}", layout.dir().join("metrics").display()),
+        format!("--secure-port={PORT}"),
+        "--kubelet-preferred-address-types=InternalIP".to_owned(),
+        "--kubelet-use-node-status-port".to_owned(),
+        // Certificates of the nodes' ports are signed by themselves here.
+        "--kubelet-insecure-tls".to_owned(),
+        // The shortest that it takes, and an answer must come within less.
+        "--metric-resolution=10s".to_owned(),
+        "--kubelet-request-timeout=9s".to_owned(),
+    ]
+}
