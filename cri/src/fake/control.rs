@@ -94,7 +94,7 @@ impl FakeRuntime {
     }
 
     /// What containers of that name do from now on; `matching` is part of
-    /// `namespace/pod/container`. Containers created before keep their script.
+    /// `namespace/pod/container#ATTEMPT.`. Containers created before keep their script.
     pub fn script(&self, matching: &str, behaviour: Behaviour) {
         self.shared.apply(|state, _| state.scripts.set_container(matching, behaviour));
     }
@@ -142,6 +142,12 @@ impl FakeRuntime {
     /// The registry wants that password for the image.
     pub fn set_image_password(&self, reference: &str, password: &str) {
         self.shared.apply(|state, _| state.images.set_password(reference, password));
+    }
+
+    /// The address of a pod, `namespace/pod`, from its next sandbox on.
+    pub fn set_address(&self, pod: &str, address: &str) {
+        let (pod, address) = (pod.to_owned(), address.to_owned());
+        self.shared.apply(|state, _| state.addresses.insert(pod, address));
     }
 
     /// Sets a condition of `Status`, such as NetworkReady.

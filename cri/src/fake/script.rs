@@ -2,7 +2,7 @@
 //!
 //! Input: a test's wishes. Output: for a container, when it exits by itself and what it does on
 //! its stop signal; for a command, its output, exit code and duration. A script is chosen by text
-//! that `namespace/pod/container` must contain; the one given last wins, so that a test can change
+//! that `namespace/pod/container#ATTEMPT.` must contain; the one given last wins, so that a test can change
 //! its mind. Pure: durations only, no clock.
 
 use std::time::Duration;
@@ -10,7 +10,8 @@ use std::time::Duration;
 /// What a container does once it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
-    /// The start fails with this message, as for a command that does not exist.
+    /// The start fails with this message, as for a command that does not exist. `{id}` in it is
+    /// the container's id.
     pub start_error: Option<String>,
     /// Exits by itself after so long, with this code.
     pub exits: Option<(Duration, i32)>,

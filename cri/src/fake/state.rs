@@ -56,6 +56,8 @@ pub struct State {
     pub(super) outbox: Vec<ContainerEventResponse>,
     pub(super) pod_cidr: String,
     pub(super) conditions: BTreeMap<String, (bool, String)>,
+    /// Addresses that pods get, by `namespace/pod`; others are counted.
+    pub(super) addresses: BTreeMap<String, String>,
     /// Port of the streaming server, on loopback.
     pub(super) streaming_port: u16,
     next_number: u32,
@@ -91,7 +93,14 @@ impl State {
         }
         let number = self.number();
         let id = id_of(number);
-        let ip = if host_network { String::new() } else { address(number) };
+        let ip = match host_network {
+            true => String::new(),
+            false => {
+                let given =
+                    self.addresses.get(&format!("{}/{}", metadata.namespace, metadata.name));
+                given.cloned().unwrap_or_else(|| address(number))
+            }
+        };
         let (handler, ready) = (request.runtime_handler, true);
         let sandbox = Sandbox { id: id.clone(), config, handler, ready, created_at: now, ip };
         self.sandboxes.insert(id.clone(), sandbox);
@@ -152,6 +161,7 @@ impl State {
             Status::not_found(format!("failed to resolve image {wanted:?}: not found"))
         })?;
         let name = format!("{}/{}/{}", pod.namespace, pod.name, metadata.name);
+        let behaviour = self.scripts.container(&format!("{name}#{}.", metadata.attempt));
         let image_id = image.id.clone();
         let image_ref = image.repo_digests.first().unwrap_or(&image.id).clone();
         let id = id_of(self.number());
@@ -179,7 +189,7 @@ impl State {
             id: id.clone(),
             sandbox_id: sandbox_id.clone(),
             config,
-            behaviour: self.scripts.container(&name),
+            behaviour,
             name,
             image_id,
             pid: 0,
@@ -204,6 +214,7 @@ impl State {
             entry.status.finished_at = now;
             entry.status.exit_code = EXIT_START_ERROR;
             entry.status.reason = "StartError".into();
+            let message = message.replace("{id}", id);
             entry.status.message = message.clone();
             return Err(Status::unknown(message));
         }
