@@ -211,7 +211,8 @@ async fn once(request: &Get, watch: &Watch) -> Result<(Answer, Option<String>), 
     exchanged.map_err(|source| Error::Http { url, source })
 }
 
-fn authority(host: &str, port: u16) -> String {
+/// `host:port`, an IPv6 address in brackets.
+pub fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

@@ -138,6 +138,8 @@ pub struct NodeFacts {
     pub hugepage_sizes: Vec<u64>,
     /// When this agent began.
     pub agent_started_at: UnixNanos,
+    /// Why the runtime cannot connect pods; `None` while it can.
+    pub network_error: Option<String>,
 }
 
 /// A container that began less than this before the agent counts as new.

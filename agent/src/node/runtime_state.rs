@@ -56,6 +56,12 @@ impl RuntimeState {
         self.ready_at = now;
     }
 
+    /// Why pods cannot be connected to a network.
+    // k8s: pkg/kubelet/runtime.go networkErrors
+    pub fn network_error(&self) -> Option<&str> {
+        self.network.as_deref()
+    }
+
     /// Why the node cannot run pods because of the runtime, in the kubelet's order.
     pub fn errors(&self, now: UnixNanos) -> Vec<String> {
         let silent = match self.ready_at {

@@ -26,6 +26,7 @@ use super::status::{self, Facts, Image};
 use super::{addresses, csi_node, machine};
 use crate::app::Cluster;
 use crate::config::Config;
+use crate::runtime::{dns, start};
 use crate::status::timeline;
 use crate::types::NodeFacts;
 use crate::worker::Input;
@@ -36,6 +37,9 @@ const RUNTIME_EVERY: Duration = Duration::from_secs(5);
 const RUNTIME_SOON: Duration = Duration::from_millis(250);
 /// How long the node is starting, at most.
 const STARTING_MAX: Duration = Duration::from_secs(120);
+/// How often the node's resolv.conf is looked at.
+// k8s: pkg/kubelet/kubelet.go Run
+const RESOLV_CONF_EVERY: Duration = Duration::from_secs(30);
 /// How often images are listed.
 const IMAGES_EVERY: Duration = Duration::from_secs(30);
 
@@ -64,6 +68,8 @@ pub struct Parts {
 struct Shared {
     facts: Rc<RefCell<Facts>>,
     changed: Rc<Notify>,
+    /// Why the runtime cannot connect pods, for the workers.
+    network: watch::Sender<Option<String>>,
 }
 
 /// Starts everything.
@@ -84,7 +90,11 @@ pub fn start(parts: Parts, runtime: &Runtime) {
         storage_error: Some(csi_node::NOT_YET.to_owned()),
         ..Facts::default()
     };
-    let shared = Shared { facts: Rc::new(RefCell::new(facts)), changed: Rc::default() };
+    let shared = Shared {
+        facts: Rc::new(RefCell::new(facts)),
+        changed: Rc::default(),
+        network: watch::Sender::new(None),
+    };
     tokio::task::spawn_local(run(parts, shared, node));
 }
 
@@ -125,6 +135,10 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
             poll_images(&client, &polled).await;
         }
     });
+    tokio::task::spawn_local(check_resolv_conf(
+        Arc::clone(&parts.config),
+        Rc::clone(&parts.events),
+    ));
     let polled = shared.clone();
     tokio::task::spawn_local(async move {
         loop {
@@ -135,7 +149,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
     });
     let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
     tokio::task::spawn_local(workers);
-    let Shared { facts, changed } = shared;
+    let Shared { facts, changed, .. } = shared;
     Reporter::new(parts.cluster, facts, changed, own, parts.events).run().await;
 }
 
@@ -162,6 +176,8 @@ async fn poll_runtime(client: &Client, shared: &Shared) {
         Err(error) => tracing::debug!(%error, "status of the runtime"),
     }
     let after = seen(&facts.runtime);
+    let network = facts.runtime.network_error().map(str::to_owned);
+    shared.network.send_if_modified(|known| std::mem::replace(known, network.clone()) != network);
     if before != after {
         if before.0 != after.0 {
             say_runtime(&after.0);
@@ -195,6 +211,22 @@ async fn poll_images(client: &Client, shared: &Shared) {
     shared.facts.borrow_mut().images = images;
 }
 
+/// Says when pods cannot be given the node's search line as it is.
+// k8s: pkg/kubelet/network/dns/dns.go CheckLimitsForResolvConf
+async fn check_resolv_conf(config: Arc<Config>, events: Events) {
+    let (path, domain) = (&config.kubelet.resolv_conf, &config.kubelet.cluster_domain);
+    while !path.is_empty() {
+        let problem = match start::try_read(Path::new(path), dns::RESOLV_CONF_BYTES_MAX) {
+            Ok(text) => dns::search_limits(path, &text, domain),
+            Err(error) => Some(format!("open {path}: {error}")),
+        };
+        if let Some(message) = problem {
+            events(NodeEvent { warning: true, reason: "CheckLimitsForResolvConf", message });
+        }
+        tokio::time::sleep(RESOLV_CONF_EVERY).await;
+    }
+}
+
 async fn poll_addresses(shared: &Shared) {
     let settings = shared.facts.borrow().settings.clone();
     let Ok(host) = tokio::task::spawn_blocking(move || addresses::look(&settings)).await else {
@@ -211,26 +243,30 @@ async fn poll_addresses(shared: &Shared) {
     }
 }
 
-/// Tells the workers when the node's addresses or its allocatable resources change.
+/// Tells the workers when the node's addresses, its allocatable resources or its network change.
 async fn follow_facts(
     mut known: NodeFacts,
     shared: Shared,
     mut own: watch::Receiver<OwnNode>,
     inputs: mpsc::Sender<Input>,
 ) {
+    let mut network = shared.network.subscribe();
     loop {
         let node = own.borrow_and_update().object().cloned();
-        if let Some(node) = node {
-            let facts = worker_facts(&known, &shared.facts.borrow(), &node);
-            if facts != known {
-                known = facts;
-                if inputs.send(Input::Node(known.clone())).await.is_err() {
-                    return;
-                }
+        let mut facts = match node {
+            Some(node) => worker_facts(&known, &shared.facts.borrow(), &node),
+            None => known.clone(),
+        };
+        facts.network_error = network.borrow_and_update().clone();
+        if facts != known {
+            known = facts;
+            if inputs.send(Input::Node(known.clone())).await.is_err() {
+                return;
             }
         }
-        if own.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = own.changed() => if changed.is_err() { return },
+            changed = network.changed() => if changed.is_err() { return },
         }
     }
 }

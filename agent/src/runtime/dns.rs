@@ -152,6 +152,34 @@ fn missing_cluster_dns(pod: &Pod) -> DnsWarning {
     DnsWarning { reason: "MissingClusterDNS", message }
 }
 
+/// Why the node's own search line is too long to be given to pods as it is.
+// k8s: pkg/kubelet/network/dns/dns.go CheckLimitsForResolvConf
+pub fn search_limits(path: &str, text: &str, cluster_domain: &str) -> Option<String> {
+    let searches = match parse_resolv_conf(text) {
+        Ok(dns) => dns.searches,
+        Err(error) => return Some(error.to_string()),
+    };
+    let count_max = SEARCHES_MAX - if cluster_domain.is_empty() { 0 } else { 3 };
+    if searches.len() > count_max {
+        return Some(format!(
+            "Resolv.conf file '{path}' contains search line consisting of more than {count_max} \
+             domains!"
+        ));
+    }
+    if searches.iter().any(|search| search.len() > SEARCH_BYTES_MAX) {
+        return Some(format!(
+            "Resolv.conf file {path:?} contains a search path which length is more than allowed \
+             {SEARCH_BYTES_MAX} chars!"
+        ));
+    }
+    (searches.join(" ").len() > SEARCH_LINE_BYTES_MAX).then(|| {
+        format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed \
+             {SEARCH_LINE_BYTES_MAX} chars!"
+        )
+    })
+}
+
 /// Reads a resolv.conf: name servers add up, the last `search` wins, options are merged by name.
 // k8s: pkg/kubelet/network/dns/dns.go parseResolvConf
 pub fn parse_resolv_conf(text: &str) -> Result<PodDns, DnsError> {
@@ -377,5 +405,23 @@ mod tests {
             prop_assert!(dns.searches.join(" ").len() <= SEARCH_LINE_BYTES_MAX);
             prop_assert!(dns.searches.iter().all(|search| search.len() <= SEARCH_BYTES_MAX));
         }
+    }
+
+    #[test]
+    fn a_search_line_of_the_node_that_is_too_long_is_told() {
+        let check = |searches: &[String], domain: &str| {
+            search_limits("/r", &format!("search {}\n", searches.join(" ")), domain)
+        };
+        let many = |count: usize, bytes: usize| vec!["a".repeat(bytes); count];
+        assert_eq!(check(&many(29, 1), "cluster.local"), None);
+        let told = "Resolv.conf file '/r' contains search line consisting of more than 29 domains!";
+        assert_eq!(check(&many(30, 1), "cluster.local").as_deref(), Some(told));
+        assert_eq!(check(&many(32, 1), ""), None);
+        let told = "Resolv.conf file \"/r\" contains a search path which length is more than \
+                    allowed 253 chars!";
+        assert_eq!(check(&many(1, 254), "").as_deref(), Some(told));
+        let told = "Resolv.conf file '/r' contains search line which length is more than allowed \
+                    2048 chars!";
+        assert_eq!(check(&many(9, 250), "").as_deref(), Some(told));
     }
 }

@@ -30,7 +30,7 @@ use crate::runtime::request::{NodeContext, RuntimeHandler};
 use crate::runtime::stop_order;
 use crate::runtime::turns::{CallFor, Turns};
 use crate::runtime::users::Users;
-use crate::status::timeline::Recorder;
+use crate::status::timeline::{self, Recorder};
 use crate::types::PodUid;
 use crate::worker::{Failure, Input};
 
@@ -225,7 +225,7 @@ impl Executor {
             Action::Prepare => cancel.unless(self.prepare(order, pod)).await?,
             Action::Refresh => cancel.unless(self.refresh(order, pod)).await?,
             Action::CreateSandbox { attempt, .. } => {
-                state.sandbox = Some(self.create_sandbox(order, pod, *attempt).await?);
+                state.sandbox = Some(self.create_sandbox(order, pod, *attempt, cancel).await?);
                 Ok(())
             }
             Action::StartContainer { name, kind, restart_count, .. } => {
@@ -265,13 +265,15 @@ impl Executor {
     }
 
     fn note(&self, uid: &PodUid, action: &Action, took: Duration, failure: Option<&Failure>) {
-        let text = match failure {
-            None => format!("{} us", took.as_micros()),
-            Some(failure) => {
-                format!("{} us, {}: {}", took.as_micros(), failure.reason, failure.message)
-            }
+        let (verb, container) = (action.verb(), action.container());
+        let Some(failure) = failure else {
+            return self.recorder.stage(uid, verb, container, &timeline::took(took));
         };
-        self.recorder.stage(uid, action.verb(), action.container(), &text);
+        let text = format!("{}: {}", failure.reason, failure.message);
+        match failure.cancelled {
+            true => self.recorder.stage(uid, verb, container, &text),
+            false => self.recorder.trouble(uid, verb, container, &text),
+        }
     }
 }
 

@@ -101,11 +101,15 @@ impl Hooks {
         match http::get(&request).await {
             Ok(_) => Ok(()),
             Err(error) if request.tls && error.is_plain_text_answer() => {
-                let text = "request to HTTPS lifecycle hook got HTTP response, retry with HTTP \
-                            succeeded";
-                self.recorder.event(target.uid, true, "LifecycleHTTPFallback", text, None);
                 request.tls = false;
-                http::get(&request).await.map(drop).map_err(|e| e.to_string())
+                http::get(&request).await.map_err(|e| e.to_string())?;
+                let host = http::authority(&request.host, request.port);
+                let text = format!(
+                    "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP \
+                     succeeded"
+                );
+                self.recorder.event(target.uid, true, "LifecycleHTTPFallback", &text, None);
+                Ok(())
             }
             Err(error) => Err(error.to_string()),
         }

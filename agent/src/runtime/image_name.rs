@@ -4,6 +4,8 @@
 //! components, an optional tag, an optional digest.
 // k8s: pkg/util/parsers/parsers.go ParseImageName, pkg/kubelet/images/image_manager.go
 
+use std::borrow::Cow;
+
 /// Longest name without tag and digest.
 const NAME_BYTES_MAX: usize = 255;
 /// Longest tag.
@@ -16,12 +18,15 @@ pub struct ImageNameError {
     /// The text.
     pub name: String,
     /// What is wrong with it.
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
 }
 
 /// The name with the tag `latest` when it has neither tag nor digest.
 pub fn with_default_tag(image: &str) -> Result<String, ImageNameError> {
-    let bad = |why| ImageNameError { name: image.to_owned(), why };
+    let bad = |why: &'static str| ImageNameError { name: image.to_owned(), why: why.into() };
+    if let Some(why) = misnamed(image) {
+        return Err(ImageNameError { name: image.to_owned(), why: why.into() });
+    }
     let (rest, digest) = match image.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (image, None),
@@ -36,12 +41,6 @@ pub fn with_default_tag(image: &str) -> Result<String, ImageNameError> {
     if tag.is_some_and(|tag| !is_tag(tag)) {
         return Err(bad("invalid reference format"));
     }
-    if name.chars().any(|c| c.is_ascii_uppercase()) && !is_name(name) {
-        let lower = name.to_ascii_lowercase();
-        if is_name(&lower) {
-            return Err(bad("invalid reference format: repository name must be lowercase"));
-        }
-    }
     if !is_name(name) {
         return Err(bad("invalid reference format"));
     }
@@ -52,6 +51,39 @@ pub fn with_default_tag(image: &str) -> Result<String, ImageNameError> {
         (None, None) => Ok(format!("{image}:latest")),
         _ => Ok(image.to_owned()),
     }
+}
+
+/// What is wrong before the name's grammar is looked at.
+// k8s: github.com/distribution/reference normalize.go ParseNormalizedNamed
+fn misnamed(image: &str) -> Option<String> {
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if image.len() == 64 && image.bytes().all(hex) {
+        return Some(format!(
+            "invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"
+        ));
+    }
+    let path = path_of(image);
+    let remote = path.split(':').next().unwrap_or_default();
+    remote
+        .chars()
+        .any(char::is_uppercase)
+        .then(|| format!("invalid reference format: repository name ({remote}) must be lowercase"))
+}
+
+/// The name without its host; one of a single component is in the library.
+// k8s: github.com/distribution/reference normalize.go splitDockerDomain
+fn path_of(image: &str) -> String {
+    let Some((host, path)) = image.split_once('/') else { return format!("library/{image}") };
+    match host {
+        "index.docker.io" | "docker.io" if !path.contains('/') => format!("library/{path}"),
+        host if is_host_part(host) => path.to_owned(),
+        _ => image.to_owned(),
+    }
+}
+
+/// Whether the first component is a host rather than the first part of a path.
+fn is_host_part(first: &str) -> bool {
+    first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
 }
 
 fn is_digest(digest: &str) -> bool {
@@ -75,8 +107,7 @@ fn is_tag(tag: &str) -> bool {
 fn is_name(name: &str) -> bool {
     let mut parts: Vec<_> = name.split('/').collect();
     let first = parts[0];
-    let host = first.contains(['.', ':']) || first == "localhost";
-    if parts.len() > 1 && host {
+    if parts.len() > 1 && is_host_part(first) {
         if !is_host(first) {
             return false;
         }
@@ -137,6 +168,7 @@ mod tests {
         let table = [
             ("busybox", Some("busybox:latest")),
             ("busybox:1.37", Some("busybox:1.37")),
+            ("Host/a", Some("Host/a:latest")),
             ("host:5000/a/b", Some("host:5000/a/b:latest")),
             ("localhost/a__b-c--d.e", Some("localhost/a__b-c--d.e:latest")),
             (digest.as_str(), Some(digest.as_str())),
@@ -156,12 +188,26 @@ mod tests {
 
     #[test]
     fn a_name_that_is_wrong_by_its_case_only_says_so() {
-        let error = with_default_tag("Busybox").expect_err("upper case");
-        assert_eq!(
-            error.to_string(),
-            "couldn't parse image name \"Busybox\": invalid reference format: repository name must \
-             be lowercase"
-        );
+        let hex = "0123456789abcdef".repeat(4);
+        let no_name =
+            format!("invalid repository name ({hex}), cannot specify 64-byte hexadecimal strings");
+        for (image, why) in [
+            (
+                "Busybox",
+                "invalid reference format: repository name (library/Busybox) must be lowercase",
+            ),
+            ("A::b", "invalid reference format: repository name (library/A) must be lowercase"),
+            ("r.test/A:1", "invalid reference format: repository name (A) must be lowercase"),
+            (
+                "a/B@sha256:1",
+                "invalid reference format: repository name (a/B@sha256) must be lowercase",
+            ),
+            ("a::b", "invalid reference format"),
+            (&hex, &no_name),
+        ] {
+            let error = with_default_tag(image).expect_err("no name").to_string();
+            assert_eq!(error, format!("couldn't parse image name \"{image}\": {why}"));
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::observed::ObservedPod;
 use crate::runtime::hooks::{HookTarget, Hooks};
+use crate::runtime::start::rpc_text;
 use crate::runtime::stop_order::{GRACE_SECONDS_MIN, Stop, stop_pod};
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
@@ -48,21 +49,28 @@ impl Killer {
             async move {
                 let result = self.stop(observed, stop, "", Some(&mut turns)).await;
                 ended.send_modify(|all| all[index] = true);
-                result
+                result.map_err(|failure| ("KillContainer", stop.name.clone(), failure))
             }
         });
-        let failed = join_all(each).await.into_iter().find_map(Result::err);
+        let mut failed: Vec<_> = join_all(each).await.into_iter().filter_map(Result::err).collect();
         for sandbox in &observed.sandboxes {
             let request =
                 v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.as_str().to_owned() };
             match self.client.stop_pod_sandbox(request).await {
                 Err(error) if !error.is_not_found() => {
-                    return Err(Failure::new("KillPodSandboxError", error.to_string()));
+                    let failure = Failure::new("KillPodSandboxError", rpc_text(&error));
+                    failed.push(("KillPodSandbox", observed.uid.to_string(), failure));
+                    break;
                 }
                 _ => {}
             }
         }
-        failed.map_or(Ok(()), Err)
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let text = format!("error killing pod: {}", told(&failed));
+        self.recorder.event(&observed.uid, true, "FailedKillPod", &text, None);
+        Err(failed.remove(0).2)
     }
 
     /// Stops one container; `turns` tells which of the pod's other stops are over.
@@ -109,13 +117,46 @@ impl Killer {
         };
         match self.client.stop_container(request).await {
             Err(error) if !error.is_not_found() => {
-                Err(Failure::new("KillContainerError", error.to_string()))
+                Err(Failure::new("KillContainerError", rpc_text(&error)))
             }
             _ => Ok(()),
         }
     }
 }
 
+/// What went wrong, as the kubelet puts it together.
+// k8s: pkg/kubelet/container/sync_result.go PodSyncResult.Error
+fn told(failed: &[(&str, String, Failure)]) -> String {
+    let one = |(action, target, failure): &(&str, String, Failure)| {
+        let Failure { reason, message, .. } = failure;
+        format!("failed to {action:?} for {target:?} with {reason}: {message:?}")
+    };
+    match failed {
+        [failure] => one(failure),
+        failures => format!("[{}]", failures.iter().map(one).collect::<Vec<_>>().join(", ")),
+    }
+}
+
 fn seconds(elapsed: Duration) -> i64 {
     i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_kills_are_told_as_the_kubelet_tells_them() {
+        let of = |action, target: &str, reason: &str| {
+            (action, target.to_owned(), Failure::new(reason, "rpc error: code = Unknown desc = no"))
+        };
+        let container = of("KillContainer", "c", "KillContainerError");
+        let one = "failed to \"KillContainer\" for \"c\" with KillContainerError: \"rpc error: \
+                   code = Unknown desc = no\"";
+        assert_eq!(told(std::slice::from_ref(&container)), one);
+        let sandbox = of("KillPodSandbox", "uid", "KillPodSandboxError");
+        let two = "failed to \"KillPodSandbox\" for \"uid\" with KillPodSandboxError: \"rpc \
+                   error: code = Unknown desc = no\"";
+        assert_eq!(told(&[container, sandbox]), format!("[{one}, {two}]"));
+    }
 }

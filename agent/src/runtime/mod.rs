@@ -53,7 +53,7 @@ mod resize;
 pub mod restart;
 pub mod security;
 pub mod service_env;
-mod start;
+pub(crate) mod start;
 pub mod stop_order;
 pub mod sysctl;
 pub mod termination;

@@ -18,7 +18,7 @@ impl Executor {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
         volume::execute::make_pod_dirs(&dirs).map_err(|error| {
             let text = format!("error making pod data directories: {error}");
-            self.recorder.event(&order.uid, true, "FailedMountVolume", &text, None);
+            self.recorder.event(&order.uid, true, "Failed", &text, None);
             Failure::new("FailedToMakePodDataDirectories", text)
         })?;
         self.objects.register(&order.uid, pod);

@@ -28,7 +28,7 @@ use crate::volume::{self, PodDirs, PodVolumes};
 use crate::worker::Failure;
 
 /// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
-const NODE_HOSTS_BYTES_MAX: u64 = 1 << 20;
+const NODE_HOSTS_BYTES_MAX: usize = 1 << 20;
 
 /// A container to start.
 #[derive(Clone, Copy, Debug)]
@@ -61,10 +61,14 @@ impl Executor {
         order: &PassOrder,
         pod: &Pod,
         attempt: u32,
+        cancel: &Cancel,
     ) -> Result<NewSandbox, Failure> {
         let fail = |text: String| {
-            let message = format!("Failed to create pod sandbox: {text}");
-            self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
+            // A pod that ends meanwhile may take away what its sandbox is made of.
+            if !cancel.is_cancelled() {
+                let message = format!("Failed to create pod sandbox: {text}");
+                self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
+            }
             Failure::new("CreatePodSandboxError", text)
         };
         let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
@@ -83,7 +87,11 @@ impl Executor {
         let answer =
             self.in_turn(CallFor::New, call).await.map_err(|error| fail(rpc_text(&error)))?;
         let id = answer.pod_sandbox_id;
-        let ips = sandbox_ips(&self.client, &id).await.map_err(|error| fail(rpc_text(&error)))?;
+        let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
+            let text = format!("Unable to get pod sandbox status: {}", rpc_text(&error));
+            self.recorder.event(&order.uid, true, "FailedPodSandBoxStatus", &text, None);
+            Failure::new("FailedPodSandBoxStatus", text)
+        })?;
         Ok(NewSandbox { id, attempt, ips })
     }
 
@@ -219,7 +227,7 @@ impl Executor {
         let call = self.client.start_container(request);
         self.in_turn(CallFor::Begun, call)
             .await
-            .map_err(|error| self.failed(start, "RunContainerError", &error.message))?;
+            .map_err(|error| self.begin_failed(start, created, &error.message))?;
         let uid = &start.order.uid;
         self.recorder.event(uid, false, "Started", "Container started", Some(start.name));
         let link = paths::log_link(start.pod, start.name, &created.id);
@@ -279,6 +287,13 @@ impl Executor {
         Err(Failure::new("PostStartHookError", message))
     }
 
+    /// In the event the container's name stands for its id, which is another one each time.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go recordContainerEvent
+    fn begin_failed(&self, start: &Start<'_>, created: &Created, text: &str) -> Failure {
+        self.failed(start, "RunContainerError", &text.replace(&created.id, start.name));
+        Failure::new("RunContainerError", text)
+    }
+
     fn refuse(&self, start: &Start<'_>, text: &str) -> Failure {
         self.failed(start, request::ConfigError::REASON, text)
     }
@@ -312,7 +327,7 @@ impl Executor {
     /// The node's side with today's resolv.conf.
     fn node_now(&self) -> request::NodeContext {
         let mut node = self.node.clone();
-        let limit = u64::try_from(crate::runtime::dns::RESOLV_CONF_BYTES_MAX).unwrap_or(u64::MAX);
+        let limit = crate::runtime::dns::RESOLV_CONF_BYTES_MAX;
         node.dns.resolv_conf = self.resolv_conf.as_ref().map(|path| read_some(path, limit));
         node
     }
@@ -400,7 +415,7 @@ fn target_of(start: &Start<'_>) -> Result<Option<String>, String> {
 }
 
 /// A CRI error as Go's gRPC prints it.
-pub(super) fn rpc_text(error: &pintle_cri::Error) -> String {
+pub(crate) fn rpc_text(error: &pintle_cri::Error) -> String {
     let code = pintle_cri::code_name(error.code);
     format!("rpc error: code = {code} desc = {}", error.message)
 }
@@ -417,14 +432,17 @@ fn write_file(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
 }
 
 /// The beginning of a file of the node; empty when it cannot be read.
-fn read_some(path: &Path, bytes_max: u64) -> String {
+fn read_some(path: &Path, bytes_max: usize) -> String {
+    try_read(path, bytes_max).unwrap_or_default()
+}
+
+/// The beginning of a file of the node.
+pub(crate) fn try_read(path: &Path, bytes_max: usize) -> std::io::Result<String> {
     use std::io::Read;
     let mut text = Vec::new();
-    let read = std::fs::File::open(path).map(|file| file.take(bytes_max).read_to_end(&mut text));
-    if read.is_err() {
-        return String::new();
-    }
-    String::from_utf8_lossy(&text).into_owned()
+    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+    std::fs::File::open(path)?.take(limit).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Eight random hexadecimal digits.

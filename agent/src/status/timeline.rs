@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::Serialize;
@@ -18,6 +19,8 @@ use crate::types::{PodUid, UnixNanos};
 const ENTRIES_MAX: usize = 64;
 /// Longest text of an entry in bytes.
 const TEXT_BYTES_MAX: usize = 512;
+/// The last entries among which a repeated one is looked for.
+const REPEATS_WITHIN: usize = 16;
 /// Pods that entries are kept of, gone ones included.
 const PODS_MAX: usize = 1024;
 
@@ -45,8 +48,11 @@ pub struct Entry {
     pub event: bool,
     /// True for a warning.
     pub warning: bool,
-    /// How often it happened in a row.
+    /// How often it happened.
     pub count: u32,
+    /// Microseconds between the pod's first entry and the last time.
+    #[serde(rename = "lastSinceSeenMicros")]
+    pub last_since_seen_us: i64,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +92,11 @@ impl Recorder {
     /// Notes a stage that a pod reached.
     pub fn stage(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
         self.add(uid, what, container, text, (false, false));
+    }
+
+    /// Notes something that does not work, and how often.
+    pub fn trouble(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
+        self.add(uid, what, container, text, (false, true));
     }
 
     /// Notes an event, as the Kubernetes API would show it.
@@ -161,8 +172,11 @@ impl Recorder {
         let same = |e: &&mut Entry| {
             e.what == what && e.text == text && e.container.as_deref() == container
         };
-        if let Some(last) = entries.iter_mut().rev().take(4).find(same).filter(|_| event) {
-            last.count += 1;
+        let first = entries.front().map_or(at, |e| e.at);
+        let since_seen_us = (at - first) / 1000;
+        let mut latest = entries.iter_mut().rev().take(REPEATS_WITHIN);
+        if let Some(last) = latest.find(same).filter(|_| event || warning) {
+            (last.count, last.last_since_seen_us) = (last.count + 1, since_seen_us);
             return;
         }
         if entries.len() == ENTRIES_MAX {
@@ -170,10 +184,10 @@ impl Recorder {
             entries.remove(ENTRIES_MAX / 2);
             pods.overflowed += 1;
         }
-        let first = entries.front().map_or(at, |e| e.at);
         entries.push_back(Entry {
             at,
-            since_seen_us: (at - first) / 1000,
+            since_seen_us,
+            last_since_seen_us: since_seen_us,
             what: what.to_owned(),
             container: container.map(str::to_owned),
             text: text.to_owned(),
@@ -181,6 +195,16 @@ impl Recorder {
             warning,
             count: 1,
         });
+    }
+}
+
+/// How long something took, for people: `85 us`, `12.3 ms`, `2.04 s`.
+pub fn took(time: Duration) -> String {
+    let micros = time.as_micros();
+    match micros {
+        0..1000 => format!("{micros} us"),
+        1000..1_000_000 => format!("{}.{} ms", micros / 1000, micros / 100 % 10),
+        _ => format!("{}.{:02} s", micros / 1_000_000, micros / 10_000 % 100),
     }
 }
 
@@ -196,4 +220,34 @@ fn cut(text: &str) -> &str {
 pub fn now() -> UnixNanos {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     UnixNanos(since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_repeats_is_counted_even_between_others() {
+        let (recorder, uid) = (Recorder::default(), PodUid::from("u"));
+        for _ in 0..3 {
+            recorder.trouble(&uid, "Prepare", None, "FailedMount: no");
+            recorder.event(&uid, true, "FailedMount", "a", None);
+            recorder.event(&uid, true, "FailedMount", "b", None);
+            recorder.stage(&uid, "Status", None, "Pending");
+        }
+        let counts: Vec<_> =
+            recorder.entries(&uid).iter().map(|e| (e.what.clone(), e.count)).collect();
+        let counted = |what: &str| (what.to_owned(), 3);
+        assert_eq!(counts[..3], ["Prepare", "FailedMount", "FailedMount"].map(counted));
+        assert_eq!(counts.len(), 6, "what is no trouble is told each time: {counts:?}");
+    }
+
+    #[test]
+    fn spans_have_three_digits_at_most_before_their_unit() {
+        for (micros, text) in
+            [(85, "85 us"), (12_345, "12.3 ms"), (999_999, "999.9 ms"), (2_045_000, "2.04 s")]
+        {
+            assert_eq!(took(Duration::from_micros(micros)), text);
+        }
+    }
 }

@@ -15,8 +15,12 @@ use crate::pod;
 use crate::runtime::plan::{self, Action, PlanInput};
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
 use crate::types::UnixNanos;
-use crate::worker::Command;
 use crate::worker::step::{Pass, Scene, Stage, Worker};
+use crate::worker::{Command, Failure};
+
+/// Wait before a pod is looked at again that the runtime cannot connect yet.
+// k8s: pkg/kubelet/pod_workers.go backOffOnTransientErrorPeriod
+const NETWORK_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Looks at everything and does what is due. Called after every input.
@@ -26,6 +30,7 @@ impl Worker {
             return;
         }
         self.check_deadline(scene);
+        self.check_overdue(scene);
         self.follow_resize(scene);
         self.derive(scene);
         if self.stage == Stage::Syncing
@@ -117,6 +122,9 @@ impl Worker {
     fn sync(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         let mut plan = self.plan(&pod, scene.now);
+        if self.lacks_network(&pod, &plan, scene) {
+            return;
+        }
         if !self.prepared && !plan.actions.contains(&Action::Prepare) {
             plan.actions.insert(0, Action::Prepare);
         }
@@ -136,6 +144,29 @@ impl Worker {
         } else {
             self.derive(scene);
         }
+    }
+
+    /// Nothing is started that the runtime could not connect; it is looked at soon again.
+    // k8s: pkg/kubelet/kubelet.go SyncPod networkErrors, pod_workers.go completeWork
+    fn lacks_network(&mut self, pod: &Pod, plan: &plan::Plan, scene: &mut Scene<'_>) -> bool {
+        let Some(error) = scene.node.network_error.as_ref() else { return false };
+        let starts = |action: &Action| {
+            matches!(action, Action::CreateSandbox { .. } | Action::StartContainer { .. })
+        };
+        if pod::uses_host_network(pod) || !plan.actions.iter().any(starts) {
+            return false;
+        }
+        let message = format!("network is not ready: {error}");
+        self.last_failure = Some(Failure::new("NetworkNotReady", message.clone()));
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: true,
+            reason: "NetworkNotReady".into(),
+            message,
+            container: None,
+        });
+        self.retry_at = Some(scene.now.plus(NETWORK_RETRY));
+        true
     }
 
     pub(super) fn plan(&self, pod: &Pod, now: UnixNanos) -> plan::Plan {
@@ -217,6 +248,24 @@ impl Worker {
         });
         let (phase, reason) = ("Failed".to_owned(), "DeadlineExceeded".to_owned());
         self.kill(Verdict { phase, reason, message }, None);
+    }
+
+    // k8s: pkg/kubelet/pod_workers.go killPodNow
+    fn check_overdue(&mut self, scene: &mut Scene<'_>) {
+        let Some(at) = self.overdue_at.filter(|_| self.stage < Stage::Terminated) else { return };
+        if scene.now < at {
+            self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+            return;
+        }
+        self.overdue_at = None;
+        let message = "Container runtime did not kill the pod within specified grace period.";
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: true,
+            reason: "ExceededGracePeriod".into(),
+            message: message.to_owned(),
+            container: None,
+        });
     }
 
     fn deadline(&self) -> Option<UnixNanos> {

@@ -95,7 +95,7 @@ impl Pods {
                 reason: admit::PREEMPTING.to_owned(),
                 message: admit::PREEMPTED.to_owned(),
             };
-            self.with(victim, now, |w, _| w.kill(verdict, None));
+            self.with(victim, now, |w, _| w.evict(verdict, None, now));
         }
     }
 

@@ -31,7 +31,12 @@ struct Host {
     refuses: Option<&'static str>,
     /// Passes do their work and do not come back.
     lingers: bool,
+    /// Nothing can be stopped.
+    stubborn: bool,
 }
+
+/// A pod on the host's network.
+const ON_HOST: &str = "on-host";
 
 fn settings() -> Settings {
     let mut node = admit::Node::roomy("n");
@@ -55,6 +60,7 @@ impl Host {
             log: Vec::new(),
             refuses: None,
             lingers: false,
+            stubborn: false,
         };
         host.tell(Input::Tick);
         host.tell(Input::SourcesReady);
@@ -152,13 +158,20 @@ impl Host {
             }
         };
         match action {
-            Action::CreateSandbox { .. } => record.sandboxes.insert(0, testing::sandbox()),
+            Action::CreateSandbox { .. } => {
+                let mut sandbox = testing::sandbox();
+                sandbox.host_network = uid.as_str() == ON_HOST;
+                record.sandboxes.insert(0, sandbox);
+            }
             Action::StartContainer { name, restart_count, .. } => {
                 let mut container = testing::container(name, &id);
                 container.restart_count = restart_count.unwrap_or(0);
                 record.containers.insert(0, container);
             }
             Action::KillContainer { name, .. } => end(record, Some(name)),
+            Action::KillPod { .. } if self.stubborn => {
+                return Err(Failure::new("KillContainerError", "it stays"));
+            }
             Action::KillPod { .. } => {
                 end(record, None);
                 record.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
@@ -258,6 +271,47 @@ fn a_critical_pod_starts_when_those_in_its_way_have_ended() {
     assert_eq!(target["type"], "DisruptionTarget");
     let why = "Pod was preempted by Kubelet to accommodate a critical pod.";
     assert_eq!(target["message"], why);
+}
+
+#[test]
+fn a_pod_that_does_not_make_room_in_time_is_told_of_once() {
+    let mut host = Host::new();
+    host.want(plain("a", "900m"));
+    host.take();
+    host.stubborn = true;
+    host.want(pod("x", "300m", 1, json!({"priority": 2_000_000_000})));
+    assert_eq!(host.take(), "Preempting a");
+    // Half the grace period more, but not before 10 s.
+    for (seconds, told) in [(9, ""), (2, "ExceededGracePeriod a"), (60, "")] {
+        host.now = host.now.plus(Duration::from_secs(seconds));
+        host.tell(Input::Tick);
+        assert_eq!(host.take(), told, "after {seconds} s");
+    }
+    host.stubborn = false;
+    host.now = host.now.plus(Duration::from_secs(60));
+    host.tell(Input::Tick);
+    assert_eq!(host.take(), "KillPod a, StartContainer x");
+}
+
+#[test]
+fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
+    let mut host = Host::new();
+    let error = Some("cni plugin not initialized".to_owned());
+    host.tell(Input::Node(NodeFacts { network_error: error, ..settings().node }));
+    host.want(plain("a", "100m"));
+    assert_eq!(host.take(), "NetworkNotReady a");
+    let mut on_host = plain(ON_HOST, "100m");
+    on_host.spec.get_or_insert_default().host_network = Some(true);
+    host.want(on_host);
+    assert_eq!(host.take(), "StartContainer on-host");
+    let second = Duration::from_secs(1);
+    host.now = host.now.plus(second);
+    host.tell(Input::Tick);
+    assert_eq!(host.take(), "NetworkNotReady a");
+    host.tell(Input::Node(settings().node));
+    host.now = host.now.plus(second);
+    host.tell(Input::Tick);
+    assert_eq!(host.take(), "StartContainer a");
 }
 
 #[test]

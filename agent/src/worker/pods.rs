@@ -81,7 +81,7 @@ impl Pods {
                 self.retry_resizes("pods_added", now);
             }
             Input::Kill { uid, verdict, grace_seconds } => {
-                self.with(&uid, now, |w, _| w.kill(verdict, grace_seconds));
+                self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now));
             }
             Input::Observed { uid, stamp, result } => {
                 self.with(&uid, now, |w, scene| w.observe(stamp, result, scene));

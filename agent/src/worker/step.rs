@@ -44,6 +44,9 @@ const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
 const ORPHAN_GRACE_SECONDS: i64 = 1;
 
+/// A pod that had to go is overdue after half its grace period more, and not before this.
+const OVERDUE_SECONDS_MIN: u64 = 10;
+
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -106,6 +109,8 @@ pub struct Worker {
     /// Effective grace period in seconds once terminating; only shrinks.
     pub(super) grace_seconds: Option<i64>,
     pub(super) verdict: Option<Verdict>,
+    /// By then everything of a pod that had to go should have ended.
+    pub(super) overdue_at: Option<UnixNanos>,
     /// No source wants it any more.
     pub(super) removed: bool,
     /// The same uid was wanted again after it was removed.
@@ -166,6 +171,7 @@ impl Worker {
             stage: Stage::Waiting,
             grace_seconds: None,
             verdict: None,
+            overdue_at: None,
             removed: false,
             again: None,
             observed,
@@ -233,9 +239,9 @@ impl Worker {
         }
     }
 
-    /// The actions of the pass under way.
+    /// What is left of the pass under way, the action that is being carried out first.
     pub fn current_actions(&self) -> &[Action] {
-        self.pass.as_ref().map_or(&[], |p| &p.actions)
+        self.pass.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
     }
 
     /// The last failure of a pass, until one succeeds.
@@ -319,6 +325,16 @@ impl Worker {
             self.verdict = Some(verdict);
         }
         self.terminate(grace_seconds);
+    }
+
+    /// As `kill`, and people are told when it takes much longer than it may.
+    // k8s: pkg/kubelet/pod_workers.go killPodNow
+    pub(super) fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: UnixNanos) {
+        let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
+        let grace_seconds = u64::try_from(grace.unwrap_or(own)).unwrap_or(0);
+        let patience = (grace_seconds + grace_seconds / 2).max(OVERDUE_SECONDS_MIN);
+        self.overdue_at = Some(now.plus(Duration::from_secs(patience)));
+        self.kill(verdict, grace);
     }
 
     /// The runtime knows the pod and no source does.

@@ -19,6 +19,7 @@ use crate::observed::{Reader, RunState};
 use crate::runtime::execute::{Cancel, Executor, PassOrder};
 use crate::runtime::logs::LogCommand;
 use crate::runtime::plan::{Action, Plan};
+use crate::runtime::start;
 use crate::server::Health;
 use crate::status::outbox;
 use crate::status::timeline::{self, Recorder};
@@ -286,6 +287,7 @@ impl Driver {
         });
         let names = names.unwrap_or_default();
         let (reader, back, reads) = (self.reader.clone(), self.back.clone(), Rc::clone(reads));
+        let recorder = self.recorder.clone();
         tokio::task::spawn_local(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
@@ -310,7 +312,10 @@ impl Driver {
                     slot.done = stamp;
                     slot.again.take()
                 };
-                let result = result.map_err(|error| error.to_string());
+                let result = result.map_err(|error| {
+                    tell_unread(&recorder, &uid, &error);
+                    error.to_string()
+                });
                 let observed = Input::Observed { uid: uid.clone(), stamp, result };
                 if back.send(observed).await.is_err() {
                     return;
@@ -348,5 +353,14 @@ impl Driver {
             .map(|w| Arc::clone(w.observed()))
             .collect();
         self.views.store(Snapshot { pods, orphans, sources_ready: self.pods.sources_ready() });
+    }
+}
+
+/// The runtime cannot tell of one pod; one that cannot be reached is no pod's trouble.
+// k8s: pkg/kubelet/pod_workers.go podWorkerLoop FailedSync
+fn tell_unread(recorder: &Recorder, uid: &PodUid, error: &pintle_cri::Error) {
+    if error.code != pintle_cri::Code::Unavailable {
+        let text = format!("error determining status: {}", start::rpc_text(error));
+        recorder.event(uid, true, "FailedSync", &text, None);
     }
 }
