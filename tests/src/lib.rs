@@ -4,6 +4,7 @@
 //! - `node`: a private containerd and the agent inside its namespaces; manifests in, pods out
 //! - `cluster`: a real control plane and one node with the agent; objects in, objects out
 //! - `cri`: raw calls to the runtime, beside or without the agent
+//! - `stand`: the agent in this process, on a fake runtime and the API server of `apiserver`
 //! - `registry`: a docker-registry beside the node, and a slow way to it
 //! - `wait`: waiting for a condition, and what to say when it does not come
 //!
@@ -12,11 +13,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apiserver;
 pub mod cluster;
 pub mod cri;
 pub mod manifest;
 pub mod node;
 pub mod registry;
+pub mod stand;
 pub mod strategic;
 pub mod wait;
 

@@ -1,0 +1,167 @@
+//! The agent in this process, as a node of a cluster that does not exist: a fake runtime below it,
+//! a fake API server above it.
+//!
+//! Input: objects of the API server, scripts of the runtime. Output: what the agent wrote, what it
+//! asked of the runtime, what it answers on its socket. Everything of the agent is real, in real
+//! time, but no process of a pod is. It runs on a thread with a mount namespace of its own, which
+//! needs root; volumes are mounted there for real, below a folder that goes with the stand.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use pintle_agent::config::{self, Command, Config};
+use pintle_cri::fake::FakeRuntime;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::apiserver::ApiServer;
+
+/// How a stand differs from the usual one.
+pub struct Setup {
+    /// Name of the node.
+    pub node: String,
+    /// Fields of KubeletConfiguration on top of the stand's own.
+    pub config: Value,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { node: "node".to_owned(), config: json!({}) }
+    }
+}
+
+/// A runtime, an API server, and the agent between them.
+pub struct Stand {
+    agent: Option<(oneshot::Sender<()>, JoinHandle<Result<()>>)>,
+    node: String,
+    /// The API server.
+    pub api: ApiServer,
+    /// The runtime.
+    pub runtime: FakeRuntime,
+    dir: TempDir,
+}
+
+impl Stand {
+    /// Starts everything; `None`, said and counted as skipped, where this user may not mount.
+    pub fn start(setup: &Setup) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            crate::skip("volumes can be mounted by root only");
+            return None;
+        }
+        let dir = TempDir::with_prefix("pintle-stand-").expect("a folder");
+        let api = ApiServer::start().expect("the fake API server starts");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let socket = dir.path().join("cri.sock");
+        let fake = FakeRuntime::start(&socket);
+        let fake = runtime.expect("a tokio runtime").block_on(fake).expect("the fake starts");
+        write_files(dir.path(), &api, &fake, &setup.config).expect("the folder can be written");
+        let mut stand = Self { agent: None, node: setup.node.clone(), api, runtime: fake, dir };
+        stand.start_agent();
+        Some(stand)
+    }
+
+    /// Starts the agent, which must not run.
+    pub fn start_agent(&mut self) {
+        assert!(self.agent.is_none(), "one agent at a time");
+        let config = self.config();
+        let (stop, stopped) = oneshot::channel();
+        let run = move || run(config, stopped);
+        let thread = thread::Builder::new().name("agent".into()).spawn(run);
+        self.agent = Some((stop, thread.expect("a thread")));
+    }
+
+    /// Ends the agent in the middle of whatever it does.
+    pub fn stop_agent(&mut self) {
+        let Some((stop, thread)) = self.agent.take() else { return };
+        drop(stop);
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => eprintln!("the agent: {error:#}"),
+            Err(_) => eprintln!("the agent panicked"),
+        }
+    }
+
+    /// Where the agent answers its own commands.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("agent.sock")
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    fn config(&self) -> Config {
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let args = [
+            "pintle-agent".to_owned(),
+            format!("--config={}", path("config.json")),
+            format!("--kubeconfig={}", path("kubeconfig.json")),
+            format!("--root-dir={}", path("root")),
+            format!("--cert-dir={}", path("pki")),
+            format!("--pintle-socket={}", path("agent.sock")),
+            format!("--hostname-override={}", self.node),
+            "--pintle-events=relist".to_owned(),
+        ];
+        match config::parse(args.into_iter().map(Into::into)) {
+            Ok(Command::Run(config)) => *config,
+            other => panic!("the stand's configuration: {other:?}"),
+        }
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        self.stop_agent();
+    }
+}
+
+fn write_files(dir: &Path, api: &ApiServer, fake: &FakeRuntime, over: &Value) -> Result<()> {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let resolv_conf = path("resolv.conf");
+    fs::write(&resolv_conf, "nameserver 192.0.2.53\n")?;
+    let mut config = json!({
+        "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "containerRuntimeEndpoint": fake.endpoint(), "podLogsDir": path("logs"),
+        "enableServer": false, "healthzPort": 0, "readOnlyPort": 0, "resolvConf": resolv_conf,
+        "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "cgroupDriver": "cgroupfs",
+        "failSwapOn": false, "failCgroupV1": false, "maxPods": 1000, "kubeAPIQPS": 1000,
+        "kubeAPIBurst": 1000, "eventRecordQPS": 0, "serializeImagePulls": false,
+        "registryPullQPS": 0, "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",
+        "authentication": {"webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
+    });
+    for (field, value) in over.as_object().into_iter().flatten() {
+        config[field] = value.clone();
+    }
+    fs::write(path("config.json"), config.to_string())?;
+    let kubeconfig = json!({
+        "kind": "Config", "apiVersion": "v1", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": api.url()}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}], "users": [],
+    });
+    Ok(fs::write(path("kubeconfig.json"), kubeconfig.to_string())?)
+}
+
+/// The agent's thread.
+fn run(config: Config, stopped: oneshot::Receiver<()>) -> Result<()> {
+    // Threads that the agent starts are born into the same namespace.
+    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace")?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .context("private mounts")?;
+    // Links to logs are made there, whatever podLogsDir is.
+    mount(Some("tmpfs"), "/var/log", Some("tmpfs"), MsFlags::empty(), none).context("/var/log")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        tokio::select! {
+            ended = pintle_agent::app::run(config) => ended,
+            _ = stopped => Ok(()),
+        }
+    })
+}
