@@ -158,9 +158,12 @@ impl Parts {
             queries,
             serving_cert: Arc::clone(&self.serving_cert),
             api: self.cluster.as_ref().map(|cluster| cluster.access.clone()),
+            link: self.cluster.as_ref().map(|cluster| cluster.link.clone()).unwrap_or_default(),
             problems: Arc::clone(&self.problems),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
+            own_runtime: Arc::default(),
+            streams: server::Streams::default(),
         }
     }
 
@@ -191,7 +194,10 @@ impl Parts {
         pods.restore(restored.allocated, restored.actuated);
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime)?;
-        let writer = self.cluster.as_ref().map(|c| Writer::start(c.client.clone(), &c.node_name));
+        let writer = self.cluster.as_ref().map(|cluster| {
+            let (client, recorder) = (cluster.client.clone(), self.recorder.clone());
+            Writer::start(client, &cluster.node_name, recorder, cluster.link.clone())
+        });
         sources::start(self, &reader, writer.clone())?;
         if let Some(cluster) = &self.cluster {
             cluster::start(self, cluster, runtime, facts.clone(), offered);

@@ -154,10 +154,33 @@ impl Intake {
                 self.desired.forget(&uid);
             }
             SourceUpdate::Reconcile(_) => {}
-            _ => self.recorder.stage(&uid, "Seen", None, &pod::described(pod)),
+            _ => self.recorder.stage(&uid, change(update), None, &shown(kind, pod)),
         }
         self.inputs.send(input).await
     }
+}
+
+/// A change of a pod as the timeline tells it.
+fn change(update: &SourceUpdate) -> &'static str {
+    match update {
+        SourceUpdate::Update(_) => "Changed",
+        SourceUpdate::Delete(_) => "DeletionSeen",
+        _ => "Seen",
+    }
+}
+
+fn shown(kind: SourceKind, pod: &Pod) -> String {
+    let meta = &pod.metadata;
+    let mut text = pod::described(pod);
+    if kind == SourceKind::Api {
+        let (generation, version) = (meta.generation.unwrap_or_default(), &meta.resource_version);
+        let version = version.as_deref().unwrap_or_default();
+        text.push_str(&format!(", generation {generation}, version {version}"));
+    }
+    if let Some(seconds) = meta.deletion_grace_period_seconds.filter(|_| pod::is_deleted(pod)) {
+        text.push_str(&format!(", {seconds} s grace"));
+    }
+    text
 }
 
 /// What the workers learn from an update; nothing of a mirror pod.

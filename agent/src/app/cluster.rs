@@ -26,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::node::context::Runtime;
 use crate::node::own::{self, OwnNode};
 use crate::node::task;
+use crate::status::link::Link;
 use crate::types::NodeFacts;
 use crate::worker::Input;
 
@@ -45,6 +46,8 @@ pub struct Cluster {
     pub access: Access,
     /// Takes events for the API server.
     pub events: events::Recorder,
+    /// What of all this does not work, for people.
+    pub link: Link,
 }
 
 /// The clients of `--kubeconfig`; `None` in standalone mode. With a bootstrap kubeconfig this may
@@ -81,7 +84,8 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     let node_name: Arc<str> = config.node_name.as_str().into();
     let node = own::start(client.clone(), Arc::clone(&node_name));
     let events = start_events(config, &client);
-    Ok(Some(Cluster { client, heartbeat, node_name, node, access, events }))
+    let link = Link::default();
+    Ok(Some(Cluster { client, heartbeat, node_name, node, access, events, link }))
 }
 
 /// The kubelet's name as the source: people and tools look for it.

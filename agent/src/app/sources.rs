@@ -37,7 +37,8 @@ pub(super) fn start(parts: &Parts, reader: &Reader, writer: Option<Rc<Writer>>) 
     if let (Some(cluster), Some(writer)) = (&parts.cluster, writer) {
         let (deliveries, queue) = mpsc::channel(DELIVERIES_MAX);
         let node = cluster.node_name.to_string();
-        tokio::task::spawn_local(source::apiserver::run(cluster.client.clone(), node, deliveries));
+        let (client, link) = (cluster.client.clone(), cluster.link.clone());
+        tokio::task::spawn_local(source::apiserver::run(client, node, deliveries, link));
         intake.listen(SourceKind::Api, queue);
         intake.report_to(writer);
         kinds.push(SourceKind::Api);

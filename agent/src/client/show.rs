@@ -42,6 +42,7 @@ pub(super) fn pods(answer: &Value) -> String {
     if answer["sourcesReady"] == false {
         out.push_str(STARTING);
     }
+    section(&mut out, "API server:", &answer["apiServer"]);
     section(&mut out, "Being removed:", &answer["beingRemoved"]);
     section(&mut out, "Broken manifests:", &answer["brokenManifests"]);
     out
@@ -67,7 +68,12 @@ pub(super) fn timeline(answer: &Value) -> String {
     let entries: Vec<&Value> = items(&answer["entries"]).collect();
     for entry in &entries {
         let count = entry["count"].as_u64().unwrap_or(1);
-        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+        let last = micros(entry["lastSinceSeenMicros"].as_i64().unwrap_or_default());
+        let last = last.trim_start();
+        let times = match count {
+            0 | 1 => String::new(),
+            _ => format!(" ({count} times, last at {last})"),
+        };
         let mark = if entry["warning"] == true { "! " } else { "" };
         rows.push(vec![
             micros(entry["sinceSeenMicros"].as_i64().unwrap_or_default()),
@@ -213,7 +219,7 @@ Broken manifests:
              "event": false, "warning": false, "count": 1},
             {"unixNanos": 1_700_000_001_234_567_000_i64, "sinceSeenMicros": 1_234_567,
              "what": "BackOff", "container": "c", "text": "Back-off", "event": true,
-             "warning": true, "count": 4},
+             "warning": true, "count": 4, "lastSinceSeenMicros": 9_000_000},
         ]});
         assert_eq!(
             timeline(&answer),
@@ -221,7 +227,7 @@ Broken manifests:
 default/web (uid u), first seen 2023-11-14T22:13:20Z
 SINCE SEEN       WHAT        CONTAINER   TEXT
     0.000000 s   Seen
-    1.234567 s   ! BackOff   c           Back-off (4 times)
+    1.234567 s   ! BackOff   c           Back-off (4 times, last at 9.000000 s)
 "
         );
     }

@@ -49,6 +49,7 @@ pub use self::gates::FeatureGates;
 pub use self::help::{KUBERNETES_VERSION, user_agent, version};
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
+pub use suggest::did_you_mean;
 
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,7 @@ const DISTANCE_MAX: usize = 4;
 const NAME_LEN_MAX: usize = 128;
 
 /// `did you mean NAME?` for the nearest of `known`.
-pub(super) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     if name.len() > NAME_LEN_MAX {
         return None;
     }

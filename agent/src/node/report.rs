@@ -21,6 +21,7 @@ use super::status::{self, Facts};
 use super::{csi_node, patch, register};
 use crate::app::Cluster;
 use crate::pace;
+use crate::status::link::Task;
 use crate::status::timeline;
 
 /// Attempts to write the status in one round.
@@ -134,8 +135,14 @@ impl Reporter {
         let mut said = false;
         loop {
             let (initial, events) = status::initial(&self.facts.borrow(), timeline::now());
-            match self.try_register(&initial).await {
+            let tried = self.try_register(&initial).await;
+            if let Err(error) = &tried {
+                let now = timeline::now();
+                self.cluster.link.fails(Task::Registration, &error.to_string(), now);
+            }
+            match tried {
                 Ok(()) => {
+                    self.cluster.link.works(Task::Registration);
                     if first {
                         events.into_iter().for_each(|event| (self.events)(event));
                     }
@@ -199,8 +206,12 @@ impl Reporter {
     async fn round(&mut self) {
         for attempt in 0..UPDATES_MAX {
             match self.sync(attempt > 0).await {
-                Ok(()) => return,
-                Err(error) => tracing::debug!(%error, attempt, "status of the node"),
+                Ok(()) => return self.cluster.link.works(Task::Heartbeat),
+                Err(error) => {
+                    let now = timeline::now();
+                    self.cluster.link.fails(Task::Heartbeat, &error.to_string(), now);
+                    tracing::debug!(%error, attempt, "status of the node");
+                }
             }
         }
         tracing::warn!("the node's status cannot be written; trying again in the next round");

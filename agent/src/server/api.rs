@@ -11,12 +11,12 @@ use std::time::Instant;
 use hyper::Request;
 use hyper::body::Incoming;
 use pintle_cri::Client;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::answer::Answer;
 use super::body::Reply;
 use super::listen::Asked;
 use super::logs::{Watches, container_logs};
+use super::open::{STREAMS_MAX, Stream, Turn};
 use super::query::{Query, decode_path};
 use super::route::{Found, Kind, NoRoute, find};
 use super::secure::{Gate, Peer};
@@ -25,26 +25,21 @@ use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
 use crate::metrics::Metrics;
 use crate::status::view::Views;
 
-/// Streams open at the same time.
-const STREAMS_MAX: usize = 512;
-
 /// What requests are answered from.
 pub(super) struct Api {
     parts: Arc<Parts>,
     gate: Gate,
     runtime: Client,
     watches: Watches,
-    streams: Arc<Semaphore>,
     stats: Stats,
 }
 
 impl Api {
     /// Needs the server's runtime: it starts the watches of logs.
     pub(super) fn new(parts: Arc<Parts>, gate: Gate, runtime: Client) -> Self {
-        let streams = Arc::new(Semaphore::new(STREAMS_MAX));
         let (config, views) = (Arc::clone(&parts.config), parts.views.clone());
         let stats = Stats::new(config, views, runtime.clone());
-        Self { parts, gate, runtime, watches: Watches::start(), streams, stats }
+        Self { parts, gate, runtime, watches: Watches::start(), stats }
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
@@ -97,7 +92,7 @@ impl Api {
         let query = request.uri().query().unwrap_or_default().to_owned();
         match found.kind {
             Kind::ContainerLogs => self.log(&found, &Query::parse(&query)),
-            Kind::Exec | Kind::Attach | Kind::PortForward => match self.turn() {
+            Kind::Exec | Kind::Attach | Kind::PortForward => match self.turn(&found) {
                 Ok(turn) => {
                     let (words, query) = (&found.words, Query::parse(&query));
                     let from = (turn, peer.address.ip());
@@ -123,15 +118,25 @@ impl Api {
     }
 
     fn log(&self, found: &Found, query: &Query) -> Reply {
-        match self.turn() {
+        match self.turn(found) {
             Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
             Err(answer) => answer.into(),
         }
     }
 
     /// A place among the streams, or the refusal.
-    fn turn(&self) -> Result<OwnedSemaphorePermit, Answer> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+    fn turn(&self, found: &Found) -> Result<Turn, Answer> {
+        let what = match found.kind {
+            Kind::Exec => "ExecStream",
+            Kind::Attach => "AttachStream",
+            Kind::PortForward => "PortForwardStream",
+            _ => "LogStream",
+        };
+        let words = &found.words;
+        let pod = (words.namespace.clone(), words.pod.clone());
+        let container = words.container.clone();
+        let stream = Stream { what, pod, container, since: Instant::now() };
+        self.parts.streams.enter(stream).ok_or_else(|| {
             self.metrics().limit_hit("server streams");
             Answer::text(429, format!("{STREAMS_MAX} streams are open already\n"))
         })

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pintle_cri::Client;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -18,7 +19,7 @@ use crate::server::listen::{Asked, Service};
 use crate::server::rows::row;
 use crate::server::select::{Miss, full, select, uid};
 use crate::server::{Parts, dump, stuck};
-use crate::status::explain::{Explanation, RuntimeCall, Subject, explain, span};
+use crate::status::explain::{Explanation, RuntimeCall, Subject, explain, node_troubles, span};
 use crate::status::timeline::{self, Entry};
 use crate::status::view::{PodView, Snapshot};
 use crate::types::{PodUid, UnixNanos};
@@ -56,7 +57,13 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
 }
 
 fn calls(parts: &Parts, snapshot: &Snapshot) -> Vec<RuntimeCall> {
-    stuck::calls(&(parts.calls)(), snapshot, Instant::now())
+    let mut calls = (parts.calls)();
+    calls.extend(parts.own_runtime.get().into_iter().flat_map(Client::in_flight));
+    let calls: Vec<_> = calls.iter().map(stuck::Asked::of_call).collect();
+    let streams = parts.streams.open();
+    let streams = streams.iter().filter_map(|stream| stuck::Asked::of_stream(stream, snapshot));
+    let all: Vec<_> = calls.into_iter().chain(streams).collect();
+    stuck::calls(&all, snapshot, Instant::now())
 }
 
 fn explanation(
@@ -68,7 +75,9 @@ fn explanation(
 ) -> Explanation {
     let timeline = parts.recorder.entries(&pod_uid(view));
     let ahead = ahead(snapshot, view);
-    explain(&Subject { view, calls, timeline: &timeline, ahead, now })
+    let unwritten = parts.link.of_pod(&pod_uid(view));
+    let unwritten = unwritten.as_ref();
+    explain(&Subject { view, calls, timeline: &timeline, unwritten, ahead, now })
 }
 
 /// The pod of the same name that a waiting one waits for.
@@ -101,6 +110,7 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
         "pods": rows,
         "beingRemoved": orphans,
         "brokenManifests": problems,
+        "apiServer": node_troubles(&parts.link.troubles(), now),
         "sourcesReady": snapshot.sources_ready,
     }))
 }
@@ -238,7 +248,7 @@ fn pod_uid(view: &PodView) -> PodUid {
 fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answer {
     match miss {
         Miss::Ambiguous(pods) => {
-            Answer::refusal(409, &format!("several pods are named {asked}; say which"), pods)
+            Answer::refusal(409, &format!("several pods may be meant by {asked}; say which"), pods)
         }
         Miss::Unknown(near) => {
             let mut more: Vec<String> =
@@ -255,6 +265,8 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
                 more.push("not every source of pods has been read yet".to_owned());
             }
             more.extend(parts.problems.load().iter().map(|p| format!("broken manifest: {p}")));
+            more.extend(node_troubles(&parts.link.troubles(), timeline::now()));
+            more.push("all pods of this node: pintle-agent pods".to_owned());
             Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
         }
     }

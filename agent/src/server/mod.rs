@@ -23,6 +23,7 @@ mod local;
 mod logs;
 mod node_logs;
 mod notify;
+mod open;
 mod pages;
 mod pod_list;
 mod query;
@@ -43,7 +44,7 @@ mod tests;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
@@ -52,6 +53,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::status::link::Link;
 use crate::status::timeline::Recorder;
 use crate::status::view::Views;
 use crate::worker::task::Query;
@@ -60,6 +62,7 @@ pub use health::Health;
 pub use listen::ServeError;
 use listen::{Addresses, Listeners, Service};
 use notify::Notifier;
+pub use open::Streams;
 use secure::serving::Serving;
 pub use secure::{AccessError, ServingCert, ServingCertError};
 use secure::{ApiReviews, Gate, Reviews, tls};
@@ -88,6 +91,12 @@ pub struct Parts {
     pub events: Arc<dyn Fn() -> EventSourceState + Send + Sync>,
     /// Questions to the driver.
     pub queries: mpsc::Sender<Query>,
+    /// What the API server does not take or give.
+    pub link: Link,
+    /// The server's own connection to the runtime, once it has one.
+    pub own_runtime: Arc<OnceLock<Client>>,
+    /// Streams that the HTTPS port has open.
+    pub streams: Streams,
     /// Broken manifests, one sentence each; the main thread replaces the list.
     pub problems: Arc<ArcSwap<Vec<String>>>,
     /// Counters.
@@ -235,6 +244,7 @@ fn serve_https(listener: std::net::TcpListener, secure: Secure, parts: &Arc<Part
         Ok(client) => {
             let observer = Arc::clone(&parts.metrics) as Arc<dyn pintle_cri::Observer>;
             let runtime = client.with_observer(observer);
+            let _ = parts.own_runtime.set(runtime.clone());
             let api = Arc::new(Api::new(Arc::clone(parts), secure.gate, runtime));
             tokio::spawn(https::accept(listener, secure.tls, api));
         }

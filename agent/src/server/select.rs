@@ -1,8 +1,11 @@
-//! Finds the pod that a person means: by uid, `NAMESPACE/NAME`, or name alone.
+//! Finds the pod that a person means: by uid, `NAMESPACE/NAME`, name alone, or the beginning of one
+//! of these.
 //!
-//! Pure. A name that several pods have is refused with all of them, a name that none has with the
+//! Pure. What is the whole name of a pod is never the beginning of another's. A name that several
+//! pods have is refused with all of them, a name that none has with the
 //! names that are near, so that the next try succeeds.
 
+use crate::config::did_you_mean;
 use crate::pod::{self, containers};
 use crate::status::view::{PodView, Snapshot};
 
@@ -29,7 +32,10 @@ pub(super) fn select<'a>(snapshot: &'a Snapshot, asked: &str) -> Result<&'a PodV
         }
         None => pod::name(&view.pod) == asked,
     };
-    let found: Vec<_> = snapshot.pods.values().filter(named).collect();
+    let mut found: Vec<_> = snapshot.pods.values().filter(named).collect();
+    if found.is_empty() && !asked.is_empty() {
+        found = snapshot.pods.values().filter(|view| begins(view, asked)).collect();
+    }
     match found.as_slice() {
         [one] => Ok(one),
         [] => Err(Miss::Unknown(near(snapshot, asked))),
@@ -41,6 +47,11 @@ pub(super) fn select<'a>(snapshot: &'a Snapshot, asked: &str) -> Result<&'a PodV
                 .collect(),
         )),
     }
+}
+
+fn begins(view: &PodView, asked: &str) -> bool {
+    let name = pod::name(&view.pod);
+    name.starts_with(asked) || uid(view).starts_with(asked) || full(view).starts_with(asked)
 }
 
 /// The pod of that namespace and name; of several the one that was made last.
@@ -68,10 +79,10 @@ pub(super) fn has_container(view: &PodView, name: &str) -> bool {
 
 fn near(snapshot: &Snapshot, asked: &str) -> Vec<String> {
     let wanted = asked.rsplit('/').next().unwrap_or(asked);
-    let names = snapshot.pods.values();
-    let near = names.filter(|v| {
+    let similar = |name: &str| did_you_mean(wanted, [name].into_iter()).is_some();
+    let near = snapshot.pods.values().filter(|v| {
         let name = pod::name(&v.pod);
-        !wanted.is_empty() && (name.contains(wanted) || wanted.contains(name))
+        !wanted.is_empty() && (name.contains(wanted) || wanted.contains(name) || similar(name))
     });
     near.take(LISTED_MAX).map(full).collect()
 }
@@ -103,7 +114,13 @@ mod tests {
     #[test]
     fn pods_are_found_by_uid_by_name_and_by_namespace_and_name() {
         let snapshot = snapshot();
-        for (asked, found) in [("2", "b/web"), ("a/web", "a/web"), ("db-node", "a/db-node")] {
+        for (asked, found) in [
+            ("2", "b/web"),
+            ("a/web", "a/web"),
+            ("db-node", "a/db-node"),
+            ("db", "a/db-node"),
+            ("b/", "b/web"),
+        ] {
             assert_eq!(select(&snapshot, asked).map(full), Ok(found.to_owned()), "{asked}");
         }
     }
@@ -133,13 +150,16 @@ mod tests {
     #[test]
     fn a_name_of_several_pods_lists_them() {
         let listed = vec!["a/web, uid 1".to_owned(), "b/web, uid 2".to_owned()];
-        assert_eq!(select(&snapshot(), "web").map(full), Err(Miss::Ambiguous(listed)));
+        assert_eq!(select(&snapshot(), "web").map(full), Err(Miss::Ambiguous(listed.clone())));
+        assert_eq!(select(&snapshot(), "we").map(full), Err(Miss::Ambiguous(listed)));
     }
 
     #[test]
     fn a_name_of_no_pod_lists_those_near_it() {
-        let near = Miss::Unknown(vec!["a/db-node".to_owned()]);
-        assert_eq!(select(&snapshot(), "db").map(full), Err(near));
-        assert_eq!(select(&snapshot(), "c/x").map(full), Err(Miss::Unknown(Vec::new())));
+        for asked in ["node", "dbnode", "db-nod3"] {
+            let near = Miss::Unknown(vec!["a/db-node".to_owned()]);
+            assert_eq!(select(&snapshot(), asked).map(full), Err(near), "{asked}");
+        }
+        assert_eq!(select(&snapshot(), "c/other").map(full), Err(Miss::Unknown(Vec::new())));
     }
 }

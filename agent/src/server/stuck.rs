@@ -11,40 +11,76 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pintle_cri::InFlight;
+use pintle_cri::{InFlight, Method};
 
+use super::open::Stream;
+use super::select;
 use crate::observed::ObservedPod;
-use crate::status::explain::{Process, RuntimeCall};
+use crate::status::explain::{self, Process, RuntimeCall};
 use crate::status::view::Snapshot;
 
 /// Age of a call from which its processes are looked for.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
 /// Processes of the node that are looked at.
 const PROCESSES_MAX: usize = 65_536;
+/// Bundles and commands that are looked at for one call.
+const BUNDLES_MAX: usize = 4096;
+const COMMANDS_MAX: usize = 4;
 /// Bytes of a command line that are read; a shim's is a few hundred.
 const CMDLINE_BYTES_MAX: u64 = 4096;
 
+/// Something that the runtime was asked for and that goes on.
+pub(super) struct Asked {
+    method: &'static str,
+    subject: String,
+    started: Instant,
+}
+
+impl Asked {
+    /// A call.
+    pub(super) fn of_call(call: &InFlight) -> Self {
+        let (subject, started) = (call.subject.clone(), call.started);
+        Self { method: call.method.name(), subject, started }
+    }
+
+    /// A stream of the HTTPS port: what it is about is the newest container of that name, or the
+    /// pod's sandbox.
+    pub(super) fn of_stream(stream: &Stream, snapshot: &Snapshot) -> Option<Self> {
+        let view = select::by_name(snapshot, &stream.pod.0, &stream.pod.1)?;
+        let subject = match stream.container.as_str() {
+            "" => view.observed.newest_sandbox()?.id.as_str().to_owned(),
+            name => view.observed.latest(name)?.id.as_str().to_owned(),
+        };
+        Some(Self { method: stream.what, subject, started: stream.since })
+    }
+}
+
 /// The runtime calls under way, with the processes behind those that take long.
-pub(super) fn calls(in_flight: &[InFlight], snapshot: &Snapshot, now: Instant) -> Vec<RuntimeCall> {
+pub(super) fn calls(asked: &[Asked], snapshot: &Snapshot, now: Instant) -> Vec<RuntimeCall> {
     let mut shims = None;
     let known = || snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
-    let describe = |call: &InFlight| {
+    let describe = |call: &Asked| {
         let age = now.saturating_duration_since(call.started);
         let about = (age >= LOOK_AFTER && !call.subject.is_empty())
             .then(|| known().find_map(|pod| about(pod, &call.subject)))
             .flatten();
         let processes = about.map(|(sandbox, container)| {
             let shims = shims.get_or_insert_with(|| shims_below(Path::new("/proc")));
-            processes(Path::new("/proc"), shims, sandbox, container)
+            let proc = Path::new("/proc");
+            let mut found = processes(proc, shims, sandbox, container);
+            if call.method == Method::ExecSync.name() {
+                found.extend(commands(proc, shims, sandbox));
+            }
+            found
         });
         RuntimeCall {
-            method: call.method.name(),
+            method: call.method,
             subject: call.subject.clone(),
             age,
             processes: processes.unwrap_or_default(),
         }
     };
-    in_flight.iter().map(describe).collect()
+    asked.iter().map(describe).collect()
 }
 
 /// Sandbox and container that a call's subject names.
@@ -95,6 +131,26 @@ fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>
     let shim = process(proc, "its shim", *shim);
     let first = first.and_then(|pid| process(proc, "its first process", pid));
     shim.into_iter().chain(first).collect()
+}
+
+/// What was run in the sandbox's containers: the shim's children that are no container's first
+/// process and not the sandbox's.
+fn commands(proc: &Path, shims: &[Shim], sandbox: &str) -> Vec<Process> {
+    let Some((_, shim)) = shims.iter().find(|(id, _)| id == sandbox) else { return Vec::new() };
+    let bundles = proc.join(shim.to_string()).join("cwd/..");
+    let firsts: Vec<u32> = fs::read_dir(&bundles)
+        .into_iter()
+        .flat_map(|entries| entries.take(BUNDLES_MAX).flatten())
+        .filter_map(|entry| fs::read_to_string(entry.path().join("init.pid")).ok())
+        .filter_map(|text| text.trim().parse().ok())
+        .collect();
+    // A child belongs to the thread that made it.
+    let tasks = fs::read_dir(proc.join(format!("{shim}/task"))).into_iter();
+    let files = tasks.flatten().flatten().map(|task| task.path().join("children"));
+    let lists: Vec<String> = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let pids = lists.iter().flat_map(|list| list.split_whitespace());
+    let pids = pids.filter_map(|pid| pid.parse::<u32>().ok()).filter(|pid| !firsts.contains(pid));
+    pids.take(COMMANDS_MAX).filter_map(|pid| process(proc, explain::COMMAND, pid)).collect()
 }
 
 /// Bundles lie beside each other; the way there leads through the shim's own mount namespace.
@@ -165,5 +221,13 @@ mod tests {
             found.iter().map(|p| (p.pid, p.state, p.wait_channel.as_deref())).collect();
         assert_eq!(found, [(11, 'T', Some("do_signal_stop")), (12, 'S', None)]);
         assert!(processes(&proc, &shims, "other", None).is_empty());
+        // A command is a child of the shim that is nobody's first process.
+        fs::create_dir_all(proc.join("11/task/11")).expect("a thread");
+        fs::write(proc.join("11/task/11/children"), "12 13 ").expect("written");
+        fs::create_dir_all(proc.join("13")).expect("a process");
+        fs::write(proc.join("13/stat"), "13 (sleep) S 11 1 1").expect("written");
+        let found = commands(&proc, &shims, "s1");
+        let found: Vec<_> = found.iter().map(|p| (p.role, p.pid, p.state)).collect();
+        assert_eq!(found, [(explain::COMMAND, 13, 'S')]);
     }
 }

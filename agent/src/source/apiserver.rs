@@ -16,13 +16,20 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use super::{Delivery, Reading};
+use crate::status::link::{Link, Task};
+use crate::status::timeline;
 use crate::types::UnixNanos;
 
 /// First and longest wait before a failed list or watch is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Watches until nobody listens any more.
-pub async fn run(client: Client, node_name: String, deliveries: mpsc::Sender<Delivery>) {
+pub async fn run(
+    client: Client,
+    node_name: String,
+    deliveries: mpsc::Sender<Delivery>,
+    link: Link,
+) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node_name}"));
     let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client), config));
     let mut listed = Vec::new();
@@ -35,6 +42,7 @@ pub async fn run(client: Client, node_name: String, deliveries: mpsc::Sender<Del
             Ok(event) => {
                 if std::mem::take(&mut failing) {
                     tracing::info!("the API server delivers pods again");
+                    link.works(Task::Pods);
                 }
                 wait = RETRY.0;
                 collect(event, &mut listed)
@@ -43,6 +51,7 @@ pub async fn run(client: Client, node_name: String, deliveries: mpsc::Sender<Del
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "no pods from the API server; what runs goes on");
                 }
+                link.fails(Task::Pods, &cause(&error), timeline::now());
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
                 None
@@ -54,6 +63,20 @@ pub async fn run(client: Client, node_name: String, deliveries: mpsc::Sender<Del
             return;
         }
     }
+}
+
+/// The API server's own words where it answered; else the whole chain of causes.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = error.source();
+    }
+    text
 }
 
 /// What an event delivers; the pods of a list are gathered until it is complete.

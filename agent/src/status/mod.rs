@@ -8,6 +8,7 @@ mod container;
 mod derive;
 mod ended;
 pub mod explain;
+pub mod link;
 pub mod merge;
 pub mod outbox;
 pub mod patch;

@@ -25,7 +25,7 @@ pub struct PodView {
     pub observed: Arc<ObservedPod>,
     /// Where its worker stands.
     pub stage: Stage,
-    /// Actions under way.
+    /// The action under way, then those of its pass that follow.
     pub doing: Vec<Action>,
     /// Last failure, until a pass succeeds.
     pub failure: Option<Failure>,

@@ -18,8 +18,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use super::link::Link;
 use super::outbox::{Answer, Ask, FullName, Input, Outbox, Request};
-use super::timeline;
+use super::timeline::{self, Recorder};
 use crate::pod;
 use crate::types::PodUid;
 
@@ -33,17 +34,22 @@ pub struct Writer {
     client: Client,
     node_name: String,
     outbox: RefCell<Outbox>,
+    recorder: Recorder,
+    link: Link,
     /// The next wake-up may have changed.
     alarm: Notify,
 }
 
 impl Writer {
     /// A writer with an empty outbox; its clock runs in a task of this thread.
-    pub fn start(client: Client, node_name: &str) -> Rc<Self> {
+    /// What it does is told to `recorder`, what does not work to `link`.
+    pub fn start(client: Client, node_name: &str, recorder: Recorder, link: Link) -> Rc<Self> {
         let writer = Rc::new(Self {
             client,
             node_name: node_name.to_owned(),
             outbox: RefCell::default(),
+            recorder,
+            link,
             alarm: Notify::new(),
         });
         tokio::task::spawn_local(Rc::clone(&writer).tick());
@@ -56,7 +62,11 @@ impl Writer {
         let (requests, moved) = {
             let mut outbox = self.outbox.borrow_mut();
             let (before, was_out) = (outbox.next_wake(), outbox.is_outage());
+            let answered = matches!(input, Input::Answered { .. } | Input::Gone(_));
             let requests = outbox.handle(now, input);
+            if answered {
+                self.link.unwritten(outbox.unwritten());
+            }
             match (was_out, outbox.is_outage()) {
                 (false, true) => tracing::warn!("the API server takes no writes; they wait"),
                 (true, false) => tracing::info!("the API server takes writes again"),
@@ -70,8 +80,12 @@ impl Writer {
         for request in requests {
             let writer = Rc::clone(self);
             tokio::task::spawn_local(async move {
-                let ticket = request.ticket;
+                let (ticket, begun) = (request.ticket, tokio::time::Instant::now());
+                let told = Written::of(&request.ask);
                 let answer = writer.ask(request).await;
+                if let Some(told) = told {
+                    told.tell(&writer.recorder, &answer, begun.elapsed());
+                }
                 writer.take(Input::Answered { ticket, answer });
             });
         }
@@ -158,6 +172,56 @@ impl Writer {
             Ok(created) => Answer::Copy(Box::new(slim(created.metadata, created.status))),
             Err(error) => failed(&error),
         }
+    }
+}
+
+/// A write as the timeline tells it.
+struct Written {
+    uid: PodUid,
+    /// What is there when it succeeds, and what when it fails.
+    what: (&'static str, &'static str),
+    text: String,
+}
+
+impl Written {
+    fn of(ask: &Ask) -> Option<Self> {
+        Some(match ask {
+            Ask::Patch(body) => {
+                let fields = body["status"].as_object().into_iter().flatten();
+                let fields = fields.map(|(name, _)| name.as_str());
+                let fields: Vec<_> = fields.filter(|name| !name.starts_with('$')).collect();
+                Self {
+                    uid: PodUid::from(body["metadata"]["uid"].as_str()?),
+                    what: ("StatusWritten", "StatusNotWritten"),
+                    text: fields.join(", "),
+                }
+            }
+            Ask::Delete(uid) => Self {
+                uid: uid.clone(),
+                what: ("DeletionWritten", "DeletionNotWritten"),
+                text: String::new(),
+            },
+            Ask::Mirror(pod) => Self {
+                uid: pod::uid(pod),
+                what: ("MirrorPodMade", "MirrorPodNotMade"),
+                text: String::new(),
+            },
+            Ask::Look => return None,
+        })
+    }
+
+    fn tell(&self, recorder: &Recorder, answer: &Answer, took: Duration) {
+        let words = match answer {
+            Answer::Copy(_) | Answer::Deleted => {
+                let comma = if self.text.is_empty() { "" } else { ", " };
+                let text = format!("{}{comma}{}", timeline::took(took), self.text);
+                return recorder.stage(&self.uid, self.what.0, None, &text);
+            }
+            Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
+            Answer::Missing => "there is no such object",
+            Answer::Conflict => "the object has changed meanwhile",
+        };
+        recorder.trouble(&self.uid, self.what.1, None, words);
     }
 }
 

@@ -10,10 +10,10 @@ mod watch;
 
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::Answer;
 use super::body::{self, Reply};
+use super::open::Turn;
 use super::query::Query;
 use super::route::Words;
 use super::select;
@@ -31,7 +31,7 @@ pub(super) fn container_logs(
     watches: &Watches,
     words: &Words,
     query: &Query,
-    turn: OwnedSemaphorePermit,
+    turn: Turn,
 ) -> Reply {
     let options = match Options::parse(query) {
         Ok(options) => options,

@@ -20,11 +20,11 @@ mod websocket;
 use hyper::Request;
 use hyper::body::Incoming;
 use pintle_cri::{Code, Error, v1};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::answer::Answer;
 use super::api::Api;
 use super::body::Reply;
+use super::open::Turn;
 use super::query::Query;
 use super::route::{Kind, Words};
 use super::select;
@@ -39,7 +39,7 @@ struct Wanted {
 
     url: String,
     /// Held for as long as the stream lives.
-    turn: OwnedSemaphorePermit,
+    turn: Turn,
     /// The client's address, told to the runtime.
     peer: std::net::IpAddr,
 }
@@ -51,7 +51,7 @@ pub(super) async fn stream(
     words: &Words,
     query: &Query,
     request: Request<Incoming>,
-    (turn, peer): (OwnedSemaphorePermit, std::net::IpAddr),
+    (turn, peer): (Turn, std::net::IpAddr),
 ) -> Reply {
     let wire = request::wire(request.headers());
     let wanted = match url(api, kind, words, query, wire).await {

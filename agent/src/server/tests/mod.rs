@@ -48,6 +48,9 @@ impl World {
             calls: Arc::new(Vec::new),
             events: Arc::new(|| EventSourceState { mode: "pidfd", dropped: 5 }),
             queries: sender,
+            link: Default::default(),
+            own_runtime: Arc::default(),
+            streams: Default::default(),
             problems: Arc::default(),
             metrics: Arc::new(Metrics::new("n")),
             health: Arc::new(Health::new(Duration::from_secs(60))),
@@ -208,7 +211,9 @@ fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
     let answer = local(&world, "/explain?pod=x");
     assert_eq!(answer.status, 404);
     assert_eq!(answer.json()["error"], "this node has no pod x");
-    assert_eq!(answer.json()["more"], json!(["broken manifest: /m/x.yaml: kind is missing"]));
+    let more =
+        ["broken manifest: /m/x.yaml: kind is missing", "all pods of this node: pintle-agent pods"];
+    assert_eq!(answer.json()["more"], json!(more));
 }
 
 #[test]

@@ -14,8 +14,13 @@ use crate::status::view::PodView;
 const HANGING_AFTER: Duration = Duration::from_secs(5);
 /// Age from which a process that cannot run explains a call.
 const BLOCKED_AFTER: Duration = Duration::from_secs(2);
+/// Age from which a pull is slow.
+const SLOW_PULL: Duration = Duration::from_secs(120);
 /// Age from which a pull is worth telling.
 const PULL_AFTER: Duration = Duration::from_secs(1);
+
+/// Role of the process of a command that was run in a container.
+pub const COMMAND: &str = "its command";
 
 /// A runtime call under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +105,8 @@ fn hangs(view: &PodView, call: &RuntimeCall) -> bool {
     let limit = match call.method {
         "StopContainer" => grace(view) + HANGING_AFTER,
         "ExecSync" | "PullImage" => Duration::MAX,
+        // Open for as long as somebody looks at it.
+        method if method.ends_with("Stream") => Duration::MAX,
         _ => HANGING_AFTER,
     };
     call.age >= limit || (blocked && call.age >= BLOCKED_AFTER)
@@ -135,12 +142,12 @@ pub(super) fn pulling(subject: &Subject<'_>) -> Option<Explanation> {
         let pull = subject.calls.iter().find(|call| {
             call.method == "PullImage" && same_image(&call.subject, image) && call.age >= PULL_AFTER
         })?;
-        let sentence = format!(
-            "Image {} of container {name} has been pulled for {}",
-            pull.subject,
-            span(pull.age)
-        );
-        Some(Explanation::trouble("Pulling", sentence))
+        let age = span(pull.age);
+        let sentence =
+            format!("Image {} of container {name} is being pulled, for {age} so far", pull.subject);
+        let slow = "see whether the registry answers and how fast, and the runtime's log";
+        let explanation = Explanation::trouble("Pulling", sentence);
+        Some(if pull.age >= SLOW_PULL { explanation.with_remedy(slow) } else { explanation })
     })
 }
 
@@ -169,6 +176,35 @@ pub(super) fn command<'a>(subject: &Subject<'a>) -> Option<(&'a RuntimeCall, Str
     let commands = subject.calls.iter().filter(|call| call.method == "ExecSync");
     let of_pod = commands.filter_map(|call| Some((call, target(subject.view, call)?)));
     of_pod.max_by_key(|(call, _)| call.age)
+}
+
+/// `, pid 12`: the process of a command.
+pub(super) fn command_process(call: &RuntimeCall) -> String {
+    let process = call.processes.iter().find(|process| process.role == COMMAND);
+    process.map(|process| format!(" (pid {})", process.pid)).unwrap_or_default()
+}
+
+/// A container that is started only when its postStart hook has ended.
+pub(super) fn starting_hook(subject: &Subject<'_>) -> Option<Explanation> {
+    let view = subject.view;
+    let Some(Action::StartContainer { name: started, .. }) = view.doing.first() else {
+        return None;
+    };
+    let containers = view.observed.containers.iter().filter(|c| c.name == *started);
+    let (container, call) = containers
+        .filter_map(|container| {
+            let mut commands = subject.calls.iter().filter(|call| call.method == "ExecSync");
+            Some((container, commands.find(|call| call.subject == container.id.as_str())?))
+        })
+        .find(|(_, call)| call.age >= HANGING_AFTER)?;
+    let (name, age) = (&container.name, span(call.age));
+    let pid = command_process(call);
+    let sentence = format!(
+        "The postStart hook of container {name} has run for {age}{pid}; the container counts as \
+         started, and the next one begins, when it has ended"
+    );
+    let remedy = "see what the hook waits for; it has no time limit of its own";
+    Some(Explanation::trouble("PostStartHookRuns", sentence).with_remedy(remedy))
 }
 
 /// One line for each call of the pod.

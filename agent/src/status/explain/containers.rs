@@ -1,8 +1,8 @@
 //! Containers that fail, wait, have not started or are not ready. Pure.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodCondition};
 
-use super::{Explanation, Subject, calls, container_statuses, span, words};
+use super::{Explanation, Subject, calls, container_statuses, remedies, span, words};
 use crate::config::duration::GoDuration;
 use crate::observed::{ObservedContainer, OomKill, RunState};
 use crate::runtime::plan::Action;
@@ -51,7 +51,7 @@ fn crash_until(subject: &Subject<'_>, name: &str, message: &str) -> Option<UnixN
 
 /// The container could not be started.
 fn refused(subject: &Subject<'_>, name: &str, reason: &str, message: &str) -> Explanation {
-    let message = words::one_line(message);
+    let (whole, message) = (message, words::one_line(message));
     let again = words::in_time(subject.now, subject.view.wake_at);
     let again = again.map(|at| format!("; tried again {at}")).unwrap_or_default();
     let image = image_of(subject, name);
@@ -61,7 +61,7 @@ fn refused(subject: &Subject<'_>, name: &str, reason: &str, message: &str) -> Ex
         | "RegistryUnavailable"
         | "SignatureValidationFailed" => (
             format!("Image {image} of container {name} cannot be pulled"),
-            "check the image's name, the registry and its credentials; it is tried again by itself",
+            remedies::of_registry(whole),
         ),
         "ErrImageNeverPull" => (
             format!("Image {image} of container {name} is not on this node"),
@@ -90,6 +90,9 @@ fn refused(subject: &Subject<'_>, name: &str, reason: &str, message: &str) -> Ex
     };
     let colon = if message.is_empty() { "" } else { ": " };
     let sentence = format!("{what}{colon}{message}{again}");
+    let namespace = crate::pod::namespace(&subject.view.pod);
+    let missing = remedies::of_missing(whole, namespace);
+    let remedy = missing.unwrap_or_else(|| remedy.to_owned());
     Explanation::trouble(reason, sentence).with_remedy(remedy)
 }
 
@@ -209,7 +212,39 @@ pub(super) fn healthy(subject: &Subject<'_>) -> Explanation {
     if let Some((container, oom)) = victims.max_by_key(|(_, oom)| oom.at) {
         sentence = format!("{sentence}, but {}", victim_told(subject, container, oom));
     }
-    Explanation::fine("Running", sentence)
+    let resize = resize(view.status.conditions.as_deref().unwrap_or_default());
+    resize.unwrap_or_else(|| Explanation::fine("Running", sentence))
+}
+
+/// A resize that is not done although the pod is well.
+fn resize(conditions: &[PodCondition]) -> Option<Explanation> {
+    let of = |kind: &str| conditions.iter().find(|c| c.type_ == kind && c.status == "True");
+    let reason = |condition: &PodCondition| condition.reason.clone().unwrap_or_default();
+    let (condition, what, remedy) = match (of("PodResizePending"), of("PodResizeInProgress")) {
+        (Some(pending), _) if reason(pending) == "Infeasible" => (
+            pending,
+            "its resize cannot be done on this node",
+            "ask for less, or make the pod anew on another node",
+        ),
+        (Some(pending), _) => (
+            pending,
+            "its resize waits",
+            "end other pods of this node or ask for less; it is tried again when room is free",
+        ),
+        (None, Some(progress)) if reason(progress) == "Error" => (
+            progress,
+            "its resize fails",
+            "correct what the message names; it is tried again by itself",
+        ),
+        _ => return None,
+    };
+    let name = match reason(condition).as_str() {
+        "" => "Resize".to_owned(),
+        reason => format!("Resize{reason}"),
+    };
+    let message = words::one_line(condition.message.as_deref().unwrap_or_default());
+    let sentence = format!("Runs and is ready, but {what}: {message}");
+    Some(Explanation::trouble(&name, sentence).with_remedy(remedy))
 }
 
 fn victim_told(subject: &Subject<'_>, container: &ObservedContainer, oom: &OomKill) -> String {

@@ -1,6 +1,9 @@
 //! Pods that have ended or are being ended. Pure.
 
-use super::{Explanation, Subject, calls, container_statuses, containers, grace, span, words};
+use super::{
+    Explanation, Subject, calls, container_statuses, containers, grace, remedies, span, words,
+    writes,
+};
 use crate::status::timeline::Entry;
 use crate::status::{FAILED, SUCCEEDED};
 use crate::types::UnixNanos;
@@ -36,7 +39,10 @@ pub(super) fn terminating(subject: &Subject<'_>) -> Explanation {
         None => format!("{} grace", span(allowed)),
     };
     let hook = calls::command(subject)
-        .map(|(call, what)| format!(", a command in {what} has run for {}", span(call.age)))
+        .map(|(call, what)| {
+            let age = span(call.age);
+            format!(", a command in {what} has run for {age}{}", calls::command_process(call))
+        })
         .unwrap_or_default();
     let still = words::list("container", &running);
     Explanation::trouble(
@@ -62,6 +68,9 @@ pub(super) fn ended(subject: &Subject<'_>) -> Explanation {
         );
     }
     let status = &view.status;
+    if let Some(kept) = writes::kept(subject).filter(|_| view.stage == Stage::Finished) {
+        return kept;
+    }
     match status.phase.as_deref() {
         Some(SUCCEEDED) => {
             Explanation::fine("Succeeded", "Has finished: every container ended with exit code 0")
@@ -81,8 +90,12 @@ fn failed(subject: &Subject<'_>) -> Explanation {
     let status = &subject.view.status;
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
         let message = words::one_line(status.message.as_deref().unwrap_or_default());
-        let colon = if message.is_empty() { "" } else { ": " };
-        return Explanation::trouble(reason, format!("Has failed: {reason}{colon}{message}"));
+        let sentence = match message.strip_prefix("Pod was rejected: ") {
+            Some(why) => format!("Was refused by this node ({reason}): {why}"),
+            None if message.is_empty() => format!("Has failed: {reason}"),
+            None => format!("Has failed: {reason}: {message}"),
+        };
+        return Explanation::trouble(reason, sentence).with_remedy(remedies::of_reason(reason));
     }
     let mut ends = Vec::new();
     let mut remedy = None;

@@ -5,8 +5,10 @@ use std::time::Duration;
 use crate::observed::{ObservedPod, OomKill, RunState};
 use crate::types::UnixNanos;
 
-/// Longest message of others within a sentence, in characters.
-const MESSAGE_CHARS_MAX: usize = 300;
+/// Longest message of others within a sentence, in characters: so many of its beginning, and so
+/// many of its end, where causes stand.
+const HEAD_CHARS: usize = 160;
+const TAIL_CHARS: usize = 140;
 /// Characters of an id that people need to tell two apart, as `crictl` shows them.
 const ID_CHARS: usize = 13;
 
@@ -59,10 +61,13 @@ pub(super) fn one_line(message: &str) -> String {
     let words: Vec<&str> = message.split_whitespace().collect();
     let line = words.join(" ");
     let line = line.trim_end_matches(['.', ':', ';']);
-    match line.char_indices().nth(MESSAGE_CHARS_MAX) {
-        Some((end, _)) => format!("{} …", &line[..end]),
-        None => line.to_owned(),
+    let count = line.chars().count();
+    if count <= HEAD_CHARS + TAIL_CHARS {
+        return line.to_owned();
     }
+    let head: String = line.chars().take(HEAD_CHARS).collect();
+    let tail: String = line.chars().skip(count - TAIL_CHARS).collect();
+    format!("{head} … {tail}")
 }
 
 /// The last line that a container said.

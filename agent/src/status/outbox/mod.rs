@@ -20,6 +20,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 
 use crate::pod;
+use crate::status::link::Unwritten;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::Stage;
 use slot::{Slot, Work};
@@ -220,6 +221,11 @@ impl Outbox {
         slot.is_none_or(|(key, slot)| {
             slot.flight.is_none() && slot.work(key, self.sources_ready).is_none()
         })
+    }
+
+    /// What the API server has not taken although it was asked, by pod.
+    pub fn unwritten(&self) -> BTreeMap<PodUid, Unwritten> {
+        self.slots.values().flat_map(Slot::unwritten).collect()
     }
 
     fn wanted(&mut self, pod: Arc<Pod>, now: UnixNanos) {

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{Answer, Ask, Class, FullName, Key, REPEAT, RETRY, full_name, is_urgent};
 use crate::pod;
+use crate::status::link::{Trouble, Unwritten};
 use crate::status::{is_terminal, merge, patch};
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::Stage;
@@ -49,6 +50,9 @@ pub(super) struct Slot {
     /// What is under way is the creation of a mirror pod.
     creating: bool,
     failures: u32,
+    /// What is asked for, in words, and why that was not done so far.
+    asked: &'static str,
+    pub(super) trouble: Option<Trouble>,
     pub(super) flight: Option<u64>,
     pub(super) queued: Option<(Class, u64)>,
     pub(super) timer: Option<UnixNanos>,
@@ -174,6 +178,12 @@ impl Slot {
             Key::Mirror(name) => name.clone(),
             Key::Pod(_) => full_name(self.copy.as_ref()?),
         };
+        self.asked = match &work {
+            Work::Patch { .. } => "its status",
+            Work::Delete(_) => "its deletion",
+            Work::Mirror(_) => "its mirror pod",
+            Work::Look => self.asked,
+        };
         let ask = match work {
             Work::Patch { body, .. } => {
                 self.written = None;
@@ -198,6 +208,7 @@ impl Slot {
         self.flight = None;
         let writing = self.writing.take();
         let creating = std::mem::take(&mut self.creating);
+        self.note(&answer, creating, now);
         match answer {
             Answer::Copy(copy) if is_its(key, &copy) => {
                 self.written = writing.map(|body| (body, now));
@@ -226,6 +237,29 @@ impl Slot {
             Answer::Busy { after, .. } => self.wait(now, after),
             Answer::Refused(_) | Answer::Unreachable(_) => self.wait(now, Duration::ZERO),
         }
+    }
+
+    /// Remembers why something is not written, for people.
+    fn note(&mut self, answer: &Answer, creating: bool, now: UnixNanos) {
+        let words = match answer {
+            Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
+            Answer::Missing if creating => "its namespace does not exist",
+            Answer::Conflict => return,
+            Answer::Copy(_) | Answer::Deleted | Answer::Missing => {
+                self.trouble = None;
+                return;
+            }
+        };
+        self.trouble = Some(Trouble::again(self.trouble.take(), words, now));
+    }
+
+    /// What is not written of which pods.
+    pub(super) fn unwritten(&self) -> impl Iterator<Item = (PodUid, Unwritten)> {
+        let trouble = self.trouble.clone();
+        trouble.into_iter().flat_map(|trouble| {
+            let unwritten = Unwritten { what: self.asked, trouble };
+            self.locals.keys().map(move |uid| (uid.clone(), unwritten.clone()))
+        })
     }
 
     fn calm(&mut self) {
