@@ -4,6 +4,7 @@
 //! Run all with `cargo xtask test cluster`, one with
 //! `cargo test -p pintle-tests --test cluster NAME`.
 
+mod explain;
 mod metrics;
 mod names;
 mod node_object;

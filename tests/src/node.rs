@@ -316,7 +316,7 @@ impl Drop for TestNode {
 }
 
 /// The agent's program: `PINTLE_AGENT`, else this workspace's, built if it is not up to date.
-pub(crate) fn agent_binary() -> &'static Path {
+pub fn agent_binary() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         if let Some(path) = std::env::var_os("PINTLE_AGENT") {
