@@ -21,7 +21,7 @@ use super::status::{self, Facts};
 use super::{csi_node, patch, register};
 use crate::app::Cluster;
 use crate::pace;
-use crate::status::link::Task;
+use crate::status::link::{self, Task};
 use crate::status::timeline;
 
 /// Attempts to write the status in one round.
@@ -138,7 +138,7 @@ impl Reporter {
             let tried = self.try_register(&initial).await;
             if let Err(error) = &tried {
                 let now = timeline::now();
-                self.cluster.link.fails(Task::Registration, &error.to_string(), now);
+                self.cluster.link.fails(Task::Registration, &link::words(error), now);
             }
             match tried {
                 Ok(()) => {
@@ -209,7 +209,7 @@ impl Reporter {
                 Ok(()) => return self.cluster.link.works(Task::Heartbeat),
                 Err(error) => {
                     let now = timeline::now();
-                    self.cluster.link.fails(Task::Heartbeat, &error.to_string(), now);
+                    self.cluster.link.fails(Task::Heartbeat, &link::words(&error), now);
                     tracing::debug!(%error, attempt, "status of the node");
                 }
             }

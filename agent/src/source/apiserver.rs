@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use super::{Delivery, Reading};
-use crate::status::link::{Link, Task};
+use crate::status::link::{self, Link, Task};
 use crate::status::timeline;
 use crate::types::UnixNanos;
 
@@ -51,7 +51,7 @@ pub async fn run(
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "no pods from the API server; what runs goes on");
                 }
-                link.fails(Task::Pods, &cause(&error), timeline::now());
+                link.fails(Task::Pods, &link::words(&error), timeline::now());
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
                 None
@@ -63,20 +63,6 @@ pub async fn run(
             return;
         }
     }
-}
-
-/// The API server's own words where it answered; else the whole chain of causes.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = error.source();
-    }
-    text
 }
 
 /// What an event delivers; the pods of a list are gathered until it is complete.

@@ -47,7 +47,7 @@ const API_SERVER: [Advice; 4] = [
     (
         &["forbidden", "denied", "403"],
         "something refuses the node: see the node's rights (Node authorizer, NodeRestriction, \
-         RBAC) and admission webhooks",
+         RBAC), admission webhooks and policies",
     ),
     (
         &["x509", "certificate", "tls"],
