@@ -27,11 +27,13 @@ pub struct Setup {
     pub node: String,
     /// Fields of KubeletConfiguration on top of the stand's own.
     pub config: Value,
+    /// What the API server refuses from the beginning: method, part of a path, words.
+    pub refused: Vec<(&'static str, &'static str, &'static str)>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { node: "node".to_owned(), config: json!({}) }
+        Self { node: "node".to_owned(), config: json!({}), refused: Vec::new() }
     }
 }
 
@@ -55,6 +57,9 @@ impl Stand {
         }
         let dir = TempDir::with_prefix("pintle-stand-").expect("a folder");
         let api = ApiServer::start().expect("the fake API server starts");
+        for (method, path, words) in &setup.refused {
+            api.refuse(method, path, 403, words);
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let socket = dir.path().join("cri.sock");
         let fake = FakeRuntime::start(&socket);

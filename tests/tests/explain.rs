@@ -1,0 +1,124 @@
+//! What `explain` answers when the runtime or the API server does not do its part: the whole agent
+//! between fakes that refuse, hang and forget. Needs root, as volumes are mounted.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result, ensure};
+use pintle_cri::Method;
+use pintle_tests::stand::{Setup, Stand};
+use pintle_tests::{LONG, until};
+use serde_json::{Value, json};
+use tonic::Code;
+
+fn ask(stand: &Stand, path: &str) -> Result<Value> {
+    let mut stream = UnixStream::connect(stand.socket())?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("an answer has a body")?;
+    serde_json::from_str(body).with_context(|| answer.clone())
+}
+
+/// Waits until the pod is explained so: its reason, parts of its sentence and of its remedy.
+fn told(stand: &Stand, pod: &str, reason: &str, sentence: &[&str], remedy: &str) {
+    until(LONG, &format!("{pod} is explained by {reason}"), || {
+        let answer = ask(stand, &format!("/explain?pod={pod}"))?;
+        let said = answer["sentence"].as_str().unwrap_or_default();
+        let advice = answer["remedy"].as_str().unwrap_or_default();
+        let all = sentence.iter().all(|part| said.contains(part)) && advice.contains(remedy);
+        ensure!(answer["reason"] == reason && all, "{answer:#}");
+        Ok(())
+    });
+}
+
+fn put(stand: &Stand, name: &str, over: Value) {
+    let container = json!({"name": "c", "image": "box", "imagePullPolicy": "IfNotPresent",
+        "terminationMessagePath": "/dev/termination-log"});
+    let mut pod = json!({
+        "metadata": {"generation": 1},
+        "spec": {"nodeName": stand.node(), "terminationGracePeriodSeconds": 30,
+            "enableServiceLinks": false, "containers": [container]},
+        "status": {"phase": "Pending"},
+    });
+    for (field, value) in over.as_object().into_iter().flatten() {
+        pod["spec"]["containers"][0][field] = value.clone();
+    }
+    stand.api.put(&path(name), pod);
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/ns/pods/{name}")
+}
+
+fn running(stand: &Stand, name: &str) {
+    until(LONG, &format!("{name} runs"), || {
+        let pod = stand.api.get(&path(name)).unwrap_or_default();
+        ensure!(pod["status"]["phase"] == "Running", "{pod}");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_others_do_not_do_is_told_with_their_words() {
+    let Some(stand) = Stand::start(&Setup::default()) else { return };
+    stand.runtime.add_image("box");
+
+    // The API server refuses a status.
+    stand.api.refuse("PATCH", "/pods/unheard/", 403, "forbidden: policy x wants no statuses");
+    put(&stand, "unheard", json!({}));
+    let words =
+        ["Runs and is ready, but", "has not taken its status", "policy x wants no statuses"];
+    told(&stand, "unheard", "NotWritten", &words, "something refuses the node");
+    stand.api.refuse_nothing();
+    told(&stand, "unheard", "Running", &["Runs and is ready."], "");
+    let timeline = ask(&stand, "/timeline?pod=unheard").expect("a timeline").to_string();
+    for what in ["StatusNotWritten", "StatusWritten", "policy x wants no statuses"] {
+        assert!(timeline.contains(what), "{what}: {timeline}");
+    }
+
+    // A registry refuses the credentials.
+    let refused = "unexpected status from HEAD request: 401 Unauthorized";
+    stand.runtime.on(Method::PullImage).matching("private").fail(Code::Unknown, refused);
+    put(&stand, "locked", json!({"image": "private"}));
+    told(&stand, "locked", "ImagePullBackOff", &[refused, "tried again"], "imagePullSecrets");
+
+    // The runtime does not come back from a stop; a pod of the same name waits for that.
+    put(&stand, "frozen", json!({}));
+    running(&stand, "frozen");
+    let hang = stand.runtime.on(Method::StopContainer).matching("ns/frozen").hang();
+    stand.api.remove(&path("frozen"));
+    put(&stand, "frozen", json!({}));
+    let uid = |pod: Option<Value>| pod.map(|pod| pod["metadata"]["uid"].to_string());
+    let second = uid(stand.api.get(&path("frozen"))).expect("a uid").replace('"', "");
+    let earlier = ["Waits for the earlier pod ns/frozen", "container c is still there"];
+    told(&stand, &second, "WaitingForEarlierPod", &earlier, "explain ");
+    hang.lift();
+    told(&stand, &second, "Running", &["Runs and is ready."], "");
+
+    // An object that somebody keeps.
+    stand.api.refuse("DELETE", "/pods/unheard", 500, "the store is full");
+    stand.api.delete_pod("ns", "unheard");
+    let full = ["has not taken its deletion", "the store is full"];
+    told(&stand, "unheard", "NotWritten", &full, "tried again by itself");
+}
+
+#[test]
+fn a_node_that_is_not_registered_says_why() {
+    let words = "nodes is forbidden: no";
+    let refused = vec![("POST", "/nodes", words), ("GET", "/nodes/node", words)];
+    let Some(stand) = Stand::start(&Setup { refused, ..Setup::default() }) else { return };
+    until(LONG, "the refusal is told", || {
+        let pods = ask(&stand, "/pods")?;
+        let told = pods["apiServer"].to_string();
+        let sentence = "this node is not registered, for";
+        ensure!(told.contains(sentence) && told.contains(": nodes is forbidden: no ("), "{pods:#}");
+        Ok(())
+    });
+    stand.api.refuse_nothing();
+    until(LONG, "it is over", || {
+        let pods = ask(&stand, "/pods")?;
+        ensure!(pods["apiServer"] == json!([]), "{pods:#}");
+        Ok(())
+    });
+}
