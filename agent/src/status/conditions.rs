@@ -54,7 +54,7 @@ pub(super) fn all(
 ) -> Vec<PodCondition> {
     let api = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let kept = api.or(previous.conditions.as_ref()).into_iter().flatten();
-    let mut conditions: Vec<_> = kept.filter(|c| !OWNED.contains(&&*c.type_)).cloned().collect();
+    let mut conditions = of_others(kept.cloned().collect());
     let known = previous.conditions.iter().flatten();
     if let Some(disruption) = known.into_iter().find(|c| c.type_ == DISRUPTION_TARGET) {
         conditions.retain(|c| c.type_ != DISRUPTION_TARGET);
@@ -74,12 +74,32 @@ pub(super) fn all(
         ("PodScheduled", Finding::holds(true, "")),
     ];
     conditions.extend(found.into_iter().map(|(type_, f)| condition(input, previous, type_, f)));
+    if input.lifecycle == super::Lifecycle::Terminated {
+        keep_why_unready(previous, &mut conditions);
+    }
     if restart::may_restart_all(pod::spec(input.pod)) {
         let finding = restarting(input, previous, phase);
         let condition = condition(input, previous, restarting::CONDITION, finding);
         conditions.push(PodCondition { observed_generation: None, ..condition });
     }
     conditions
+}
+
+/// Once a pod that is gone has its terminal phase, its conditions go on saying why it was not ready:
+/// a phase that it has only because it is gone is no reason.
+// k8s: pkg/kubelet/status/status_manager.go TerminatePod, which leaves the conditions alone
+fn keep_why_unready(previous: &PodStatus, conditions: &mut [PodCondition]) {
+    if !super::phase::is_terminal(previous.phase.as_deref()) {
+        return;
+    }
+    let types = ["Ready", "ContainersReady"];
+    for condition in conditions.iter_mut().filter(|c| types.contains(&&*c.type_)) {
+        let mut known = previous.conditions.iter().flatten();
+        if let Some(old) = known.find(|c| c.type_ == condition.type_ && c.status == FALSE) {
+            condition.reason.clone_from(&old.reason);
+            condition.message.clone_from(&old.message);
+        }
+    }
 }
 
 // k8s: pkg/kubelet/status/generate.go GenerateAllContainersRestartingCondition
@@ -94,6 +114,13 @@ fn restarting(input: &DeriveInput, previous: &PodStatus, phase: &str) -> Finding
         },
         _ => Finding::default(),
     }
+}
+
+/// Those that are not the node agent's: all that a pod keeps that was refused.
+// k8s: pkg/kubelet/status/status_manager.go mergePodStatus
+pub(super) fn of_others(mut conditions: Vec<PodCondition>) -> Vec<PodCondition> {
+    conditions.retain(|c| !OWNED.contains(&&*c.type_));
+    conditions
 }
 
 /// The condition that tells that the node ended the pod.

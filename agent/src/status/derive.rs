@@ -158,7 +158,7 @@ fn refused(input: &DeriveInput, previous: &PodStatus, verdict: &Verdict) -> PodS
         phase: Some(verdict.phase.clone()),
         reason: Some(verdict.reason.clone()),
         message: Some(verdict.message.clone()),
-        conditions: previous.conditions.clone().or(foreign),
+        conditions: previous.conditions.clone().or(foreign).map(conditions::of_others),
         qos_class: Some(qos::class_of(input.pod).as_str().to_owned()),
         start_time: start_time(input, previous),
         observed_generation: input.pod.metadata.generation,

@@ -276,6 +276,32 @@ fn a_refused_pod_has_nothing_but_its_refusal() {
 }
 
 #[test]
+fn a_refused_pod_keeps_conditions_of_others_only() {
+    let mut world = World::new(one("Never"));
+    let condition = |type_: &str| json!({"type": type_, "status": "True"});
+    let status = json!({"conditions": [condition("PodScheduled"), condition("example.com/gate")]});
+    world.pod.status = Some(serde_json::from_value(status).expect("a status"));
+    world.verdict = Some(verdict("SysctlForbidden"));
+    let conditions = world.derive().conditions.expect("conditions");
+    let types: Vec<_> = conditions.iter().map(|c| c.type_.as_str()).collect();
+    assert_eq!(types, ["example.com/gate"]);
+}
+
+#[test]
+fn a_pod_that_was_removed_before_it_ran_goes_on_saying_what_was_not_ready() {
+    let mut world = World::new(one("Always")).with(Vec::new());
+    world.derive();
+    world.lifecycle = Lifecycle::Terminated;
+    let expected = ("False".to_owned(), "ContainersNotReady".to_owned());
+    for _ in 0..2 {
+        let status = world.derive();
+        assert_eq!(status.phase.as_deref(), Some("Failed"));
+        assert_eq!(condition(&status, "Ready"), expected);
+        assert_eq!(condition(&status, "ContainersReady"), expected);
+    }
+}
+
+#[test]
 fn an_evicted_pod_tells_that_the_node_ended_it() {
     let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
