@@ -117,7 +117,7 @@ pub fn format_map(map: Option<&std::collections::BTreeMap<String, String>>) -> S
 
 /// A text as Go's strconv.Quote writes it. Characters that Go finds unprintable beyond the control
 /// ones (rare: unassigned or private code points) are kept as they are.
-fn go_quote(text: &str) -> String {
+pub(crate) fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

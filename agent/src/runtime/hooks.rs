@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use pintle_cri::{Client, v1};
 
 use crate::http;
+use crate::runtime::downward::go_quote;
 use crate::status::timeline::Recorder;
 use crate::types::{ContainerId, PodUid};
 
@@ -25,6 +26,10 @@ const BODY_BYTES_MAX: usize = 10 * 1024;
 pub struct HookTarget<'a> {
     /// The pod.
     pub uid: &'a PodUid,
+    /// How messages call the pod.
+    pub pod: &'a str,
+    /// How they call the container.
+    pub name: &'a str,
     /// The container.
     pub container: &'a ContainerId,
     /// The pod's addresses; the first one is the default host of an HTTP hook.
@@ -62,27 +67,31 @@ impl Hooks {
             tokio::time::sleep(Duration::from_secs(sleep.seconds.unsigned_abs())).await;
             return Ok(());
         }
-        Err("invalid handler: neither exec, httpGet nor sleep".to_owned())
+        let text = "Cannot run handler: invalid handler: neither exec, httpGet nor sleep";
+        Err(text.to_owned())
     }
 
     async fn exec(&self, target: &HookTarget<'_>, cmd: Vec<String>) -> Result<(), String> {
-        let shown = cmd.clone();
+        let what = format!("Exec lifecycle hook ([{}])", cmd.join(" "));
+        let line = cmd.join(" ");
         let container_id = target.container.as_str().to_owned();
         let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
-        let answer = self.client.call_within(request, None).await.map_err(|e| e.to_string())?;
-        match answer.exit_code {
-            0 => Ok(()),
-            code => Err(format!(
-                "Exec lifecycle hook ({shown:?}) failed - error: command '{}' exited with {code}: \
-                 {}, message: {:?}",
-                shown.join(" "),
-                String::from_utf8_lossy(&answer.stderr),
-                String::from_utf8_lossy(&answer.stdout),
-            )),
+        let answer = self.client.call_within(request, None).await;
+        let answer = answer.map_err(|e| failed(&what, target, &with_output(&e.to_string(), "")))?;
+        if answer.exit_code == 0 {
+            return Ok(());
         }
+        let [stdout, stderr] = [&answer.stdout, &answer.stderr].map(|o| String::from_utf8_lossy(o));
+        let error = format!("command '{line}' exited with {}: {stderr}", answer.exit_code);
+        Err(failed(&what, target, &with_output(&error, &format!("{stdout}{stderr}"))))
     }
 
     async fn http(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), String> {
+        let what = format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or_default());
+        self.ask(target, get).await.map_err(|error| failed(&what, target, &error))
+    }
+
+    async fn ask(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), String> {
         let port = port_number(&get.port, target.ports).ok_or("the hook's port has no number")?;
         let named = get.host.clone().filter(|host| !host.is_empty());
         let host = named
@@ -116,6 +125,16 @@ impl Hooks {
     }
 }
 
+/// What a container's status says of a hook that failed.
+fn failed(what: &str, target: &HookTarget<'_>, error: &str) -> String {
+    let (name, pod) = (go_quote(target.name), go_quote(target.pod));
+    format!("{what} for Container {name} in Pod {pod} failed - error: {error}")
+}
+
+fn with_output(error: &str, output: &str) -> String {
+    format!("{error}, message: {}", go_quote(output))
+}
+
 /// A port's number, looked up by name among the container's ports.
 pub fn port_number(port: &IntOrString, ports: &[ContainerPort]) -> Option<u16> {
     let number = match port {
@@ -127,4 +146,28 @@ pub fn port_number(port: &IntOrString, ports: &[ContainerPort]) -> Option<u16> {
             .or_else(|| name.parse().ok()),
     };
     number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_that_failed_is_told_in_the_kubelets_words() {
+        let (uid, container) = (PodUid::from("u"), ContainerId::from("c"));
+        let target = HookTarget {
+            uid: &uid,
+            pod: "p_ns(u)",
+            name: "main",
+            container: &container,
+            ips: &[],
+            ports: &[],
+        };
+        let error = with_output("command 'sh -c false' exited with 9: no\n", "no\n");
+        assert_eq!(
+            failed("Exec lifecycle hook ([sh -c false])", &target, &error),
+            "Exec lifecycle hook ([sh -c false]) for Container \"main\" in Pod \"p_ns(u)\" failed - \
+             error: command 'sh -c false' exited with 9: no\n, message: \"no\\n\""
+        );
+    }
 }

@@ -92,6 +92,8 @@ impl Killer {
             let begun = Instant::now();
             let target = HookTarget {
                 uid,
+                pod: uid.as_str(),
+                name: &stop.name,
                 container: &stop.id,
                 ips: observed.newest_sandbox().map_or(&[], |s| &s.ips),
                 ports: &stop.ports,

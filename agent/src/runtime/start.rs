@@ -216,10 +216,12 @@ impl Executor {
             let text = request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())?;
             write_file(&dirs.etc_hosts(), &text, 0o644).map_err(|e| e.to_string())?;
         }
+        // Before the file for its last words: a container that is refused leaves none.
+        let config = request::container_config(ctx, &container).map_err(|e| e.to_string())?;
         let name = container.termination_file;
         volume::execute::make_termination_log(&dirs, start.name, name)
             .map_err(|error| error.to_string())?;
-        request::container_config(ctx, &container).map_err(|e| e.to_string())
+        Ok(config)
     }
 
     async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
@@ -267,7 +269,9 @@ impl Executor {
         let uid = &start.order.uid;
         let id = ContainerId::from(created.id.as_str());
         let ports = container.ports.as_deref().unwrap_or_default();
-        let target = HookTarget { uid, container: &id, ips, ports };
+        let described = pod::described(start.pod);
+        let target =
+            HookTarget { uid, pod: &described, name: start.name, container: &id, ips, ports };
         let Err(message) = cancel.unless(self.hooks.run(&target, hook)).await? else {
             return Ok(());
         };
