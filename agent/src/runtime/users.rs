@@ -27,6 +27,8 @@ use crate::types::PodUid;
 const IDS_PER_POD: u32 = 65_536;
 /// File below a pod's directory.
 const FILE: &str = "userns";
+/// Its mode, as the kubelet leaves it.
+const FILE_MODE: u32 = 0o600;
 /// Longest such file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// User whose subordinate ids are given to pods.
@@ -223,7 +225,7 @@ fn write(dir: &Path, range: &IdRange) -> io::Result<()> {
     let mapping = Mapping { host_id: range.host_id, container_id: 0, length: range.length };
     let mappings = Mappings { uid_mappings: vec![mapping], gid_mappings: vec![mapping] };
     let text = serde_json::to_string(&mappings).map_err(io::Error::other)?;
-    durable::replace(&dir.join(FILE), text.as_bytes(), 0o666)?;
+    durable::replace(&dir.join(FILE), text.as_bytes(), FILE_MODE)?;
     fs::File::open(dir)?.sync_all()
 }
 
@@ -304,6 +306,8 @@ mod tests {
         let want = json!([{"hostId": 131_072, "containerId": 0, "length": 65_536}]);
         let read: serde_json::Value = serde_json::from_str(&text).expect("json");
         assert_eq!(read, json!({"uidMappings": want, "gidMappings": want}));
+        let meta = fs::metadata(users.file(&"b".into())).expect("a file");
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777, 0o600);
         // Another run of the agent: the file tells, whoever asks first.
         let again = open(root.path());
         again.known(&"b".into()).expect("read");

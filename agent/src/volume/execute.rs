@@ -240,8 +240,6 @@ pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
         for dir in found {
             failures.extend(tear_down(dirs, &dir).err());
         }
-        // Not empty after a failure above, which is reported there.
-        let _ = fs::remove_dir(&plugin);
     }
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
@@ -251,6 +249,10 @@ pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
 // k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
 pub fn remove_pod_dir(dirs: &PodDirs) -> Result<(), VolumeError> {
     let volumes = dirs.volumes();
+    for plugin in children(&volumes) {
+        // One that is not empty keeps the folder above from going, which is reported.
+        let _ = fs::remove_dir(&plugin);
+    }
     match fs::remove_dir(&volumes) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => {}
