@@ -274,6 +274,8 @@ impl Parts {
             strategy: kubelet.config_map_and_secret_change_detection_strategy,
             resync: kubelet.sync_frequency.to_std(),
             trust_bundles: self.config.gates.enabled("ClusterTrustBundleProjection"),
+            pod_certificates: self.config.gates.enabled("PodCertificateRequest"),
+            recorder: self.recorder.clone(),
             node: Some(cluster.node.clone()),
         };
         Objects::new(cluster.client.clone(), settings, self.inputs.clone())

@@ -208,7 +208,7 @@ pub const GATES: &[Gate] = &[
     off("PersistentVolumeClaimUnusedSinceTime", Stage::Alpha, ELSEWHERE),
     on("PLEGOnDemandRelist", Stage::Beta, HINTS),
     off("PodAndContainerStatsFromCRI", Stage::Alpha, NOT_YET),
-    off("PodCertificateRequest", Stage::Beta, NOT_YET),
+    off("PodCertificateRequest", Stage::Beta, DONE),
     on("PodDeletionCost", Stage::Beta, ELSEWHERE),
     off("PodLevelResourceManagers", Stage::Alpha, NOT_YET),
     on("PodLevelResources", Stage::Beta, DONE),

@@ -8,7 +8,8 @@ use super::tokens::TokenKey;
 use crate::runtime::env::LookupError;
 use crate::types::PodUid;
 use crate::volume::payload::{
-    Content, ContentError, KeyValues, NoContent, TokenRequest, TrustRequest,
+    CertificateRequest, Content, ContentError, Credentials, KeyValues, NoContent, TokenRequest,
+    TrustRequest,
 };
 
 /// What one pod's volumes may show.
@@ -60,6 +61,16 @@ impl Content for PodContent<'_> {
         match shared.and_then(|shared| shared.trust_bundles.as_ref()) {
             Some(bundles) => bundles.get(self.uid, request).await.map_err(ContentError::Failed),
             None => NoContent.trust_bundle(request).await,
+        }
+    }
+
+    async fn certificate(&self, request: &CertificateRequest) -> Result<Credentials, ContentError> {
+        let shared = self.objects.0.as_ref();
+        match shared.and_then(|shared| shared.certificates.as_ref()) {
+            Some(certificates) => certificates
+                .get(self.objects, self.uid, self.pod, request)
+                .map_err(ContentError::Failed),
+            None => NoContent.certificate(request).await,
         }
     }
 }

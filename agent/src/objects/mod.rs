@@ -24,6 +24,8 @@ mod environment;
 mod follow;
 mod label_selector;
 mod object;
+mod pod_certificates;
+mod pod_key;
 mod pull_secrets;
 pub mod references;
 mod runtime_class;
@@ -46,6 +48,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::modes::ChangeDetectionStrategy;
 use crate::node::own::OwnNode;
+use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::worker::Input;
 
@@ -55,6 +58,7 @@ pub use pull_secrets::PullSecrets;
 pub use references::{Key, Kind};
 
 use follow::Follower;
+use pod_certificates::PodCertificates;
 use services::ServiceWatch;
 use table::{Orders, Table, Told};
 use tokens::Tokens;
@@ -75,6 +79,10 @@ pub struct Settings {
     pub resync: Duration,
     /// Volumes may show trust bundles (`ClusterTrustBundleProjection`).
     pub trust_bundles: bool,
+    /// Volumes may show certificates of pods (`PodCertificateRequest`).
+    pub pod_certificates: bool,
+    /// Takes events of pods.
+    pub recorder: Recorder,
     /// The own node, whose annotation says how long copies are good in mode `Cache`.
     pub node: Option<watch::Receiver<OwnNode>>,
 }
@@ -104,6 +112,7 @@ struct Shared {
     services: ServiceWatch,
     tokens: Tokens,
     trust_bundles: Option<TrustBundles>,
+    certificates: Option<PodCertificates>,
     classes: runtime_class::Classes,
 }
 
@@ -116,7 +125,13 @@ impl Objects {
     /// Objects of the API server behind `client`; `inputs` is told of changes. To be called within
     /// a `LocalSet`.
     pub fn new(client: Client, settings: Settings, inputs: mpsc::Sender<Input>) -> Self {
+        let certificates = |node: &watch::Receiver<OwnNode>| {
+            let recorder = settings.recorder.clone();
+            PodCertificates::new(client.clone(), inputs.clone(), recorder, node.clone())
+        };
+        let wanted = settings.node.as_ref().filter(|_| settings.pod_certificates);
         let shared = Rc::new(Shared {
+            certificates: wanted.map(certificates),
             tokens: Tokens::new(client.clone(), inputs.clone()),
             trust_bundles: settings
                 .trust_bundles
@@ -153,6 +168,9 @@ impl Objects {
         shared.tokens.forget(uid);
         if let Some(bundles) = &shared.trust_bundles {
             bundles.forget(uid);
+        }
+        if let Some(certificates) = &shared.certificates {
+            certificates.forget(uid);
         }
         if shared.table.borrow().is_empty() {
             shared.services.close();

@@ -117,7 +117,7 @@ impl Bundles {
             }
         };
         let all: BTreeSet<&Vec<u8>> = found.iter().flat_map(|b| &b.certificates).collect();
-        Ok(all.into_iter().flat_map(|der| pem(der)).collect())
+        Ok(all.into_iter().flat_map(|der| pem("CERTIFICATE", der)).collect())
     }
 
     fn of_signer(&self, signer: &str, request: &TrustRequest) -> Result<Vec<&Bundle>, String> {
@@ -138,14 +138,23 @@ impl Bundles {
     }
 }
 
-fn pem(der: &[u8]) -> Vec<u8> {
+/// Certificates as Go writes them, without what stands around them.
+// k8s: pkg/kubelet/podcertificate/podcertificatemanager.go cleanCertificateChain
+pub(super) fn clean_pem(text: &str) -> String {
+    let found = CertificateDer::pem_slice_iter(text.as_bytes()).flatten();
+    let clean = found.flat_map(|der| pem("CERTIFICATE", &der)).collect();
+    String::from_utf8(clean).unwrap_or_default()
+}
+
+/// PEM as Go writes it.
+pub(super) fn pem(label: &str, der: &[u8]) -> Vec<u8> {
     let text = STANDARD.encode(der);
-    let mut pem = b"-----BEGIN CERTIFICATE-----\n".to_vec();
+    let mut pem = format!("-----BEGIN {label}-----\n").into_bytes();
     for line in text.as_bytes().chunks(LINE) {
         pem.extend_from_slice(line);
         pem.push(b'\n');
     }
-    pem.extend_from_slice(b"-----END CERTIFICATE-----\n");
+    pem.extend_from_slice(format!("-----END {label}-----\n").as_bytes());
     pem
 }
 
@@ -222,7 +231,8 @@ mod tests {
 
     /// A bundle of certificates whose bytes are these.
     fn bundle(name: &str, signer: &str, label: &str, all: &[&str]) -> BundleWire {
-        let text: Vec<u8> = all.iter().flat_map(|bytes| pem(bytes.as_bytes())).collect();
+        let text: Vec<u8> =
+            all.iter().flat_map(|bytes| pem("CERTIFICATE", bytes.as_bytes())).collect();
         let text = format!("comment\n{}", String::from_utf8(text).expect("text"));
         serde_json::from_value(json!({
             "metadata": {"name": name, "labels": {"l": label}},
@@ -296,7 +306,7 @@ mod tests {
     #[test]
     fn certificates_are_written_as_go_writes_them() {
         let der = vec![0_u8; 60];
-        let text = String::from_utf8(pem(&der)).expect("text");
+        let text = String::from_utf8(pem("CERTIFICATE", &der)).expect("text");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert_eq!(

@@ -55,8 +55,8 @@ pub enum Source {
     Token(TokenRequest),
     /// Certificates of trust bundles.
     TrustBundle(TrustRequest),
-    /// A pod certificate; not served yet.
-    Unsupported(&'static str),
+    /// A certificate of the pod.
+    Certificate(CertificateRequest),
 }
 
 /// Keys of a named object.
@@ -94,6 +94,38 @@ pub struct TrustRequest {
     pub labels: Option<LabelSelector>,
     /// True when there may be none.
     pub optional: bool,
+}
+
+/// A certificate of the pod, with its key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CertificateRequest {
+    /// The volume.
+    pub volume: String,
+    /// Which of its sources.
+    pub source: usize,
+    /// Who signs it.
+    pub signer: String,
+    /// Kind of the key.
+    pub key_type: String,
+    /// Longest life in seconds, when not as the signer likes.
+    pub expiration_seconds_max: Option<i32>,
+    /// What the signer is told besides.
+    pub annotations: Option<BTreeMap<String, String>>,
+    /// Relative path of the file with key and certificates.
+    pub bundle_path: Option<String>,
+    /// Relative path of the key's file.
+    pub key_path: Option<String>,
+    /// Relative path of the certificates' file.
+    pub chain_path: Option<String>,
+}
+
+/// A private key with its certificates, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// PKCS#8.
+    pub key: String,
+    /// The pod's own first.
+    pub chain: String,
 }
 
 /// Everything that is needed to fill one volume.
@@ -155,6 +187,15 @@ pub trait Content {
         let text = "ClusterTrustBundle projection is not supported in static kubelet mode";
         std::future::ready(Err(ContentError::Failed(text.to_owned())))
     }
+
+    /// The pod's certificate, once it is issued.
+    fn certificate(
+        &self,
+        _: &CertificateRequest,
+    ) -> impl Future<Output = Result<Credentials, ContentError>> {
+        let text = "PodCertificate projection is not supported in static kubelet mode";
+        std::future::ready(Err(ContentError::Failed(text.to_owned())))
+    }
 }
 
 /// Standalone mode: there is no API server to ask.
@@ -203,8 +244,9 @@ pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payloa
                 let pem = content.trust_bundle(request).await.map_err(|e| e.to_string());
                 pem.map(|pem| private_file(sources, &request.path, pem))
             }
-            Source::Unsupported(what) => {
-                Err(format!("{what} projection is not supported in static kubelet mode"))
+            Source::Certificate(request) => {
+                let found = content.certificate(request).await.map_err(|e| e.to_string());
+                found.map(|found| certificate_files(sources, request, &found))
             }
         };
         match files {
@@ -217,6 +259,24 @@ pub async fn collect(sources: &Sources, content: &impl Content) -> Result<Payloa
         1 => Err(errors.remove(0)),
         _ => Err(format!("[{}]", errors.join(", "))),
     }
+}
+
+fn certificate_files(
+    sources: &Sources,
+    request: &CertificateRequest,
+    found: &Credentials,
+) -> Payload {
+    let Credentials { key, chain } = found;
+    let files = [
+        (&request.bundle_path, format!("{key}{chain}")),
+        (&request.key_path, key.clone()),
+        (&request.chain_path, chain.clone()),
+    ];
+    let wanted = files.into_iter().filter_map(|(path, text)| {
+        let path = path.as_deref().filter(|path| !path.is_empty())?;
+        Some(private_file(sources, path, text.into_bytes()))
+    });
+    wanted.flatten().collect()
 }
 
 /// A file of the pod's one user, or of its group.

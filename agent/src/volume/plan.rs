@@ -14,7 +14,9 @@ use k8s_openapi::api::core::v1::{
 use super::host_path::HostPathType;
 use super::layout::{EMPTY_DIR_PLUGIN, PodDirs};
 use super::nested;
-use super::payload::{Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits};
+use super::payload::{
+    CertificateRequest, Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits,
+};
 use crate::pod::quantity::Amount;
 use crate::pod::resources::{self, Side};
 use crate::runtime::downward;
@@ -188,7 +190,8 @@ impl Planner<'_> {
         }
         if let Some(source) = &volume.projected {
             let projections = source.sources.iter().flatten();
-            let list = projections.flat_map(|p| self.projection(p)).collect();
+            let projections = projections.enumerate();
+            let list = projections.flat_map(|p| self.projection(&volume.name, p)).collect();
             return payload("kubernetes.io~projected", memory(), source.default_mode, list);
         }
         if let Some(source) = &volume.image {
@@ -291,7 +294,7 @@ impl Planner<'_> {
         items.iter().flatten().map(field).collect()
     }
 
-    fn projection(&self, source: &VolumeProjection) -> Vec<Source> {
+    fn projection(&self, volume: &str, (at, source): (usize, &VolumeProjection)) -> Vec<Source> {
         if let Some(s) = &source.secret {
             return vec![Source::Secret(keys(Some(&s.name), &s.items, s.optional))];
         }
@@ -317,7 +320,19 @@ impl Planner<'_> {
                 optional: s.optional == Some(true),
             })];
         }
-        vec![Source::Unsupported("PodCertificate")]
+        // Validation lets no source pass that is none of these.
+        let certificate = source.pod_certificate.clone().unwrap_or_default();
+        vec![Source::Certificate(CertificateRequest {
+            volume: volume.to_owned(),
+            source: at,
+            signer: certificate.signer_name,
+            key_type: certificate.key_type,
+            expiration_seconds_max: certificate.max_expiration_seconds,
+            annotations: certificate.user_annotations,
+            bundle_path: certificate.credential_bundle_path,
+            key_path: certificate.key_path,
+            chain_path: certificate.certificate_chain_path,
+        })]
     }
 }
 

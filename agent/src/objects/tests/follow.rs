@@ -12,6 +12,7 @@ use crate::config::modes::ChangeDetectionStrategy;
 use crate::objects::references::{Key, Kind};
 use crate::objects::{Objects, Settings};
 use crate::runtime::env::LookupError;
+use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::volume::payload::{Content, ContentError, TokenRequest};
 use crate::worker::Input;
@@ -32,7 +33,14 @@ fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
         let fake = Fake::start().await;
         let (sender, inputs) = mpsc::channel(64);
         let resync = Duration::from_millis(20);
-        let settings = Settings { strategy, resync, trust_bundles: true, node: None };
+        let settings = Settings {
+            strategy,
+            resync,
+            trust_bundles: true,
+            pod_certificates: false,
+            recorder: Recorder::default(),
+            node: None,
+        };
         let objects = Objects::new(fake.client(), settings, sender);
         test(Scene { fake, objects, inputs }).await;
     });

@@ -7,6 +7,10 @@ use super::*;
 struct Store;
 
 impl Content for Store {
+    async fn certificate(&self, _: &CertificateRequest) -> Result<Credentials, ContentError> {
+        Ok(Credentials { key: "K".to_owned(), chain: "C".to_owned() })
+    }
+
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
         match name {
             "cm" => Ok([("a", "A"), ("b", "B")].map(|(k, v)| (k.to_owned(), v.into())).into()),
@@ -121,6 +125,21 @@ fn a_token_is_private_to_the_user_and_the_group_of_the_pod() {
     assert_eq!(shown(&collected(&of).expect("collected")), ["token:600=vault/600"]);
     of.owner = Some(1000);
     assert_eq!(shown(&collected(&of).expect("collected")), ["token:600=vault/600 of 1000"]);
+}
+
+#[test]
+fn a_certificate_is_shown_with_its_key_in_the_files_that_are_named() {
+    let path = |path: &str| Some(path.to_owned());
+    let request = CertificateRequest {
+        bundle_path: path("b"),
+        key_path: path("d/k"),
+        chain_path: path(""),
+        ..CertificateRequest::default()
+    };
+    let mut of = sources(vec![Source::Certificate(request)]);
+    assert_eq!(shown(&collected(&of).expect("collected")), ["b:644=KC", "d/k:644=K"]);
+    of.has_group = true;
+    assert_eq!(shown(&collected(&of).expect("collected")), ["b:600=KC", "d/k:600=K"]);
 }
 
 #[test]
