@@ -70,7 +70,7 @@ pub fn container(
         id: ContainerId::from(status.id.as_str()),
         name: name.clone(),
         sandbox_id: sandbox_id.clone(),
-        state: run_state(status.state()),
+        state: if is_cancelled(status) { RunState::Created } else { run_state(status.state()) },
         restart_count: notes.restart_count,
         hash: notes.hash,
         created_at: UnixNanos(status.created_at),
@@ -110,6 +110,15 @@ pub fn listed_container(listed: &v1::Container) -> Option<(PodIdentity, Observed
         ..Default::default()
     };
     container(&status, &SandboxId::from(listed.pod_sandbox_id.as_str()))
+}
+
+/// Whether the caller of the start went away before anything ran, as an agent does that is killed:
+/// containerd gives up and calls the container ended. It is as good as never started.
+fn is_cancelled(status: &v1::ContainerStatus) -> bool {
+    status.state() == v1::ContainerState::ContainerExited
+        && status.reason == "StartError"
+        && status.message.starts_with("failed to create containerd task")
+        && status.message.ends_with("context canceled")
 }
 
 /// CRI's state of a container.
@@ -213,6 +222,37 @@ mod tests {
         assert_eq!((record.hash, record.restart_count), (Some(0x582b_8eef), 4));
         assert_eq!((record.name.as_str(), record.image_id.as_str()), ("c", "sha256:ref"));
         assert_eq!((record.state, record.exit_code), (RunState::Exited, 3));
+    }
+
+    #[test]
+    fn a_start_that_was_cancelled_before_anything_ran_is_none() {
+        let state = |state: v1::ContainerState, reason: &str, message: &str| {
+            let status = v1::ContainerStatus {
+                state: state.into(),
+                exit_code: 128,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+                labels: owned(),
+                ..Default::default()
+            };
+            container(&status, &SandboxId::from("s")).expect("ours").1.state
+        };
+        let cancelled =
+            "failed to create containerd task: failed to create shim task: context canceled";
+        let (exited, unknown) =
+            (v1::ContainerState::ContainerExited, v1::ContainerState::ContainerUnknown);
+        let started = "failed to start containerd task \"x\": context canceled";
+        let broken = "failed to create containerd task: exec: \"x\": not found";
+        for (runtime, reason, message, expected) in [
+            (exited, "StartError", cancelled, RunState::Created),
+            // Its process may have run.
+            (exited, "StartError", started, RunState::Exited),
+            (exited, "StartError", broken, RunState::Exited),
+            (exited, "Error", cancelled, RunState::Exited),
+            (unknown, "StartError", cancelled, RunState::Unknown),
+        ] {
+            assert_eq!(state(runtime, reason, message), expected, "{reason} {message}");
+        }
     }
 
     #[test]
