@@ -57,7 +57,7 @@ impl Access {
     /// Reads a kubeconfig and every file that it names.
     pub fn read(path: &Path) -> Result<Self, ConnectError> {
         let broken = |problem: String| ConnectError::Kubeconfig { path: path.to_owned(), problem };
-        let file = Kubeconfig::read_from(path).map_err(|error| broken(whole(&error)))?;
+        let file = Kubeconfig::read_from(path).map_err(|error| broken(one_line(&whole(&error))))?;
         let fail =
             |field, problem: String, remedy| Err(ConnectError::field(path, field, problem, remedy));
         let Some(current) = file.current_context.clone().filter(|name| !name.is_empty()) else {
@@ -274,6 +274,11 @@ pub(crate) fn whole(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+/// The parser quotes the lines around a mistake; what it says of it stands in front of them.
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -70,5 +70,7 @@ fn every_problem_names_file_field_and_remedy() {
     }
     let none = Access::read(Path::new("/none")).err().expect("no file").to_string();
     assert!(none.contains("kubeconfig /none") && none.contains("No such file"), "{none}");
-    assert!(read("a: [").err().expect("no YAML").to_string().contains("kubectl --kubeconfig"));
+    let garbled = read("a: [").err().expect("no YAML").to_string();
+    assert!(garbled.contains("line 1") && garbled.contains("kubectl --kubeconfig"), "{garbled}");
+    assert_eq!(garbled.lines().count(), 1, "one sentence: {garbled}");
 }
