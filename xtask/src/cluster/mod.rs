@@ -32,7 +32,8 @@ use self::layout::{Layout, NODES_MAX};
 pub use self::node::Agent;
 use self::processes::Processes;
 use crate::image::{e2e, set, sha256};
-use crate::node::{Template, cgroups};
+use crate::node::leftovers::{self, Places};
+use crate::node::{Leftovers, Template, cgroups};
 use crate::runtime::Version;
 use crate::shell::{capture, timed};
 use crate::upstream::Program;
@@ -229,6 +230,41 @@ impl Cluster {
     pub fn node_command(&self, node: &str, program: &Path) -> Result<Command> {
         self.check_node(node)?;
         node::command(self, node, program)
+    }
+
+    /// The command line of a node's agent, with its configuration written anew.
+    pub fn agent_command(&self, node: &str) -> Result<Command> {
+        self.check_node(node)?;
+        node::chosen_agent_command(self, node)
+    }
+
+    /// Runs `work` on a thread in the control plane's network; sockets made there stay there.
+    pub fn in_control_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        network::within(self.holder_pid(network::CONTROL_HOLDER)?, work)
+    }
+
+    /// The root folder as a node sees it, with everything that is mounted there.
+    pub fn node_root(&self, node: &str) -> Result<PathBuf> {
+        let pid = self.holder_pid(&network::holder(node))?;
+        Ok(PathBuf::from(format!("/proc/{pid}/root")))
+    }
+
+    /// What pods left behind on a node.
+    pub fn leftovers(&self, node: &str) -> Result<Leftovers> {
+        let (cgroup, mark) = (self.layout.cgroup(node), self.layout.mark());
+        let places = Places {
+            cgroup: &cgroup,
+            mark: &mark,
+            pods: "/var/lib/kubelet/pods".into(),
+            state: "/run/containerd".into(),
+            logs: "/var/log/pods".into(),
+        };
+        leftovers::count(self.holder_pid(&network::holder(node))?, &places)
+    }
+
+    fn holder_pid(&self, holder: &str) -> Result<u32> {
+        let pid = self.processes.pid(holder).with_context(|| format!("{holder} does not run"))?;
+        Ok(u32::try_from(pid)?)
     }
 
     /// One line for each part: what it is, whether it runs.

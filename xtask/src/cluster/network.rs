@@ -19,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::layout::{CONTROL, Layout, address, number, pod_range};
 use super::processes::Processes;
+pub(super) use crate::node::network::within;
 use crate::shell;
 
 /// How long making the namespaces may take.

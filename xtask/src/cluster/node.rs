@@ -119,9 +119,7 @@ pub(super) fn start_agent(cluster: &Cluster, node: &str) -> Result<()> {
     let processes = &cluster.processes;
     let name = agent_process(node);
     if processes.pid(&name).is_none() {
-        let program = agent_of(cluster, node)?.program(cluster)?;
-        let mut cmd = agent_command(cluster, node, &program)?;
-        processes.start(&name, &mut cmd)?;
+        processes.start(&name, &mut chosen_agent_command(cluster, node)?)?;
     }
     let proxy = process(node, "proxy");
     if processes.pid(&proxy).is_none() {
@@ -131,6 +129,12 @@ pub(super) fn start_agent(cluster: &Cluster, node: &str) -> Result<()> {
         processes.start(&proxy, cmd.args(config::proxy_arguments(&kubeconfig, node)))?;
     }
     Ok(())
+}
+
+/// The command line of the node's agent as it was chosen.
+pub(super) fn chosen_agent_command(cluster: &Cluster, node: &str) -> Result<Command> {
+    let program = agent_of(cluster, node)?.program(cluster)?;
+    agent_command(cluster, node, &program)
 }
 
 /// The agent's command line, with its configuration written anew.

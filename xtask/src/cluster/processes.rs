@@ -136,14 +136,16 @@ impl Processes {
     }
 }
 
-/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie.
+/// When a living process began, in the kernel's ticks; none for one that is gone or a zombie, all
+/// of whose threads have ended: while one has not, ports and files are still open.
 fn began(pid: i32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything, so the fields are counted from its end.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let began = fields.nth(18)?;
-    (!matches!(state, "Z" | "X")).then(|| began.to_owned())
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    (threads > 1 || !matches!(state, "Z" | "X")).then(|| began.to_owned())
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! not know of. Each list names what was found, so that a failed test says what leaked.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Node, cgroups};
+use super::cgroups;
+use super::process::{self, Shim};
 
 /// Cgroups that stay when no pod is there: the quality-of-service tree.
 const STANDING_CGROUPS: [&str; 3] = ["kubepods", "kubepods/besteffort", "kubepods/burstable"];
@@ -37,23 +38,43 @@ impl Leftovers {
     }
 }
 
-pub(super) fn count(node: &Node, agent_root: &Path, pod_logs: &Path) -> Result<Leftovers> {
+/// Where a node's pods leave traces; folders are named as the node sees them.
+pub(crate) struct Places<'a> {
+    /// The node's own cgroup.
+    pub(crate) cgroup: &'a str,
+    /// What the node's processes carry, see `process`.
+    pub(crate) mark: &'a str,
+    /// The agent's folder of pods.
+    pub(crate) pods: PathBuf,
+    /// containerd's state folder.
+    pub(crate) state: PathBuf,
+    /// The pods' logs.
+    pub(crate) logs: PathBuf,
+}
+
+/// Looks at the node whose namespaces the process `holder` keeps.
+pub(crate) fn count(holder: u32, places: &Places<'_>) -> Result<Leftovers> {
     let standing = |path: &String| STANDING_CGROUPS.contains(&path.as_str());
-    let cgroups = cgroups::below(node.name())?.into_iter().filter(|p| !standing(p)).collect();
-    let holder = node.holder_pid();
+    let cgroups = cgroups::below(places.cgroup)?.into_iter().filter(|p| !standing(p)).collect();
     let mounts = fs::read_to_string(format!("/proc/{holder}/mountinfo"));
     let mounts = mounts.context("read the node's mounts")?;
-    let (pods, state) = (agent_root.join("pods"), node.state());
-    let points = mounts.lines().filter_map(|l| l.split(' ').nth(4));
-    let ours = |p: &&str| Path::new(p).starts_with(&pods) || Path::new(p).starts_with(&state);
-    let netns = Path::new("/proc").join(holder.to_string()).join("root/run/netns");
+    let points = mounts.lines().filter_map(|l| l.split(' ').nth(4)).map(Path::new);
+    let ours = |p: &&Path| p.starts_with(&places.pods) || p.starts_with(&places.state);
+    let seen = |dir: &Path| {
+        let inside = dir.strip_prefix("/").unwrap_or(dir);
+        entries(&Path::new("/proc").join(holder.to_string()).join("root").join(inside))
+    };
+    let mounts_of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = mounts_of(holder);
+    let here = |shim: &Shim| u32::try_from(shim.pid).is_ok_and(|pid| mounts_of(pid) == own);
+    let shims = process::shims(places.mark).into_iter().filter(here);
     Ok(Leftovers {
         cgroups,
-        mounts: points.filter(ours).map(str::to_owned).collect(),
-        shims: node.shims().into_iter().map(|s| s.sandbox_id).collect(),
-        pod_dirs: entries(&pods),
-        log_dirs: entries(pod_logs),
-        netns: entries(&netns),
+        mounts: points.filter(ours).map(|p| p.to_string_lossy().into_owned()).collect(),
+        shims: shims.map(|s| s.sandbox_id).collect(),
+        pod_dirs: seen(&places.pods),
+        log_dirs: seen(&places.logs),
+        netns: seen(Path::new("/run/netns")),
     })
 }
 

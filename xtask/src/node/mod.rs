@@ -12,7 +12,8 @@ pub mod agent;
 pub mod cgroups;
 pub mod config;
 pub mod http;
-mod leftovers;
+pub(crate) mod leftovers;
+pub(crate) mod network;
 pub mod process;
 
 use std::fs::{self, File};
@@ -24,11 +25,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
-use nix::sched::{CloneFlags, setns};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 
 pub use self::leftovers::Leftovers;
+use self::leftovers::Places;
 use self::process::Shim;
 use crate::cache;
 use crate::image::set;
@@ -189,15 +190,7 @@ impl Node {
 
     /// Runs `work` on a thread of the node's network; sockets made there stay there.
     pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        let path = format!("/proc/{}/ns/net", self.holder.id());
-        let net = File::open(&path).with_context(|| format!("open {path}"))?;
-        thread::scope(|scope| {
-            let joined = scope.spawn(move || {
-                setns(net, CloneFlags::CLONE_NEWNET).context("enter the node's network")?;
-                Ok(work())
-            });
-            joined.join().map_err(|_| anyhow!("work in the node's network panicked"))?
-        })
+        network::within(self.holder.id(), work).with_context(|| self.name.clone())
     }
 
     /// An append-only log file in the node's folder.
@@ -227,11 +220,9 @@ impl Node {
 
     /// What pods left behind, given the agent's root folder.
     pub fn leftovers(&self, agent_root: &Path, pod_logs: &Path) -> Result<Leftovers> {
-        leftovers::count(self, agent_root, pod_logs)
-    }
-
-    fn holder_pid(&self) -> u32 {
-        self.holder.id()
+        let (pods, state, logs) = (agent_root.join("pods"), self.state(), pod_logs.to_owned());
+        let places = Places { cgroup: &self.name, mark: &self.name, pods, state, logs };
+        leftovers::count(self.holder.id(), &places)
     }
 }
 

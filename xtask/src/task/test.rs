@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::prepare;
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{self, Selection};
+use crate::node::agent;
 use crate::repository;
 use crate::shell::{self, cargo};
 
@@ -40,6 +41,9 @@ const INTEGRATION: [&str; 4] = ["parity", "sim", "e2e", "cluster"];
 /// Failed end-to-end tests that are worth a second try; more of them are no accident.
 const RETRIED_MAX: usize = 4;
 
+/// The cluster of the stage that has our own tests, and how these are told of it.
+const TESTS_CLUSTER: &str = "test";
+const NAMED_CLUSTER: &str = "PINTLE_TEST_CLUSTER";
 /// The cluster of the stage that runs upstream's suite.
 const CI_CLUSTER: &str = "ci";
 /// Tests of that suite that run at once: they wait for most of their time.
@@ -159,20 +163,39 @@ fn sim(run: &Run) -> Result<Counts> {
 }
 
 fn e2e(run: &Run) -> Result<Counts> {
-    twice("e2e", run)
+    twice("e2e", run, &[])
 }
 
-/// The agent in a real cluster: for each test one is started.
+/// The agent in a real cluster, which all the tests share: one at a time has it, and leaves it as
+/// it found it.
 fn cluster(run: &Run) -> Result<Counts> {
-    twice("cluster", run)
+    if run.filter.is_some() {
+        // Perhaps none is chosen; those that are start their own.
+        return twice("cluster", run, &[]);
+    }
+    let cluster = Cluster::named(TESTS_CLUSTER)?;
+    cluster.down()?;
+    let cluster = cluster.with_nodes(1)?;
+    let agent = Agent::Pintle(Some(agent::build()?));
+    for node in cluster.nodes() {
+        cluster.choose_agent(node, &agent)?;
+    }
+    let result = cluster.up();
+    let result = result.and_then(|()| twice("cluster", run, &[(NAMED_CLUSTER, TESTS_CLUSTER)]));
+    cluster.down()?;
+    result
 }
 
-fn twice(stage: &str, run: &Run) -> Result<Counts> {
+/// A stage whose failed tests are tried again; `env` is for the test programs.
+fn twice(stage: &str, run: &Run, env: &[(&str, &str)]) -> Result<Counts> {
     prepare::node_tools()?;
     let mut failed = Vec::new();
-    let mut counts = tests_noting(integration_command(stage)?, run, &mut failed)?;
+    let mut first = integration_command(stage)?;
+    first.envs(env.iter().copied());
+    let mut counts = tests_noting(first, run, &mut failed)?;
     retry(&mut counts, &failed, |failed| {
         let mut again = integration_command(stage)?;
+        again.envs(env.iter().copied());
         again.args(["--", "--exact", "--test-threads=1"]).args(failed);
         let unfiltered = Run { filter: None, skipped_file: run.skipped_file.clone() };
         let mut still = Vec::new();
