@@ -4,8 +4,17 @@
 //! Run all with `cargo xtask test cluster`, one with
 //! `cargo test -p pintle-tests --test cluster NAME`.
 
+#![allow(unreachable_pub, reason = "modules of one test program")]
+
+mod certificates;
 mod explain;
+mod killed;
 mod metrics;
 mod names;
 mod node_object;
 mod outage;
+mod port;
+mod proxied;
+mod secrets;
+mod streams;
+mod work;

@@ -1,10 +1,15 @@
 //! A cluster under test: a real control plane, and one node with the agent.
 //!
 //! Input: objects for the API server. Output: what the API server has, and what is on the node. A
-//! test takes the cluster, alone; when it ends, its pods go and what it stopped runs again. The
-//! cluster is the one that `PINTLE_TEST_CLUSTER` names, which must be up, or one that is started
+//! test takes the cluster, alone; when it ends, its pods go, what it stopped runs again, and the
+//! agent has its own kubeconfig. The cluster is the one that `PINTLE_TEST_CLUSTER` names, which must be up, or one that is started
 //! for this test only. `PINTLE_AGENT` names another binary to test.
 
+pub mod containers;
+pub mod port;
+pub mod proxy;
+
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,8 +21,10 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 use xtask::cluster::{Agent, Cluster, control};
+use xtask::node::Leftovers;
 use xtask::shell;
 
+use self::proxy::{Protocol, Proxy};
 use crate::node::agent_binary;
 use crate::wait::{LONG, until};
 
@@ -27,6 +34,8 @@ const NAMED: &str = "PINTLE_TEST_CLUSTER";
 const OWN: &str = "test";
 /// The node.
 pub const NODE: &str = "n1";
+/// The node's agent, among the cluster's processes.
+pub const AGENT: &str = "n1-agent";
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -34,6 +43,12 @@ static TURN: Mutex<()> = Mutex::new(());
 pub struct TestCluster {
     cluster: Cluster,
     is_own: bool,
+    /// The agent's kubeconfig, as it was.
+    kubeconfig: String,
+    /// Whether the cluster's own pods were taken off the node.
+    emptied: Cell<bool>,
+    /// Shims that an earlier test left: containerd loses some whose caller was killed.
+    stale_shims: RefCell<Vec<String>>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -47,7 +62,15 @@ impl TestCluster {
         let is_own = named.is_none();
         let cluster = if is_own { start(cluster) } else { cluster };
         assert!(cluster.is_up(), "{NAMED} names a cluster that is not up");
-        let test = Self { cluster, is_own, _turn: turn };
+        let kubeconfig = fs::read_to_string(cluster.layout().kubeconfig(NODE)).expect("a file");
+        let test = Self {
+            cluster,
+            is_own,
+            kubeconfig,
+            emptied: Cell::new(false),
+            stale_shims: RefCell::default(),
+            _turn: turn,
+        };
         test.node_until("is ready", is_ready);
         // The API server takes no pod before the controllers have made the account it runs as.
         let account = ["get", "serviceaccount", "default"];
@@ -58,6 +81,77 @@ impl TestCluster {
     /// The cluster itself: its parts can be stopped, killed and started.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// The process of the agent.
+    pub fn agent_pid(&self) -> i32 {
+        self.cluster.pid(AGENT).expect("the agent runs")
+    }
+
+    /// Kills the agent and starts it again; pods go on.
+    pub fn restart_agent(&self) {
+        self.cluster.kill(AGENT).expect("the agent dies");
+        self.cluster.start(AGENT).expect("the agent starts");
+    }
+
+    /// The agent's kubeconfig as it is outside of this test.
+    pub fn kubeconfig(&self) -> Value {
+        serde_json::from_str(&self.kubeconfig).expect("the harness wrote it")
+    }
+
+    /// Starts the agent anew with this kubeconfig, until the test ends.
+    pub fn use_kubeconfig(&self, kubeconfig: &Value) {
+        self.write_kubeconfig(&kubeconfig.to_string()).expect("written");
+        self.restart_agent();
+    }
+
+    /// Starts the agent anew with its own kubeconfig, if it has not got it or does not run.
+    pub fn use_own_kubeconfig(&self) {
+        self.restore_agent().expect("the agent has its own kubeconfig");
+    }
+
+    fn restore_agent(&self) -> Result<()> {
+        let kubeconfig = self.cluster.layout().kubeconfig(NODE);
+        if fs::read_to_string(kubeconfig).ok().as_deref() != Some(self.kubeconfig.as_str()) {
+            self.write_kubeconfig(&self.kubeconfig)?;
+            self.cluster.kill(AGENT)?;
+        }
+        if self.cluster.pid(AGENT).is_none() {
+            self.cluster.start(AGENT)?;
+        }
+        Ok(())
+    }
+
+    fn write_kubeconfig(&self, text: &str) -> Result<()> {
+        Ok(fs::write(self.cluster.layout().kubeconfig(NODE), text)?)
+    }
+
+    /// Starts the agent anew with a proxy between it and the API server, and waits until the API
+    /// server hears of it.
+    pub fn use_proxy(&self, protocol: Protocol) -> Proxy {
+        let proxy = Proxy::start(&self.cluster, protocol).expect("the proxy starts");
+        let mut kubeconfig = self.kubeconfig();
+        kubeconfig["clusters"][0]["cluster"]["server"] = proxy.server().into();
+        self.use_kubeconfig(&kubeconfig);
+        until(LONG, "the agent uses the proxy", || {
+            ensure!(!proxy.counts().is_empty(), "no request so far");
+            Ok(())
+        });
+        proxy
+    }
+
+    /// Waits until the agent renews its lease after this call.
+    pub fn heard_of(&self) {
+        let lease = || {
+            let args = ["get", "lease", NODE, "-n", "kube-node-lease", "-o", "json"];
+            let lease: Value = serde_json::from_str(&self.kubectl(&args)?)?;
+            Ok(lease["spec"]["renewTime"].to_string())
+        };
+        let before = until(LONG, "there is a lease", lease);
+        until(LONG, "the lease is renewed", || {
+            ensure!(lease()? != before, "still that of {before}");
+            Ok(())
+        });
     }
 
     /// Creates or changes an object.
@@ -94,6 +188,12 @@ impl TestCluster {
         serde_json::from_str(&text).context("read the pod").map(Some)
     }
 
+    /// The pods of the tests' namespace, as the API server has them.
+    pub fn pods(&self) -> Result<Vec<Pod>> {
+        let mut list: Value = serde_json::from_str(&self.kubectl(&["get", "pods", "-o", "json"])?)?;
+        serde_json::from_value(list["items"].take()).context("read the pods")
+    }
+
     /// Waits until the pod is as wanted.
     pub fn pod_until(&self, name: &str, what: &str, check: impl Fn(&Pod) -> bool) -> Pod {
         until(LONG, &format!("pod {name} {what}"), || match self.pod(name)? {
@@ -128,11 +228,42 @@ impl TestCluster {
         Ok(rows.filter_map(|l| l.split_whitespace().next()).map(str::to_owned).collect())
     }
 
-    /// The pod's `emptyDir` of this name, as a folder of the host.
-    pub fn empty_dir(&self, pod: &Pod, volume: &str) -> PathBuf {
+    /// A path as the node sees it, to be read from here; with everything that is mounted.
+    pub fn on_node(&self, path: &str) -> PathBuf {
+        let root = self.cluster.node_root(NODE).expect("the node's machine runs");
+        root.join(path.trim_start_matches('/'))
+    }
+
+    /// The folder of a pod's volume, as the node sees it.
+    pub fn volume(&self, pod: &Pod, kind: &str, volume: &str) -> PathBuf {
         let uid = pod.metadata.uid.as_deref().expect("a pod of the API server has a uid");
-        let path = format!("kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/{volume}");
-        self.cluster.layout().node(NODE).join(path)
+        let path = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~{kind}/{volume}");
+        self.on_node(&path)
+    }
+
+    /// Takes the cluster's own pods off the node, so that what is left later is a test's.
+    pub fn empty_node(&self) {
+        self.emptied.set(true);
+        self.scale_dns("0").expect("scaled");
+        let shims = until(LONG, "the node is empty", || {
+            let mut left = self.cluster.leftovers(NODE)?;
+            let shims = std::mem::take(&mut left.shims);
+            if left.is_empty() { Ok(shims) } else { bail!("{left:#?}") }
+        });
+        self.stale_shims.replace(shims);
+    }
+
+    /// What pods left behind on the node since it was empty.
+    pub fn leftovers(&self) -> Result<Leftovers> {
+        let mut left = self.cluster.leftovers(NODE)?;
+        left.shims.retain(|shim| !self.stale_shims.borrow().contains(shim));
+        Ok(left)
+    }
+
+    fn scale_dns(&self, count: &str) -> Result<()> {
+        let count = format!("--replicas={count}");
+        let scale = ["scale", "deployment", "coredns", "-n", "kube-system", &count];
+        self.kubectl(&scale).map(drop)
     }
 
     fn log_end(&self, process: &str) -> String {
@@ -142,20 +273,23 @@ impl TestCluster {
 
     /// Starts what the test stopped and removes its pods.
     fn restore(&self) -> Result<()> {
-        for part in control::PARTS.iter().copied().chain(["n1-containerd", "n1-agent"]) {
+        for part in control::PARTS.iter().copied().chain(["n1-containerd"]) {
             if self.cluster.pid(part).is_none() {
                 self.cluster.start(part)?;
             }
         }
-        let delete = ["delete", "pods", "--all", "--grace-period=1", "--timeout=60s"];
-        self.kubectl(&delete).map(drop)
+        self.restore_agent()?;
+        let delete =
+            ["delete", "deployments,hpa,pods", "--all", "--grace-period=1", "--timeout=60s"];
+        self.kubectl(&delete)?;
+        if self.emptied.get() { self.scale_dns("1") } else { Ok(()) }
     }
 }
 
 impl Drop for TestCluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("end of the agent's log:\n{}", self.log_end("n1-agent"));
+            eprintln!("end of the agent's log:\n{}", self.log_end(AGENT));
         }
         let is_kept = std::env::var_os("PINTLE_KEEP").is_some();
         let ended = match self.is_own {

@@ -14,12 +14,12 @@ mod agent;
 mod apiserver;
 mod check;
 mod pods;
-mod rng;
 mod runtime;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use pintle_tests::rng;
 use world::{Faults, World};
 
 /// Worlds of one run, and the first seed of each test so that tests do not repeat each other.

@@ -1,0 +1,186 @@
+//! A bad way to the API server: what the agent makes of answers that are late, wrong, half or lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use pintle_tests::cluster::TestCluster;
+use pintle_tests::cluster::proxy::{Fault, Protocol, Proxy, Seen};
+use pintle_tests::manifest::{condition, phase};
+use pintle_tests::rng::Rng;
+use pintle_tests::{LONG, until};
+
+use crate::secrets::{reader, secret};
+use crate::work::{Bystander, Kind, Work, seed};
+
+/// Steps of the test of everything at once.
+const STEPS: usize = 10;
+
+/// The first `count` requests that `is_meant` meet the fault.
+fn first(
+    proxy: &Proxy,
+    count: usize,
+    fault: &Fault,
+    is_meant: impl Fn(&Seen) -> bool + Send + 'static,
+) {
+    let left = Arc::new(AtomicUsize::new(count));
+    let fault = fault.clone();
+    proxy.on(move |seen| {
+        let is_hit = is_meant(seen)
+            && left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                .is_ok();
+        if is_hit { fault.clone() } else { Fault::None }
+    });
+}
+
+fn happened(proxy: &Proxy, fault: &Fault, before: usize) {
+    until(LONG, &format!("{fault:?} happens"), || {
+        ensure!(proxy.count(fault) > before, "{:?}", proxy.counts());
+        Ok(())
+    });
+}
+
+#[test]
+fn watches_that_break_lose_no_pod_and_no_secret() {
+    let test = TestCluster::take();
+    let proxy = test.use_proxy(Protocol::Http2);
+    let bystander = Bystander::start(&test, "bystander");
+    test.apply(&secret("0"));
+    test.apply(&reader("reader"));
+    let reader = test.pod_until("reader", "is ready", |p| condition(p, "Ready"));
+    let file = test.volume(&reader, "secret", "s").join("word");
+    let mut work = Work::new(&test, 0);
+    let faults = [
+        Fault::Gone,
+        Fault::Refuse(410, None),
+        Fault::Refuse(429, Some(1)),
+        Fault::Refuse(503, None),
+        Fault::Swallow,
+        Fault::Truncate(1_500),
+        Fault::End(1_500),
+    ];
+    for (round, fault) in faults.iter().enumerate() {
+        let before = proxy.count(fault);
+        // As many as there are watches: of pods, of the node, of services, of the secret.
+        first(&proxy, 6, fault, Seen::is_watch);
+        proxy.cut();
+        happened(&proxy, fault, before);
+        work.create(&format!("w{round}"), Kind::Stays);
+        work.create(&format!("w{}", round + 20), Kind::Fails);
+        test.apply(&secret(&format!("{round} {fault:?}")));
+        work.settle();
+        until(LONG, &format!("the secret is new in spite of {fault:?}"), || {
+            let found = std::fs::read_to_string(&file)?;
+            ensure!(found == format!("{round} {fault:?}"), "{found}");
+            Ok(())
+        });
+        work.delete(&format!("w{round}"));
+        work.delete(&format!("w{}", round + 20));
+    }
+    work.settle();
+    bystander.check(&test);
+}
+
+#[test]
+fn a_status_arrives_whatever_happens_to_its_first_writes() {
+    let test = TestCluster::take();
+    let proxy = test.use_proxy(Protocol::Http2);
+    let faults = [
+        Fault::Refuse(409, None),
+        Fault::Refuse(429, Some(1)),
+        Fault::Refuse(500, None),
+        Fault::Refuse(503, Some(1)),
+        Fault::Refuse(504, None),
+        Fault::Lose,
+        Fault::Truncate(100),
+        Fault::Slow(Duration::from_secs(2)),
+    ];
+    let mut work = Work::new(&test, 0);
+    for (round, fault) in faults.iter().enumerate() {
+        let (before, name) = (proxy.count(fault), format!("w{round}"));
+        let pod = name.clone();
+        first(&proxy, 3, fault, move |seen| seen.is_status_of(&pod));
+        work.create(&name, Kind::Ends);
+        test.pod_until(&name, &format!("has succeeded in spite of {fault:?}"), |p| {
+            phase(p) == "Succeeded"
+        });
+        assert!(proxy.count(fault) > before, "{fault:?} never happened");
+    }
+    work.settle();
+}
+
+#[test]
+fn connections_that_fall_silent_are_replaced() {
+    let test = TestCluster::take();
+    let proxy = test.use_proxy(Protocol::Http2);
+    test.heard_of();
+    let mut work = Work::new(&test, 0);
+    work.create("w1", Kind::Stays);
+    work.settle();
+    proxy.freeze();
+    work.create("w2", Kind::Ends);
+    work.delete("w1");
+    work.settle();
+    test.heard_of();
+}
+
+/// Everything at once, by chance.
+fn any_fault(rng: &mut Rng, seen: &Seen) -> Fault {
+    if seen.is_watch() {
+        return match rng.range(0, 8) {
+            0 => Fault::Gone,
+            1 => Fault::Refuse(410, None),
+            2 => Fault::Refuse(500, None),
+            3 => Fault::Swallow,
+            4 => Fault::Truncate(rng.range(0, 8_000) as usize),
+            5 => Fault::End(rng.range(0, 8_000) as usize),
+            _ => Fault::None,
+        };
+    }
+    match rng.range(0, 14) {
+        0 => Fault::Refuse(500, None),
+        1 => Fault::Refuse(503, None),
+        2 => Fault::Refuse(429, Some(1)),
+        3 => Fault::Lose,
+        4 => Fault::Slow(Duration::from_millis(rng.range(10, 1_500))),
+        5 => Fault::Truncate(rng.range(0, 400) as usize),
+        6 if seen.path.contains("/status") => Fault::Refuse(409, None),
+        _ => Fault::None,
+    }
+}
+
+fn everything_at_once(protocol: Protocol) {
+    let test = TestCluster::take();
+    test.empty_node();
+    let proxy = test.use_proxy(protocol);
+    let bystander = Bystander::start(&test, "bystander");
+    let seed = seed();
+    let mut work = Work::new(&test, seed);
+    let mut rng = Rng::new(seed ^ 1);
+    proxy.on(move |seen| any_fault(&mut rng, seen));
+    for _ in 0..STEPS {
+        work.step();
+        if work.rng().chance(20) {
+            proxy.cut();
+        }
+        // A pace at which the agent has something to do in the middle of.
+        std::thread::sleep(Duration::from_millis(work.rng().range(100, 1_500)));
+    }
+    eprintln!("{:?}", proxy.counts());
+    proxy.clear();
+    work.settle();
+    bystander.check(&test);
+    work.finish();
+}
+
+#[test]
+fn pods_come_and_go_over_a_bad_connection() {
+    everything_at_once(Protocol::Http2);
+}
+
+#[test]
+fn pods_come_and_go_over_bad_connections_of_one_request_each() {
+    everything_at_once(Protocol::Http1);
+}
