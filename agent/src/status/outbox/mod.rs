@@ -33,6 +33,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// long an API server may take as well that takes a pod without grace away itself.
 const GATHER: Duration = Duration::from_millis(100);
 const GATHER_STOPPING: Duration = Duration::from_secs(1);
+/// The same until a container has been started: what is said of an accepted pod, of its sandbox
+/// and of its container comes together when the pod starts as fast as pods do.
+const GATHER_STARTING: Duration = Duration::from_secs(1);
 /// How long a write that the API server took without effect is not repeated.
 // k8s: pkg/kubelet/status/status_manager.go syncPeriod
 const REPEAT: Duration = Duration::from_secs(10);
@@ -300,14 +303,18 @@ impl Outbox {
             return;
         }
         let Some(work) = slot.work(key, self.sources_ready) else {
-            slot.gather_until = None;
+            slot.gather_since = None;
             return;
         };
         let goes = slot.goes_by_itself();
         let class = if goes { Class::Normal } else { slot.class(&work) };
-        let gather = if goes || slot.is_stopping() { GATHER_STOPPING } else { GATHER };
-        let gathers = (class == Class::Normal)
-            .then(|| *slot.gather_until.get_or_insert_with(|| now.plus(gather)));
+        let gather = match () {
+            () if goes || slot.is_stopping() => GATHER_STOPPING,
+            () if slot.is_starting() => GATHER_STARTING,
+            () => GATHER,
+        };
+        let gathers =
+            (class == Class::Normal).then(|| slot.gather_since.get_or_insert(now).plus(gather));
         let until = gathers.max(slot.retry_at).max(slot.repeat_at(&work));
         if let Some(at) = until.filter(|at| *at > now) {
             slot.timer = Some(at);

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{Answer, Ask, Class, FullName, Key, REPEAT, RETRY, full_name, is_urgent};
 use crate::pod;
 use crate::status::link::{Trouble, Unwritten};
+use crate::status::phase::PENDING;
 use crate::status::{is_terminal, merge, patch};
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::Stage;
@@ -57,7 +58,8 @@ pub(super) struct Slot {
     pub(super) queued: Option<(Class, u64)>,
     pub(super) timer: Option<UnixNanos>,
     pub(super) retry_at: Option<UnixNanos>,
-    pub(super) gather_until: Option<UnixNanos>,
+    /// When the first of the changes came that wait for others.
+    pub(super) gather_since: Option<UnixNanos>,
 }
 
 impl Slot {
@@ -98,6 +100,16 @@ impl Slot {
     pub(super) fn is_stopping(&self) -> bool {
         let stopping = |local: &Local| local.stage == Stage::Terminating;
         !self.locals.is_empty() && self.locals.values().all(stopping)
+    }
+
+    /// True when every pod of the slot waits for its first container, and none for a reason that
+    /// somebody might want to read.
+    pub(super) fn is_starting(&self) -> bool {
+        let starting = |local: &Local| {
+            let status = local.status.as_deref();
+            local.stage == Stage::Syncing && status.is_some_and(is_untouched)
+        };
+        !self.locals.is_empty() && self.locals.values().all(starting)
     }
 
     /// True for a pod that is over and is being deleted without grace: the API server needs nobody
@@ -198,7 +210,7 @@ impl Slot {
             Work::Look => Ask::Look,
         };
         self.flight = Some(ticket);
-        self.gather_until = None;
+        self.gather_since = None;
         // A request that never comes back to us counts from its begin.
         self.retry_at = self.retry_at.filter(|at| *at > now);
         Some((name, ask))
@@ -286,7 +298,11 @@ fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
     let none = PodStatus::default();
     let theirs = copy.status.as_ref().unwrap_or(&none);
     let body = patch::patch(pod::uid(copy).as_str(), theirs, &merge::merged(theirs, ours))?;
-    let stopping = local.stage >= Stage::Terminating;
+    // A pod that is over by itself is news before its sandbox is gone; of one that is stopped on
+    // demand the containers' ends are told together.
+    // k8s: pkg/kubelet/kubelet.go SyncPod writes the status before it returns isTerminal
+    let over = !pod::is_deleted(&local.pod) && !pod::is_deleted(copy) && !any_running(ours);
+    let stopping = local.stage >= Stage::Terminating && !over;
     Some(Work::Patch { body, urgent: somebody_waits(theirs, ours, stopping) })
 }
 
@@ -313,13 +329,31 @@ fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool 
 
 /// Containers that have ended, by id.
 fn ended(status: &PodStatus) -> impl Iterator<Item = (&str, &Option<String>)> {
+    let has_ended =
+        |c: &&ContainerStatus| c.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    containers(status).filter(has_ended).map(|c| (c.name.as_str(), &c.container_id))
+}
+
+/// True while no container has come further than to be made.
+fn is_untouched(status: &PodStatus) -> bool {
+    let first = |c: &ContainerStatus| {
+        let waiting = c.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
+        c.last_state.as_ref().is_none_or(|last| last.terminated.is_none())
+            && matches!(reason, Some("ContainerCreating" | "PodInitializing"))
+    };
+    matches!(status.phase.as_deref(), None | Some(PENDING)) && containers(status).all(first)
+}
+
+fn any_running(status: &PodStatus) -> bool {
+    containers(status).any(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let lists = [
         &status.init_container_statuses,
         &status.container_statuses,
         &status.ephemeral_container_statuses,
     ];
-    let all = lists.into_iter().flatten().flatten();
-    let has_ended =
-        |c: &&ContainerStatus| c.state.as_ref().is_some_and(|state| state.terminated.is_some());
-    all.filter(has_ended).map(|c| (c.name.as_str(), &c.container_id))
+    lists.into_iter().flatten().flatten()
 }

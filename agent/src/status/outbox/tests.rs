@@ -6,7 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
-use super::{Answer, Ask, GATHER, GATHER_STOPPING, Input, Outbox, REPEAT, Request};
+use super::{
+    Answer, Ask, GATHER, GATHER_STARTING, GATHER_STOPPING, Input, Outbox, REPEAT, Request,
+};
 use crate::types::UnixNanos;
 use crate::worker::Stage;
 
@@ -104,7 +106,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     assert_eq!(desk.seen(object.clone()), []);
     let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), Stage::Syncing);
     assert_eq!(desk.give(waits), []);
-    assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(GATHER)));
+    assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(GATHER_STARTING)));
     let request = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
     assert_eq!(request.name, ("ns".into(), "web".into()));
     let Ask::Patch(body) = &request.ask else { panic!("{request:?}") };
@@ -117,6 +119,59 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     slow["podIP"] = json!("10.0.0.1");
     assert_eq!(desk.give(derived(&object, slow, Stage::Syncing)), []);
     assert!(matches!(only(desk.after(GATHER)).ask, Ask::Patch(_)));
+}
+
+#[test]
+fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
+    let ended = |name: &str| {
+        json!({"name": name, "containerID": name, "state": {"terminated": {
+        "exitCode": 1, "containerID": name}}})
+    };
+    let runs = |name: &str| json!({"name": name, "containerID": name, "state": {"running": {}}});
+    let status = |all: Value| json!({"phase": "Running", "containerStatuses": all});
+    // Deleted or not, what runs, what has ended since: whether that is told at once.
+    let table = [
+        (false, json!([ended("a"), ended("b")]), true),
+        (false, json!([ended("a"), runs("b")]), false),
+        (true, json!([ended("a"), ended("b")]), false),
+    ];
+    for (is_deleted, now, at_once) in table {
+        let mut desk = Desk::new();
+        let before = status(json!([runs("a"), runs("b")]));
+        let object = if is_deleted { deleted("1", before) } else { api("1", before) };
+        desk.seen(object.clone());
+        let asked = desk.give(derived(&object, status(now.clone()), Stage::Terminating));
+        assert_eq!(asked.len(), usize::from(at_once), "{now}");
+        assert_eq!(desk.after(GATHER_STOPPING).len(), usize::from(!at_once), "{now}");
+    }
+}
+
+#[test]
+fn what_is_said_of_a_pod_that_starts_comes_together() {
+    let waits = |reason: &str| json!({"name": "a", "state": {"waiting": {"reason": reason}}});
+    let runs = json!({"name": "a", "state": {"running": {}}});
+    let status = |container: &Value| json!({"phase": "Pending", "containerStatuses": [container]});
+    let creating = waits("ContainerCreating");
+    let table = [
+        (&creating, GATHER_STARTING),
+        (&waits("PodInitializing"), GATHER_STARTING),
+        (&waits("ErrImagePull"), GATHER),
+        (&runs, GATHER),
+    ];
+    for (container, gathers) in table {
+        let mut desk = Desk::new();
+        let object = api("1", json!({"phase": "Pending"}));
+        desk.seen(object.clone());
+        assert_eq!(desk.give(derived(&object, status(container), Stage::Syncing)), []);
+        assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(gathers)), "{container}");
+    }
+    // A pod that runs before that time is told of once, and no later than any other.
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    assert_eq!(desk.give(derived(&object, status(&creating), Stage::Syncing)), []);
+    assert_eq!(desk.after(GATHER), []);
+    assert_eq!(desk.give(derived(&object, status(&runs), Stage::Syncing)).len(), 1);
 }
 
 #[test]
