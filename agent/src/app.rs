@@ -45,7 +45,7 @@ use crate::runtime::hooks::Hooks;
 use crate::runtime::kill::Killer;
 use crate::runtime::provider::{self, Providers};
 use crate::runtime::request::NodeContext;
-use crate::runtime::turns::Turns;
+use crate::runtime::turns::{Rush, Turns};
 use crate::server;
 use crate::status::announce::Announcer;
 use crate::status::timeline::{self, Recorder};
@@ -260,6 +260,8 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             tracker,
             starts: Turns::new(STARTS_PER_CPU * host::cpus()),
+            cleanups: Turns::new(host::cpus()),
+            rush: Rush::default(),
             burstable: std::cell::RefCell::default(),
             node,
             client: client.clone(),

@@ -28,7 +28,7 @@ use crate::runtime::kill::Killer;
 use crate::runtime::plan::Action;
 use crate::runtime::request::{NodeContext, RuntimeHandler};
 use crate::runtime::stop_order;
-use crate::runtime::turns::{CallFor, Turns};
+use crate::runtime::turns::{CallFor, Rush, Turns};
 use crate::runtime::users::Users;
 use crate::status::timeline::{self, Recorder};
 use crate::types::PodUid;
@@ -36,6 +36,8 @@ use crate::worker::{Failure, Input};
 
 /// How long a hanging call keeps others waiting for its turn.
 const TURN_MAX: Duration = Duration::from_secs(2);
+/// How long records of pods that are gone stay at most while others start or stop.
+const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Ends a pass early; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -145,6 +147,10 @@ pub struct Executor {
     pub resolv_conf: Option<std::path::PathBuf>,
     /// Calls that create or start something at the same time.
     pub starts: Turns,
+    /// Pods removed from the runtime at the same time.
+    pub cleanups: Turns,
+    /// Passes for which somebody waits: nobody does for the removal of what is left of a pod.
+    pub rush: Rush,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
 }
@@ -155,6 +161,7 @@ impl Executor {
         let mut state = PassState::default();
         for (index, action) in order.actions.iter().enumerate() {
             let begun = tokio::time::Instant::now();
+            let _hurry = (*action != Action::Cleanup).then(|| self.rush.join());
             let outcome = match cancel.is_cancelled() && !is_ending(action) {
                 true => Err(Failure::cancelled()),
                 false => self.act(&order, action, &mut state, &cancel).await,
@@ -202,7 +209,10 @@ impl Executor {
                 self.resize(order, pod, &wanted).await
             }
             Action::Teardown => self.tear_down(order).await,
-            Action::Cleanup => self.clean_up(order).await,
+            Action::Cleanup => {
+                self.rush.over(CLEANUP_WAIT_MAX).await;
+                turned(&self.cleanups, CallFor::Begun, self.clean_up(order)).await
+            }
             Action::Prepare
             | Action::Refresh
             | Action::CreateSandbox { .. }
@@ -246,15 +256,7 @@ impl Executor {
 
     /// Makes a call that creates or starts something, in its turn.
     pub(super) async fn in_turn<T>(&self, order: CallFor, call: impl Future<Output = T>) -> T {
-        let turn = self.starts.take(order).await;
-        tokio::pin!(call);
-        match tokio::time::timeout(TURN_MAX, &mut call).await {
-            Ok(done) => done,
-            Err(_) => {
-                drop(turn);
-                call.await
-            }
-        }
+        turned(&self.starts, order, call).await
     }
 
     /// A runtime handler by its name, empty for the default.
@@ -273,6 +275,19 @@ impl Executor {
         match failure.cancelled {
             true => self.recorder.stage(uid, verb, container, &text),
             false => self.recorder.trouble(uid, verb, container, &text),
+        }
+    }
+}
+
+/// Waits for a turn and keeps it until the call has ended, or hangs.
+async fn turned<T>(turns: &Turns, order: CallFor, call: impl Future<Output = T>) -> T {
+    let turn = turns.take(order).await;
+    tokio::pin!(call);
+    match tokio::time::timeout(TURN_MAX, &mut call).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(turn);
+            call.await
         }
     }
 }

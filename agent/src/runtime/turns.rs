@@ -5,12 +5,14 @@
 //! sandbox before the first one runs; like this they run one after the other, half of them in half
 //! the time, and the last one no later. Calls of sandboxes that exist are few by nature, so new
 //! ones do not starve. Bounds: `count` turns; one waiter per pass.
+//! `Rush` is what somebody waits for, so that what nobody waits for can come after it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +87,60 @@ impl Drop for Turn {
     }
 }
 
+/// What is under way for which somebody waits; clones share it.
+#[derive(Clone, Debug)]
+pub struct Rush(watch::Sender<usize>);
+
+/// A part of the rush; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Hurry(watch::Sender<usize>);
+
+impl Default for Rush {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl Rush {
+    /// Something begins for which somebody waits.
+    pub fn join(&self) -> Hurry {
+        self.0.send_modify(|count| *count += 1);
+        Hurry(self.0.clone())
+    }
+
+    /// Waits until nothing of that kind is under way, at most so long.
+    pub async fn over(&self, limit: Duration) {
+        let mut count = self.0.subscribe();
+        let _ = tokio::time::timeout(limit, count.wait_for(|count| *count == 0)).await;
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_comes_after_the_rush_or_after_its_limit() {
+        let (rush, hour) = (Rush::default(), Duration::from_secs(3600));
+        assert!(rush.over(hour).now_or_never().is_some(), "there is no rush");
+        let (first, second) = (rush.join(), rush.join());
+        let over = rush.over(hour);
+        tokio::pin!(over);
+        drop(first);
+        assert!(over.as_mut().now_or_never().is_none(), "one is left");
+        drop(second);
+        over.await;
+        let _hangs = rush.join();
+        rush.over(Duration::from_millis(1)).await;
+    }
 
     /// Takes a turn, notes its name, and returns the turn.
     async fn noted(turns: &Turns, call: CallFor, name: u32, order: &RefCell<Vec<u32>>) -> Turn {
