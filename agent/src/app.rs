@@ -196,7 +196,9 @@ impl Parts {
         self.start_hints(runtime)?;
         let writer = self.cluster.as_ref().map(|cluster| {
             let (client, recorder) = (cluster.client.clone(), self.recorder.clone());
-            Writer::start(client, &cluster.node_name, recorder, cluster.link.clone())
+            let writer = Writer::start(client, &cluster.node_name, recorder, cluster.link.clone());
+            writer.count_in(Arc::clone(&self.metrics));
+            writer
         });
         sources::start(self, &reader, writer.clone())?;
         if let Some(cluster) = &self.cluster {
@@ -239,14 +241,16 @@ impl Parts {
         let tracker = Tracker::start(&options, self.inputs.clone());
         // The only value that this cell ever gets.
         let _ = self.kernel.set(tracker.clone());
-        let hooks = Hooks::new(client.clone(), recorder.clone());
+        let metrics = &self.metrics;
+        let hooks = Hooks::new(client.clone(), recorder.clone()).counted_in(Arc::clone(metrics));
+        metrics.settings(host::cgroup_version(), &config.gates);
         let objects = self.objects();
         let accounts = Box::new(objects.clone());
-        let providers = Providers::new(&self.providers, accounts, &self.metrics);
+        let providers = Providers::new(&self.providers, accounts, metrics);
         Ok(Executor {
             reader,
             users: host::users(config)?,
-            images: host::images(config, client, recorder, providers, &self.metrics)?,
+            images: host::images(config, client, recorder, providers, metrics)?,
             objects,
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
@@ -285,7 +289,9 @@ impl Parts {
 
     /// The runtime's own events; the kernel's come from the executor's tracker.
     fn start_hints(&self, runtime: &Runtime) -> Result<()> {
-        tokio::task::spawn_local(event::cri::run(self.runtime.clone(), self.inputs.clone()));
+        let events =
+            event::cri::run(self.runtime.clone(), self.inputs.clone(), Arc::clone(&self.metrics));
+        tokio::task::spawn_local(events);
         if runtime.name == "containerd" {
             let endpoint = &self.config.kubelet.container_runtime_endpoint;
             let containerd = Containerd::connect(endpoint)?;

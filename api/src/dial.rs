@@ -101,8 +101,8 @@ async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn Stre
     Ok(stream)
 }
 
-/// A proxy's own certificate is one that the system trusts.
-fn system_trust() -> io::Result<ClientConfig> {
+/// TLS to whom the system trusts: a proxy, a runtime's streams. Reads the system's certificates.
+pub fn system_trust() -> io::Result<ClientConfig> {
     let mut roots = tokio_rustls::rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());

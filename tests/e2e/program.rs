@@ -20,7 +20,8 @@ fn invoked_as_kubelet_with_its_flags_it_runs_pods_and_serves_its_ports() {
     for (port, path, part) in [
         (10248, "/healthz", "ok"),
         (10255, "/healthz", "ok"),
-        (10255, "/runningpods/", "web-node"),
+        (10255, "/pods", "web-node"),
+        (10255, "/stats/summary", "ephemeral-storage"),
         (10255, "/metrics", "kubelet_running_pods"),
     ] {
         let answer = node.get(port, path).expect("answered");

@@ -160,6 +160,7 @@ pub(super) fn start(
         runtime: parts.runtime.clone(),
         inputs: parts.inputs.clone(),
         worker_facts: facts,
+        metrics: Arc::clone(&parts.metrics),
         events: Rc::new(move |event| {
             let kind = if event.warning { events::Kind::Warning } else { events::Kind::Normal };
             tracing::info!(reason = event.reason, "{}", event.message);

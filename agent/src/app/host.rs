@@ -3,7 +3,7 @@
 //!
 //! Called once by `app`. Effects: makes directories, connects to the runtime, spawns the rotator.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,6 +127,11 @@ fn pull_records(
     PullRecords::open(root, policy, client.clone(), Arc::clone(metrics))
         .with_context(|| format!("--root-dir: cannot make {}/image_manager", root.display()))
         .map(Some)
+}
+
+/// 1 or 2; a host with both counts as one with v1, as for the kubelet.
+pub(super) fn cgroup_version() -> u8 {
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2 } else { 1 }
 }
 
 pub(super) fn cgroups(config: &Config) -> Option<Rc<Cgroups>> {

@@ -88,8 +88,6 @@ pub fn is_object(path: &str) -> bool {
     FIELDS.iter().any(|f| f.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-const JOURNAL: Status =
-    Status::NotYet("the journal is not queried; files below /var/log are served");
 const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");
 const JSON: Status = Status::Never("requests and answers are JSON");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
@@ -101,7 +99,6 @@ const SHUTDOWN: Status = Status::NotYet("node shutdown is not watched yet");
 const SWAP: Status = Status::NotYet("swap is neither looked for nor given to pods yet");
 const MEMORY_QOS: Status =
     Status::NotYet("memory.high, memory.min and memory.low are not written yet");
-const STATS: Status = Status::NotYet("volume statistics are not gathered yet");
 const HOST: Status = Status::NotYet("the host is neither checked nor tuned by this yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
 const SYSTEMD: Status = Status::NotYet("only cgroupfs is driven yet");
@@ -165,7 +162,7 @@ pub const FIELDS: &[Field] = &[
     value("imageMaximumGCAge", Kind::Duration, IMAGE_GC),
     pointer("imageGCHighThresholdPercent", Kind::Int32, IMAGE_GC),
     pointer("imageGCLowThresholdPercent", Kind::Int32, IMAGE_GC),
-    value("volumeStatsAggPeriod", Kind::Duration, STATS),
+    value("volumeStatsAggPeriod", Kind::Duration, DONE),
     value("kubeletCgroups", Kind::Text, RESERVED),
     value("systemCgroups", Kind::Text, RESERVED),
     value("cgroupRoot", Kind::Text, DONE),
@@ -237,7 +234,7 @@ pub const FIELDS: &[Field] = &[
     value("logging.options.json.splitStream", Kind::Bool, LOGS),
     value("logging.options.json.infoBufferSize", Kind::Quantity, LOGS),
     pointer("enableSystemLogHandler", Kind::Bool, DONE),
-    pointer("enableSystemLogQuery", Kind::Bool, JOURNAL),
+    pointer("enableSystemLogQuery", Kind::Bool, DONE),
     value("shutdownGracePeriod", Kind::Duration, SHUTDOWN),
     value("shutdownGracePeriodCriticalPods", Kind::Duration, SHUTDOWN),
     value("shutdownGracePeriodByPodPriority", Kind::List, SHUTDOWN),

@@ -200,7 +200,7 @@ pub const GATES: &[Gate] = &[
     locked_on("NFTablesProxyMode", Stage::Ga, ELSEWHERE),
     on("NodeDeclaredFeatures", Stage::Beta, DONE),
     locked_on("NodeInclusionPolicyInPodTopologySpread", Stage::Ga, ELSEWHERE),
-    locked_on("NodeLogQuery", Stage::Ga, NOT_YET),
+    locked_on("NodeLogQuery", Stage::Ga, DONE),
     locked_on("NodeSwap", Stage::Ga, NOT_YET),
     on("NominatedNodeNameForExpectation", Stage::Beta, ELSEWHERE),
     on("OpenAPIEnums", Stage::Beta, ELSEWHERE),

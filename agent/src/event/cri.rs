@@ -6,13 +6,16 @@
 //! restarted.
 // k8s: pkg/kubelet/pleg/evented.go (as a hint source only)
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pintle_cri::{Client, v1};
 use tokio::sync::mpsc;
 
+use crate::metrics::Metrics;
 use crate::runtime::labels;
-use crate::types::PodUid;
+use crate::status::timeline;
+use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Hint, Input};
 
 /// First and longest wait before the stream is opened again.
@@ -21,12 +24,14 @@ const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Forwards events as hints until the receiver is gone.
-pub async fn run(client: Client, inputs: mpsc::Sender<Input>) {
+pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metrics>) {
     let mut wait = REOPEN.0;
     loop {
         match client.get_container_events(v1::GetEventsRequest {}) {
             Ok(mut stream) => {
+                metrics.event_stream(true);
                 while let Some(Ok(event)) = stream.next().await {
+                    metrics.event_came(timeline::now().since(UnixNanos(event.created_at)));
                     wait = REOPEN.0;
                     // What the agent does itself it reads afterwards.
                     let own = [
@@ -44,7 +49,10 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>) {
                 }
             }
             Err(error) if error.is_unimplemented() => wait = ASK_AGAIN,
-            Err(error) => tracing::debug!(%error, "container events"),
+            Err(error) => {
+                metrics.event_stream(false);
+                tracing::debug!(%error, "container events");
+            }
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(REOPEN.1.max(wait));

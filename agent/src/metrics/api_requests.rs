@@ -52,21 +52,21 @@ impl ApiRequests {
         Self {
             total: at.add(
                 "rest_client_requests",
-                "Number of HTTP requests, partitioned by status code, method, and host.",
+                "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
             ),
             seconds: at.put(
                 "rest_client_request_duration_seconds",
-                "Request latency in seconds. Broken down by verb, and host.",
+                "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
                 histogram(),
             ),
             limited: at.put(
                 "rest_client_rate_limiter_duration_seconds",
-                "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+                "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
                 histogram(),
             ),
             plugin_calls: at.add(
                 "rest_client_exec_plugin_call",
-                "Number of calls to an exec plugin, partitioned by the type of event encountered",
+                "[ALPHA] Number of calls to an exec plugin, partitioned by the type of event encountered",
             ),
         }
     }

@@ -11,8 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::families::Names;
-use super::requests::SECONDS;
+use super::families::{Names, SECONDS};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Plugin {
@@ -39,16 +38,16 @@ impl CredentialProviders {
         Self {
             errors: at.add(
                 "kubelet_credential_provider_plugin_errors",
-                "Number of errors from credential provider plugin",
+                "[ALPHA] Number of errors from credential provider plugin",
             ),
             seconds: at.put(
                 "kubelet_credential_provider_plugin_duration",
-                "Duration of execution in seconds for credential provider plugin",
+                "[ALPHA] Duration of execution in seconds for credential provider plugin",
                 seconds,
             ),
             configured: at.add(
                 "kubelet_credential_provider_config_info",
-                "Information about the last applied credential provider configuration with hash \
+                "[ALPHA] Information about the last applied credential provider configuration with hash \
                  as label",
             ),
         }

@@ -17,12 +17,13 @@ use crate::config::KUBERNETES_VERSION;
 
 /// Upper bounds of `pod_start_duration_seconds` in seconds.
 // k8s: pkg/kubelet/metrics/metrics.go podStartupDurationBuckets
-const POD_START_SECONDS: [f64; 25] = [
+pub(super) const POD_START_SECONDS: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
-/// Upper bounds of a relist's duration in seconds: Prometheus' own default.
-const RELIST_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Upper bounds of most durations in seconds: Prometheus' own default.
+pub(super) const SECONDS: [f64; 11] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($field:ident),* }) => {
@@ -39,9 +40,10 @@ labels!(StartOf { container_type });
 labels!(StartError { container_type, code });
 labels!(ModeLabel { mode });
 labels!(Limit { limit });
-labels!(Node { node });
+labels!(NodeName { node });
 labels!(Reason { reason });
 labels!(ReasonDetail { reason_detail });
+labels!(Resize { operation, requirement, resource });
 labels!(RetryTrigger { retry_trigger });
 labels!(Signal { preemption_signal });
 labels!(Build {
@@ -64,19 +66,9 @@ pub(super) struct Operations {
     pub(super) seconds: Family<Operation, Histogram, fn() -> Histogram>,
 }
 
-/// What the snapshot holds.
-#[derive(Debug)]
-pub(super) struct PodCounts {
-    pub(super) running: Gauge,
-    pub(super) containers: Family<State, Gauge>,
-    pub(super) desired: Family<Static, Gauge>,
-    pub(super) active: Family<Static, Gauge>,
-}
-
 /// Starts of pods and containers.
 #[derive(Debug)]
 pub(super) struct Starts {
-    pub(super) pod_seconds: Histogram,
     pub(super) pods: Counter,
     pub(super) pod_errors: Counter,
     pub(super) containers: Family<StartOf, Counter>,
@@ -89,6 +81,13 @@ pub(super) struct Relists {
     pub(super) seconds: Histogram,
     pub(super) interval_seconds: Histogram,
     pub(super) last: Gauge<f64, AtomicU64>,
+    pub(super) pod_seconds: Histogram,
+    pub(super) discarded: Counter,
+    pub(super) streams: Counter,
+    pub(super) stream_errors: Counter,
+    pub(super) stream_seconds: Histogram,
+    pub(super) orphans: Counter,
+    pub(super) restarted: Family<Static, Counter>,
 }
 
 /// Decisions of admission.
@@ -98,6 +97,7 @@ pub(super) struct Decisions {
     pub(super) preempted: Family<Signal, Counter>,
     pub(super) infeasible: Family<ReasonDetail, Counter>,
     pub(super) accepted: Family<RetryTrigger, Counter>,
+    pub(super) asked: Family<Resize, Counter>,
 }
 
 impl Decisions {
@@ -105,17 +105,23 @@ impl Decisions {
         Self {
             refused: at.add(
                 "kubelet_admission_rejections",
-                "Cumulative number pod admission rejections by the Kubelet.",
+                "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
             ),
             preempted: at.add(
                 "kubelet_preemptions",
-                "Cumulative number of pod preemptions by preemption resource",
+                "[ALPHA] Cumulative number of pod preemptions by preemption resource",
             ),
-            infeasible: at
-                .add("kubelet_pod_infeasible_resizes", "Number of infeasible resizes for pods."),
+            infeasible: at.add(
+                "kubelet_pod_infeasible_resizes",
+                "[ALPHA] Number of infeasible resizes for pods.",
+            ),
             accepted: at.add(
                 "kubelet_pod_deferred_accepted_resizes",
-                "Cumulative number of resizes that were accepted after being deferred.",
+                "[ALPHA] Cumulative number of resizes that were accepted after being deferred.",
+            ),
+            asked: at.add(
+                "kubelet_container_requested_resizes",
+                "[ALPHA] Number of requested resizes, counted at the container level.",
             ),
         }
     }
@@ -163,30 +169,17 @@ impl Operations {
         Self {
             total: at.add(
                 "kubelet_runtime_operations",
-                "Cumulative number of runtime operations by operation type.",
+                "[ALPHA] Cumulative number of runtime operations by operation type.",
             ),
             errors: at.add(
                 "kubelet_runtime_operations_errors",
-                "Cumulative number of runtime operation errors by operation type.",
+                "[ALPHA] Cumulative number of runtime operation errors by operation type.",
             ),
             seconds: at.put(
                 "kubelet_runtime_operations_duration_seconds",
-                "Duration in seconds of runtime operations. Broken down by operation type.",
+                "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.",
                 seconds,
             ),
-        }
-    }
-}
-
-impl PodCounts {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
-        Self {
-            running: at
-                .add("kubelet_running_pods", "Number of pods that have a running pod sandbox"),
-            containers: at.add("kubelet_running_containers", "Number of containers by their state"),
-            desired: at.add("kubelet_desired_pods", "Number of pods that a source wants"),
-            active: at
-                .add("kubelet_active_pods", "Number of pods that are wanted and not finished"),
         }
     }
 }
@@ -194,19 +187,18 @@ impl PodCounts {
 impl Starts {
     pub(super) fn register(at: &mut Names<'_>) -> Self {
         Self {
-            pod_seconds: at.put(
-                "kubelet_pod_start_duration_seconds",
-                "Duration in seconds from seeing a pod for the first time to the pod running",
-                Histogram::new(POD_START_SECONDS),
+            pods: at.add("kubelet_started_pods", "[ALPHA] Cumulative number of pods started"),
+            pod_errors: at.add(
+                "kubelet_started_pods_errors",
+                "[ALPHA] Cumulative number of errors when starting pods",
             ),
-            pods: at.add("kubelet_started_pods", "Cumulative number of pods started"),
-            pod_errors: at
-                .add("kubelet_started_pods_errors", "Cumulative number of errors starting pods"),
-            containers: at
-                .add("kubelet_started_containers", "Cumulative number of containers started"),
+            containers: at.add(
+                "kubelet_started_containers",
+                "[ALPHA] Cumulative number of containers started",
+            ),
             container_errors: at.add(
                 "kubelet_started_containers_errors",
-                "Cumulative number of errors when starting containers",
+                "[ALPHA] Cumulative number of errors when starting containers",
             ),
         }
     }
@@ -214,20 +206,63 @@ impl Starts {
 
 impl Relists {
     pub(super) fn register(at: &mut Names<'_>) -> Self {
+        let relists = Self::named(at);
+        for is_static in ["", "true"] {
+            drop(relists.restarted.get_or_create(&Static { r#static: is_static.to_owned() }));
+        }
+        relists
+    }
+
+    fn named(at: &mut Names<'_>) -> Self {
         Self {
             seconds: at.put(
                 "kubelet_pleg_relist_duration_seconds",
-                "Duration in seconds for relisting pods.",
-                Histogram::new(RELIST_SECONDS),
+                "[ALPHA] Duration in seconds for relisting pods in PLEG.",
+                Histogram::new(SECONDS),
             ),
             interval_seconds: at.put(
                 "kubelet_pleg_relist_interval_seconds",
-                "Interval in seconds between relisting.",
-                Histogram::new(RELIST_SECONDS),
+                "[ALPHA] Interval in seconds between relisting in PLEG.",
+                Histogram::new(SECONDS),
             ),
             last: at.add(
                 "kubelet_pleg_last_seen_seconds",
-                "Timestamp in seconds when pods were last listed.",
+                "[ALPHA] Timestamp in seconds when PLEG was last seen active.",
+            ),
+            pod_seconds: at.put(
+                "kubelet_pleg_pod_relist_duration_seconds",
+                "[ALPHA] Duration in seconds for relisting a single pod in PLEG.",
+                Histogram::new(SECONDS),
+            ),
+            discarded: at
+                .add("kubelet_pleg_discard_events", "[ALPHA] The number of discard events in PLEG."),
+            streams: at.add(
+                "kubelet_evented_pleg_connection_success_count",
+                "[ALPHA] The number of times a streaming client was obtained to receive CRI Events.",
+            ),
+            stream_errors: at.add(
+                "kubelet_evented_pleg_connection_error_count",
+                "[ALPHA] The number of errors encountered during the establishment of streaming \
+                 connection with the CRI runtime.",
+            ),
+            stream_seconds: at.put(
+                "kubelet_evented_pleg_connection_latency_seconds",
+                "[ALPHA] The latency of streaming connection with the CRI runtime, measured in \
+                 seconds.",
+                Histogram::new(SECONDS),
+            ),
+            orphans: at.add(
+                "kubelet_orphaned_runtime_pods",
+                "[ALPHA] Number of pods that have been detected in the container runtime without \
+                 being already known to the pod worker. This typically indicates the kubelet was \
+                 restarted while a pod was force deleted in the API or in the local configuration, \
+                 which is unusual.",
+            ),
+            restarted: at.add(
+                "kubelet_restarted_pods",
+                "[ALPHA] Number of pods that have been restarted because they were deleted and \
+                 recreated with the same UID while the kubelet was watching them (common for static \
+                 pods, extremely uncommon for API pods)",
             ),
         }
     }
@@ -255,13 +290,15 @@ impl Names<'_> {
     }
 
     pub(super) fn put<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help.trim_end_matches('.'), metric.clone());
+        // The library adds a full stop, which `text` takes away again.
+        self.0.register(name, help, metric.clone());
         metric
     }
 }
 
-pub(super) const BUILD_HELP: &str =
-    "The Kubernetes version whose node agent this is, and how it was built";
+pub(super) const BUILD_HELP: &str = "[BETA] A metric with a constant '1' value labeled by major, \
+    minor, git version, git commit, git tree state, build date, Go version, and compiler from which \
+    Kubernetes was built, and platform on which it is running.";
 
 pub(super) fn build_labels() -> Build {
     let version = KUBERNETES_VERSION.trim_start_matches('v');

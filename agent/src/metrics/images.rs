@@ -36,20 +36,20 @@ impl Images {
         Self {
             requests: at.add(
                 "kubelet_image_manager_ensure_image_requests",
-                "Number of ensure-image requests processed by the kubelet.",
+                "[ALPHA] Number of ensure-image requests processed by the kubelet.",
             ),
             checks: at.add(
                 "kubelet_imagemanager_image_mustpull_checks",
-                "Counter for how many times kubelet checked whether credentials need to be \
+                "[ALPHA] Counter for how many times kubelet checked whether credentials need to be \
                  re-verified to access an image",
             ),
             intents: at.add(
                 "kubelet_imagemanager_ondisk_pullintents",
-                "Number of ImagePullIntents stored on disk.",
+                "[ALPHA] Number of ImagePullIntents stored on disk.",
             ),
             records: at.add(
                 "kubelet_imagemanager_ondisk_pulledrecords",
-                "Number of ImagePulledRecords stored on disk.",
+                "[ALPHA] Number of ImagePulledRecords stored on disk.",
             ),
         }
     }

@@ -5,22 +5,26 @@
 //! (`text.rs` turns the library's OpenMetrics into the form that the kubelet serves). Shared by
 //! the main thread, which counts, and the server's thread, which reads; counting never blocks on
 //! a reader for longer than a map look-up. Bounds: one series per call of CRI, a handful of others,
-//! and `STARTING_MAX` pods whose start is being timed.
+//! and `lifecycle::PODS_MAX` pods that are followed.
 //!
 //! A number that can be read off the snapshot is computed when it is asked for, so that it can
 //! never disagree with `/pods`.
 
 mod api_requests;
+mod census;
 mod credential_providers;
 mod families;
+mod image_use;
 mod images;
+mod lifecycle;
+mod node;
 mod probes;
 mod process;
 mod requests;
+mod start;
 mod text;
+mod volumes;
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -31,29 +35,32 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use families::{
-    BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, Node, Operation, Operations, Own,
-    PodCounts, ReasonDetail, Relists, RetryTrigger, Signal, StartError, StartOf, Starts, State,
-    Static, build_labels, reason_label,
+    BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, NodeName, Operation, Operations, Own,
+    ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf, Starts, Static,
+    build_labels, reason_label,
 };
 
 pub use self::credential_providers::CredentialProviders;
 pub use self::images::Images;
 pub use self::probes::{ProbeCounts, ProbeResult};
-use crate::observed::RunState;
+pub use self::requests::UnderWay;
+pub use self::start::StartStep;
+use crate::config::FeatureGates;
 use crate::pod;
+use crate::resize::Asked;
 use crate::runtime::plan::Action;
-use crate::status::RUNNING;
+use crate::status::timeline;
 use crate::status::view::Snapshot;
 use crate::types::{ContainerKind, PodUid, UnixNanos};
-use crate::worker::{Count, Failure, Stage};
+use crate::worker::{Count, Failure};
 
-/// Pods whose start may be timed at once.
-const STARTING_MAX: usize = 4096;
 /// What only the moment of a scrape knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Scrape<'a> {
     /// The pods.
     pub snapshot: &'a Snapshot,
+    /// There is an API server.
+    pub has_api: bool,
     /// Where events come from: `ebpf`, `pidfd`, `relist`.
     pub event_source: &'a str,
     /// Events lost since the start.
@@ -69,7 +76,11 @@ pub struct Scrape<'a> {
 pub struct Metrics {
     registry: Registry,
     operations: Operations,
-    pods: PodCounts,
+    census: census::Census,
+    lifecycle: lifecycle::Lifecycle,
+    node: node::Node,
+    image_use: image_use::ImageUse,
+    start: start::Start,
     starts: Starts,
     relists: Relists,
     decisions: Decisions,
@@ -80,7 +91,7 @@ pub struct Metrics {
     api_requests: api_requests::ApiRequests,
     credential_providers: CredentialProviders,
     images: Images,
-    starting: Mutex<BTreeMap<PodUid, bool>>,
+    volumes: volumes::Volumes,
 }
 
 impl Metrics {
@@ -90,12 +101,16 @@ impl Metrics {
         let mut at = Names(&mut registry);
         let build: Family<Build, Gauge> = at.add("kubernetes_build_info", BUILD_HELP);
         build.get_or_create(&build_labels()).set(1);
-        let node_name: Family<Node, Gauge> =
-            at.add("kubelet_node_name", "The node's name. The count is always 1.");
-        node_name.get_or_create(&Node { node: node.to_owned() }).set(1);
+        let node_name: Family<NodeName, Gauge> =
+            at.add("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.");
+        node_name.get_or_create(&NodeName { node: node.to_owned() }).set(1);
         Self {
             operations: Operations::register(&mut at),
-            pods: PodCounts::register(&mut at),
+            census: census::Census::register(&mut at),
+            lifecycle: lifecycle::Lifecycle::register(&mut at),
+            node: node::Node::register(&mut at),
+            image_use: image_use::ImageUse::register(&mut at),
+            start: start::Start::register(&mut at, process::booted_at(), timeline::now()),
             starts: Starts::register(&mut at),
             relists: Relists::register(&mut at),
             decisions: Decisions::register(&mut at),
@@ -106,7 +121,7 @@ impl Metrics {
             api_requests: api_requests::ApiRequests::register(&mut at),
             credential_providers: CredentialProviders::register(&mut at),
             images: Images::register(&mut at),
-            starting: Mutex::default(),
+            volumes: volumes::Volumes::register(&mut at),
             registry,
         }
     }
@@ -152,42 +167,139 @@ impl Metrics {
                 let trigger = RetryTrigger { retry_trigger: (*why).to_owned() };
                 self.decisions.accepted.get_or_create(&trigger).inc();
             }
+            Count::Asked(asked) => {
+                let Asked { resource, requirement, operation } = asked;
+                let label = Resize {
+                    operation: (*operation).to_owned(),
+                    requirement: (*requirement).to_owned(),
+                    resource: (*resource).to_owned(),
+                };
+                self.decisions.asked.get_or_create(&label).inc();
+            }
+            Count::Orphan => {
+                self.relists.orphans.inc();
+            }
+            Count::Restarted(is_static) => {
+                let r#static = if *is_static { "true" } else { "" }.to_owned();
+                self.relists.restarted.get_or_create(&Static { r#static }).inc();
+            }
         }
     }
 
-    /// A pod's status changed; times its way from first seen to running.
-    // k8s: pkg/kubelet/kubelet.go SyncPod
+    /// A pass of a pod begins; what `pass_ended` is to be told.
+    pub fn pass_begins(
+        &self,
+        uid: &PodUid,
+        pod: Option<&Pod>,
+        actions: &[Action],
+        now: UnixNanos,
+    ) -> &'static str {
+        self.lifecycle.pass_begins(uid, pod, actions, now)
+    }
+
+    /// A pass ended.
+    pub fn pass_ended(&self, operation: &str, took: Duration) {
+        self.lifecycle.pass_ended(operation, took);
+    }
+
+    /// A pod's status was derived.
     pub fn published(&self, uid: &PodUid, pod: &Pod, status: &PodStatus, now: UnixNanos) {
-        let mut starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = status.phase.as_deref() == Some(RUNNING);
-        let counted = match starting.get(uid) {
-            Some(counted) => *counted,
-            None if starting.len() >= STARTING_MAX => {
-                drop(starting);
-                return self.limit_hit("timed pod starts");
-            }
-            None => false,
-        };
-        starting.insert(uid.clone(), counted || running);
-        drop(starting);
-        if running
-            && !counted
-            && let Some(seen) = seen_at(pod)
-        {
-            self.starts.pod_seconds.observe(now.since(seen).as_secs_f64());
+        if !self.lifecycle.published(uid, pod, status, now) {
+            self.limit_hit("timed pod starts");
         }
+    }
+
+    /// The API server shows a pod.
+    pub fn shown(&self, copy: &Pod, now: UnixNanos) {
+        self.lifecycle.shown(copy, now);
+    }
+
+    /// A pod waited so long for an image of this many bytes.
+    pub fn pulled(&self, uid: &PodUid, took: Duration, bytes: u64) {
+        self.lifecycle.pulled(uid, took);
+        self.image_use.pulled(took, bytes);
+    }
+
+    /// A status was written to the API server, so long after it had changed.
+    pub fn status_written(&self, took: Duration) {
+        self.lifecycle.written(took);
     }
 
     /// Nothing is left of a pod.
     pub fn gone(&self, uid: &PodUid) {
-        self.starting.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.lifecycle.gone(uid);
     }
 
-    /// All pods were listed at `now`, `interval` after the list before.
-    pub fn relisted(&self, now: UnixNanos, took: Duration, interval: Option<Duration>) {
+    /// A step of the node's start was reached.
+    pub fn start_step(&self, step: StartStep) {
+        self.start.step(step, timeline::now());
+    }
+
+    /// Which version of cgroups the host has, and which features are on.
+    pub fn settings(&self, cgroup_version: u8, gates: &FeatureGates) {
+        self.node.cgroups(cgroup_version);
+        self.node.features(gates);
+    }
+
+    /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).
+    pub fn cgroup(&self, operation: &str, took: Duration) {
+        self.node.cgroup(operation, took);
+    }
+
+    /// A sandbox was asked for, of this runtime handler.
+    pub fn sandbox(&self, handler: &str, own_users: bool, took: Duration, good: bool) {
+        self.node.sandbox(handler, own_users, took, good);
+    }
+
+    /// A pod's resize was carried out.
+    pub fn resized(&self, took: Duration, good: bool) {
+        self.node.resized(took, good);
+    }
+
+    /// A container was made, or was not, in a pod with this many image volumes, of which it mounts
+    /// some.
+    pub fn image_volumes(&self, of_pod: usize, mounted: usize, good: bool) {
+        self.image_use.volumes(of_pod, mounted, good);
+    }
+
+    /// A hook over HTTPS was answered over HTTP.
+    pub fn hook_fell_back(&self) {
+        self.node.http_fallbacks.inc();
+    }
+
+    /// A sleeping hook was cut short.
+    pub fn hook_cut(&self) {
+        self.node.sleeps_cut.inc();
+    }
+
+    /// Directories of pods that are gone were looked for: how many went, how many could not go.
+    pub fn orphan_dirs(&self, cleaned: usize, kept: usize) {
+        self.node.orphans(cleaned, kept);
+    }
+
+    /// One pod was read.
+    pub fn pod_read(&self, took: Duration) {
+        self.relists.pod_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The runtime's stream of events was opened, or could not be.
+    pub fn event_stream(&self, good: bool) {
+        let counter = if good { &self.relists.streams } else { &self.relists.stream_errors };
+        counter.inc();
+    }
+
+    /// An event of the runtime came in, so long after it had happened.
+    pub fn event_came(&self, took: Duration) {
+        self.relists.stream_seconds.observe(took.as_secs_f64());
+    }
+
+    /// All pods were listed at `now`.
+    pub fn relisted(&self, now: UnixNanos, took: Duration) {
         self.relists.seconds.observe(took.as_secs_f64());
-        if let Some(interval) = interval {
-            self.relists.interval_seconds.observe(interval.as_secs_f64());
+        let last = self.relists.last.get();
+        if last > 0.0 {
+            let interval = Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64() - last;
+            self.relists.interval_seconds.observe(interval.max(0.0));
         }
         self.relists.last.set(Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64());
     }
@@ -197,9 +309,9 @@ impl Metrics {
         self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
     }
 
-    /// A request to the HTTPS server was answered.
-    pub fn http_request(&self, method: &str, path: &str, took: Duration) {
-        self.requests.ended(method, path, took);
+    /// A request came in at a server (`readwrite`, `readonly`); to be dropped when it is answered.
+    pub fn http_request(&self, server: &str, method: &str, path: &str) -> UnderWay {
+        self.requests.begun(server, method, path)
     }
 
     /// A WebSocket to this subresource is translated here.
@@ -217,6 +329,11 @@ impl Metrics {
         &self.images
     }
 
+    /// A volume's use was counted.
+    pub fn volume_counted(&self, took: Duration) {
+        self.volumes.counted(took);
+    }
+
     /// Counts of probes, for the prober.
     pub fn probes(&self) -> ProbeCounts {
         self.probes.clone()
@@ -227,13 +344,19 @@ impl Metrics {
         self.probes.render(snapshot, self.process.started_at())
     }
 
+    /// When the process began, as the smaller expositions show it.
+    pub fn render_start(&self) -> String {
+        probes::start_of_process(self.process.started_at())
+    }
+
     /// The exposition in Prometheus' text format 0.0.4.
     pub fn render(&self, scrape: &Scrape<'_>) -> String {
-        self.count_pods(scrape.snapshot);
+        self.census.count(scrape.snapshot, scrape.has_api);
         self.own.event_source.clear();
         let mode = ModeLabel { mode: scrape.event_source.to_owned() };
         self.own.event_source.get_or_create(&mode).set(1);
         raise(&self.own.events_dropped, scrape.events_dropped);
+        raise(&self.relists.discarded, scrape.events_dropped);
         let timeline = Limit { limit: "timeline entries".to_owned() };
         raise(&self.own.limit_hits.get_or_create(&timeline), scrape.timeline_dropped);
         self.own.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
@@ -242,33 +365,6 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
             .expect("writing to a string cannot fail");
         text::from_open_metrics(&open_metrics)
-    }
-
-    fn count_pods(&self, snapshot: &Snapshot) {
-        let observed =
-            || snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
-        let with_sandbox = observed().filter(|o| o.sandboxes.iter().any(|s| s.ready)).count();
-        self.pods.running.set(i64::try_from(with_sandbox).unwrap_or(i64::MAX));
-        for (state, name) in [
-            (RunState::Created, "created"),
-            (RunState::Running, "running"),
-            (RunState::Exited, "exited"),
-            (RunState::Unknown, "unknown"),
-        ] {
-            let containers = observed().flat_map(|o| &o.containers);
-            let count = containers.filter(|c| c.state == state).count();
-            let label = State { container_state: name.to_owned() };
-            let gauge = self.pods.containers.get_or_create(&label);
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
-        for (is_static, name) in [(true, "true"), (false, "")] {
-            let label = Static { r#static: name.to_owned() };
-            let of_kind = || snapshot.pods.values().filter(|v| pod::is_static(&v.pod) == is_static);
-            let active = of_kind().filter(|v| v.stage < Stage::Terminated).count();
-            let desired = i64::try_from(of_kind().count()).unwrap_or(i64::MAX);
-            self.pods.desired.get_or_create(&label).set(desired);
-            self.pods.active.get_or_create(&label).set(i64::try_from(active).unwrap_or(i64::MAX));
-        }
     }
 }
 

@@ -94,12 +94,17 @@ impl ProbeCounts {
                 );
             }
         }
-        let _ = writeln!(
-            out,
-            "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {started_at}"
-        );
-        out
+        out + &start_of_process(started_at)
     }
+}
+
+/// When the process began, as every small exposition shows it.
+pub(super) fn start_of_process(started_at: f64) -> String {
+    format!(
+        "# HELP process_start_time_seconds [ALPHA] Start time of the process since unix epoch in \
+         seconds.\n# TYPE process_start_time_seconds gauge\n\
+         process_start_time_seconds {started_at}\n"
+    )
 }
 
 fn durations(out: &mut String, labels: &str, count: &Count) {

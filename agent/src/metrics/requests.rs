@@ -3,18 +3,16 @@
 //! Bounds: methods and paths are of fixed sets, whatever clients send.
 // k8s: pkg/kubelet/server/metrics/metrics.go, server.go getMetricBucket
 
-use std::time::Duration;
+use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::families::Names;
+use super::families::{Names, SECONDS};
 
-/// Upper bounds of a request's duration in seconds: Prometheus' own default.
-pub(super) const SECONDS: [f64; 11] =
-    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const METHODS: [&str; 8] = ["OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"];
 /// First words of paths that are counted by themselves.
 const PATHS: [&str; 18] = [
@@ -54,11 +52,29 @@ struct Endpoint {
 }
 
 /// Handles of the families.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Requests {
     total: Family<Request, Counter>,
     seconds: Family<Request, Histogram, fn() -> Histogram>,
     websockets: Family<Endpoint, Counter>,
+    in_flight: Family<Request, Gauge>,
+}
+
+/// A request under way; dropping it ends it.
+#[derive(Debug)]
+pub struct UnderWay {
+    labels: Request,
+    requests: Requests,
+    begun: Instant,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let all = &self.requests;
+        all.in_flight.get_or_create(&self.labels).dec();
+        let seconds = self.begun.elapsed().as_secs_f64();
+        all.seconds.get_or_create(&self.labels).observe(seconds);
+    }
 }
 
 impl Requests {
@@ -68,31 +84,38 @@ impl Requests {
         Self {
             total: at.add(
                 "kubelet_http_requests",
-                "Number of the http requests received since the server started",
+                "[ALPHA] Number of the http requests received since the server started",
             ),
             seconds: at.put(
                 "kubelet_http_requests_duration_seconds",
-                "Duration in seconds to serve http requests",
+                "[ALPHA] Duration in seconds to serve http requests",
                 seconds,
             ),
             websockets: at.add(
                 "kubelet_websocket_streaming_requests",
-                "Total number of WebSocket streaming requests handled by the kubelet",
+                "[ALPHA] Total number of WebSocket streaming requests (exec/attach/portforward) \
+                 received by the kubelet.",
+            ),
+            in_flight: at.add(
+                "kubelet_http_inflight_requests",
+                "[ALPHA] Number of the inflight http requests",
             ),
         }
     }
 
-    /// A request was answered; streams go on after that.
-    pub(super) fn ended(&self, method: &str, path: &str, took: Duration) {
+    /// A request of this server (`readwrite`, `readonly`) came in.
+    // k8s: pkg/kubelet/server/server.go ServeHTTP
+    pub(super) fn begun(&self, server: &str, method: &str, path: &str) -> UnderWay {
         let path = bucket(path);
         let labels = Request {
             long_running: LONG_RUNNING.contains(&path).to_string(),
             method: METHODS.iter().find(|known| **known == method).unwrap_or(&"other").to_string(),
             path: path.to_owned(),
-            server_type: "readwrite".to_owned(),
+            server_type: server.to_owned(),
         };
         self.total.get_or_create(&labels).inc();
-        self.seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        self.in_flight.get_or_create(&labels).inc();
+        UnderWay { labels, requests: self.clone(), begun: Instant::now() }
     }
 
     /// A WebSocket is translated or tunnelled.

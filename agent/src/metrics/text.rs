@@ -17,20 +17,41 @@ pub(super) fn from_open_metrics(text: &str) -> String {
             // Held back: only the TYPE line that follows tells whether it is a counter's.
             (Some("#"), Some("HELP"), Some(_), text) => help = Some(text.unwrap_or_default()),
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
-                let total = if kind == "counter" { "_total" } else { "" };
+                let total = if kind == "counter" { suffix(name) } else { "" };
                 if let Some(help) = help.take() {
-                    let help = help.trim_end_matches('.');
+                    // The library's own full stop.
+                    let help = help.strip_suffix('.').unwrap_or(help);
                     out.push_str(&format!("# HELP {name}{total} {help}\n"));
                 }
                 out.push_str(&format!("# TYPE {name}{total} {kind}\n"));
             }
             _ => {
-                out.push_str(&whole_bound(line));
+                let line = whole_bound(&plain_name(line)).replacen("{} ", " ", 1);
+                out.push_str(line.strip_suffix(".0").unwrap_or(&line));
                 out.push('\n');
             }
         }
     }
     out
+}
+
+/// Counters whose names end otherwise, in the kubelet.
+const OTHER_ENDS: [&str; 3] = [
+    "kubelet_pleg_discard_events",
+    "kubelet_evented_pleg_connection_success_count",
+    "kubelet_evented_pleg_connection_error_count",
+];
+
+fn suffix(name: &str) -> &'static str {
+    if OTHER_ENDS.contains(&name) { "" } else { "_total" }
+}
+
+/// A sample of one of those counters without the suffix that the library gives to all.
+fn plain_name(line: &str) -> Cow<'_, str> {
+    match line.split_once("_total ") {
+        Some((name, value)) if OTHER_ENDS.contains(&name) => format!("{name} {value}").into(),
+        _ => line.into(),
+    }
 }
 
 /// `le="1.0"` as Go writes it: `le="1"`. Dashboards select buckets by that text.
@@ -62,10 +83,25 @@ mod tests {
 
     #[test]
     fn a_counters_family_gets_its_suffix_and_markers_go() {
-        let open = "# HELP a_b Some help.\n# TYPE a_b counter\n# UNIT a_b seconds\n\
+        let open = "# HELP a_b Some help..\n# TYPE a_b counter\n# UNIT a_b seconds\n\
                     a_b_total{x=\"1 2\"} 3\n# HELP g Help.\n# TYPE g gauge\ng 1\n# EOF\n";
-        let text = "# HELP a_b_total Some help\n# TYPE a_b_total counter\na_b_total{x=\"1 2\"} 3\n\
+        let text = "# HELP a_b_total Some help.\n# TYPE a_b_total counter\na_b_total{x=\"1 2\"} 3\n\
                     # HELP g Help\n# TYPE g gauge\ng 1\n";
+        assert_eq!(from_open_metrics(open), text);
+    }
+
+    #[test]
+    fn empty_braces_and_fractions_of_nothing_go() {
+        let open = "# TYPE h histogram\nh_sum{} 5.0\nh_count{} 2\ng 1.25\n";
+        assert_eq!(from_open_metrics(open), "# TYPE h histogram\nh_sum 5\nh_count 2\ng 1.25\n");
+    }
+
+    #[test]
+    fn some_counters_of_the_kubelet_have_no_suffix() {
+        let open = "# HELP kubelet_pleg_discard_events H.\n# TYPE kubelet_pleg_discard_events counter\n\
+                    kubelet_pleg_discard_events_total 3\n";
+        let text = "# HELP kubelet_pleg_discard_events H\n# TYPE kubelet_pleg_discard_events counter\n\
+                    kubelet_pleg_discard_events 3\n";
         assert_eq!(from_open_metrics(open), text);
     }
 }

@@ -20,6 +20,7 @@ use super::own::OwnNode;
 use super::status::{self, Facts};
 use super::{csi_node, patch, register};
 use crate::app::Cluster;
+use crate::metrics::{Metrics, StartStep};
 use crate::pace;
 use crate::status::link::{self, Task};
 use crate::status::timeline;
@@ -56,6 +57,7 @@ pub struct Reporter {
     unschedulable: bool,
     /// The watch has had the object since it was last registered.
     present: bool,
+    steps: Option<Arc<Metrics>>,
 }
 
 impl Reporter {
@@ -82,6 +84,20 @@ impl Reporter {
             told_reboot: false,
             unschedulable: false,
             present: false,
+            steps: None,
+        }
+    }
+
+    /// The same, whose steps are timed.
+    #[must_use]
+    pub fn timed_in(mut self, metrics: Arc<Metrics>) -> Self {
+        self.steps = Some(metrics);
+        self
+    }
+
+    fn step(&self, step: StartStep) {
+        if let Some(metrics) = &self.steps {
+            metrics.start_step(step);
         }
     }
 
@@ -160,10 +176,12 @@ impl Reporter {
     }
 
     async fn try_register(&mut self, initial: &Node) -> Result<(), kube::Error> {
+        self.step(StartStep::Registers);
         let name = &self.cluster.node_name;
         let existing = match self.nodes.create(&PostParams::default(), initial).await {
             Ok(node) => {
                 tracing::info!(node = %name, "registered");
+                self.step(StartStep::Registered);
                 self.latest = Some(Arc::new(node));
                 return Ok(());
             }
@@ -229,6 +247,9 @@ impl Reporter {
         }
         if let Some(patch) = patch::status(&old, &new) {
             let answer = self.send(&self.heartbeat, &patch).await?;
+            if is_ready(&answer) {
+                self.step(StartStep::Ready);
+            }
             self.latest = Some(Arc::new(answer));
         }
         let every = self.facts.borrow().settings.report_every;
@@ -289,6 +310,11 @@ async fn ensure_csi_node(
         tokio::time::sleep(wait).await;
         wait = pace::doubled(wait, BACKOFF.1);
     }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
 /// Versions of one object in one cluster grow; what cannot be read counts as oldest.

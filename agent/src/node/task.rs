@@ -26,6 +26,7 @@ use super::status::{self, Facts, Image};
 use super::{addresses, csi_node, machine};
 use crate::app::Cluster;
 use crate::config::Config;
+use crate::metrics::Metrics;
 use crate::runtime::{dns, start};
 use crate::status::timeline;
 use crate::types::NodeFacts;
@@ -61,6 +62,8 @@ pub struct Parts {
     pub worker_facts: NodeFacts,
     /// Takes events.
     pub events: Events,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
 }
 
 /// The facts and the word that they changed.
@@ -150,7 +153,8 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
     let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
     tokio::task::spawn_local(workers);
     let Shared { facts, changed, .. } = shared;
-    Reporter::new(parts.cluster, facts, changed, own, parts.events).run().await;
+    let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
+    reporter.timed_in(parts.metrics).run().await;
 }
 
 async fn follow_runtime(client: &Client, shared: &Shared) {

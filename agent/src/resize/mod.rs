@@ -9,11 +9,13 @@
 //! `runtime::resize`, decisions about pods in `worker::resizes`, the record on disk in `ledger`.
 
 pub mod allocation;
+mod asked;
 pub mod change;
 pub mod condition;
 pub mod message;
 pub mod steps;
 
 pub use allocation::PodResources;
+pub use asked::{Asked, asked};
 pub use change::{Change, ContainerUpdate, Figures};
 pub use condition::{ResizeCondition, ResizeConditions};

@@ -74,10 +74,10 @@ impl Executor {
             None => self.cgroup_names(&order.uid),
         };
         for name in names {
-            cgroups
-                .remove_pod(&name)
-                .await
-                .map_err(|error| Failure::new("FailedRemoveCgroup", error.to_string()))?;
+            let begun = std::time::Instant::now();
+            let removed = cgroups.remove_pod(&name).await;
+            self.metrics.cgroup("destroy", begun.elapsed());
+            removed.map_err(|error| Failure::new("FailedRemoveCgroup", error.to_string()))?;
         }
         Ok(())
     }

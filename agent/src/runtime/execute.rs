@@ -206,7 +206,10 @@ impl Executor {
                 let Some(pod) = order.pod.as_deref() else { return Ok(()) };
                 let wanted =
                     steps::Order { updates: &resize.updates, pod_changes: resize.pod_changes };
-                self.resize(order, pod, &wanted).await
+                let begun = tokio::time::Instant::now();
+                let outcome = self.resize(order, pod, &wanted).await;
+                self.metrics.resized(begun.elapsed(), outcome.is_ok());
+                outcome
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => {

@@ -7,6 +7,7 @@
 // k8s: pkg/kubelet/lifecycle/handlers.go
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
@@ -14,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use pintle_cri::{Client, v1};
 
 use crate::http;
+use crate::metrics::Metrics;
 use crate::runtime::downward::go_quote;
 use crate::status::timeline::Recorder;
 use crate::types::{ContainerId, PodUid};
@@ -43,12 +45,31 @@ pub struct HookTarget<'a> {
 pub struct Hooks {
     client: Client,
     recorder: Recorder,
+    metrics: Option<Arc<Metrics>>,
+}
+
+/// Counts a sleep that ends before its time, because nobody waits for it any more.
+struct Sleep<'a>(Option<&'a Metrics>);
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.0 {
+            metrics.hook_cut();
+        }
+    }
 }
 
 impl Hooks {
     /// Hooks of containers of this runtime.
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        Self { client, recorder }
+        Self { client, recorder, metrics: None }
+    }
+
+    /// The same, counted.
+    #[must_use]
+    pub fn counted_in(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = Some(metrics);
+        self
     }
 
     /// Runs one hook to its end; the error is for the container's status, not for logs.
@@ -64,7 +85,9 @@ impl Hooks {
             return self.http(target, get).await;
         }
         if let Some(sleep) = &hook.sleep {
+            let mut cut = Sleep(self.metrics.as_deref());
             tokio::time::sleep(Duration::from_secs(sleep.seconds.unsigned_abs())).await;
+            cut.0 = None;
             return Ok(());
         }
         let text = "Cannot run handler: invalid handler: neither exec, httpGet nor sleep";
@@ -118,6 +141,9 @@ impl Hooks {
                      succeeded"
                 );
                 self.recorder.event(target.uid, true, "LifecycleHTTPFallback", &text, None);
+                if let Some(metrics) = &self.metrics {
+                    metrics.hook_fell_back();
+                }
                 Ok(())
             }
             Err(error) => Err(error.to_string()),

@@ -204,13 +204,15 @@ impl Images {
         match self.pulled(lookup).await {
             Ok(pulled) => {
                 self.back_off.borrow_mut().remove(&key);
+                let size = pulled.image.as_ref().map_or(0, |image| image.size);
+                self.metrics.pulled(wanted.uid, begun.elapsed(), size);
                 let text = format!(
                     "Successfully pulled image \"{}\" in {} ({} including waiting). Image size: {} \
                      bytes.",
                     wanted.image,
                     millis(pulled.took),
                     millis(begun.elapsed()),
-                    pulled.image.as_ref().map_or(0, |image| image.size),
+                    size,
                 );
                 self.note(wanted, "Pulled", &text);
                 Ok(Found { id: pulled.id, user: ImageUser::of(pulled.image.as_ref()) })

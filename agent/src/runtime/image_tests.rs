@@ -81,6 +81,7 @@ impl Scene {
         let snapshot = Snapshot::default();
         let text = self.metrics.render(&crate::metrics::Scrape {
             snapshot: &snapshot,
+            has_api: true,
             event_source: "",
             events_dropped: 0,
             timeline_dropped: 0,

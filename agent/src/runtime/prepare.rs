@@ -58,7 +58,10 @@ impl Executor {
         let limits = self.cgroup_limits(pod);
         if !cgroups.exists(&name) {
             self.count_burstable(&order.uid, Some(pod));
-            cgroups.create_pod(&name, &limits).map_err(|error| {
+            let begun = std::time::Instant::now();
+            let created = cgroups.create_pod(&name, &limits);
+            self.metrics.cgroup("create", begun.elapsed());
+            created.map_err(|error| {
                 let text = format!("unable to ensure pod container exists: {error}");
                 self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
                 Failure::new("FailedCreatePodContainer", text)

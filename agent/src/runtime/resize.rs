@@ -5,6 +5,8 @@
 //! every write may be repeated.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction
 
+use std::time::Instant;
+
 use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::{Code, v1};
 
@@ -167,7 +169,10 @@ impl Executor {
             }
         };
         self.tell_sandbox(order, pod, &after).await?;
-        if let Err(error) = of_pod.cgroups.update_pod(&of_pod.name, &change) {
+        let begun = Instant::now();
+        let updated = of_pod.cgroups.update_pod(&of_pod.name, &change);
+        self.metrics.cgroup("update", begun.elapsed());
+        if let Err(error) = updated {
             // Best effort: the runtime goes back to what is in force.
             let _ = self.tell_sandbox(order, pod, &before).await;
             return Err(fail(error.to_string()));

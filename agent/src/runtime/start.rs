@@ -30,6 +30,10 @@ use crate::worker::Failure;
 /// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
 const NODE_HOSTS_BYTES_MAX: usize = 1 << 20;
 
+/// What runtimes say of an image volume that they cannot mount.
+// k8s: pkg/kubelet/errors ErrImageVolumeMountFailed
+const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
+
 /// A container to start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start<'a> {
@@ -81,9 +85,17 @@ impl Executor {
             self.recorder.event(&order.uid, true, warning.reason, &warning.message, None);
         }
         make_log_dir(Path::new(&made.config.log_directory)).map_err(|e| fail(e.to_string()))?;
-        let request =
-            v1::RunPodSandboxRequest { config: Some(made.config), runtime_handler: made.handler };
-        let call = self.client.run_pod_sandbox(request);
+        let request = v1::RunPodSandboxRequest {
+            config: Some(made.config),
+            runtime_handler: made.handler.clone(),
+        };
+        let call = async {
+            let begun = std::time::Instant::now();
+            let answer = self.client.run_pod_sandbox(request).await;
+            let own_users = pod::spec(pod).host_users == Some(false);
+            self.metrics.sandbox(&made.handler, own_users, begun.elapsed(), answer.is_ok());
+            answer
+        };
         let answer =
             self.in_turn(CallFor::New, call).await.map_err(|error| fail(rpc_text(&error)))?;
         let id = answer.pod_sandbox_id;
@@ -128,7 +140,9 @@ impl Executor {
             self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
         })?;
         let images = Images { own: &image, volumes: &images };
-        let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await?;
+        let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await;
+        self.count_image_volumes(start.pod, &container, created.as_ref().err());
+        let created = created?;
         if cancel.is_cancelled() {
             return Err(Failure::cancelled());
         }
@@ -222,6 +236,17 @@ impl Executor {
         volume::execute::make_termination_log(&dirs, start.name, name)
             .map_err(|error| error.to_string())?;
         Ok(config)
+    }
+
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go incrementImageVolumeMetrics
+    fn count_image_volumes(&self, pod: &Pod, container: &Container, failure: Option<&Failure>) {
+        let volumes = pod::spec(pod).volumes.iter().flatten();
+        let images: Vec<&str> =
+            volumes.filter(|v| v.image.is_some()).map(|v| v.name.as_str()).collect();
+        let mounts = container.volume_mounts.iter().flatten();
+        let mounted = mounts.filter(|mount| images.contains(&mount.name.as_str())).count();
+        let bad = failure.is_some_and(|failure| failure.message.contains(IMAGE_VOLUME_FAILED));
+        self.metrics.image_volumes(images.len(), mounted, !bad);
     }
 
     async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {

@@ -2,10 +2,12 @@
 //!
 //! Pure data, so that routes are plain functions and tests need no socket.
 
+use std::borrow::Cow;
+
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CONTENT_TYPE, HeaderValue, WARNING, X_CONTENT_TYPE_OPTIONS};
 use serde::Serialize;
 use serde_json::json;
 
@@ -21,24 +23,30 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=unders
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
-    pub(super) content_type: &'static str,
+    pub(super) content_type: Cow<'static, str>,
+    /// What clients show to their users.
+    pub(super) warning: Option<String>,
     pub(super) body: Vec<u8>,
 }
 
 impl Answer {
+    fn of(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
+        Self { status, content_type: content_type.into(), warning: None, body }
+    }
+
     /// Text for people.
     pub(super) fn text(status: u16, body: impl Into<String>) -> Self {
-        Self { status, content_type: TEXT, body: body.into().into_bytes() }
+        Self::of(status, TEXT, body.into().into_bytes())
     }
 
     /// Metrics in text form.
     pub(super) fn metrics(body: String) -> Self {
-        Self { status: 200, content_type: METRICS, body: body.into_bytes() }
+        Self::of(200, METRICS, body.into_bytes())
     }
 
     /// Bytes that are JSON already.
     pub(super) fn json_bytes(body: Vec<u8>) -> Self {
-        Self { status: 200, content_type: JSON, body }
+        Self::of(200, JSON, body)
     }
 
     /// A value as JSON.
@@ -56,12 +64,12 @@ impl Answer {
 
     /// No such path, in the words of the kubelet's router.
     pub(super) fn not_found() -> Self {
-        Self { status: 404, content_type: "text/plain", body: b"404: Page Not Found".to_vec() }
+        Self::of(404, "text/plain", b"404: Page Not Found".to_vec())
     }
 
     /// Another method than GET or HEAD.
     pub(super) fn not_allowed() -> Self {
-        Self { status: 405, content_type: "text/plain", body: b"405: Method Not Allowed".to_vec() }
+        Self::of(405, "text/plain", b"405: Method Not Allowed".to_vec())
     }
 }
 
@@ -71,7 +79,10 @@ impl From<Answer> for Response<Full<Bytes>> {
         *response.status_mut() =
             hyper::StatusCode::from_u16(answer.status).expect("answers have known status codes");
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        let value = |text: &str| HeaderValue::from_str(text).ok();
+        headers.extend(value(&answer.content_type).map(|value| (CONTENT_TYPE, value)));
+        let warning = answer.warning.as_deref().and_then(value);
+        headers.extend(warning.map(|value| (WARNING, value)));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
     }

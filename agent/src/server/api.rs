@@ -16,14 +16,24 @@ use super::answer::Answer;
 use super::body::Reply;
 use super::listen::Asked;
 use super::logs::{Watches, container_logs};
-use super::open::{STREAMS_MAX, Stream, Turn};
+use super::open::{self, STREAMS_MAX, Stream};
 use super::query::{Query, decode_path};
 use super::route::{Found, Kind, NoRoute, find};
 use super::secure::{Gate, Peer};
 use super::stats::Stats;
 use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, UnderWay};
 use crate::status::view::Views;
+
+/// The server's connection to the runtime, and what is read through it.
+pub(super) type Runtime = (Client, Arc<Stats>);
+
+/// A place among the streams, held as long as one lasts.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _place: open::Turn,
+    _under_way: UnderWay,
+}
 
 /// What requests are answered from.
 pub(super) struct Api {
@@ -31,14 +41,12 @@ pub(super) struct Api {
     gate: Gate,
     runtime: Client,
     watches: Watches,
-    stats: Stats,
+    stats: Arc<Stats>,
 }
 
 impl Api {
     /// Needs the server's runtime: it starts the watches of logs.
-    pub(super) fn new(parts: Arc<Parts>, gate: Gate, runtime: Client) -> Self {
-        let (config, views) = (Arc::clone(&parts.config), parts.views.clone());
-        let stats = Stats::new(config, views, runtime.clone());
+    pub(super) fn new(parts: Arc<Parts>, gate: Gate, (runtime, stats): Runtime) -> Self {
         Self { parts, gate, runtime, watches: Watches::start(), stats }
     }
 
@@ -60,26 +68,29 @@ impl Api {
 
     /// Answers a request.
     pub(super) async fn reply(&self, request: Request<Incoming>, peer: &Peer) -> Reply {
-        let begun = Instant::now();
         let (mut head, body) = request.into_parts();
         let Some(path) = decode_path(head.uri.path()) else {
             return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
         };
         let method = head.method.clone();
-        let reply = match self.gate.admit(&head, &path, peer).await {
+        let under_way = self.metrics().http_request("readwrite", method.as_str(), &path);
+        match self.gate.admit(&head, &path, peer).await {
             Err(denial) => Answer::from(denial).into(),
             Ok(user) => {
                 tracing::debug!(user = user.name, %method, path, "asked");
                 // Who asked was decided; nobody behind this point needs the credentials.
                 head.headers.remove(hyper::header::AUTHORIZATION);
-                self.routed(Request::from_parts(head, body), &path, peer).await
+                self.routed(Request::from_parts(head, body), &path, (peer, under_way)).await
             }
-        };
-        self.metrics().http_request(method.as_str(), &path, begun.elapsed());
-        reply
+        }
     }
 
-    async fn routed(&self, request: Request<Incoming>, path: &str, peer: &Peer) -> Reply {
+    async fn routed(
+        &self,
+        request: Request<Incoming>,
+        path: &str,
+        (peer, under_way): (&Peer, UnderWay),
+    ) -> Reply {
         let found = match find(request.method(), path, &self.parts.config.kubelet) {
             Ok(found) if found.kind == Kind::Checkpoint && !self.has_checkpoints() => {
                 return Answer::not_found().into();
@@ -91,8 +102,8 @@ impl Api {
         };
         let query = request.uri().query().unwrap_or_default().to_owned();
         match found.kind {
-            Kind::ContainerLogs => self.log(&found, &Query::parse(&query)),
-            Kind::Exec | Kind::Attach | Kind::PortForward => match self.turn(&found) {
+            Kind::ContainerLogs => self.log(&found, &Query::parse(&query), under_way),
+            Kind::Exec | Kind::Attach | Kind::PortForward => match self.turn(&found, under_way) {
                 Ok(turn) => {
                     let (words, query) = (&found.words, Query::parse(&query));
                     let from = (turn, peer.address.ip());
@@ -106,7 +117,8 @@ impl Api {
             }
             Kind::NodeLogs => {
                 let config = &self.parts.config.kubelet;
-                node_logs::answer(config, &found.words.rest, &Query::parse(&query)).await
+                let (rest, query) = (&found.words.rest, Query::parse(&query));
+                node_logs::answer(config, rest, &query, || self.turn(&found, under_way)).await
             }
             kind => self.page(kind, Asked { path: path.to_owned(), query }, &request).await.into(),
         }
@@ -117,15 +129,15 @@ impl Api {
         self.parts.config.gates.enabled("ContainerCheckpoint")
     }
 
-    fn log(&self, found: &Found, query: &Query) -> Reply {
-        match self.turn(found) {
+    fn log(&self, found: &Found, query: &Query, under_way: UnderWay) -> Reply {
+        match self.turn(found, under_way) {
             Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
             Err(answer) => answer.into(),
         }
     }
 
     /// A place among the streams, or the refusal.
-    fn turn(&self, found: &Found) -> Result<Turn, Answer> {
+    fn turn(&self, found: &Found, under_way: UnderWay) -> Result<Turn, Answer> {
         let what = match found.kind {
             Kind::Exec => "ExecStream",
             Kind::Attach => "AttachStream",
@@ -136,38 +148,26 @@ impl Api {
         let pod = (words.namespace.clone(), words.pod.clone());
         let container = words.container.clone();
         let stream = Stream { what, pod, container, since: Instant::now() };
-        self.parts.streams.enter(stream).ok_or_else(|| {
+        let place = self.parts.streams.enter(stream).ok_or_else(|| {
             self.metrics().limit_hit("server streams");
             Answer::text(429, format!("{STREAMS_MAX} streams are open already\n"))
-        })
+        })?;
+        Ok(Turn { _place: place, _under_way: under_way })
     }
 
     /// Routes whose answers are made at once.
     async fn page(&self, kind: Kind, asked: Asked, request: &Request<Incoming>) -> Answer {
         let parts = &*self.parts;
+        if let Some(page) = routes::open_page(parts, Some(&self.stats), kind, &asked).await {
+            return page;
+        }
         match kind {
-            Kind::Healthz => {
-                routes::health(&parts.health, &asked).unwrap_or_else(Answer::not_found)
-            }
-            Kind::Pods => Answer::json_bytes(pod_list::pods(&parts.views.load())),
             Kind::RunningPods => Answer::json_bytes(pod_list::running_pods(&parts.views.load())),
-            Kind::Metrics => Answer::metrics(routes::metrics(parts)),
-            Kind::Summary => {
-                let query = Query::parse(&asked.query);
-                let only = query.first("only_cpu_and_memory") == Some("true");
-                self.stats.summary(only).await
-            }
-            Kind::MetricsResource => self.stats.resource().await,
-            Kind::MetricsCadvisor => self.stats.cadvisor().await,
-            Kind::MetricsProbes => {
-                Answer::metrics(parts.metrics.render_probes(&parts.views.load()))
-            }
-            Kind::MetricsSlis => Answer::metrics(pages::slis(&parts.health)),
             Kind::Configz => pages::configz(parts),
             Kind::Statusz => pages::statusz(parts, request.headers()),
             Kind::Flagz => pages::flagz(parts, request.headers()),
-            Kind::Pprof => Answer::text(501, pages::NO_PPROF),
-            Kind::DebugFlags => Answer::text(501, pages::NO_DEBUG_FLAGS),
+            Kind::Pprof => Answer::text(405, pages::NO_PPROF),
+            Kind::DebugFlags => Answer::text(405, pages::NO_DEBUG_FLAGS),
             // The kinds that `routed` answers.
             _ => Answer::not_found(),
         }

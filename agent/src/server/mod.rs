@@ -5,7 +5,7 @@
 //! runtime, so that a slow reader never delays a decision:
 //!   HTTPS      everything of the kubelet's port 10250, see `route`; `secure` decides who may
 //!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
-//!   read-only  `/healthz*`, `/pods`, `/runningpods/`, `/metrics`
+//!   read-only  what of the HTTPS port needs no rights: health, pods, statistics, metrics
 //!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/dump` as JSON; root only
 //! The thread also feeds the service manager's watchdog. It never changes anything of a pod but
 //! through the runtime, to which it has a connection of its own for exec and the like: the only
@@ -18,10 +18,12 @@ mod body;
 mod dump;
 pub mod health;
 mod https;
+mod journal;
 mod listen;
 mod local;
 mod logs;
 mod node_logs;
+mod node_query;
 mod notify;
 mod open;
 mod pages;
@@ -40,6 +42,7 @@ mod stuck;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod zpages;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -66,6 +69,7 @@ pub use open::Streams;
 use secure::serving::Serving;
 pub use secure::{AccessError, ServingCert, ServingCertError};
 use secure::{ApiReviews, Gate, Reviews, tls};
+use stats::Stats;
 
 /// Where kernel events come from, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,9 +221,12 @@ async fn serve(
 ) {
     let (health, metrics) = (Arc::clone(&parts.health), Arc::clone(&parts.metrics));
     let parts = Arc::new(parts);
+    let needs_runtime = listeners.read_only.is_some() || listeners.https.is_some();
+    let runtime = if needs_runtime { connect(&parts) } else { None };
+    let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
     let services: [(_, Service); 3] = [
         (listeners.healthz, routes::healthz(Arc::clone(&parts))),
-        (listeners.read_only, routes::read_only(Arc::clone(&parts))),
+        (listeners.read_only, routes::read_only(Arc::clone(&parts), stats)),
         (Some(listeners.socket), local::routes(Arc::clone(&parts))),
     ];
     for (listener, service) in services {
@@ -227,8 +234,9 @@ async fn serve(
             tokio::spawn(listen::accept(listener, service, Arc::clone(&metrics)));
         }
     }
-    if let (Some((listener, _)), Some(secure)) = (listeners.https, secure) {
-        serve_https(listener, secure, &parts);
+    if let (Some((listener, _)), Some(secure), Some(runtime)) = (listeners.https, secure, runtime) {
+        let api = Arc::new(Api::new(Arc::clone(&parts), secure.gate, runtime));
+        tokio::spawn(https::accept(listener, secure.tls, api));
     }
     if let Some(notifier) = notifier {
         tokio::spawn(feed_watchdog(notifier, health));
@@ -237,20 +245,19 @@ async fn serve(
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-fn serve_https(listener: std::net::TcpListener, secure: Secure, parts: &Arc<Parts>) {
+/// The server's own connection to the runtime.
+fn connect(parts: &Parts) -> Option<api::Runtime> {
     let kubelet = &parts.config.kubelet;
     let deadlines = Deadlines::from_request_timeout(kubelet.runtime_request_timeout.to_std());
-    match Client::connect(&kubelet.container_runtime_endpoint, deadlines) {
-        Ok(client) => {
-            let observer = Arc::clone(&parts.metrics) as Arc<dyn pintle_cri::Observer>;
-            let runtime = client.with_observer(observer);
-            let _ = parts.own_runtime.set(runtime.clone());
-            let api = Arc::new(Api::new(Arc::clone(parts), secure.gate, runtime));
-            tokio::spawn(https::accept(listener, secure.tls, api));
-        }
-        // The main thread has connected to the same endpoint before.
-        Err(error) => tracing::error!(%error, "the HTTPS port is not served"),
-    }
+    // The main thread has connected to the same endpoint before.
+    let client = Client::connect(&kubelet.container_runtime_endpoint, deadlines)
+        .inspect_err(|error| tracing::error!(%error, "the HTTPS port is not served"))
+        .ok()?;
+    let observer = Arc::clone(&parts.metrics) as Arc<dyn pintle_cri::Observer>;
+    let client = client.with_observer(observer);
+    let _ = parts.own_runtime.set(client.clone());
+    let stats = Arc::new(Stats::new(parts, client.clone()));
+    Some((client, stats))
 }
 
 async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<Health>) {

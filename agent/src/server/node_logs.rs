@@ -1,4 +1,5 @@
-//! `/logs/`: the files below `/var/log`, for `kubectl get --raw .../proxy/logs/`.
+//! `/logs/`: the files below `/var/log`, for `kubectl get --raw .../proxy/logs/`, and logs of the
+//! node's services with `?query=`.
 //!
 //! Effects: reads folders and files. Bounds: `ENTRIES_MAX` names of a folder, `CHUNK_BYTES` at a
 //! time of a file. A path with `..` is refused; links are followed, as by the kubelet.
@@ -13,7 +14,10 @@ use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
 use super::answer::Answer;
+use super::api::Turn;
 use super::body::{self, Reply, Sink};
+use super::journal;
+use super::node_query::NodeQuery;
 use super::query::Query;
 use crate::config::KubeletConfiguration;
 
@@ -25,11 +29,51 @@ const ENTRIES_MAX: usize = 4096;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Answers a request for `rest` below `/logs/`.
-pub(super) async fn answer(config: &KubeletConfiguration, rest: &str, query: &Query) -> Reply {
-    if config.enable_system_log_query && query.first("query").is_some() {
-        return Answer::text(501, "pintle-agent does not query the journal\n").into();
+///
+/// `turn` is held for as long as services' logs are written.
+pub(super) async fn answer(
+    config: &KubeletConfiguration,
+    rest: &str,
+    query: &Query,
+    turn: impl FnOnce() -> Result<Turn, Answer>,
+) -> Reply {
+    if !config.enable_system_log_query {
+        return below(Path::new(ROOT), rest);
     }
-    below(Path::new(ROOT), rest)
+    match queried(Path::new(ROOT), rest, query, turn) {
+        Ok(Some(reply)) => reply,
+        Ok(None) => below(Path::new(ROOT), rest),
+        Err(answer) => answer.into(),
+    }
+}
+
+/// Logs of services, or the file that is named as one; `None` when nothing is asked that way.
+fn queried(
+    root: &'static Path,
+    rest: &str,
+    query: &Query,
+    turn: impl FnOnce() -> Result<Turn, Answer>,
+) -> Result<Option<Reply>, Answer> {
+    let Some(asked) = NodeQuery::parse(query)? else { return Ok(None) };
+    if !rest.trim_matches('/').is_empty() {
+        return Err(Answer::text(406, "path not allowed in query mode\n"));
+    }
+    asked.check(|name| journal::stat(root, name))?;
+    if let [name] = asked.files.as_slice() {
+        let opened = journal::open(root, name);
+        let opened = opened.map_err(|_| Answer::text(404, "404 page not found\n"))?;
+        return Ok(Some(sent(opened)));
+    }
+    let turn = turn()?;
+    let (sink, text) = body::streamed();
+    tokio::spawn(async move {
+        journal::copy(root, &asked, &sink).await;
+        drop(turn);
+    });
+    let mut response = Response::new(text);
+    let plain = HeaderValue::from_static("text/plain;charset=UTF-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    Ok(Some(response))
 }
 
 fn below(root: &Path, rest: &str) -> Reply {
@@ -93,6 +137,10 @@ fn file(path: &Path) -> Reply {
     let Ok(file) = File::open(path) else {
         return Answer::text(403, "403 Forbidden\n").into();
     };
+    sent(file)
+}
+
+fn sent(file: File) -> Reply {
     let (sink, text) = body::streamed();
     tokio::spawn(send(file, sink));
     let mut response = Response::new(text);
@@ -120,6 +168,26 @@ mod tests {
         let status = reply.status().as_u16();
         let bytes = reply.into_body().collect().await.expect("a body").to_bytes();
         (status, String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    #[tokio::test]
+    async fn queries_are_refused_where_they_do_not_belong() {
+        let config = KubeletConfiguration { enable_system_log_query: true, ..Default::default() };
+        let no_turn = || Err(Answer::text(429, "busy"));
+        for (rest, query, status) in [
+            ("a.log", "query=kubelet", 406),
+            ("", "query=a%20b", 406),
+            ("", "query=/no/such", 406),
+            ("", "query=../../etc/passwd", 406),
+            ("", "query=+", 400),
+            ("", "query=kubelet", 429),
+        ] {
+            let reply = answer(&config, rest, &Query::parse(query), no_turn).await;
+            assert_eq!(reply.status().as_u16(), status, "{rest} {query}");
+        }
+        let off = KubeletConfiguration::default();
+        let reply = answer(&off, "", &Query::parse("query=kubelet"), no_turn).await;
+        assert_eq!(reply.status().as_u16(), 200, "switched off: the listing");
     }
 
     #[tokio::test]

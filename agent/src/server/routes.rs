@@ -6,25 +6,71 @@
 
 use std::sync::Arc;
 
+use hyper::Method;
+
+use crate::config::KubeletConfiguration;
 use crate::metrics::Scrape;
 use crate::server::answer::Answer;
 use crate::server::listen::{Asked, Service};
-use crate::server::{Health, Parts, pod_list};
+use crate::server::query::{Query, decode_path};
+use crate::server::route::{Kind, NoRoute};
+use crate::server::stats::Stats;
+use crate::server::{Health, Parts, pod_list, route, stats};
 
 /// The health check's routes.
 pub(super) fn healthz(parts: Arc<Parts>) -> Service {
     service(parts, |parts, asked| health(&parts.health, asked).unwrap_or_else(Answer::not_found))
 }
 
-/// The read-only port's routes.
-pub(super) fn read_only(parts: Arc<Parts>) -> Service {
-    service(parts, |parts, asked| match asked.path.as_str() {
-        "/pods" | "/pods/" => Answer::json_bytes(pod_list::pods(&parts.views.load())),
-        "/runningpods" | "/runningpods/" => {
-            Answer::json_bytes(pod_list::running_pods(&parts.views.load()))
+/// The read-only port's routes: those of the HTTPS port that are there without debugging.
+// k8s: pkg/kubelet/server/server.go ListenAndServeKubeletReadOnlyServer
+pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service {
+    let config = KubeletConfiguration {
+        enable_debugging_handlers: false,
+        ..KubeletConfiguration::default()
+    };
+    let config = Arc::new(config);
+    Arc::new(move |asked| {
+        let (parts, stats, config) = (Arc::clone(&parts), stats.clone(), Arc::clone(&config));
+        Box::pin(async move {
+            let _under_way = parts.metrics.http_request("readonly", "GET", &asked.path);
+            let Some(path) = decode_path(&asked.path) else {
+                return Answer::text(400, "400 Bad Request: the path cannot be decoded\n");
+            };
+            match route::find(&Method::GET, &path, &config) {
+                Ok(found) => open_page(&parts, stats.as_deref(), found.kind, &asked)
+                    .await
+                    .unwrap_or_else(Answer::not_found),
+                Err(NoRoute::NotFound) => Answer::not_found(),
+                Err(NoRoute::Method) => Answer::not_allowed(),
+                Err(NoRoute::Off(said)) => Answer::text(405, format!("{said}\n")),
+            }
+        })
+    })
+}
+
+/// Pages that need no rights on the read-only port; `None` for other kinds.
+// k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers
+pub(super) async fn open_page(
+    parts: &Parts,
+    stats: Option<&Stats>,
+    kind: Kind,
+    asked: &Asked,
+) -> Option<Answer> {
+    Some(match kind {
+        Kind::Healthz => return health(&parts.health, asked),
+        Kind::Pods => Answer::json_bytes(pod_list::pods(&parts.views.load())),
+        Kind::Metrics => Answer::metrics(metrics(parts)),
+        Kind::MetricsProbes => Answer::metrics(parts.metrics.render_probes(&parts.views.load())),
+        Kind::MetricsSlis => Answer::metrics(parts.health.slis() + &parts.metrics.render_start()),
+        Kind::Summary => {
+            let query = Query::parse(&asked.query);
+            let only = query.first("only_cpu_and_memory") == Some("true");
+            stats?.summary(only).await
         }
-        "/metrics" => Answer::metrics(metrics(parts)),
-        _ => health(&parts.health, asked).unwrap_or_else(Answer::not_found),
+        Kind::MetricsResource => stats?.resource().await,
+        Kind::MetricsCadvisor => stats?.cadvisor().await,
+        _ => return None,
     })
 }
 
@@ -36,14 +82,17 @@ fn service(parts: Arc<Parts>, route: fn(&Parts, &Asked) -> Answer) -> Service {
 }
 
 pub(super) fn metrics(parts: &Parts) -> String {
-    let events = (parts.events)();
-    parts.metrics.render(&Scrape {
-        snapshot: &parts.views.load(),
+    let (events, snapshot) = ((parts.events)(), parts.views.load());
+    let mut text = parts.metrics.render(&Scrape {
+        snapshot: &snapshot,
+        has_api: parts.api.is_some(),
         event_source: events.mode,
         events_dropped: events.dropped,
         timeline_dropped: parts.recorder.overflowed(),
         calls_in_flight: (parts.calls)().len(),
-    })
+    });
+    text.push_str(&stats::logs::exposition(&snapshot));
+    text
 }
 
 /// Answers a path below `/healthz`.
@@ -51,7 +100,7 @@ pub(super) fn metrics(parts: &Parts) -> String {
 pub(super) fn health(health: &Health, asked: &Asked) -> Option<Answer> {
     let verbose = asked.query.split('&').any(|pair| pair.split('=').next() == Some("verbose"));
     match asked.path.as_str() {
-        "/healthz" | "/healthz/" => Some(all_checks(health.check(), verbose)),
+        "/healthz" | "/healthz/" => Some(all_checks(health.asked(), verbose)),
         "/healthz/ping" | "/healthz/log" => Some(Answer::text(200, "ok")),
         "/healthz/syncloop" => Some(match health.check() {
             Ok(()) => Answer::text(200, "ok"),

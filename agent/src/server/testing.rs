@@ -20,6 +20,7 @@ pub(crate) fn view(object: Value) -> PodView {
         status: Arc::new(status),
         observed: Arc::new(observed),
         stage: Stage::Syncing,
+        removed: false,
         doing: Vec::new(),
         failure: None,
         wake_at: None,

@@ -25,6 +25,8 @@ pub struct PodView {
     pub observed: Arc<ObservedPod>,
     /// Where its worker stands.
     pub stage: Stage,
+    /// No source wants it any more.
+    pub removed: bool,
     /// The action under way, then those of its pass that follow.
     pub doing: Vec<Action>,
     /// Last failure, until a pass succeeds.

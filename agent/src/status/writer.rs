@@ -4,8 +4,9 @@
 //! own. Input: statuses, copies, answers. Output: PATCH, DELETE, POST and GET of pods. A request
 //! that takes longer than `REQUEST_MAX` counts as failed. Decides nothing: see `outbox`.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request as HttpRequest;
@@ -21,6 +22,7 @@ use tokio::sync::Notify;
 use super::link::Link;
 use super::outbox::{Answer, Ask, FullName, Input, Outbox, Request};
 use super::timeline::{self, Recorder};
+use crate::metrics::Metrics;
 use crate::pod;
 use crate::types::PodUid;
 
@@ -36,6 +38,7 @@ pub struct Writer {
     outbox: RefCell<Outbox>,
     recorder: Recorder,
     link: Link,
+    metrics: OnceCell<Arc<Metrics>>,
     /// The next wake-up may have changed.
     alarm: Notify,
 }
@@ -50,15 +53,24 @@ impl Writer {
             outbox: RefCell::default(),
             recorder,
             link,
+            metrics: OnceCell::new(),
             alarm: Notify::new(),
         });
         tokio::task::spawn_local(Rc::clone(&writer).tick());
         writer
     }
 
+    /// From now on writes and what the API server shows are counted.
+    pub fn count_in(&self, metrics: Arc<Metrics>) {
+        let _ = self.metrics.set(metrics); // the first to be told stays
+    }
+
     /// Tells the outbox, and begins what it asks for.
     pub fn take(self: &Rc<Self>, input: Input) {
         let now = timeline::now();
+        if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
+            metrics.shown(copy, now);
+        }
         let (requests, moved) = {
             let mut outbox = self.outbox.borrow_mut();
             let (before, was_out) = (outbox.next_wake(), outbox.is_outage());
@@ -66,6 +78,11 @@ impl Writer {
             let requests = outbox.handle(now, input);
             if answered {
                 self.link.unwritten(outbox.unwritten());
+            }
+            for took in outbox.take_written() {
+                if let Some(metrics) = self.metrics.get() {
+                    metrics.status_written(took);
+                }
             }
             match (was_out, outbox.is_outage()) {
                 (false, true) => tracing::warn!("the API server takes no writes; they wait"),

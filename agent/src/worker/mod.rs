@@ -313,6 +313,12 @@ pub enum Count {
     Infeasible(&'static str),
     /// A resize was granted that had been put off, because of this.
     Accepted(&'static str),
+    /// A pod's spec asks for a resize.
+    Asked(crate::resize::Asked),
+    /// The runtime had a pod that nobody knew.
+    Orphan,
+    /// A pod is begun again under its uid; whether it is a static one.
+    Restarted(bool),
 }
 
 /// What the workers need of the configuration.

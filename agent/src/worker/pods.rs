@@ -11,10 +11,11 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::digest_of;
+use crate::pod;
 use crate::types::{ContainerId, PodUid, UnixNanos};
 use crate::worker::resizes::Record;
 use crate::worker::step::{Notes, Scene, Stage, Worker};
-use crate::worker::{Command, Input, ListedPod, Settings};
+use crate::worker::{Command, Count, Input, ListedPod, Settings};
 
 /// Namespace and name of a pod.
 type FullName = (String, String);
@@ -220,6 +221,7 @@ impl Pods {
         self.blocked.remove(uid);
         self.release_name(uid);
         if let Some(pod) = worker.take_again() {
+            self.out.push(Command::Count(Count::Restarted(pod::is_static(&pod))));
             self.desired(uid.clone(), pod, now);
         }
         self.begin_waiting(now);
@@ -300,6 +302,7 @@ impl Pods {
                 let name = (pod.namespace.clone(), pod.name.clone());
                 self.create_named(pod.uid.clone(), None, name);
                 self.with(&pod.uid, now, |w, _| w.orphaned());
+                self.out.push(Command::Count(Count::Orphan));
             }
         }
         self.listed_once = true;

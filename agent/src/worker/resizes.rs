@@ -99,6 +99,11 @@ impl Pods {
     /// A pod that has a worker is wanted differently.
     // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
     pub(super) fn update(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
+        let before = self.workers.get(&uid).and_then(|w| w.wanted.as_ref().or(w.pod.as_ref()));
+        if let Some(before) = before {
+            let asked = crate::resize::asked(before, &pod);
+            self.out.extend(asked.into_iter().map(|asked| Command::Count(Count::Asked(asked))));
+        }
         let known = self.workers.get(&uid).filter(|worker| worker.requests.is_some());
         let given = known.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
         let shown = given.and_then(|given| given.apply(&pod));

@@ -221,6 +221,11 @@ impl Worker {
         self.stage
     }
 
+    /// True once no source wants it any more.
+    pub fn is_removed(&self) -> bool {
+        self.removed
+    }
+
     /// The last derived status.
     pub fn status(&self) -> &Arc<PodStatus> {
         &self.status

@@ -182,12 +182,14 @@ impl Driver {
         let (root, views) = (self.root_dir.clone(), self.views.clone());
         let (executor, known) = (Rc::clone(&self.executor), keep.clone());
         let (logs, since) = (executor.node.pod_logs_dir.clone(), SystemTime::now());
+        let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_local(async move { executor.sweep_cgroups(&known).await });
         tokio::task::spawn_blocking(move || {
             // A pod is in the snapshot before anything is done for it.
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().pods.contains_key(uid);
             match volume::orphan::sweep_unless(&root, is_kept) {
                 Ok(swept) => {
+                    metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
                     if let Some(warning) = swept.warning() {
                         tracing::warn!("{warning}");
                     }
@@ -227,7 +229,7 @@ impl Driver {
                 tokio::task::spawn_local(async move {
                     let begun = std::time::Instant::now();
                     let result = reader.list().await.map_err(|error| error.to_string());
-                    metrics.relisted(timeline::now(), begun.elapsed(), None);
+                    metrics.relisted(timeline::now(), begun.elapsed());
                     let _ = back.send(Input::Listed { stamp, result }).await;
                 });
             }
@@ -237,6 +239,9 @@ impl Driver {
                 // What a resize did cannot be told from the runtime: its record comes first.
                 let resizes = actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
                 let saved = resizes.then(|| self.ledger.wait(self.pods.is_unsaved()));
+                let metrics = Arc::clone(&self.metrics);
+                let operation =
+                    metrics.pass_begins(&uid, pod.as_deref(), &actions, timeline::now());
                 let order = PassOrder { uid, ticket, pod, observed, actions };
                 let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
                 tokio::task::spawn_local(async move {
@@ -244,7 +249,9 @@ impl Driver {
                     if let Some(saved) = saved {
                         saved.await;
                     }
+                    let begun = std::time::Instant::now();
                     executor.run(order, cancel, &back).await;
+                    metrics.pass_ended(operation, begun.elapsed());
                     let _ = back.send(Input::PassDone { uid, ticket }).await;
                 });
             }
@@ -288,6 +295,7 @@ impl Driver {
         let names = names.unwrap_or_default();
         let (reader, back, reads) = (self.reader.clone(), self.back.clone(), Rc::clone(reads));
         let recorder = self.recorder.clone();
+        let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_local(async move {
             if !after.is_zero() {
                 tokio::time::sleep(after).await;
@@ -305,7 +313,9 @@ impl Driver {
                 slot.running = true;
             }
             loop {
+                let begun = std::time::Instant::now();
                 let result = reader.read(&uid, (&names.0, &names.1)).await;
+                metrics.pod_read(begun.elapsed());
                 let again = {
                     let mut slots = reads.borrow_mut();
                     let slot = slots.entry(uid.clone()).or_default();
@@ -339,6 +349,7 @@ impl Driver {
                 status: Arc::clone(worker.status()),
                 observed: Arc::clone(worker.observed()),
                 stage: worker.stage(),
+                removed: worker.is_removed(),
                 doing: worker.current_actions().to_vec(),
                 failure: worker.last_failure().cloned(),
                 wake_at: worker.wake_at(),

@@ -12,8 +12,8 @@ use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
 use super::answer::Answer;
+use super::api::Turn;
 use super::body::{self, Reply};
-use super::open::Turn;
 use super::query::Query;
 use super::route::Words;
 use super::select;

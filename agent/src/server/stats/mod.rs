@@ -1,12 +1,15 @@
 //! What the node, its pods and containers use: `/stats/summary` and the metrics endpoints.
 //!
 //! Input: cgroup files (a thread of its own, `sweep`), the runtime's word on images and writable
-//! layers, file systems, snapshots. Output: JSON and Prometheus' text. `summary`, `resource`,
+//! layers, file systems, volumes (another thread, `volumes`), snapshots. Output: JSON and
+//! Prometheus' text. `summary`, `resource`,
 //! `cadvisor`, `targets`, `network` and `text` are pure. Nothing is read unless somebody asks;
 //! what was read is used again for `FRESH_FOR`. Requests that come together share one reading.
 
 mod cadvisor;
+mod du;
 mod files;
+pub(super) mod logs;
 mod machine;
 mod network;
 mod resource;
@@ -16,6 +19,7 @@ mod targets;
 #[cfg(test)]
 mod testing;
 mod text;
+mod volumes;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,6 +29,7 @@ use std::time::{Duration, Instant};
 use pintle_cri::{Client, v1};
 use tokio::sync::{Mutex, OnceCell};
 
+use super::Parts;
 use super::answer::Answer;
 use crate::cgroup::names::CgroupSetup;
 use crate::config::Config;
@@ -56,6 +61,8 @@ pub(super) struct Stats {
     /// With everything that `/metrics/cadvisor` shows.
     swept_more: Mutex<Option<Cached<Sweep>>>,
     stored: Mutex<Option<Cached<Storage>>>,
+    /// Absent when volumes are not to be counted.
+    volumes: Option<volumes::Counter>,
 }
 
 struct Cached<T> {
@@ -70,9 +77,12 @@ impl<T> Cached<T> {
 }
 
 impl Stats {
-    /// Starts the thread that reads cgroups.
-    pub(super) fn new(config: Arc<Config>, views: Views, runtime: Client) -> Self {
+    /// Starts the threads that read cgroups and count volumes.
+    pub(super) fn new(parts: &Parts, runtime: Client) -> Self {
+        let (config, views) = (Arc::clone(&parts.config), parts.views.clone());
+        let period = config.kubelet.volume_stats_agg_period.to_std();
         Self {
+            volumes: volumes::Counter::start(period, Arc::clone(&parts.metrics)),
             config,
             views,
             runtime,
@@ -168,6 +178,13 @@ impl Stats {
             node: files::file_system(&self.config.flags.root_dir).unwrap_or_default(),
             images: self.images().await,
             layers: self.layers().await,
+            volumes: match &self.volumes {
+                Some(counter) => {
+                    let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
+                    counter.volumes(targets).await
+                }
+                None => Arc::default(),
+            },
             ..Storage::default()
         };
         for (uid, view) in &snapshot.pods {

@@ -4,12 +4,15 @@
 //! names, order and omissions.
 // k8s: staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go, pkg/kubelet/stats/
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::files::{FileSystem, Usage};
 use super::network::Interface;
 use super::sweep::{Found, Sweep};
 use super::targets::Key;
+use super::volumes::{Counted, Volumes};
 use crate::cgroup::stats::{Pressure, Sample};
 use crate::observed::{ObservedContainer, RunState};
 use crate::status::view::{PodView, Snapshot};
@@ -65,6 +68,8 @@ wire! {
         io: Option<IoStats>,
         #[serde(skip_serializing_if = "Option::is_none")]
         network: Option<NetworkStats>,
+        #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+        volumes: Vec<VolumeStats>,
         #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
         ephemeral_storage: Option<FsStats>,
         #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
@@ -141,6 +146,7 @@ wire! {
         tx_bytes: u64,
         tx_errors: u64,
     }
+    VolumeStats { #[serde(flatten)] fs: FsStats, name: String, }
     FsStats {
         time: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,6 +187,8 @@ pub(super) struct Storage {
     pub(super) logs: std::collections::HashMap<String, Usage>,
     /// `etc-hosts` and other files of the agent's own, by pod.
     pub(super) pods: std::collections::HashMap<String, Usage>,
+    /// What volumes hold, and the file systems that they lie on.
+    pub(super) volumes: Arc<Volumes>,
 }
 
 /// Puts a summary together.
@@ -258,6 +266,8 @@ fn pod(
     let uid = view.observed.uid.clone();
     let found = sweep.cgroups.get(&Key::Pod(uid.clone()));
     let full = storage.is_some();
+    let counted = storage.and_then(|storage| storage.volumes.get(&uid));
+    let counted = counted.map(Vec::as_slice).unwrap_or_default();
     Some(PodStats {
         pod_ref: PodRef {
             name: view.observed.name.clone(),
@@ -273,7 +283,9 @@ fn pod(
             .get(&uid)
             .filter(|_| full)
             .map(|interfaces| network(&time(node.now), interfaces)),
-        ephemeral_storage: storage.map(|storage| ephemeral(uid.as_str(), view, storage, node.now)),
+        volumes: counted.iter().map(volume).collect(),
+        ephemeral_storage: storage
+            .map(|storage| ephemeral(uid.as_str(), &containers, counted, storage, node.now)),
         process_stats: found
             .filter(|_| full)
             .map(|found| ProcessStats { process_count: found.sample.tasks }),
@@ -310,17 +322,31 @@ fn container(
     })
 }
 
-/// Writable layers, logs and the agent's own files of a pod.
+fn volume(counted: &Counted) -> VolumeStats {
+    let fs = file_system(&counted.fs, counted.at, Some(&counted.usage));
+    VolumeStats { fs, name: counted.name.clone() }
+}
+
+/// Writable layers and logs of running containers, the agent's own files of a pod, and the volumes
+/// that lie on the node's disk.
 // k8s: pkg/kubelet/stats/helper.go calcEphemeralStorage
-fn ephemeral(uid: &str, view: &PodView, storage: &Storage, now: UnixNanos) -> FsStats {
+fn ephemeral(
+    uid: &str,
+    containers: &[ContainerStats],
+    volumes: &[Counted],
+    storage: &Storage,
+    now: UnixNanos,
+) -> FsStats {
     let mut usage = storage.pods.get(uid).copied().unwrap_or_default();
-    for container in &view.observed.containers {
-        for of in [&storage.layers, &storage.logs] {
-            if let Some(more) = of.get(container.id.as_str()) {
-                usage.bytes += more.bytes;
-                usage.inodes += more.inodes;
-            }
-        }
+    let mut add = |bytes, inodes| {
+        usage.bytes += bytes;
+        usage.inodes += inodes;
+    };
+    for fs in containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten() {
+        add(fs.used_bytes, fs.inodes_used);
+    }
+    for volume in volumes.iter().filter(|volume| volume.is_ephemeral) {
+        add(volume.usage.bytes, volume.usage.inodes);
     }
     file_system(&storage.node, now, Some(&usage))
 }
@@ -457,11 +483,12 @@ mod tests {
         shape(&made, "", &mut ours);
         let missing: Vec<_> = theirs.difference(&ours).collect();
         assert!(missing.is_empty(), "{missing:?}");
-        // cAdvisor had not seen the pods' networks and processes when that was recorded.
-        let extra: Vec<_> = ours
-            .difference(&theirs)
-            .filter(|path| !path.contains(".network") && !path.contains(".process_stats"))
-            .collect();
+        // cAdvisor had not seen the pods' networks and processes when that was recorded, and those
+        // pods had no volumes.
+        let is_known = |path: &str| {
+            [".network", ".process_stats", ".volume"].iter().any(|part| path.contains(part))
+        };
+        let extra: Vec<_> = ours.difference(&theirs).filter(|path| !is_known(path)).collect();
         assert!(extra.is_empty(), "{extra:?}");
     }
 
@@ -476,10 +503,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_storage_is_the_sum_of_its_parts() {
+    fn a_pods_storage_is_the_sum_of_its_parts_on_the_nodes_disk() {
         let (snapshot, node, storage) = world();
         let made = summary(&snapshot, &sweep(), &node, Some(&storage));
         let sum = made.pods[0].ephemeral_storage.as_ref().expect("there");
-        assert_eq!((sum.used_bytes, sum.inodes_used), (24_576 + 4096, 9 + 1 + 1));
+        let (bytes, inodes) = (24_576 + 4096 + 8192, 9 + 1 + 1 + 2);
+        assert_eq!((sum.used_bytes, sum.inodes_used), (bytes, inodes), "without the token");
+    }
+
+    #[test]
+    fn volumes_are_listed_with_the_file_system_that_they_lie_on() {
+        let (snapshot, node, storage) = world();
+        let made = summary(&snapshot, &sweep(), &node, Some(&storage));
+        let made = serde_json::to_value(&made.pods[0]).expect("JSON");
+        let expected = serde_json::json!({
+            "time": "1970-01-01T00:00:07Z", "availableBytes": 50, "capacityBytes": 100,
+            "usedBytes": 8192, "inodesFree": 5, "inodes": 10, "inodesUsed": 2, "name": "disk",
+        });
+        assert_eq!(made["volume"][0], expected);
+        assert_eq!(made["volume"][1]["name"], "token");
     }
 }

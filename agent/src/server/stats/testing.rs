@@ -10,6 +10,7 @@ use super::network::{Interface, Traffic};
 use super::summary::{NodeFigures, Storage};
 use super::sweep::{Found, Sweep};
 use super::targets::targets;
+use super::volumes::Counted;
 use crate::cgroup::names::CgroupSetup;
 use crate::cgroup::stats::{More, Sample};
 use crate::server::testing::{snapshot_of, view};
@@ -22,7 +23,9 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         "spec": {"containers": [{"name": "c", "image": "x"}]}}));
     let mut observed = (*pod.observed).clone();
     observed.sandboxes.push(crate::status::testing::sandbox());
-    observed.containers.push(crate::status::testing::container("c", "1"));
+    let mut container = crate::status::testing::container("c", "1");
+    container.log_path = "/none/ns_p_u/c/0.log".to_owned();
+    observed.containers.push(container);
     pod.observed = Arc::new(observed);
     let fs = FileSystem {
         capacity_bytes: 100,
@@ -32,12 +35,22 @@ pub(super) fn world() -> (Snapshot, NodeFigures, Storage) {
         inodes_free: 5,
     };
     let usage = |bytes, inodes| Usage { bytes, inodes };
+    let counted = |name: &str, is_ephemeral| Counted {
+        name: name.to_owned(),
+        is_ephemeral,
+        usage: usage(8192, 2),
+        fs,
+        at: UnixNanos(7_000_000_000),
+    };
     let storage = Storage {
         node: fs,
         images: Some((fs, usage(7, 1))),
         layers: [("1".to_owned(), usage(24_576, 9))].into(),
         logs: [("1".to_owned(), usage(0, 1))].into(),
         pods: [("u".to_owned(), usage(4096, 1))].into(),
+        volumes: Arc::new(
+            [("u".into(), vec![counted("disk", true), counted("token", false)])].into(),
+        ),
     };
     let node = NodeFigures { name: "n".to_owned(), ..NodeFigures::default() };
     (snapshot_of(vec![pod]), node, storage)

@@ -12,6 +12,11 @@ impl Text {
         self.line(format_args!("# TYPE {name} {kind}"));
     }
 
+    /// What the next family is.
+    pub(super) fn help(&mut self, name: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}"));
+    }
+
     /// A sample; `labels` is already in text form, `at_ms` its time if it has one of its own.
     pub(super) fn sample(&mut self, name: &str, labels: &str, value: f64, at_ms: Option<i64>) {
         match (labels.is_empty(), at_ms) {

@@ -22,9 +22,8 @@ use hyper::body::Incoming;
 use pintle_cri::{Code, Error, v1};
 
 use super::answer::Answer;
-use super::api::Api;
+use super::api::{Api, Turn};
 use super::body::Reply;
-use super::open::Turn;
 use super::query::Query;
 use super::route::{Kind, Words};
 use super::select;

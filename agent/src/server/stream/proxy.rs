@@ -6,6 +6,7 @@
 //! runtime to finish after the client has.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go tryUpgrade
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -17,6 +18,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::Wanted;
 use crate::server::answer::Answer;
@@ -105,13 +110,24 @@ async fn send(
     mut headers: HeaderMap,
 ) -> Result<Response<Incoming>, DialError> {
     let uri: Uri = url.parse().map_err(|_| DialError::Url("it is no URL".to_owned()))?;
-    if uri.scheme_str() != Some("http") {
-        return Err(DialError::Url("only http:// is supported".to_owned()));
-    }
+    let is_secure = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(DialError::Url("it is neither http:// nor https://".to_owned())),
+    };
     let host = uri.host().ok_or_else(|| DialError::Url("it has no host".to_owned()))?;
-    let port = uri.port_u16().unwrap_or(80);
-    let socket = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
+    let host = host.trim_matches(['[', ']']);
+    let port = uri.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+    let socket = TcpStream::connect((host, port)).await?;
     let _ = socket.set_nodelay(true);
+    let socket: Box<dyn Stream> = match is_secure {
+        false => Box::new(socket),
+        true => {
+            // Files are read for it, and exec over TLS is rare.
+            let trust = tokio::task::spawn_blocking(pintle_api::system_trust).await;
+            Box::new(secured(socket, host, trust.map_err(std::io::Error::other)??).await?)
+        }
+    };
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(256 * 1024)
         .handshake(TokioIo::new(socket))
@@ -132,6 +148,19 @@ async fn send(
         uri.path_and_query().map_or_else(|| Uri::from_static("/"), |path| Uri::from(path.clone()));
     *request.headers_mut() = headers;
     Ok(sender.send_request(request).await?)
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// TLS to a runtime that proves its name, as upstream's proxy wants it.
+async fn secured(
+    socket: TcpStream,
+    host: &str,
+    trust: ClientConfig,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+    TlsConnector::from(Arc::new(trust)).connect(name, socket).await
 }
 
 /// Passes on that the runtime did not upgrade.
@@ -241,6 +270,48 @@ mod tests {
         let more = timeout(Duration::from_millis(50), container.write_all(&too_much)).await;
         assert!(more.is_err(), "the writer waits");
         joined.abort();
+    }
+
+    #[tokio::test]
+    async fn a_runtime_over_tls_must_prove_its_name() {
+        use tokio_rustls::rustls::{RootCertStore, ServerConfig, crypto::ring, pki_types};
+        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a pair");
+        let key = pki_types::PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
+        let provider = Arc::new(ring::default_provider());
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![pair.cert.der().clone()], key.into())
+            .expect("a certificate");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                if let Ok(mut stream) = acceptor.accept(socket).await {
+                    let _ = stream.write_all(b"hello").await;
+                    let _ = stream.shutdown().await;
+                }
+            }
+        });
+        let mut roots = RootCertStore::empty();
+        roots.add(pair.cert.der().clone()).expect("a root");
+        let trust = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connect = async || TcpStream::connect(address).await.expect("connected");
+        let mut stream =
+            secured(connect().await, "localhost", trust.clone()).await.expect("proved");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("read");
+        assert_eq!(text, "hello");
+        assert!(secured(connect().await, "other", trust).await.is_err(), "another name");
+        let url = format!("https://localhost:{}/exec/x", address.port());
+        let error = dial(&url, Method::POST, HeaderMap::new()).await.expect_err("not trusted");
+        assert!(error.to_string().contains("certificate"), "{error}");
     }
 
     #[test]

@@ -438,6 +438,7 @@ fn small_pages_are_there() {
         ("/flagz", "authorization-mode=Webhook"),
         ("/healthz/ping", "ok"),
         ("/runningpods/", "\"kind\":\"PodList\""),
+        ("/healthz", "ok"),
         ("/metrics/slis", "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1"),
         ("/metrics", "kubelet_http_requests_total{"),
     ] {
@@ -445,11 +446,12 @@ fn small_pages_are_there() {
         assert_eq!(answer.status, 200, "{path}");
         assert!(answer.body.contains(text), "{path}: {}", answer.body);
     }
-    assert_eq!(secured.ask("GET /debug/pprof/heap", "admin").status, 501);
+    assert_eq!(secured.ask("GET /debug/pprof/heap", "admin").status, 405);
     let statusz = secured.ask_as(
         anybody(),
         "GET /statusz",
-        "Authorization: Bearer admin\r\nAccept: application/json\r\n",
+        "Authorization: Bearer admin\r\n\
+         Accept: application/json;v=v1beta1;g=config.k8s.io;as=Statusz\r\n",
     );
     assert!(statusz.body.contains("\"kind\":\"Statusz\""), "{}", statusz.body);
 }

@@ -168,6 +168,8 @@ pub struct Outbox {
     /// The API server could not be reached when it was last asked.
     outage: bool,
     out: Vec<Request>,
+    /// How long each status that was written since the last question had differed.
+    written: Vec<Duration>,
 }
 
 impl Outbox {
@@ -208,6 +210,11 @@ impl Outbox {
     /// When the next `Input::Tick` is needed.
     pub fn next_wake(&self) -> Option<UnixNanos> {
         self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// How long each status that was written since the last question had waited for that.
+    pub fn take_written(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.written)
     }
 
     /// True while the API server cannot be reached.
@@ -274,7 +281,7 @@ impl Outbox {
         let back = self.outage && !unreachable;
         self.outage = unreachable;
         if let Some(slot) = self.slots.get_mut(&key) {
-            slot.answered(&key, answer, now);
+            self.written.extend(slot.answered(&key, answer, now));
         }
         self.look_at(&key, now);
         if back {
@@ -303,9 +310,12 @@ impl Outbox {
             return;
         }
         let Some(work) = slot.work(key, self.sources_ready) else {
-            slot.gather_since = None;
+            (slot.gather_since, slot.differs_since) = (None, None);
             return;
         };
+        if matches!(work, Work::Patch { .. }) {
+            slot.differs_since.get_or_insert(now);
+        }
         let goes = slot.goes_by_itself();
         let class = if goes { Class::Normal } else { slot.class(&work) };
         let gather = match () {

@@ -54,6 +54,8 @@ pub(super) struct Slot {
     /// What is asked for, in words, and why that was not done so far.
     asked: &'static str,
     pub(super) trouble: Option<Trouble>,
+    /// Since when the API server has another status than we have.
+    pub(super) differs_since: Option<UnixNanos>,
     pub(super) flight: Option<u64>,
     pub(super) queued: Option<(Class, u64)>,
     pub(super) timer: Option<UnixNanos>,
@@ -216,7 +218,20 @@ impl Slot {
         Some((name, ask))
     }
 
-    pub(super) fn answered(&mut self, key: &Key, answer: Answer, now: UnixNanos) {
+    /// Takes the answer; tells how long the status that was written had differed.
+    pub(super) fn answered(
+        &mut self,
+        key: &Key,
+        answer: Answer,
+        now: UnixNanos,
+    ) -> Option<Duration> {
+        let is_written = self.writing.is_some() && matches!(&answer, Answer::Copy(_));
+        let since = if is_written { self.differs_since.take() } else { None };
+        self.take(key, answer, now);
+        since.map(|since| now.since(since))
+    }
+
+    fn take(&mut self, key: &Key, answer: Answer, now: UnixNanos) {
         self.flight = None;
         let writing = self.writing.take();
         let creating = std::mem::take(&mut self.creating);

@@ -1,0 +1,289 @@
+//! `/statusz` and `/flagz`: small pages for people, and for programs that ask for a version.
+//!
+//! Input: who the agent is, the `Accept` header. Output: text unless the client names kind, group
+//! and version of a structured answer in JSON or YAML; everything else is refused. Pure.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/{statusz,flagz}, pkg/endpoints/handlers/negotiation
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+
+const COMPONENT: &str = "kubelet";
+const GROUP: &str = "config.k8s.io";
+const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no \
+    formatting compatibility guarantees and is for debugging purposes only.";
+const NOT_ACCEPTABLE: &str = "only the following media types are accepted: application/json, \
+    application/yaml, text/plain";
+
+/// What a client is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Text,
+    Json(&'static str),
+    Yaml(&'static str),
+}
+
+/// `/statusz`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Statusz {
+    pub(super) start_time: String,
+    pub(super) uptime_seconds: i64,
+    pub(super) go_version: String,
+    pub(super) binary_version: String,
+    pub(super) emulation_version: String,
+    pub(super) paths: Vec<String>,
+    /// The start in the text's form.
+    #[serde(skip)]
+    pub(super) started: String,
+}
+
+/// `/flagz`: values by flag.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Flagz {
+    pub(super) flags: BTreeMap<&'static str, String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'a, T> {
+    kind: &'a str,
+    api_version: String,
+    metadata: Value,
+    #[serde(flatten)]
+    page: &'a T,
+}
+
+impl Statusz {
+    pub(super) fn answer(&self, accept: Option<&str>) -> Answer {
+        answer("Statusz", self, accept, || {
+            let up = self.uptime_seconds;
+            let up = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
+            format!(
+                "\n{COMPONENT} statusz\n{WARNING}\n\nStarted: {}\nUp: {up}\nGo version: {}\n\
+                 Binary version: {}\nEmulation version: {}\nPaths: {}\n",
+                self.started,
+                self.go_version,
+                self.binary_version,
+                self.emulation_version,
+                self.paths.join(" ")
+            )
+        })
+    }
+}
+
+impl Flagz {
+    pub(super) fn answer(&self, accept: Option<&str>) -> Answer {
+        answer("Flagz", self, accept, || {
+            let lines = self.flags.iter().map(|(name, value)| format!("{name}={value}\n"));
+            format!("\n{COMPONENT} flagz\n{WARNING}\n{}", lines.collect::<String>())
+        })
+    }
+}
+
+/// The first parts of paths, each once.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/statusz/statusz.go aggregatePaths
+pub(super) fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let first = |path: &str| path.split('/').nth(1).map(|part| format!("/{part}"));
+    let mut folders: Vec<String> = paths.filter_map(first).collect();
+    folders.sort_unstable();
+    folders.dedup();
+    folders
+}
+
+fn answer<T: Serialize>(
+    kind: &str,
+    page: &T,
+    accept: Option<&str>,
+    text: impl FnOnce() -> String,
+) -> Answer {
+    let object = |version: &str| Object {
+        kind,
+        api_version: format!("{GROUP}/{version}"),
+        metadata: json!({"name": COMPONENT}),
+        page,
+    };
+    match negotiate(accept.unwrap_or_default(), kind) {
+        Some(Form::Text) => Answer::text(200, text()),
+        Some(Form::Json(version)) => {
+            let mut answer = Answer::json(&object(version));
+            answer.body.push(b'\n');
+            structured(answer, "json", kind, version)
+        }
+        Some(Form::Yaml(version)) => {
+            let value = serde_json::to_value(object(version)).unwrap_or_default();
+            structured(Answer::text(200, yaml(&value, 0)), "yaml", kind, version)
+        }
+        None => Answer {
+            status: 406,
+            ..Answer::json(&json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": NOT_ACCEPTABLE, "reason": "NotAcceptable", "code": 406,
+            }))
+        },
+    }
+}
+
+fn structured(mut answer: Answer, form: &str, kind: &str, version: &str) -> Answer {
+    answer.content_type = format!("application/{form};g={GROUP};v={version};as={kind}").into();
+    if version == "v1alpha1" {
+        let page = kind.to_lowercase();
+        let text = format!(
+            "299 - \"This version of the {page} endpoint is deprecated. Please use a newer version.\""
+        );
+        answer.warning = Some(text);
+    }
+    answer
+}
+
+/// What follows a media type.
+type Params<'a> = Vec<(&'a str, &'a str)>;
+
+/// The first form that the client takes and that there is.
+// k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go
+fn negotiate(accept: &str, kind: &str) -> Option<Form> {
+    if accept.trim().is_empty() {
+        return Some(Form::Text);
+    }
+    let mut clauses: Vec<(f32, &str, Params<'_>)> = accept
+        .split(',')
+        .map(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default();
+            let params: Params<'_> = parts.filter_map(|part| part.split_once('=')).collect();
+            let weight = params.iter().find(|(key, _)| *key == "q");
+            (weight.and_then(|(_, q)| q.parse().ok()).unwrap_or(1.0), name, params)
+        })
+        .collect();
+    clauses.sort_by(|a, b| b.0.total_cmp(&a.0));
+    clauses.iter().find_map(|(_, name, params)| form(name, params, kind))
+}
+
+fn form(name: &str, params: &[(&str, &str)], kind: &str) -> Option<Form> {
+    let of = |key: &str| params.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    let plain = of("as").is_none();
+    let version = ["v1beta1", "v1alpha1"].into_iter().find(|version| {
+        of("as") == Some(kind) && of("g") == Some(GROUP) && of("v") == Some(version)
+    });
+    match name {
+        "text/plain" | "text/*" | "*/*" if plain => Some(Form::Text),
+        "application/json" | "application/*" | "*/*" => version.map(Form::Json),
+        "application/yaml" => version.map(Form::Yaml),
+        _ => None,
+    }
+}
+
+/// A value as YAML, names in order: enough for objects of texts, numbers and lists of texts.
+fn yaml(value: &Value, depth: usize) -> String {
+    let indent = "  ".repeat(depth);
+    match value {
+        Value::Object(fields) => {
+            let mut names: Vec<&String> = fields.keys().collect();
+            names.sort_unstable();
+            let line = |name: &String| match &fields[name] {
+                Value::Object(inner) if inner.is_empty() => format!("{indent}{name}: {{}}\n"),
+                Value::Array(inner) if inner.is_empty() => format!("{indent}{name}: []\n"),
+                inner @ Value::Object(_) => {
+                    format!("{indent}{name}:\n{}", yaml(inner, depth + 1))
+                }
+                inner @ Value::Array(_) => format!("{indent}{name}:\n{}", yaml(inner, depth)),
+                scalar => format!("{indent}{name}: {}\n", yaml(scalar, depth)),
+            };
+            names.into_iter().map(line).collect()
+        }
+        Value::Array(items) => {
+            items.iter().map(|item| format!("{indent}- {}\n", yaml(item, depth))).collect()
+        }
+        Value::String(text) if is_plain(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A text that stays one without quotes.
+fn is_plain(text: &str) -> bool {
+    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
+    let rest = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let is_version = text.split('.').count() > 2 && text.chars().all(|c| ".0123456789".contains(c));
+    (first && text.chars().all(rest) && !words.contains(&text.to_lowercase().as_str()))
+        || is_version
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Statusz {
+        Statusz {
+            start_time: "2026-11-21T18:15:00Z".to_owned(),
+            uptime_seconds: 3661,
+            go_version: "rustc".to_owned(),
+            binary_version: "1.36.3".to_owned(),
+            emulation_version: "1.36".to_owned(),
+            paths: folders(["/metrics/a", "/debug/flags/v", "/metrics"].into_iter()),
+            started: "Sat Nov 21 18:15:00 UTC 2026".to_owned(),
+        }
+    }
+
+    fn sent(accept: &str) -> (u16, String, String) {
+        let answer = page().answer(Some(accept));
+        let body = String::from_utf8_lossy(&answer.body).into_owned();
+        (answer.status, answer.content_type.to_string(), body)
+    }
+
+    // What a 1.36 kubelet answered to the same headers.
+    #[test]
+    fn the_header_decides_as_in_the_kubelet() {
+        let text = "text/plain; charset=utf-8";
+        let of =
+            |form: &str, v: &str| format!("application/{form};g=config.k8s.io;v={v};as=Statusz");
+        let asked =
+            |form: &str, v: &str| format!("application/{form};v={v};g=config.k8s.io;as=Statusz");
+        for (accept, status, kind) in [
+            (String::new(), 200, text.to_owned()),
+            ("*/*".to_owned(), 200, text.to_owned()),
+            ("text/*".to_owned(), 200, text.to_owned()),
+            ("application/json, */*".to_owned(), 200, text.to_owned()),
+            (asked("json", "v1beta1"), 200, of("json", "v1beta1")),
+            (asked("json", "v1alpha1"), 200, of("json", "v1alpha1")),
+            (asked("yaml", "v1beta1"), 200, of("yaml", "v1beta1")),
+            (format!("text/plain;q=0.5,{}", asked("json", "v1beta1")), 200, of("json", "v1beta1")),
+            (asked("json", "v9"), 406, "application/json".to_owned()),
+            (asked("cbor", "v1beta1"), 406, "application/json".to_owned()),
+            ("application/json".to_owned(), 406, "application/json".to_owned()),
+            ("text/html".to_owned(), 406, "application/json".to_owned()),
+        ] {
+            let (got, content, body) = sent(&accept);
+            assert_eq!((got, content), (status, kind), "{accept}");
+            assert_eq!(body.contains(NOT_ACCEPTABLE), status == 406, "{accept}");
+        }
+    }
+
+    #[test]
+    fn old_versions_are_warned_about() {
+        let accept = "application/json;v=v1alpha1;g=config.k8s.io;as=Statusz";
+        assert!(page().answer(Some(accept)).warning.is_some_and(|text| text.contains("statusz")));
+        assert_eq!(page().answer(None).warning, None);
+    }
+
+    #[test]
+    fn the_forms_say_the_same() {
+        let text = "\nkubelet statusz\nWarning: This endpoint is not meant to be machine parseable, \
+                    has no formatting compatibility guarantees and is for debugging purposes only.\n\
+                    \nStarted: Sat Nov 21 18:15:00 UTC 2026\nUp: 1 hr 01 min 01 sec\n\
+                    Go version: rustc\nBinary version: 1.36.3\nEmulation version: 1.36\n\
+                    Paths: /debug /metrics\n";
+        assert_eq!(sent("").2, text);
+        let json = sent("application/json;v=v1beta1;g=config.k8s.io;as=Statusz").2;
+        let begin = r#"{"kind":"Statusz","apiVersion":"config.k8s.io/v1beta1","metadata":{"name":"#;
+        assert!(json.starts_with(begin), "{json}");
+        let yaml = "apiVersion: config.k8s.io/v1beta1\nbinaryVersion: 1.36.3\n\
+                    emulationVersion: \"1.36\"\ngoVersion: rustc\nkind: Statusz\nmetadata:\n  \
+                    name: kubelet\npaths:\n- /debug\n- /metrics\n\
+                    startTime: \"2026-11-21T18:15:00Z\"\nuptimeSeconds: 3661\n";
+        assert_eq!(sent("application/yaml;v=v1beta1;g=config.k8s.io;as=Statusz").2, yaml);
+    }
+}
