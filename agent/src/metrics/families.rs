@@ -121,7 +121,10 @@ impl Decisions {
             ),
             asked: at.add(
                 "kubelet_container_requested_resizes",
-                "[ALPHA] Number of requested resizes, counted at the container level.",
+                "[ALPHA] Number of requested resizes, counted at the container level. Different \
+                 resources on the same container are counted separately. The 'requirement' label \
+                 refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', \
+                 'remove', 'increase' or 'decrease'.",
             ),
         }
     }

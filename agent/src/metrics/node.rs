@@ -89,7 +89,7 @@ impl Node {
             ),
             resize_millis: at.put(
                 "kubelet_pod_resize_duration_milliseconds",
-                "[ALPHA] Duration in milliseconds to actuate pod resizes.",
+                "[ALPHA] Duration in milliseconds to actuate a pod resize",
                 Family::new_with_constructor(|| Histogram::new(RESIZE_MILLIS)),
             ),
             http_fallbacks: at.add(

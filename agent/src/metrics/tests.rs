@@ -160,6 +160,10 @@ fn touched() -> Metrics {
     };
     metrics.action_ended(&start, Some(&Failure::new("ErrImagePull", "x")));
     metrics.counted(&Count::Refused("OutOfcpu".to_owned()));
+    metrics.resized(second, true);
+    let (resource, requirement) = ("cpu", "limits");
+    let asked = crate::resize::Asked { resource, requirement, operation: "add" };
+    metrics.counted(&Count::Asked(asked));
     drop(metrics.http_request("readwrite", "GET", "/pods"));
     metrics.volume_counted(second);
     metrics.settings(1, &crate::config::FeatureGates::default());
