@@ -173,7 +173,9 @@ fn a_pre_stop_hook_has_the_grace_period_and_no_more() {
         "lifecycle",
         hook("echo hook begins >> /shared/endless; sleep 3600; echo hook ends >> /shared/endless"),
     );
-    let manifest = pod("endless", &[endless]).with_spec("terminationGracePeriodSeconds", json!(2));
+    // The hook has to begin within it.
+    let grace = json!(2 * pintle_tests::patience());
+    let manifest = pod("endless", &[endless]).with_spec("terminationGracePeriodSeconds", grace);
     node.put("endless.json", &sharing(manifest, &node));
     for name in ["patient", "endless"] {
         node.pod_until(name, "is ready", |p| condition(p, "Ready"));

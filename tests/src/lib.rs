@@ -27,7 +27,7 @@ pub mod wait;
 
 pub use cri::{RawCri, RawPod};
 pub use node::{Options, TestNode};
-pub use wait::{LONG, until};
+pub use wait::{LONG, patience, until};
 
 /// Counts the running test as skipped, because this host lacks something; then return from it.
 pub fn skip(why: &str) {

@@ -2,6 +2,7 @@
 //!
 //! Tests never sleep for a fixed time: they ask again and again, quickly, until the answer is the
 //! wanted one. Limits are for machines under load; no test asserts that something took long.
+//! `PINTLE_PATIENCE=5` makes every limit five times as long, for a guest that is emulated.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ const PERIOD: Duration = Duration::from_millis(20);
 ///
 /// The closure's error should say what was seen, because it becomes the test's message.
 pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>) -> T {
+    let limit = limit * patience();
     let deadline = Instant::now() + limit;
     loop {
         match ask() {
@@ -27,4 +29,9 @@ pub fn until<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<T>)
             Err(_) => thread::sleep(PERIOD),
         }
     }
+}
+
+/// How many times as long as usual this machine may take: `PINTLE_PATIENCE`, else 1.
+pub fn patience() -> u32 {
+    std::env::var("PINTLE_PATIENCE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }

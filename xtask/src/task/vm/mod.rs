@@ -8,7 +8,7 @@
 //! Options: `--seconds N`, after which it gives up (300); `--share DIR`, the folder written
 //! through; `--memory MIB` (2048); `--cpus N` (1); `--systemd`, which makes systemd process 1.
 //!
-//! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`) is
+//! What tests take from the environment (`PINTLE_AGENT`, `PINTLE_TESTBOX`, `PINTLE_CACHE`, `PINTLE_PATIENCE`) is
 //! handed on: build on the host, run in the guest.
 
 mod prepare;
@@ -32,7 +32,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// How long the file server may take to listen.
 const SERVER_WAIT: Duration = Duration::from_secs(10);
 /// Variables that the guest's command gets from here.
-const HANDED_ON: [&str; 4] = ["PINTLE_AGENT", "PINTLE_TESTBOX", "PINTLE_CACHE", "RUST_LOG"];
+const HANDED_ON: [&str; 5] =
+    ["PINTLE_AGENT", "PINTLE_TESTBOX", "PINTLE_CACHE", "PINTLE_PATIENCE", "RUST_LOG"];
 
 struct Options {
     seconds: u64,
