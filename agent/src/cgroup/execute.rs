@@ -151,6 +151,13 @@ impl Cgroups {
         Ok(Self { v1: Some(v1), root, mounts, warned })
     }
 
+    /// A unified hierarchy in a folder, for tests that bring the files along.
+    #[cfg(test)]
+    pub(super) fn unified_at(path: &Path) -> Self {
+        let mounts = vec![Mount { path: path.to_owned(), controllers: Vec::new() }];
+        Self { v1: None, root: String::new(), mounts, warned: Mutex::default() }
+    }
+
     /// True on cgroup v2.
     pub fn is_v2(&self) -> bool {
         self.v1.is_none()

@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::execute::{CgroupError, Cgroups};
+use crate::node::facts;
 use crate::status::timeline;
 use crate::types::UnixNanos;
 
@@ -52,7 +53,7 @@ pub struct Sample {
     pub file_bytes: (u64, u64),
     /// Swap.
     pub swap_bytes: u64,
-    /// Kernel memory.
+    /// Kernel memory; none on v2, where cAdvisor has no figure for it.
     pub kernel_bytes: u64,
     /// Page faults, and those that had to read.
     pub faults: (u64, u64),
@@ -131,8 +132,11 @@ struct Kept {
 impl Sampler {
     /// A sampler of this host's hierarchies.
     pub fn new() -> Result<Self, CgroupError> {
-        let cgroups = Cgroups::open("/")?;
-        Ok(Self { cgroups, open: HashMap::new(), round: 0, buffer: vec![0; FILE_BYTES_MAX] })
+        Ok(Self::over(Cgroups::open("/")?))
+    }
+
+    fn over(cgroups: Cgroups) -> Self {
+        Self { cgroups, open: HashMap::new(), round: 0, buffer: vec![0; FILE_BYTES_MAX] }
     }
 
     /// True on cgroup v2.
@@ -200,7 +204,9 @@ impl Sampler {
         let usage = self.kept(path, "", "memory.current").and_then(|text| number(&text));
         memory_v2(&mut sample, usage, &stat);
         let swap = self.kept(path, "", "memory.swap.current").and_then(|text| number(&text));
-        sample.swap_bytes = swap.unwrap_or(0);
+        // The root has no such file: all swap that is in use is its.
+        let of_root = || facts::meminfo("SwapTotal:").saturating_sub(facts::meminfo("SwapFree:"));
+        sample.swap_bytes = swap.unwrap_or_else(|| if path == "/" { of_root() } else { 0 });
         let limit = self.kept(path, "", "memory.max").and_then(|text| number(&text));
         sample.memory_limit_bytes = limit.filter(|limit| *limit < UNLIMITED);
         let tasks = self.kept(path, "", "pids.current");
@@ -250,8 +256,9 @@ impl Sampler {
         let cpu_quota_us = quota.next().and_then(|text| text.parse().ok());
         More {
             memory_max_bytes: bounded(&one("memory.peak")),
-            memory_failures: field(&events, "max"),
-            memory_reservation_bytes: bounded(&one("memory.low")),
+            // cAdvisor has no figure for v2 and shows none.
+            memory_failures: 0,
+            memory_reservation_bytes: bounded(&one("memory.min")),
             swap_limit_bytes: bounded(&one("memory.swap.max")),
             cpu_shares: shares_of_weight(number(&one("cpu.weight")).unwrap_or(0)),
             cpu_period_us: quota.next().and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -334,7 +341,6 @@ fn memory_v2(sample: &mut Sample, usage: Option<u64>, stat: &str) {
     sample.working_set_bytes = usage.saturating_sub(field(stat, "inactive_file"));
     (sample.rss_bytes, sample.cache_bytes) = (anon, file);
     sample.mapped_bytes = field(stat, "file_mapped");
-    sample.kernel_bytes = field(stat, "kernel");
     sample.file_bytes = (field(stat, "active_file"), field(stat, "inactive_file"));
     sample.faults = (field(stat, "pgfault"), field(stat, "pgmajfault"));
 }
@@ -373,6 +379,9 @@ fn shares_of_weight(weight: u64) -> u64 {
 }
 
 #[cfg(test)]
+mod recorded;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -400,7 +409,7 @@ mod tests {
         assert_eq!((sample.memory_bytes, sample.working_set_bytes), (700, 600));
         memory_v2(&mut sample, Some(900), stat);
         assert_eq!((sample.memory_bytes, sample.working_set_bytes), (900, 800));
-        assert_eq!((sample.rss_bytes, sample.kernel_bytes, sample.faults), (400, 20, (7, 0)));
+        assert_eq!((sample.rss_bytes, sample.kernel_bytes, sample.faults), (400, 0, (7, 0)));
     }
 
     #[test]
