@@ -14,6 +14,7 @@
 
 mod cluster;
 mod host;
+mod reserve;
 mod sources;
 
 use std::path::PathBuf;
@@ -106,11 +107,15 @@ pub async fn run(config: Config) -> Result<()> {
     let server = server::spawn(parts.server(ask))?;
     // As the kubelet: the agent is up before its runtime is, and says so.
     server.ready();
-    let runtime = host::runtime_info(&parts.runtime, &parts.health);
+    let runtime = host::runtime_info(&parts.config, &parts.runtime, &parts.health);
     let Some(runtime) = stop.unless(runtime).await else {
         return Ok(());
     };
+    let runtime = runtime?;
     let driver = parts.driver(&runtime, queue, queries)?;
+    let (cgroups, tell) =
+        (driver.executor.cgroups.clone(), cluster::teller(parts.cluster.as_ref()));
+    reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
     driver.run(stop.asked()).await;
@@ -236,7 +241,7 @@ impl Parts {
     /// What carries out the workers' passes, with the kernel's events that it follows pods in.
     fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Result<Executor> {
         let (config, client, recorder) = (&self.config, &self.runtime, &self.recorder);
-        let cgroups = host::cgroups(config);
+        let cgroups = host::cgroups(config, &node.cgroup)?;
         let options = host::kernel_options(config, cgroups.as_deref());
         let tracker = Tracker::start(&options, self.inputs.clone());
         // The only value that this cell ever gets.
@@ -255,7 +260,6 @@ impl Parts {
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
             recorder: recorder.clone(),
-            node_limits: context::node_limits(config),
             resolv_conf: Some(config.kubelet.resolv_conf.clone())
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),
@@ -267,6 +271,7 @@ impl Parts {
             cleanups: Turns::new(host::cpus()),
             rush: Rush::default(),
             burstable: std::cell::RefCell::default(),
+            classes: tokio::sync::Mutex::default(),
             node,
             client: client.clone(),
         })

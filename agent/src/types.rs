@@ -150,3 +150,17 @@ const RESTART_MARGIN: Duration = Duration::from_secs(10);
 pub fn is_from_before(started_at: UnixNanos, agent_started_at: UnixNanos) -> bool {
     started_at.is_set() && started_at.plus(RESTART_MARGIN) < agent_started_at
 }
+
+/// An error with its causes, as one sentence.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -19,5 +19,6 @@ mod restarts;
 mod runtimes;
 mod security;
 mod support;
+mod systemd;
 mod trouble;
 mod volumes;

@@ -47,12 +47,15 @@ pub struct Options {
     pub agent: bool,
     /// A name to invoke the agent by, instead of its own.
     pub name: Option<String>,
+    /// Whether the runtime has systemd make cgroups.
+    pub systemd: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let (flags, env) = (Vec::new(), Vec::new());
-        Self { version: Version::V2_1, config: json!({}), flags, env, agent: true, name: None }
+        let (config, name) = (json!({}), None);
+        Self { version: Version::V2_1, config, flags, env, agent: true, name, systemd: false }
     }
 }
 
@@ -75,7 +78,8 @@ impl TestNode {
     /// Starts a node; panics with the reason when it cannot, because no test can go on.
     pub fn start(options: Options) -> Self {
         let turn = Turn::take();
-        let node = Node::start(options.version).expect("a private containerd starts");
+        let node = Node::start_with(options.version, options.systemd);
+        let node = node.expect("a private containerd starts");
         let layout = Layout::of(&node);
         layout.write(&node, &options.config).expect("the node's folder can be written");
         let mut node = Self { agent: None, options, layout, node, _turn: turn };
@@ -124,6 +128,13 @@ impl TestNode {
             symlink(agent_binary(), &link)?;
         }
         Ok(link)
+    }
+
+    /// The agent's status once it has ended by itself, and the end of its log.
+    pub fn agent_refuses(&mut self) -> (ExitStatus, String) {
+        self.spawn_agent().expect("the agent starts");
+        let status = self.wait_agent();
+        (status, self.agent_log())
     }
 
     fn agent_ended(&mut self) -> Option<ExitStatus> {

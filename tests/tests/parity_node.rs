@@ -132,6 +132,8 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
             os_image: info.os_image,
             architecture: "amd64",
             cpus: amount("cpu").expect("cpu"),
+            cpu_list: String::new(),
+            tasks_max: None,
             memory_bytes: amount("memory").expect("memory"),
             swap_bytes: 0,
             hugepages: vec![(2 << 20, 0), (1 << 30, 0)],

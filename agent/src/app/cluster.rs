@@ -23,6 +23,7 @@ use crate::identity::request::Wanted;
 use crate::identity::rotate::{self, Rotation};
 use crate::identity::store::Store;
 use crate::metrics::Metrics;
+use crate::node::conditions::NodeEvent;
 use crate::node::context::Runtime;
 use crate::node::own::{self, OwnNode};
 use crate::node::task;
@@ -144,6 +145,21 @@ async fn identity(
     Ok((access, None))
 }
 
+/// Tells an event about the node.
+pub(super) type Tell = Rc<dyn Fn(NodeEvent)>;
+
+/// Events about the node go to the log and, in a cluster, to the API server.
+pub(super) fn teller(cluster: Option<&Cluster>) -> Tell {
+    let about = cluster.map(|c| (c.events.clone(), about_node(&c.node_name)));
+    Rc::new(move |event| {
+        let kind = if event.warning { events::Kind::Warning } else { events::Kind::Normal };
+        tracing::info!(reason = event.reason, "{}", event.message);
+        if let Some((recorder, about)) = &about {
+            recorder.event(about.clone(), kind, event.reason, &event.message);
+        }
+    })
+}
+
 /// Starts what belongs to the cluster, each part in a task of its own.
 pub(super) fn start(
     parts: &Parts,
@@ -152,7 +168,6 @@ pub(super) fn start(
     facts: NodeFacts,
     offered: Arc<admit::Node>,
 ) {
-    let (recorder, about) = (cluster.events.clone(), about_node(&cluster.node_name));
     start_serving(parts, cluster);
     let node = task::Parts {
         config: Arc::clone(&parts.config),
@@ -161,11 +176,7 @@ pub(super) fn start(
         inputs: parts.inputs.clone(),
         worker_facts: facts,
         metrics: Arc::clone(&parts.metrics),
-        events: Rc::new(move |event| {
-            let kind = if event.warning { events::Kind::Warning } else { events::Kind::Normal };
-            tracing::info!(reason = event.reason, "{}", event.message);
-            recorder.event(about.clone(), kind, event.reason, &event.message);
-        }),
+        events: teller(Some(cluster)),
     };
     task::start(node, runtime);
     tokio::task::spawn_local(offer(cluster.node.clone(), offered, parts.inputs.clone()));

@@ -8,16 +8,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use pintle_cri::{Client, Deadlines, v1};
+use anyhow::{Context, Result, anyhow, bail};
+use pintle_cri::{Client, Code, Deadlines, v1};
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
 use crate::admit;
-use crate::cgroup::Cgroups;
+use crate::cgroup::names::{CgroupDriver, CgroupSetup};
+use crate::cgroup::{CgroupError, Cgroups};
 use crate::config::{Config, EventSource};
 use crate::metrics::Metrics;
-use crate::node::context::Runtime;
+use crate::node::context::{self, Runtime};
 use crate::runtime::credentials::NodeCredentials;
 use crate::runtime::image::{Images, NodeKeys};
 use crate::runtime::log_rotate::RotatePolicy;
@@ -34,8 +35,19 @@ use crate::types::{ContainerId, NodeFacts};
 /// After this long without an answer of the runtime the log says so.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often the runtime is asked for its cgroup driver, and the pause between.
+const DRIVER_TRIES: u32 = 3;
+const DRIVER_PAUSE: Duration = Duration::from_secs(2);
+
 /// What the host has to give, best effort: limits of this process, the root directory.
 pub(super) fn prepare(config: &Config) -> Result<()> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if config.kubelet.fail_swap_on && is_swap_on(&swaps) {
+        bail!(
+            "failSwapOn: running with swap on is not supported; switch swap off (swapoff -a), or \
+             set failSwapOn to false and choose memorySwap.swapBehavior"
+        );
+    }
     let root = &config.flags.root_dir;
     for dir in [root.clone(), root.join("pods"), PathBuf::from(&config.kubelet.pod_logs_dir)] {
         crate::volume::dir_fd::make_dir_all(&dir, 0o750)
@@ -53,6 +65,12 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// A table of swap areas with more than its heading.
+// k8s: pkg/kubelet/util/swap/swap_util.go isSwapOnAccordingToProcSwaps
+fn is_swap_on(swaps: &str) -> bool {
+    swaps.trim().lines().count() > 1
+}
+
 pub(super) fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Client> {
     let deadlines =
         Deadlines::from_request_timeout(config.kubelet.runtime_request_timeout.to_std());
@@ -63,7 +81,11 @@ pub(super) fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<Client>
 }
 
 /// Waits for the runtime and asks what it is.
-pub(super) async fn runtime_info(client: &Client, health: &server::Health) -> Runtime {
+pub(super) async fn runtime_info(
+    config: &Config,
+    client: &Client,
+    health: &server::Health,
+) -> Result<Runtime> {
     let ready = client.ready();
     tokio::pin!(ready);
     let version = loop {
@@ -76,9 +98,55 @@ pub(super) async fn runtime_info(client: &Client, health: &server::Health) -> Ru
             }
         }
     };
-    let status = client.status(v1::StatusRequest { verbose: false }).await.ok();
-    let config = client.runtime_config(v1::RuntimeConfigRequest {}).await.ok();
-    Runtime::of(&version, status.as_ref(), config.as_ref())
+    let status = client.status(v1::StatusRequest { verbose: true }).await.ok();
+    let told = told_config(client).await?;
+    if told.is_none()
+        && let Some(info) = status.as_ref().and_then(|status| status.info.get("config"))
+    {
+        refuse_other_driver(config, info)?;
+    }
+    let runtime = Runtime::of(&version, status.as_ref(), told.as_ref());
+    if let Some(driver) = runtime.cgroup_driver {
+        tracing::info!(?driver, "the container runtime decides which cgroup driver is used");
+    }
+    Ok(runtime)
+}
+
+/// What the runtime says about its cgroups; `None` when it knows no such question.
+// k8s: cmd/kubelet/app/server.go getCgroupDriverFromCRI
+async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse>> {
+    let mut tries = 1;
+    loop {
+        match client.runtime_config(v1::RuntimeConfigRequest {}).await {
+            Ok(told) => return Ok(Some(told)),
+            Err(error) if error.code == Code::Unimplemented => return Ok(None),
+            Err(error) if tries == DRIVER_TRIES => {
+                let what = "the container runtime does not say which cgroup driver it uses";
+                return Err(error).context(what);
+            }
+            Err(_) => tokio::time::sleep(DRIVER_PAUSE).await,
+        }
+        tries += 1;
+    }
+}
+
+/// With two drivers on one node, systemd and the agent would each undo what the other wrote.
+fn refuse_other_driver(config: &Config, info: &str) -> Result<()> {
+    let Some((handler, driver)) = context::driver_of_info(info) else { return Ok(()) };
+    let word = |driver| match driver {
+        CgroupDriver::Systemd => "systemd",
+        CgroupDriver::Cgroupfs => "cgroupfs",
+    };
+    let ours = context::configured_driver(config);
+    anyhow::ensure!(
+        ours == driver,
+        "cgroupDriver is {}, but the runtime's default handler {handler:?} uses {} (SystemdCgroup \
+         = {}); set cgroupDriver to {1}, or change the runtime's configuration",
+        word(ours),
+        word(driver),
+        driver == CgroupDriver::Systemd,
+    );
+    Ok(())
 }
 
 /// The credential provider plugins of the flags; none without them.
@@ -134,15 +202,16 @@ pub(super) fn cgroup_version() -> u8 {
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { 2 } else { 1 }
 }
 
-pub(super) fn cgroups(config: &Config) -> Option<Rc<Cgroups>> {
+pub(super) fn cgroups(config: &Config, setup: &CgroupSetup) -> Result<Option<Rc<Cgroups>>> {
     if !config.kubelet.cgroups_per_qos {
-        return None;
+        return Ok(None);
     }
-    match Cgroups::open(&config.kubelet.cgroup_root) {
-        Ok(cgroups) => Some(Rc::new(cgroups)),
+    match Cgroups::of(setup) {
+        Ok(cgroups) => Ok(Some(Rc::new(cgroups))),
+        Err(error @ CgroupError::NoSystemd) => Err(error.into()),
         Err(error) => {
             tracing::warn!(%error, "cgroupsPerQOS: pods run without cgroups of their own");
-            None
+            Ok(None)
         }
     }
 }
@@ -202,4 +271,17 @@ pub(super) fn users(config: &Config) -> Result<Users> {
     let kubelet = &config.kubelet;
     let ids = kubelet.user_namespaces.as_ref().and_then(|users| users.ids_per_pod);
     Users::open(&config.flags.root_dir, ids, kubelet.max_pods).context("userNamespaces")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_is_on_when_the_kernel_lists_an_area() {
+        let head = "Filename\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+        assert!(!is_swap_on(""));
+        assert!(!is_swap_on(head));
+        assert!(is_swap_on(&format!("{head}/dev/vdb partition 1048572 0 -2\n")));
+    }
 }

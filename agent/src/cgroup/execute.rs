@@ -1,11 +1,13 @@
-//! Makes, limits and removes the cgroups above containers, on cgroup v1 (every hierarchy) and v2.
+//! Makes, limits and removes the cgroups above containers, on cgroup v1 (every hierarchy) and v2,
+//! directly or through systemd.
 //!
 //! Input: names below the cgroup root (`kubepods/burstable/pod<uid>`) and final numbers
 //! (`CgroupLimits`). Output: directories and their files; the directory whose inode the kernel
 //! programs follow. Owner: the pod's worker for its own cgroup, the node loop for the tree above.
 //! Bounds: a removal kills at most `KILL_ROUNDS` times and waits at most about 1.5 s.
-//! Calls are plain file operations of microseconds each; only `remove_pod` waits, so only it is
-//! async.
+//! File operations take microseconds each. What waits is a removal, and whatever systemd does:
+//! with its driver a slice is made and limited by systemd first, and the same numbers are then
+//! written to the files, because it knows neither every file nor every right time.
 //!
 //! Why cgroups-rs with own files beside it: the crate knows the hierarchies, fills v1 cpusets from
 //! the parent and enables v2 controllers down the tree. It swallows a failing mkdir and cannot
@@ -30,14 +32,20 @@ use cgroups_rs::{Cgroup, Hierarchy, MaxValue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::formulas::{cpu_weight, hugepage_size_name};
+use super::formulas::{SHARES_MIN, cpu_weight, hugepage_size_name};
 use super::limits::{CgroupLimits, QosLimits};
+use super::names::{CgroupDriver, CgroupSetup};
+use super::systemd::{self, Systemd, SystemdError};
+use super::unit;
+use crate::pod::qos::QosClass;
 
 /// How often processes found in a pod's cgroup are killed before the removal gives up.
 // k8s: pkg/kubelet/cm/pod_container_manager_linux.go tryKillingCgroupProcesses
 pub const KILL_ROUNDS: u32 = 5;
 /// Wait after the first round; doubled each round.
 const KILL_WAIT_FIRST: Duration = Duration::from_millis(50);
+/// Controllers of v1 that pods are limited by.
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 /// Cgroup directories visited in one removal or listing: a runaway nesting is cut off.
 const TREE_DIRS_MAX: usize = 10_000;
 
@@ -47,6 +55,20 @@ pub enum CgroupError {
     /// Neither cgroup v2 nor a v1 controller is mounted.
     #[error("no cgroup hierarchy is mounted at /sys/fs/cgroup")]
     NotMounted,
+    /// The configuration or the runtime wants systemd's slices where systemd does not run.
+    #[error(
+        "cgroupDriver is systemd, but systemd does not run on this host (/run/systemd/system is \
+         missing); set cgroupDriver to cgroupfs here and in the container runtime"
+    )]
+    NoSystemd,
+    /// systemd did not do its part.
+    #[error("cgroup {name}")]
+    Systemd {
+        /// Cgroup below the root.
+        name: String,
+        /// Cause.
+        source: SystemdError,
+    },
     /// The name is absolute, empty or contains `..`.
     #[error("{0:?} is not a cgroup name")]
     BadName(String),
@@ -111,6 +133,9 @@ pub enum CgroupError {
 pub struct Cgroups {
     v1: Option<V1>,
     root: String,
+    /// `kubepods`, burstable, besteffort.
+    tree: [String; 3],
+    systemd: Option<Systemd>,
     mounts: Vec<Mount>,
     warned: Mutex<BTreeSet<String>>,
 }
@@ -125,15 +150,34 @@ struct Mount {
 impl Cgroups {
     /// Finds the hierarchies. `root` is `cgroupRoot` of the configuration, such as `/`.
     pub fn open(root: &str) -> Result<Self, CgroupError> {
-        let root = root.trim_matches('/').to_owned();
+        Self::of(&CgroupSetup { root: root.to_owned(), ..CgroupSetup::default() })
+    }
+
+    /// Finds the hierarchies for cgroups of this layout.
+    pub fn of(setup: &CgroupSetup) -> Result<Self, CgroupError> {
+        let root = setup.root.trim_matches('/');
         if !root.is_empty() {
-            check_name(&root)?;
+            check_name(root)?;
         }
-        let warned = Mutex::default();
+        let of_systemd = setup.driver == CgroupDriver::Systemd;
+        if of_systemd && !systemd::is_running() {
+            return Err(CgroupError::NoSystemd);
+        }
+        let below = |path: String| setup.below_root(&path).to_owned();
+        let (burstable, besteffort) =
+            (setup.qos(QosClass::Burstable), setup.qos(QosClass::BestEffort));
+        let mut this = Self {
+            v1: None,
+            root: if of_systemd { String::new() } else { root.to_owned() },
+            tree: [setup.kubepods(), burstable, besteffort].map(below),
+            systemd: of_systemd.then(Systemd::default),
+            mounts: Vec::new(),
+            warned: Mutex::default(),
+        };
         if hierarchies::is_cgroup2_unified_mode() {
             let path = PathBuf::from(hierarchies::UNIFIED_MOUNTPOINT);
-            let mounts = vec![Mount { path, controllers: Vec::new() }];
-            return Ok(Self { v1: None, root, mounts, warned });
+            this.mounts = vec![Mount { path, controllers: Vec::new() }];
+            return Ok(this);
         }
         let v1 = V1::new();
         let mut mounts: Vec<Mount> = Vec::new();
@@ -148,19 +192,31 @@ impl Cgroups {
         if mounts.is_empty() {
             return Err(CgroupError::NotMounted);
         }
-        Ok(Self { v1: Some(v1), root, mounts, warned })
+        (this.v1, this.mounts) = (Some(v1), mounts);
+        Ok(this)
     }
 
     /// A unified hierarchy in a folder, for tests that bring the files along.
     #[cfg(test)]
     pub(super) fn unified_at(path: &Path) -> Self {
-        let mounts = vec![Mount { path: path.to_owned(), controllers: Vec::new() }];
-        Self { v1: None, root: String::new(), mounts, warned: Mutex::default() }
+        Self {
+            v1: None,
+            root: String::new(),
+            tree: [String::new(), String::new(), String::new()],
+            systemd: None,
+            mounts: vec![Mount { path: path.to_owned(), controllers: Vec::new() }],
+            warned: Mutex::default(),
+        }
     }
 
     /// True on cgroup v2.
     pub fn is_v2(&self) -> bool {
         self.v1.is_none()
+    }
+
+    /// True when systemd makes the cgroups.
+    pub fn by_systemd(&self) -> bool {
+        self.systemd.is_some()
     }
 
     /// The cgroup root as the runtime's `cgroup_parent` wants it in front of a name: absolute.
@@ -186,31 +242,60 @@ impl Cgroups {
         fs::metadata(self.dir(name, controller)?).ok().map(|m| m.ino())
     }
 
-    /// True when the cgroup exists in every hierarchy.
+    /// True when the cgroup exists in every hierarchy that limits of ours are in.
     // k8s: pkg/kubelet/cm/cgroup_v1_manager_linux.go Validate
     pub fn exists(&self, name: &str) -> bool {
-        self.dirs(name).all(|dir| dir.is_dir())
+        let below = self.below_root(name);
+        let ours = |mount: &&Mount| {
+            self.is_v2() || mount.controllers.iter().any(|c| CONTROLLERS.contains(&c.as_str()))
+        };
+        self.mounts.iter().filter(ours).all(|mount| mount.path.join(&below).is_dir())
+    }
+
+    /// Makes `kubepods` and the classes in it when they are missing. What they may use is set by
+    /// others, but for BestEffort pods, which always get the least.
+    // k8s: pkg/kubelet/cm/qos_container_manager_linux.go Start
+    pub async fn ensure_tree(&self) -> Result<(), CgroupError> {
+        let least = CgroupLimits { cpu_shares: Some(SHARES_MIN), ..CgroupLimits::default() };
+        self.create_pod(&self.tree[0], &CgroupLimits::default()).await?;
+        self.create_pod(&self.tree[1], &CgroupLimits::default()).await?;
+        self.create_pod(&self.tree[2], &least).await
+    }
+
+    /// The cgroup of all pods, below the root.
+    pub fn all_pods(&self) -> &str {
+        &self.tree[0]
+    }
+
+    /// Sets limits of all pods together.
+    pub async fn limit_all_pods(&self, limits: &CgroupLimits) -> Result<(), CgroupError> {
+        self.create_pod(&self.tree[0], limits).await
     }
 
     /// Makes or updates `kubepods`, `kubepods/burstable` and `kubepods/besteffort`; called at start
     /// and whenever the sums over the pods change.
     // k8s: pkg/kubelet/cm/qos_container_manager_linux.go Start, UpdateCgroups
-    pub fn ensure_qos(&self, limits: &QosLimits) -> Result<(), CgroupError> {
-        let tree = [
-            ("kubepods", &limits.node),
-            ("kubepods/burstable", &limits.burstable),
-            ("kubepods/besteffort", &limits.besteffort),
-        ];
-        tree.into_iter().try_for_each(|(name, limits)| self.create_pod(name, limits))
+    pub async fn ensure_qos(&self, limits: &QosLimits) -> Result<(), CgroupError> {
+        let limits = [&limits.node, &limits.burstable, &limits.besteffort];
+        for (name, limits) in self.tree.iter().zip(limits) {
+            self.create_pod(name, limits).await?;
+        }
+        Ok(())
     }
 
     /// Makes the cgroup in every hierarchy when missing and sets its limits; idempotent.
     // k8s: pkg/kubelet/cm/cgroup_manager_linux.go Create
-    pub fn create_pod(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
+    pub async fn create_pod(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         check_name(name)?;
+        let is_new = !self.exists(name);
+        if let Some(systemd) = self.systemd.as_ref().filter(|_| is_new) {
+            let made = systemd.start(name, self.is_v2()).await;
+            made.map_err(|source| CgroupError::Systemd { name: name.to_owned(), source })?;
+        }
         let below = self.below_root(name);
         let cgroup = Cgroup::load(self.hierarchy(), &below);
-        if !self.exists(name) {
+        if is_new {
+            // With systemd too: it hands down only the controllers that it needs itself.
             // The error of v1 never comes back from the crate: the directories tell.
             let made = cgroup.create();
             if let Some(path) = self.dirs(name).find(|dir| !dir.is_dir()) {
@@ -221,13 +306,26 @@ impl Cgroups {
                 }
             }
         }
-        self.apply(&cgroup, name, limits)
+        self.limit(name, limits).await
     }
 
     /// Sets the limits of an existing cgroup.
-    pub fn update_pod(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
+    pub async fn update_pod(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
         check_name(name)?;
-        self.apply(&Cgroup::load(self.hierarchy(), self.below_root(name)), name, limits)
+        self.limit(name, limits).await
+    }
+
+    /// systemd first: what it believes in it writes again on its next reload.
+    async fn limit(&self, name: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
+        let mut limits = limits.clone();
+        if let Some(systemd) = &self.systemd {
+            let set = systemd.limit(name, &limits, self.is_v2()).await;
+            set.map_err(|source| CgroupError::Systemd { name: name.to_owned(), source })?;
+            limits.cpu_quota_us = limits
+                .cpu_quota_us
+                .map(|quota| unit::rounded_quota(quota, limits.cpu_period_us.unwrap_or_default()));
+        }
+        self.apply(&Cgroup::load(self.hierarchy(), self.below_root(name)), name, &limits)
     }
 
     /// Processes in the cgroup and below it, in any hierarchy.
@@ -271,6 +369,11 @@ impl Cgroups {
             }
             tokio::time::sleep(wait).await;
             wait *= 2;
+        }
+        if let Some(systemd) = self.systemd.as_ref().filter(|_| self.dirs(name).any(|d| d.exists()))
+        {
+            let stopped = systemd.stop(name).await;
+            stopped.map_err(|source| CgroupError::Systemd { name: name.to_owned(), source })?;
         }
         self.remove_dirs(name).await
     }
@@ -363,7 +466,9 @@ impl Cgroups {
             return Ok(());
         }
         let Some(dir) = self.dirs(name).next() else { return Ok(()) };
-        for (file, value) in &limits.unified {
+        let cpus = limits.cpus.iter().map(|cpus| ("cpuset.cpus", cpus.as_str()));
+        let others = limits.unified.iter().map(|(file, value)| (file.as_str(), value.as_str()));
+        for (file, value) in cpus.chain(others) {
             let path = dir.join(file);
             match fs::write(&path, value) {
                 Err(source) if is_missing_right(&source) => self.warn_once(file, name, &source),

@@ -209,7 +209,7 @@ pub fn pod_limits(pod: &PodAmounts, policy: &LimitPolicy) -> CgroupLimits {
         memory_limit: with_memory.then_some(pod.memory_limit_bytes),
         pids_max: (policy.pids_max > 0).then_some(policy.pids_max),
         hugetlb,
-        unified: Vec::new(),
+        ..CgroupLimits::default()
     }
 }
 

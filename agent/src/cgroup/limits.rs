@@ -20,6 +20,8 @@ pub struct CgroupLimits {
     /// Huge page limits: page size in bytes and limit in bytes. Sizes that the node does not have
     /// are passed over.
     pub hugetlb: Vec<(u64, u64)>,
+    /// CPUs as the kernel lists them, such as `0-3`; used on v2 only.
+    pub cpus: Option<String>,
     /// Further files of cgroup v2, such as `memory.high`; not used on v1.
     pub unified: Vec<(String, String)>,
 }

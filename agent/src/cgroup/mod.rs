@@ -1,14 +1,18 @@
 //! Cgroups of pods: the quality-of-service tree, one cgroup per pod, limits, removal.
 //!
 //! `formulas` turns amounts into numbers and `names` turns a pod into a path for either driver,
-//! both pure; `limits` is what they hand to `execute`, which writes.
+//! both pure; `limits` is what they hand to `execute`, which writes. With the systemd driver
+//! `systemd` makes the slices first, from what `unit` makes of a path and its limits.
 
 pub mod execute;
 pub mod formulas;
 pub mod limits;
 pub mod names;
 mod read;
+pub mod reserve;
 pub mod stats;
+pub mod systemd;
+pub mod unit;
 
 pub use execute::{CgroupError, Cgroups};
 pub use limits::{CgroupLimits, QosLimits};

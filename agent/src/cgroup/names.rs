@@ -77,10 +77,27 @@ impl CgroupSetup {
         self.path(&parts)
     }
 
-    /// The same below the root, as `Cgroups` wants it: `kubepods/burstable/pod<uid>`.
-    pub fn pod_below_root(&self, qos: QosClass, uid: &PodUid) -> String {
-        let root = Self { root: "/".to_owned(), ..self.clone() };
-        root.pod(qos, uid).trim_start_matches('/').to_owned()
+    /// A cgroup of the host by the name that the configuration gives it.
+    // k8s: pkg/kubelet/cm/cgroup_manager_linux.go ParseSystemdToCgroupName
+    pub fn of_host(&self, name: &str) -> String {
+        match self.driver {
+            CgroupDriver::Cgroupfs => format!("/{}", name.trim_matches('/')),
+            CgroupDriver::Systemd => {
+                let leaf = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+                let leaf = leaf.strip_suffix(".slice").unwrap_or(leaf);
+                systemd_path(&leaf.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// A path of this layout as `Cgroups` wants it: below the configured root, such as
+    /// `kubepods/burstable/pod<uid>`. Slices carry the root in their names and have none above.
+    pub fn below_root<'a>(&self, path: &'a str) -> &'a str {
+        let root = match self.driver {
+            CgroupDriver::Cgroupfs => self.root.trim_end_matches('/'),
+            CgroupDriver::Systemd => "",
+        };
+        path.strip_prefix(root).unwrap_or(path).trim_start_matches('/')
     }
 
     /// The uid of the pod whose cgroup has this last path component; `None` for other cgroups.
@@ -192,9 +209,30 @@ mod tests {
         let uid = PodUid::from("u");
         let fs = setup("/test/root", CgroupDriver::Cgroupfs);
         assert_eq!(fs.pod(QosClass::BestEffort, &uid), "/test/root/kubepods/besteffort/podu");
-        assert_eq!(fs.pod_below_root(QosClass::BestEffort, &uid), "kubepods/besteffort/podu");
+        let below = |setup: &CgroupSetup| {
+            setup.below_root(&setup.pod(QosClass::BestEffort, &uid)).to_owned()
+        };
+        assert_eq!(below(&fs), "kubepods/besteffort/podu");
         let systemd = setup("/a-b", CgroupDriver::Systemd);
         assert_eq!(systemd.kubepods(), "/a_b.slice/a_b-kubepods.slice");
+        let leaf = "a_b-kubepods-besteffort-podu.slice";
+        let above = "a_b.slice/a_b-kubepods.slice/a_b-kubepods-besteffort.slice";
+        assert_eq!(below(&systemd), format!("{above}/{leaf}"));
+    }
+
+    #[test]
+    fn cgroups_of_the_host_are_named_by_path_or_by_slice() {
+        let fs = setup("/", CgroupDriver::Cgroupfs);
+        let systemd = setup("/", CgroupDriver::Systemd);
+        for (name, with_fs, with_systemd) in [
+            ("/system.slice", "/system.slice", "/system.slice"),
+            ("system", "/system", "/system.slice"),
+            ("/a/b", "/a/b", "/b.slice"),
+            ("a.slice/a-b_c.slice/", "/a.slice/a-b_c.slice", "/a.slice/a-b_c.slice"),
+        ] {
+            assert_eq!(fs.of_host(name), with_fs);
+            assert_eq!(systemd.of_host(name), with_systemd);
+        }
     }
 
     #[test]

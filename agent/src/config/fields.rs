@@ -91,17 +91,15 @@ pub fn is_object(path: &str) -> bool {
 const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");
 const JSON: Status = Status::Never("requests and answers are JSON");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
-const RESERVED: Status =
-    Status::NotYet("nothing is reserved for the host yet; only the pods' cgroup is managed");
+const MOVED: Status = Status::NotYet("processes of the host are not moved between cgroups yet");
+const QOS_RESERVED: Status = Status::NotYet("memory is not kept from lower classes yet");
 const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
 const EVICTION: Status = Status::NotYet("pods are not evicted yet");
 const SHUTDOWN: Status = Status::NotYet("node shutdown is not watched yet");
-const SWAP: Status = Status::NotYet("swap is neither looked for nor given to pods yet");
 const MEMORY_QOS: Status =
     Status::NotYet("memory.high, memory.min and memory.low are not written yet");
 const HOST: Status = Status::NotYet("the host is neither checked nor tuned by this yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
-const SYSTEMD: Status = Status::NotYet("only cgroupfs is driven yet");
 const TRACING: Status =
     Status::NotYet("spans are not exported; `timeline` shows the stages of a pod");
 const METRICS: Status = Status::NotYet("no metric is hidden yet");
@@ -163,11 +161,11 @@ pub const FIELDS: &[Field] = &[
     pointer("imageGCHighThresholdPercent", Kind::Int32, IMAGE_GC),
     pointer("imageGCLowThresholdPercent", Kind::Int32, IMAGE_GC),
     value("volumeStatsAggPeriod", Kind::Duration, DONE),
-    value("kubeletCgroups", Kind::Text, RESERVED),
-    value("systemCgroups", Kind::Text, RESERVED),
+    value("kubeletCgroups", Kind::Text, MOVED),
+    value("systemCgroups", Kind::Text, MOVED),
     value("cgroupRoot", Kind::Text, DONE),
     pointer("cgroupsPerQOS", Kind::Bool, DONE),
-    value("cgroupDriver", Kind::Word, SYSTEMD),
+    value("cgroupDriver", Kind::Word, DONE),
     value("cpuManagerPolicy", Kind::Word, MANAGERS),
     pointer("singleProcessOOMKill", Kind::Bool, DONE),
     value("cpuManagerPolicyOptions", Kind::TextMap, MANAGERS),
@@ -176,7 +174,7 @@ pub const FIELDS: &[Field] = &[
     value("topologyManagerPolicy", Kind::Word, MANAGERS),
     value("topologyManagerScope", Kind::Word, MANAGERS),
     value("topologyManagerPolicyOptions", Kind::TextMap, MANAGERS),
-    value("qosReserved", Kind::TextMap, RESERVED),
+    value("qosReserved", Kind::TextMap, QOS_RESERVED),
     value("runtimeRequestTimeout", Kind::Duration, DONE),
     value("hairpinMode", Kind::Word, BRIDGE),
     value("maxPods", Kind::Int32, DONE),
@@ -207,8 +205,8 @@ pub const FIELDS: &[Field] = &[
     pointer("iptablesMasqueradeBit", Kind::Int32, NO_EFFECT),
     pointer("iptablesDropBit", Kind::Int32, NO_EFFECT),
     value("featureGates", Kind::Map, DONE),
-    pointer("failSwapOn", Kind::Bool, SWAP),
-    value("memorySwap.swapBehavior", Kind::Word, SWAP),
+    pointer("failSwapOn", Kind::Bool, DONE),
+    value("memorySwap.swapBehavior", Kind::Word, DONE),
     value("containerLogMaxSize", Kind::Quantity, DONE),
     pointer("containerLogMaxFiles", Kind::Int32, DONE),
     pointer("containerLogMaxWorkers", Kind::Int32, DONE),
@@ -218,9 +216,9 @@ pub const FIELDS: &[Field] = &[
     value("kubeReserved", Kind::TextMap, DONE),
     value("reservedSystemCPUs", Kind::Text, DONE),
     value("showHiddenMetricsForVersion", Kind::Text, METRICS),
-    value("systemReservedCgroup", Kind::Text, RESERVED),
-    value("kubeReservedCgroup", Kind::Text, RESERVED),
-    value("enforceNodeAllocatable", Kind::TextList, RESERVED),
+    value("systemReservedCgroup", Kind::Text, DONE),
+    value("kubeReservedCgroup", Kind::Text, DONE),
+    value("enforceNodeAllocatable", Kind::TextList, DONE),
     value("allowedUnsafeSysctls", Kind::TextList, DONE),
     value("volumePluginDir", Kind::Text, FLEXVOLUME),
     value("providerID", Kind::Text, DONE),

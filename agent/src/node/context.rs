@@ -6,12 +6,11 @@ use std::path::Path;
 
 use pintle_cri::v1;
 
-use crate::cgroup::CgroupLimits;
-use crate::cgroup::formulas::{self, LimitPolicy};
+use crate::cgroup::formulas::LimitPolicy;
 use crate::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use crate::config::duration::GoDuration;
 use crate::config::{Config, modes};
-use crate::node::capacity::{self, Allocatable};
+use crate::node::capacity::Allocatable;
 use crate::node::settings::NodeSettings;
 use crate::node::{facts, machine};
 use crate::runtime::dns::NodeDns;
@@ -32,6 +31,21 @@ pub struct Runtime {
     pub supplemental_groups_policy: bool,
     /// The cgroup driver that it uses, if it tells.
     pub cgroup_driver: Option<CgroupDriver>,
+}
+
+/// The driver of containerd's default handler, from the verbose answer to Status: releases before
+/// 2.0 know no RuntimeConfig. `None` for other runtimes and handlers.
+pub fn driver_of_info(config: &str) -> Option<(String, CgroupDriver)> {
+    let config: serde_json::Value = serde_json::from_str(config).ok()?;
+    let containerd = &config["containerd"];
+    let name = containerd["defaultRuntimeName"].as_str()?;
+    let handler = &containerd["runtimes"][name];
+    if handler["runtimeType"].as_str()? != "io.containerd.runc.v2" {
+        return None;
+    }
+    let by_systemd = handler["options"]["SystemdCgroup"].as_bool().unwrap_or(false);
+    let driver = if by_systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
+    Some((name.to_owned(), driver))
 }
 
 impl Runtime {
@@ -122,16 +136,20 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().trim_end_matches('/').to_owned()
 }
 
-/// How this host's cgroups are laid out.
-pub fn cgroup_setup(config: &Config, runtime: &Runtime) -> CgroupSetup {
-    let configured = match config.kubelet.cgroup_driver {
+/// `cgroupDriver`.
+pub fn configured_driver(config: &Config) -> CgroupDriver {
+    match config.kubelet.cgroup_driver {
         modes::CgroupDriver::Systemd => CgroupDriver::Systemd,
         modes::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
-    };
+    }
+}
+
+/// How this host's cgroups are laid out.
+pub fn cgroup_setup(config: &Config, runtime: &Runtime) -> CgroupSetup {
     let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     CgroupSetup {
         root: config.kubelet.cgroup_root.clone(),
-        driver: runtime.cgroup_driver.unwrap_or(configured),
+        driver: runtime.cgroup_driver.unwrap_or_else(|| configured_driver(config)),
         version: if unified { CgroupVersion::V2 } else { CgroupVersion::V1 },
         per_qos: config.kubelet.cgroups_per_qos,
     }
@@ -153,21 +171,33 @@ fn throttle_paths() -> Vec<String> {
     paths
 }
 
-/// Limits of `kubepods`: what pods may use together, when that is enforced.
-pub fn node_limits(config: &Config) -> CgroupLimits {
-    let enforced = config.kubelet.enforce_node_allocatable.iter().any(|what| what == "pods");
-    if !enforced {
-        return CgroupLimits::default();
-    }
-    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let machine = machine::read(&config.flags.root_dir);
-    let limits = capacity::enforced(&NodeSettings::of(config), &machine);
-    formulas::node_limits(signed(limits.cpu_millis), signed(limits.memory_bytes), None)
-}
-
 /// Waits of containers in a crash loop.
 pub fn crash_loop(config: &Config) -> Curve {
     let max = config.kubelet.crash_loop_back_off.max_container_restart_period;
     let reduced = config.gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
     Curve::new(reduced, max.map(GoDuration::to_std))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containerd_before_2_0_tells_its_driver_among_its_settings() {
+        let of = |name: &str, kind: &str, options: &str| {
+            let handler = format!(r#"{{"runtimeType": "{kind}", "options": {options}}}"#);
+            driver_of_info(&format!(
+                r#"{{"containerd": {{"defaultRuntimeName": "{name}",
+                    "runtimes": {{"runc": {handler}}}}}}}"#
+            ))
+        };
+        let runc = "io.containerd.runc.v2";
+        let told = |driver| Some(("runc".to_owned(), driver));
+        assert_eq!(of("runc", runc, r#"{"SystemdCgroup": true}"#), told(CgroupDriver::Systemd));
+        assert_eq!(of("runc", runc, r#"{"SystemdCgroup": false}"#), told(CgroupDriver::Cgroupfs));
+        assert_eq!(of("runc", runc, "null"), told(CgroupDriver::Cgroupfs));
+        assert_eq!(of("runc", "io.containerd.kata.v2", "null"), None);
+        assert_eq!(of("other", runc, "null"), None);
+        assert_eq!(driver_of_info("no JSON"), None);
+    }
 }

@@ -39,6 +39,10 @@ pub struct Machine {
     pub architecture: &'static str,
     /// CPUs that are online.
     pub cpus: i64,
+    /// Those CPUs as the kernel lists them, such as `0-3`.
+    pub cpu_list: String,
+    /// Most tasks that the kernel allows.
+    pub tasks_max: Option<i64>,
     /// Memory.
     pub memory_bytes: i64,
     /// Swap.
@@ -62,6 +66,8 @@ pub fn read(root: &Path) -> Machine {
         os_image: os_image(&OS_RELEASE.map(Path::new)),
         architecture: architecture(std::env::consts::ARCH),
         cpus: cpus(),
+        cpu_list: online_cpus(),
+        tasks_max: tasks_max(),
         memory_bytes: signed(facts::meminfo("MemTotal:")),
         swap_bytes: signed(facts::meminfo("SwapTotal:")),
         hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
@@ -94,12 +100,23 @@ fn architecture(rust: &'static str) -> &'static str {
 
 /// CPUs of the machine, whatever this process may use of them.
 fn cpus() -> i64 {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let online = online_cpus();
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     match settings::cpu_count(&online) {
         0 => i64::try_from(usable).unwrap_or(1),
         count => count,
     }
+}
+
+fn online_cpus() -> String {
+    first_text(&["/sys/devices/system/cpu/online"]).unwrap_or_default()
+}
+
+/// The smaller of the kernel's two limits.
+// k8s: pkg/kubelet/stats/pidlimit/pidlimit_linux.go Stats
+fn tasks_max() -> Option<i64> {
+    let files = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    files.iter().filter_map(|file| first_text(&[*file])?.parse().ok()).min()
 }
 
 fn hugepages(dir: &Path) -> Vec<(i64, i64)> {
@@ -126,6 +143,8 @@ mod tests {
         assert!(machine.cpus > 0 && machine.memory_bytes > 0, "{machine:?}");
         assert!(machine.storage_bytes.is_some(), "{machine:?}");
         assert_eq!(machine.boot_id.len(), 36, "{machine:?}");
+        assert_eq!(settings::cpu_count(&machine.cpu_list), machine.cpus, "{machine:?}");
+        assert!(machine.tasks_max.is_some_and(|max| max > 0), "{machine:?}");
     }
 
     #[test]

@@ -102,9 +102,8 @@ pub fn start(parts: Parts, runtime: &Runtime) {
 }
 
 /// What is said once at the start, in the kubelet's words.
-// k8s: pkg/kubelet/kubelet.go BirthCry, cgroupVersionCheck,
-//      pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
-fn start_events(config: &Config) -> Vec<NodeEvent> {
+// k8s: pkg/kubelet/kubelet.go BirthCry, cgroupVersionCheck
+fn start_events() -> Vec<NodeEvent> {
     let event = |warning, reason, message: &str| {
         let message = message.to_owned();
         NodeEvent { warning, reason, message }
@@ -113,16 +112,12 @@ fn start_events(config: &Config) -> Vec<NodeEvent> {
     if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         events.push(event(true, "CgroupV1", CGROUP_V1));
     }
-    if config.kubelet.cgroups_per_qos {
-        let message = "Updated Node Allocatable limit across pods";
-        events.push(event(false, "NodeAllocatableEnforced", message));
-    }
     events
 }
 
 /// Asks everything once, so that the first status is a true one; then reports.
 async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
-    start_events(&parts.config).into_iter().for_each(|event| (parts.events)(event));
+    start_events().into_iter().for_each(|event| (parts.events)(event));
     let client = &parts.runtime;
     tokio::join!(
         poll_runtime(client, &shared),

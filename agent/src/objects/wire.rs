@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::pace;
+use crate::types::with_causes;
 
 /// Longest answer, or event of a watch, in bytes. The API server takes objects of up to 3 MiB.
 pub(super) const BODY_BYTES_MAX: usize = 8 << 20;
@@ -93,7 +94,8 @@ async fn answer(
     request: Result<Request<Body>, hyper::http::Error>,
 ) -> Result<Response<Body>, WireError> {
     let request = request.map_err(|error| WireError::Failed(error.to_string()))?;
-    let answer = client.send(request).await.map_err(|error| WireError::Failed(chain(&error)))?;
+    let answer =
+        client.send(request).await.map_err(|error| WireError::Failed(with_causes(&error)))?;
     let status = answer.status();
     if status.is_success() {
         return Ok(answer);
@@ -121,20 +123,6 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
 fn unreadable(error: &serde_json::Error) -> WireError {
     let (line, column) = (error.line(), error.column());
     WireError::Failed(format!("the API server's answer breaks off at {line}:{column}"))
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// What a watch tells.
@@ -214,7 +202,7 @@ impl<T: DeserializeOwned> Events<T> {
             }
             match self.body.next().await? {
                 Ok(bytes) => self.held.extend_from_slice(&bytes),
-                Err(error) => return Some(Err(WireError::Failed(chain(&error)))),
+                Err(error) => return Some(Err(WireError::Failed(with_causes(&error)))),
             }
         }
     }

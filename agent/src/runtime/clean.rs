@@ -14,7 +14,8 @@ use crate::observed::ObservedPod;
 use crate::runtime::execute::{Executor, PassOrder};
 use crate::runtime::log_files;
 use crate::runtime::request::{self, paths};
-use crate::types::{ContainerId, PodUid};
+use crate::status::view::{PodView, Snapshot};
+use crate::types::{ContainerId, PodUid, with_causes};
 use crate::volume::{self, PodDirs};
 use crate::worker::Failure;
 
@@ -59,7 +60,7 @@ impl Executor {
         }
         self.tracker.untrack(&order.uid).await;
         self.remove_cgroup(order).await?;
-        self.count_burstable(&order.uid, None);
+        self.count_burstable(&order.uid, None).await;
         self.images.forget(&order.uid);
         self.users.release(&order.uid);
         self.objects.forget(&order.uid);
@@ -77,7 +78,7 @@ impl Executor {
             let begun = std::time::Instant::now();
             let removed = cgroups.remove_pod(&name).await;
             self.metrics.cgroup("destroy", begun.elapsed());
-            removed.map_err(|error| Failure::new("FailedRemoveCgroup", error.to_string()))?;
+            removed.map_err(|error| Failure::new("FailedRemoveCgroup", with_causes(&error)))?;
         }
         Ok(())
     }
@@ -122,7 +123,8 @@ impl Executor {
                     && empty()
                     && let Err(error) = cgroups.remove_pod(&name).await
                 {
-                    tracing::warn!(pod = %uid, %error, "an orphaned cgroup stays");
+                    let error = with_causes(&error);
+                    tracing::warn!(pod = %uid, error, "an orphaned cgroup stays");
                 }
             }
         }
@@ -162,8 +164,7 @@ impl Executor {
     }
 
     fn below_root(&self, path: &str) -> String {
-        let root = self.node.cgroup.root.trim_end_matches('/');
-        path.strip_prefix(root).unwrap_or(path).trim_start_matches('/').to_owned()
+        self.node.cgroup.below_root(path).to_owned()
     }
 
     /// Limits of the pod's cgroup.
@@ -175,30 +176,52 @@ impl Executor {
     }
 
     /// Keeps the sum of what Burstable pods request, and the class's shares with it.
-    pub(super) fn count_burstable(
+    pub(super) async fn count_burstable(
         &self,
         uid: &PodUid,
         pod: Option<&k8s_openapi::api::core::v1::Pod>,
     ) {
         use crate::pod::qos::QosClass;
-        let Some(cgroups) = &self.cgroups else { return };
-        let mut pods = self.burstable.borrow_mut();
         let burstable = pod.filter(|p| crate::pod::qos::class_of(p) == QosClass::Burstable);
         let changed = match burstable {
             Some(pod) => {
                 let millis = request::pod_amounts(pod).cpu_request_millis;
-                pods.insert(uid.clone(), millis) != Some(millis)
+                self.burstable.borrow_mut().insert(uid.clone(), millis) != Some(millis)
             }
-            None => pods.remove(uid).is_some(),
+            None => self.burstable.borrow_mut().remove(uid).is_some(),
         };
-        if !changed {
-            return;
+        if changed {
+            self.write_classes().await;
         }
-        let node = self.node_limits.clone();
-        let limits =
-            crate::cgroup::formulas::qos_limits(node, pods.values().sum(), &self.node.limits);
-        if let Err(error) = cgroups.ensure_qos(&limits) {
-            tracing::warn!(%error, "quality-of-service cgroups are not up to date");
+    }
+
+    /// Counts all pods anew: those that ran before this agent, too.
+    // k8s: pkg/kubelet/cm/qos_container_manager_linux.go UpdateCgroups
+    pub async fn count_all(&self, snapshot: &Snapshot) {
+        use crate::pod::qos::{QosClass, class_of};
+        let ended =
+            |view: &PodView| matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let counted = snapshot.pods.iter().filter_map(|(uid, view)| {
+            let counts = class_of(&view.pod) == QosClass::Burstable && !ended(view);
+            counts.then(|| (uid.clone(), request::pod_amounts(&view.pod).cpu_request_millis))
+        });
+        let counted = counted.collect();
+        if self.burstable.replace_with(|_| std::collections::BTreeMap::clone(&counted)) != counted {
+            self.write_classes().await;
+        }
+    }
+
+    /// One writer at a time, and each writes the sum as it is then: the last one is right.
+    async fn write_classes(&self) {
+        let Some(cgroups) = &self.cgroups else { return };
+        let _turn = self.classes.lock().await;
+        let sum = self.burstable.borrow().values().sum();
+        // Limits of all pods together are set once, at the start.
+        let all = crate::cgroup::CgroupLimits::default();
+        let limits = crate::cgroup::formulas::qos_limits(all, sum, &self.node.limits);
+        if let Err(error) = cgroups.ensure_qos(&limits).await {
+            let error = with_causes(&error);
+            tracing::warn!(error, "quality-of-service cgroups are not up to date");
         }
     }
 }

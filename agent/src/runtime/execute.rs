@@ -137,8 +137,6 @@ pub struct Executor {
     pub runtime: RuntimeInfo,
     /// Cgroups; `None` without `cgroupsPerQOS`.
     pub cgroups: Option<Rc<Cgroups>>,
-    /// Limits of `kubepods` as a whole.
-    pub node_limits: crate::cgroup::CgroupLimits,
     /// Counters.
     pub metrics: Arc<crate::metrics::Metrics>,
     /// Kernel event source.
@@ -153,6 +151,8 @@ pub struct Executor {
     pub rush: Rush,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
+    /// The turn to write the limits of the classes.
+    pub classes: tokio::sync::Mutex<()>,
 }
 
 impl Executor {

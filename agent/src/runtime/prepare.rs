@@ -8,6 +8,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::runtime::execute::{Executor, PassOrder};
+use crate::types::with_causes;
 use crate::volume::{self, PodDirs};
 use crate::worker::Failure;
 
@@ -57,11 +58,12 @@ impl Executor {
         let name = self.cgroup_name(pod);
         let limits = self.cgroup_limits(pod);
         if !cgroups.exists(&name) {
-            self.count_burstable(&order.uid, Some(pod));
+            self.count_burstable(&order.uid, Some(pod)).await;
             let begun = std::time::Instant::now();
-            let created = cgroups.create_pod(&name, &limits);
+            let created = cgroups.create_pod(&name, &limits).await;
             self.metrics.cgroup("create", begun.elapsed());
             created.map_err(|error| {
+                let error = with_causes(&error);
                 let text = format!("unable to ensure pod container exists: {error}");
                 self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
                 Failure::new("FailedCreatePodContainer", text)

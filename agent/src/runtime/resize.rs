@@ -18,6 +18,7 @@ use crate::resize::{ContainerUpdate, Figures};
 use crate::runtime::execute::{Executor, PassOrder};
 use crate::runtime::request;
 use crate::runtime::start::rpc_text;
+use crate::types::with_causes;
 use crate::worker::Failure;
 
 /// Reason of a failed resize.
@@ -62,18 +63,20 @@ impl Executor {
                 (_, None) => {}
             }
         }
-        self.count_burstable(&order.uid, Some(pod));
+        self.count_burstable(&order.uid, Some(pod)).await;
         Ok(())
     }
 
     fn pod_cgroup(&self, pod: &Pod) -> Result<Option<PodCgroup<'_>>, Failure> {
         let Some(cgroups) = self.cgroups.as_deref() else { return Ok(None) };
         let (name, limits) = (self.cgroup_name(pod), self.cgroup_limits(pod));
-        let now = cgroups.figures(&name).map_err(|error| fail(error.to_string()))?;
+        let now = cgroups.figures(&name).map_err(|error| fail(with_causes(&error)))?;
         // A limit that the pod has not is left as it is.
         let then = PodFigures {
             memory_limit: limits.memory_limit.unwrap_or(now.memory_limit),
-            cpu_quota_us: limits.cpu_quota_us.unwrap_or(now.cpu_quota_us),
+            cpu_quota_us: limits.cpu_quota_us.map_or(now.cpu_quota_us, |quota| {
+                cgroups.rounded_quota(quota, limits.cpu_period_us.unwrap_or_default())
+            }),
             cpu_shares: limits.cpu_shares.map_or(now.cpu_shares, |s| cgroups.rounded_shares(s)),
         };
         Ok(Some(PodCgroup { cgroups, name, limits, now, then }))
@@ -170,12 +173,12 @@ impl Executor {
         };
         self.tell_sandbox(order, pod, &after).await?;
         let begun = Instant::now();
-        let updated = of_pod.cgroups.update_pod(&of_pod.name, &change);
+        let updated = of_pod.cgroups.update_pod(&of_pod.name, &change).await;
         self.metrics.cgroup("update", begun.elapsed());
         if let Err(error) = updated {
             // Best effort: the runtime goes back to what is in force.
             let _ = self.tell_sandbox(order, pod, &before).await;
-            return Err(fail(error.to_string()));
+            return Err(fail(with_causes(&error)));
         }
         of_pod.now = after;
         Ok(())

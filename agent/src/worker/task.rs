@@ -183,7 +183,11 @@ impl Driver {
         let (executor, known) = (Rc::clone(&self.executor), keep.clone());
         let (logs, since) = (executor.node.pod_logs_dir.clone(), SystemTime::now());
         let metrics = Arc::clone(&self.metrics);
-        tokio::task::spawn_local(async move { executor.sweep_cgroups(&known).await });
+        let snapshot = self.views.load();
+        tokio::task::spawn_local(async move {
+            executor.count_all(&snapshot).await;
+            executor.sweep_cgroups(&known).await;
+        });
         tokio::task::spawn_blocking(move || {
             // A pod is in the snapshot before anything is done for it.
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().pods.contains_key(uid);

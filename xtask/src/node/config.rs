@@ -18,8 +18,9 @@ const DISABLED: &str = r#"["io.containerd.snapshotter.v1.btrfs", "io.containerd.
   "io.containerd.snapshotter.v1.erofs", "io.containerd.nri.v1.nri",
   "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]"#;
 
-/// containerd's own configuration for a node living in `dir`.
-pub fn containerd(runtime: &Runtime, dir: &Path) -> String {
+/// containerd's own configuration for a node living in `dir`; `by_systemd` has systemd make the
+/// containers' cgroups.
+pub fn containerd(runtime: &Runtime, dir: &Path, by_systemd: bool) -> String {
     let (at, runc) = (dir.display(), runtime.program("runc"));
     let (cni, runc) = (runtime.cni(), runc.display());
     let cni = cni.display();
@@ -39,7 +40,7 @@ pub fn containerd(runtime: &Runtime, dir: &Path) -> String {
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
              runtime_type = \"io.containerd.runc.v2\"\n\
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n\
-             BinaryName = \"{runc}\"\n"
+             BinaryName = \"{runc}\"\nSystemdCgroup = {by_systemd}\n"
         )
     } else {
         let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
@@ -49,7 +50,8 @@ pub fn containerd(runtime: &Runtime, dir: &Path) -> String {
              [{cri}.registry]\nconfig_path = \"{at}/certs.d\"\n\
              [{cri}.cni]\nbin_dir = \"{cni}\"\nconf_dir = \"{at}/cni.d\"\n\
              [{cri}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
-             [{cri}.containerd.runtimes.runc.options]\nBinaryName = \"{runc}\"\n"
+             [{cri}.containerd.runtimes.runc.options]\nBinaryName = \"{runc}\"\n\
+             SystemdCgroup = {by_systemd}\n"
         )
     }
 }

@@ -53,15 +53,20 @@ pub struct Node {
 impl Node {
     /// Starts a node with the standard images; fetches and builds what is missing.
     pub fn start(version: Version) -> Result<Self> {
+        Self::start_with(version, false)
+    }
+
+    /// The same, where `by_systemd` has systemd make the containers' cgroups.
+    pub fn start_with(version: Version, by_systemd: bool) -> Result<Self> {
         let template = template(version)?;
-        let node = Self::prepare(version)?;
+        let node = Self::prepare(version, by_systemd)?;
         let root = node.dir.join("containerd");
         capture(Command::new("cp").args(["-a", "--reflink=auto"]).arg(&template).arg(&root))?;
         node.boot()
     }
 
     /// The folder, the namespaces and the cgroup; containerd is not running yet.
-    fn prepare(version: Version) -> Result<Self> {
+    fn prepare(version: Version, by_systemd: bool) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         sweep();
         let runtime = Runtime::ensure(version)?;
@@ -72,7 +77,7 @@ impl Node {
         for sub in ["cni.d", "certs.d"] {
             fs::create_dir_all(dir.join(sub))?;
         }
-        fs::write(dir.join("containerd.toml"), config::containerd(&runtime, &dir))?;
+        fs::write(dir.join("containerd.toml"), config::containerd(&runtime, &dir, by_systemd))?;
         fs::write(dir.join("cni.d/10-pods.conflist"), config::network(&dir))?;
         let holder = hold(&name, &dir)?;
         let node = Self { name, dir, runtime, holder, containerd: None };
@@ -247,14 +252,19 @@ impl Drop for Node {
     }
 }
 
-/// A process that keeps the namespaces: private mounts with propagation inside, loopback up.
+/// A process that keeps the namespaces: private mounts with propagation inside, loopback up. Of the
+/// host's `/run` it shows what speaks with systemd, where systemd runs.
 fn hold(name: &str, dir: &Path) -> Result<Child> {
-    let script = "mount --make-rshared / && mkdir -p /var/lib/cni && \
+    let script = "mount --make-rshared / && mkdir -p /var/lib/cni && shown= && \
+                  if [ -d /run/systemd/system ]; then shown='systemd dbus'; fi && \
+                  for d in $shown; do mkdir -p $0/$d && mount --rbind /run/$d $0/$d; done && \
                   mount -t tmpfs -o mode=755 tmpfs /run && \
                   mount -t tmpfs -o mode=755 tmpfs /var/lib/cni && \
+                  for d in $shown; do mkdir /run/$d && mount --rbind $0/$d /run/$d && \
+                  umount -l $0/$d; done && \
                   ip link set lo up && echo ready && exec sleep infinity";
     let mut cmd = Command::new("unshare");
-    cmd.args(["-mn", "--propagation", "private", "sh", "-c", script]);
+    cmd.args(["-mn", "--propagation", "private", "sh", "-c", script]).arg(dir.join("run"));
     cmd.env(process::MARK, name).stdin(Stdio::null()).stdout(Stdio::piped());
     cmd.stderr(File::create(dir.join("holder.log"))?);
     let mut child = cmd.spawn().context("start unshare")?;
@@ -271,10 +281,10 @@ fn hold(name: &str, dir: &Path) -> Result<Child> {
 
 /// Ends containers, shims and whatever else carries the node's mark.
 fn end_processes(name: &str, dir: &Path) {
-    for (_, pid) in process::containers(&dir.join("state")) {
+    for (id, pid) in process::containers(&dir.join("state")) {
         let group = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         // A bundle may outlive its process, and the pid may be somebody else's by now.
-        if group.contains(name) || group.contains("/k8s.io/") {
+        if group.contains(name) || group.contains("/k8s.io/") || group.contains(&id) {
             process::signal(pid, Signal::SIGKILL);
         }
     }
@@ -326,7 +336,7 @@ impl Template<'_> {
     /// Finds it, or makes it by an import on a node that lives only for that.
     pub(crate) fn ensure(&self, import: impl FnOnce(&Node) -> Result<()>) -> Result<PathBuf> {
         let dir = cache::content_entry(self.kind, self.digest, |staging, _| {
-            let mut node = Node::prepare(self.version)?.boot()?;
+            let mut node = Node::prepare(self.version, false)?.boot()?;
             import(&node)?;
             node.kill_containerd();
             let (from, to) = (node.dir.join("containerd"), staging.join("root"));

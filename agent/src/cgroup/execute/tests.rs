@@ -12,10 +12,10 @@ struct Root {
 
 impl Root {
     /// `None`, said in one line, where cgroups cannot be made at all.
-    fn new(test: &str) -> Option<Self> {
+    async fn new(test: &str) -> Option<Self> {
         let name = format!("pintle-test-{}-{test}", std::process::id());
         let cgroups = Cgroups::open(&format!("/{name}")).ok()?;
-        match cgroups.create_pod("kubepods", &CgroupLimits::default()) {
+        match cgroups.create_pod("kubepods", &CgroupLimits::default()).await {
             Ok(()) => Some(Self { cgroups, name }),
             Err(error) => {
                 eprintln!("skipped: cgroups cannot be made here: {error}");
@@ -80,16 +80,17 @@ fn guaranteed() -> CgroupLimits {
     }
 }
 
-#[test]
-fn a_pod_cgroup_exists_in_every_hierarchy_with_its_limits() {
-    let Some(root) = Root::new("limits") else { return };
+#[tokio::test]
+async fn a_pod_cgroup_exists_in_every_hierarchy_with_its_limits() {
+    let Some(root) = Root::new("limits").await else { return };
     let pod = "kubepods/poda";
     assert!(!root.cgroups.exists(pod));
-    root.cgroups.create_pod(pod, &guaranteed()).expect("created");
+    root.cgroups.create_pod(pod, &guaranteed()).await.expect("created");
     assert!(root.cgroups.exists(pod));
     if root.cgroups.is_v2() {
         assert_eq!(root.read(pod, "", "cpu.max"), "50000 100000");
         assert_eq!(root.read(pod, "", "memory.max"), (64 << 20).to_string());
+        assert_eq!(root.read(pod, "", "cpu.weight"), "20");
     } else {
         assert_eq!(root.read(pod, "cpu", "cpu.shares"), "512");
         assert_eq!(root.read(pod, "cpu", "cpu.cfs_quota_us"), "50000");
@@ -100,11 +101,11 @@ fn a_pod_cgroup_exists_in_every_hierarchy_with_its_limits() {
     assert_eq!(root.read(pod, "pids", "pids.max"), "100");
 }
 
-#[test]
-fn an_update_lifts_limits_again() {
-    let Some(root) = Root::new("update") else { return };
+#[tokio::test]
+async fn an_update_lifts_limits_again() {
+    let Some(root) = Root::new("update").await else { return };
     let pod = "kubepods/poda";
-    root.cgroups.create_pod(pod, &guaranteed()).expect("created");
+    root.cgroups.create_pod(pod, &guaranteed()).await.expect("created");
     let open = CgroupLimits {
         cpu_shares: Some(2),
         cpu_quota_us: Some(-1),
@@ -112,25 +113,29 @@ fn an_update_lifts_limits_again() {
         pids_max: Some(-1),
         ..CgroupLimits::default()
     };
-    root.cgroups.update_pod(pod, &open).expect("updated");
+    root.cgroups.update_pod(pod, &open).await.expect("updated");
     assert_eq!(root.read(pod, "pids", "pids.max"), "max");
-    if !root.cgroups.is_v2() {
+    if root.cgroups.is_v2() {
+        assert_eq!(root.read(pod, "", "cpu.weight"), "1");
+        assert_eq!(root.read(pod, "", "cpu.max"), "max 100000");
+        assert_eq!(root.read(pod, "", "memory.max"), "max");
+    } else {
         assert_eq!(root.read(pod, "cpu", "cpu.shares"), "2");
         assert_eq!(root.read(pod, "cpu", "cpu.cfs_quota_us"), "-1");
         assert_eq!(root.read(pod, "memory", "memory.limit_in_bytes"), "9223372036854771712");
     }
 }
 
-#[test]
-fn the_quality_of_service_tree_is_made_and_updated_in_place() {
-    let Some(root) = Root::new("qos") else { return };
+#[tokio::test]
+async fn the_quality_of_service_tree_is_made_and_updated_in_place() {
+    let Some(root) = Root::new("qos").await else { return };
     let shares = |s| CgroupLimits { cpu_shares: Some(s), ..CgroupLimits::default() };
     let mut limits = QosLimits { node: shares(2048), burstable: shares(2), besteffort: shares(2) };
-    root.cgroups.ensure_qos(&limits).expect("made");
+    root.cgroups.ensure_qos(&limits).await.expect("made");
     let id = root.cgroups.id("kubepods/burstable", "cpu");
     assert!(id.is_some());
     limits.burstable = shares(300);
-    root.cgroups.ensure_qos(&limits).expect("updated");
+    root.cgroups.ensure_qos(&limits).await.expect("updated");
     assert_eq!(root.cgroups.id("kubepods/burstable", "cpu"), id, "the cgroup stays the same one");
     if !root.cgroups.is_v2() {
         assert_eq!(root.read("kubepods/burstable", "cpu", "cpu.shares"), "300");
@@ -139,9 +144,9 @@ fn the_quality_of_service_tree_is_made_and_updated_in_place() {
 
 #[tokio::test]
 async fn removal_kills_what_still_runs_in_nested_cgroups_and_leaves_nothing() {
-    let Some(root) = Root::new("remove") else { return };
+    let Some(root) = Root::new("remove").await else { return };
     let pod = "kubepods/besteffort/poda";
-    root.cgroups.create_pod(pod, &CgroupLimits::default()).expect("created");
+    root.cgroups.create_pod(pod, &CgroupLimits::default()).await.expect("created");
     let mut sleeper = Sleeper::inside(&root, "kubepods/besteffort/poda/container");
     let pid = i32::try_from(sleeper.0.id()).expect("a pid");
     assert!(root.cgroups.pids(pod).expect("read").contains(&pid));
@@ -153,11 +158,11 @@ async fn removal_kills_what_still_runs_in_nested_cgroups_and_leaves_nothing() {
     root.cgroups.remove_pod(pod).await.expect("gone already is fine");
 }
 
-#[test]
-fn names_that_climb_out_of_the_root_are_refused() {
+#[tokio::test]
+async fn names_that_climb_out_of_the_root_are_refused() {
     let Ok(cgroups) = Cgroups::open("/pintle-test-names") else { return };
     for name in ["", "/kubepods", "kubepods/../..", "kubepods//pod", "."] {
-        let refused = cgroups.create_pod(name, &CgroupLimits::default());
+        let refused = cgroups.create_pod(name, &CgroupLimits::default()).await;
         assert!(matches!(refused, Err(CgroupError::BadName(_))), "{name:?}");
     }
 }
@@ -168,4 +173,88 @@ fn the_runtimes_parent_path_starts_at_the_configured_root() {
         let Ok(cgroups) = Cgroups::open(root) else { return };
         assert_eq!(cgroups.runtime_path("kubepods/podx"), path);
     }
+}
+
+/// What a resize does, in the order of its steps, and what it reads before and after.
+#[tokio::test]
+async fn a_resize_is_written_step_by_step_and_read_back() {
+    let Some(root) = Root::new("resize").await else { return };
+    let cgroups = &root.cgroups;
+    let pod = "kubepods/burstable/poda";
+    cgroups.create_pod(pod, &guaranteed()).await.expect("created");
+    resized(cgroups, pod).await;
+    let sleeper = Sleeper::inside(&root, "kubepods/burstable/poda/container");
+    let charged = || cgroups.memory_usage(pod).expect("read");
+    assert!(charged() >= 0, "{}", sleeper.0.id());
+    if cgroups.is_v2() {
+        let files = ["memory.min", "memory.low", "memory.high"];
+        let unified = files.map(|file| (file.to_owned(), (8 << 20).to_string())).to_vec();
+        let limits = CgroupLimits { unified, ..CgroupLimits::default() };
+        cgroups.update_pod(pod, &limits).await.expect("updated");
+        for file in files {
+            assert_eq!(root.read(pod, "", file), (8 << 20).to_string(), "{file}");
+        }
+    }
+}
+
+/// Grows and shrinks one resource after the other; what reads back is what was rounded before.
+async fn resized(cgroups: &Cgroups, pod: &str) {
+    let all = CgroupLimits::default;
+    let (period, quota) = (100_000, 25_500);
+    let steps = [
+        CgroupLimits { memory_limit: Some(128 << 20), ..all() },
+        CgroupLimits { cpu_period_us: Some(period), cpu_quota_us: Some(quota), ..all() },
+        CgroupLimits { cpu_shares: Some(256), ..all() },
+        CgroupLimits { memory_limit: Some(32 << 20), ..all() },
+        CgroupLimits { cpu_period_us: Some(period), cpu_quota_us: Some(-1), ..all() },
+    ];
+    let mut want = cgroups.figures(pod).expect("read");
+    assert_eq!((want.memory_limit, want.cpu_quota_us), (64 << 20, 50_000));
+    assert_eq!(want.cpu_shares, cgroups.rounded_shares(512));
+    for step in steps {
+        cgroups.update_pod(pod, &step).await.expect("updated");
+        want.memory_limit = step.memory_limit.unwrap_or(want.memory_limit);
+        let rounded = |quota| cgroups.rounded_quota(quota, period);
+        want.cpu_quota_us = step.cpu_quota_us.map_or(want.cpu_quota_us, rounded);
+        want.cpu_shares =
+            step.cpu_shares.map_or(want.cpu_shares, |shares| cgroups.rounded_shares(shares));
+        assert_eq!(cgroups.figures(pod).expect("read"), want, "{step:?}");
+    }
+}
+
+/// Needs a host where systemd runs: `cargo xtask vm --systemd`.
+#[tokio::test]
+async fn slices_are_made_limited_and_stopped_by_systemd() {
+    if !systemd::is_running() {
+        eprintln!("skipped: systemd does not run on this host");
+        return;
+    }
+    let root = format!("/pintle-test-{}", std::process::id());
+    let setup = CgroupSetup { root, driver: CgroupDriver::Systemd, ..CgroupSetup::default() };
+    let cgroups = Cgroups::of(&setup).expect("opened");
+    let path = setup.pod(QosClass::Burstable, &crate::types::PodUid::from("a-b"));
+    let pod = setup.below_root(&path);
+    let show = |name: &str| {
+        let mut cmd = Command::new("systemctl");
+        cmd.args(["show", "--value", "--property", name, unit::unit_of(pod)]);
+        let out = cmd.output().expect("systemctl runs");
+        String::from_utf8_lossy(&out.stdout).trim().to_owned()
+    };
+    assert!(!cgroups.exists(pod));
+    cgroups.create_pod(pod, &guaranteed()).await.expect("created");
+    assert!(cgroups.exists(pod));
+    assert_eq!((show("ActiveState").as_str(), show("TasksMax").as_str()), ("active", "100"));
+    resized(&cgroups, pod).await;
+    cgroups.create_pod(pod, &guaranteed()).await.expect("there already");
+    let before = cgroups.figures(pod).expect("read");
+    let reload = Command::new("systemctl").arg("daemon-reload").status().expect("systemctl runs");
+    assert!(reload.success());
+    assert_eq!(cgroups.figures(pod).expect("read"), before, "systemd writes what we wrote");
+    cgroups.remove_pod(pod).await.expect("removed");
+    assert!(!cgroups.exists(pod));
+    assert_eq!(show("ActiveState"), "inactive");
+    cgroups.remove_pod(pod).await.expect("gone already is fine");
+    let top = pod.split('/').next().expect("a slice");
+    cgroups.remove_pod(top).await.expect("removed with what is in it");
+    assert!(!cgroups.exists(top));
 }

@@ -1,0 +1,104 @@
+//! Node allocatable: limits all pods together, and the host's own cgroups, once at the start.
+//!
+//! Effects of `cgroup::reserve`. What all pods may use is tried again each minute until the kernel
+//! takes it, because pods that run may use more than that; a cgroup of the host that cannot be
+//! limited ends the agent, as it ends the kubelet: the machine was promised something else.
+// k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::cluster::Tell;
+use crate::cgroup::names::CgroupSetup;
+use crate::cgroup::reserve::{self, Reserved};
+use crate::cgroup::{CgroupLimits, Cgroups};
+use crate::config::Config;
+use crate::node::conditions::NodeEvent;
+use crate::node::machine;
+use crate::types::with_causes;
+
+/// Wait before limits that were refused are tried again.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Limits what is to be limited; returns once the host's cgroups are.
+pub(super) async fn enforce(
+    config: &Config,
+    setup: &CgroupSetup,
+    cgroups: Option<Rc<Cgroups>>,
+    tell: &Tell,
+) -> Result<()> {
+    // What else is said at the start comes first.
+    tokio::task::yield_now().await;
+    let machine = machine::read(&config.flags.root_dir);
+    if let Some(cgroups) = cgroups {
+        let made = cgroups.ensure_tree().await;
+        made.context("cgroupsPerQOS: the cgroups of all pods cannot be made")?;
+        let limits = reserve::of_pods(config, &machine, setup);
+        tokio::task::spawn_local(limit_pods(cgroups, limits, Rc::clone(tell)));
+    }
+    let of_host = reserve::of_host(config, &machine);
+    if of_host.is_empty() {
+        return Ok(());
+    }
+    // Their names do not begin at cgroupRoot.
+    let top = CgroupSetup { root: "/".to_owned(), ..setup.clone() };
+    let cgroups = Cgroups::of(&top).context("enforceNodeAllocatable")?;
+    for reserved in of_host {
+        limit_host(&cgroups, &top, &reserved, tell).await?;
+    }
+    Ok(())
+}
+
+async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: Tell) {
+    let name = cgroups.all_pods().to_owned();
+    loop {
+        match cgroups.limit_all_pods(&limits).await {
+            Ok(()) => {
+                let message = "Updated Node Allocatable limit across pods".to_owned();
+                return tell(event(false, message));
+            }
+            Err(error) => {
+                let error = with_causes(&error);
+                tell(event(
+                    true,
+                    format!("Failed to update Node Allocatable Limits {name:?}: {error}"),
+                ));
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn limit_host(
+    cgroups: &Cgroups,
+    top: &CgroupSetup,
+    reserved: &Reserved,
+    tell: &Tell,
+) -> Result<()> {
+    let Reserved { field, word, what, cgroup, limits } = reserved;
+    let path = top.of_host(cgroup);
+    let name = path.trim_start_matches('/');
+    let limited = match cgroups.exists(name) {
+        true => cgroups.update_pod(name, limits).await.map_err(|error| with_causes(&error)),
+        false => Err(format!(
+            "{field}: there is no cgroup {path}; make it before the agent starts, or take {word} \
+             out of enforceNodeAllocatable"
+        )),
+    };
+    if let Err(error) = limited {
+        let message = format!("Failed to enforce {what} Cgroup Limits on {cgroup:?}: {error}");
+        tell(event(true, message.clone()));
+        bail!(message);
+    }
+    let owner = if field.starts_with("system") { "system" } else { "kube" };
+    tell(event(false, format!("Updated limits on {owner} reserved cgroup {cgroup}")));
+    Ok(())
+}
+
+fn event(warning: bool, message: String) -> NodeEvent {
+    let reason =
+        if warning { "FailedNodeAllocatableEnforcement" } else { "NodeAllocatableEnforced" };
+    NodeEvent { warning, reason, message }
+}
