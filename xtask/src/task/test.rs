@@ -155,7 +155,7 @@ fn unit(run: &Run) -> Result<Counts> {
 }
 
 fn parity(run: &Run) -> Result<Counts> {
-    twice("parity", run)
+    twice("parity", run, &[])
 }
 
 fn sim(run: &Run) -> Result<Counts> {
@@ -206,9 +206,9 @@ fn twice(stage: &str, run: &Run, env: &[(&str, &str)]) -> Result<Counts> {
 }
 
 /// What fails is run once more, alone: these tests race with a real kernel, a real runtime or a
-/// recording's clock, on a host that others use too. A test that passes then is named as flaky, and is a bug all the
-/// same; one that fails twice fails the stage. `again` runs the named tests and returns those that
-/// failed.
+/// recording's clock, on a host that others use too. A test that passes then is named as flaky, and
+/// is a bug all the same; one that fails twice fails the stage. `again` runs the named tests and
+/// returns those that failed.
 fn retry(
     counts: &mut Counts,
     failed: &[String],
