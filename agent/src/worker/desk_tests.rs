@@ -31,6 +31,8 @@ struct Host {
     refuses: Option<&'static str>,
     /// Passes do their work and do not come back.
     lingers: bool,
+    /// Containers are made and do not come up.
+    breaks: bool,
     /// Nothing can be stopped.
     stubborn: bool,
 }
@@ -60,6 +62,7 @@ impl Host {
             log: Vec::new(),
             refuses: None,
             lingers: false,
+            breaks: false,
             stubborn: false,
         };
         host.tell(Input::Tick);
@@ -166,9 +169,16 @@ impl Host {
             Action::StartContainer { name, restart_count, .. } => {
                 let mut container = testing::container(name, &id);
                 container.restart_count = restart_count.unwrap_or(0);
+                if self.breaks {
+                    (container.state, container.exit_code) = (RunState::Exited, 128);
+                    container.finished_at = self.now;
+                    record.containers.insert(0, container);
+                    return Err(Failure::new("RunContainerError", "no such program"));
+                }
                 record.containers.insert(0, container);
             }
             Action::KillContainer { name, .. } => end(record, Some(name)),
+            Action::RemoveContainer { id, .. } => record.containers.retain(|c| c.id != *id),
             Action::KillPod { .. } if self.stubborn => {
                 return Err(Failure::new("KillContainerError", "it stays"));
             }
@@ -463,6 +473,26 @@ fn the_place_of_a_pod_is_free_when_its_end_is_told() {
     host.lingers = false;
     host.want(plain("new", "800m"));
     assert_eq!(host.status("new")["phase"], "Running", "{}", host.take());
+}
+
+#[test]
+fn a_container_that_does_not_come_up_is_in_a_crash_loop_like_one_that_ends() {
+    let mut host = Host::new();
+    host.breaks = true;
+    host.want(plain("p", "100m"));
+    let told = |host: &Host| {
+        let status = &host.status("p")["containerStatuses"][0];
+        (status["restartCount"].clone(), status["state"]["waiting"]["reason"].clone())
+    };
+    assert_eq!(told(&host), (json!(0), json!("RunContainerError")));
+    let mut pass = |seconds| {
+        host.now = host.now.plus(Duration::from_secs(seconds));
+        host.tell(Input::Tick);
+        told(&host)
+    };
+    assert_eq!(pass(1), (json!(1), json!("RunContainerError")));
+    assert_eq!(pass(2), (json!(1), json!("CrashLoopBackOff")));
+    assert_eq!(pass(10), (json!(2), json!("RunContainerError")));
 }
 
 #[test]

@@ -34,6 +34,11 @@ const REREADS_MAX: u32 = 40;
 /// Wait after a failed pass.
 // k8s: pkg/kubelet/kubelet.go backOffPeriod
 const RETRY: Duration = Duration::from_secs(10);
+/// First and longest wait after a container was made and did not come up. Its crash loop holds it
+/// besides, so this is only how soon it is looked at.
+const COME_UP_RETRY: (Duration, Duration) = (Duration::from_secs(1), RETRY);
+/// Such failures.
+const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
 /// First and longest wait after volumes could not be made ready or taken away.
 // k8s: pkg/util/goroutinemap/exponentialbackoff
 pub(super) const VOLUME_RETRY: (Duration, Duration) =
@@ -567,6 +572,9 @@ impl Worker {
         let wait = match action {
             Action::Prepare | Action::Teardown | Action::Cleanup => grow(VOLUME_RETRY),
             Action::KillPod { .. } | Action::KillContainer { .. } => grow(KILL_RETRY),
+            Action::StartContainer { .. } if MADE.contains(&&*failure.reason) => {
+                grow(COME_UP_RETRY)
+            }
             _ => failure.retry_after.unwrap_or(RETRY),
         };
         let at = scene.now.plus(wait);
