@@ -272,6 +272,8 @@ impl Parts {
             rush: Rush::default(),
             burstable: std::cell::RefCell::default(),
             classes: tokio::sync::Mutex::default(),
+            containerd: self.containerd(runtime)?,
+            shims: std::cell::RefCell::default(),
             node,
             client: client.clone(),
         })
@@ -297,12 +299,20 @@ impl Parts {
         let events =
             event::cri::run(self.runtime.clone(), self.inputs.clone(), Arc::clone(&self.metrics));
         tokio::task::spawn_local(events);
-        if runtime.name == "containerd" {
-            let endpoint = &self.config.kubelet.container_runtime_endpoint;
-            let containerd = Containerd::connect(endpoint)?;
+        if let Some((containerd, _)) = self.containerd(runtime)? {
             tokio::task::spawn_local(event::containerd::run(containerd, self.inputs.clone()));
         }
         Ok(())
+    }
+
+    /// containerd's own API, beside CRI on the same socket.
+    fn containerd(&self, runtime: &Runtime) -> Result<Option<(Containerd, String)>> {
+        if runtime.name != "containerd" {
+            return Ok(None);
+        }
+        let endpoint = &self.config.kubelet.container_runtime_endpoint;
+        let socket = endpoint.strip_prefix("unix://").unwrap_or(endpoint).to_owned();
+        Ok(Some((Containerd::connect(endpoint)?, socket)))
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, v1};
 use tokio::sync::{Notify, mpsc};
 
@@ -151,6 +152,10 @@ pub struct Executor {
     pub rush: Rush,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
+    /// containerd's own API and its socket, when that is the runtime.
+    pub containerd: Option<(Containerd, String)>,
+    /// Shims that nothing belongs to.
+    pub shims: std::cell::RefCell<crate::runtime::shims::Watch>,
     /// The turn to write the limits of the classes.
     pub classes: tokio::sync::Mutex<()>,
 }

@@ -53,6 +53,7 @@ mod resize;
 pub mod restart;
 pub mod security;
 pub mod service_env;
+pub mod shims;
 pub(crate) mod start;
 pub mod stop_order;
 pub mod sysctl;

@@ -3,11 +3,9 @@
 //! Effects: reads `/proc`, only when a call has been under way for `LOOK_AFTER`. The shim is found by
 //! its command line (`containerd-shim-… -id SANDBOX`); its working directory is the sandbox's bundle,
 //! and beside it lies each container's, whose `init.pid` names the first process. Nothing of the
-//! runtime is asked, since it is the runtime that hangs. Bounds: `PROCESSES_MAX` processes looked at,
-//! `CMDLINE_BYTES_MAX` of each command line. What cannot be read is left out.
+//! runtime is asked, since it is the runtime that hangs. What cannot be read is left out.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,18 +14,15 @@ use pintle_cri::{InFlight, Method};
 use super::open::Stream;
 use super::select;
 use crate::observed::ObservedPod;
+use crate::runtime::shims::{self, Shim};
 use crate::status::explain::{self, Process, RuntimeCall};
 use crate::status::view::Snapshot;
 
 /// Age of a call from which its processes are looked for.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
-/// Processes of the node that are looked at.
-const PROCESSES_MAX: usize = 65_536;
 /// Bundles and commands that are looked at for one call.
 const BUNDLES_MAX: usize = 4096;
 const COMMANDS_MAX: usize = 4;
-/// Bytes of a command line that are read; a shim's is a few hundred.
-const CMDLINE_BYTES_MAX: u64 = 4096;
 
 /// Something that the runtime was asked for and that goes on.
 pub(super) struct Asked {
@@ -65,7 +60,7 @@ pub(super) fn calls(asked: &[Asked], snapshot: &Snapshot, now: Instant) -> Vec<R
             .then(|| known().find_map(|pod| about(pod, &call.subject)))
             .flatten();
         let processes = about.map(|(sandbox, container)| {
-            let shims = shims.get_or_insert_with(|| shims_below(Path::new("/proc")));
+            let shims = shims.get_or_insert_with(|| shims::below(Path::new("/proc")));
             let proc = Path::new("/proc");
             let mut found = processes(proc, shims, sandbox, container);
             if call.method == Method::ExecSync.name() {
@@ -92,43 +87,11 @@ fn about<'a>(pod: &'a ObservedPod, subject: &str) -> Option<(&'a str, Option<&'a
     Some((container.sandbox_id.as_str(), Some(container.id.as_str())))
 }
 
-/// A shim: the ids that it was started for, and its pid.
-type Shim = (String, u32);
-
-fn shims_below(proc: &Path) -> Vec<Shim> {
-    let Ok(entries) = fs::read_dir(proc) else { return Vec::new() };
-    let pids = entries.take(PROCESSES_MAX).flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| Some((shim_id(&cmdline(proc, pid)?)?, pid))).collect()
-}
-
-fn cmdline(proc: &Path, pid: u32) -> Option<Vec<u8>> {
-    let file = File::open(proc.join(pid.to_string()).join("cmdline")).ok()?;
-    let mut text = Vec::new();
-    file.take(CMDLINE_BYTES_MAX).read_to_end(&mut text).ok()?;
-    Some(text)
-}
-
-/// The id in a shim's command line; `None` for any other process.
-fn shim_id(cmdline: &[u8]) -> Option<String> {
-    let mut args = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    let program = args.next()?;
-    let name = program.rsplit('/').next()?;
-    if !name.starts_with("containerd-shim") {
-        return None;
-    }
-    args.find(|arg| arg == "-id" || arg == "--id")?;
-    let id = args.next()?.into_owned();
-    // Calls of the runtime to the same program, which end by themselves; the shim has no command.
-    let is_call = args.any(|arg| arg == "start" || arg == "delete");
-    (!is_call).then_some(id)
-}
-
 fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>) -> Vec<Process> {
-    let Some((_, shim)) = shims.iter().find(|(id, _)| id == sandbox) else { return Vec::new() };
-    let bundle = proc.join(shim.to_string()).join("cwd");
+    let Some(shim) = shims.iter().find(|shim| shim.id == sandbox) else { return Vec::new() };
+    let bundle = proc.join(shim.pid.to_string()).join("cwd");
     let first = container.and_then(|id| first_process(&bundle, id));
-    let shim = process(proc, "its shim", *shim);
+    let shim = process(proc, "its shim", shim.pid);
     let first = first.and_then(|pid| process(proc, "its first process", pid));
     shim.into_iter().chain(first).collect()
 }
@@ -136,7 +99,8 @@ fn processes(proc: &Path, shims: &[Shim], sandbox: &str, container: Option<&str>
 /// What was run in the sandbox's containers: the shim's children that are no container's first
 /// process and not the sandbox's.
 fn commands(proc: &Path, shims: &[Shim], sandbox: &str) -> Vec<Process> {
-    let Some((_, shim)) = shims.iter().find(|(id, _)| id == sandbox) else { return Vec::new() };
+    let Some(shim) = shims.iter().find(|shim| shim.id == sandbox) else { return Vec::new() };
+    let shim = shim.pid;
     let bundles = proc.join(shim.to_string()).join("cwd/..");
     let firsts: Vec<u32> = fs::read_dir(&bundles)
         .into_iter()
@@ -183,19 +147,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_shim_is_known_by_its_command_line() {
-        let line =
-            b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0abc\0-address\0/s\0";
-        assert_eq!(shim_id(line).as_deref(), Some("abc"));
-        assert_eq!(shim_id(b"/bin/sh\0-id\0abc\0"), None);
-        assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0").as_deref(), Some(""));
-        assert_eq!(shim_id(b"containerd-shim-runc-v2\0"), None);
-        assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0abc\0-bundle\0/b\0delete\0"), None);
-        assert_eq!(shim_id(b"containerd-shim-runc-v2\0-id\0abc\0start\0"), None);
-        assert_eq!(shim_id(b""), None);
-    }
-
-    #[test]
     fn a_stopped_shim_and_the_containers_first_process_are_found() {
         let dir = tempfile::tempdir().expect("a folder");
         let (proc, bundles) = (dir.path().join("proc"), dir.path().join("k8s.io"));
@@ -214,8 +165,8 @@ mod tests {
         fs::write(bundles.join("c1/init.pid"), "12").expect("written");
         symlink(bundles.join("s1"), proc.join("11/cwd")).expect("linked");
 
-        let shims = shims_below(&proc);
-        assert_eq!(shims, [("s1".to_owned(), 11)]);
+        let shims = shims::below(&proc);
+        assert_eq!(shims.iter().map(|s| (s.id.as_str(), s.pid)).collect::<Vec<_>>(), [("s1", 11)]);
         let found = processes(&proc, &shims, "s1", Some("c1"));
         let found: Vec<_> =
             found.iter().map(|p| (p.pid, p.state, p.wait_channel.as_deref())).collect();

@@ -187,6 +187,7 @@ impl Driver {
         tokio::task::spawn_local(async move {
             executor.count_all(&snapshot).await;
             executor.sweep_cgroups(&known).await;
+            executor.look_for_shims(&snapshot).await;
         });
         tokio::task::spawn_blocking(move || {
             // A pod is in the snapshot before anything is done for it.

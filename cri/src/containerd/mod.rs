@@ -2,6 +2,7 @@
 //!
 //!   hints      its task events: starts, exits, OOM kills, pauses, sooner than CRI's events
 //!   import     an image archive into its store, to preload images without a registry
+//!   containers whether an id is known at all
 //!   ingests    bytes that pulls have fetched so far, which CRI does not tell
 //!
 //! All of it is optional: a runtime that is not containerd, or an old one, answers Unimplemented
@@ -14,7 +15,8 @@ mod import;
 use std::{sync::Arc, time::Duration};
 
 use containerd_client::services::v1::{
-    ListStatusesRequest, SubscribeRequest, content_client::ContentClient,
+    GetContainerRequest, ListStatusesRequest, SubscribeRequest,
+    containers_client::ContainersClient, content_client::ContentClient,
 };
 use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 
@@ -98,6 +100,18 @@ impl Containerd {
             total_bytes: u64::try_from(status.total).unwrap_or(0),
         };
         Ok(statuses.into_inner().statuses.into_iter().map(ingest).collect())
+    }
+
+    /// Whether containerd has a record of a container or sandbox of this id, CRI's or not.
+    pub async fn has_container(&self, id: &str) -> Result<bool, ContainerdError> {
+        let mut request = self.request(GetContainerRequest { id: id.to_owned() });
+        request.set_timeout(READ_DEADLINE);
+        let mut containers = ContainersClient::new(self.channel.clone());
+        match self.answer("GetContainer", containers.get(request).await) {
+            Ok(_) => Ok(true),
+            Err(error) if error.code == Code::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
