@@ -92,9 +92,7 @@ impl Api {
         (peer, under_way): (&Peer, UnderWay),
     ) -> Reply {
         let found = match find(request.method(), path, &self.parts.config.kubelet) {
-            Ok(found) if found.kind == Kind::Checkpoint && !self.has_checkpoints() => {
-                return Answer::not_found().into();
-            }
+            Ok(found) if !self.has(found.kind) => return Answer::not_found().into(),
             Ok(found) => found,
             Err(NoRoute::NotFound) => return Answer::not_found().into(),
             Err(NoRoute::Method) => return Answer::not_allowed().into(),
@@ -124,9 +122,16 @@ impl Api {
         }
     }
 
-    // k8s: pkg/kubelet/server/server.go InstallDebuggingHandlers
-    fn has_checkpoints(&self) -> bool {
-        self.parts.config.gates.enabled("ContainerCheckpoint")
+    /// Whether a route is there: some are behind a gate.
+    // k8s: pkg/kubelet/server/server.go InstallZPages, InstallAuthRequiredHandlers
+    fn has(&self, kind: Kind) -> bool {
+        let gate = match kind {
+            Kind::Checkpoint => "ContainerCheckpoint",
+            Kind::Statusz => "ComponentStatusz",
+            Kind::Flagz => "ComponentFlagz",
+            _ => return true,
+        };
+        self.parts.config.gates.enabled(gate)
     }
 
     fn log(&self, found: &Found, query: &Query, under_way: UnderWay) -> Reply {

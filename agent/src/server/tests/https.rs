@@ -457,6 +457,21 @@ fn small_pages_are_there() {
 }
 
 #[test]
+fn routes_whose_gate_is_off_are_not_there() {
+    let off = [
+        ("ComponentStatusz", "GET /statusz"),
+        ("ComponentFlagz", "GET /flagz"),
+        ("ContainerCheckpoint", "POST /checkpoint/default/web/c"),
+    ];
+    let gates = off.map(|(gate, _)| (gate.to_owned(), false)).into();
+    let gates = crate::config::FeatureGates::new(&gates).expect("gates");
+    let secured = Secured::new(|config| config.gates = gates);
+    for (_, request) in off {
+        assert_eq!(secured.ask(request, "admin").status, 404, "{request}");
+    }
+}
+
+#[test]
 fn streams_of_unknown_pods_and_containers_are_refused() {
     let secured = Secured::new(|_| {});
     with_log(&secured, Path::new("/none"));
