@@ -91,13 +91,19 @@ fn parse(log: &str, uid: &str, normal: &Normal) -> Value {
 }
 
 /// Main containers are stopped at the same time: of stops that follow each other the order is
-/// chance.
+/// chance. Sidecars are stopped afterwards, with the time that was left.
 fn sort_stops(order: &mut [Value], main: &[String]) {
-    let is_stop = |call: &Value| {
-        let call = call.as_str().unwrap_or_default();
+    let is_main = |call: &str| {
         let name = call.strip_prefix("StopContainer ").and_then(|c| c.split('#').next());
-        name.is_some_and(|name| main.iter().any(|m| m == name))
+        name.map(|name| main.iter().any(|m| m == name))
     };
+    for call in order.iter_mut() {
+        let text = call.as_str().unwrap_or_default();
+        if let (Some(false), Some((what, _))) = (is_main(text), text.split_once(" with timeout ")) {
+            *call = Value::from(format!("{what} with the time left"));
+        }
+    }
+    let is_stop = |call: &Value| call.as_str().and_then(is_main) == Some(true);
     for stops in order.chunk_by_mut(|a, b| is_stop(a) && is_stop(b)) {
         stops.sort_by_key(ToString::to_string);
     }
@@ -130,6 +136,7 @@ mod tests {
     #[test]
     fn only_stops_of_main_containers_in_a_row_are_sorted() {
         let mut order = [
+            "StopContainer s#0 with timeout 7 (s)",
             "StopContainer b#0 x",
             "StopContainer a#0 x",
             "StopContainer z#0 x",
@@ -138,6 +145,7 @@ mod tests {
         .map(Value::from);
         sort_stops(&mut order, &["a", "b", "c"].map(str::to_owned));
         let expected = [
+            "StopContainer s#0 with the time left",
             "StopContainer a#0 x",
             "StopContainer b#0 x",
             "StopContainer z#0 x",

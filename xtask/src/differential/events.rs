@@ -9,9 +9,15 @@ use super::api::Kept;
 use super::look::Subject;
 use super::normal::Normal;
 
-/// Messages of events that may come in any run: a token is asked for before the API server knows
-/// that the pod is on the node.
-const CHANCE: [&str; 1] = ["no relationship found between node"];
+/// Messages of events that may come in any run of the kubelet: a token is asked for before the API
+/// server knows that the pod is on the node, an object is asked for before its watch has begun or
+/// after it has ended.
+const CHANCE: [&str; 4] = [
+    "no relationship found between node",
+    "failed to sync configmap cache",
+    "failed to sync secret cache",
+    " not registered",
+];
 
 /// The pod's events without the scheduler's, each under its reason and what it is about, and their
 /// order.
@@ -37,11 +43,8 @@ pub(super) fn of(kept: &Kept, subject: &Subject, normal: &Normal) -> Value {
             None => told.push(event),
         }
     }
-    // Main containers are stopped at the same time.
-    let is_end = |e: &Value| {
-        let name = e["name"].as_str().unwrap_or_default();
-        name.starts_with("Killing spec.containers{")
-    };
+    // It is told of all containers at the same time that they will be stopped.
+    let is_end = |e: &Value| e["name"].as_str().is_some_and(|n| n.starts_with("Killing spec."));
     for ends in told.chunk_by_mut(|a, b| is_end(a) && is_end(b)) {
         ends.sort_by_key(|e| super::flat::show(&e["name"]));
     }
