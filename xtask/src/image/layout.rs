@@ -87,21 +87,27 @@ impl Layout {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Writes a layout of images that share one small layer, which it returns.
+    pub(in crate::image) fn of_one_layer(dir: &Path, names: &[&str]) -> Blob {
+        let from = tempfile::tempdir().expect("a temporary folder");
+        fs::write(from.path().join("hello"), "hello").expect("written");
+        let mut layout = Layout::create(dir).expect("created");
+        let layer = layout.layer(from.path()).expect("a layer");
+        for name in names {
+            layout.image(name, Config::default(), std::slice::from_ref(&layer)).expect("added");
+        }
+        layout.finish().expect("finished");
+        layer
+    }
 
     #[test]
     fn every_blob_lies_under_its_own_sum_and_the_index_names_every_image() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        fs::create_dir(&from).expect("created");
-        fs::write(from.join("hello"), "hello").expect("written");
-        let mut layout = Layout::create(&to).expect("created");
-        let layer = layout.layer(&from).expect("a layer");
-        for name in ["pintle.test/a:1", "pintle.test/b:1"] {
-            layout.image(name, Config::default(), std::slice::from_ref(&layer)).expect("added");
-        }
-        layout.finish().expect("finished");
+        let to = dir.path().join("to");
+        of_one_layer(&to, &["pintle.test/a:1", "pintle.test/b:1"]);
         let blobs = fs::read_dir(to.join("blobs/sha256")).expect("blobs");
         let blobs: Vec<_> = blobs.flatten().map(|e| e.path()).collect();
         assert_eq!(blobs.len(), 5, "one layer, and a configuration and a manifest each");

@@ -87,23 +87,14 @@ fn split(name: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use oci_spec::image::Config;
-
     use super::*;
-    use crate::image::layout::Layout;
+    use crate::image::layout::tests::of_one_layer;
 
     #[test]
     fn the_images_of_a_layout_are_served_under_their_names_without_the_registrys() {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        fs::create_dir(&from).expect("created");
-        fs::write(from.join("hello"), "hello").expect("written");
-        let mut layout = Layout::create(&to).expect("created");
-        let layer = layout.layer(&from).expect("a layer");
-        let name = "pintle.test/team/x:1";
-        layout.image(name, Config::default(), std::slice::from_ref(&layer)).expect("added");
-        layout.finish().expect("finished");
-
+        let to = dir.path().join("to");
+        let layer = of_one_layer(&to, &["pintle.test/team/x:1"]);
         let served = dir.path().join("served");
         Storage::at(&served).add_layout(&to).expect("served");
         let root = served.join("docker/registry/v2");
