@@ -66,7 +66,7 @@ fn init_containers_run_one_after_the_other_and_a_failing_one_holds_the_rest_up()
     });
     let stubborn = node.pod_until("stubborn", "is ready", |p| condition(p, "Ready"));
     assert_eq!(restarts(&stubborn, "init"), 2);
-    assert_eq!(lines(&node, "seen"), ["try", "try", "try"]);
+    assert_eq!(lines_until(&node, "seen", 3), ["try", "try", "try"]);
     remove_all(&node);
 }
 
