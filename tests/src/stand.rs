@@ -21,6 +21,9 @@ use tokio::sync::oneshot;
 
 use crate::apiserver::ApiServer;
 
+/// What the first thread of a program has, on which the agent runs otherwise.
+const STACK_BYTES: usize = 8 << 20;
+
 /// How a stand differs from the usual one.
 pub struct Setup {
     /// Name of the node.
@@ -76,7 +79,7 @@ impl Stand {
         let config = self.config();
         let (stop, stopped) = oneshot::channel();
         let run = move || run(config, stopped);
-        let thread = thread::Builder::new().name("agent".into()).spawn(run);
+        let thread = thread::Builder::new().name("agent".into()).stack_size(STACK_BYTES).spawn(run);
         self.agent = Some((stop, thread.expect("a thread")));
     }
 
