@@ -26,7 +26,6 @@ use story::Story;
 const AT_ONCE: usize = 24;
 
 #[test]
-#[ignore = "fails: Killing is told of a container that has ended already; see docs/STATUS.md"]
 fn every_recorded_event_is_told_again_and_none_besides() {
     let recordings = replay::recordings();
     let mut stories: Vec<Story> =

@@ -16,6 +16,10 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 /// How long one takes that is told to.
 const STOPS: Duration = Duration::from_millis(20);
 
+/// A pod status' lists of containers.
+pub(crate) const CONTAINERS: [&str; 3] =
+    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
+
 /// Objects and images that existed when the pods were recorded.
 pub(crate) fn prepare(stand: &Stand, recordings: &[(String, Value)]) {
     let objects = [
@@ -199,9 +203,9 @@ fn lives(recording: &Value) -> Vec<Life> {
 
 /// The ends of containers that were ever told.
 fn ends(recording: &Value) -> Vec<Value> {
-    let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
     let statuses = statuses(recording);
-    let containers = statuses.iter().flat_map(|s| lists.iter().flat_map(|list| items(&s[*list])));
+    let containers =
+        statuses.iter().flat_map(|s| CONTAINERS.iter().flat_map(|list| items(&s[*list])));
     let states = containers.flat_map(|container| [&container["state"], &container["lastState"]]);
     states.map(|state| state["terminated"].clone()).filter(|end| !end.is_null()).collect()
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::ports::{self, Port, SILENT};
 use crate::replay::statuses;
-use crate::script::{self, items};
+use crate::script::{self, CONTAINERS, items};
 
 /// How long the last events may be under way.
 const LAST: Duration = LONG;
@@ -232,10 +232,29 @@ impl Story {
             let name = container_of(&wanted.path);
             let found =
                 stand.runtime.container(&format!("{}/{}/{name}", self.namespace, self.name));
-            let runs = found.is_some_and(|c| c.state() == ContainerState::ContainerRunning);
+            let Some(found) = found else { continue };
+            let runs = found.state() == ContainerState::ContainerRunning;
             ensure!(runs == stops, "{name} runs: {runs}");
+            // What the agent learns while the pod is being deleted it would tell otherwise, as the
+            // kubelet would.
+            let told =
+                self.is_told(stand, name, &found.id, if runs { "running" } else { "terminated" });
+            ensure!(told, "it is not told that {name} runs: {runs}");
         }
         self.is_ready(stand)
+    }
+
+    /// Whether the agent has told the API server of a container, now or in its last state.
+    fn is_told(&self, stand: &Stand, name: &str, id: &str, state: &str) -> bool {
+        let pod = stand.api.get(&self.path()).unwrap_or_default();
+        statuses_of_containers(&pod["status"]).any(|status| {
+            let states = [&status["state"][state], &status["lastState"][state]];
+            let is_of = |state: &Value| match state["containerID"].as_str() {
+                Some(told) => told.ends_with(id),
+                None => !state.is_null(),
+            };
+            status["name"] == name && states.into_iter().any(is_of)
+        })
     }
 
     /// What was ready when it was seen is so again.
@@ -331,6 +350,11 @@ fn in_order(events: &[Told]) -> Vec<Told> {
         run.sort_by(|a, b| a.path.cmp(&b.path));
     }
     events
+}
+
+/// Of init, main and ephemeral containers.
+fn statuses_of_containers(status: &Value) -> impl Iterator<Item = &Value> {
+    CONTAINERS.into_iter().flat_map(|list| items(&status[list]))
 }
 
 fn container_of(path: &str) -> &str {
