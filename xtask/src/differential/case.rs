@@ -4,18 +4,22 @@
 //! are objects for the API server, the last of them the pod that is compared. They name neither
 //! namespace nor node.
 //!
-//!     covers: one sentence
-//!     direct: true             # on the node without the scheduler
-//!     static: true             # a manifest in the node's folder
-//!     wait: {phase: Running}   # lines of the pod's status as `flat` writes them
-//!     events: [Started]        # and reasons of events about the pod
-//!     steps:                   # then, one after the other
-//!     - patch: {spec: {...}}   # a strategic merge patch; an init for `wait` and `events`
-//!       subresource: resize
-//!       of: pods/NAME          # what is patched; the pod if left out
-//!       wait: {...}
-//!     - delete: true           # or a deletion; `gone: true` waits until the pod is gone
-//!     grace: 0                 # of the deletion at the end; the pod's own if left out
+//! ```yaml
+//! covers: one sentence
+//! direct: true             # on the node without the scheduler
+//! static: true             # a manifest in the node's folder
+//! wait: {phase: Running}   # lines of the pod's status as `flat` writes them
+//! events: [Started]        # and reasons of events about the pod
+//! nudge: true              # the pod gets an annotation each second until all that is there:
+//!                          # the kubelet shows some states only when it looks at the pod again
+//! steps:                   # then, one after the other
+//! - patch: {spec: {...}}   # a strategic merge patch; an init for `wait` and `events`
+//!   subresource: resize
+//!   of: pods/NAME          # what is patched; the pod if left out
+//!   wait: {...}
+//! - delete: true           # or a deletion; `gone: true` waits until the pod is gone
+//! grace: 0                 # of the deletion at the end; the pod's own if left out
+//! ```
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,6 +60,8 @@ pub(super) struct Step {
     pub(super) wait: BTreeMap<String, String>,
     /// Reasons of events.
     pub(super) events: Vec<String>,
+    /// The pod is changed a little again and again meanwhile.
+    pub(super) is_nudged: bool,
 }
 
 /// A change of an object.
@@ -87,11 +93,12 @@ fn parse(name: &str, text: &str) -> Result<Case> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     let [head, objects @ .., pod] = documents.as_slice() else { bail!("no pod") };
     ensure!(pod["kind"] == "Pod", "the last document is a pod");
-    known(head, &["covers", "direct", "static", "wait", "events", "steps", "grace"])?;
+    known(head, &["covers", "direct", "static", "wait", "events", "nudge", "steps", "grace"])?;
     let pod_name = pod["metadata"]["name"].as_str().context("the pod has a name")?;
     let mut steps = vec![step(head, pod_name)?];
     for each in head["steps"].as_array().into_iter().flatten() {
-        known(each, &["patch", "of", "subresource", "delete", "gone", "wait", "events"])?;
+        let keys = ["patch", "of", "subresource", "delete", "gone", "wait", "events", "nudge"];
+        known(each, &keys)?;
         steps.push(step(each, pod_name)?);
     }
     Ok(Case {
@@ -126,7 +133,8 @@ fn step(value: &Value, pod: &str) -> Result<Step> {
         of: value["of"].as_str().map_or_else(|| format!("pods/{pod}"), str::to_owned),
         subresource: value["subresource"].as_str().unwrap_or_default().to_owned(),
     });
-    Ok(Step { patch, is_deletion: value["delete"] == true, is_gone, wait, events })
+    let (is_deletion, is_nudged) = (value["delete"] == true, value["nudge"] == true);
+    Ok(Step { patch, is_deletion, is_gone, wait, events, is_nudged })
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const STEP_MAX: Duration = Duration::from_secs(90);
 const GONE_MAX: Duration = Duration::from_secs(60);
 /// How long a pod has to be unchanged before it is looked at, and how long that may take.
 const QUIET: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(6));
+/// How often a pod is nudged.
+const NUDGE: Duration = Duration::from_secs(1);
 /// How often an account or a namespace is looked for that a controller makes.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -155,13 +157,21 @@ impl<'a> Side<'a> {
             "" => self.path(&patch.of),
             sub => self.path(&format!("{}/{sub}", patch.of)),
         };
-        self.api.send("PATCH", &path, Some(&patch.body)).map(drop)
+        let answer = self.api.send("PATCH", &path, Some(&patch.body))?;
+        if answer["kind"] == "Pod" {
+            // What was before must not pass for what the step waits for.
+            let is_seen = |kept: &Kept| {
+                let version_seen = version(&self.seen(kept)?.object);
+                (version_seen >= version(&answer)).then_some(())
+            };
+            self.api.wait(STEP_MAX, is_seen).context("the watch never showed the change")?;
+        }
+        Ok(())
     }
 
     /// The pod when it is as wanted and at rest, and what was still missing.
     fn wait(&self, step: &Step) -> (Seen, Option<Vec<String>>) {
-        let check = |kept: &Kept| self.missing(kept, step).is_empty().then_some(());
-        let came = self.api.wait(STEP_MAX, check);
+        let came = self.come(step);
         let rest = |kept: &Kept| {
             let seen = self.seen(kept)?;
             (seen.at.elapsed() >= QUIET.0).then(|| seen.clone())
@@ -175,6 +185,25 @@ impl<'a> Side<'a> {
             None => self.api.wait(Duration::ZERO, |kept| Some(self.missing(kept, step))),
         };
         (seen, missing.filter(|m| !m.is_empty()))
+    }
+
+    /// Waits until everything that the step names is there.
+    fn come(&self, step: &Step) -> Option<()> {
+        let check = |kept: &Kept| self.missing(kept, step).is_empty().then_some(());
+        if !step.is_nudged {
+            return self.api.wait(STEP_MAX, check);
+        }
+        let deadline = Instant::now() + STEP_MAX;
+        while Instant::now() < deadline {
+            if self.api.wait(NUDGE, check).is_some() {
+                return Some(());
+            }
+            let now = format!("{:?}", Instant::now());
+            let body = json!({"metadata": {"annotations": {super::look::NUDGE: now}}});
+            // A pod that is not there, or no longer, is waited for all the same.
+            let _ = self.api.send("PATCH", &self.path(&format!("pods/{}", self.name)), Some(&body));
+        }
+        None
     }
 
     fn seen<'k>(&self, kept: &'k Kept) -> Option<&'k Seen> {
@@ -221,4 +250,9 @@ impl<'a> Side<'a> {
         let ended = self.api.wait(GONE_MAX, gone).or_else(|| self.api.wait(QUIET.0, last));
         ended.context("the pod was never seen")
     }
+}
+
+/// The object's version; later ones are greater.
+fn version(object: &Value) -> Option<u64> {
+    object["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -22,12 +22,17 @@ const CONTENT_BYTES_MAX: u64 = 4096;
 /// Files of one pod that are looked at.
 const FILES_MAX: usize = 2000;
 
+/// The pod's folder on its node.
+pub(super) fn folder(root: &Path, subject: &Subject) -> PathBuf {
+    root.join(PODS.trim_start_matches('/')).join(&subject.uid)
+}
+
 /// Everything of the pod below the node's root.
 pub(super) fn of(root: &Path, subject: &Subject, normal: &Normal) -> Value {
     let mut lines = Tree { lines: BTreeMap::new(), normal };
     let inside = |path: &str| root.join(path.trim_start_matches('/'));
     let dir = format!("{PODS}/{}", subject.uid);
-    walk(&inside(&dir), &dir, &mut lines);
+    walk(&folder(root, subject), &dir, &mut lines);
     let Subject { uid, namespace, name } = subject;
     let logs = format!("{}/{namespace}_{name}_{uid}", LOGS[0]);
     walk(&inside(&logs), &logs, &mut lines);

@@ -1,7 +1,8 @@
 //! Objects as lines: a path and a value each, so that two of them can be compared and read.
 //!
 //! Pure. Elements of a list are called by what identifies them (`containers[main].image`), and the
-//! order of a list is a line of its own, so that one more element is one difference.
+//! order of a list is a line of its own, `containers[order]`. It is compared for the elements that
+//! both sides have, so that one more element is one difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,6 +15,11 @@ pub(super) type Lines = BTreeMap<(String, String), String>;
 /// Fields that identify an element of a list, the first that is there.
 const KEYS: [&str; 8] =
     ["name", "type", "key", "container_path", "mountPath", "hostname", "resource", "topologyKey"];
+
+/// Stands between the names of a list's order: no message has it.
+const THEN: &str = " → ";
+/// How the path of an order ends.
+const ORDER: &str = "[order]";
 
 /// What one side has and the other has not, or has otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +68,7 @@ fn walk(value: &Value, path: String, put: &mut impl FnMut(String, String)) {
         Value::Array(elements) if !elements.is_empty() => {
             let names = names(elements);
             if elements.len() > 1 {
-                put(format!("{path}[]"), names.join(", "));
+                put(format!("{path}{ORDER}"), names.join(THEN));
             }
             for (name, element) in names.iter().zip(elements) {
                 walk(element, format!("{path}[{name}]"), put);
@@ -99,7 +105,7 @@ pub(super) fn differences(theirs: &Lines, ours: &Lines) -> Vec<Difference> {
     let (their_groups, our_groups) = (groups(theirs), groups(ours));
     let keys: BTreeSet<_> = theirs.keys().chain(ours.keys()).collect();
     let mut found: Vec<Difference> = Vec::new();
-    for key in keys.into_iter().filter(|k| theirs.get(k) != ours.get(k)) {
+    for key in keys.into_iter().filter(|k| !is_same(k, theirs.get(k), ours.get(k))) {
         let (aspect, path) = key.clone();
         let at = (key.0.as_str(), group(&key.1));
         let difference = match (their_groups.get(&at), our_groups.get(&at)) {
@@ -115,6 +121,19 @@ pub(super) fn differences(theirs: &Lines, ours: &Lines) -> Vec<Difference> {
         }
     }
     found
+}
+
+/// Whether both sides have the same there; an order is that of what both have.
+fn is_same(key: &(String, String), theirs: Option<&String>, ours: Option<&String>) -> bool {
+    if !key.1.ends_with(ORDER) {
+        return theirs == ours;
+    }
+    let names = |side: Option<&'_ String>| -> Vec<String> {
+        side.into_iter().flat_map(|s| s.split(THEN)).map(str::to_owned).collect()
+    };
+    let (theirs, ours) = (names(theirs), names(ours));
+    let theirs_in_both = theirs.iter().filter(|name| ours.contains(name));
+    theirs_in_both.eq(ours.iter().filter(|name| theirs.contains(name)))
 }
 
 fn absent(at: (&str, &str), theirs: Option<usize>, ours: Option<usize>) -> Difference {
@@ -164,7 +183,7 @@ mod tests {
     fn elements_are_called_by_their_names_and_their_order_is_a_line() {
         let value = json!({"c": [{"name": "b", "n": 1}, {"name": "a"}], "e": [], "s": ["x", "y"]});
         let paths = paths(&value);
-        assert_eq!(paths["c[]"], "b, a");
+        assert_eq!(paths["c[order]"], "b → a");
         assert_eq!(paths["c[b].n"], "1");
         assert_eq!(paths["e"], "[]");
         assert_eq!(paths["s[]"], "x | y");
@@ -185,6 +204,27 @@ mod tests {
         let found = differences(&a, &b);
         let [one] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((one.path.as_str(), one.theirs.as_deref()), ("main#0", Some("2 lines")));
+    }
+
+    #[test]
+    fn the_order_of_what_both_sides_have_is_compared() {
+        for (theirs, ours, is_same) in [
+            (json!(["a", "b", "c"]), json!(["a", "c"]), true),
+            (json!(["a", "b"]), json!(["b", "a"]), false),
+            (json!(["a", "b"]), json!(["b", "x", "a"]), false),
+            (json!(["a", "b"]), json!(["b"]), true),
+        ] {
+            let named = |names: &Value| -> Value {
+                let names = names.as_array().into_iter().flatten();
+                names.map(|name| json!({"name": name})).collect()
+            };
+            let (mut a, mut b) = (Lines::new(), Lines::new());
+            flatten(&mut a, "events", &named(&theirs));
+            flatten(&mut b, "events", &named(&ours));
+            let found = differences(&a, &b);
+            let is_about_order = |d: &Difference| d.path == "[order]";
+            assert_eq!(!found.iter().any(is_about_order), is_same, "{theirs} {ours} {found:?}");
+        }
     }
 
     #[test]

@@ -17,6 +17,9 @@ use crate::cluster::Cluster;
 const HASHES: [&str; 3] =
     ["kubernetes.io/config.hash", "kubernetes.io/config.mirror", "kubernetes.io/config.seen"];
 
+/// An annotation without a meaning, for a change of a pod.
+pub(super) const NUDGE: &str = "pintle.test/nudge";
+
 /// How long a node may take to clean up after a pod that is over, and how often is looked.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 const PERIOD: Duration = Duration::from_millis(100);
@@ -70,7 +73,7 @@ impl Look<'_> {
         if seen.is_gone && seen.object.is_null() {
             return Ok(());
         }
-        self.settle(&seen.object, &subject);
+        self.settle(seen, &subject)?;
         let containers = runtime::containers(self.cluster, self.node, &subject)?;
         put("cri", &containers.configs);
         put("files", &files::of(&self.root()?, &subject, &normal));
@@ -98,14 +101,21 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Waits until the node has cleaned up what a pod that is over needs no more.
-    fn settle(&self, pod: &Value, subject: &Subject) {
-        let is_over = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+    /// Waits until the node has cleaned up what a pod that is over, or gone, needs no more.
+    fn settle(&self, seen: &Seen, subject: &Subject) -> Result<()> {
+        let phase = seen.object["status"]["phase"].as_str();
+        let is_over = matches!(phase, Some("Failed" | "Succeeded"));
         let deadline = Instant::now() + SETTLE_MAX;
-        let root = self.cluster.layout().cgroup(self.node);
-        while is_over && cgroups::is_there(&root, subject) && Instant::now() < deadline {
+        let cgroup = self.cluster.layout().cgroup(self.node);
+        let folder = files::folder(&self.root()?, subject);
+        let has_rest = || match seen.is_gone {
+            true => folder.exists(),
+            false => is_over && cgroups::is_there(&cgroup, subject),
+        };
+        while has_rest() && Instant::now() < deadline {
             thread::sleep(PERIOD);
         }
+        Ok(())
     }
 
     /// The node's root folder, with what is mounted in it.
@@ -130,9 +140,13 @@ fn object(pod: &Value) -> Value {
         meta.remove(field);
     }
     if let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove(NUDGE);
         for (_, value) in annotations.iter_mut().filter(|(k, _)| HASHES.contains(&k.as_str())) {
             *value = Value::from("<hash>");
         }
+    }
+    if meta.get("annotations").and_then(Value::as_object).is_some_and(|a| a.is_empty()) {
+        meta.remove("annotations");
     }
     pod
 }

@@ -86,9 +86,14 @@ pub fn prepare(cluster: &Cluster, agent: Option<Agent>) -> Result<()> {
         for node in NODES {
             fs::write(cluster.layout().node(node).join("containerd-extra.toml"), CONTAINERD)?;
         }
-    } else if let Some(agent) = agent {
-        cluster.choose_agent(ours, &agent)?;
-        cluster.stop(&crate::cluster::node::agent_process(ours))?;
+    } else {
+        if let Some(agent) = agent {
+            cluster.choose_agent(ours, &agent)?;
+        }
+        // An agent remembers which events it has told, and static pods have the same ids again.
+        for node in NODES {
+            cluster.stop(&crate::cluster::node::agent_process(node))?;
+        }
     }
     Ok(())
 }
