@@ -230,6 +230,7 @@ impl Executor {
             let text = request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())?;
             write_file(&dirs.etc_hosts(), &text, 0o644).map_err(|e| e.to_string())?;
         }
+        volume::execute::make_container_dir(&dirs, start.name).map_err(|e| e.to_string())?;
         // Before the file for its last words: a container that is refused leaves none.
         let config = request::container_config(ctx, &container).map_err(|e| e.to_string())?;
         let name = container.termination_file;

@@ -53,8 +53,14 @@ pub fn make_pod_dirs(dirs: &PodDirs) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Makes the directory of a container and an empty termination log in it, and returns the log's
-/// path. `name` is eight random hex digits.
+/// Makes the directory of a container, which one that is refused has as well.
+// k8s: pkg/kubelet/kubelet_pods.go GenerateRunContainerOptions
+pub fn make_container_dir(dirs: &PodDirs, container: &str) -> Result<(), IoFailure> {
+    make_dir_all(&dirs.container(container), DIR_MODE)
+}
+
+/// Makes an empty termination log in the directory of a container, and the directory should it be
+/// missing; returns the log's path. `name` is eight random hex digits.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go makeMounts
 pub fn make_termination_log(
     dirs: &PodDirs,
@@ -62,9 +68,8 @@ pub fn make_termination_log(
     name: &str,
 ) -> Result<PathBuf, IoFailure> {
     use std::os::unix::fs::PermissionsExt;
-    let dir = dirs.container(container);
-    make_dir_all(&dir, DIR_MODE)?;
-    let path = dir.join(name);
+    make_container_dir(dirs, container)?;
+    let path = dirs.container(container).join(name);
     fs::write(&path, "").on("create", &path)?;
     let mode = fs::Permissions::from_mode(TERMINATION_LOG_MODE);
     fs::set_permissions(&path, mode).on("chmod", &path)?;
