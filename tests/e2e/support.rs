@@ -13,13 +13,26 @@ use pintle_tests::manifest::{container_id, status_of};
 use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};
-use xtask::node::process;
+use xtask::node::{Leftovers, process};
 
 /// A folder of the node that containers see as `/shared`.
 pub(crate) fn shared(node: &TestNode) -> PathBuf {
     let dir = node.dir().join("shared");
     fs::create_dir_all(&dir).expect("the node's folder can be written");
     dir
+}
+
+/// Waits until nothing of any pod is left but shims that containerd itself has forgotten, which no
+/// call of it ends: a caller that went away while it made a sandbox leaves such.
+pub(crate) fn clean_of_what_the_runtime_knows(node: &TestNode) {
+    until(LONG, "nothing of the pods is left", || {
+        let left = node.leftovers();
+        let known = node.runtime_node().ctr(&["containers", "ls", "-q"])?;
+        ensure!(known.trim().is_empty(), "known: {known}");
+        let left = Leftovers { shims: Vec::new(), ..left };
+        ensure!(left.is_empty(), "{left:#?}");
+        Ok(())
+    });
 }
 
 /// Mounts the shared folder into every container of the pod.

@@ -1,12 +1,15 @@
 //! The runtime hangs, ends, comes back, is old, or tells nothing by itself.
 
 use nix::sys::signal::Signal;
-use pintle_tests::manifest::{condition, container, container_id, last_end, pod, restarts};
+use pintle_tests::manifest::{
+    With, condition, container, container_id, last_end, pod, restarts, script, status_of,
+};
 use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, Options, TestNode, until};
+use serde_json::json;
 use xtask::runtime::Version;
 
-use crate::support::{explained, kill, remove_all};
+use crate::support::{clean_of_what_the_runtime_knows, explained, kill, remove_all, sharing};
 
 fn paused(name: &str) -> serde_json::Value {
     pod(name, &[container("c", &["/box", "pause"])])
@@ -75,6 +78,28 @@ fn containerd_restarts_under_running_pods_and_no_container_is_restarted_for_it()
     assert_eq!(restarts(&now, "c"), 0);
     assert!(condition(&now, "Ready"));
     remove_all(&node);
+}
+
+#[test]
+fn what_still_runs_of_an_ended_container_goes_with_its_pod() {
+    let node = TestNode::usual();
+    let twice = script("c", "[ -e /shared/ran ] && exec /box pause; echo > /shared/ran");
+    let manifest = pod("ended", &[twice, container("stays", &["/box", "pause"])]);
+    let manifest = manifest.with_spec("restartPolicy", json!("Never"));
+    node.put("ended.json", &sharing(manifest, &node));
+    let ended = node.pod_until("ended", "has ended", |p| {
+        let state = status_of(p, "c").and_then(|status| status.state.as_ref());
+        state.is_some_and(|state| state.terminated.is_some())
+    });
+    // As after a StartContainer that was given up at the wrong instant: CRI calls it ended.
+    let id = container_id(&ended, "c");
+    node.runtime_node()
+        .ctr(&["tasks", "start", "--detach", &id])
+        .expect("it runs behind CRI's back");
+    assert!(node.container_pid(&id).is_some());
+    node.remove("ended.json");
+    node.gone("ended");
+    clean_of_what_the_runtime_knows(&node);
 }
 
 /// A pod starts, is restarted when it is killed, and goes without a trace.

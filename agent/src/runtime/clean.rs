@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::SystemTime;
 
-use pintle_cri::v1;
+use pintle_cri::{Code, v1};
 
 use crate::observed::ObservedPod;
 use crate::runtime::execute::{Executor, PassOrder};
@@ -19,6 +19,9 @@ use crate::types::{ContainerId, PodUid, with_causes};
 use crate::volume::{self, PodDirs};
 use crate::worker::Failure;
 
+/// containerd's words for a container that still has a task.
+const TASK_RUNS: &str = "cannot delete running task";
+
 impl Executor {
     /// Removes a container, with its logs unless they are to be kept.
     pub(super) async fn remove_container(
@@ -28,11 +31,9 @@ impl Executor {
         keep_logs: bool,
     ) -> Result<(), Failure> {
         let request = v1::RemoveContainerRequest { container_id: id.as_str().to_owned() };
-        match self.client.remove_container(request).await {
-            Err(error) if !error.is_not_found() => {
-                return Err(Failure::new("RemoveContainerError", error.to_string()));
-            }
-            _ => {}
+        if let Err(error) = ignore_missing(self.client.remove_container(request).await) {
+            self.end_forgotten_task(id, &error).await;
+            return Err(Failure::new("RemoveContainerError", error.to_string()));
         }
         let container = observed.containers.iter().find(|c| c.id == *id);
         if let Some(container) = container.filter(|_| !keep_logs) {
@@ -43,6 +44,19 @@ impl Executor {
                 .map_err(|error| Failure::new("RemoveContainerError", error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// Ends what keeps containerd from removing a container whose end CRI has told; the next try
+    /// removes it.
+    async fn end_forgotten_task(&self, id: &ContainerId, refusal: &pintle_cri::Error) {
+        let Some((containerd, _)) = &self.containerd else { return };
+        if refusal.code != Code::FailedPrecondition || !refusal.message.contains(TASK_RUNS) {
+            return;
+        }
+        tracing::warn!(container = %id, "killing what the runtime still runs of an ended container");
+        if let Err(error) = containerd.end_task(id.as_str()).await {
+            tracing::warn!(container = %id, %error, "it cannot be killed");
+        }
     }
 
     /// Volumes and cgroup of a pod of which nothing runs any more.

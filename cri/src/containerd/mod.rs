@@ -4,6 +4,7 @@
 //!   import     an image archive into its store, to preload images without a registry
 //!   containers whether an id is known at all
 //!   ingests    bytes that pulls have fetched so far, which CRI does not tell
+//!   task       the end of a task that CRI has forgotten
 //!
 //! All of it is optional: a runtime that is not containerd, or an old one, answers Unimplemented
 //! and the caller goes on without. Hints are hints: nothing is ever decided from one alone.
@@ -11,6 +12,7 @@
 
 mod hints;
 mod import;
+mod task;
 
 use std::{sync::Arc, time::Duration};
 
@@ -90,8 +92,7 @@ impl Containerd {
 
     /// What containerd is fetching right now. Growing bytes mean that a pull is alive.
     pub async fn ingests(&self) -> Result<Vec<Ingest>, ContainerdError> {
-        let mut request = self.request(ListStatusesRequest::default());
-        request.set_timeout(READ_DEADLINE);
+        let request = self.bounded(ListStatusesRequest::default());
         let mut content = ContentClient::new(self.channel.clone());
         let statuses = self.answer("ListStatuses", content.list_statuses(request).await)?;
         let ingest = |status: containerd_client::services::v1::Status| Ingest {
@@ -104,8 +105,7 @@ impl Containerd {
 
     /// Whether containerd has a record of a container or sandbox of this id, CRI's or not.
     pub async fn has_container(&self, id: &str) -> Result<bool, ContainerdError> {
-        let mut request = self.request(GetContainerRequest { id: id.to_owned() });
-        request.set_timeout(READ_DEADLINE);
+        let request = self.bounded(GetContainerRequest { id: id.to_owned() });
         let mut containers = ContainersClient::new(self.channel.clone());
         match self.answer("GetContainer", containers.get(request).await) {
             Ok(_) => Ok(true),
@@ -118,6 +118,13 @@ impl Containerd {
         let mut request = Request::new(message);
         let namespace = MetadataValue::from_static(NAMESPACE);
         request.metadata_mut().insert("containerd-namespace", namespace);
+        request
+    }
+
+    /// A request whose answer comes from memory.
+    fn bounded<T>(&self, message: T) -> Request<T> {
+        let mut request = self.request(message);
+        request.set_timeout(READ_DEADLINE);
         request
     }
 
