@@ -61,7 +61,18 @@ pub fn capture_shown(cmd: &mut Command) -> Result<String> {
 pub fn cargo(args: &[&str]) -> Command {
     let mut cmd = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cmd.args(args).current_dir(crate::repository());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_running_package) {
+            cmd.env_remove(name);
+        }
+    }
     cmd
+}
+
+/// What `cargo run` and `cargo test` tell the program about its package. Build scripts that watch
+/// these variables (ring's does) would run again, and everything above them be compiled again.
+fn is_of_running_package(name: &str) -> bool {
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
 /// The command as one would type it.
