@@ -17,13 +17,24 @@ use super::look::Subject;
 use super::normal::Normal;
 
 /// The calls for one pod.
-pub(super) fn of(log: &Path, subject: &Subject, normal: &Normal, main: &[String]) -> Result<Value> {
+pub(super) fn of(log: &Path, subject: &Subject, normal: &Normal, pod: &Value) -> Result<Value> {
     let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
     let mut calls = parse(&text, &subject.uid, normal);
     if let Some(order) = calls["order"].as_array_mut() {
-        sort_stops(order, main);
+        sort_stops(order, &main_containers(pod));
     }
     Ok(calls)
+}
+
+/// Containers that may be stopped in any order, and whether the time for that is known: a hook takes
+/// of it what it needs.
+fn main_containers(pod: &Value) -> BTreeMap<String, bool> {
+    let all = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let known = |container: &Value| {
+        let hook = &container["lifecycle"]["preStop"];
+        hook["exec"].is_null() && hook["httpGet"].is_null()
+    };
+    all.map(|c| (super::flat::show(&c["name"]), known(c))).collect()
 }
 
 /// The patterns of the lines that matter.
@@ -92,14 +103,17 @@ fn parse(log: &str, uid: &str, normal: &Normal) -> Value {
 
 /// Main containers are stopped at the same time: of stops that follow each other the order is
 /// chance. Sidecars are stopped afterwards, with the time that was left.
-fn sort_stops(order: &mut [Value], main: &[String]) {
-    let is_main = |call: &str| {
+fn sort_stops(order: &mut [Value], main: &BTreeMap<String, bool>) {
+    let name = |call: &str| {
         let name = call.strip_prefix("StopContainer ").and_then(|c| c.split('#').next());
-        name.map(|name| main.iter().any(|m| m == name))
+        name.map(str::to_owned)
     };
+    let is_main = |call: &str| name(call).map(|name| main.contains_key(&name));
+    let is_timed = |call: &str| name(call).map(|name| main.get(&name) == Some(&true));
     for call in order.iter_mut() {
         let text = call.as_str().unwrap_or_default();
-        if let (Some(false), Some((what, _))) = (is_main(text), text.split_once(" with timeout ")) {
+        if let (Some(false), Some((what, _))) = (is_timed(text), text.split_once(" with timeout "))
+        {
             *call = Value::from(format!("{what} with the time left"));
         }
     }
@@ -137,17 +151,18 @@ mod tests {
     fn only_stops_of_main_containers_in_a_row_are_sorted() {
         let mut order = [
             "StopContainer s#0 with timeout 7 (s)",
-            "StopContainer b#0 x",
+            "StopContainer b#0 with timeout 4 (s)",
             "StopContainer a#0 x",
             "StopContainer z#0 x",
             "StopContainer c#0",
         ]
         .map(Value::from);
-        sort_stops(&mut order, &["a", "b", "c"].map(str::to_owned));
+        let main = [("a", true), ("b", false), ("c", true)];
+        sort_stops(&mut order, &main.map(|(name, timed)| (name.to_owned(), timed)).into());
         let expected = [
             "StopContainer s#0 with the time left",
             "StopContainer a#0 x",
-            "StopContainer b#0 x",
+            "StopContainer b#0 with the time left",
             "StopContainer z#0 x",
             "StopContainer c#0",
         ];

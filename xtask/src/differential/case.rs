@@ -8,14 +8,15 @@
 //! covers: one sentence
 //! direct: true             # on the node without the scheduler
 //! static: true             # a manifest in the node's folder
-//! wait: {phase: Running}   # lines of the pod's status as `flat` writes them
+//! alone: true              # after all others, because it concerns the nodes
+//! wait: {phase: Running}   # lines of the pod's status, or of metadata, as `flat` writes them
 //! events: [Started]        # and reasons of events about the pod
 //! nudge: true              # the pod gets an annotation each second until all that is there:
 //!                          # the kubelet shows some states only when it looks at the pod again
 //! steps:                   # then, one after the other
 //! - patch: {spec: {...}}   # a strategic merge patch; an init for `wait` and `events`
 //!   subresource: resize
-//!   of: pods/NAME          # what is patched; the pod if left out
+//!   of: configmaps/NAME    # what is patched: the pod if left out, its node if it says `node`
 //!   wait: {...}
 //! - delete: true           # or a deletion; `gone: true` waits until the pod is gone
 //! grace: 0                 # of the deletion at the end; the pod's own if left out
@@ -39,6 +40,8 @@ pub struct Case {
     pub(super) is_direct: bool,
     /// From a folder.
     pub(super) is_static: bool,
+    /// When all others have ended.
+    pub(super) is_alone: bool,
     /// What happens; the first has no patch.
     pub(super) steps: Vec<Step>,
     /// Grace period of the deletion.
@@ -68,7 +71,7 @@ pub(super) struct Step {
 #[derive(Clone, Debug)]
 pub(super) struct Patch {
     pub(super) body: Value,
-    /// `pods/NAME`, `configmaps/NAME`.
+    /// `pods/NAME`, `configmaps/NAME`, `node`.
     pub(super) of: String,
     pub(super) subresource: String,
 }
@@ -93,7 +96,10 @@ fn parse(name: &str, text: &str) -> Result<Case> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     let [head, objects @ .., pod] = documents.as_slice() else { bail!("no pod") };
     ensure!(pod["kind"] == "Pod", "the last document is a pod");
-    known(head, &["covers", "direct", "static", "wait", "events", "nudge", "steps", "grace"])?;
+    known(
+        head,
+        &["covers", "direct", "static", "alone", "wait", "events", "nudge", "steps", "grace"],
+    )?;
     let pod_name = pod["metadata"]["name"].as_str().context("the pod has a name")?;
     let mut steps = vec![step(head, pod_name)?];
     for each in head["steps"].as_array().into_iter().flatten() {
@@ -106,6 +112,7 @@ fn parse(name: &str, text: &str) -> Result<Case> {
         covers: head["covers"].as_str().context("`covers` says what it is about")?.to_owned(),
         is_direct: head["direct"] == true,
         is_static: head["static"] == true,
+        is_alone: head["alone"] == true,
         steps,
         grace_seconds: head["grace"].as_u64(),
         objects: objects.to_vec(),

@@ -21,6 +21,8 @@ const STEP_MAX: Duration = Duration::from_secs(90);
 const GONE_MAX: Duration = Duration::from_secs(60);
 /// How long a pod has to be unchanged before it is looked at, and how long that may take.
 const QUIET: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(6));
+/// What a patch is of when it is of the node.
+const NODE: &str = "node";
 /// How often a pod is nudged.
 const NUDGE: Duration = Duration::from_secs(1);
 /// How often an account or a namespace is looked for that a controller makes.
@@ -47,6 +49,10 @@ impl<'a> Side<'a> {
     /// The whole life; returns what was seen in it.
     pub(super) fn run(&self) -> Result<Lines> {
         let seen = self.live();
+        if self.case.steps.iter().any(|step| step.patch.as_ref().is_some_and(|p| p.of == NODE)) {
+            let clean = json!({"spec": {"taints": null}});
+            self.api.send("PATCH", &self.node_path(), Some(&clean)).context("clean the node")?;
+        }
         let path = format!("/api/v1/namespaces/{}", self.namespace);
         let removed = self.api.send("DELETE", &path, None).context("remove the namespace");
         seen.and_then(|seen| removed.map(|_| seen))
@@ -132,6 +138,10 @@ impl<'a> Side<'a> {
         format!("/api/v1/namespaces/{}/{rest}", self.namespace)
     }
 
+    fn node_path(&self) -> String {
+        format!("/api/v1/nodes/{}", self.node)
+    }
+
     fn create(&self) -> Result<()> {
         let mut pod = self.case.pod.clone();
         if self.case.is_static {
@@ -154,6 +164,7 @@ impl<'a> Side<'a> {
 
     fn patch(&self, patch: &Patch) -> Result<()> {
         let path = match patch.subresource.as_str() {
+            "" if patch.of == NODE => self.node_path(),
             "" => self.path(&patch.of),
             sub => self.path(&format!("{}/{sub}", patch.of)),
         };
@@ -216,7 +227,8 @@ impl<'a> Side<'a> {
         if step.is_gone && !pod.is_gone {
             return vec!["its end".to_owned()];
         }
-        let paths = flat::paths(&pod.object["status"]);
+        let mut paths = flat::paths(&pod.object["status"]);
+        paths.extend(flat::paths(&json!({"metadata": pod.object["metadata"]})));
         let lines = step.wait.iter().filter(|(path, value)| paths.get(*path) != Some(value));
         let lines = lines.map(|(path, value)| format!("{path}: {value}"));
         let uid = &pod.object["metadata"]["uid"];

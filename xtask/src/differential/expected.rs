@@ -10,6 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use super::Compared;
 use super::flat::Difference;
 
 /// The list.
@@ -52,8 +53,23 @@ impl Expected {
         Ok(Self { rules })
     }
 
+    /// The reasons of the case's differences that are meant, and the others.
+    pub(super) fn sort<'a>(
+        &'a self,
+        compared: &'a Compared,
+    ) -> (Vec<&'a str>, Vec<&'a Difference>) {
+        let (mut reasons, mut open) = (Vec::new(), Vec::new());
+        for difference in &compared.differences {
+            match self.reason(&compared.case.name, difference) {
+                Some(reason) => reasons.push(reason),
+                None => open.push(difference),
+            }
+        }
+        (reasons, open)
+    }
+
     /// Why this may differ, if it may.
-    pub(super) fn reason(&self, case: &str, difference: &Difference) -> Option<&str> {
+    fn reason(&self, case: &str, difference: &Difference) -> Option<&str> {
         let side = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         let Difference { path, theirs, ours, .. } = difference;
         let whole = format!("{path}: {} => {}", side(theirs), side(ours));

@@ -38,7 +38,9 @@ pub(super) fn of(root: &Path, subject: &Subject, normal: &Normal) -> Value {
     walk(&inside(&logs), &logs, &mut lines);
     for entry in fs::read_dir(inside(LOGS[1])).into_iter().flatten().flatten() {
         let link = entry.file_name().to_string_lossy().into_owned();
-        if link.starts_with(&format!("{name}_{namespace}_")) {
+        // An earlier pod of this name may have left some.
+        let is_own = fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(&logs));
+        if is_own && link.starts_with(&format!("{name}_{namespace}_")) {
             lines.insert(&format!("{}/{link}", LOGS[1]), &line(&entry.path()));
         }
     }

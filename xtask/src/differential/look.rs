@@ -73,14 +73,18 @@ impl Look<'_> {
         if seen.is_gone && seen.object.is_null() {
             return Ok(());
         }
-        self.settle(seen, &subject)?;
+        // What a pod that is over, or gone, needs no more is cleaned up.
+        let is_over = matches!(phase(&seen.object), Some("Failed" | "Succeeded"));
+        let cgroup = self.cluster.layout().cgroup(self.node);
+        let folder = files::folder(&self.root()?, &subject);
+        settle(|| match seen.is_gone {
+            true => folder.exists(),
+            false => is_over && cgroups::is_there(&cgroup, &subject),
+        });
         let containers = runtime::containers(self.cluster, self.node, &subject)?;
         put("cri", &containers.configs);
         put("files", &files::of(&self.root()?, &subject, &normal));
-        put(
-            "cgroups",
-            &cgroups::of(&self.cluster.layout().cgroup(self.node), &subject, &containers),
-        );
+        put("cgroups", &cgroups::of(&cgroup, &subject, &containers));
         Ok(())
     }
 
@@ -88,6 +92,8 @@ impl Look<'_> {
     pub(super) fn at_end(&self, last: &Seen, ended: &Seen, lines: &mut Lines) -> Result<()> {
         let subject = Subject::of(&last.object);
         let normal = subject.normal(&last.object, self.cluster, self.node);
+        let cgroup = self.cluster.layout().cgroup(self.node);
+        settle(|| ended.is_gone && cgroups::is_there(&cgroup, &subject));
         let mut put = |aspect: &str, value: &Value| {
             flat::flatten(lines, aspect, &normal.value(value));
         };
@@ -97,24 +103,7 @@ impl Look<'_> {
         let events = self.api.wait(Duration::ZERO, events);
         put("events", &events.context("the store answers at once")?);
         let log = self.cluster.layout().log(&format!("{}-containerd", self.node));
-        put("calls", &calls::of(&log, &subject, &normal, &main_containers(&last.object))?);
-        Ok(())
-    }
-
-    /// Waits until the node has cleaned up what a pod that is over, or gone, needs no more.
-    fn settle(&self, seen: &Seen, subject: &Subject) -> Result<()> {
-        let phase = seen.object["status"]["phase"].as_str();
-        let is_over = matches!(phase, Some("Failed" | "Succeeded"));
-        let deadline = Instant::now() + SETTLE_MAX;
-        let cgroup = self.cluster.layout().cgroup(self.node);
-        let folder = files::folder(&self.root()?, subject);
-        let has_rest = || match seen.is_gone {
-            true => folder.exists(),
-            false => is_over && cgroups::is_there(&cgroup, subject),
-        };
-        while has_rest() && Instant::now() < deadline {
-            thread::sleep(PERIOD);
-        }
+        put("calls", &calls::of(&log, &subject, &normal, &last.object)?);
         Ok(())
     }
 
@@ -126,10 +115,16 @@ impl Look<'_> {
     }
 }
 
-/// Names of the containers that may be stopped in any order.
-fn main_containers(pod: &Value) -> Vec<String> {
-    let all = pod["spec"]["containers"].as_array().into_iter().flatten();
-    all.map(|c| flat::show(&c["name"])).collect()
+fn phase(pod: &Value) -> Option<&str> {
+    pod["status"]["phase"].as_str()
+}
+
+/// Waits while there is something that the node will still clean up.
+fn settle(has_rest: impl Fn() -> bool) {
+    let deadline = Instant::now() + SETTLE_MAX;
+    while has_rest() && Instant::now() < deadline {
+        thread::sleep(PERIOD);
+    }
 }
 
 /// The object without what the API server or chance put in.

@@ -13,7 +13,7 @@ const LINES_MAX: usize = 60;
 
 /// One line about a case that ended.
 pub(super) fn progress(case: &Compared) -> String {
-    let Compared { case, seconds, aspects, differences } = case;
+    let Compared { case, seconds, aspects, differences, .. } = case;
     let count = differences.len();
     let word = if count == 0 { "equal".to_owned() } else { format!("{count} lines differ") };
     format!("{:<28} {aspects} aspects, {word}, {seconds:.1} s", case.name)
@@ -27,17 +27,11 @@ pub(super) fn print(cases: &[Compared], expected: &Expected) -> usize {
     let mut details = String::new();
     for case in cases {
         let name = &case.case.name;
-        let (mut meant, mut open) = (0, Vec::new());
-        for difference in &case.differences {
-            match expected.reason(name, difference) {
-                Some(reason) => {
-                    meant += 1;
-                    *reasons.entry(reason).or_default() += 1;
-                }
-                None => open.push(difference),
-            }
+        let (meant, open) = expected.sort(case);
+        for reason in &meant {
+            *reasons.entry(reason).or_default() += 1;
         }
-        let count = open.len();
+        let (meant, count) = (meant.len(), open.len());
         println!("{name:<28} {:>7} {meant:>9} {count:>11}  {}", case.aspects, case.case.covers);
         unexplained += count;
         equal += usize::from(count == 0);
@@ -46,6 +40,10 @@ pub(super) fn print(cases: &[Compared], expected: &Expected) -> usize {
         }
     }
     print!("{details}");
+    for case in cases.iter().filter(|c| !c.earlier.is_empty()) {
+        let earlier: Vec<&Difference> = case.earlier.iter().collect();
+        println!("\n{}, the first of two runs\n{}", case.case.name, lines(&earlier));
+    }
     if !reasons.is_empty() {
         println!("\nexpected:");
         for (reason, count) in &reasons {
