@@ -4,11 +4,10 @@
 //! action of the same pass made (sandbox, addresses) is kept in `PassState` for the later ones, so
 //! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
 //! pass is cancelled; a CRI call that creates or starts something is awaited to its end, because
-//! only then is it known what there is to stop. At most `starts` such calls run at once on the
-//! node; a call that hangs gives its turn back after `TURN_MAX`, so one slow pod delays the others
-//! by that much at most.
+//! only then is it known what there is to stop. At most `starts` passes that bring pods up run at
+//! once on the node (`turns`).
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,16 +28,17 @@ use crate::runtime::kill::Killer;
 use crate::runtime::plan::Action;
 use crate::runtime::request::{NodeContext, RuntimeHandler};
 use crate::runtime::stop_order;
-use crate::runtime::turns::{CallFor, Rush, Turns};
+use crate::runtime::turns::{CallFor, PAUSE_MAX, Place, Rush, Turns};
 use crate::runtime::users::Users;
 use crate::status::timeline::{self, Recorder};
 use crate::types::PodUid;
 use crate::worker::{Failure, Input};
 
-/// How long a hanging call keeps others waiting for its turn.
-const TURN_MAX: Duration = Duration::from_secs(2);
-/// How long records of pods that are gone stay at most while others start or stop.
-const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long the removal of a pod's records keeps others waiting for their turn when it hangs.
+const CLEANUP_TURN_MAX: Duration = Duration::from_secs(2);
+/// How long records of pods that are gone stay at most while others start or stop: longer than two
+/// cores need for a hundred pods, and half of what a kubelet lets them stay.
+const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Ends a pass early; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -86,12 +86,14 @@ pub struct PassOrder {
 }
 
 /// What earlier actions of a pass made.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PassState {
+    /// Its turn among those that bring pods up.
+    pub(super) place: Place,
     /// Sandbox made in this pass.
     pub(super) sandbox: Option<NewSandbox>,
     /// Images of image volumes, pulled once for all containers of the pass.
-    pub(super) image_volumes: std::cell::OnceCell<ImageVolumes>,
+    pub(super) image_volumes: OnceCell<ImageVolumes>,
 }
 
 /// Ids of the images of image volumes by the volumes' names, or why they are not there.
@@ -144,7 +146,7 @@ pub struct Executor {
     pub tracker: Tracker,
     /// Path of the node's resolv.conf; `None` when the setting is empty.
     pub resolv_conf: Option<std::path::PathBuf>,
-    /// Calls that create or start something at the same time.
+    /// Passes that bring pods up at the same time.
     pub starts: Turns,
     /// Pods removed from the runtime at the same time.
     pub cleanups: Turns,
@@ -163,7 +165,9 @@ pub struct Executor {
 impl Executor {
     /// Runs a pass to its end, reporting each action.
     pub async fn run(&self, order: PassOrder, cancel: Cancel, back: &mpsc::Sender<Input>) {
-        let mut state = PassState::default();
+        let is_new = order.actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
+        let place = Place::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
+        let mut state = PassState { place, sandbox: None, image_volumes: OnceCell::new() };
         for (index, action) in order.actions.iter().enumerate() {
             let begun = tokio::time::Instant::now();
             let _hurry = (*action != Action::Cleanup).then(|| self.rush.join());
@@ -240,10 +244,14 @@ impl Executor {
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         match action {
-            Action::Prepare => cancel.unless(self.prepare(order, pod)).await?,
+            Action::Prepare => {
+                let prepare = self.prepare(order, pod);
+                cancel.unless(state.place.call_within(PAUSE_MAX, prepare)).await?
+            }
             Action::Refresh => cancel.unless(self.refresh(order, pod)).await?,
             Action::CreateSandbox { attempt, .. } => {
-                state.sandbox = Some(self.create_sandbox(order, pod, *attempt, cancel).await?);
+                state.sandbox =
+                    Some(self.create_sandbox(order, pod, *attempt, (&state.place, cancel)).await?);
                 Ok(())
             }
             Action::StartContainer { name, kind, restart_count, .. } => {
@@ -255,16 +263,12 @@ impl Executor {
                     restart_count: *restart_count,
                     sandbox: state.sandbox.as_ref(),
                     image_volumes: &state.image_volumes,
+                    place: &state.place,
                 };
                 self.start_container(&start, cancel).await
             }
             _ => Ok(()),
         }
-    }
-
-    /// Makes a call that creates or starts something, in its turn.
-    pub(super) async fn in_turn<T>(&self, order: CallFor, call: impl Future<Output = T>) -> T {
-        turned(&self.starts, order, call).await
     }
 
     /// A runtime handler by its name, empty for the default.
@@ -291,7 +295,7 @@ impl Executor {
 async fn turned<T>(turns: &Turns, order: CallFor, call: impl Future<Output = T>) -> T {
     let turn = turns.take(order).await;
     tokio::pin!(call);
-    match tokio::time::timeout(TURN_MAX, &mut call).await {
+    match tokio::time::timeout(CLEANUP_TURN_MAX, &mut call).await {
         Ok(done) => done,
         Err(_) => {
             drop(turn);

@@ -21,7 +21,7 @@ use crate::runtime::hooks::HookTarget;
 use crate::runtime::image::{Found, Wanted};
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
 use crate::runtime::security::IdRange;
-use crate::runtime::turns::CallFor;
+use crate::runtime::turns::Place;
 use crate::runtime::{env, hosts, log_files, stop_order};
 use crate::types::{ContainerId, ContainerKind};
 use crate::volume::{self, PodDirs, PodVolumes};
@@ -44,6 +44,7 @@ pub(super) struct Start<'a> {
     pub(super) restart_count: Option<u32>,
     pub(super) sandbox: Option<&'a NewSandbox>,
     pub(super) image_volumes: &'a OnceCell<ImageVolumes>,
+    pub(super) place: &'a Place,
 }
 
 /// The images that a container is made of.
@@ -65,7 +66,7 @@ impl Executor {
         order: &PassOrder,
         pod: &Pod,
         attempt: u32,
-        cancel: &Cancel,
+        (place, cancel): (&Place, &Cancel),
     ) -> Result<NewSandbox, Failure> {
         let fail = |text: String| {
             // A pod that ends meanwhile may take away what its sandbox is made of.
@@ -96,8 +97,7 @@ impl Executor {
             self.metrics.sandbox(&made.handler, own_users, begun.elapsed(), answer.is_ok());
             answer
         };
-        let answer =
-            self.in_turn(CallFor::New, call).await.map_err(|error| fail(rpc_text(&error)))?;
+        let answer = place.call(call).await.map_err(|error| fail(rpc_text(&error)))?;
         let id = answer.pod_sandbox_id;
         let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
             let text = format!("Unable to get pod sandbox status: {}", rpc_text(&error));
@@ -196,8 +196,9 @@ impl Executor {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        let answer = self
-            .in_turn(CallFor::Begun, self.client.create_container(request))
+        let answer = start
+            .place
+            .call(self.client.create_container(request))
             .await
             .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
         let (uid, text) = (&start.order.uid, "Container created");
@@ -253,7 +254,9 @@ impl Executor {
     async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
         let request = v1::StartContainerRequest { container_id: created.id.clone() };
         let call = self.client.start_container(request);
-        self.in_turn(CallFor::Begun, call)
+        start
+            .place
+            .call(call)
             .await
             .map_err(|error| self.begin_failed(start, created, &error.message))?;
         let uid = &start.order.uid;

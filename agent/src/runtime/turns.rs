@@ -1,18 +1,27 @@
-//! Turns: how many calls create or start something on the node at once, and whose is next.
+//! Turns: how many pods are being started on the node at once, and whose turn is next.
 //!
-//! A call for a pod that already has its sandbox comes before a call for a new sandbox, else in
-//! order of arrival. With one queue for all, fifty pods that arrive together would all get their
-//! sandbox before the first one runs; like this they run one after the other, half of them in half
-//! the time, and the last one no later. Calls of sandboxes that exist are few by nature, so new
-//! ones do not starve. Bounds: `count` turns; one waiter per pass.
+//! A pass keeps its turn from its first call to its last: a hundred pods that arrive together run
+//! one after the other, half of them in half the time, and the last one no later. With a turn for
+//! each call all of them would get their token and their sandbox before the first one runs. A pass
+//! that lost its turn, because it waited for something else, and one of a pod that has its sandbox
+//! come before new pods, else it goes by arrival. Those are few by nature, so new ones do not
+//! starve. Bounds: `count` turns; one waiter per pass; a turn is kept for `CALL_MAX` in a call and
+//! for `PAUSE_MAX` between two, so that whoever hangs or pulls an image holds up nobody for longer.
 //! `Rush` is what somebody waits for, so that what nobody waits for can come after it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
+
+/// How long a hanging call keeps others waiting for its turn.
+const CALL_MAX: Duration = Duration::from_secs(2);
+/// The same between two calls: files are written meanwhile, which takes a few milliseconds, or an
+/// image is pulled, or the API server does not answer.
+pub const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// What a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +96,67 @@ impl Drop for Turn {
     }
 }
 
+/// The turn that a pass keeps; it is passed on when this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    turns: Turns,
+    next: Cell<CallFor>,
+    held: Rc<RefCell<Option<Turn>>>,
+    timer: RefCell<Option<AbortHandle>>,
+}
+
+impl Place {
+    /// A place without a turn, for a pass whose first call is this.
+    pub fn new(turns: &Turns, first: CallFor) -> Self {
+        let (held, timer) = (Rc::default(), RefCell::default());
+        Self { turns: turns.clone(), next: Cell::new(first), held, timer }
+    }
+
+    /// Makes a call that creates or starts something, in turn.
+    pub async fn call<T>(&self, call: impl Future<Output = T>) -> T {
+        self.call_within(CALL_MAX, call).await
+    }
+
+    /// The same with a turn that a hanging call keeps so long.
+    pub async fn call_within<T>(&self, limit: Duration, call: impl Future<Output = T>) -> T {
+        if self.held.borrow().is_none() {
+            let turn = self.turns.take(self.next.get()).await;
+            *self.held.borrow_mut() = Some(turn);
+            self.next.set(CallFor::Begun);
+        }
+        self.keep(limit);
+        let done = call.await;
+        self.keep(PAUSE_MAX);
+        done
+    }
+
+    /// Passes the turn on if it is not used for so long. Must be called on a local task.
+    fn keep(&self, limit: Duration) {
+        if self.held.borrow().is_none() {
+            return;
+        }
+        let held = Rc::clone(&self.held);
+        let timer = tokio::task::spawn_local(async move {
+            tokio::time::sleep(limit).await;
+            drop(held.borrow_mut().take());
+        });
+        self.set_timer(Some(timer.abort_handle()));
+    }
+
+    fn set_timer(&self, timer: Option<AbortHandle>) {
+        if let Some(before) = self.timer.replace(timer) {
+            before.abort();
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.set_timer(None);
+        drop(self.held.borrow_mut().take());
+    }
+}
+
 /// What is under way for which somebody waits; clones share it.
 #[derive(Clone, Debug)]
 pub struct Rush(watch::Sender<usize>);
@@ -124,6 +194,7 @@ impl Drop for Hurry {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use tokio::sync::Notify;
 
     use super::*;
 
@@ -158,6 +229,67 @@ mod tests {
         let begun = async { drop(noted(&turns, CallFor::Begun, 3, &order).await) };
         tokio::join!(first, second, begun, async { drop(held) });
         assert_eq!(order.into_inner(), [3, 1, 2]);
+    }
+
+    /// Two passes that come one after the other, of two calls each. The first one has done something
+    /// else between them, or hangs in the first call, until the second pass is over.
+    async fn order_of_calls(first_waits: bool, first_hangs: bool) -> Vec<u32> {
+        let (turns, order, over) = (Turns::new(1), RefCell::<Vec<u32>>::default(), Notify::new());
+        let note = async |name| order.borrow_mut().push(name);
+        let first = async {
+            let place = Place::new(&turns, CallFor::New);
+            let begins = async {
+                note(1).await;
+                if first_hangs {
+                    over.notified().await;
+                }
+            };
+            place.call_within(if first_hangs { Duration::ZERO } else { CALL_MAX }, begins).await;
+            if first_waits {
+                over.notified().await;
+            }
+            place.call(note(1)).await;
+        };
+        let second = async {
+            let place = Place::new(&turns, CallFor::New);
+            place.call(note(2)).await;
+            place.call(note(2)).await;
+            drop(place);
+            over.notify_one();
+        };
+        let both = async { tokio::join!(first, second) };
+        tokio::task::LocalSet::new().run_until(both).await;
+        assert_eq!(turns.0.borrow().free, 1, "every turn came back");
+        order.into_inner()
+    }
+
+    #[tokio::test]
+    async fn a_pass_keeps_its_turn_unless_it_waits_or_hangs() {
+        assert_eq!(order_of_calls(false, false).await, [1, 1, 2, 2]);
+        assert_eq!(order_of_calls(true, false).await, [1, 2, 2, 1], "it pulls an image");
+        assert_eq!(order_of_calls(false, true).await, [1, 2, 2, 1], "its first call hangs");
+    }
+
+    #[tokio::test]
+    async fn a_pass_that_lost_its_turn_comes_before_a_new_one() {
+        let (turns, order, begun) = (Turns::new(1), RefCell::<Vec<u32>>::default(), Notify::new());
+        let note = async |name| order.borrow_mut().push(name);
+        let first = async {
+            let place = Place::new(&turns, CallFor::New);
+            place.call_within(Duration::ZERO, begun.notified()).await;
+            place.call(note(1)).await;
+        };
+        let second = async {
+            let place = Place::new(&turns, CallFor::New);
+            // The first one comes back while this one has the turn.
+            place.call(async { begun.notify_one() }).await;
+            place.call(tokio::task::yield_now()).await;
+            place.call(tokio::task::yield_now()).await;
+        };
+        let third = async { Place::new(&turns, CallFor::New).call(note(3)).await };
+        let all = async { tokio::join!(first, second, third) };
+        tokio::task::LocalSet::new().run_until(all).await;
+        assert_eq!(order.into_inner(), [1, 3]);
     }
 
     #[tokio::test]
