@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Ask, GATHER, GATHER_STARTING, GATHER_STOPPING, Input, Outbox, REPEAT, Request,
+    Answer, Ask, GATHER, GATHER_CHANGING, GATHER_GOING, Input, Outbox, REPEAT, Request,
+    gather_among,
 };
 use crate::types::UnixNanos;
 use crate::worker::Stage;
@@ -106,7 +107,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     assert_eq!(desk.seen(object.clone()), []);
     let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), Stage::Syncing);
     assert_eq!(desk.give(waits), []);
-    assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(GATHER_STARTING)));
+    assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(GATHER_CHANGING.0)));
     let request = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
     assert_eq!(request.name, ("ns".into(), "web".into()));
     let Ask::Patch(body) = &request.ask else { panic!("{request:?}") };
@@ -142,7 +143,7 @@ fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
         desk.seen(object.clone());
         let asked = desk.give(derived(&object, status(now.clone()), Stage::Terminating));
         assert_eq!(asked.len(), usize::from(at_once), "{now}");
-        assert_eq!(desk.after(GATHER_STOPPING).len(), usize::from(!at_once), "{now}");
+        assert_eq!(desk.after(GATHER_CHANGING.0).len(), usize::from(!at_once), "{now}");
     }
 }
 
@@ -153,8 +154,8 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
     let status = |container: &Value| json!({"phase": "Pending", "containerStatuses": [container]});
     let creating = waits("ContainerCreating");
     let table = [
-        (&creating, GATHER_STARTING),
-        (&waits("PodInitializing"), GATHER_STARTING),
+        (&creating, GATHER_CHANGING.0),
+        (&waits("PodInitializing"), GATHER_CHANGING.0),
         (&waits("ErrImagePull"), GATHER),
         (&runs, GATHER),
     ];
@@ -172,6 +173,14 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
     assert_eq!(desk.give(derived(&object, status(&creating), Stage::Syncing)), []);
     assert_eq!(desk.after(GATHER), []);
     assert_eq!(desk.give(derived(&object, status(&runs), Stage::Syncing)).len(), 1);
+}
+
+#[test]
+fn the_more_pods_are_on_their_way_the_longer_what_is_said_of_each_gathers() {
+    for (others, millis) in [(0, 1000), (5, 1000), (10, 2000), (49, 9800), (50, 10_000)] {
+        assert_eq!(gather_among(others), Duration::from_millis(millis), "{others}");
+    }
+    assert_eq!(gather_among(usize::MAX), GATHER_CHANGING.1);
 }
 
 #[test]
@@ -239,7 +248,7 @@ fn a_deletion_without_grace_is_left_to_the_api_server_for_a_while() {
     let mut going = deleted("1", over);
     going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
     assert_eq!(desk.seen(going), []);
-    assert_eq!(only(desk.after(GATHER_STOPPING)).ask, Ask::Delete("1".into()));
+    assert_eq!(only(desk.after(GATHER_GOING)).ask, Ask::Delete("1".into()));
 }
 
 #[test]
