@@ -198,7 +198,7 @@ impl Parts {
         let restored = ledger::writer::load(&root_dir);
         pods.restore(restored.allocated, restored.actuated);
         let logs = host::start_rotator(&self.config, &self.runtime);
-        self.start_hints(runtime)?;
+        self.start_hints(runtime, &reader)?;
         let writer = self.cluster.as_ref().map(|cluster| {
             let (client, recorder) = (cluster.client.clone(), self.recorder.clone());
             let writer = Writer::start(client, &cluster.node_name, recorder, cluster.link.clone());
@@ -295,12 +295,16 @@ impl Parts {
     }
 
     /// The runtime's own events; the kernel's come from the executor's tracker.
-    fn start_hints(&self, runtime: &Runtime) -> Result<()> {
+    fn start_hints(&self, runtime: &Runtime, reader: &Reader) -> Result<()> {
         let events =
             event::cri::run(self.runtime.clone(), self.inputs.clone(), Arc::clone(&self.metrics));
         tokio::task::spawn_local(events);
         if let Some((containerd, _)) = self.containerd(runtime)? {
-            tokio::task::spawn_local(event::containerd::run(containerd, self.inputs.clone()));
+            tokio::task::spawn_local(event::containerd::run(
+                containerd,
+                reader.clone(),
+                self.inputs.clone(),
+            ));
         }
         Ok(())
     }

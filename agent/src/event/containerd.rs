@@ -3,13 +3,15 @@
 //! Owner: one task for the life of the agent; it asks again when the stream ends and gives up on a
 //! runtime that is not containerd. An exit's code and time are evidence beside the CRI answer, as
 //! from the kernel; an event's container is found among the observed ones, and one that nobody
-//! knows yet is left to the relist.
+//! knows yet is left to the relist. With it come the container's last words, which are complete once
+//! its process is gone: `status::told` shows such an end before the runtime lists it.
 
 use std::time::{Duration, SystemTime};
 
 use pintle_cri::containerd::{Containerd, HintKind};
 use tokio::sync::mpsc;
 
+use crate::observed::{Reader, ToldEnd};
 use crate::types::{ContainerId, UnixNanos};
 use crate::worker::{Hint, Input};
 
@@ -17,7 +19,7 @@ use crate::worker::{Hint, Input};
 const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Forwards task events as hints until the receiver is gone.
-pub async fn run(containerd: Containerd, inputs: mpsc::Sender<Input>) {
+pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<Input>) {
     let mut wait = REOPEN.0;
     loop {
         let mut hints = containerd.hints();
@@ -34,10 +36,13 @@ pub async fn run(containerd: Containerd, inputs: mpsc::Sender<Input>) {
             let container = ContainerId::from(hint.id.as_str());
             let at = nanos(hint.at);
             let hint = match hint.kind {
-                HintKind::Exited { code, .. } => Hint::Exited {
-                    container: Some(container.clone()),
-                    code: i32::try_from(code).ok(),
-                    at,
+                HintKind::Exited { code, .. } => match i32::try_from(code) {
+                    Ok(code) => {
+                        let words = reader.last_words(&container, code);
+                        let end = ToldEnd { code, at, words };
+                        Hint::Told { container: container.clone(), end }
+                    }
+                    Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },
                 },
                 HintKind::OomKilled | HintKind::Deleted => Hint::Changed,
                 // What the agent does itself it reads afterwards.

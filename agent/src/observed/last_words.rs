@@ -8,6 +8,16 @@ use std::path::Path;
 use crate::observed::ObservedContainer;
 use crate::runtime::{log_read, termination};
 
+/// What a container has said that ended with this code, before the runtime shows its end; `None`
+/// when its log would have to be asked, which the runtime may not have written to the end yet.
+pub(super) fn at_end(container: &ObservedContainer, code: i32) -> Option<String> {
+    let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));
+    let words = termination::last_words(&container.annotations, mounts, code, "");
+    let file = words.file.as_deref().map(Path::new);
+    let log = Path::new(&container.log_path);
+    (!words.log_if_empty).then(|| log_read::termination_message(file, log, false))
+}
+
 /// Appends the container's last words to its message.
 pub(super) fn append(container: &mut ObservedContainer) {
     let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));

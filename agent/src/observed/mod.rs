@@ -11,5 +11,5 @@ pub mod types;
 pub use read::Reader;
 pub use types::{
     Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
-    ObservedSandbox, ObservedUser, OomKill, RunState, digest_code, digest_of,
+    ObservedSandbox, ObservedUser, OomKill, RunState, ToldEnd, digest_code, digest_of,
 };

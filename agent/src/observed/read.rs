@@ -17,7 +17,7 @@ use crate::observed::last_words;
 use crate::observed::listing::Listing;
 use crate::observed::{ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code};
 use crate::runtime::{labels, read_back};
-use crate::types::{PodUid, SandboxId, Version};
+use crate::types::{ContainerId, PodUid, SandboxId, Version};
 use crate::worker::ListedPod;
 
 /// Reads pods through one CRI client.
@@ -91,6 +91,14 @@ impl Reader {
         if let Some(known) = cache.get_mut(uid) {
             Rc::make_mut(known).containers.retain(|c| c.state != RunState::Running);
         }
+    }
+
+    /// What a container said that ran when it was last read and ended with this code since then.
+    pub fn last_words(&self, id: &ContainerId, code: i32) -> Option<String> {
+        let cache = self.cache.borrow();
+        let mut containers = cache.values().flat_map(|pod| &pod.containers);
+        let container = containers.find(|c| c.id == *id && c.state == RunState::Running)?;
+        last_words::at_end(container, code)
     }
 
     async fn sandbox(

@@ -150,6 +150,8 @@ pub struct ObservedUser {
 pub struct Evidence {
     /// End of the container's first process.
     pub exit: Option<KernelExit>,
+    /// The same as the runtime tells it, before it has cleaned up and shows it in its lists.
+    pub told: Option<ToldEnd>,
     /// Processes that the OOM killer took: how many, and whether the first process was one.
     pub oom: Option<OomKill>,
 }
@@ -161,6 +163,17 @@ pub struct KernelExit {
     pub code: i32,
     /// When.
     pub at: UnixNanos,
+}
+
+/// An end that the runtime told in an event of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldEnd {
+    /// Exit code as a shell shows it.
+    pub code: i32,
+    /// When, as its lists are going to say.
+    pub at: UnixNanos,
+    /// The container's last words; `None` while nobody can know them.
+    pub words: Option<String>,
 }
 
 /// OOM kills within a container.
@@ -176,6 +189,14 @@ pub struct OomKill {
     pub comm: String,
     /// When the last one was marked.
     pub at: UnixNanos,
+}
+
+impl Evidence {
+    /// The end by whoever saw it, the kernel first.
+    pub fn end(&self) -> Option<KernelExit> {
+        let told = || self.told.as_ref().map(|told| KernelExit { code: told.code, at: told.at });
+        self.exit.or_else(told)
+    }
 }
 
 impl ObservedPod {

@@ -36,7 +36,7 @@ pub struct Ended {
 /// The container's end, when runtime or kernel know of it.
 pub fn ended(container: &ObservedContainer) -> Option<Ended> {
     let lost = container.exit_code == EXIT_LOST && container.reason == REASON_LOST;
-    let mut end = match (container.state, container.evidence.exit) {
+    let mut end = match (container.state, container.evidence.end()) {
         (RunState::Exited, Some(exit)) if lost => from_kernel(exit.code, exit.at, container),
         (RunState::Unknown, Some(exit)) => from_kernel(exit.code, exit.at, container),
         (RunState::Exited, _) => Ended {
@@ -52,9 +52,13 @@ pub fn ended(container: &ObservedContainer) -> Option<Ended> {
 }
 
 fn from_kernel(code: i32, at: UnixNanos, container: &ObservedContainer) -> Ended {
-    let reason = if code == 0 { "Completed" } else { "Error" };
     let message = container.message.clone();
-    Ended { exit_code: code, reason: reason.to_owned(), message, finished_at: at }
+    Ended { exit_code: code, reason: reason_of(code).to_owned(), message, finished_at: at }
+}
+
+/// The reason that a runtime gives to an end of which it knows the code only.
+pub(super) fn reason_of(code: i32) -> &'static str {
+    if code == 0 { "Completed" } else { "Error" }
 }
 
 fn apply_oom(end: &mut Ended, evidence: &Evidence) {

@@ -22,6 +22,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 pub mod timeline;
+mod told;
 pub mod view;
 pub mod writer;
 
@@ -38,6 +39,7 @@ pub use derive::{derive, pod_ips, settled_phase};
 pub use ended::{Ended, ended};
 pub use phase::{FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal};
 pub use restarting::is_restarting;
+pub use told::ending;
 
 /// Where the pod's worker stands; decides how far the status may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

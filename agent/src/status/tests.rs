@@ -247,6 +247,7 @@ fn evidence_of_the_kernel_reaches_the_status() {
     lost.reason = "Unknown".into();
     lost.evidence = Evidence {
         exit: Some(KernelExit { code: 137, at: UnixNanos(940 * SECOND) }),
+        told: None,
         oom: Some(OomKill {
             init: true,
             count: 1,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::config::duration::GoDuration;
-use crate::observed::{ObservedPod, RunState};
+use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::pod;
 use crate::runtime::plan::{self, Action, PlanInput};
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
@@ -297,33 +297,37 @@ impl Worker {
         }
     }
 
-    /// The record with containers whose postStart hook still runs as not started yet: the kubelet
-    /// tells of them only when the hook is done. `None` when there are none.
+    /// The record as it is shown, `None` when that is as it is: with ends that the runtime tells
+    /// and does not list yet, and with containers whose postStart hook still runs as not started
+    /// yet, because the kubelet tells of them only when the hook is done.
     fn shown(&self) -> Option<ObservedPod> {
-        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
-        let hooked: Vec<&str> = pass
-            .actions
-            .iter()
-            .skip(pass.done)
-            .take(1)
-            .filter(|action| matches!(action, Action::StartContainer { .. }))
-            .filter_map(Action::container)
-            .filter(|name| {
-                let container = pod::containers::find(pod::spec(pod), name).map(|(_, c)| c);
-                let hooks = container.and_then(|c| c.lifecycle.as_ref());
-                hooks.is_some_and(|hooks| hooks.post_start.is_some())
-            })
-            .collect();
-        let mut shown = (*self.observed).clone();
-        let mut changed = false;
-        for name in hooked {
-            let latest = shown.containers.iter_mut().find(|c| c.name == name);
-            if let Some(latest) = latest.filter(|c| c.state == RunState::Running) {
-                latest.state = RunState::Created;
-                changed = true;
+        let hooked = self.hooked();
+        let shown = |container: &ObservedContainer| {
+            let waits = hooked == Some(&*container.name) && container.state == RunState::Running;
+            let created = || ObservedContainer { state: RunState::Created, ..container.clone() };
+            status::ending(container).or_else(|| waits.then(created))
+        };
+        let mut changed = self.observed.containers.iter().map(shown).collect::<Vec<_>>();
+        changed.iter().any(Option::is_some).then(|| {
+            let mut pod = (*self.observed).clone();
+            for (container, shown) in pod.containers.iter_mut().zip(&mut changed) {
+                if let Some(shown) = shown.take() {
+                    *container = shown;
+                }
             }
-        }
-        changed.then_some(shown)
+            pod
+        })
+    }
+
+    /// The container that is being started, if it has a postStart hook.
+    fn hooked(&self) -> Option<&str> {
+        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
+        let action = pass.actions.get(pass.done)?;
+        let name =
+            matches!(action, Action::StartContainer { .. }).then(|| action.container())??;
+        let container = pod::containers::find(pod::spec(pod), name).map(|(_, c)| c);
+        let hooks = container.and_then(|c| c.lifecycle.as_ref());
+        hooks.is_some_and(|hooks| hooks.post_start.is_some()).then_some(name)
     }
 
     fn derive(&mut self, scene: &mut Scene<'_>) {

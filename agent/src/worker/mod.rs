@@ -12,6 +12,8 @@ mod decide;
 mod desk;
 #[cfg(test)]
 mod desk_tests;
+#[cfg(test)]
+mod ends_tests;
 mod pods;
 #[cfg(test)]
 mod properties;
@@ -26,7 +28,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::admit;
-use crate::observed::ObservedPod;
+use crate::observed::{ObservedPod, ToldEnd};
 pub use crate::runtime::plan::Action;
 pub use crate::status::Verdict;
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
@@ -178,6 +180,13 @@ pub enum Hint {
         code: Option<i32>,
         /// When.
         at: UnixNanos,
+    },
+    /// The runtime told a container's end, before it has cleaned up and shows it in its lists.
+    Told {
+        /// The container.
+        container: ContainerId,
+        /// The end.
+        end: ToldEnd,
     },
     /// The OOM killer took a process.
     Oom {

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::observed::{ObservedContainer, ObservedPod, RunState, digest_of};
+use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd, digest_of};
 use crate::runtime::plan::Action;
 use crate::status::{Verdict, is_terminal, testing};
 use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
@@ -72,7 +72,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             .prop_map(|(pod, newest, record)| Step::Observed { pod, newest, record }),
         3 => (prop::bool::weighted(0.9), listed)
             .prop_map(|(ok, records)| Step::Listed { ok, records }),
-        2 => (pod(), 0..4_u8, 0..9_u8)
+        2 => (pod(), 0..5_u8, 0..9_u8)
             .prop_map(|(pod, kind, container)| Step::Hint { pod, kind, container }),
         5 => (pod(), prop::bool::weighted(0.1), 0..4_usize, 0..4_u8)
             .prop_map(|(pod, bogus, index, outcome)| Step::Progress { pod, bogus, index, outcome }),
@@ -210,11 +210,15 @@ impl Watch {
                 Input::Listed { stamp, result: listed(*ok, records) }
             }
             Step::Hint { pod, kind, container } => {
-                let (container, at) = (Some(id_of(*container)), self.now);
+                let (number, container, at) = (container, Some(id_of(*container)), self.now);
                 let hint = match kind {
                     0 => Hint::Changed,
                     1 => Hint::Exited { container, code: Some(3), at },
                     2 => Hint::Exited { container: None, code: None, at },
+                    3 => {
+                        let end = ToldEnd { code: 3, at, words: Some(String::new()) };
+                        Hint::Told { container: id_of(*number), end }
+                    }
                     _ => Hint::Oom { container, init: true, pid: 1, comm: String::new(), at },
                 };
                 Input::Hint { uid: uid(*pod), hint }

@@ -27,6 +27,10 @@ use crate::worker::{Command, Failure, Hint, ProbeKind};
 const REREAD_FIRST: Duration = Duration::from_millis(5);
 /// Longest such wait.
 const REREAD_MAX: Duration = Duration::from_millis(160);
+/// While a pod is being stopped it is looked at no sooner than this, for people: what it does next
+/// waits for the end of the pass and a read after that. A hundred pods that end together had the
+/// runtime list everything all the time, in competition with the stops.
+const READ_STOPPING: Duration = Duration::from_secs(1);
 /// Longest wait before a failed read is repeated.
 const READ_RETRY_MAX: Duration = Duration::from_secs(10);
 /// Reads in a row that may disagree with the kernel before the relist is left to settle it.
@@ -385,11 +389,13 @@ impl Worker {
                     let evidence = self.evidence.entry(id.clone()).or_default();
                     evidence.exit.get_or_insert(KernelExit { code, at });
                 }
-                let known = self.observed.containers.iter().find(|c| c.id == id);
-                if known.is_some_and(|c| c.state != RunState::Exited) {
-                    self.expected_exits.insert(id);
-                    self.rereads = 0;
-                }
+                self.expect_exit(id);
+                self.apply_evidence();
+            }
+            Hint::Told { container: id, end } => {
+                self.evidence.entry(id.clone()).or_default().told.get_or_insert(end);
+                self.expect_exit(id);
+                self.apply_evidence();
             }
             Hint::Oom { container: Some(id), init, pid, comm, at } => {
                 let evidence = self.evidence.entry(id).or_default();
@@ -400,7 +406,25 @@ impl Worker {
             }
             Hint::Exited { .. } | Hint::Oom { .. } | Hint::Changed => {}
         }
-        self.read(Duration::ZERO, scene);
+        match self.is_being_stopped() {
+            false => self.read(Duration::ZERO, scene),
+            true if self.reading.is_none() => self.read(READ_STOPPING, scene),
+            true => {}
+        }
+    }
+
+    /// A pass is under way that starts nothing any more.
+    fn is_being_stopped(&self) -> bool {
+        self.stage >= Stage::Terminating && self.pass.is_some()
+    }
+
+    /// Has the pod read until the runtime shows this end.
+    fn expect_exit(&mut self, id: ContainerId) {
+        let known = self.observed.containers.iter().find(|c| c.id == id);
+        if known.is_some_and(|c| c.state != RunState::Exited) {
+            self.expected_exits.insert(id);
+            self.rereads = 0;
+        }
     }
 
     /// A read's answer.
@@ -430,7 +454,7 @@ impl Worker {
         self.apply_evidence();
         self.forget_dead();
         let behind = self.behind_kernel();
-        if behind && self.rereads < REREADS_MAX {
+        if behind && self.rereads < REREADS_MAX && !self.is_being_stopped() {
             let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(5))).min(REREAD_MAX);
             self.rereads += 1;
             self.read(wait, scene);
@@ -459,7 +483,7 @@ impl Worker {
             let Some(evidence) = self.evidence.get(&container.id) else { continue };
             container.evidence = evidence.clone();
             let lost = container.exit_code == 255 && container.reason == "Unknown";
-            if let (RunState::Exited, true, Some(exit)) = (container.state, lost, evidence.exit) {
+            if let (RunState::Exited, true, Some(exit)) = (container.state, lost, evidence.end()) {
                 container.exit_code = exit.code;
                 container.finished_at = exit.at;
                 container.reason = if exit.code == 0 { "Completed" } else { "Error" }.to_owned();

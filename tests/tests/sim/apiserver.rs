@@ -318,6 +318,13 @@ impl World {
         }
     }
 
+    /// Nothing is left to be written.
+    pub fn api_settled(&self) -> bool {
+        let Some(api) = &self.api else { return true };
+        let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().into();
+        api.objects.values().all(|object| api.outbox.is_settled(&uid(object)))
+    }
+
     /// In the end the API server knows what the agent knows, and no deletion is left.
     pub fn api_converged(&self) {
         let Some(api) = &self.api else { return };

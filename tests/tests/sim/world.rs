@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pintle_agent::admit::Node;
-use pintle_agent::observed::{ObservedPod, RunState};
+use pintle_agent::observed::{ObservedPod, RunState, ToldEnd};
 use pintle_agent::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
 use pintle_agent::worker::backoff::Curve;
 use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
@@ -24,6 +24,8 @@ const S: u64 = 1_000 * MS;
 const BUSY: u64 = 240 * S;
 /// Time that the node has afterwards.
 const QUIET: u64 = 1_200 * S;
+/// How much longer it lasts while something is to be written.
+const SETTLE: u64 = 20 * S;
 /// Steps of a world; more means that something spins.
 const STEPS_MAX: u64 = 400_000;
 
@@ -197,6 +199,7 @@ impl World {
 
     pub fn run(mut self) -> Stats {
         let end = self.now.plus(Duration::from_nanos(BUSY + QUIET));
+        let last = end.plus(Duration::from_nanos(SETTLE));
         loop {
             let wake = self.agent.as_ref().and_then(Pods::next_wake);
             let next = self.queue.peek().map(|Reverse((when, _, _))| *when);
@@ -205,7 +208,9 @@ impl World {
                 (wake, _) => wake.is_some(),
             };
             let when = if tick_first { wake } else { next };
-            let Some(when) = when.filter(|when| *when < end) else { break };
+            // What a container in a crash loop does in the last moment is still to be written.
+            let goes_on = |when: &UnixNanos| *when < end || *when < last && !self.api_settled();
+            let Some(when) = when.filter(goes_on) else { break };
             self.now = self.now.max(when);
             self.stats.steps += 1;
             assert!(self.stats.steps < STEPS_MAX, "the world spins at {:?}", self.now);
@@ -349,6 +354,15 @@ impl World {
             let code = (!self.rng.chance(10)).then_some(code);
             let hint = Hint::Exited { container, code, at };
             let delay = self.rng.range(MS / 50, 2 * MS);
+            let input = Input::Hint { uid: uid.clone(), hint };
+            self.at(delay, Event::ToAgent(self.run, input));
+        }
+        // Its event comes before its lists know of it, or after.
+        if self.rng.chance(70) {
+            let words = self.rng.chance(70).then(String::new);
+            let end = ToldEnd { code, at, words };
+            let hint = Hint::Told { container: ContainerId::from(id), end };
+            let delay = self.rng.range(MS / 10, 20 * MS);
             let input = Input::Hint { uid: uid.clone(), hint };
             self.at(delay, Event::ToAgent(self.run, input));
         }
