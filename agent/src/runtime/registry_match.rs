@@ -62,28 +62,47 @@ fn split(text: &str) -> (&str, &str, &str) {
 }
 
 /// `*` any characters, `?` one, `[a-z]` and `[^a-z]` one of a set, `\` the next one itself. What is
-/// no pattern matches nothing.
+/// no pattern matches nothing. Patterns come from pull secrets, whose authors may mean harm: time
+/// grows with the product of both lengths, whatever stands there, and the stack does not grow.
 // Go: path/filepath Match
-fn label_matches(pattern: &str, label: &str) -> bool {
-    let mut rest = pattern.chars();
-    match rest.next() {
-        None => label.is_empty(),
-        Some('*') => {
-            let mut ends = label.char_indices().map(|(at, _)| at).chain([label.len()]);
-            ends.any(|at| label_matches(rest.as_str(), &label[at..]))
+fn label_matches<'a>(mut pattern: &'a str, mut label: &'a str) -> bool {
+    // What follows the last `*`, and the part of the label that it was tried on. An earlier `*`
+    // need not take more than it has: the last one can take that as well.
+    let mut star = None;
+    loop {
+        if let Some(after) = pattern.strip_prefix('*') {
+            pattern = after;
+            star = Some((after, label));
+            continue;
         }
-        Some(first) => {
-            let mut chars = label.chars();
-            let Some(c) = chars.next() else { return false };
-            let after = match first {
-                '?' => Some(rest.as_str()),
-                '[' => set_matches(rest.as_str(), c),
-                '\\' => (rest.next() == Some(c)).then_some(rest.as_str()),
-                first => (first == c).then_some(rest.as_str()),
-            };
-            after.is_some_and(|after| label_matches(after, chars.as_str()))
+        if pattern.is_empty() && label.is_empty() {
+            return true;
         }
+        if let Some(rest) = character(pattern, label) {
+            (pattern, label) = rest;
+            continue;
+        }
+        let Some((after, tried)) = star else { return false };
+        let mut chars = tried.chars();
+        if chars.next().is_none() {
+            return false;
+        }
+        (pattern, label) = (after, chars.as_str());
+        star = Some((after, label));
     }
+}
+
+/// What is left of both when the label's first character is what the pattern begins with.
+fn character<'a>(pattern: &'a str, label: &'a str) -> Option<(&'a str, &'a str)> {
+    let (mut rest, mut chars) = (pattern.chars(), label.chars());
+    let (first, c) = (rest.next()?, chars.next()?);
+    let after = match first {
+        '?' => rest.as_str(),
+        '[' => set_matches(rest.as_str(), c)?,
+        '\\' => (rest.next() == Some(c)).then_some(rest.as_str())?,
+        first => (first == c).then_some(rest.as_str())?,
+    };
+    Some((after, chars.as_str()))
 }
 
 /// What follows the set that `pattern` begins with, when the character is one of it.
@@ -170,6 +189,7 @@ fn escape_at(text: &str, at: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     // Expectations as in Go: path/filepath match_test.go
     #[test]
@@ -202,6 +222,42 @@ mod tests {
         ];
         for (pattern, label, want) in table {
             assert_eq!(label_matches(pattern, label), want, "{pattern} {label}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_mean_harm_cost_little() {
+        let long = "a".repeat(200);
+        for (pattern, label, want) in [
+            ("*".repeat(1 << 20), "a", true),
+            ("*".repeat(1 << 20) + "b", "a", false),
+            ("*a".repeat(60) + "b", &*long, false),
+            ("*a".repeat(60) + "*", &*long, true),
+            ("?".repeat(1 << 20), &*long, false),
+            ("*[".to_owned() + &"a".repeat(1 << 16), &*long, false),
+        ] {
+            assert_eq!(label_matches(&pattern, label), want);
+        }
+    }
+
+    /// Every way to take a `*`, one after the other.
+    fn by_trying(pattern: &str, label: &str) -> bool {
+        match pattern.strip_prefix('*') {
+            Some(rest) => {
+                let mut ends = label.char_indices().map(|(at, _)| at).chain([label.len()]);
+                ends.any(|at| by_trying(rest, &label[at..]))
+            }
+            None if pattern.is_empty() => label.is_empty(),
+            None => {
+                character(pattern, label).is_some_and(|(pattern, label)| by_trying(pattern, label))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_way_back_is_enough(pattern in "[ab*?\\[\\]\\\\^-]{0,8}", label in "[ab*]{0,8}") {
+            prop_assert_eq!(label_matches(&pattern, &label), by_trying(&pattern, &label));
         }
     }
 
