@@ -45,6 +45,10 @@ const WATCH_SECONDS: u32 = 300;
 /// Renewals of many pods are spread over this.
 // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go jitterDuration
 const SPREAD_MAX: Duration = Duration::from_secs(5 * 60);
+/// From one certificate to the request for the next. Where the clocks of node and signer differ by
+/// more than a certificate's life, each is due as soon as it is there.
+// k8s: pkg/kubelet/podcertificate/podcertificatemanager.go Run
+const RENEW_AFTER: Duration = Duration::from_secs(60);
 /// So long after its time a renewal is called overdue.
 // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go refreshOverdueDuration
 const OVERDUE_AFTER: Duration = Duration::from_secs(10 * 60);
@@ -118,6 +122,11 @@ fn outcome(status: &StatusWire) -> Option<Outcome> {
             _ => None,
         }
     })
+}
+
+/// When the next certificate is asked for; `part` of the spread is this one's.
+fn renew_at(refresh_at: UnixNanos, now: UnixNanos, part: f64) -> UnixNanos {
+    refresh_at.plus(SPREAD_MAX.mul_f64(part)).max(now.plus(RENEW_AFTER))
 }
 
 /// Tells projections apart: pod, volume, source.
@@ -235,7 +244,7 @@ impl Keeper {
                 }
             };
             times = Some((refresh_at, ends_at));
-            sleep_until(refresh_at.plus(SPREAD_MAX.mul_f64(pace::random()))).await;
+            sleep_until(renew_at(refresh_at, timeline::now(), pace::random())).await;
         }
     }
 
@@ -272,6 +281,9 @@ impl Keeper {
                 Err(error) => error,
             };
             tracing::warn!(pod = %self.uid, error, "no certificate for a pod yet");
+            if let Err(shown) = &mut *self.shown.borrow_mut() {
+                *shown = format!("{PENDING}: {error}");
+            }
             pace.wait().await;
         }
     }
@@ -415,5 +427,19 @@ mod tests {
             ends_at: UnixNanos(3_000_000_000),
         };
         assert_eq!(issued, Some(want));
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_in_its_time_and_never_in_a_hurry() {
+        let second = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
+        for (refresh_at, now, part, want) in [
+            (10_000, 1_000, 0.0, 10_000),
+            (10_000, 1_000, 0.5, 10_150),
+            // The node's clock is ahead: whatever comes is old already.
+            (10_000, 20_000, 0.5, 20_060),
+            (10_000, 9_990, 0.0, 10_050),
+        ] {
+            assert_eq!(renew_at(second(refresh_at), second(now), part), second(want));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the objects' stage: the pure table, and the tasks against an API server in miniature.
 
+mod certificates;
 mod fake;
 mod follow;
 mod references;
