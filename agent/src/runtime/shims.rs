@@ -4,7 +4,7 @@
 //! its shim behind: no list shows it, nobody ends it. Input: `/proc`, the sandboxes that are known,
 //! and whether containerd has a record of an id. Output: shims to be told of, each once. Never ends
 //! one: a person may want to look at it first. A shim counts as left over when it speaks to our
-//! runtime's socket, is of no sandbox that is known, has no record in containerd, and all that was
+//! runtime's socket, is in CRI's namespace, is of no sandbox that is known, has no record in containerd, and all that was
 //! so in two looks, `worker::task::SWEEP_EVERY` apart: a record is made before its shim and goes
 //! before it. Bounds: `PROCESSES_MAX` processes looked at, `CMDLINE_BYTES_MAX` of each command line.
 
@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
+
+use pintle_cri::containerd::NAMESPACE;
 
 use crate::runtime::execute::Executor;
 use crate::status::view::Snapshot;
@@ -32,6 +34,15 @@ pub struct Shim {
     pub pid: u32,
     /// containerd's socket, as it was told.
     pub socket: String,
+    /// containerd's namespace: what is not CRI's belongs to others, such as Docker.
+    pub namespace: String,
+}
+
+impl Shim {
+    /// Whether the runtime behind this socket started it for CRI.
+    fn is_of(&self, socket: &str) -> bool {
+        self.socket == socket && self.namespace == NAMESPACE
+    }
 }
 
 /// All shims below a `/proc`.
@@ -64,7 +75,8 @@ fn of_cmdline(cmdline: &[u8], pid: u32) -> Option<Shim> {
         let at = args.iter().position(|arg| arg.trim_start_matches('-') == name)?;
         args.get(at + 1).map(|value| value.clone().into_owned())
     };
-    Some(Shim { id: value("id")?, pid, socket: value("address").unwrap_or_default() })
+    let of = |name| value(name).unwrap_or_default();
+    Some(Shim { id: value("id")?, pid, socket: of("address"), namespace: of("namespace") })
 }
 
 /// Remembers the looks.
@@ -107,8 +119,8 @@ impl Executor {
             observed.flat_map(|pod| &pod.sandboxes).map(|sandbox| sandbox.id.as_str()).collect();
         let mut found = BTreeSet::new();
         for shim in all.unwrap_or_default() {
-            let ours = shim.socket == *socket && !known.contains(shim.id.as_str());
-            if ours && matches!(containerd.has_container(&shim.id).await, Ok(false)) {
+            let strange = shim.is_of(socket) && !known.contains(shim.id.as_str());
+            if strange && matches!(containerd.has_container(&shim.id).await, Ok(false)) {
                 found.insert(shim);
             }
         }
@@ -132,8 +144,8 @@ mod tests {
         let id = |line: &[u8]| of_cmdline(line, 7).map(|shim| shim.id);
         let line =
             b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0abc\0-address\0/s\0";
-        let want = Shim { id: "abc".to_owned(), pid: 7, socket: "/s".to_owned() };
-        assert_eq!(of_cmdline(line, 7), Some(want));
+        let [namespace, socket, abc] = ["k8s.io", "/s", "abc"].map(str::to_owned);
+        assert_eq!(of_cmdline(line, 7), Some(Shim { id: abc, pid: 7, socket, namespace }));
         assert_eq!(id(b"/bin/sh\0-id\0abc\0"), None);
         assert_eq!(id(b"containerd-shim-runc-v2\0-id\0").as_deref(), Some(""));
         assert_eq!(id(b"containerd-shim-runc-v2\0-id"), None);
@@ -144,8 +156,26 @@ mod tests {
     }
 
     #[test]
+    fn containers_of_others_at_the_same_runtime_are_none_of_ours() {
+        for (namespace, socket, ours) in
+            [("k8s.io", "/s", true), ("moby", "/s", false), ("k8s.io", "/t", false)]
+        {
+            let line = format!(
+                "containerd-shim-runc-v2\0-namespace\0{namespace}\0-id\0abc\0-address\0{socket}\0"
+            );
+            let shim = of_cmdline(line.as_bytes(), 7).expect("a shim");
+            assert_eq!(shim.is_of("/s"), ours, "{namespace} {socket}");
+        }
+    }
+
+    #[test]
     fn a_shim_is_told_of_once_and_only_after_two_looks() {
-        let shim = |pid| Shim { id: format!("s{pid}"), pid, socket: "/s".to_owned() };
+        let shim = |pid| Shim {
+            id: format!("s{pid}"),
+            pid,
+            socket: "/s".to_owned(),
+            namespace: NAMESPACE.to_owned(),
+        };
         let mut watch = Watch::default();
         assert_eq!(watch.take([shim(1)].into()), [], "it may be on its way");
         assert_eq!(watch.take([shim(1), shim(2)].into()), [shim(1)]);

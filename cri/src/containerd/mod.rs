@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The namespace in which containerd's CRI keeps its things.
-const NAMESPACE: &str = "k8s.io";
+pub const NAMESPACE: &str = "k8s.io";
 
 /// A question about state answers from memory; longer means that containerd is stuck.
 const READ_DEADLINE: Duration = Duration::from_secs(10);
