@@ -1,15 +1,16 @@
 //! systemd's D-Bus interface: makes, limits and stops slices.
 //!
 //! Input: paths of slices and their limits. Output: units of systemd; the cgroup directories are
-//! there when a call has returned. Owner: `Cgroups`. Bounds: a call takes at most `CALL_MAX`, and is
-//! made once more on a new connection when the old one broke. The connection is opened by the
-//! first call: a node with the other driver has none.
+//! there when a call has returned. Owner: `Cgroups`. Bounds: a call takes at most `CALL_MAX`, as does
+//! each way to connect, and is made once more on a new connection when the old one broke. The
+//! connection is opened by the first call: a node with the other driver has none.
 //!
 //! The system bus is tried first and systemd's own socket then, as the kubelet does, because a node
 //! may run without a bus. What systemd does with a job is told in a signal; signals are drained
 //! while the answer is awaited, because a full queue of them would hold the answer up.
 // k8s: vendor/github.com/opencontainers/cgroups/systemd/common.go startUnit, stopUnit
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ use zbus::{Connection, MatchRule, MessageStream};
 use super::limits::CgroupLimits;
 use super::unit;
 
-/// How long systemd may take for one unit.
-const CALL_MAX: Duration = Duration::from_secs(30);
+/// How long systemd may take for one unit, or for a connection.
+const CALL_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 /// Signals of ended jobs that wait while a call is under way.
 const SIGNALS_MAX: usize = 1024;
 /// There while systemd is process 1.
@@ -224,7 +225,13 @@ impl Bus {
         }
     }
 
+    /// The bus behind `builder`, unless its other end says nothing: pods wait meanwhile.
     async fn over(builder: zbus::connection::Builder<'_>) -> Result<Self, zbus::Error> {
+        let opened = tokio::time::timeout(CALL_MAX, Self::opened(builder)).await;
+        opened.unwrap_or_else(|_| Err(std::io::Error::from(ErrorKind::TimedOut).into()))
+    }
+
+    async fn opened(builder: zbus::connection::Builder<'_>) -> Result<Self, zbus::Error> {
         let connection = builder.method_timeout(CALL_MAX).build().await?;
         let manager =
             |method| connection.call_method(Some(NAME), OBJECT, Some(MANAGER), method, &());
@@ -297,7 +304,7 @@ fn removed(
 }
 
 fn closed() -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::ConnectionReset, "systemd closed the connection")
+    std::io::Error::new(ErrorKind::ConnectionReset, "systemd closed the connection")
 }
 
 fn refused(method: &'static str, unit: &str, error: zbus::Error) -> SystemdError {
@@ -322,6 +329,17 @@ impl SystemdError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_bus_that_takes_connections_and_says_nothing_holds_up_nobody() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let socket = dir.path().join("bus");
+        let _silent = tokio::net::UnixListener::bind(&socket).expect("bound");
+        let address = format!("unix:path={}", socket.display());
+        let builder = zbus::connection::Builder::address(&*address).expect("an address").p2p();
+        let opened = tokio::time::timeout(Duration::from_secs(30), Bus::over(builder)).await;
+        assert!(matches!(opened, Ok(Err(zbus::Error::InputOutput(_)))), "{opened:?}");
+    }
 
     #[test]
     fn the_release_is_the_first_number_of_the_version() {
