@@ -134,20 +134,19 @@ impl Stats {
         if let Some(fresh) = Cached::fresh(&cached, FRESH_FOR) {
             return Some(fresh);
         }
-        let targets = targets::targets(snapshot, self.setup().await);
+        let targets = targets::targets(snapshot, &self.setup().await);
         let value = self.sweeper.as_ref()?.sweep(targets, more).await?;
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
         Some(value)
     }
 
-    /// The driver of cgroups is the runtime's, if it tells.
-    async fn setup(&self) -> &CgroupSetup {
-        let ask = async || {
-            let told = self.runtime.runtime_config(v1::RuntimeConfigRequest {}).await.ok();
-            let runtime = Runtime::of(&v1::VersionResponse::default(), None, told.as_ref());
-            cgroup_setup(&self.config, &runtime)
-        };
-        self.setup.get_or_init(ask).await
+    /// How cgroups are laid out; as configured while the runtime does not answer.
+    async fn setup(&self) -> CgroupSetup {
+        let ask = async || told_setup(&self.config, &self.runtime).await.ok_or(());
+        match self.setup.get_or_try_init(ask).await {
+            Ok(setup) => setup.clone(),
+            Err(()) => cgroup_setup(&self.config, &Runtime::default()),
+        }
     }
 
     fn node(&self) -> NodeFigures {
@@ -230,5 +229,48 @@ impl Stats {
             Some((stats.attributes?.id, usage))
         });
         layers.collect()
+    }
+}
+
+/// The driver of cgroups is the runtime's, if it tells; `None` when it does not answer.
+async fn told_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
+    let told = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
+        Ok(told) => Some(told),
+        Err(error) if error.is_unimplemented() => None,
+        Err(_) => return None,
+    };
+    let runtime = Runtime::of(&v1::VersionResponse::default(), None, told.as_ref());
+    Some(cgroup_setup(config, &runtime))
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_cri::fake::{FakeRuntime, Flavor};
+    use pintle_cri::{Code, Deadlines, Method};
+
+    use super::*;
+    use crate::cgroup::names::CgroupDriver;
+    use crate::config::{self, Command};
+
+    #[tokio::test]
+    async fn a_runtime_that_does_not_answer_decides_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let args = ["pintle-agent".into(), "--cgroup-driver=systemd".into()];
+        let Ok(Command::Run(config)) = config::parse(args.into_iter()) else {
+            panic!("a configuration")
+        };
+        let connect = |runtime: &FakeRuntime| {
+            Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path")
+        };
+        let new = FakeRuntime::start(&dir.path().join("new.sock")).await.expect("it starts");
+        let client = connect(&new);
+        let down = new.on(Method::RuntimeConfig).fail(Code::Internal, "not now");
+        assert_eq!(told_setup(&config, &client).await, None);
+        down.lift();
+        let driver = async |client| told_setup(&config, &client).await.map(|setup| setup.driver);
+        assert_eq!(driver(client).await, Some(CgroupDriver::Cgroupfs));
+        let old = FakeRuntime::start_as(&dir.path().join("old.sock"), Flavor::Containerd17).await;
+        let old = old.expect("it starts");
+        assert_eq!(driver(connect(&old)).await, Some(CgroupDriver::Systemd), "it never says");
     }
 }
