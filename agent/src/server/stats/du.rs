@@ -28,11 +28,17 @@ const BLOCK_BYTES: u64 = 512;
 
 /// Counts a folder.
 pub(super) fn usage(path: &Path) -> nix::Result<Usage> {
+    usage_within(path, ENTRIES_MAX)
+}
+
+fn usage_within(path: &Path, entries_max: u64) -> nix::Result<Usage> {
     let root = open_dir(path)?;
     let stat = fstat(root.as_fd())?;
     let mut count = Count { device: stat.st_dev, links: HashSet::new(), usage: Usage::default() };
     count.add(&stat);
     let mut open = vec![entries(root)?];
+    // Also those that count nothing.
+    let mut seen = 1;
     while let Some((dir, list)) = open.last_mut() {
         let Some(entry) = list.next() else {
             open.pop();
@@ -42,6 +48,10 @@ pub(super) fn usage(path: &Path) -> nix::Result<Usage> {
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;
+        }
+        seen += 1;
+        if seen > entries_max {
+            return Err(Errno::EOVERFLOW);
         }
         let stat = match fstatat(dir.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) => continue, // removed meanwhile
@@ -57,9 +67,6 @@ pub(super) fn usage(path: &Path) -> nix::Result<Usage> {
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => {}
             Ok(_) if open.len() >= DEPTH_MAX => return Err(Errno::ENAMETOOLONG),
             folder => open.push(entries(folder?)?),
-        }
-        if count.usage.inodes > ENTRIES_MAX {
-            return Err(Errno::EOVERFLOW);
         }
     }
     Ok(count.usage)
@@ -122,6 +129,20 @@ mod tests {
         let full = usage(dir.path()).expect("counted");
         assert_eq!(full.inodes, 1 + 2 + 1 + 1, "folders, the file, the symbolic link");
         assert!(full.bytes >= 100_000 && full.bytes < 1 << 20, "{full:?}");
+    }
+
+    #[test]
+    fn a_folder_with_too_many_entries_has_no_answer_whatever_they_are() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = dir.path().join("files");
+        fs::create_dir(&files).expect("made");
+        fs::write(files.join("0"), "").expect("written");
+        for n in 1..8 {
+            fs::hard_link(files.join("0"), files.join(n.to_string())).expect("linked");
+        }
+        let counted = usage_within(dir.path(), 10).expect("two folders, eight names of a file");
+        assert_eq!(counted.inodes, 3);
+        assert_eq!(usage_within(dir.path(), 9), Err(Errno::EOVERFLOW));
     }
 
     #[test]
