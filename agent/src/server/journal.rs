@@ -5,6 +5,7 @@
 //! journalctl.
 // k8s: pkg/kubelet/kubelet_server_journal.go copyForBoot, heuristicsCopyFileLogs
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
-use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 
 use super::body::Sink;
@@ -34,11 +35,9 @@ pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &Sink) {
 }
 
 async fn copy_all(root: &Path, query: &NodeQuery, sink: &Sink) {
-    let units = units().await;
-    let is_unit = |service: &&str| units.contains(&format!("{service}.service"));
-    let services = || query.services.iter().map(String::as_str);
-    let native: Vec<&str> = services().filter(is_unit).collect();
-    let others: Vec<&str> = services().filter(|service| !is_unit(service)).collect();
+    let units = units(&query.services).await;
+    let services = query.services.iter().map(String::as_str);
+    let (native, others): (Vec<_>, Vec<_>) = services.partition(|service| units.contains(service));
     if !native.is_empty() && copy_journal(&query.arguments(&native), sink).await.is_err() {
         say(sink, "\nerror: journal output not available\n").await;
     }
@@ -59,13 +58,33 @@ async fn copy_all(root: &Path, query: &NodeQuery, sink: &Sink) {
     }
 }
 
-/// Everything that the journal has units of; empty without a journal.
-async fn units() -> String {
+/// The services that the journal has units of; none without a journal. A node that runs its pods
+/// in scopes has a unit for each container that it ever had, so the list is not kept.
+// k8s: pkg/kubelet/kubelet_server_journal_linux.go checkForNativeLogger
+async fn units(services: &[String]) -> BTreeSet<&str> {
     let mut cmd = Command::new(PROGRAM);
-    cmd.args(["--field", "_SYSTEMD_UNIT"]).stdin(Stdio::null()).kill_on_drop(true);
-    let Ok(out) = cmd.output().await else { return String::new() };
-    let text = if out.status.success() { out.stdout } else { Vec::new() };
-    String::from_utf8_lossy(&text).into_owned()
+    cmd.args(["--field", "_SYSTEMD_UNIT"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = cmd.stdout(Stdio::piped()).kill_on_drop(true).spawn() else {
+        return BTreeSet::new();
+    };
+    let Some(out) = child.stdout.take() else { return BTreeSet::new() };
+    let found = named(out, services).await;
+    match child.wait().await {
+        Ok(status) if status.success() => found,
+        _ => BTreeSet::new(),
+    }
+}
+
+/// The services whose units stand in a list, one unit a line.
+async fn named(list: impl AsyncRead + Unpin, services: &[String]) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    let mut lines = BufReader::new(list).split(b'\n');
+    while let Ok(Some(line)) = lines.next_segment().await {
+        let line = String::from_utf8_lossy(&line);
+        let named = services.iter().filter(|service| line.contains(&format!("{service}.service")));
+        found.extend(named.map(String::as_str));
+    }
+    found
 }
 
 async fn copy_journal(args: &[String], sink: &Sink) -> std::io::Result<()> {
@@ -144,6 +163,15 @@ mod tests {
         tokio::spawn(async move { copy(&root, &query, &sink).await });
         let bytes = text.collect().await.expect("a body").to_bytes();
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[tokio::test]
+    async fn units_are_found_in_whatever_the_journal_lists() {
+        let services = ["kubelet", "sshd", "docker"].map(str::to_owned);
+        let list =
+            b"cri-1.scope\nsshd.service\n\xff\xfe\nsystem-docker.service.d\ndocker".as_slice();
+        let found = named(list, &services).await;
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["docker", "sshd"]);
     }
 
     #[tokio::test]
