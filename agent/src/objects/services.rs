@@ -69,6 +69,10 @@ struct Port {
 pub(super) struct Services(BTreeMap<Box<str>, BTreeMap<Box<str>, Brief>>, usize);
 
 impl Services {
+    fn has(&self, namespace: &str, name: &str) -> bool {
+        self.0.get(namespace).is_some_and(|services| services.contains_key(name))
+    }
+
     fn remove_named(&mut self, namespace: &str, name: &str) {
         let Some(services) = self.0.get_mut(namespace) else { return };
         self.1 -= usize::from(services.remove(name).is_some());
@@ -130,7 +134,7 @@ impl Kept for Services {
             self.remove_named(&namespace, &name);
             return;
         }
-        if self.1 >= SERVICES_MAX {
+        if self.1 >= SERVICES_MAX && !self.has(&namespace, &name) {
             return;
         }
         let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
@@ -208,6 +212,19 @@ mod tests {
         let told = crate::runtime::service_env::variables(&services.of("ns"), "ns", true);
         let has = |name: &str, value: &str| told.contains(&(name.to_owned(), value.to_owned()));
         assert!(has("DNS_PORT_53_UDP_PROTO", "udp") && has("KUBERNETES_SERVICE_PORT_HTTPS", "443"));
+    }
+
+    #[test]
+    fn services_that_are_kept_stay_up_to_date_when_there_is_no_room_for_more() {
+        let mut services = Services::default();
+        services.put(wire("ns", "kept", json!({"clusterIP": "10.0.0.1"})));
+        services.1 = SERVICES_MAX;
+        services.put(wire("ns", "more", json!({"clusterIP": "10.0.0.2"})));
+        services.put(wire("ns", "kept", json!({"clusterIP": "10.0.0.3"})));
+        let told = services.of("ns");
+        let addresses: Vec<_> =
+            told.iter().filter_map(|s| s.spec.as_ref()?.cluster_ip.as_deref()).collect();
+        assert_eq!(addresses, ["10.0.0.3"]);
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(super) struct Tokens {
 pub(super) fn refresh_at(ends_at: UnixNanos, seconds: i64, jitter: Duration) -> UnixNanos {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     let life = seconds.saturating_mul(1_000_000_000);
-    let fifth = (seconds * 20 / 100).saturating_mul(1_000_000_000);
+    let fifth = (seconds / 5).saturating_mul(1_000_000_000);
     let day = ends_at.0.saturating_sub(life).saturating_add(nanos(USE_MAX));
     UnixNanos(day.min(ends_at.0.saturating_sub(fifth)).saturating_sub(nanos(jitter)))
 }
@@ -283,6 +283,15 @@ mod tests {
             let at = refresh_at(ends_at, life, Duration::from_secs(jitter));
             assert_eq!(at, UnixNanos((1_000_000 + want) * second), "{life} s");
         }
+    }
+
+    #[test]
+    fn a_life_without_end_is_no_reason_to_fail() {
+        let end = UnixNanos(1_000_000_000);
+        for seconds in [i64::MAX, i64::MIN] {
+            let _ = refresh_at(end, seconds, Duration::ZERO);
+        }
+        assert!(refresh_at(end, i64::MAX, Duration::ZERO) < end);
     }
 
     #[test]
