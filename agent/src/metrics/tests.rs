@@ -15,16 +15,19 @@ use crate::status::view::Snapshot;
 use crate::types::{ContainerKind, UnixNanos};
 use crate::worker::{Count, Failure};
 
-fn render(metrics: &Metrics) -> String {
-    let snapshot = Snapshot::default();
-    metrics.render(&Scrape {
-        snapshot: &snapshot,
-        has_api: true,
-        event_source: "ebpf",
-        events_dropped: 7,
-        timeline_dropped: 2,
-        calls_in_flight: 3,
-    })
+impl Metrics {
+    /// As a scraper of an agent without pods reads them.
+    pub(crate) fn scraped(&self) -> String {
+        let snapshot = Snapshot::default();
+        self.render(&Scrape {
+            snapshot: &snapshot,
+            has_api: true,
+            event_source: "ebpf",
+            events_dropped: 7,
+            timeline_dropped: 2,
+            calls_in_flight: 3,
+        })
+    }
 }
 
 fn value(text: &str, series: &str) -> Option<String> {
@@ -53,7 +56,7 @@ fn a_runtime_call_is_counted_timed_and_its_failure_told() {
     metrics.call_ended(Method::StopContainer, Some(Code::Ok), Duration::from_millis(7));
     metrics.call_ended(Method::StopContainer, Some(Code::Unknown), Duration::from_millis(7));
     metrics.call_ended(Method::GetContainerEvents, None, Duration::from_secs(9));
-    let text = render(&metrics);
+    let text = metrics.scraped();
     let of = |family: &str| value(&text, &format!("{family}{{operation_type=\"stop_container\"}}"));
     assert_eq!(of("kubelet_runtime_operations_total").as_deref(), Some("2"));
     assert_eq!(of("kubelet_runtime_operations_errors_total").as_deref(), Some("1"));
@@ -74,7 +77,7 @@ fn starts_are_counted_by_the_kind_of_container() {
     metrics.action_ended(&start(ContainerKind::Main), None);
     metrics.action_ended(&start(ContainerKind::Main), Some(&Failure::new("ErrImagePull", "x")));
     metrics.action_ended(&start(ContainerKind::Sidecar), None);
-    let text = render(&metrics);
+    let text = metrics.scraped();
     let started = |kind: &str| {
         value(&text, &format!("kubelet_started_containers_total{{container_type=\"{kind}\"}}"))
     };
@@ -96,7 +99,7 @@ fn a_pods_start_is_timed_once_from_first_seen_to_running() {
         let status = serde_json::from_value(json!({"phase": phase})).expect("a status");
         metrics.published(&"u".into(), &pod, &status, at(now));
     }
-    let text = render(&metrics);
+    let text = metrics.scraped();
     let of = |name: &str| value(&text, &format!("kubelet_pod_start_duration_seconds_{name}"));
     assert_eq!((of("count").as_deref(), of("sum").as_deref()), (Some("1"), Some("2.5")));
 }
@@ -105,7 +108,7 @@ fn a_pods_start_is_timed_once_from_first_seen_to_running() {
 fn what_others_count_is_shown_as_it_stands() {
     let metrics = Metrics::new("n");
     for _ in 0..2 {
-        let text = render(&metrics);
+        let text = metrics.scraped();
         assert_eq!(value(&text, "pintle_event_drops_total").as_deref(), Some("7"));
         assert_eq!(value(&text, "pintle_event_source{mode=\"ebpf\"}").as_deref(), Some("1"));
         let limit = "pintle_limit_hits_total{limit=\"timeline entries\"}";

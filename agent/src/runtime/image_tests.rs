@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_cri::fake::FakeRuntime;
+use pintle_cri::fake::{FakeRuntime, Lift};
 use pintle_cri::{Client, Deadlines, Method, v1};
 use serde_json::{Value, json};
 
@@ -18,7 +18,6 @@ use crate::runtime::provider::{Providers, Settings};
 use crate::runtime::pull_records::{PullRecords, VerificationPolicy};
 use crate::runtime::puller::{PullLimits, Puller};
 use crate::status::timeline::Recorder;
-use crate::status::view::Snapshot;
 use crate::types::PodUid;
 
 const IMAGE: &str = "reg.example/team/app:1";
@@ -78,16 +77,17 @@ impl Scene {
     }
 
     fn metric(&self, line: &str) -> bool {
-        let snapshot = Snapshot::default();
-        let text = self.metrics.render(&crate::metrics::Scrape {
-            snapshot: &snapshot,
-            has_api: true,
-            event_source: "",
-            events_dropped: 0,
-            timeline_dropped: 0,
-            calls_in_flight: 0,
-        });
-        text.lines().any(|told| told == line)
+        self.metrics.scraped().lines().any(|told| told == line)
+    }
+
+    /// Begins a pull and goes away while it hangs.
+    async fn leave_a_pull(&self, images: &Images, keyring: &KeyringResult) -> Lift {
+        let hang = self.runtime.on(Method::PullImage).hang_after();
+        tokio::select! {
+            done = ensure(images, "IfNotPresent", keyring) => panic!("{done:?}"),
+            _ = self.runtime.called(Method::PullImage, "", 1) => {}
+        }
+        hang
     }
 }
 
@@ -221,12 +221,8 @@ fn a_pull_without_credentials_or_with_the_nodes_is_for_all() {
 fn a_pull_whose_pod_is_gone_is_written_down_all_the_same() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
-        let hang = scene.runtime.on(Method::PullImage).hang_after();
         let good = keyring("one", "good");
-        tokio::select! {
-            done = ensure(&images, "IfNotPresent", &good) => panic!("{done:?}"),
-            _ = scene.runtime.called(Method::PullImage, "", 1) => {}
-        }
+        let hang = scene.leave_a_pull(&images, &good).await;
         let intents = scene.files("pulling");
         assert_eq!(json_file(&intents[0])["image"], IMAGE);
         hang.lift();
@@ -245,12 +241,8 @@ fn a_pull_whose_pod_is_gone_is_written_down_all_the_same() {
 fn a_pull_that_a_crash_cut_off_leaves_its_image_to_those_who_can_prove_themselves() {
     run(async |scene| {
         let images = scene.images(PRELOADED);
-        let hang = scene.runtime.on(Method::PullImage).hang_after();
         let good = keyring("one", "good");
-        tokio::select! {
-            done = ensure(&images, "IfNotPresent", &good) => panic!("{done:?}"),
-            _ = scene.runtime.called(Method::PullImage, "", 1) => {}
-        }
+        let hang = scene.leave_a_pull(&images, &good).await;
         let left: Vec<_> = scene.files("pulling");
         let left: Vec<_> = left.iter().map(|path| (path, std::fs::read(path).ok())).collect();
         // The runtime has the image, and the agent that asked for it is no more.

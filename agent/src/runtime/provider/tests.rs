@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use super::{Account, Accounts, Providers, Settings, read};
 use crate::metrics::Metrics;
 use crate::runtime::pull_credential::Source;
-use crate::status::view::Snapshot;
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
 const IMAGE: &str = "reg.example/team/app:1";
@@ -109,18 +108,6 @@ impl Scene {
         let settings = self.read(&self.path("config.json")).expect("settings");
         Providers::new(&settings, Box::new(accounts.clone()), &self.metrics)
     }
-
-    fn metrics(&self) -> String {
-        let snapshot = Snapshot::default();
-        self.metrics.render(&crate::metrics::Scrape {
-            snapshot: &snapshot,
-            has_api: true,
-            event_source: "",
-            events_dropped: 0,
-            timeline_dropped: 0,
-            calls_in_flight: 0,
-        })
-    }
 }
 
 fn config(providers: &Value) -> String {
@@ -176,7 +163,12 @@ fn a_plugin_is_asked_for_its_images_only_and_answers_of_all_are_in_order() {
         assert_eq!(scene.asked("one"), [want]);
         assert!(users(&providers, "other.test/a", &pod).await.is_empty());
         assert_eq!(scene.asked("one").len(), 1);
-        assert!(scene.metrics().contains("kubelet_credential_provider_config_info{hash=\"sha256:"));
+        assert!(
+            scene
+                .metrics
+                .scraped()
+                .contains("kubelet_credential_provider_config_info{hash=\"sha256:")
+        );
     });
 }
 
@@ -234,7 +226,7 @@ fn a_plugin_that_fails_says_nothing_and_is_counted() {
             {"name": "keyless"}, {"name": "good"}]);
         let providers = scene.providers(&all, &FakeAccounts::default());
         assert_eq!(users(&providers, IMAGE, &pod("p", "")).await, ["a"]);
-        let metrics = scene.metrics();
+        let metrics = scene.metrics.scraped();
         for name in ["fails", "hangs", "prattles"] {
             let name = format!("{{plugin_name=\"{name}\"}}");
             let total = format!("kubelet_credential_provider_plugin_errors_total{name} 1");
