@@ -19,6 +19,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::access::Access;
 use crate::proxy::{Kind, Proxy};
+use crate::tls::system_tls;
 
 /// The longest that a connection may take to be made.
 const DIAL_MAX: Duration = Duration::from_secs(8);
@@ -87,7 +88,7 @@ async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn Stre
         Kind::Http | Kind::Socks5 => Box::new(tcp),
         Kind::Https => {
             let name = ServerName::try_from(proxy.host.clone()).map_err(io::Error::other)?;
-            let connector = TlsConnector::from(Arc::new(system_trust()?));
+            let connector = TlsConnector::from(Arc::new(system_tls().map_err(io::Error::other)?));
             Box::new(connector.connect(name, tcp).await.map_err(refused)?)
         }
     };
@@ -99,16 +100,6 @@ async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn Stre
         Kind::Socks5 => socks(&mut stream, proxy, host, port).await.map_err(refused)?,
     }
     Ok(stream)
-}
-
-/// TLS to whom the system trusts: a proxy, a runtime's streams. Reads the system's certificates.
-pub fn system_trust() -> io::Result<ClientConfig> {
-    let mut roots = tokio_rustls::rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
 async fn http_answer(stream: &mut Box<dyn Stream>) -> io::Result<()> {

@@ -27,7 +27,6 @@ mod service;
 mod tls;
 
 pub use access::{Access, ClientOptions};
-pub use dial::system_trust;
 pub use error::ConnectError;
 pub use limit::Rate;
 pub use observer::{Observer, Sent};

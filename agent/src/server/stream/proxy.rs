@@ -124,8 +124,9 @@ async fn send(
         false => Box::new(socket),
         true => {
             // Files are read for it, and exec over TLS is rare.
-            let trust = tokio::task::spawn_blocking(pintle_api::system_trust).await;
-            Box::new(secured(socket, host, trust.map_err(std::io::Error::other)??).await?)
+            let trust = tokio::task::spawn_blocking(pintle_api::system_tls).await;
+            let trust = trust.map_err(std::io::Error::other)?.map_err(std::io::Error::other)?;
+            Box::new(secured(socket, host, trust).await?)
         }
     };
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
