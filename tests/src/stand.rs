@@ -7,7 +7,9 @@
 //! needs root; volumes are mounted there for real, below a folder that goes with the stand.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
@@ -94,9 +96,14 @@ impl Stand {
         }
     }
 
-    /// Where the agent answers its own commands.
-    pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("agent.sock")
+    /// What the agent answers its own commands.
+    pub fn ask(&self, path: &str) -> Result<Value> {
+        let mut stream = UnixStream::connect(self.dir.path().join("agent.sock"))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("an answer has a body")?;
+        serde_json::from_str(body).with_context(|| answer.clone())
     }
 
     /// The node's name.

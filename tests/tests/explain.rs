@@ -1,29 +1,17 @@
 //! What `explain` answers when the runtime or the API server does not do its part: the whole agent
 //! between fakes that refuse, hang and forget. Needs root, as volumes are mounted.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::ensure;
 use pintle_cri::Method;
 use pintle_tests::stand::{Setup, Stand};
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use tonic::Code;
 
-fn ask(stand: &Stand, path: &str) -> Result<Value> {
-    let mut stream = UnixStream::connect(stand.socket())?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("an answer has a body")?;
-    serde_json::from_str(body).with_context(|| answer.clone())
-}
-
 /// Waits until the pod is explained so: its reason, parts of its sentence and of its remedy.
 fn told(stand: &Stand, pod: &str, reason: &str, sentence: &[&str], remedy: &str) {
     until(LONG, &format!("{pod} is explained by {reason}"), || {
-        let answer = ask(stand, &format!("/explain?pod={pod}"))?;
+        let answer = stand.ask(&format!("/explain?pod={pod}"))?;
         let said = answer["sentence"].as_str().unwrap_or_default();
         let advice = answer["remedy"].as_str().unwrap_or_default();
         let all = sentence.iter().all(|part| said.contains(part)) && advice.contains(remedy);
@@ -72,7 +60,7 @@ fn what_others_do_not_do_is_told_with_their_words() {
     told(&stand, "unheard", "NotWritten", &words, "something refuses the node");
     stand.api.refuse_nothing();
     told(&stand, "unheard", "Running", &["Runs and is ready."], "");
-    let timeline = ask(&stand, "/timeline?pod=unheard").expect("a timeline").to_string();
+    let timeline = stand.ask("/timeline?pod=unheard").expect("a timeline").to_string();
     for what in ["StatusNotWritten", "StatusWritten", "policy x wants no statuses"] {
         assert!(timeline.contains(what), "{what}: {timeline}");
     }
@@ -109,7 +97,7 @@ fn a_node_that_is_not_registered_says_why() {
     let refused = vec![("POST", "/nodes", words), ("GET", "/nodes/node", words)];
     let Some(stand) = Stand::start(&Setup { refused, ..Setup::default() }) else { return };
     until(LONG, "the refusal is told", || {
-        let pods = ask(&stand, "/pods")?;
+        let pods = stand.ask("/pods")?;
         let told = pods["apiServer"].to_string();
         let sentence = "this node is not registered, for";
         ensure!(told.contains(sentence) && told.contains(": nodes is forbidden: no ("), "{pods:#}");
@@ -117,7 +105,7 @@ fn a_node_that_is_not_registered_says_why() {
     });
     stand.api.refuse_nothing();
     until(LONG, "it is over", || {
-        let pods = ask(&stand, "/pods")?;
+        let pods = stand.ask("/pods")?;
         ensure!(pods["apiServer"] == json!([]), "{pods:#}");
         Ok(())
     });

@@ -27,7 +27,7 @@ use crate::status::view::{PodView, Snapshot, Views};
 use crate::status::writer::Writer;
 use crate::types::{ContainerId, PodUid, UnixNanos};
 use crate::volume;
-use crate::worker::{Command, Input, Pods, Stage};
+use crate::worker::{Command, Input, Pods, Stage, Worker};
 
 /// Inputs that may wait for the loop.
 pub const INPUTS_MAX: usize = 4096;
@@ -281,6 +281,10 @@ impl Driver {
                 self.tell(outbox::Input::Gone(uid.clone()));
                 self.recorder.stage(&uid, "Gone", None, "");
                 self.recorder.forget(&uid);
+                // A pod that was wanted again meanwhile has been begun anew.
+                if let Some(pod) = self.pods.worker(&uid).and_then(Worker::pod) {
+                    self.recorder.know(pod);
+                }
                 reads.borrow_mut().remove(&uid);
             }
         }
@@ -347,7 +351,7 @@ impl Driver {
     }
 
     fn publish(&self) {
-        let view = |worker: &crate::worker::Worker| {
+        let view = |worker: &Worker| {
             let pod = worker.pod()?;
             let view = PodView {
                 pod: Arc::clone(pod),

@@ -12,6 +12,7 @@
 #[path = "../replay/mod.rs"]
 mod replay;
 
+mod again;
 mod ports;
 mod script;
 mod story;
