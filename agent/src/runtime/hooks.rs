@@ -22,6 +22,9 @@ use crate::types::{ContainerId, PodUid};
 
 /// Longest answer of an HTTP hook that is read, in bytes.
 const BODY_BYTES_MAX: usize = 10 * 1024;
+/// Of what a failed hook says this much is shown: a command may print more than the API server
+/// takes of a whole pod.
+const MESSAGE_BYTES_MAX: usize = 10 * 1024;
 
 /// Whom a hook is run for.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +157,9 @@ impl Hooks {
 /// What a container's status says of a hook that failed.
 fn failed(what: &str, target: &HookTarget<'_>, error: &str) -> String {
     let (name, pod) = (go_quote(target.name), go_quote(target.pod));
-    format!("{what} for Container {name} in Pod {pod} failed - error: {error}")
+    let mut text = format!("{what} for Container {name} in Pod {pod} failed - error: {error}");
+    text.truncate(text.floor_char_boundary(MESSAGE_BYTES_MAX));
+    text
 }
 
 fn with_output(error: &str, output: &str) -> String {
@@ -195,5 +200,8 @@ mod tests {
             "Exec lifecycle hook ([sh -c false]) for Container \"main\" in Pod \"p_ns(u)\" failed - \
              error: command 'sh -c false' exited with 9: no\n, message: \"no\\n\""
         );
+        let loud = failed("Exec lifecycle hook ([yes])", &target, &"ä".repeat(1 << 20));
+        assert!(loud.starts_with("Exec lifecycle hook ([yes]) for") && loud.ends_with('ä'));
+        assert!(loud.len() <= MESSAGE_BYTES_MAX, "{}", loud.len());
     }
 }
