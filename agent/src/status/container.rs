@@ -384,12 +384,8 @@ fn user(instance: &ObservedContainer) -> Option<ContainerUser> {
 // k8s: pkg/kubelet/status/status_manager.go normalizeStatus
 fn cut_message(state: &mut ContainerState, bytes_max: usize) {
     let message = state.terminated.as_mut().and_then(|end| end.message.as_mut());
-    if let Some(message) = message.filter(|message| message.len() > bytes_max) {
-        let mut end = bytes_max;
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        message.truncate(end);
+    if let Some(message) = message {
+        message.truncate(message.floor_char_boundary(bytes_max));
     }
 }
 

@@ -40,7 +40,8 @@ impl Trouble {
     /// Adds a failed try to what is known.
     pub fn again(before: Option<Self>, words: &str, now: UnixNanos) -> Self {
         let (since, tries) = before.map_or((now, 0), |trouble| (trouble.since, trouble.tries));
-        Self { since, tries: tries.saturating_add(1), words: cut(words).to_owned() }
+        let words = words[..words.floor_char_boundary(WORDS_BYTES_MAX)].to_owned();
+        Self { since, tries: tries.saturating_add(1), words }
     }
 }
 
@@ -112,15 +113,6 @@ pub fn words(error: &(dyn Error + 'static)) -> String {
         next = error.source();
     }
     text
-}
-
-/// The beginning of foreign words, cut at a character.
-fn cut(words: &str) -> &str {
-    let mut end = words.len().min(WORDS_BYTES_MAX);
-    while !words.is_char_boundary(end) {
-        end -= 1;
-    }
-    &words[..end]
 }
 
 #[cfg(test)]

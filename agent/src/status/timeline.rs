@@ -168,7 +168,7 @@ impl Recorder {
             }
         }
         let entries = pods.entries.entry(uid.clone()).or_default();
-        let text = cut(text);
+        let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
         let same = |e: &&mut Entry| {
             e.what == what && e.text == text && e.container.as_deref() == container
         };
@@ -206,14 +206,6 @@ pub fn took(time: Duration) -> String {
         1000..1_000_000 => format!("{}.{} ms", micros / 1000, micros / 100 % 10),
         _ => format!("{}.{:02} s", micros / 1_000_000, micros / 10_000 % 100),
     }
-}
-
-fn cut(text: &str) -> &str {
-    let mut end = text.len().min(TEXT_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 /// The wall clock. The only clock that stages outside the core may read.
