@@ -38,5 +38,6 @@ pub mod server;
 pub mod source;
 pub mod status;
 pub mod types;
+pub mod url;
 pub mod volume;
 pub mod worker;

@@ -2,6 +2,8 @@
 //!
 //! Bounds: a request's head is bounded by its listener; here `PAIRS_MAX` pairs are looked at.
 
+use crate::url::unescaped;
+
 /// Pairs of a query that are looked at; an exec has one for each word of its command.
 const PAIRS_MAX: usize = 4096;
 
@@ -15,7 +17,7 @@ impl Query {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).take(PAIRS_MAX);
         let decoded = pairs.filter_map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Some((decode(name, true)?, decode(value, true)?))
+            Some((unescaped(name, true)?, unescaped(value, true)?))
         });
         Self(decoded.collect())
     }
@@ -33,24 +35,7 @@ impl Query {
 
 /// Decodes a path; `None` when it is not UTF-8 or an escape is broken.
 pub(super) fn decode_path(path: &str) -> Option<String> {
-    decode(path, false)
-}
-
-fn decode(text: &str, plus_is_space: bool) -> Option<String> {
-    let mut bytes = text.bytes();
-    let mut out = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'%' => {
-                let digit = |b: u8| char::from(b).to_digit(16);
-                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
-                u8::try_from(high << 4 | low).ok()?
-            }
-            b'+' if plus_is_space => b' ',
-            other => other,
-        });
-    }
-    String::from_utf8(out).ok()
+    unescaped(path, false)
 }
 
 #[cfg(test)]

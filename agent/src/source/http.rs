@@ -12,7 +12,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
@@ -27,6 +27,7 @@ use super::manifest::{MANIFEST_BYTES_MAX, decode_pods};
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind};
 use crate::types::UnixNanos;
+use crate::url;
 
 /// Longest time of one request.
 // k8s: pkg/kubelet/config/http.go NewSourceURL
@@ -113,6 +114,7 @@ pub enum HttpError {
 /// A URL and the headers to send.
 #[derive(Clone)]
 pub struct Endpoint {
+    /// As it may be shown.
     url: String,
     uri: Uri,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -142,7 +144,8 @@ impl Endpoint {
         headers: &[(String, String)],
         tls: impl FnOnce() -> Result<ClientConfig, E>,
     ) -> Result<Self, HttpError> {
-        let wrong = |reason| HttpError::Url { url: url.to_owned(), reason };
+        let shown = url::without_password(url);
+        let wrong = |reason| HttpError::Url { url: shown.clone(), reason };
         let uri: Uri = url.parse().map_err(|_| wrong("no URL"))?;
         let is_https = match uri.scheme_str() {
             Some("http") => false,
@@ -156,7 +159,7 @@ impl Endpoint {
             false => None,
             true => {
                 let config = tls().map_err(|error| HttpError::NoTls {
-                    url: url.to_owned(),
+                    url: shown.clone(),
                     reason: error.to_string(),
                 })?;
                 let name = ServerName::try_from(host(&uri).to_owned());
@@ -169,8 +172,14 @@ impl Endpoint {
             let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
             Ok((parsed, HeaderValue::from_str(value).map_err(|_| invalid())?))
         });
-        let headers = headers.collect::<Result<_, HttpError>>()?;
-        Ok(Self { url: url.to_owned(), uri, headers, tls })
+        let mut headers = headers.collect::<Result<Vec<_>, HttpError>>()?;
+        if !headers.iter().any(|(name, _)| *name == AUTHORIZATION)
+            && let Some(user) = url::basic_authorization(url)
+        {
+            let user = HeaderValue::from_str(&user).map_err(|_| wrong("no user"))?;
+            headers.push((AUTHORIZATION, user));
+        }
+        Ok(Self { url: shown, uri, headers, tls })
     }
 
     /// The bytes behind the URL.
@@ -369,6 +378,28 @@ mod tests {
         let requests = server.await.expect("the server ends");
         assert!(requests[0].starts_with("GET /pods?x=1 HTTP/1.1\r\n"), "{}", requests[0]);
         assert!(requests[0].to_lowercase().contains("x-token: t\r\n"), "{}", requests[0]);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_user_of_a_url_is_told_to_the_server_and_its_password_to_nobody_else() {
+        for (name, value, want) in [
+            ("X-Other", "t", "authorization: basic dtpw\r\n"),
+            ("Authorization", "Bearer t", "authorization: bearer t\r\n"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+            let address = listener.local_addr().expect("an address");
+            let server = tokio::spawn(serve(listener, vec![(401, String::new())]));
+            let headers = [(name.to_owned(), value.to_owned())];
+            let endpoint = Endpoint::new(&format!("http://u:p@{address}/x"), &headers);
+            let error = endpoint.expect("an endpoint").fetch().await.expect_err("refused");
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("http://u:xxxxx@{address}/x: ")), "{text}");
+            let request = server.await.expect("the server ends")[0].to_lowercase();
+            assert_eq!(request.matches("authorization:").count(), 1, "{request}");
+            assert!(request.contains(want), "{request}");
+        }
+        let error = Endpoint::new("ftp://u:hunter2@h/", &[]).expect_err("no URL for manifests");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 
     /// A server that shows a certificate for this name, and a client that trusts it.
