@@ -137,7 +137,8 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
         }
         // What was said of it stands: nobody knows more about this container now.
         (RunState::Unknown, None) => same_end(old, &id).unwrap_or_else(|| waiting(None, None)),
-        (RunState::Created | RunState::Exited, None) => waiting(None, None),
+        (RunState::Created, None) => not_started(input, subject, instance),
+        (RunState::Exited, None) => waiting(None, None),
     });
     status.resources = Some(resources::of_container(subject, instance, &id, input.in_force));
     status.allocated_resources = subject
@@ -148,6 +149,28 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
         .filter(|requests| !requests.is_empty());
     status.container_id = Some(id);
     status
+}
+
+/// State of a container on its way from its creation to its start: what was said before the runtime
+/// had it. The kubelet derives nothing between the two, so nobody expects a wait without a reason.
+fn not_started(
+    input: &DeriveInput,
+    subject: &Subject,
+    instance: &ObservedContainer,
+) -> ContainerState {
+    if instance.restart_count == 0 {
+        return waiting(Some(first_reason(input)), None);
+    }
+    let old = subject.old.and_then(|old| old.state.as_ref()?.waiting.as_ref());
+    let (reason, message) =
+        old.map_or((None, None), |old| (old.reason.as_deref(), old.message.as_deref()));
+    waiting(reason, message)
+}
+
+/// Why a container waits that nothing has happened to yet.
+fn first_reason(input: &DeriveInput) -> &'static str {
+    let has_init = pod::spec(input.pod).init_containers.iter().flatten().next().is_some();
+    if has_init { "PodInitializing" } else { "ContainerCreating" }
 }
 
 /// `lastState` that the runtime no longer proves.
@@ -194,12 +217,10 @@ fn unseen(input: &DeriveInput, subject: &Subject) -> ContainerStatus {
     if let Some(old) = subject.old.filter(|_| old_state.is_some_and(|s| s.terminated.is_some())) {
         return old.clone();
     }
-    let has_init = pod::spec(input.pod).init_containers.iter().flatten().next().is_some();
-    let reason = if has_init { "PodInitializing" } else { "ContainerCreating" };
     let mut status = ContainerStatus {
         name: subject.container.name.clone(),
         image: subject.container.image.clone().unwrap_or_default(),
-        state: Some(waiting(Some(reason), None)),
+        state: Some(waiting(Some(first_reason(input)), None)),
         volume_mounts: volume_mounts(input, subject, None),
         ..ContainerStatus::default()
     };

@@ -62,6 +62,33 @@ fn a_probed_container_of_an_earlier_agent_stays_ready_until_it_is_asked() {
 }
 
 #[test]
+fn a_container_between_creation_and_start_waits_for_what_it_waited_for_before() {
+    let back_off = json!({"containerStatuses": [{"name": "a", "image": "i", "imageID": "",
+        "ready": false, "restartCount": 1,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}}]});
+    let init = json!([{"name": "first", "image": "i"}]);
+    for (init, status, restarts, want) in [
+        (json!([]), json!({}), 0, Some("ContainerCreating")),
+        (init, json!({}), 0, Some("PodInitializing")),
+        (json!([]), back_off, 1, Some("CrashLoopBackOff")),
+        (json!([]), json!({}), 1, None),
+    ] {
+        let mut manifest = one("Always");
+        manifest["spec"]["initContainers"] = init;
+        manifest["status"] = status;
+        let created = ObservedContainer {
+            state: RunState::Created,
+            restart_count: restarts,
+            ..container("a", "1")
+        };
+        let derived = World::new(manifest).with(vec![created]).derive();
+        let state = main_status(&derived, "a").state.clone().expect("a state");
+        let waiting = state.waiting.expect("it waits");
+        assert_eq!(waiting.reason.as_deref(), want, "{restarts} restarts");
+    }
+}
+
+#[test]
 fn the_phase_follows_from_all_main_containers() {
     let created = || ObservedContainer { state: RunState::Created, ..container("b", "2") };
     for (policy, containers, want) in [
