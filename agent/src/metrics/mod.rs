@@ -228,6 +228,7 @@ impl Metrics {
     /// Nothing is left of a pod.
     pub fn gone(&self, uid: &PodUid) {
         self.lifecycle.gone(uid);
+        self.probes.forget(uid);
     }
 
     /// A step of the node's start was reached.

@@ -1,8 +1,7 @@
 //! `/metrics/probes`: how often probes ended how, and how long they took.
 //!
 //! Counted on the main thread by the prober, read by the server's thread, which knows the pods'
-//! names from its snapshot. Bounds: `SERIES_MAX` probes; those of pods that are gone are dropped
-//! when they are read.
+//! names from its snapshot. Bounds: `SERIES_MAX` probes; those of a pod go with it, whoever reads.
 // k8s: pkg/kubelet/prober/prober_manager.go ProberResults, ProberDuration
 
 use std::collections::BTreeMap;
@@ -67,6 +66,13 @@ impl ProbeCounts {
         for (bucket, bound) in count.buckets.iter_mut().zip(SECONDS) {
             *bucket += u64::from(seconds <= bound);
         }
+    }
+
+    /// Nothing is left of a pod.
+    // k8s: pkg/kubelet/prober/worker.go run
+    pub(super) fn forget(&self, uid: &PodUid) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(of, ..), _| of != uid);
     }
 
     /// The exposition; `started_at` is this process' start in seconds.
@@ -170,5 +176,21 @@ mod tests {
         }
         let empty = counts.render(&Snapshot::default(), 1.5);
         assert!(!empty.contains("prober_probe"), "{empty}");
+    }
+
+    #[test]
+    fn probes_of_pods_that_are_gone_leave_room_for_others() {
+        let counts = ProbeCounts::default();
+        let uid = |pod: usize| PodUid::from(format!("u{pod}").as_str());
+        let ended = |pod| {
+            let (kind, result) = (ProbeKind::Liveness, ProbeResult::Failed);
+            counts.ended(&uid(pod), "c", kind, result, Duration::ZERO);
+        };
+        let has = |pod| counts.0.lock().expect("no panic").keys().any(|(of, ..)| *of == uid(pod));
+        (0..=SERIES_MAX).for_each(ended);
+        assert!(!has(SERIES_MAX), "there is no room");
+        counts.forget(&uid(0));
+        ended(SERIES_MAX);
+        assert!(has(SERIES_MAX) && !has(0));
     }
 }
