@@ -39,10 +39,18 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    pub(super) fn new(cluster: &'a Cluster, api: &'a Api, case: &'a Case, node: &'a str) -> Self {
+    /// `round` and a number of this run are in the namespace's name: the pod of another round or run
+    /// is not taken for this one's.
+    pub(super) fn new(
+        (cluster, api): (&'a Cluster, &'a Api),
+        case: &'a Case,
+        round: &str,
+        node: &'a str,
+    ) -> Self {
         let name = flat::show(&case.pod["metadata"]["name"]);
         let name = if case.is_static { format!("{name}-{node}") } else { name };
-        let namespace = format!("{}-{node}", case.name);
+        let run = std::process::id() % 1000;
+        let namespace = format!("{}-{run}{round}-{node}", case.name);
         Self { cluster, api, case, node, namespace, name }
     }
 
@@ -185,7 +193,8 @@ impl<'a> Side<'a> {
         let came = self.come(step);
         let rest = |kept: &Kept| {
             let seen = self.seen(kept)?;
-            (seen.at.elapsed() >= QUIET.0).then(|| seen.clone())
+            let is_at_rest = seen.at.elapsed() >= QUIET.0 && !is_ending(&seen.object["status"]);
+            is_at_rest.then(|| seen.clone())
         };
         let seen = self.api.wait(QUIET.1, rest);
         let absent = || Seen { object: Value::Null, is_gone: true, at: Instant::now() };
@@ -229,9 +238,12 @@ impl<'a> Side<'a> {
         }
         let mut paths = flat::paths(&pod.object["status"]);
         paths.extend(flat::paths(&json!({"metadata": pod.object["metadata"]})));
-        let lines = step.wait.iter().filter(|(path, value)| paths.get(*path) != Some(value));
-        let lines = lines.map(|(path, value)| format!("{path}: {value}"));
         let uid = &pod.object["metadata"]["uid"];
+        let words = [(self.namespace.as_str(), "<ns>"), (uid.as_str().unwrap_or("-"), "<uid>")];
+        let shown = |text: &String| words.iter().fold(text.clone(), |t, (w, p)| t.replace(w, p));
+        let is_there = |path: &String, value| paths.get(path).map(shown).as_ref() == Some(value);
+        let lines = step.wait.iter().filter(|(path, value)| !is_there(path, value));
+        let lines = lines.map(|(path, value)| format!("{path}: {value}"));
         let about = |object: &Value| {
             object["metadata"]["namespace"] == self.namespace.as_str()
                 && (self.case.is_static || object["involvedObject"]["uid"] == *uid)
@@ -262,6 +274,14 @@ impl<'a> Side<'a> {
         let ended = self.api.wait(GONE_MAX, gone).or_else(|| self.api.wait(QUIET.0, last));
         ended.context("the pod was never seen")
     }
+}
+
+/// Whether the pod is over and its sandbox not yet.
+fn is_ending(status: &Value) -> bool {
+    let paths = flat::paths(status);
+    let ready = paths.get("conditions[PodReadyToStartContainers].status");
+    matches!(status["phase"].as_str(), Some("Failed" | "Succeeded"))
+        && ready.is_some_and(|ready| ready == "True")
 }
 
 /// The object's version; later ones are greater.

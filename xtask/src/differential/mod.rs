@@ -118,7 +118,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
             for _ in 0..procs {
                 scope.spawn(|| {
                     while let Some(case) = pop(&waiting) {
-                        let compared = compare(cluster, &api, case, &kept);
+                        let compared = compare((cluster, &api), case, "a", &kept);
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                         say(&format!("{}/{total}", done.len() + 1), &report::progress(&compared));
                         done.push(compared);
@@ -129,7 +129,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
     }
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     for compared in &mut done {
-        again(cluster, &api, compared, (&expected, &kept))?;
+        again((cluster, &api), compared, (&expected, &kept))?;
     }
     done.sort_by(|a, b| a.case.name.cmp(&b.case.name));
     let unexplained = report::print(&done, &expected);
@@ -139,8 +139,7 @@ pub fn run(cluster: &Cluster, cases: Vec<Case>, procs: usize) -> Result<Outcome>
 
 /// Runs a case that differs a second time.
 fn again(
-    cluster: &Cluster,
-    api: &Api,
+    (cluster, api): (&Cluster, &Api),
     compared: &mut Compared,
     (expected, kept): (&Expected, &std::path::Path),
 ) -> Result<()> {
@@ -154,7 +153,7 @@ fn again(
         let file = |suffix: &str| kept.join(format!("{}{suffix}.{node}.txt", case.name));
         fs::rename(file(""), file(".first")).context("keep what was seen first")?;
     }
-    *compared = Compared { earlier, ..compare(cluster, api, case, kept) };
+    *compared = Compared { earlier, ..compare((cluster, api), case, "b", kept) };
     say("again", &report::progress(compared));
     Ok(())
 }
@@ -172,12 +171,12 @@ fn kept() -> Result<PathBuf> {
 }
 
 /// Runs one case on both nodes at once.
-fn compare(cluster: &Cluster, api: &Api, case: Case, kept: &std::path::Path) -> Compared {
+fn compare(at: (&Cluster, &Api), case: Case, round: &str, kept: &std::path::Path) -> Compared {
     let begin = Instant::now();
     let seen: Vec<Lines> = thread::scope(|scope| {
         let sides = NODES.map(|node| {
             let case = &case;
-            scope.spawn(move || Side::new(cluster, api, case, node).run())
+            scope.spawn(move || Side::new(at, case, round, node).run())
         });
         sides.map(|s| lines(s.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))).into()
     });

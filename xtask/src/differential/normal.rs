@@ -13,7 +13,7 @@ pub(super) struct Normal {
 }
 
 /// Patterns in the order in which they are tried.
-const PATTERNS: [(&str, &str); 19] = [
+const PATTERNS: [(&str, &str); 20] = [
     (r"eyJ[\w-]{20,}\.[\w-]+\.[\w-]*", "<token>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)", "<time>"),
     (r"\.\.\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+", "..<stamp>"),
@@ -30,6 +30,7 @@ const PATTERNS: [(&str, &str); 19] = [
     (r"\b\d+(\.\d+)?(ms|µs)\b", "<duration>"),
     (r"\b\d+\.\d+s\b", "<duration>"),
     (r"\b(n1|n2)\b", "<node>"),
+    (r"-(n1|n2)_", "-<node>_"),
     // What our probes say of their time beside the kubelet's words.
     (r" \((no connection for|connected within) [^)]*\)", ""),
     (r#""hostId":\d+"#, "\"hostId\":<n>"),
@@ -60,13 +61,14 @@ impl Normal {
         text.replace("sha256:_", "sha256:")
     }
 
-    /// Every text of the value, keys as well.
+    /// Every text of the value, keys as well; nudges are left out.
     pub(super) fn value(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(text)),
             Value::Array(all) => all.iter().map(|v| self.value(v)).collect(),
             Value::Object(fields) => {
-                fields.iter().map(|(k, v)| (self.text(k), self.value(v))).collect()
+                let fields = fields.iter().filter(|(key, _)| *key != super::look::NUDGE);
+                fields.map(|(k, v)| (self.text(k), self.value(v))).collect()
             }
             other => other.clone(),
         }
@@ -91,6 +93,7 @@ mod tests {
             (&format!("containerd://{id}"), "containerd://<id>"),
             (&format!("box@sha256:{id}"), &format!("box@sha256:{id}")),
             ("node n1, n10", "node <node>, n10"),
+            ("/logs/ns_static-n2_uid", "/logs/ns_static-<node>_uid"),
             ("dial 10.244.2.7:80: refused", "dial <pod-ip>:80: refused"),
             ("/p/containers/main/fea9597a", "/p/containers/main/<log>"),
             ("..2026_11_21_18_06_52.123456", "..<stamp>"),
