@@ -132,6 +132,8 @@ fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
                 false => node.told_by_runtime(),
             }
             assert_eq!(node.shown(), None, "one of them alone is not enough");
+            // The runtime needs as long for its clean-up, and tells when that is done.
+            assert_eq!(node.reads.last().map(|(_, after)| after.as_millis()), Some(20));
             match kernel_first {
                 true => node.told_by_runtime(),
                 false => node.seen_by_kernel(),

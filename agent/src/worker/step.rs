@@ -23,14 +23,19 @@ use crate::volume;
 use crate::worker::backoff::{CrashLoop, Curve};
 use crate::worker::{Command, Failure, Hint, ProbeKind};
 
-/// First wait before a read is repeated because the kernel is ahead of the runtime.
-const REREAD_FIRST: Duration = Duration::from_millis(5);
+/// First wait before a read that has to show an end which kernel or task events told. containerd
+/// needs 30 to 45 ms until it does and then says so itself: each read before is in competition with
+/// that. There were ten for every end when this was 5 ms after a first one at once.
+const REREAD_FIRST: Duration = Duration::from_millis(20);
 /// Longest such wait.
 const REREAD_MAX: Duration = Duration::from_millis(160);
 /// While a pod is being stopped it is looked at no sooner than this, for people: what it does next
 /// waits for the end of the pass and a read after that. A hundred pods that end together had the
 /// runtime list everything all the time, in competition with the stops.
 const READ_STOPPING: Duration = Duration::from_secs(1);
+/// A pod that is being brought up is looked at for its new sandbox after this at the earliest: that
+/// is not written sooner, and mostly its containers run by then, which is a read of its own.
+const READ_STARTING: Duration = Duration::from_secs(1);
 /// Longest wait before a failed read is repeated.
 const READ_RETRY_MAX: Duration = Duration::from_secs(10);
 /// Reads in a row that may disagree with the kernel before the relist is left to settle it.
@@ -383,18 +388,19 @@ impl Worker {
 
     /// Something may have happened.
     pub(super) fn hint(&mut self, hint: Hint, scene: &mut Scene<'_>) {
+        let mut soon = Duration::ZERO;
         match hint {
             Hint::Exited { container: Some(id), code, at } => {
                 if let Some(code) = code {
                     let evidence = self.evidence.entry(id.clone()).or_default();
                     evidence.exit.get_or_insert(KernelExit { code, at });
                 }
-                self.expect_exit(id);
+                soon = self.expect_exit(id);
                 self.apply_evidence();
             }
             Hint::Told { container: id, end } => {
                 self.evidence.entry(id.clone()).or_default().told.get_or_insert(end);
-                self.expect_exit(id);
+                soon = self.expect_exit(id);
                 self.apply_evidence();
             }
             Hint::Oom { container: Some(id), init, pid, comm, at } => {
@@ -407,7 +413,7 @@ impl Worker {
             Hint::Exited { .. } | Hint::Oom { .. } | Hint::Changed => {}
         }
         match self.is_being_stopped() {
-            false => self.read(Duration::ZERO, scene),
+            false => self.read(soon, scene),
             true if self.reading.is_none() => self.read(READ_STOPPING, scene),
             true => {}
         }
@@ -418,13 +424,15 @@ impl Worker {
         self.stage >= Stage::Terminating && self.pass.is_some()
     }
 
-    /// Has the pod read until the runtime shows this end.
-    fn expect_exit(&mut self, id: ContainerId) {
+    /// Has the pod read until the runtime shows this end; tells when to begin with that.
+    fn expect_exit(&mut self, id: ContainerId) -> Duration {
         let known = self.observed.containers.iter().find(|c| c.id == id);
-        if known.is_some_and(|c| c.state != RunState::Exited) {
-            self.expected_exits.insert(id);
-            self.rereads = 0;
+        if known.is_none_or(|c| c.state == RunState::Exited) {
+            return Duration::ZERO;
         }
+        self.expected_exits.insert(id);
+        self.rereads = 0;
+        REREAD_FIRST
     }
 
     /// A read's answer.
@@ -455,7 +463,7 @@ impl Worker {
         self.forget_dead();
         let behind = self.behind_kernel();
         if behind && self.rereads < REREADS_MAX && !self.is_being_stopped() {
-            let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(5))).min(REREAD_MAX);
+            let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(3))).min(REREAD_MAX);
             self.rereads += 1;
             self.read(wait, scene);
         }
@@ -561,7 +569,7 @@ impl Worker {
 
     fn action_done(&mut self, action: &Action, scene: &mut Scene<'_>) {
         match action {
-            Action::CreateSandbox { .. } => self.read(Duration::ZERO, scene),
+            Action::CreateSandbox { .. } => self.read(READ_STARTING, scene),
             Action::Prepare => {
                 self.prepared = true;
                 self.failures = 0;
