@@ -176,7 +176,10 @@ impl Worker {
             probes: &self.verdicts,
             in_force: &self.in_force,
             backoff: &self.backoff,
-            restart_all: status::is_restarting(&self.status),
+            // The status may know of an end that the record does not show yet: what has ended by
+            // itself is not to be killed.
+            restart_all: status::is_restarting(&self.status)
+                && !self.observed.containers.iter().any(|c| status::ending(c).is_some()),
             now,
         })
     }

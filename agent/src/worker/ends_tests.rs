@@ -40,6 +40,10 @@ fn pod(policy: &str) -> Pod {
 
 impl Node {
     fn running(policy: &str) -> Self {
+        Self::of(pod(policy))
+    }
+
+    fn of(pod: Pod) -> Self {
         let settings = Settings {
             sync_period: Duration::from_secs(600),
             relist_period: Duration::from_secs(3600),
@@ -55,7 +59,7 @@ impl Node {
         node.tell(Input::Tick);
         node.tell(Input::Listed { stamp: 1, result: Ok(Vec::new()) });
         node.tell(Input::SourcesReady);
-        node.tell(Input::Desired { uid: uid(), pod: Arc::new(pod(policy)) });
+        node.tell(Input::Desired { uid: uid(), pod: Arc::new(pod) });
         node.read();
         // What it runs was made by an earlier agent: its volumes are made ready again, no more.
         node.end_pass();
@@ -151,6 +155,26 @@ fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
             assert!(actions.iter().any(|a| a.verb() == then), "{policy}: {actions:?}");
         }
     }
+}
+
+#[test]
+fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
+    let mut all = pod("Never");
+    let container = &mut all.spec.as_mut().expect("a spec").containers[0];
+    let rule =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [3]}}]);
+    container.restart_policy = Some("Never".to_owned());
+    container.restart_policy_rules = Some(serde_json::from_value(rule).expect("a rule"));
+    let mut node = Node::of(all);
+    node.seen_by_kernel();
+    node.told_by_runtime();
+    assert_eq!(node.shown().map(|end| end.exit_code), Some(3));
+    node.read();
+    assert_eq!(node.passes, [], "the runtime still says that it runs");
+    node.listed_by_runtime();
+    let (_, actions) = node.passes.last().expect("a pass");
+    let verbs: Vec<_> = actions.iter().map(Action::verb).collect();
+    assert_eq!(verbs, ["RemoveContainer"], "nothing is left to kill");
 }
 
 #[test]
