@@ -4,7 +4,8 @@
 //! up nothing; a pod that failed for want of an object goes on when that appears.
 
 use crate::types::UnixNanos;
-use crate::worker::step::{VOLUME_RETRY, Worker};
+use crate::worker::passes::VOLUME_RETRY;
+use crate::worker::step::Worker;
 
 /// Reasons of failures that end when a missing object appears.
 const WAIT_FOR_CONTENT: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];

@@ -14,6 +14,7 @@ mod desk;
 mod desk_tests;
 #[cfg(test)]
 mod ends_tests;
+mod passes;
 mod pods;
 #[cfg(test)]
 mod properties;
