@@ -31,7 +31,7 @@ const KILL_EVERY: Duration = Duration::from_millis(290);
 pub(super) struct Side<'a> {
     cluster: &'a Cluster,
     size: Size,
-    watch: Watch,
+    watch: Watch<'a>,
     figures: Figures,
 }
 

@@ -37,30 +37,22 @@ pub(super) struct Seen {
 /// All pods that were seen, by name.
 pub(super) type Pods = BTreeMap<String, Seen>;
 
-/// A watch under way; ends when it is dropped.
-pub(super) struct Watch {
-    kubectl: Child,
-    lines: Receiver<(Instant, String)>,
+/// A watch under way; ends when it is dropped. An API server without a processor to spare ends
+/// watches by itself: it goes on then where it was, and is late by that.
+pub(super) struct Watch<'a> {
+    cluster: &'a Cluster,
+    path: String,
+    version: String,
+    stream: Stream,
     pods: Pods,
 }
 
-impl Watch {
+impl<'a> Watch<'a> {
     /// Watches a namespace.
-    pub(super) fn of(cluster: &Cluster, namespace: &str) -> Result<Self> {
+    pub(super) fn of(cluster: &'a Cluster, namespace: &str) -> Result<Self> {
         let path = format!("/api/v1/namespaces/{namespace}/pods?watch=1");
-        let mut cmd = cluster.kubectl_command()?;
-        cmd.args(["get", "--raw", &path]).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut kubectl = cmd.spawn().context("start kubectl")?;
-        let out = BufReader::new(kubectl.stdout.take().expect("piped"));
-        let (to, lines) = channel();
-        thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                if to.send((Instant::now(), line)).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { kubectl, lines, pods: Pods::new() })
+        let stream = Stream::open(cluster, &path)?;
+        Ok(Self { cluster, path, version: String::new(), stream, pods: Pods::new() })
     }
 
     /// Takes what arrives until no pod is missing, and returns all that is known of them.
@@ -77,29 +69,55 @@ impl Watch {
                 break;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let why = match self.lines.recv_timeout(left) {
-                Ok((at, line)) => {
-                    take(&mut self.pods, at, &line)?;
-                    continue;
+            match self.stream.lines.recv_timeout(left) {
+                Ok((at, line)) => self.version = take(&mut self.pods, at, &line)?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let path = format!("{}&resourceVersion={}", self.path, self.version);
+                    self.stream = Stream::open(self.cluster, &path)?;
                 }
-                Err(RecvTimeoutError::Timeout) => format!("not within {limit:?}"),
-                Err(RecvTimeoutError::Disconnected) => "the watch ended".to_owned(),
-            };
-            bail!("{why}: {what}; {} are missing, such as {}", missing.len(), missing[0]);
+                Err(RecvTimeoutError::Timeout) => {
+                    let (count, first) = (missing.len(), &missing[0]);
+                    bail!("not within {limit:?}: {what}; {count} are missing, such as {first}");
+                }
+            }
         }
         Ok(&self.pods)
     }
 }
 
-impl Drop for Watch {
+/// One answer of the API server to a watch, as it arrives.
+struct Stream {
+    kubectl: Child,
+    lines: Receiver<(Instant, String)>,
+}
+
+impl Stream {
+    fn open(cluster: &Cluster, path: &str) -> Result<Self> {
+        let mut cmd = cluster.kubectl_command()?;
+        cmd.args(["get", "--raw", path]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut kubectl = cmd.spawn().context("start kubectl")?;
+        let out = BufReader::new(kubectl.stdout.take().expect("piped"));
+        let (to, lines) = channel();
+        thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if to.send((Instant::now(), line)).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { kubectl, lines })
+    }
+}
+
+impl Drop for Stream {
     fn drop(&mut self) {
         let _ = self.kubectl.kill();
         let _ = self.kubectl.wait();
     }
 }
 
-/// Notes what a line of the watch says.
-fn take(pods: &mut Pods, at: Instant, line: &str) -> Result<()> {
+/// Notes what a line of the watch says, and returns its version.
+fn take(pods: &mut Pods, at: Instant, line: &str) -> Result<String> {
     let event: Value = serde_json::from_str(line).context("read a line of the watch")?;
     let object = &event["object"];
     let name = object["metadata"]["name"].as_str();
@@ -126,7 +144,8 @@ fn take(pods: &mut Pods, at: Instant, line: &str) -> Result<()> {
             }
         }
     }
-    Ok(())
+    let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    Ok(version.to_owned())
 }
 
 /// An id without `containerd://`.
