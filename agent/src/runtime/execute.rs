@@ -34,8 +34,6 @@ use crate::status::timeline::{self, Recorder};
 use crate::types::PodUid;
 use crate::worker::{Failure, Input};
 
-/// How long the removal of a pod's records keeps others waiting for their turn when it hangs.
-const CLEANUP_TURN_MAX: Duration = Duration::from_secs(2);
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
 /// cores need for a hundred pods, and half of what a kubelet lets them stay.
 const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -223,7 +221,7 @@ impl Executor {
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => {
                 self.rush.over(CLEANUP_WAIT_MAX).await;
-                turned(&self.cleanups, CallFor::Begun, self.clean_up(order)).await
+                Place::new(&self.cleanups, CallFor::Begun).call(self.clean_up(order)).await
             }
             Action::Prepare
             | Action::Refresh
@@ -287,19 +285,6 @@ impl Executor {
         match failure.cancelled {
             true => self.recorder.stage(uid, verb, container, &text),
             false => self.recorder.trouble(uid, verb, container, &text),
-        }
-    }
-}
-
-/// Waits for a turn and keeps it until the call has ended, or hangs.
-async fn turned<T>(turns: &Turns, order: CallFor, call: impl Future<Output = T>) -> T {
-    let turn = turns.take(order).await;
-    tokio::pin!(call);
-    match tokio::time::timeout(CLEANUP_TURN_MAX, &mut call).await {
-        Ok(done) => done,
-        Err(_) => {
-            drop(turn);
-            call.await
         }
     }
 }

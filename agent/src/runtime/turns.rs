@@ -112,7 +112,7 @@ impl Place {
         Self { turns: turns.clone(), next: Cell::new(first), held, timer }
     }
 
-    /// Makes a call that creates or starts something, in turn.
+    /// Makes a call that costs the runtime something, in turn.
     pub async fn call<T>(&self, call: impl Future<Output = T>) -> T {
         self.call_within(CALL_MAX, call).await
     }
