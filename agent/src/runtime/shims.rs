@@ -4,9 +4,10 @@
 //! its shim behind: no list shows it, nobody ends it. Input: `/proc`, the sandboxes that are known,
 //! and whether containerd has a record of an id. Output: shims to be told of, each once. Never ends
 //! one: a person may want to look at it first. A shim counts as left over when it speaks to our
-//! runtime's socket, is in CRI's namespace, is of no sandbox that is known, has no record in containerd, and all that was
-//! so in two looks, `worker::task::SWEEP_EVERY` apart: a record is made before its shim and goes
-//! before it. Bounds: `PROCESSES_MAX` processes looked at, `CMDLINE_BYTES_MAX` of each command line.
+//! runtime's socket, is in CRI's namespace, is of no sandbox that is known, has no record in
+//! containerd, and all that was so in two looks, `worker::task::SWEEP_EVERY` apart: a record is made
+//! before its shim and goes before it. Bounds: `PROCESSES_MAX` processes looked at,
+//! `CMDLINE_BYTES_MAX` of each command line.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
