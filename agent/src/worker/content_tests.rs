@@ -7,13 +7,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::admit;
 use crate::observed::ObservedPod;
 use crate::runtime::plan::Action;
 use crate::status::testing;
-use crate::types::{NodeFacts, PodUid, UnixNanos};
-use crate::worker::backoff::Curve;
-use crate::worker::{Command, Failure, Input, Pods, Settings};
+use crate::types::{PodUid, UnixNanos};
+use crate::worker::{Command, Failure, Input, Pods, testing as core};
 
 /// One pod, what the runtime has of it, and which actions fail.
 struct Scene {
@@ -33,22 +31,12 @@ fn uid() -> PodUid {
 }
 
 fn pod(labels: &Value, volumes: &Value) -> Pod {
-    let meta = json!({"uid": "u", "name": "u", "namespace": "ns", "labels": labels});
-    let spec = json!({"containers": [{"name": "c", "image": "i"}], "volumes": volumes});
-    let mut pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
-    crate::pod::defaults::apply(&mut pod);
-    pod
+    core::pod(labels, ("volumes", volumes.clone()))
 }
 
 impl Scene {
     fn new() -> Self {
-        let settings = Settings {
-            sync_period: Duration::from_secs(600),
-            relist_period: Duration::from_secs(3600),
-            crash_loop: Curve::default(),
-            node: NodeFacts::default(),
-            admission: Arc::new(admit::Node::roomy("n")),
-        };
+        let settings = core::settings(Duration::from_secs(600));
         let mut scene = Self {
             pods: Pods::new(settings),
             now: UnixNanos(1000 * testing::SECOND),

@@ -16,8 +16,9 @@ use crate::observed::{ObservedPod, RunState, digest_of};
 use crate::runtime::plan::Action;
 use crate::status::{self, testing};
 use crate::types::{NodeFacts, PodUid, UnixNanos};
-use crate::worker::backoff::Curve;
-use crate::worker::{Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage};
+use crate::worker::{
+    Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage, testing as core,
+};
 
 /// A node of 1000 millicores and what the runtime has of its pods.
 struct Host {
@@ -44,11 +45,9 @@ fn settings() -> Settings {
     let mut node = admit::Node::roomy("n");
     node.allocatable.cpu_millis = 1000;
     Settings {
-        sync_period: Duration::from_secs(60),
-        relist_period: Duration::from_secs(3600),
-        crash_loop: Curve::default(),
         node: NodeFacts { runtime_name: "containerd".to_owned(), ..NodeFacts::default() },
         admission: Arc::new(node),
+        ..core::settings(Duration::from_secs(60))
     }
 }
 

@@ -7,13 +7,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 use serde_json::json;
 
-use crate::admit;
 use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd};
 use crate::runtime::plan::Action;
 use crate::status::testing;
-use crate::types::{NodeFacts, PodUid, UnixNanos};
-use crate::worker::backoff::Curve;
-use crate::worker::{Command, Hint, Input, Pods, Settings};
+use crate::types::{PodUid, UnixNanos};
+use crate::worker::{Command, Hint, Input, Pods, testing as core};
 
 const NOW: UnixNanos = UnixNanos(1000 * testing::SECOND);
 
@@ -31,11 +29,7 @@ fn uid() -> PodUid {
 }
 
 fn pod(policy: &str) -> Pod {
-    let meta = json!({"uid": "u", "name": "u", "namespace": "ns"});
-    let spec = json!({"containers": [{"name": "c", "image": "i"}], "restartPolicy": policy});
-    let mut pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
-    crate::pod::defaults::apply(&mut pod);
-    pod
+    core::pod(&json!({}), ("restartPolicy", json!(policy)))
 }
 
 impl Node {
@@ -44,13 +38,7 @@ impl Node {
     }
 
     fn of(pod: Pod) -> Self {
-        let settings = Settings {
-            sync_period: Duration::from_secs(600),
-            relist_period: Duration::from_secs(3600),
-            crash_loop: Curve::default(),
-            node: NodeFacts::default(),
-            admission: Arc::new(admit::Node::roomy("n")),
-        };
+        let settings = core::settings(Duration::from_secs(600));
         let mut record = ObservedPod::empty(uid(), "ns", "u");
         record.sandboxes = vec![testing::sandbox()];
         record.containers = vec![testing::container("c", "id")];

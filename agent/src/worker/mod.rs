@@ -21,6 +21,8 @@ mod properties;
 mod resizes;
 mod step;
 pub mod task;
+#[cfg(test)]
+mod testing;
 
 use std::borrow::Cow;
 use std::sync::Arc;
