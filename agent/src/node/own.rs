@@ -23,8 +23,8 @@ pub enum OwnNode {
     /// Nothing yet.
     #[default]
     Unknown,
-    /// The API server has none.
-    Absent,
+    /// The API server has none; so often it has gone after it was there.
+    Absent { gone: u32 },
     /// The API server has this one.
     Present(Arc<Node>),
 }
@@ -34,7 +34,7 @@ impl OwnNode {
     pub fn object(&self) -> Option<&Arc<Node>> {
         match self {
             Self::Present(node) => Some(node),
-            Self::Unknown | Self::Absent => None,
+            Self::Unknown | Self::Absent { .. } => None,
         }
     }
 
@@ -55,29 +55,83 @@ async fn follow(client: kube::Client, name: Arc<str>, own: watch::Sender<OwnNode
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let events = watcher::watcher(Api::<Node>::all(client), config);
     tokio::pin!(events);
-    let mut seen = false;
+    let mut story = Story::default();
     let mut pause = BACKOFF.0;
     while let Some(event) = events.next().await {
-        let now = match event {
+        match event {
             Err(error) => {
                 tracing::debug!(%error, "watch of the own node");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(BACKOFF.1);
-                continue;
             }
-            Ok(Event::Init) => {
-                seen = false;
-                continue;
+            Ok(event) => {
+                if let Some(now) = story.tell(event) {
+                    pause = BACKOFF.0;
+                    own.send_replace(now);
+                }
             }
-            Ok(Event::InitDone) if seen => continue,
-            Ok(Event::InitDone | Event::Delete(_)) => OwnNode::Absent,
-            Ok(Event::InitApply(mut node) | Event::Apply(mut node)) => {
-                seen = true;
+        }
+    }
+}
+
+/// What the watch has told so far.
+#[derive(Debug, Default)]
+struct Story {
+    /// The list that the watch begins with has had the object.
+    listed: bool,
+    there: bool,
+    gone: u32,
+}
+
+impl Story {
+    /// What is known after an event, unless that is nothing new.
+    fn tell(&mut self, event: Event<Node>) -> Option<OwnNode> {
+        match event {
+            Event::Init => {
+                self.listed = false;
+                None
+            }
+            Event::InitDone if self.listed => None,
+            Event::InitDone | Event::Delete(_) => {
+                self.gone += u32::from(std::mem::take(&mut self.there));
+                Some(OwnNode::Absent { gone: self.gone })
+            }
+            Event::InitApply(mut node) | Event::Apply(mut node) => {
+                (self.listed, self.there) = (true, true);
                 node.metadata.managed_fields = None;
-                OwnNode::Present(Arc::new(node))
+                Some(OwnNode::Present(Arc::new(node)))
             }
-        };
-        pause = BACKOFF.0;
-        own.send_replace(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often the object has gone by then; `None` while it is there.
+    fn gone(events: impl IntoIterator<Item = Event<Node>>) -> Option<u32> {
+        let mut story = Story::default();
+        match events.into_iter().filter_map(|event| story.tell(event)).last() {
+            Some(OwnNode::Absent { gone }) => Some(gone),
+            Some(OwnNode::Present(_)) => None,
+            Some(OwnNode::Unknown) | None => panic!("the events tell something"),
+        }
+    }
+
+    #[test]
+    fn an_object_goes_only_after_it_was_there() {
+        use Event::{Apply, Delete, Init, InitApply, InitDone};
+        let node = Node::default;
+        let never = [Init, InitDone];
+        assert_eq!(gone(never), Some(0), "it is not made yet");
+        let twice_told = [Init, InitApply(node()), InitDone, Delete(node()), Init, InitDone];
+        assert_eq!(gone(twice_told), Some(1));
+        let between_two_watches = [Init, InitApply(node()), InitDone, Init, InitDone];
+        assert_eq!(gone(between_two_watches), Some(1));
+        let soon = [Init, InitDone, Apply(node()), Delete(node())];
+        assert_eq!(gone(soon), Some(1), "it went as soon as it had been made");
+        let back = [Init, InitDone, Apply(node()), Delete(node()), Apply(node())];
+        assert_eq!(gone(back), None);
     }
 }

@@ -55,8 +55,8 @@ pub struct Reporter {
     report_after: Duration,
     told_reboot: bool,
     unschedulable: bool,
-    /// The watch has had the object since it was last registered.
-    present: bool,
+    /// How often the object has gone, as far as it was taken care of.
+    gone: u32,
     steps: Option<Arc<Metrics>>,
 }
 
@@ -83,7 +83,7 @@ impl Reporter {
             reported_at: None,
             told_reboot: false,
             unschedulable: false,
-            present: false,
+            gone: 0,
             steps: None,
         }
     }
@@ -122,7 +122,10 @@ impl Reporter {
             // What the wait returns is a lock on the node: held over the pause, it would stop its
             // watch, and with it this thread.
             let deleted = async {
-                let _ = self.own.wait_for(|own| matches!(own, OwnNode::Absent)).await;
+                let before = self.gone;
+                let again =
+                    |own: &OwnNode| matches!(own, OwnNode::Absent { gone } if *gone != before);
+                let _ = self.own.wait_for(again).await;
             };
             tokio::select! {
                 () = &mut pause => {}
@@ -133,15 +136,11 @@ impl Reporter {
         }
     }
 
-    /// Whether the object was there and is not any more.
+    /// Whether the object was there and is not any more, which is told once.
     fn was_deleted(&mut self) -> bool {
         match *self.own.borrow_and_update() {
-            OwnNode::Unknown => false,
-            OwnNode::Present(_) => {
-                self.present = true;
-                false
-            }
-            OwnNode::Absent => std::mem::take(&mut self.present),
+            OwnNode::Unknown | OwnNode::Present(_) => false,
+            OwnNode::Absent { gone } => std::mem::replace(&mut self.gone, gone) != gone,
         }
     }
 
