@@ -23,8 +23,11 @@ pub enum OwnNode {
     /// Nothing yet.
     #[default]
     Unknown,
-    /// The API server has none; so often it has gone after it was there.
-    Absent { gone: u32 },
+    /// The API server has none.
+    Absent {
+        /// How often it has gone after it was there.
+        gone: u32,
+    },
     /// The API server has this one.
     Present(Arc<Node>),
 }

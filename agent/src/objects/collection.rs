@@ -36,8 +36,8 @@ pub(super) trait Kept: Default + 'static {
 
     /// The object's metadata.
     fn meta(object: &Self::Wire) -> &Meta;
-    /// It was added or changed.
-    fn put(&mut self, object: Self::Wire);
+    /// It was added or changed; false when there is no room for it.
+    fn put(&mut self, object: Self::Wire) -> bool;
     /// It was deleted.
     fn remove(&mut self, object: Self::Wire);
 }
@@ -65,6 +65,7 @@ struct State<K> {
     known: Cell<Known>,
     /// Grows with each change.
     version: watch::Sender<u64>,
+    told_full: Cell<bool>,
 }
 
 /// The watch of all objects of a kind, open while somebody wants them.
@@ -79,6 +80,7 @@ impl<K: Kept> Default for Collection<K> {
             kept: RefCell::default(),
             known: Cell::new(Known::Nothing),
             version: watch::Sender::new(0),
+            told_full: Cell::new(false),
         };
         Self { state: Rc::new(state), task: RefCell::default() }
     }
@@ -181,7 +183,7 @@ async fn follow<K: Kept>(
     if place.from.is_none() && !place.streams {
         let list: ListWire<K::Wire> =
             wire::read(client, &format!("{at}?resourceVersion=0")).await?;
-        list.items.into_iter().for_each(|object| fresh.put(object));
+        list.items.into_iter().for_each(|object| state.has_room::<K>(fresh.put(object)));
         state.replace(std::mem::take(&mut fresh));
         place.from = Some(list.metadata.resource_version);
     }
@@ -197,13 +199,13 @@ async fn follow<K: Kept>(
                     state.replace(std::mem::take(&mut fresh));
                     place.from = Some(version);
                 }
-                other => apply(&mut fresh, other),
+                other => apply(state, &mut fresh, other),
             }
             continue;
         }
         place.from = Some(version_of::<K>(&event));
         let changes = !matches!(event, Event::Bookmark(..));
-        apply(&mut *state.kept.borrow_mut(), event);
+        apply(state, &mut *state.kept.borrow_mut(), event);
         if changes {
             state.tell(Known::All);
         }
@@ -226,9 +228,9 @@ fn version_of<K: Kept>(event: &Event<K::Wire>) -> String {
     }
 }
 
-fn apply<K: Kept>(kept: &mut K, event: Event<K::Wire>) {
+fn apply<K: Kept>(state: &State<K>, kept: &mut K, event: Event<K::Wire>) {
     match event {
-        Event::Applied(object) => kept.put(object),
+        Event::Applied(object) => state.has_room::<K>(kept.put(object)),
         Event::Deleted(object) => kept.remove(object),
         Event::Bookmark(..) => {}
     }
@@ -238,6 +240,13 @@ impl<K> State<K> {
     fn replace(&self, kept: K) {
         *self.kept.borrow_mut() = kept;
         self.tell(Known::All);
+    }
+
+    /// Says once that one was left out.
+    fn has_room<T: Kept>(&self, it_has: bool) {
+        if !it_has && !self.told_full.replace(true) {
+            tracing::warn!("there are more {} than the agent keeps; pods miss the others", T::NAME);
+        }
     }
 
     fn tell(&self, known: Known) {

@@ -127,15 +127,15 @@ impl Kept for Services {
         &object.metadata
     }
 
-    fn put(&mut self, service: ServiceWire) {
+    fn put(&mut self, service: ServiceWire) -> bool {
         let (namespace, name) = (service.metadata.namespace, service.metadata.name);
         let address = service.spec.cluster_ip;
         if address.is_empty() || address == "None" {
             self.remove_named(&namespace, &name);
-            return;
+            return true;
         }
         if self.1 >= SERVICES_MAX && !self.has(&namespace, &name) {
-            return;
+            return false;
         }
         let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
         let ports = service.spec.ports.unwrap_or_default().into_iter();
@@ -147,6 +147,7 @@ impl Kept for Services {
         let kept = Brief { address: address.into(), ports: ports.collect() };
         let before = self.0.entry(namespace.into()).or_default().insert(name.into(), kept);
         self.1 += usize::from(before.is_none());
+        true
     }
 
     fn remove(&mut self, service: ServiceWire) {
@@ -219,8 +220,8 @@ mod tests {
         let mut services = Services::default();
         services.put(wire("ns", "kept", json!({"clusterIP": "10.0.0.1"})));
         services.1 = SERVICES_MAX;
-        services.put(wire("ns", "more", json!({"clusterIP": "10.0.0.2"})));
-        services.put(wire("ns", "kept", json!({"clusterIP": "10.0.0.3"})));
+        assert!(!services.put(wire("ns", "more", json!({"clusterIP": "10.0.0.2"}))));
+        assert!(services.put(wire("ns", "kept", json!({"clusterIP": "10.0.0.3"}))));
         let told = services.of("ns");
         let addresses: Vec<_> =
             told.iter().filter_map(|s| s.spec.as_ref()?.cluster_ip.as_deref()).collect();

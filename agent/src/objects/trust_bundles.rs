@@ -78,16 +78,17 @@ impl Kept for Bundles {
         &object.metadata
     }
 
-    fn put(&mut self, object: BundleWire) {
+    fn put(&mut self, object: BundleWire) -> bool {
         let name = object.metadata.name;
         if self.0.len() >= BUNDLES_MAX && !self.0.contains_key(&name) {
-            return;
+            return false;
         }
         let found = CertificateDer::pem_slice_iter(object.spec.trust_bundle.as_bytes());
         let certificates = found.flatten().map(|der| der.as_ref().to_vec()).collect();
         let signer = object.spec.signer_name;
         let labels = object.metadata.labels;
         self.0.insert(name, Bundle { signer, labels, certificates });
+        true
     }
 
     fn remove(&mut self, object: BundleWire) {
