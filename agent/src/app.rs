@@ -37,6 +37,7 @@ use crate::event::kernel::Tracker;
 use crate::identity::rotate::ServingCell;
 use crate::ledger::{self, Ledger};
 use crate::metrics::Metrics;
+use crate::node;
 use crate::node::context::{self, Runtime};
 use crate::objects::{self, Objects};
 use crate::observed::Reader;
@@ -107,14 +108,15 @@ pub async fn run(config: Config) -> Result<()> {
     let server = server::spawn(parts.server(ask))?;
     // As the kubelet: the agent is up before its runtime is, and says so.
     server.ready();
+    let tell = cluster::teller(parts.cluster.as_ref());
+    tokio::task::spawn_local(node::oom::run(Rc::clone(&tell)));
     let runtime = host::runtime_info(&parts.config, &parts.runtime, &parts.health);
     let Some(runtime) = stop.unless(runtime).await else {
         return Ok(());
     };
     let runtime = runtime?;
     let driver = parts.driver(&runtime, queue, queries)?;
-    let (cgroups, tell) =
-        (driver.executor.cgroups.clone(), cluster::teller(parts.cluster.as_ref()));
+    let cgroups = driver.executor.cgroups.clone();
     reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");

@@ -6,7 +6,8 @@
 //! ```
 //! Pure: `settings`, `capacity`, `conditions`, `status`, `patch`, `register`, `runtime_state`.
 //! Effects: `facts` and `machine` read the host, `own` watches, `report` and `lease` write,
-//! `task` polls. Without a cluster only `context` and `facts` are used.
+//! `task` polls, `oom` reads the kernel's log. Without a cluster only `context`, `facts` and `oom` are
+//! used.
 
 pub mod addresses;
 pub mod capacity;
@@ -16,6 +17,7 @@ pub mod csi_node;
 pub mod facts;
 pub mod lease;
 pub mod machine;
+pub mod oom;
 pub mod own;
 pub mod patch;
 pub mod register;
