@@ -262,6 +262,7 @@ impl Parts {
             killer: Killer::new(client.clone(), hooks.clone(), recorder.clone()),
             hooks,
             recorder: recorder.clone(),
+            node_events: cluster::teller(self.cluster.as_ref()),
             resolv_conf: Some(config.kubelet.resolv_conf.clone())
                 .filter(|path| !path.is_empty())
                 .map(PathBuf::from),

@@ -109,12 +109,19 @@ fn start_events(config: &Config, client: kube::Client) -> events::Recorder {
     recorder
 }
 
-/// Events about the node: by name, because its object may not be there yet.
+/// Events about the node: by name, because its object may not be there yet. The name is the uid,
+/// too, because `kubectl describe node` asks for events with it.
 // k8s: pkg/kubelet/kubelet.go NewMainKubelet nodeRef
+// k8s: staging/src/k8s.io/kubectl/pkg/describe/describe.go NodeDescriber.Describe
 fn about_node(name: &str) -> ObjectReference {
     let name = Some(name.to_owned());
-    let kind = Some("Node".to_owned());
-    ObjectReference { kind, uid: name.clone(), name, ..ObjectReference::default() }
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        uid: name.clone(),
+        name,
+        ..ObjectReference::default()
+    }
 }
 
 /// Who the node is. With rotation the second client requests the first certificate while there is

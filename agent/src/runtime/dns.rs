@@ -46,9 +46,20 @@ pub struct NodeDns {
     pub resolv_conf: Option<String>,
 }
 
-/// A warning that belongs to the pod's events.
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The pod.
+    Pod,
+    /// The node.
+    Node,
+}
+
+/// A warning to tell as an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsWarning {
+    /// What the event is about.
+    pub about: About,
     /// The event's reason.
     pub reason: &'static str,
     /// Its message.
@@ -81,7 +92,7 @@ pub fn pod_dns(
     let host = node.resolv_conf.as_deref().map(parse_resolv_conf).transpose()?;
     let mut base = base_of(pod);
     if base == Base::Cluster && node.cluster_servers.is_empty() {
-        warnings.push(missing_cluster_dns(pod));
+        warnings.extend(missing_cluster_dns(pod));
         base = Base::Host;
     }
     let mut dns = match base {
@@ -143,13 +154,16 @@ fn loopback_dns(node_ips: &[IpAddr]) -> PodDns {
     PodDns { servers, searches: vec![".".to_owned()], options: Vec::new() }
 }
 
-fn missing_cluster_dns(pod: &Pod) -> DnsWarning {
-    let message = format!(
-        "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \
-         \"ClusterFirst\" policy. Falling back to \"Default\" policy.",
-        pod::described(pod)
-    );
-    DnsWarning { reason: "MissingClusterDNS", message }
+/// The node hears of it, too: it is the one that lacks a setting.
+fn missing_cluster_dns(pod: &Pod) -> [DnsWarning; 2] {
+    let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+               \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+    let of_pod = format!("pod: {:?}. {why}", pod::described(pod));
+    [(About::Node, why.to_owned()), (About::Pod, of_pod)].map(|(about, message)| DnsWarning {
+        about,
+        reason: "MissingClusterDNS",
+        message,
+    })
 }
 
 /// Why the node's own search line is too long to be given to pods as it is.
@@ -249,7 +263,7 @@ fn fit_servers(servers: &mut Vec<String>, warnings: &mut Vec<DnsWarning>) {
          nameserver line is: {}",
         servers.join(" ")
     );
-    warnings.push(DnsWarning { reason: "DNSConfigForming", message });
+    warnings.push(DnsWarning { about: About::Pod, reason: "DNSConfigForming", message });
 }
 
 // k8s: pkg/kubelet/network/dns/dns.go formDNSSearchFitsLimits
@@ -268,7 +282,7 @@ fn fit_searches(searches: &mut Vec<String>, warnings: &mut Vec<DnsWarning>) {
          search line is: {}",
         searches.join(" ")
     );
-    warnings.push(DnsWarning { reason: "DNSConfigForming", message });
+    warnings.push(DnsWarning { about: About::Pod, reason: "DNSConfigForming", message });
 }
 
 #[cfg(test)]
@@ -344,16 +358,16 @@ mod tests {
     }
 
     #[test]
-    fn without_cluster_servers_the_pod_falls_back_and_a_warning_says_so() {
+    fn without_cluster_servers_the_pod_falls_back_and_node_and_pod_are_told() {
         let bare = NodeDns { cluster_servers: vec![], ..node() };
         let (dns, warnings) = resolve(json!({"dnsPolicy": "ClusterFirst"}), &bare);
         assert_eq!(dns.servers, ["192.0.2.1"]);
-        assert_eq!(warnings[0].reason, "MissingClusterDNS");
-        assert_eq!(
-            warnings[0].message,
-            "pod: \"p_ns(u)\". kubelet does not have ClusterDNS IP configured and cannot create \
-             Pod using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
-        );
+        let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                   \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+        let want =
+            [(About::Node, why.to_owned()), (About::Pod, format!("pod: \"p_ns(u)\". {why}"))]
+                .map(|(about, message)| DnsWarning { about, reason: "MissingClusterDNS", message });
+        assert_eq!(warnings, want);
     }
 
     #[test]

@@ -130,6 +130,8 @@ pub struct Executor {
     pub hooks: Hooks,
     /// Timeline and events.
     pub recorder: Recorder,
+    /// Events about the node.
+    pub node_events: crate::node::report::Events,
     /// Ids of pods with users of their own.
     pub users: Users,
     /// The node's side of requests.

@@ -14,8 +14,10 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_cri::v1;
 
+use crate::node::conditions::NodeEvent;
 use crate::objects::ContainerObjects;
 use crate::pod;
+use crate::runtime::dns::{About, DnsWarning};
 use crate::runtime::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOrder, sandbox_ips};
 use crate::runtime::hooks::HookTarget;
 use crate::runtime::image::{Found, Wanted};
@@ -82,8 +84,11 @@ impl Executor {
         let users = self.users.range(pod, &handler).map_err(fail)?;
         let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
         let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
-        for warning in &made.warnings {
-            self.recorder.event(&order.uid, true, warning.reason, &warning.message, None);
+        for DnsWarning { about, reason, message } in made.warnings {
+            match about {
+                About::Pod => self.recorder.event(&order.uid, true, reason, &message, None),
+                About::Node => (self.node_events)(NodeEvent { warning: true, reason, message }),
+            }
         }
         make_log_dir(Path::new(&made.config.log_directory)).map_err(|e| fail(e.to_string()))?;
         let request = v1::RunPodSandboxRequest {
