@@ -207,7 +207,7 @@ impl Parts {
             writer.count_in(Arc::clone(&self.metrics));
             writer
         });
-        sources::start(self, &reader, writer.clone())?;
+        sources::start(self, &reader, writer.clone(), offered.features)?;
         if let Some(cluster) = &self.cluster {
             cluster::start(self, cluster, runtime, facts.clone(), offered);
         }

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, StreamMap};
 
+use crate::admit::{self, Features};
 use crate::desired::DesiredPods;
 use crate::observed::{ObservedPod, Reader};
 use crate::pod;
@@ -38,6 +39,7 @@ pub struct Intake {
     deliveries: StreamMap<SourceKind, Deliveries>,
     desired: DesiredPods,
     writer: Option<Rc<Writer>>,
+    features: Features,
 }
 
 impl Intake {
@@ -48,8 +50,21 @@ impl Intake {
         inputs: mpsc::Sender<Input>,
         broken: Arc<ArcSwap<Vec<String>>>,
     ) -> Self {
-        let (deliveries, desired, writer) = (StreamMap::new(), DesiredPods::default(), None);
-        Self { reader, recorder, inputs, broken, deliveries, desired, writer }
+        Self {
+            reader,
+            recorder,
+            inputs,
+            broken,
+            deliveries: StreamMap::new(),
+            desired: DesiredPods::default(),
+            writer: None,
+            features: Features::default(),
+        }
+    }
+
+    /// What changed pods may need.
+    pub fn on_a_node_with(self, features: Features) -> Self {
+        Self { features, ..self }
     }
 
     /// Adds a source.
@@ -143,11 +158,18 @@ impl Intake {
             };
             tracing::warn!("broken manifest: {problem}{kept}");
         }
+        if let SourceUpdate::Duplicate(pod) = update {
+            self.recorder.warn_of(pod, "FailedValidation", &duplicate_text(kind, pod));
+        }
         let Some(pod) = update.pod() else { return Ok(()) };
         self.tell(report(kind, update, pod));
         let Some(input) = input_of(kind, update, pod) else { return Ok(()) };
+        let lacking = lacking(&self.desired, self.features, update);
         let Some(uid) = self.desired.apply(update) else { return Ok(()) };
         self.recorder.know(pod);
+        if let Some(text) = lacking {
+            self.recorder.event(&uid, true, admit::LACKING, &text, None);
+        }
         match update {
             SourceUpdate::Remove(_) => {
                 self.recorder.stage(&uid, "Removed", None, pod::name(pod));
@@ -158,6 +180,22 @@ impl Intake {
         }
         self.inputs.send(input).await
     }
+}
+
+/// What a change needs that the node does not declare. The pod is changed all the same.
+// k8s: pkg/kubelet/kubelet.go HandlePodUpdates
+fn lacking(desired: &DesiredPods, features: Features, update: &SourceUpdate) -> Option<String> {
+    let (SourceUpdate::Update(new) | SourceUpdate::Delete(new)) = update else { return None };
+    let old = desired.get(&pod::uid(new))?;
+    admit::lacking(features, &old.pod, new)
+}
+
+// k8s: pkg/kubelet/config/config.go filterInvalidPods
+fn duplicate_text(kind: SourceKind, pod: &Pod) -> String {
+    let (described, name) = (pod::described(pod), pod::name(pod));
+    format!(
+        "Error validating pod {described} from {kind} due to duplicate pod name {name:?}, ignoring"
+    )
 }
 
 /// A change of a pod as the timeline tells it.
@@ -204,5 +242,43 @@ pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> outbox
         (SourceKind::Api, _) => outbox::Input::Seen(pod),
         // A static pod that is removed counts until its worker says that nothing is left.
         _ => outbox::Input::Wanted(pod),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(cpu: &str) -> Arc<Pod> {
+        let pod = json!({"metadata": {"uid": "1", "name": "a", "namespace": "ns"},
+            "spec": {"containers": [], "resources": {"limits": {"cpu": cpu}}}});
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
+    #[test]
+    fn a_changed_pod_is_held_against_the_node_and_a_new_one_is_not() {
+        let features = Features { declared: true, ..Features::default() };
+        let mut desired = DesiredPods::default();
+        assert_eq!(lacking(&desired, features, &SourceUpdate::Update(pod("2"))), None);
+        desired.apply(&SourceUpdate::Add(pod("1")));
+        for (update, told) in [
+            (SourceUpdate::Update(pod("2")), true),
+            (SourceUpdate::Delete(pod("2")), true),
+            (SourceUpdate::Update(pod("1")), false),
+            (SourceUpdate::Add(pod("2")), false),
+            (SourceUpdate::Reconcile(pod("2")), false),
+            (SourceUpdate::Remove(pod("2")), false),
+        ] {
+            assert_eq!(lacking(&desired, features, &update).is_some(), told, "{update:?}");
+        }
+    }
+
+    #[test]
+    fn a_second_pod_of_a_name_is_told_in_the_kubelets_words() {
+        assert_eq!(
+            duplicate_text(SourceKind::Http, &pod("1")),
+            "Error validating pod a_ns(1) from http due to duplicate pod name \"a\", ignoring"
+        );
     }
 }

@@ -19,6 +19,7 @@ mod preempt;
 mod resize;
 #[cfg(test)]
 mod tests;
+mod update;
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -32,6 +33,7 @@ use crate::types::PodUid;
 pub use node::{Allocatable, Features, Node};
 pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
 pub use resize::infeasible;
+pub use update::{LACKING, lacking};
 
 /// A pod that was admitted and still holds what it was given.
 #[derive(Clone, Copy, Debug)]
@@ -189,7 +191,9 @@ fn features(node: &Node, pod: &Pod) -> Result<(), Refusal> {
     if missing.is_empty() {
         return Ok(());
     }
-    let message =
-        format!("Pod requires node features that are not available: {}", missing.join(", "));
-    Err(Refusal::new("PodFeatureUnsupported", message))
+    Err(Refusal::new("PodFeatureUnsupported", unavailable(&missing)))
+}
+
+fn unavailable(features: &[&str]) -> String {
+    format!("Pod requires node features that are not available: {}", features.join(", "))
 }

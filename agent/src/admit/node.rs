@@ -49,7 +49,10 @@ pub struct Features {
     pub pod_level_resize: bool,
     /// Containers may use swap by their memory request.
     pub limited_swap: bool,
-    /// Gate `NodeDeclaredFeatures`: pods are held against the two below.
+    /// Gate `InPlacePodVerticalScalingInitContainers`.
+    pub init_container_resize: bool,
+    /// Gate `NodeDeclaredFeatures`: new pods are held against the two below, changed ones against
+    /// the two kinds of resize.
     pub declared: bool,
     /// Gate `RestartAllContainersOnContainerExits`.
     pub restart_all_containers: bool,
@@ -139,6 +142,7 @@ impl Node {
                 supplemental_groups_policy: facts.supplemental_groups_policy,
                 pod_level_resources: gate("PodLevelResources"),
                 pod_level_resize: gate("InPlacePodLevelResourcesVerticalScaling"),
+                init_container_resize: gate("InPlacePodVerticalScalingInitContainers"),
                 limited_swap: config.kubelet.memory_swap.swap_behavior == SwapBehavior::LimitedSwap
                     && machine.swap_bytes > 0,
                 declared: gate("NodeDeclaredFeatures"),

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 
 use super::Parts;
+use crate::admit::Features;
 use crate::config::Config;
 use crate::intake::Intake;
 use crate::observed::Reader;
@@ -20,14 +21,20 @@ use crate::status::writer::Writer;
 const DELIVERIES_MAX: usize = 16;
 
 /// Starts every configured source and the intake behind them.
-pub(super) fn start(parts: &Parts, reader: &Reader, writer: Option<Rc<Writer>>) -> Result<()> {
+pub(super) fn start(
+    parts: &Parts,
+    reader: &Reader,
+    writer: Option<Rc<Writer>>,
+    features: Features,
+) -> Result<()> {
     let mut kinds = Vec::new();
     let mut intake = Intake::new(
         reader.clone(),
         parts.recorder.clone(),
         parts.inputs.clone(),
         Arc::clone(&parts.problems),
-    );
+    )
+    .on_a_node_with(features);
     if start_file(&parts.config, &mut intake) {
         kinds.push(SourceKind::File);
     }

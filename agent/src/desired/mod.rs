@@ -51,7 +51,9 @@ impl DesiredPods {
             SourceUpdate::Reconcile(pod) => (pod, Wanted::Running),
             SourceUpdate::Delete(pod) => (pod, Wanted::Deleted),
             SourceUpdate::Remove(pod) => (pod, Wanted::Gone),
-            SourceUpdate::Ready(_) | SourceUpdate::Broken(_) => return None,
+            SourceUpdate::Ready(_) | SourceUpdate::Broken(_) | SourceUpdate::Duplicate(_) => {
+                return None;
+            }
         };
         let deleted = wanted == Wanted::Running && pod::is_deleted(pod);
         let wanted = if deleted { Wanted::Deleted } else { wanted };

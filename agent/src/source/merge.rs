@@ -73,12 +73,19 @@ impl Sources {
         let mut names = BTreeSet::new();
         let (mut updates, mut adopted) = (Vec::new(), BTreeMap::new());
         let Reading { pods: mut read, mut problems } = reading;
+        let known = self.problems.remove(&kind).unwrap_or_default();
+        // What a source repeats because it cannot read more is no news.
+        let news = problems.is_empty();
         // Admission is first come, first served, also after a restart of the agent.
         // k8s: pkg/kubelet/kubelet.go HandlePodAdditions
         read.sort_by_key(|(pod, _)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
         for (mut new, changed_at) in read {
             if !names.insert(pod::full_name(&new)) {
-                problems.push(duplicate(&new, kind));
+                let problem = duplicate(&new, kind);
+                if news || !known.contains(&problem) {
+                    updates.push(SourceUpdate::Duplicate(Arc::new(new)));
+                }
+                problems.push(problem);
                 continue;
             }
             if pod::is_static(&new) && !old.contains_key(pod::uid(&new).as_str()) {
@@ -93,7 +100,6 @@ impl Sources {
         let mut all: Vec<_> =
             removed.map(|(_, gone)| SourceUpdate::Remove(Arc::clone(gone))).collect();
         all.append(&mut updates);
-        let known = self.problems.remove(&kind).unwrap_or_default();
         let fresh = problems.iter().filter(|problem| !known.contains(problem));
         all.extend(fresh.cloned().map(SourceUpdate::Broken));
         if first {

@@ -128,6 +128,8 @@ pub enum SourceUpdate {
     Ready(SourceKind),
     /// A manifest broke, or broke differently than before.
     Broken(Problem),
+    /// It is not taken, because another pod of the source has its name.
+    Duplicate(Arc<Pod>),
 }
 
 impl SourceUpdate {
@@ -136,7 +138,7 @@ impl SourceUpdate {
         match self {
             Self::Add(pod) | Self::Update(pod) | Self::Delete(pod) => Some(pod),
             Self::Remove(pod) | Self::Reconcile(pod) => Some(pod),
-            Self::Ready(_) | Self::Broken(_) => None,
+            Self::Ready(_) | Self::Broken(_) | Self::Duplicate(_) => None,
         }
     }
 }

@@ -49,6 +49,7 @@ fn kinds(updates: &[SourceUpdate]) -> Vec<&'static str> {
         SourceUpdate::Reconcile(_) => "reconcile",
         SourceUpdate::Ready(_) => "ready",
         SourceUpdate::Broken(_) => "broken",
+        SourceUpdate::Duplicate(_) => "duplicate",
     };
     updates.iter().map(kind).collect()
 }
@@ -165,13 +166,25 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
     let mut sources = Sources::new([SourceKind::File]);
     let (a, b) = (decode(GOOD).expect("a pod"), decode(&GOOD.replace("busybox", "x")).expect("b"));
     let updates = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
-    assert_eq!(kinds(&updates), ["add", "broken", "ready"]);
+    assert_eq!(kinds(&updates), ["add", "duplicate", "broken", "ready"]);
+    let SourceUpdate::Duplicate(dropped) = &updates[1] else { panic!("a duplicate") };
+    assert_eq!(dropped.metadata.uid, b.metadata.uid);
     assert!(sources.may_reap_static());
-    assert_eq!(
-        sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none),
-        [],
-        "said once"
-    );
+    let again = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
+    assert_eq!(kinds(&again), ["duplicate"], "told with each reading, logged once");
+    let unread = Problem {
+        place: "/m/c".into(),
+        error: ProblemCause::Manifest(ManifestError::Empty),
+        keeps_previous: false,
+    };
+    let kept = || Reading { problems: vec![unread.clone()], ..reading(&[&a, &b]) };
+    let kept_twice = [(); 2]
+        .map(|()| kinds(&sources.set(SourceKind::File, kept(), UnixNanos(1), &none)).join(" "));
+    assert_eq!(kept_twice, ["broken", ""], "what is only kept is no news");
+    let fewer = Reading { problems: vec![unread.clone()], ..reading(&[&a]) };
+    sources.set(SourceKind::File, fewer, UnixNanos(1), &none);
+    let back = sources.set(SourceKind::File, kept(), UnixNanos(1), &none);
+    assert_eq!(kinds(&back), ["duplicate", "broken"]);
 }
 
 #[test]

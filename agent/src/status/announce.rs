@@ -57,6 +57,11 @@ impl Announcer {
             self.recorder.event(about, kind, reason, message);
         }
     }
+
+    /// Warns of a pod that is not taken, and so is known to nobody.
+    pub fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
+        self.recorder.event(reference(pod, None), Kind::Warning, reason, message);
+    }
 }
 
 /// What an event names: the pod, and the container as the path of its field.

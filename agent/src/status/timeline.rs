@@ -119,6 +119,14 @@ impl Recorder {
         self.add(uid, reason, container, message, (true, warning));
     }
 
+    /// Tells a warning about a pod that is not taken; its timeline would be that of a namesake.
+    pub fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
+        tracing::info!(pod = pod.metadata.uid, reason, "{message}");
+        if let Some(announcer) = &self.announcer {
+            announcer.warn_of(pod, reason, message);
+        }
+    }
+
     /// Notes what became of the pod's phase and readiness.
     pub fn status(&self, uid: &PodUid, status: &PodStatus) {
         let mut text = status.phase.clone().unwrap_or_default();
