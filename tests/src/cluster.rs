@@ -2,8 +2,9 @@
 //!
 //! Input: objects for the API server. Output: what the API server has, and what is on the node. A
 //! test takes the cluster, alone; when it ends, its pods go, what it stopped runs again, and the
-//! agent has its own kubeconfig. The cluster is the one that `PINTLE_TEST_CLUSTER` names, which must be up, or one that is started
-//! for this test only. `PINTLE_AGENT` names another binary to test.
+//! agent has its own kubeconfig. The cluster is the one that `PINTLE_TEST_CLUSTER` names, which
+//! must be up, or one that is started for this test only. `PINTLE_AGENT` names another binary to
+//! test.
 
 pub mod containers;
 pub mod port;

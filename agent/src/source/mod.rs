@@ -6,9 +6,10 @@
 //!   apiserver     ─┘
 //! ```
 //! Files and HTTP deliver all their pods at a time (`Reading`), the API server a list and then one
-//! change after the other; `merge` compares with what was there and tells the difference. A broken manifest is a `Problem` of that file alone: the version
-//! of its pod that was read before stays, and so do all others. `file`, `http` and
-//! `apiserver` are the only parts with effects; everything else is pure.
+//! change after the other; `merge` compares with what was there and tells the difference. A broken
+//! manifest is a `Problem` of that file alone: the version of its pod that was read before stays,
+//! and so do all others. `file`, `http` and `apiserver` are the only parts with effects; everything
+//! else is pure.
 
 pub mod apiserver;
 pub mod file;

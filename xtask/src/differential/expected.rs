@@ -1,9 +1,10 @@
 //! Differences that are meant: `tests/differential/expected.txt`.
 //!
 //! A line is `case | aspect | path | reason`; in the first three `*` stands for anything. The path
-//! may go on with the values, `path: with the kubelet => with us`, for what may differ one way only;
-//! `-` stands for nothing. The reason is the beginning of a row of the table "Differences on purpose" in `docs/COMPAT.md`, or
-//! `chance: ...` for what differs between two runs of the kubelet itself.
+//! may go on with the values, `path: with the kubelet => with us`, for what may differ one way
+//! only; `-` stands for nothing. The reason is the beginning of a row of the table "Differences on
+//! purpose" in `docs/COMPAT.md`, or `chance: ...` for what differs between two runs of the kubelet
+//! itself.
 
 use std::fs;
 use std::path::Path;

@@ -191,4 +191,5 @@ fn stem(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
+#[path = "follow_tests.rs"]
 mod tests;

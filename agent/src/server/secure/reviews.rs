@@ -1,7 +1,8 @@
 //! Asks the API server about tokens and rights. Effects.
 //!
 //! The client is made on the server's thread when it is first needed, so that its connection runs
-//! there, and made again when the API server no longer knows it. Failed reviews are repeated `TRIES` times with growing pauses, as the kubelet's are.
+//! there, and made again when the API server no longer knows it. Failed reviews are repeated
+//! `TRIES` times with growing pauses, as the kubelet's are.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/options/authentication.go
 //      DefaultAuthWebhookRetryBackoff
 
