@@ -2,7 +2,9 @@
 //!
 //! Output: a stream and whether the server speaks HTTP/2. Bounds: `DIAL_MAX` in all,
 //! `PROXY_HEAD_BYTES_MAX` of a proxy's answer. A `Closable` stream ends when its connection is
-//! to be made anew, whatever is under way on it.
+//! to be made anew, whatever is under way on it, and when the kernel hears nothing from the other
+//! end for [`DEAD_AFTER`]. That end is the proxy where there is one: who is behind it, and whether
+//! a machine that answers still runs a server, only HTTP/2's pings tell.
 
 use std::io;
 use std::pin::Pin;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -18,12 +21,17 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::access::Access;
+use crate::pool::DEAD_AFTER;
 use crate::proxy::{Kind, Proxy};
 use crate::tls::system_tls;
 
 /// The longest that a connection may take to be made.
 const DIAL_MAX: Duration = Duration::from_secs(8);
 const PROXY_HEAD_BYTES_MAX: usize = 8 << 10;
+/// When a connection that is quiet is probed first, and the pause between two probes. The last
+/// one is due at [`DEAD_AFTER`]: the kernel looks at the clock only when a probe is due.
+const PROBE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+const _: () = assert!(PROBE.0.as_secs() + 2 * PROBE.1.as_secs() == DEAD_AFTER.as_secs());
 
 /// Any stream.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -76,7 +84,24 @@ async fn connect(
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
+    end_when_dead(&stream)?;
     Ok(stream)
+}
+
+/// Has the kernel end a connection whose other end does not acknowledge anything for
+/// [`DEAD_AFTER`]: neither bytes nor, while there are none, probes. Without pings, which HTTP/1.1
+/// has not got, a watch would wait for ever otherwise.
+///
+/// The same ends a connection whose other end takes no more bytes for that long: a server that does
+/// not read a request will not answer it either. A machine that slept and an address that moved
+/// are no cases of their own: the next probe is answered, refused, or lost.
+// k8s: staging/src/k8s.io/client-go/transport/cache.go get, where probes alone do it in 5 min
+fn end_when_dead(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(PROBE.0).with_interval(PROBE.1);
+    socket.set_tcp_keepalive(&probes)?;
+    // It overrules the number of probes, too.
+    socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
 
 async fn tunnel(proxy: &Proxy, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {

@@ -5,10 +5,10 @@
 //!                         └─> kube::Client ─> service (limit, headers, retry) ─> pool ─> dial
 //! ```
 //! Input: a kubeconfig. Output: `kube::Client`s. `kube` makes requests and reads answers; what
-//! carries them is ours: HTTP/2 connections with pings, so that a dead peer is found within
-//! [`DEAD_AFTER`] and replaced, certificates and tokens that may change under way, a limit of
-//! requests per second, and a connection of its own for whoever asks for one. What is specific to
-//! one daemon (which objects it watches, what it writes) stays with that daemon.
+//! carries them is ours: HTTP/2 connections with pings, or others with the kernel's probes, so that
+//! a dead peer is found within [`DEAD_AFTER`] and replaced, certificates and tokens that may change
+//! under way, a limit of requests per second, and a connection of its own for whoever asks for one.
+//! What is specific to one daemon (which objects it watches, what it writes) stays with it.
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,8 @@
 //! HTTP/2 connections are shared by up to `STREAMS_MAX` requests each; another is made when they
 //! are full, so that many watches never hold up a write. Pings find a dead peer within
 //! [`DEAD_AFTER`]; whatever waits on it then fails and a new connection is made. When certificates
-//! change, every connection ends. A server without HTTP/2 gets one connection per request.
+//! change, every connection ends. A server without HTTP/2 gets one connection per request, and the
+//! kernel's probes stand in for pings (`dial`).
 //! Bounds: `CONNECTIONS_MAX` shared connections.
 
 use std::io;

@@ -5,6 +5,8 @@ mod server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::Request;
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
 use pintle_api::{Access, ClientOptions, DEAD_AFTER, Rate};
@@ -117,6 +119,55 @@ async fn a_dead_server_is_found_and_replaced() {
     assert!(found < DEAD_AFTER + Duration::from_secs(3), "{found:?}");
     until("a new connection works", async || nodes.get("n").await.is_ok()).await;
     assert!(server.connections() >= 2);
+}
+
+/// A watch that has told its first event.
+async fn watching(client: &kube::Client) -> kube::client::Body {
+    let request = Request::get("/api/v1/nodes?watch=true").body(Vec::new()).expect("a request");
+    let answer = client.send(request.map(Into::into)).await.expect("an answer");
+    let mut body = answer.into_body();
+    body.frame().await.expect("an event").expect("an event");
+    body
+}
+
+/// Loses every packet of a quiet watch and of a request that waits for its answer.
+async fn loses_packets(server: Server) {
+    let client = client(&server, ClientOptions::default());
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut watch = watching(&client).await;
+    server.hold(true);
+    let (one, before) = (nodes.clone(), server.requests());
+    let waiting = tokio::spawn(async move { one.get("n").await });
+    until("the request has arrived", async || server.requests() > before).await;
+    server.lose();
+    let begun = Instant::now();
+    let in_time = |what: &str| {
+        let found = begun.elapsed();
+        assert!(found < DEAD_AFTER + Duration::from_secs(3), "{what}: {found:?}");
+    };
+    let told = watch.frame().await;
+    assert!(told.is_some_and(|told| told.is_err()), "a watch that breaks off does not just end");
+    in_time("the watch");
+    let answer = waiting.await.expect("no panic");
+    assert!(answer.is_err(), "{answer:?}");
+    in_time("the request");
+    server.hold(false);
+    until("a new connection works", async || nodes.get("n").await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_connection_whose_packets_are_lost_is_found_and_replaced() {
+    // A server that has nothing to say meanwhile is left alone.
+    let quiet = Server::start_http1(Authority::new()).await;
+    let client = client(&quiet, ClientOptions::default());
+    let mut watch = watching(&client).await;
+    tokio::join!(
+        loses_packets(Server::start(Authority::new()).await),
+        loses_packets(Server::start_http1(Authority::new()).await),
+    );
+    let told = tokio::time::timeout(Duration::ZERO, watch.frame()).await;
+    assert!(told.is_err(), "{told:?}");
+    assert_eq!(quiet.connections(), 1);
 }
 
 #[tokio::test]

@@ -111,19 +111,28 @@ fn a_status_arrives_whatever_happens_to_its_first_writes() {
     work.settle();
 }
 
-#[test]
-fn connections_that_fall_silent_are_replaced() {
+fn connections_that_lose_packets_are_replaced(protocol: Protocol) {
     let test = TestCluster::take();
-    let proxy = test.use_proxy(Protocol::Http2);
+    let proxy = test.use_proxy(protocol);
     test.heard_of();
     let mut work = Work::new(&test, 0);
     work.create("w1", Kind::Stays);
     work.settle();
-    proxy.freeze();
+    proxy.lose_packets();
     work.create("w2", Kind::Ends);
     work.delete("w1");
     work.settle();
     test.heard_of();
+}
+
+#[test]
+fn a_connection_that_loses_packets_is_replaced() {
+    connections_that_lose_packets_are_replaced(Protocol::Http2);
+}
+
+#[test]
+fn connections_of_one_request_each_that_lose_packets_are_replaced() {
+    connections_that_lose_packets_are_replaced(Protocol::Http1);
 }
 
 /// Everything at once, by chance.

@@ -1,18 +1,21 @@
 //! A small API server: TLS, HTTP/2 or 1.1, one node, and switches for everything that goes wrong.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use socket2::{SockFilter, SockRef};
 use tokio::io::DuplexStream;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -20,6 +23,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+/// The packet filter's instruction that says how many bytes of a packet to keep.
+const RETURN: u16 = 6;
 
 /// A certificate authority.
 pub(crate) struct Authority {
@@ -68,7 +74,18 @@ struct State {
     last: Mutex<Seen>,
     hold: watch::Sender<bool>,
     refuse: Mutex<Option<(u16, Option<&'static str>)>>,
-    silence: watch::Sender<()>,
+    line: watch::Sender<Line>,
+}
+
+/// What becomes of the connections that there are; new ones work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Line {
+    #[default]
+    Open,
+    /// Nobody reads or writes, and the kernel acknowledges what comes.
+    Silent,
+    /// No packet gets through, as when a machine or a router has gone.
+    Lost,
 }
 
 /// The server; it ends with the test's runtime.
@@ -160,9 +177,14 @@ impl Server {
         *self.state.refuse.lock().expect("not poisoned") = Some((code, retry_after));
     }
 
-    /// Connections that there are neither read nor write from now on; new ones work.
+    /// Nobody reads or writes the connections that there are.
     pub(crate) fn silence(&self) {
-        self.state.silence.send_replace(());
+        self.state.line.send_replace(Line::Silent);
+    }
+
+    /// No packet of the connections that there are gets through.
+    pub(crate) fn lose(&self) {
+        self.state.line.send_replace(Line::Lost);
     }
 }
 
@@ -194,22 +216,41 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<State>)
         let (acceptor, state) = (acceptor.clone(), Arc::clone(&state));
         tokio::spawn(async move {
             let (inside, mut pipe) = tokio::io::duplex(64 << 10);
-            let silenced = state.silence.subscribe();
+            let mut line = state.line.subscribe();
             tokio::spawn(serve(inside, acceptor, state));
             let copied = tokio::io::copy_bidirectional(&mut outside, &mut pipe);
-            if stopped_up(silenced, copied).await {
-                // Kept open, and nothing comes through.
-                std::future::pending::<()>().await;
+            tokio::select! {
+                _ = copied => return,
+                changed = line.changed() => changed.expect("the server is there"),
             }
+            if *line.borrow() == Line::Lost {
+                lose_packets(&outside).await;
+            }
+            // Kept open, and nothing comes through.
+            std::future::pending::<()>().await;
         });
     }
 }
 
-async fn stopped_up<T>(mut silenced: watch::Receiver<()>, work: impl Future<Output = T>) -> bool {
-    tokio::select! {
-        _ = work => false,
-        changed = silenced.changed() => changed.is_ok(),
+/// Has the kernel drop what comes, unseen: nobody acknowledges it. What was sent must have been
+/// acknowledged before, or the kernel would send it again and again, and be heard.
+async fn lose_packets(stream: &TcpStream) {
+    let port = |address: std::io::Result<SocketAddr>| address.expect("an address").port();
+    let ends = (port(stream.local_addr()), port(stream.peer_addr()));
+    while bytes_on_their_way(ends) != Some(0) {
+        tokio::task::yield_now().await;
     }
+    let nothing = [SockFilter::new(RETURN, 0, 0, 0)];
+    SockRef::from(stream).attach_filter(&nothing).expect("a filter");
+}
+
+/// What the socket between these ports has sent and nobody has acknowledged.
+fn bytes_on_their_way((local, peer): (u16, u16)) -> Option<u64> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the kernel's table");
+    let ends = [format!(":{local:04X}"), format!(":{peer:04X}")];
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut rows = rows.filter(|row| row[1].ends_with(&ends[0]) && row[2].ends_with(&ends[1]));
+    u64::from_str_radix(rows.next()?[4].split(':').next()?, 16).ok()
 }
 
 async fn serve(stream: DuplexStream, acceptor: TlsAcceptor, state: Arc<State>) {
@@ -241,7 +282,7 @@ async fn answer(
     request: Request<Incoming>,
     client: Option<String>,
     state: Arc<State>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<Answer>, Infallible> {
     let header = |name: &str| {
         request.headers().get(name).map(|value| value.to_str().expect("text").to_owned())
     };
@@ -258,11 +299,34 @@ async fn answer(
         if let Some(after) = after {
             response = response.header("retry-after", after);
         }
-        return Ok(response.body(Full::default()).expect("a response"));
+        return Ok(response.body(Answer::default()).expect("a response"));
     }
     let mut hold = state.hold.subscribe();
     let _ = hold.wait_for(|hold| !*hold).await;
+    let endless = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let body = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
     let response = Response::builder().header("content-type", "application/json");
-    Ok(response.body(Full::from(body)).expect("a response"))
+    Ok(response.body(Answer { text: Some(body.into()), endless }).expect("a response"))
+}
+
+/// A text; that of a watch never ends.
+#[derive(Default)]
+struct Answer {
+    text: Option<Bytes>,
+    endless: bool,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.text.take() {
+            None if self.endless => Poll::Pending,
+            text => Poll::Ready(text.map(|text| Ok(Frame::data(text)))),
+        }
+    }
 }

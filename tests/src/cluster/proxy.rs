@@ -3,8 +3,8 @@
 //! It listens beside the API server, with the API server's own certificate, and asks it in the
 //! node's name: the agent needs nothing but another address. Each connection of the agent has one
 //! of its own to the API server. What happens to a request is a [`Fault`] that the test's rule
-//! chooses; `cut` and `freeze` are for whole connections. What was broken is counted, so that a
-//! test can tell that it has broken something.
+//! chooses; `cut` and `lose_packets` are for whole connections. What was broken is counted, so that
+//! a test can tell that it has broken something.
 
 mod body;
 mod tls;
@@ -24,6 +24,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, Uri, client, server};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
+use socket2::{SockFilter, SockRef};
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
@@ -37,6 +38,8 @@ use self::body::Broken;
 const PORT: u16 = 7443;
 /// Bytes of one connection that may be on their way through the proxy, in each direction.
 const BUFFER_BYTES: usize = 64 << 10;
+/// The packet filter's instruction that says how many bytes of a packet to keep.
+const RETURN: u16 = 6;
 
 /// What happens to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +126,9 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Open,
-    /// Nothing passes and nothing is closed, as behind a router that forgot the connection.
-    Frozen,
+    /// The agent's packets are lost and nothing is closed, as behind a router that forgot the
+    /// connection.
+    Lost,
     Cut,
 }
 
@@ -183,9 +187,9 @@ impl Proxy {
         self.all_lines(Line::Cut);
     }
 
-    /// All connections of now neither pass anything nor end; later ones are fine.
-    pub fn freeze(&self) {
-        self.all_lines(Line::Frozen);
+    /// All connections of now lose the agent's packets and do not end; later ones are fine.
+    pub fn lose_packets(&self) {
+        self.all_lines(Line::Lost);
     }
 
     fn all_lines(&self, line: Line) {
@@ -253,6 +257,10 @@ async fn pump(mut stream: TcpStream, mut inner: DuplexStream, mut line: watch::R
             _ = copy => return,
             _ = line.wait_for(|line| *line != Line::Open) => {}
         }
+    }
+    if *line.borrow() == Line::Lost {
+        let nothing = [SockFilter::new(RETURN, 0, 0, 0)];
+        SockRef::from(&stream).attach_filter(&nothing).expect("a filter");
     }
     // Both sockets stay open until the line is cut or the proxy ends.
     let _ = line.wait_for(|line| *line == Line::Cut).await;
