@@ -1,34 +1,58 @@
-//! The agent killed at random moments while pods come and go.
+//! The agents of two nodes killed at random moments while pods come and go on both.
 
 use std::thread;
 use std::time::Duration;
 
-use pintle_tests::cluster::{AGENT, TestCluster};
+use pintle_tests::cluster::TestCluster;
+use xtask::cluster::node::agent_process;
 
-use crate::work::{Bystander, Work, seed};
+use crate::work::{Bystander, Work, given_seed};
 
-/// How often the agent is killed.
-const KILLS: u64 = 10;
+/// How often agents are killed: one, the other, or both.
+const ROUNDS: u64 = 8;
+/// What happens is always the same; when, is up to the machine.
+const SEED: u64 = 36;
 
 #[test]
-fn an_agent_that_is_killed_again_and_again_loses_and_doubles_nothing() {
-    let test = TestCluster::take();
-    test.empty_node();
-    let bystander = Bystander::start(&test, "bystander");
-    let mut work = Work::new(&test, seed()).with_kills();
-    for _ in 0..KILLS {
+fn agents_of_two_nodes_that_are_killed_again_and_again_lose_and_double_nothing() {
+    let test = TestCluster::with_nodes(2);
+    test.empty_nodes();
+    let cluster = test.cluster();
+    let bystanders = cluster.nodes().iter().map(|node| {
+        let name = format!("bystander-{node}");
+        Bystander::start_on(&test, &name, node)
+    });
+    let bystanders: Vec<_> = bystanders.collect();
+    let seed = given_seed().unwrap_or(SEED);
+    let mut work = Work::new(&test, seed).with_kills().with_deployment();
+    let agents: Vec<_> = cluster.nodes().iter().map(|node| agent_process(node)).collect();
+    let mut kills = 0;
+    for _ in 0..ROUNDS {
         work.step();
         work.step();
-        // The moment is what is tried: in the middle of a start, of a pass, or long after.
-        thread::sleep(Duration::from_millis(work.rng().range(0, 2_500)));
-        test.cluster().kill(AGENT).expect("the agent dies");
+        let killed = match work.rng().range(0, 3) {
+            0 => &agents[..1],
+            1 => &agents[1..],
+            _ => &agents[..],
+        };
+        for agent in killed {
+            // The moment is what is tried: in the middle of a start, of a pass, or long after.
+            thread::sleep(Duration::from_millis(work.rng().range(0, 2_500)));
+            cluster.kill(agent).expect("the agent dies");
+            kills += 1;
+        }
         if work.rng().chance(50) {
             work.step();
         }
-        test.cluster().start(AGENT).expect("the agent starts");
+        for agent in killed {
+            cluster.start(agent).expect("the agent starts");
+        }
     }
+    eprintln!("{kills} agents were killed");
     work.settle();
-    bystander.check(&test);
+    for bystander in &bystanders {
+        bystander.check(&test);
+    }
     // What containerd leaves running when the caller of a stop goes away is nobody's to find.
     work.finish_but(|left| left.shims.clear());
 }

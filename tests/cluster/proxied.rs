@@ -162,7 +162,7 @@ fn any_fault(rng: &mut Rng, seen: &Seen) -> Fault {
 
 fn everything_at_once(protocol: Protocol) {
     let test = TestCluster::take();
-    test.empty_node();
+    test.empty_nodes();
     let proxy = test.use_proxy(protocol);
     let bystander = Bystander::start(&test, "bystander");
     let seed = seed();

@@ -34,7 +34,7 @@ pub fn reader(name: &str) -> Value {
 #[test]
 fn an_update_of_a_secret_reaches_a_hundred_pods() {
     let test = TestCluster::take();
-    test.empty_node();
+    test.empty_nodes();
     test.apply(&secret("old"));
     let names: Vec<String> = (0..PODS).map(|n| format!("reader{n}")).collect();
     let items: Vec<Value> = names.iter().map(|name| reader(name)).collect();
@@ -60,7 +60,7 @@ fn an_update_of_a_secret_reaches_a_hundred_pods() {
     });
     test.kubectl(&["delete", "pods", "--all", "--wait=false"]).expect("deleted");
     until(ALL, "nothing is left", || {
-        let left = test.leftovers()?;
+        let left = test.leftovers(NODE)?;
         ensure!(left.is_empty(), "{} pods", left.pod_dirs.len());
         Ok(())
     });

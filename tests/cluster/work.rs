@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use pintle_tests::cluster::containers::Held;
 use pintle_tests::cluster::{NODE, TestCluster};
@@ -20,8 +20,12 @@ use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::node::Leftovers;
 
-/// Most pods at once.
+/// Most pods at once, without those of the deployment.
 const PODS_MAX: usize = 12;
+/// The deployment, if there is one.
+const FLEET: &str = "fleet";
+/// Its greatest size.
+const FLEET_MAX: u64 = 6;
 
 /// What a pod does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub struct Work<'a> {
     starts: tempfile::TempDir,
     /// Those that were not deleted.
     pods: BTreeMap<String, Kind>,
+    /// How many pods the deployment shall have; there is none otherwise.
+    fleet: Option<u64>,
     /// The agent may go away in the middle of a start.
     is_agent_killed: bool,
 }
@@ -56,7 +62,23 @@ impl<'a> Work<'a> {
     pub fn new(test: &'a TestCluster, seed: u64) -> Self {
         eprintln!("seed {seed}: PINTLE_SEED={seed} repeats it");
         let starts = tempfile::tempdir().expect("a folder that the node sees too");
-        Self { test, rng: Rng::new(seed), starts, pods: BTreeMap::new(), is_agent_killed: false }
+        let (rng, pods) = (Rng::new(seed), BTreeMap::new());
+        Self { test, rng, starts, pods, fleet: None, is_agent_killed: false }
+    }
+
+    /// Has a deployment, too, which grows, shrinks and replaces its pods. The scheduler spreads
+    /// these over the nodes.
+    #[must_use]
+    pub fn with_deployment(mut self) -> Self {
+        let labels = json!({"app": FLEET});
+        let spec = self.manifest(FLEET, Kind::Stays)["spec"].take();
+        let pod = json!({"metadata": {"labels": labels}, "spec": spec});
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": FLEET},
+            "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": pod}});
+        self.test.create(&deployment).expect("created");
+        self.fleet = Some(2);
+        self
     }
 
     /// Says that the agent is killed now and then. An attempt that it left behind before anything
@@ -76,7 +98,9 @@ impl<'a> Work<'a> {
     /// Creates a pod, called `w` and a number, and waits for nothing.
     pub fn create(&mut self, name: &str, kind: Kind) {
         assert!(is_own(name), "{name}");
-        self.test.create(&self.manifest(name, kind)).expect("created");
+        self.test
+            .create(&self.manifest(name, kind).with_spec("nodeName", json!(NODE)))
+            .expect("created");
         self.pods.insert(name.to_owned(), kind);
     }
 
@@ -92,8 +116,10 @@ impl<'a> Work<'a> {
             let name = format!("w{}", self.rng.range(0, NAMES));
             let kind = *self.rng.pick(&KINDS);
             if self.pods.len() < PODS_MAX && !self.pods.contains_key(&name) {
+                let node = self.rng.pick(self.test.cluster().nodes());
+                let manifest = self.manifest(&name, kind).with_spec("nodeName", json!(node));
                 // The old one of this name may still be on its way out.
-                if self.test.create(&self.manifest(&name, kind)).is_ok() {
+                if self.test.create(&manifest).is_ok() {
                     self.pods.insert(name, kind);
                 }
             }
@@ -102,6 +128,21 @@ impl<'a> Work<'a> {
         if names.len() > 2 && self.rng.chance(60) {
             let name = self.rng.pick(&names).clone();
             self.delete(&name);
+        }
+        if self.fleet.is_some() {
+            self.step_fleet();
+        }
+    }
+
+    fn step_fleet(&mut self) {
+        let fleet = format!("deployment/{FLEET}");
+        if self.rng.chance(40) {
+            let size = self.rng.range(0, FLEET_MAX + 1);
+            let replicas = format!("--replicas={size}");
+            self.test.kubectl(&["scale", &fleet, &replicas]).expect("scaled");
+            self.fleet = Some(size);
+        } else if self.rng.chance(25) {
+            self.test.kubectl(&["rollout", "restart", &fleet]).expect("restarted");
         }
     }
 
@@ -125,7 +166,6 @@ impl<'a> Work<'a> {
             Kind::Recovers => "OnFailure",
         };
         let manifest = pod(name, &[write("c", text)])
-            .with_spec("nodeName", json!(NODE))
             .with_spec("restartPolicy", json!(policy))
             .with_spec("automountServiceAccountToken", json!(false))
             .with_spec(
@@ -147,16 +187,23 @@ impl<'a> Work<'a> {
         let all = self.test.pods()?;
         let held = self.test.containers()?;
         let name_of = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
-        let pods: Vec<&Pod> = all.iter().filter(|p| is_own(&name_of(p))).collect();
+        let is_meant = |name: &str| is_own(name) || is_of_fleet(name);
+        let pods: Vec<&Pod> = all.iter().filter(|p| is_meant(&name_of(p))).collect();
         for pod in &pods {
             let name = name_of(pod);
-            let Some(kind) = self.pods.get(&name) else { bail!("{name} is still there") };
-            let is_good = self.check_pod(pod, *kind, &held);
+            let kind = match is_of_fleet(&name) {
+                true => Kind::Stays,
+                false => *self.pods.get(&name).with_context(|| format!("{name} is still there"))?,
+            };
+            let is_good = self.check_pod(pod, kind, &held);
             is_good.map_err(|e| e.context(format!("{name} {kind:?}: {:#?}", pod.status)))?;
         }
-        ensure!(pods.len() == self.pods.len(), "{} pods of {}", pods.len(), self.pods.len());
+        let fleet = pods.iter().filter(|pod| is_of_fleet(&name_of(pod))).count();
+        let wanted = (self.pods.len(), usize::try_from(self.fleet.unwrap_or(0))?);
+        let found = (pods.len() - fleet, fleet);
+        ensure!(found == wanted, "{found:?} pods of {wanted:?}");
         let is_known = |uid: &str| pods.iter().any(|p| p.metadata.uid.as_deref() == Some(uid));
-        let strange = held.iter().find(|h| is_own(&h.pod) && !is_known(&h.uid));
+        let strange = held.iter().find(|h| is_meant(&h.pod) && !is_known(&h.uid));
         ensure!(strange.is_none(), "a container without a pod: {strange:?}");
         Ok(())
     }
@@ -169,14 +216,16 @@ impl<'a> Work<'a> {
             Kind::Fails => ("Failed", Some((7, "Error")), 1),
             Kind::Recovers => ("Succeeded", Some((0, "Completed")), 2),
         };
-        if self.is_agent_killed && was_given_up(pod) {
+        check_runtime(pod, kind, held)?;
+        let is_given_up = self.is_agent_killed && was_given_up(pod);
+        ensure!(phase(pod) == wanted_phase || (is_given_up && kind != Kind::Stays), "phase");
+        ensure!(kind != Kind::Stays || condition(pod, "Ready"), "not ready");
+        if is_given_up {
             return Ok(());
         }
-        ensure!(phase(pod) == wanted_phase, "phase");
         ensure!(last_end(pod, "c") == end, "last end");
         let more = restarts(pod, "c") - (starts - 1);
         ensure!(more == 0 || (more > 0 && self.is_agent_killed), "restarts");
-        ensure!(kind != Kind::Stays || condition(pod, "Ready"), "not ready");
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         for (container, starts) in [("c", starts), ("i", 1)] {
             let is_there = container == "c" || kind == Kind::Ends;
@@ -184,12 +233,6 @@ impl<'a> Work<'a> {
             let found = i32::try_from(lines.lines().count())?;
             ensure!(found == if is_there { starts } else { 0 }, "{container}: {found} starts");
         }
-        let running: Vec<_> = held.iter().filter(|h| h.uid == uid && h.runs).collect();
-        ensure!(running.len() == usize::from(kind == Kind::Stays), "{running:?}");
-        let mut attempts: Vec<_> = held.iter().filter(|h| h.uid == uid).collect();
-        let all = attempts.len();
-        attempts.dedup_by_key(|h| (&h.name, h.attempt));
-        ensure!(attempts.len() == all, "two containers of one attempt: {attempts:?}");
         Ok(())
     }
 
@@ -197,20 +240,41 @@ impl<'a> Work<'a> {
         self.starts.path().join(format!("{uid}.{container}"))
     }
 
-    /// Deletes every pod of the namespace and waits until nothing is left on the node.
+    /// Deletes every pod of the namespace and waits until nothing is left on the nodes.
     pub fn finish(self) {
         self.finish_but(|_| {});
     }
 
     /// The same, without what `forgive` takes out.
     pub fn finish_but(self, forgive: impl Fn(&mut Leftovers)) {
-        self.test.kubectl(&["delete", "pods", "--all", "--wait=false"]).expect("deleted");
-        until(LONG, "nothing of the pods is left", || {
-            let mut left = self.test.leftovers()?;
-            forgive(&mut left);
-            if left.is_empty() { Ok(()) } else { bail!("{left:#?}") }
-        });
+        let delete = ["delete", "deployments,pods", "--all", "--wait=false"];
+        self.test.kubectl(&delete).expect("deleted");
+        for node in self.test.cluster().nodes() {
+            until(LONG, &format!("nothing of the pods is left on {node}"), || {
+                let mut left = self.test.leftovers(node)?;
+                forgive(&mut left);
+                if left.is_empty() { Ok(()) } else { bail!("{left:#?}") }
+            });
+        }
     }
+}
+
+/// Fails unless the runtimes have of the pod what the API server says: on its node alone, no
+/// container twice, and running the very one that the status names, or none.
+fn check_runtime(pod: &Pod, kind: Kind, held: &[Held]) -> Result<()> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let mut own: Vec<_> = held.iter().filter(|h| h.uid == uid).collect();
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    ensure!(own.iter().all(|h| Some(h.node.as_str()) == node), "not on {node:?} alone: {own:?}");
+    let running: Vec<&str> = own.iter().filter(|h| h.runs).map(|h| h.id.as_str()).collect();
+    let named = status_of(pod, "c").and_then(|status| status.container_id.as_deref());
+    let named = named.map(|id| id.trim_start_matches("containerd://"));
+    let wanted: Vec<&str> = named.filter(|_| kind == Kind::Stays).into_iter().collect();
+    ensure!(running == wanted, "{running:?} run instead of {wanted:?}");
+    let all = own.len();
+    own.dedup_by_key(|h| (&h.name, h.attempt));
+    ensure!(own.len() == all, "two containers of one attempt: {own:?}");
+    Ok(())
 }
 
 /// Whether the runtime gave a start up because its caller went away, when something may have run.
@@ -229,35 +293,50 @@ fn is_own(name: &str) -> bool {
     name.strip_prefix('w').is_some_and(|n| n.parse::<u64>().is_ok())
 }
 
+/// Whether the pod of this name is of the deployment.
+fn is_of_fleet(name: &str) -> bool {
+    name.strip_prefix(FLEET).is_some_and(|rest| rest.starts_with('-'))
+}
+
 /// A pod that has nothing to do with what is broken: it must never notice.
 pub struct Bystander {
-    name: &'static str,
+    name: String,
     id: String,
 }
 
 impl Bystander {
     /// Starts it and waits until it is ready.
-    pub fn start(test: &TestCluster, name: &'static str) -> Self {
+    pub fn start(test: &TestCluster, name: &str) -> Self {
+        Self::start_on(test, name, NODE)
+    }
+
+    /// The same on a certain node.
+    pub fn start_on(test: &TestCluster, name: &str, node: &str) -> Self {
         let manifest = pod(name, &[script("c", "trap 'exit 0' TERM; while :; do sleep 0.2; done")])
-            .with_spec("nodeName", json!(NODE));
+            .with_spec("nodeName", json!(node));
         test.apply(&manifest);
         let pod = test.pod_until(name, "is ready", |p| condition(p, "Ready"));
-        Self { name, id: container_id(&pod, "c") }
+        Self { name: name.to_owned(), id: container_id(&pod, "c") }
     }
 
     /// Fails unless it runs as it did, and is called ready.
     pub fn check(&self, test: &TestCluster) {
-        let running = test.running().expect("a list");
-        assert!(running.contains(&self.id), "{} was stopped", self.name);
-        let pod = test.pod_until(self.name, "is ready", |p| condition(p, "Ready"));
+        let held = test.containers().expect("a list");
+        let is_running = held.iter().any(|h| h.id == self.id && h.runs);
+        assert!(is_running, "{} was stopped", self.name);
+        let pod = test.pod_until(&self.name, "is ready", |p| condition(p, "Ready"));
         assert_eq!((container_id(&pod, "c"), restarts(&pod, "c")), (self.id.clone(), 0));
     }
 }
 
+/// `PINTLE_SEED`, if it is set.
+pub fn given_seed() -> Option<u64> {
+    std::env::var("PINTLE_SEED").ok()?.parse().ok()
+}
+
 /// `PINTLE_SEED`, or one of this run.
 pub fn seed() -> u64 {
-    let given = std::env::var("PINTLE_SEED").ok().and_then(|text| text.parse().ok());
-    given.unwrap_or_else(|| {
+    given_seed().unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |now| now.as_millis() as u64 % 1_000_000)
     })

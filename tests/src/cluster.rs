@@ -1,10 +1,10 @@
-//! A cluster under test: a real control plane, and one node with the agent.
+//! A cluster under test: a real control plane, and one node with the agent, or more.
 //!
 //! Input: objects for the API server. Output: what the API server has, and what is on the node. A
 //! test takes the cluster, alone; when it ends, its pods go, what it stopped runs again, and the
 //! agent has its own kubeconfig. The cluster is the one that `PINTLE_TEST_CLUSTER` names, which
-//! must be up, or one that is started for this test only. `PINTLE_AGENT` names another binary to
-//! test.
+//! must be up, or one that is started for this test only; the latter, too, when a test wants more
+//! nodes than that one has. `PINTLE_AGENT` names another binary to test.
 
 pub mod containers;
 pub mod port;
@@ -21,6 +21,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
+use xtask::cluster::node::agent_process;
 use xtask::cluster::{Agent, Cluster, control};
 use xtask::node::Leftovers;
 use xtask::shell;
@@ -31,9 +32,10 @@ use crate::wait::{LONG, until};
 
 /// Names a running cluster.
 const NAMED: &str = "PINTLE_TEST_CLUSTER";
-/// The name of a cluster that is started for one test.
+/// The name of a cluster that is started for one test; the number of nodes follows when there are
+/// more than one.
 const OWN: &str = "test";
-/// The node.
+/// The node; the only one for most tests.
 pub const NODE: &str = "n1";
 /// The node's agent, among the cluster's processes.
 pub const AGENT: &str = "n1-agent";
@@ -46,7 +48,7 @@ pub struct TestCluster {
     is_own: bool,
     /// The agent's kubeconfig, as it was.
     kubeconfig: String,
-    /// Whether the cluster's own pods were taken off the node.
+    /// Whether the cluster's own pods were taken off the nodes.
     emptied: Cell<bool>,
     /// Shims that an earlier test left: containerd loses some whose caller was killed.
     stale_shims: RefCell<Vec<String>>,
@@ -57,12 +59,24 @@ impl TestCluster {
     /// Waits for its turn; panics with the reason when there is no cluster, because no test can
     /// go on.
     pub fn take() -> Self {
+        Self::with_nodes(1)
+    }
+
+    /// The same with so many nodes at least.
+    pub fn with_nodes(count: usize) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = std::env::var(NAMED).ok();
-        let cluster = Cluster::named(named.as_deref().unwrap_or(OWN)).expect("a cluster's name");
-        let is_own = named.is_none();
-        let cluster = if is_own { start(cluster) } else { cluster };
-        assert!(cluster.is_up(), "{NAMED} names a cluster that is not up");
+        let named = |name: &str| Cluster::named(name).expect("a cluster's name");
+        let given = std::env::var(NAMED).ok().map(|name| named(&name));
+        if let Some(given) = &given {
+            assert!(given.is_up(), "{NAMED} names a cluster that is not up");
+        }
+        let given = given.filter(|given| given.nodes().len() >= count);
+        let is_own = given.is_none();
+        let cluster = given.unwrap_or_else(|| match count {
+            1 => start(named(OWN), 1),
+            // Beside the one that other tests are given.
+            more => start(named(&format!("{OWN}{more}")), more),
+        });
         let kubeconfig = fs::read_to_string(cluster.layout().kubeconfig(NODE)).expect("a file");
         let test = Self {
             cluster,
@@ -221,7 +235,7 @@ impl TestCluster {
         })
     }
 
-    /// Ids of the node's running containers, sandboxes among them.
+    /// Ids of [`NODE`]'s running containers, sandboxes among them.
     pub fn running(&self) -> Result<Vec<String>> {
         let mut ctr = self.cluster.node_command(NODE, Path::new("ctr"))?;
         let text = shell::capture(ctr.args(["-n", "k8s.io", "tasks", "ls"]))?;
@@ -242,21 +256,23 @@ impl TestCluster {
         self.on_node(&path)
     }
 
-    /// Takes the cluster's own pods off the node, so that what is left later is a test's.
-    pub fn empty_node(&self) {
+    /// Takes the cluster's own pods off the nodes, so that what is left later is a test's.
+    pub fn empty_nodes(&self) {
         self.emptied.set(true);
         self.scale_dns("0").expect("scaled");
-        let shims = until(LONG, "the node is empty", || {
-            let mut left = self.cluster.leftovers(NODE)?;
-            let shims = std::mem::take(&mut left.shims);
-            if left.is_empty() { Ok(shims) } else { bail!("{left:#?}") }
-        });
-        self.stale_shims.replace(shims);
+        for node in self.cluster.nodes() {
+            let shims = until(LONG, &format!("{node} is empty"), || {
+                let mut left = self.cluster.leftovers(node)?;
+                let shims = std::mem::take(&mut left.shims);
+                if left.is_empty() { Ok(shims) } else { bail!("{left:#?}") }
+            });
+            self.stale_shims.borrow_mut().extend(shims);
+        }
     }
 
-    /// What pods left behind on the node since it was empty.
-    pub fn leftovers(&self) -> Result<Leftovers> {
-        let mut left = self.cluster.leftovers(NODE)?;
+    /// What pods left behind on a node since it was empty.
+    pub fn leftovers(&self, node: &str) -> Result<Leftovers> {
+        let mut left = self.cluster.leftovers(node)?;
         left.shims.retain(|shim| !self.stale_shims.borrow().contains(shim));
         Ok(left)
     }
@@ -274,12 +290,14 @@ impl TestCluster {
 
     /// Starts what the test stopped and removes its pods.
     fn restore(&self) -> Result<()> {
-        for part in control::PARTS.iter().copied().chain(["n1-containerd"]) {
-            if self.cluster.pid(part).is_none() {
-                self.cluster.start(part)?;
+        self.restore_agent()?;
+        let of_nodes = self.cluster.nodes().iter();
+        let of_nodes = of_nodes.flat_map(|n| [format!("{n}-containerd"), agent_process(n)]);
+        for part in control::PARTS.iter().map(|part| (*part).to_owned()).chain(of_nodes) {
+            if self.cluster.pid(&part).is_none() {
+                self.cluster.start(&part)?;
             }
         }
-        self.restore_agent()?;
         let delete =
             ["delete", "deployments,hpa,pods", "--all", "--grace-period=1", "--timeout=60s"];
         self.kubectl(&delete)?;
@@ -290,7 +308,9 @@ impl TestCluster {
 impl Drop for TestCluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("end of the agent's log:\n{}", self.log_end(AGENT));
+            for agent in self.cluster.nodes().iter().map(|node| agent_process(node)) {
+                eprintln!("end of {agent}'s log:\n{}", self.log_end(&agent));
+            }
         }
         let is_kept = std::env::var_os("PINTLE_KEEP").is_some();
         let ended = match self.is_own {
@@ -310,12 +330,14 @@ pub fn is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
-/// A cluster of one node; what a killed run left is removed first.
-fn start(cluster: Cluster) -> Cluster {
+/// A cluster with the agent on every node; what a killed run left is removed first.
+fn start(cluster: Cluster, nodes: usize) -> Cluster {
     cluster.down().expect("an old cluster can be removed");
-    let cluster = cluster.with_nodes(1).expect("one node is enough");
+    let cluster = cluster.with_nodes(nodes).expect("not too many nodes");
     let agent = Agent::Pintle(Some(agent_binary().to_owned()));
-    cluster.choose_agent(NODE, &agent).expect("the node's folder can be written");
+    for node in cluster.nodes() {
+        cluster.choose_agent(node, &agent).expect("the node's folder can be written");
+    }
     if let Err(error) = cluster.up() {
         let _ = cluster.down();
         panic!("the cluster does not start: {error:#}");

@@ -1,4 +1,4 @@
-//! What the node's runtime has of pods.
+//! What the nodes' runtimes have of pods.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,13 @@ use pintle_cri::v1::{ContainerState, ListContainersRequest};
 use pintle_cri::{Client, Deadlines};
 use tokio::runtime::Builder;
 
-use super::{NODE, TestCluster};
+use super::TestCluster;
 
 /// A container, running or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
+    /// The node whose runtime has it.
+    pub node: String,
     /// Its pod's name.
     pub pod: String,
     /// Its pod's uid.
@@ -20,14 +22,25 @@ pub struct Held {
     pub name: String,
     /// How many came before it.
     pub attempt: u32,
+    /// The runtime's name for it.
+    pub id: String,
     /// Whether it runs.
     pub runs: bool,
 }
 
 impl TestCluster {
-    /// Every container that the runtime has, sorted.
+    /// Every container that the runtimes have, sorted.
     pub fn containers(&self) -> Result<Vec<Held>> {
-        let socket = self.cluster().node_root(NODE)?.join("run/containerd/containerd.sock");
+        let mut held = Vec::new();
+        for node in self.cluster().nodes() {
+            held.extend(self.containers_on(node)?);
+        }
+        held.sort();
+        Ok(held)
+    }
+
+    fn containers_on(&self, node: &str) -> Result<Vec<Held>> {
+        let socket = self.cluster().node_root(node)?.join("run/containerd/containerd.sock");
         let endpoint = format!("unix://{}", socket.display());
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let answer = runtime.block_on(async {
@@ -40,15 +53,15 @@ impl TestCluster {
             };
             let of = container.metadata.context("a container has metadata")?;
             Ok(Held {
+                node: node.to_owned(),
                 pod: label(&container.labels, "pod.name"),
                 uid: label(&container.labels, "pod.uid"),
                 name: of.name,
                 attempt: of.attempt,
+                id: container.id,
                 runs: container.state == ContainerState::ContainerRunning as i32,
             })
         });
-        let mut held = held.collect::<Result<Vec<_>>>()?;
-        held.sort();
-        Ok(held)
+        held.collect()
     }
 }
