@@ -116,7 +116,7 @@ async fn a_dead_server_is_found_and_replaced() {
     let failed = nodes.get("n").await;
     assert!(failed.is_err(), "{failed:?}");
     let found = begun.elapsed();
-    assert!(found < DEAD_AFTER + Duration::from_secs(3), "{found:?}");
+    assert!(found < 4 * DEAD_AFTER, "{found:?}");
     until("a new connection works", async || nodes.get("n").await.is_ok()).await;
     assert!(server.connections() >= 2);
 }
@@ -140,10 +140,11 @@ async fn loses_packets(server: Server) {
     let waiting = tokio::spawn(async move { one.get("n").await });
     until("the request has arrived", async || server.requests() > before).await;
     server.lose();
+    // Without probes it would take until TCP gives up, a quarter of an hour.
     let begun = Instant::now();
     let in_time = |what: &str| {
         let found = begun.elapsed();
-        assert!(found < DEAD_AFTER + Duration::from_secs(3), "{what}: {found:?}");
+        assert!(found < 4 * DEAD_AFTER, "{what}: {found:?}");
     };
     let told = watch.frame().await;
     assert!(told.is_some_and(|told| told.is_err()), "a watch that breaks off does not just end");
