@@ -22,6 +22,8 @@ use crate::shell::say;
 
 /// What follows a start (first reads, writes that wait, collected garbage) has passed.
 const SETTLE: Duration = Duration::from_secs(12);
+/// What is left of a pod that is gone goes later: 30 s with ours, and it is not the probes' work.
+const CLEANUP: Duration = Duration::from_secs(40);
 /// How long the pods may take to start or to go.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Distance of two kills: no multiple of a second, so that they meet a periodic list in every phase.
@@ -127,6 +129,7 @@ impl<'a> Side<'a> {
     fn probes(&mut self) -> Result<()> {
         let names = pods::names("probed", self.size.pods / 2);
         say("probes", &format!("{} a second", names.len()));
+        thread::sleep(CLEANUP);
         self.run(&names, Kind::Probed)?;
         thread::sleep(SETTLE);
         let (before, begin) = (self.attempts()?, Instant::now());
