@@ -6,8 +6,8 @@
 //! ```
 //! Pure: `settings`, `capacity`, `conditions`, `status`, `patch`, `register`, `runtime_state`.
 //! Effects: `facts` and `machine` read the host, `own` watches, `report` and `lease` write,
-//! `task` polls, `oom` reads the kernel's log. Without a cluster only `context`, `facts` and `oom` are
-//! used.
+//! `task` polls, `oom` reads the kernel's log. Without a cluster only `context`, `facts` and `oom`
+//! are used.
 
 pub mod addresses;
 pub mod capacity;
