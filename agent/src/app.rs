@@ -32,6 +32,7 @@ use tokio::sync::mpsc;
 
 pub use self::cluster::Cluster;
 use crate::config::Config;
+use crate::driver::{Driver, INPUTS_MAX, Query};
 use crate::event;
 use crate::event::kernel::Tracker;
 use crate::identity::rotate::ServingCell;
@@ -54,7 +55,6 @@ use crate::status::timeline::{self, Recorder};
 use crate::status::view::Views;
 use crate::status::writer::Writer;
 use crate::types::UnixNanos;
-use crate::worker::task::{Driver, INPUTS_MAX, Query};
 use crate::worker::{Input, Pods, Settings};
 
 /// Questions of the server that may wait.

@@ -18,6 +18,7 @@ pub mod cgroup;
 pub mod client;
 pub mod config;
 pub mod desired;
+pub mod driver;
 pub mod durable;
 pub mod event;
 pub mod http;

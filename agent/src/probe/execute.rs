@@ -20,10 +20,10 @@ use tokio::time::Instant;
 use super::attempt::Tools;
 use super::board::{Attempt, Board, Facts, Order};
 use super::plan::Outcome;
+use crate::driver::ProbeOrders;
 use crate::metrics::{ProbeCounts, ProbeResult};
 use crate::status::timeline::{self, Recorder};
 use crate::types::{PodUid, UnixNanos};
-use crate::worker::task::ProbeOrders;
 use crate::worker::{Command, Input};
 
 /// Attempts under way at a time. Far above what a node of 110 pods has due at once, so that

@@ -5,7 +5,7 @@
 //! and whether containerd has a record of an id. Output: shims to be told of, each once. Never ends
 //! one: a person may want to look at it first. A shim counts as left over when it speaks to our
 //! runtime's socket, is in CRI's namespace, is of no sandbox that is known, has no record in
-//! containerd, and all that was so in two looks, `worker::task::SWEEP_EVERY` apart: a record is made
+//! containerd, and all that was so in two looks, `driver::SWEEP_EVERY` apart: a record is made
 //! before its shim and goes before it. Bounds: `PROCESSES_MAX` processes looked at,
 //! `CMDLINE_BYTES_MAX` of each command line.
 

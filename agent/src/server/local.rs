@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::driver::Query;
 use crate::observed::ObservedPod;
 use crate::runtime::plan::{Action, Held, Plan};
 use crate::server::answer::Answer;
@@ -24,7 +25,6 @@ use crate::status::timeline::{self, Entry};
 use crate::status::view::{PodView, Snapshot};
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::Stage;
-use crate::worker::task::Query;
 
 /// How long the main thread may take to answer a dry run.
 const PLAN_WAIT: Duration = Duration::from_secs(3);

@@ -55,11 +55,11 @@ use pintle_cri::{Client, Deadlines, InFlight};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
+use crate::driver::Query;
 use crate::metrics::Metrics;
 use crate::status::link::Link;
 use crate::status::timeline::Recorder;
 use crate::status::view::Views;
-use crate::worker::task::Query;
 use api::Api;
 pub use health::Health;
 pub use listen::ServeError;

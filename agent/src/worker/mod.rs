@@ -1,6 +1,6 @@
 //! The worker stage: one state machine per pod, all of them in `Pods`, without clock or I/O.
 //!
-//! `Pods::handle(now, Input) -> Vec<Command>` is the whole interface. The driver (`task.rs`, or
+//! `Pods::handle(now, Input) -> Vec<Command>` is the whole interface. The driver (`crate::driver`, or
 //! the simulator in `tests/`) executes commands and feeds back what came of them. Because nothing
 //! else decides, a run is a list of inputs and can be replayed.
 
@@ -20,7 +20,6 @@ mod pods;
 mod properties;
 mod resizes;
 mod step;
-pub mod task;
 #[cfg(test)]
 mod testing;
 

@@ -20,11 +20,11 @@ use tokio::sync::mpsc;
 use super::testing::{snapshot_of, view};
 use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
 use crate::config::{self, ClientCommand, Command, OutputFormat, Question};
+use crate::driver::Query;
 use crate::metrics::Metrics;
 use crate::runtime::plan::{Action, Plan};
 use crate::status::timeline::Recorder;
 use crate::status::view::Views;
-use crate::worker::task::Query;
 
 struct World {
     parts: Parts,
