@@ -14,6 +14,7 @@
 
 pub mod admit;
 pub mod app;
+pub mod blocking;
 pub mod cgroup;
 pub mod client;
 pub mod config;

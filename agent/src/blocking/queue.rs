@@ -1,0 +1,164 @@
+//! Whose job runs next: pure, no thread and no clock in it.
+//!
+//! Input: jobs as they are ordered, withdrawn, begun and ended, and instants. Output: the job to
+//! run next in a class, and whether one could. Bounds: `WAITING_PER_OWNER_MAX`.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::{Class, Lane, Limits, Owner, Place};
+
+/// A job that runs longer than this no longer counts against its class's threads.
+pub(super) const SLOW_AFTER: Duration = Duration::from_secs(2);
+/// Waiting jobs of one owner in one class and lane.
+pub(super) const WAITING_PER_OWNER_MAX: usize = 64;
+
+/// Names one job.
+pub(super) type JobId = u64;
+
+/// What one class does just now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs that run.
+    pub running: usize,
+    /// Of these, those that run for longer than `SLOW_AFTER`.
+    pub slow: usize,
+    /// Jobs that wait.
+    pub waiting: usize,
+}
+
+type Key = (Owner, Lane);
+
+/// The jobs of all classes.
+pub(super) struct Queue<J> {
+    classes: HashMap<Class, Line<J>>,
+    /// Owners and lanes with a job that runs, over all classes.
+    busy: HashSet<Key>,
+    last: JobId,
+}
+
+struct Line<J> {
+    limits: Limits,
+    waiting: HashMap<Key, VecDeque<(JobId, J)>>,
+    /// The keys of `waiting` in the order of their turns.
+    turns: VecDeque<Key>,
+    running: Vec<Running>,
+}
+
+struct Running {
+    id: JobId,
+    key: Key,
+    since: Instant,
+}
+
+impl Running {
+    fn is_slow(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= SLOW_AFTER
+    }
+}
+
+impl<J> Queue<J> {
+    pub(super) fn new(limits: impl Fn(Class) -> Limits) -> Self {
+        let line = |class| {
+            let (waiting, turns, running) = Default::default();
+            (class, Line { limits: limits(class), waiting, turns, running })
+        };
+        Self { classes: Class::ALL.map(line).into(), busy: HashSet::new(), last: 0 }
+    }
+
+    fn line(&mut self, class: Class) -> &mut Line<J> {
+        self.classes.get_mut(&class).expect("every class has a line")
+    }
+
+    /// Takes a job; gives it back when too many of its owner wait.
+    pub(super) fn push(&mut self, place: &Place, job: J) -> Result<JobId, J> {
+        self.last += 1;
+        let id = self.last;
+        let line = self.line(place.class);
+        let key = (place.owner.clone(), place.lane);
+        let jobs = line.waiting.entry(key.clone()).or_default();
+        if jobs.len() >= WAITING_PER_OWNER_MAX {
+            return Err(job);
+        }
+        if jobs.is_empty() {
+            line.turns.push_back(key);
+        }
+        jobs.push_back((id, job));
+        Ok(id)
+    }
+
+    /// Takes a waiting job away; one that runs or has ended is left alone.
+    pub(super) fn withdraw(&mut self, place: &Place, id: JobId) -> Option<J> {
+        let line = self.line(place.class);
+        let key = (place.owner.clone(), place.lane);
+        let jobs = line.waiting.get_mut(&key)?;
+        let at = jobs.iter().position(|(of, _)| *of == id)?;
+        let (_, job) = jobs.remove(at)?;
+        if jobs.is_empty() {
+            line.waiting.remove(&key);
+            line.turns.retain(|turn| *turn != key);
+        }
+        Some(job)
+    }
+
+    /// Whether a job of the class could begin now.
+    pub(super) fn could_begin(&self, class: Class, now: Instant) -> bool {
+        let line = &self.classes[&class];
+        line.room(now) && line.turns.iter().any(|key| self.may_begin(line, key, now))
+    }
+
+    fn may_begin(&self, line: &Line<J>, key: &Key, now: Instant) -> bool {
+        if self.busy.contains(key) {
+            return false;
+        }
+        // Spare threads are for those who hold none up.
+        let own = |running: &Running| running.key.0 == key.0 && running.is_slow(now);
+        line.running.len() < line.limits.threads || !line.running.iter().any(own)
+    }
+
+    /// Begins the next job of the class.
+    pub(super) fn begin(&mut self, class: Class, now: Instant) -> Option<(JobId, J)> {
+        let line = &self.classes[&class];
+        if !line.room(now) {
+            return None;
+        }
+        let at = line.turns.iter().position(|key| self.may_begin(line, key, now))?;
+        let line = self.line(class);
+        let key = line.turns.remove(at)?;
+        let jobs = line.waiting.get_mut(&key)?;
+        let (id, job) = jobs.pop_front()?;
+        if jobs.is_empty() {
+            line.waiting.remove(&key);
+        } else {
+            line.turns.push_back(key.clone());
+        }
+        line.running.push(Running { id, key: key.clone(), since: now });
+        self.busy.insert(key);
+        Some((id, job))
+    }
+
+    /// A job ended, in whatever way.
+    pub(super) fn ended(&mut self, class: Class, id: JobId) {
+        let line = self.line(class);
+        let Some(at) = line.running.iter().position(|running| running.id == id) else { return };
+        let Running { key, .. } = line.running.swap_remove(at);
+        self.busy.remove(&key);
+    }
+
+    pub(super) fn counts(&self, class: Class, now: Instant) -> Counts {
+        let line = &self.classes[&class];
+        Counts {
+            running: line.running.len(),
+            slow: line.running.iter().filter(|running| running.is_slow(now)).count(),
+            waiting: line.waiting.values().map(VecDeque::len).sum(),
+        }
+    }
+}
+
+impl<J> Line<J> {
+    fn room(&self, now: Instant) -> bool {
+        let Limits { threads, spare } = self.limits;
+        let counted = self.running.iter().filter(|running| !running.is_slow(now)).count();
+        counted < threads && self.running.len() < threads + spare
+    }
+}

@@ -1,0 +1,197 @@
+//! The threads that run the jobs: made when there is work, ended when there is none.
+//!
+//! Input: jobs. Output: their effects. A job that panics ends alone: its thread goes on and its
+//! place is given back. The lock is held for moments only and never while a job runs.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::queue::{Counts, JobId, Queue};
+use super::{Blocked, Class, Limits, Place};
+
+/// A thread without work ends after this time.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Runs jobs on threads.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// One for each class, so that a job wakes a thread that can run it.
+    work: HashMap<Class, Condvar>,
+    gave_up: AtomicU64,
+}
+
+struct State {
+    queue: Queue<Work>,
+    threads: HashMap<Class, Threads>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Threads {
+    all: usize,
+    idle: usize,
+    /// Idle or new ones that are to look for a job and did not yet.
+    woken: usize,
+}
+
+/// Withdraws a job that still waits, when the caller goes away.
+pub(super) struct Withdraw {
+    pool: Pool,
+    place: Place,
+    id: JobId,
+}
+
+impl Drop for Withdraw {
+    fn drop(&mut self) {
+        // Dropped after the lock is: what a job holds may take its time to go.
+        let job = self.pool.shared.lock().queue.withdraw(&self.place, self.id);
+        drop(job);
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::with(Class::limits)
+    }
+}
+
+impl Pool {
+    /// The one of this process: threads are the process's to bound.
+    pub fn of_process() -> &'static Self {
+        static POOL: LazyLock<Pool> = LazyLock::new(Pool::default);
+        &POOL
+    }
+
+    pub(super) fn with(limits: impl Fn(Class) -> Limits) -> Self {
+        let state = State {
+            queue: Queue::new(limits),
+            threads: Class::ALL.map(|c| (c, Threads::default())).into(),
+        };
+        let work = Class::ALL.map(|class| (class, Condvar::new())).into();
+        let shared = Shared { state: Mutex::new(state), work, gave_up: AtomicU64::new(0) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(super) fn order(&self, place: Place, work: Work) -> Result<Withdraw, Blocked> {
+        let mut state = self.shared.lock();
+        let id = state.queue.push(&place, work).map_err(|_| Blocked::Full)?;
+        let withdraw = Withdraw { pool: self.clone(), place, id };
+        let woken = self.wake(&mut state, withdraw.place.class);
+        drop(state);
+        // With other threads in the class its turn comes when one of them is free.
+        match woken {
+            Err(error) if self.threads(withdraw.place.class) == 0 => {
+                Err(Blocked::NoThread(error.to_string()))
+            }
+            _ => Ok(withdraw),
+        }
+    }
+
+    /// Gives every job that could run a thread.
+    pub(super) fn rebalance(&self) {
+        let mut state = self.shared.lock();
+        self.wake_all(&mut state);
+    }
+
+    fn wake_all(&self, state: &mut State) {
+        for class in Class::ALL {
+            // A thread that cannot be made is tried again with the next job.
+            let _ = self.wake(state, class);
+        }
+    }
+
+    /// Wakes or makes a thread when a job of the class could begin. That thread sees to the next.
+    fn wake(&self, state: &mut State, class: Class) -> std::io::Result<()> {
+        if !state.queue.could_begin(class, Instant::now()) {
+            return Ok(());
+        }
+        let threads = state.threads.entry(class).or_default();
+        if threads.idle > threads.woken {
+            threads.woken += 1;
+            self.shared.work[&class].notify_one();
+            return Ok(());
+        }
+        if threads.woken > 0 {
+            return Ok(());
+        }
+        let pool = self.clone();
+        let name = format!("files-{}", class.name());
+        let made = std::thread::Builder::new().name(name).spawn(move || pool.work(class));
+        made.map(|_| {
+            threads.all += 1;
+            threads.woken += 1;
+        })
+    }
+
+    fn work(&self, class: Class) {
+        let mut state = self.shared.lock();
+        state.threads.entry(class).or_default().woken -= 1;
+        loop {
+            if let Some((id, job)) = state.queue.begin(class, Instant::now()) {
+                // The next job has a thread before this one begins.
+                let _ = self.wake(&mut state, class);
+                drop(state);
+                // The caller learns of a panic by its answer, the log by the panic's own message.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                state = self.shared.lock();
+                state.queue.ended(class, id);
+                // Its owner's next job may wait in another class.
+                self.wake_others(&mut state, class);
+                continue;
+            }
+            state.threads.entry(class).or_default().idle += 1;
+            let waited = self.shared.work[&class].wait_timeout(state, IDLE_MAX);
+            let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = back;
+            let threads = state.threads.entry(class).or_default();
+            threads.idle -= 1;
+            let was_woken = threads.woken > 0;
+            threads.woken = threads.woken.saturating_sub(1);
+            if timeout.timed_out() && !was_woken {
+                threads.all -= 1;
+                return;
+            }
+        }
+    }
+
+    fn wake_others(&self, state: &mut State, class: Class) {
+        for other in Class::ALL.into_iter().filter(|other| *other != class) {
+            let _ = self.wake(state, other);
+        }
+    }
+
+    pub(super) fn gave_up(&self) {
+        self.shared.gave_up.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Jobs whose callers stopped waiting, since the start.
+    pub fn given_up(&self) -> u64 {
+        self.shared.gave_up.load(Ordering::Relaxed)
+    }
+
+    /// What a class does just now.
+    pub fn counts(&self, class: Class) -> Counts {
+        self.shared.lock().queue.counts(class, Instant::now())
+    }
+
+    /// Threads of a class.
+    pub fn threads(&self, class: Class) -> usize {
+        self.shared.lock().threads.get(&class).map_or(0, |threads| threads.all)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held; should it, the queue is still one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
