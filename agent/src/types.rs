@@ -1,8 +1,8 @@
 //! Names and quantities that every stage shares: ids, versions, instants.
 //!
 //! Newtypes keep a pod's uid from being taken for a container's id and a counter from being taken
-//! for a time. `UnixNanos` is wall-clock time as CRI reports it; it is only compared and
-//! subtracted, never used as a version. Versions are counters, see `Version`.
+//! for a time. `UnixNanos` is wall-clock time as CRI reports it and people read it, `Mono` is
+//! what waits are measured on. Versions are counters, see `Version`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -89,6 +89,61 @@ impl UnixNanos {
     /// As a timestamp with all its nanoseconds.
     pub fn to_timestamp(self) -> jiff::Timestamp {
         jiff::Timestamp::from_nanosecond(self.0.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+    }
+}
+
+/// Monotonic time in nanoseconds since this agent began; what happened before is negative. All
+/// waits, deadlines and schedules are on it, because the wall clock may be set at any moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mono(pub i64);
+
+impl Mono {
+    /// Before everything else: what is due since then is due now.
+    pub const PAST: Self = Self(i64::MIN);
+    /// After everything else: what is due then never is.
+    pub const NEVER: Self = Self(i64::MAX);
+
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+
+    /// `self` plus `by`, saturating.
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// `self` minus `by`, saturating.
+    pub fn minus(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// Both clocks, read together: one for what people read and the runtime stamps, one for waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Wall-clock time.
+    pub wall: UnixNanos,
+    /// Monotonic time.
+    pub mono: Mono,
+}
+
+impl Now {
+    /// When something happened that the wall clock stamped. A stamp from the future is that of a
+    /// clock that was set back since: it counts as now.
+    pub fn mono_of(self, stamp: UnixNanos) -> Mono {
+        if stamp.is_set() { self.mono.minus(self.wall.since(stamp)) } else { Mono::PAST }
+    }
+
+    /// What the wall clock will show at `at` unless it is set before, for people.
+    pub fn wall_at(self, at: Mono) -> UnixNanos {
+        let UnixNanos(wall) = self.wall;
+        UnixNanos(wall.saturating_add(at.0.saturating_sub(self.mono.0)))
+    }
+
+    /// Both clocks, this much later.
+    pub fn plus(self, by: Duration) -> Self {
+        Self { wall: self.wall.plus(by), mono: self.mono.plus(by) }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::status::outbox;
 use crate::status::timeline::{self, Recorder};
 use crate::status::view::{PodView, Snapshot, Views};
 use crate::status::writer::Writer;
-use crate::types::{ContainerId, PodUid, UnixNanos};
+use crate::types::{ContainerId, Mono, PodUid};
 use crate::volume;
 use crate::worker::{Command, Input, Pods, Stage, Worker};
 
@@ -35,7 +35,7 @@ pub const INPUTS_MAX: usize = 4096;
 const BATCH_MAX: usize = 256;
 /// How often directories of pods that are gone are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
-/// Longest sleep of the loop; a changed wall clock is noticed after it at the latest.
+/// Longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
 /// What the driver is asked by the server.
@@ -106,7 +106,7 @@ impl Driver {
         let reads = Reads::default();
         let mut passes: HashMap<u64, Cancel> = HashMap::new();
         let mut logs = BTreeSet::new();
-        let mut sweep_at = UnixNanos::NEVER;
+        let mut sweep_at = Mono::PAST;
         let mut batch = Vec::new();
         tokio::pin!(stop);
         self.handle(Input::Tick, &reads, &mut passes);
@@ -172,8 +172,8 @@ impl Driver {
     }
 
     /// Removes what a crash left of pods that nobody wants: directories, mounts, cgroups.
-    fn sweep(&self, due_at: &mut UnixNanos) {
-        let now = timeline::now();
+    fn sweep(&self, due_at: &mut Mono) {
+        let now = timeline::clocks().mono;
         if !self.pods.knows_all() || now < *due_at {
             return;
         }
@@ -206,21 +206,21 @@ impl Driver {
     }
 
     fn until_wake(&self) -> Duration {
-        let now = timeline::now();
+        let now = timeline::clocks().mono;
         self.pods.next_wake().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
     fn answer(&self, query: Query) {
         match query {
             Query::Plan { uid, answer } => {
-                let plan = self.pods.worker(&uid).map(|w| w.dry_run(timeline::now()));
+                let plan = self.pods.worker(&uid).map(|w| w.dry_run(timeline::clocks().mono));
                 let _ = answer.send(plan);
             }
         }
     }
 
     fn handle(&mut self, input: Input, reads: &Reads, passes: &mut HashMap<u64, Cancel>) {
-        for command in self.pods.handle(timeline::now(), input) {
+        for command in self.pods.handle(timeline::clocks(), input) {
             self.execute(command, reads, passes);
         }
     }
@@ -351,6 +351,7 @@ impl Driver {
     }
 
     fn publish(&self) {
+        let now = timeline::clocks();
         let view = |worker: &Worker| {
             let pod = worker.pod()?;
             let view = PodView {
@@ -361,7 +362,7 @@ impl Driver {
                 removed: worker.is_removed(),
                 doing: worker.current_actions().to_vec(),
                 failure: worker.last_failure().cloned(),
-                wake_at: worker.wake_at(),
+                wake_at: worker.wake_at().map(|at| now.wall_at(at)),
             };
             Some((worker.uid().clone(), view))
         };

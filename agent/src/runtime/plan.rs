@@ -25,7 +25,7 @@ use crate::pod::restart::{RestartPolicy, pod_policy};
 use crate::resize::{Change, ContainerUpdate, PodResources, change};
 use crate::runtime::plan_init::plan_init;
 use crate::runtime::restart;
-use crate::types::{ContainerId, ContainerKind, SandboxId, UnixNanos};
+use crate::types::{ContainerId, ContainerKind, Mono, SandboxId};
 use crate::worker::backoff::{CrashLoop, Key};
 
 /// Why a container is killed; decides its grace period.
@@ -172,12 +172,14 @@ pub struct PlanInput<'a> {
     pub probes: &'a BTreeMap<ContainerId, ProbeVerdicts>,
     /// Crash-loop table.
     pub backoff: &'a CrashLoop,
+    /// When each dead container ended.
+    pub ends: &'a BTreeMap<ContainerId, Mono>,
     /// What its containers have in force.
     pub in_force: &'a PodResources,
     /// True while the pod restarts all its containers in place.
     pub restart_all: bool,
-    /// Wall-clock time.
-    pub now: UnixNanos,
+    /// The time, for waits.
+    pub now: Mono,
 }
 
 /// A container that has to wait before its next start.
@@ -186,7 +188,7 @@ pub struct Held {
     /// Container name.
     pub name: String,
     /// Until when.
-    pub until: UnixNanos,
+    pub until: Mono,
     /// The whole wait, for the message.
     pub wait: Duration,
 }
@@ -447,7 +449,8 @@ fn append_starts(
 
 fn held(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
     let dead = input.observed.attempts(&container.name).find(|c| c.state == RunState::Exited)?;
-    let (until, wait) = input.backoff.held_until(key(container), dead.finished_at, input.now)?;
+    let (until, wait) =
+        input.backoff.held_until(key(container), *input.ends.get(&dead.id)?, input.now)?;
     Some(Held { name: container.name.clone(), until, wait })
 }
 

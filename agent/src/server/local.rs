@@ -185,7 +185,7 @@ fn plan_shown(view: &PodView, plan: &Plan) -> Value {
             "container": held.name,
             "untilUnixNanos": held.until.0,
             "waitSeconds": held.wait.as_secs(),
-            "leftSeconds": held.until.since(timeline::now()).as_secs(),
+            "leftSeconds": held.until.since(timeline::clocks().mono).as_secs(),
         })
     };
     let mut shown = json!({

@@ -6,14 +6,14 @@
 //! raises the count of its entry instead of adding one.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::Serialize;
 
 use crate::status::announce::Announcer;
-use crate::types::{PodUid, UnixNanos};
+use crate::types::{Mono, Now, PodUid, UnixNanos};
 
 /// Entries kept of one pod.
 const ENTRIES_MAX: usize = 64;
@@ -220,6 +220,13 @@ pub fn took(time: Duration) -> String {
 pub fn now() -> UnixNanos {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     UnixNanos(since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+/// Both clocks.
+pub fn clocks() -> Now {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    let elapsed = BEGAN.get_or_init(Instant::now).elapsed();
+    Now { wall: now(), mono: Mono::default().plus(elapsed) }
 }
 
 #[cfg(test)]

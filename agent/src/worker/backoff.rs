@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::types::UnixNanos;
+use crate::types::Mono;
 
 /// A container that ended this long after its last start is no longer in a crash loop.
 // k8s: pkg/kubelet/kubelet.go crashLoopBackOff.HasExpiredFunc
@@ -45,7 +45,7 @@ impl Default for Curve {
 struct Entry {
     fingerprint: u64,
     wait: Duration,
-    updated_at: UnixNanos,
+    updated_at: Mono,
 }
 
 /// The back-off state of one pod's containers.
@@ -61,9 +61,9 @@ impl CrashLoop {
         Self { curve, entries: BTreeMap::new() }
     }
 
-    /// Notes a start of a container whose previous attempt ended at `finished_at`.
-    pub fn started(&mut self, key: Key<'_>, finished_at: UnixNanos, now: UnixNanos) {
-        let wait = match self.live(key, finished_at) {
+    /// Notes a start of a container whose previous attempt ended at `ended_at`.
+    pub fn started(&mut self, key: Key<'_>, ended_at: Mono, now: Mono) {
+        let wait = match self.live(key, ended_at) {
             Some(entry) => (entry.wait * 2).min(self.curve.max),
             None => self.curve.initial,
         };
@@ -73,7 +73,7 @@ impl CrashLoop {
 
     /// Takes over a loop that an earlier run of the agent was in, from the gap that it kept
     /// between the last two attempts. Does nothing when the container is known already.
-    pub fn adopt(&mut self, key: Key<'_>, gap: Duration, started_at: UnixNanos) {
+    pub fn adopt(&mut self, key: Key<'_>, gap: Duration, started_at: Mono) {
         if self.entries.contains_key(key.name) {
             return;
         }
@@ -86,19 +86,14 @@ impl CrashLoop {
     }
 
     /// Until when the container has to wait, and the wait's length, or `None` when it may start.
-    pub fn held_until(
-        &self,
-        key: Key<'_>,
-        finished_at: UnixNanos,
-        now: UnixNanos,
-    ) -> Option<(UnixNanos, Duration)> {
-        let entry = self.live(key, finished_at)?;
-        let until = finished_at.plus(entry.wait);
+    pub fn held_until(&self, key: Key<'_>, ended_at: Mono, now: Mono) -> Option<(Mono, Duration)> {
+        let entry = self.live(key, ended_at)?;
+        let until = ended_at.plus(entry.wait);
         (now < until).then_some((until, entry.wait))
     }
 
     /// An entry that nothing renewed for a long time does not count any more.
-    fn live(&self, key: Key<'_>, event_at: UnixNanos) -> Option<&Entry> {
+    fn live(&self, key: Key<'_>, event_at: Mono) -> Option<&Entry> {
         let entry = self.entries.get(key.name).filter(|e| e.fingerprint == key.fingerprint)?;
         (event_at.since(entry.updated_at) <= FORGOTTEN_AFTER).then_some(entry)
     }
@@ -119,8 +114,8 @@ mod tests {
 
     const C: Key<'static> = Key { name: "c", fingerprint: 1 };
 
-    fn at(seconds: i64) -> UnixNanos {
-        UnixNanos(1_000_000_000_000_000_000 + seconds * 1_000_000_000)
+    fn at(seconds: i64) -> Mono {
+        Mono(seconds * 1_000_000_000)
     }
 
     #[test]

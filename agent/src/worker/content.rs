@@ -3,7 +3,7 @@
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
 //! up nothing; a pod that failed for want of an object goes on when that appears.
 
-use crate::types::UnixNanos;
+use crate::types::Mono;
 use crate::worker::passes::VOLUME_RETRY;
 use crate::worker::step::Worker;
 
@@ -26,7 +26,7 @@ impl Worker {
     }
 
     /// Containers go on with the files that they have; nothing else of the pod waits.
-    pub(super) fn refresh_failed(&mut self, now: UnixNanos) {
+    pub(super) fn refresh_failed(&mut self, now: Mono) {
         let wait = VOLUME_RETRY.0 * 2_u32.pow(self.refresh_failures.min(12));
         self.refresh_failures += 1;
         self.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::observed::ObservedPod;
 use crate::runtime::plan::Action;
 use crate::status::testing;
-use crate::types::{PodUid, UnixNanos};
+use crate::types::{Now, PodUid};
 use crate::worker::{Command, Failure, Input, Pods, testing as core};
 
 /// One pod, what the runtime has of it, and which actions fail.
 struct Scene {
     pods: Pods,
-    now: UnixNanos,
+    now: Now,
     record: ObservedPod,
     /// Reason of the failure by the action's verb.
     failing: BTreeMap<&'static str, &'static str>,
@@ -39,7 +39,7 @@ impl Scene {
         let settings = core::settings(Duration::from_secs(600));
         let mut scene = Self {
             pods: Pods::new(settings),
-            now: UnixNanos(1000 * testing::SECOND),
+            now: core::now(),
             record: ObservedPod::empty(uid(), "ns", "u"),
             failing: BTreeMap::new(),
             log: Vec::new(),
@@ -68,8 +68,8 @@ impl Scene {
     /// Lets time pass up to when the core wants to be woken; the time that took.
     fn wake(&mut self) -> Duration {
         let at = self.pods.next_wake().expect("a time");
-        let waited = at.since(self.now);
-        self.now = self.now.max(at);
+        let waited = at.since(self.now.mono);
+        self.now = self.now.plus(waited);
         self.tell(Input::Tick);
         waited
     }

@@ -14,7 +14,7 @@ use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::pod;
 use crate::runtime::plan::{self, Action, PlanInput};
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
-use crate::types::UnixNanos;
+use crate::types::{Mono, Now, UnixNanos};
 use crate::worker::step::{Pass, Scene, Stage, Worker};
 use crate::worker::{Command, Failure};
 
@@ -89,7 +89,7 @@ impl Worker {
             }
             return;
         }
-        if self.retry_at.is_some_and(|at| scene.now < at) {
+        if self.retry_at.is_some_and(|at| scene.now.mono < at) {
             return;
         }
         self.retry_at = None;
@@ -121,7 +121,7 @@ impl Worker {
 
     fn sync(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
-        let mut plan = self.plan(&pod, scene.now);
+        let mut plan = self.plan(&pod, scene.now.mono);
         if self.lacks_network(&pod, &plan, scene) {
             return;
         }
@@ -131,7 +131,7 @@ impl Worker {
         // To prepare is to refresh, and more.
         if self.stale && plan.actions.contains(&Action::Prepare) {
             self.stale = false;
-        } else if self.stale && self.refresh_at.is_none_or(|at| at <= scene.now) {
+        } else if self.stale && self.refresh_at.is_none_or(|at| at <= scene.now.mono) {
             self.stale = false;
             plan.actions.insert(0, Action::Refresh);
         }
@@ -165,17 +165,18 @@ impl Worker {
             message,
             container: None,
         });
-        self.retry_at = Some(scene.now.plus(NETWORK_RETRY));
+        self.retry_at = Some(scene.now.mono.plus(NETWORK_RETRY));
         true
     }
 
-    pub(super) fn plan(&self, pod: &Pod, now: UnixNanos) -> plan::Plan {
+    pub(super) fn plan(&self, pod: &Pod, now: Mono) -> plan::Plan {
         plan::plan(&PlanInput {
             pod,
             observed: &self.observed,
             probes: &self.verdicts,
             in_force: &self.in_force,
             backoff: &self.backoff,
+            ends: &self.ends,
             // The status may know of an end that the record does not show yet: what has ended by
             // itself is not to be killed.
             restart_all: status::is_restarting(&self.status)
@@ -236,8 +237,8 @@ impl Worker {
         if self.stage != Stage::Syncing {
             return;
         }
-        let Some(at) = self.deadline() else { return };
-        if scene.now < at {
+        let Some(at) = self.deadline(scene.now) else { return };
+        if scene.now.mono < at {
             self.wake_at = Some(at);
             return;
         }
@@ -256,7 +257,7 @@ impl Worker {
     // k8s: pkg/kubelet/pod_workers.go killPodNow
     fn check_overdue(&mut self, scene: &mut Scene<'_>) {
         let Some(at) = self.overdue_at.filter(|_| self.stage < Stage::Terminated) else { return };
-        if scene.now < at {
+        if scene.now.mono < at {
             self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
             return;
         }
@@ -271,12 +272,17 @@ impl Worker {
         });
     }
 
-    fn deadline(&self) -> Option<UnixNanos> {
+    /// When the pod has run as long as it may. The start is a time of the wall clock: what has
+    /// passed since is measured once, so that setting the clock later changes nothing.
+    fn deadline(&mut self, now: Now) -> Option<Mono> {
         let spec = self.pod.as_ref()?.spec.as_ref()?;
         let seconds = u64::try_from(spec.active_deadline_seconds?).ok()?;
         let start = self.status.start_time.as_ref()?;
         let start = UnixNanos(i64::try_from(start.0.as_nanosecond()).ok()?);
-        Some(start.plus(Duration::from_secs(seconds)))
+        let known = self.deadline.filter(|(of, _)| *of == (start, seconds));
+        let at = || now.mono_of(start).plus(Duration::from_secs(seconds));
+        let (_, at) = self.deadline.insert(known.unwrap_or_else(|| ((start, seconds), at())));
+        Some(*at)
     }
 
     fn derive_input<'a>(&'a self, pod: &'a Pod, scene: &'a Scene<'_>) -> DeriveInput<'a> {
@@ -296,7 +302,7 @@ impl Worker {
             resize: &self.resize,
             in_force: &self.in_force,
             node: scene.node,
-            now: scene.now,
+            now: scene.now.wall,
         }
     }
 
@@ -375,7 +381,7 @@ impl Worker {
 
     fn schedule(&mut self, scene: &mut Scene<'_>) {
         // What is due already waits for a read or a pass, and their end is an input of its own.
-        let due_later = |at: &UnixNanos| *at > scene.now;
+        let due_later = |at: &Mono| *at > scene.now.mono;
         let refresh_at = self.refresh_at.filter(|_| self.stale);
         let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at);
         let mut at = at.filter(due_later).min();
@@ -384,7 +390,7 @@ impl Worker {
             let half =
                 self.uid.as_str().bytes().fold(0_u32, |h, b| h.wrapping_mul(31) + u32::from(b));
             let jitter = scene.sync_period * (half % 512) / 1024;
-            let resync = scene.now.plus(scene.sync_period + jitter);
+            let resync = scene.now.mono.plus(scene.sync_period + jitter);
             at = Some(at.map_or(resync, |at| at.min(resync)));
         }
         self.wake_at = at;

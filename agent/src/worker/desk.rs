@@ -14,7 +14,7 @@ use crate::admit::{self, Admitted, Candidate, Grant, Refusal};
 use crate::pod;
 use crate::pod::resources::Amounts;
 use crate::status::{self, Verdict};
-use crate::types::{PodUid, UnixNanos};
+use crate::types::{Now, PodUid};
 use crate::worker::pods::Pods;
 use crate::worker::resizes::Arrival;
 use crate::worker::step::{Stage, Worker};
@@ -22,7 +22,7 @@ use crate::worker::{Command, Count};
 
 impl Pods {
     /// A pod that has no worker yet.
-    pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
+    pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
         let arrival = Arrival::of(pod, self.records.remove(&uid));
         let asked = !arrival.admitted_before && !is_ending(&arrival.pod);
         let outcome = match asked {
@@ -80,7 +80,7 @@ impl Pods {
 
     /// Ends the pods that make room.
     // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests
-    pub(super) fn preempt(&mut self, grant: &Grant, now: UnixNanos) {
+    pub(super) fn preempt(&mut self, grant: &Grant, now: Now) {
         for victim in &grant.victims {
             self.out.push(Command::Event {
                 uid: victim.clone(),
@@ -95,7 +95,7 @@ impl Pods {
                 reason: admit::PREEMPTING.to_owned(),
                 message: admit::PREEMPTED.to_owned(),
             };
-            self.with(victim, now, |w, _| w.evict(verdict, None, now));
+            self.with(victim, now, |w, _| w.evict(verdict, None, now.mono));
         }
     }
 

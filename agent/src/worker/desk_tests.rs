@@ -3,244 +3,13 @@
 //! What a single function decides stands beside it; here is what comes of it for a pod: refused,
 //! let in at others' cost, resized now, later or never, and all of it over a restart.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::admit;
-use crate::ledger::checkpoint;
-use crate::observed::{ObservedPod, RunState, digest_of};
-use crate::runtime::plan::Action;
-use crate::status::{self, testing};
-use crate::types::{NodeFacts, PodUid, UnixNanos};
-use crate::worker::{
-    Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage, testing as core,
-};
-
-/// A node of 1000 millicores and what the runtime has of its pods.
-struct Host {
-    pods: Pods,
-    now: UnixNanos,
-    records: BTreeMap<PodUid, ObservedPod>,
-    counter: u64,
-    /// Actions and events since the last look, as `verb uid` and `reason uid`.
-    log: Vec<String>,
-    /// Every resize fails with this.
-    refuses: Option<&'static str>,
-    /// Passes do their work and do not come back.
-    lingers: bool,
-    /// Containers are made and do not come up.
-    breaks: bool,
-    /// Nothing can be stopped.
-    stubborn: bool,
-}
-
-/// A pod on the host's network.
-const ON_HOST: &str = "on-host";
-
-fn settings() -> Settings {
-    let mut node = admit::Node::roomy("n");
-    node.allocatable.cpu_millis = 1000;
-    Settings {
-        node: NodeFacts { runtime_name: "containerd".to_owned(), ..NodeFacts::default() },
-        admission: Arc::new(node),
-        ..core::settings(Duration::from_secs(60))
-    }
-}
-
-impl Host {
-    fn new() -> Self {
-        let mut host = Self {
-            pods: Pods::new(settings()),
-            now: UnixNanos(1000 * testing::SECOND),
-            records: BTreeMap::new(),
-            counter: 0,
-            log: Vec::new(),
-            refuses: None,
-            lingers: false,
-            breaks: false,
-            stubborn: false,
-        };
-        host.tell(Input::Tick);
-        host.tell(Input::SourcesReady);
-        host.take();
-        host
-    }
-
-    /// The agent starts anew, with what it left on disk.
-    fn restart(&mut self, pods: Vec<Pod>) {
-        let (allocated, in_force) = self.pods.checkpoints();
-        self.pods = Pods::new(settings());
-        let read = |text: String| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
-        self.pods.restore(read(allocated), read(in_force));
-        self.tell(Input::Tick);
-        for pod in pods {
-            self.want(pod);
-        }
-        self.tell(Input::SourcesReady);
-    }
-
-    fn want(&mut self, pod: Pod) {
-        let uid = crate::pod::uid(&pod);
-        self.tell(Input::Desired { uid, pod: Arc::new(pod) });
-    }
-
-    fn remove(&mut self, uid: &str) {
-        self.tell(Input::Removed { uid: uid.into() });
-    }
-
-    /// Feeds an input and everything that follows from it.
-    fn tell(&mut self, input: Input) {
-        let mut inputs = std::collections::VecDeque::from([input]);
-        while let Some(input) = inputs.pop_front() {
-            self.now = self.now.plus(Duration::from_millis(1));
-            for command in self.pods.handle(self.now, input) {
-                self.execute(command, &mut inputs);
-            }
-            self.check_places();
-        }
-    }
-
-    /// Whoever reads that a pod has ended may send another one for its place at once.
-    fn check_places(&self) {
-        for worker in self.pods.workers() {
-            let phase = worker.status().phase.as_deref();
-            if status::is_terminal(phase) && !worker.needs_kill() {
-                assert!(worker.admitted().is_none(), "{} is {phase:?}", worker.uid());
-            }
-        }
-    }
-
-    fn execute(&mut self, command: Command, inputs: &mut std::collections::VecDeque<Input>) {
-        match command {
-            Command::Read { uid, stamp, .. } => {
-                let empty = || ObservedPod::empty(uid.clone(), "ns", uid.as_str());
-                let result = Ok(self.records.get(&uid).cloned().unwrap_or_else(empty));
-                inputs.push_back(Input::Observed { uid, stamp, result });
-            }
-            Command::List { stamp } => {
-                let listed = |(uid, record): (&PodUid, &ObservedPod)| ListedPod {
-                    uid: uid.clone(),
-                    namespace: "ns".to_owned(),
-                    name: record.name.clone(),
-                    digest: digest_of(record),
-                };
-                let result = Ok(self.records.iter().map(listed).collect());
-                inputs.push_back(Input::Listed { stamp, result });
-            }
-            Command::Run { uid, ticket, actions, .. } => {
-                for (index, action) in actions.iter().enumerate() {
-                    let outcome = self.act(&uid, action);
-                    if self.lingers {
-                        return;
-                    }
-                    let uid = uid.clone();
-                    inputs.push_back(Input::Progress { uid, ticket, index, outcome });
-                }
-                inputs.push_back(Input::PassDone { uid, ticket });
-            }
-            Command::Event { uid, reason, .. } => self.log.push(format!("{reason} {uid}")),
-            _ => {}
-        }
-    }
-
-    fn act(&mut self, uid: &PodUid, action: &Action) -> Result<(), Failure> {
-        self.counter += 1;
-        let id = format!("i{}", self.counter);
-        let record = self.records.entry(uid.clone());
-        let record = record.or_insert_with(|| ObservedPod::empty(uid.clone(), "ns", uid.as_str()));
-        let end = |record: &mut ObservedPod, named: Option<&str>| {
-            for container in &mut record.containers {
-                if named.is_none_or(|name| name == container.name) {
-                    container.state = RunState::Exited;
-                }
-            }
-        };
-        match action {
-            Action::CreateSandbox { .. } => {
-                let mut sandbox = testing::sandbox();
-                sandbox.host_network = uid.as_str() == ON_HOST;
-                record.sandboxes.insert(0, sandbox);
-            }
-            Action::StartContainer { name, restart_count, .. } => {
-                let mut container = testing::container(name, &id);
-                container.restart_count = restart_count.unwrap_or(0);
-                if self.breaks {
-                    (container.state, container.exit_code) = (RunState::Exited, 128);
-                    container.finished_at = self.now;
-                    record.containers.insert(0, container);
-                    return Err(Failure::new("RunContainerError", "no such program"));
-                }
-                record.containers.insert(0, container);
-            }
-            Action::KillContainer { name, .. } => end(record, Some(name)),
-            Action::RemoveContainer { id, .. } => record.containers.retain(|c| c.id != *id),
-            Action::KillPod { .. } if self.stubborn => {
-                return Err(Failure::new("KillContainerError", "it stays"));
-            }
-            Action::KillPod { .. } => {
-                end(record, None);
-                record.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
-            }
-            Action::Cleanup => {
-                record.containers.clear();
-                record.sandboxes.clear();
-            }
-            _ => {}
-        }
-        if let Action::ResizePod(resize) = action {
-            let names: Vec<_> = resize.updates.iter().map(|update| update.name.as_str()).collect();
-            self.log.push(format!("resize {uid} [{}]", names.join(" ")));
-            if let Some(why) = self.refuses {
-                return Err(Failure::new("ResizePodInPlaceError", why));
-            }
-        } else if matches!(action, Action::StartContainer { .. } | Action::KillPod { .. }) {
-            self.log.push(format!("{} {uid}", action.verb()));
-        }
-        Ok(())
-    }
-
-    fn take(&mut self) -> String {
-        std::mem::take(&mut self.log).join(", ")
-    }
-
-    fn stage(&self, uid: &str) -> Option<Stage> {
-        self.pods.worker(&uid.into()).map(|worker| worker.stage())
-    }
-
-    fn status(&self, uid: &str) -> Value {
-        let worker = self.pods.worker(&uid.into()).expect("a worker");
-        serde_json::to_value(&**worker.status()).expect("json")
-    }
-
-    /// Reason and generation of a resize condition.
-    fn condition(&self, uid: &str, type_: &str) -> Option<(Value, Value)> {
-        let status = self.status(uid);
-        let found = status["conditions"].as_array()?.iter().find(|c| c["type"] == type_)?;
-        Some((found["reason"].clone(), found["observedGeneration"].clone()))
-    }
-}
-
-fn pod(uid: &str, cpu: &str, generation: i64, more: Value) -> Pod {
-    let list = json!({"cpu": cpu});
-    let mut container = json!({"name": "c", "resources": {"requests": list, "limits": list}});
-    if let Some(policy) = more.get("policy") {
-        container["resizePolicy"] =
-            json!([{"resourceName": "cpu", "restartPolicy": policy.clone()}]);
-    }
-    let meta = json!({"uid": uid, "name": uid, "namespace": "ns", "generation": generation});
-    let mut spec = json!({"containers": [container], "priority": more["priority"]});
-    spec["terminationGracePeriodSeconds"] = json!(1);
-    let pod = json!({"metadata": meta, "spec": spec, "status": more["status"]});
-    serde_json::from_value(pod).expect("a pod")
-}
-
-fn plain(uid: &str, cpu: &str) -> Pod {
-    pod(uid, cpu, 1, json!({}))
-}
+use crate::types::NodeFacts;
+use crate::worker::testing::{self as core, Host, ON_HOST, plain, sized_pod as pod};
+use crate::worker::{Hint, Input, Stage};
 
 #[test]
 fn a_pod_that_does_not_fit_never_starts_and_says_why() {
@@ -306,7 +75,7 @@ fn a_pod_that_does_not_make_room_in_time_is_told_of_once() {
 fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
     let mut host = Host::new();
     let error = Some("cni plugin not initialized".to_owned());
-    host.tell(Input::Node(NodeFacts { network_error: error, ..settings().node }));
+    host.tell(Input::Node(NodeFacts { network_error: error, ..core::small_settings().node }));
     host.want(plain("a", "100m"));
     assert_eq!(host.take(), "NetworkNotReady a");
     let mut on_host = plain(ON_HOST, "100m");
@@ -317,7 +86,7 @@ fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
     host.now = host.now.plus(second);
     host.tell(Input::Tick);
     assert_eq!(host.take(), "NetworkNotReady a");
-    host.tell(Input::Node(settings().node));
+    host.tell(Input::Node(core::small_settings().node));
     host.now = host.now.plus(second);
     host.tell(Input::Tick);
     assert_eq!(host.take(), "StartContainer a");

@@ -13,8 +13,6 @@ use crate::status::testing;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Command, Hint, Input, Pods, testing as core};
 
-const NOW: UnixNanos = UnixNanos(1000 * testing::SECOND);
-
 /// A pod that runs, and what the core asked for since the last look.
 struct Node {
     pods: Pods,
@@ -58,7 +56,7 @@ impl Node {
     }
 
     fn tell(&mut self, input: Input) {
-        for command in self.pods.handle(NOW, input) {
+        for command in self.pods.handle(core::now(), input) {
             match command {
                 Command::Read { stamp, after, .. } => self.reads.push((stamp, after)),
                 Command::Run { ticket, actions, .. } => self.passes.push((ticket, actions)),

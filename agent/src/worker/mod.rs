@@ -22,6 +22,8 @@ mod resizes;
 mod step;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod waits_tests;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::observed::RunState;
 use crate::pod;
 use crate::runtime::plan::{self, Action};
 use crate::status::Waiting;
-use crate::types::UnixNanos;
+use crate::types::Mono;
 use crate::worker::Failure;
 use crate::worker::step::{Scene, Stage, Worker};
 
@@ -46,7 +46,7 @@ impl Worker {
         match outcome {
             Ok(()) => self.action_done(&action, scene),
             Err(failure) if failure.cancelled => {}
-            Err(_) if action == Action::Refresh => self.refresh_failed(scene.now),
+            Err(_) if action == Action::Refresh => self.refresh_failed(scene.now.mono),
             Err(failure) => {
                 pass.failed = true;
                 self.action_failed(&action, failure, scene);
@@ -64,7 +64,7 @@ impl Worker {
             Action::Refresh => self.refresh_failures = 0,
             Action::StartContainer { name, .. } => {
                 self.waiting.remove(name);
-                self.note_start(name, scene.now);
+                self.note_start(name, scene.now.mono);
             }
             Action::ResizePod(resize) => self.resized(resize, scene),
             _ => {}
@@ -72,15 +72,15 @@ impl Worker {
     }
 
     /// A start after an end counts for the crash loop.
-    fn note_start(&mut self, name: &str, now: UnixNanos) {
+    fn note_start(&mut self, name: &str, now: Mono) {
         let Some(desired) = self.pod.clone() else { return };
         let Some(container) = pod::containers::find(pod::spec(&desired), name).map(|(_, c)| c)
         else {
             return;
         };
         let dead = self.observed.attempts(name).find(|c| c.state == RunState::Exited);
-        if let Some(finished_at) = dead.map(|c| c.finished_at) {
-            self.backoff.started(plan::key(container), finished_at, now);
+        if let Some(ended_at) = dead.and_then(|c| self.ends.get(&c.id).copied()) {
+            self.backoff.started(plan::key(container), ended_at, now);
         }
     }
 
@@ -96,7 +96,7 @@ impl Worker {
             }
             _ => failure.retry_after.unwrap_or(RETRY),
         };
-        let at = scene.now.plus(wait);
+        let at = scene.now.mono.plus(wait);
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
         if *action == Action::Prepare {
             self.prepared = false;
@@ -105,7 +105,7 @@ impl Worker {
             self.resize_failed(&failure, scene);
         }
         if let Action::StartContainer { name, .. } = action {
-            self.note_start(name, scene.now);
+            self.note_start(name, scene.now.mono);
             let reason = failure.reason.clone();
             let waiting = Waiting { reason, message: failure.message.clone() };
             self.waiting.insert(name.clone(), waiting);

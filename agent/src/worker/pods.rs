@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::digest_of;
 use crate::pod;
-use crate::types::{ContainerId, PodUid, UnixNanos};
+use crate::types::{ContainerId, Mono, Now, PodUid};
 use crate::worker::resizes::Record;
 use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
@@ -33,14 +33,14 @@ pub struct Pods {
     listed_once: bool,
     listed_since_ready: bool,
     counter: u64,
-    list_at: UnixNanos,
+    list_at: Mono,
     listing: bool,
     pub(super) out: Vec<Command>,
     /// Records of an earlier run, for pods that have not come yet.
     pub(super) records: BTreeMap<PodUid, Record>,
     /// Pods whose resize is looked at again, in the order in which that is done.
     pub(super) pending: Vec<PodUid>,
-    pub(super) resize_at: UnixNanos,
+    pub(super) resize_at: Mono,
     pub(super) notes: Notes,
 }
 
@@ -56,18 +56,18 @@ impl Pods {
             listed_once: false,
             listed_since_ready: false,
             counter: 0,
-            list_at: UnixNanos::NEVER,
+            list_at: Mono::PAST,
             listing: false,
             out: Vec::new(),
             records: BTreeMap::new(),
             pending: Vec::new(),
-            resize_at: UnixNanos::NEVER,
+            resize_at: Mono::NEVER,
             notes: Notes::default(),
         }
     }
 
     /// Takes one input and returns what is to be done.
-    pub fn handle(&mut self, now: UnixNanos, input: Input) -> Vec<Command> {
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Command> {
         match input {
             Input::Desired { uid, pod } => self.desired(uid, pod, now),
             Input::Reconciled { uid, pod } => self.with(&uid, now, |w, _| w.reconcile(pod)),
@@ -75,14 +75,14 @@ impl Pods {
             Input::SourcesReady => {
                 self.sources_ready = true;
                 self.listed_since_ready = false;
-                self.list_at = now;
+                self.list_at = now.mono;
                 self.everyone(now);
                 // Whatever was admitted before has come by now.
                 self.records.clear();
                 self.retry_resizes("pods_added", now);
             }
             Input::Kill { uid, verdict, grace_seconds } => {
-                self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now));
+                self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now.mono));
             }
             Input::Observed { uid, stamp, result } => {
                 self.with(&uid, now, |w, scene| w.observe(stamp, result, scene));
@@ -109,7 +109,7 @@ impl Pods {
                 self.everyone(now);
             }
             Input::Admission(node) => self.settings.admission = node,
-            Input::Lost => self.list_at = now,
+            Input::Lost => self.list_at = now.mono,
             Input::Tick => self.due(now),
         }
         self.resizes_due(now);
@@ -118,7 +118,7 @@ impl Pods {
     }
 
     /// When the next `Input::Tick` is needed at the latest.
-    pub fn next_wake(&self) -> Option<UnixNanos> {
+    pub fn next_wake(&self) -> Option<Mono> {
         let list = (!self.listing).then_some(self.list_at);
         let resize = (!self.pending.is_empty()).then_some(self.resize_at);
         self.workers.values().filter_map(Worker::wake_at).chain(list).chain(resize).min()
@@ -159,7 +159,7 @@ impl Pods {
         self.workers.values().find(has).map(|worker| worker.uid().clone())
     }
 
-    fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
+    fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
         if !self.workers.contains_key(&uid) {
             return self.arrive(uid, pod, now);
         }
@@ -189,7 +189,7 @@ impl Pods {
     pub(super) fn with(
         &mut self,
         uid: &PodUid,
-        now: UnixNanos,
+        now: Now,
         change: impl FnOnce(&mut Worker, &mut Scene<'_>),
     ) {
         let Some(worker) = self.workers.get_mut(uid) else { return };
@@ -215,7 +215,7 @@ impl Pods {
         }
     }
 
-    fn gone(&mut self, uid: &PodUid, now: UnixNanos) {
+    fn gone(&mut self, uid: &PodUid, now: Now) {
         let Some(mut worker) = self.workers.remove(uid) else { return };
         self.out.push(Command::Gone { uid: uid.clone() });
         self.blocked.remove(uid);
@@ -228,7 +228,7 @@ impl Pods {
     }
 
     /// A finished pod no longer stands in the way of another one of its name.
-    fn pass_name_on(&mut self, uid: &PodUid, now: UnixNanos) {
+    fn pass_name_on(&mut self, uid: &PodUid, now: Now) {
         if self.workers.values().any(|w| w.stage() == Stage::Waiting) {
             self.release_name(uid);
             self.begin_waiting(now);
@@ -240,7 +240,7 @@ impl Pods {
     }
 
     /// Lets pods begin whose name is free now.
-    fn begin_waiting(&mut self, now: UnixNanos) {
+    fn begin_waiting(&mut self, now: Now) {
         let waiting: Vec<(PodUid, FullName)> = self
             .workers
             .values()
@@ -258,18 +258,18 @@ impl Pods {
         }
     }
 
-    fn everyone(&mut self, now: UnixNanos) {
+    fn everyone(&mut self, now: Now) {
         let uids: Vec<_> = self.workers.keys().cloned().collect();
         for uid in uids {
             self.with(&uid, now, |_, _| {});
         }
     }
 
-    fn due(&mut self, now: UnixNanos) {
+    fn due(&mut self, now: Now) {
         let due: Vec<_> = self
             .workers
             .values()
-            .filter(|w| w.wake_at().is_some_and(|at| at <= now))
+            .filter(|w| w.wake_at().is_some_and(|at| at <= now.mono))
             .map(|w| w.uid().clone())
             .collect();
         for uid in due {
@@ -277,8 +277,8 @@ impl Pods {
         }
     }
 
-    fn list_if_due(&mut self, now: UnixNanos) {
-        if self.listing || now < self.list_at {
+    fn list_if_due(&mut self, now: Now) {
+        if self.listing || now.mono < self.list_at {
             return;
         }
         self.listing = true;
@@ -286,11 +286,11 @@ impl Pods {
         self.out.push(Command::List { stamp: self.counter });
     }
 
-    fn listed(&mut self, result: Result<Vec<ListedPod>, String>, now: UnixNanos) {
+    fn listed(&mut self, result: Result<Vec<ListedPod>, String>, now: Now) {
         self.listing = false;
-        self.list_at = now.plus(self.settings.relist_period);
+        self.list_at = now.mono.plus(self.settings.relist_period);
         let Ok(listed) = result else {
-            self.list_at = now.plus(std::time::Duration::from_secs(1));
+            self.list_at = now.mono.plus(std::time::Duration::from_secs(1));
             return;
         };
         let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();

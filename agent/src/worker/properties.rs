@@ -15,8 +15,9 @@ use serde_json::json;
 use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd, digest_of};
 use crate::runtime::plan::Action;
 use crate::status::{Verdict, is_terminal, testing};
-use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use crate::types::{ContainerId, NodeFacts, Now, PodUid, UnixNanos};
 use crate::worker::backoff::Curve;
+use crate::worker::testing as testing_core;
 use crate::worker::{
     Command, Failure, Hint, Input, ListedPod, Pods, ProbeKind, Settings, Stage, Worker,
 };
@@ -159,7 +160,7 @@ struct Life {
 /// Runs steps and checks what comes of them.
 struct Watch {
     pods: Pods,
-    now: UnixNanos,
+    now: Now,
     counter: u64,
     list: Option<u64>,
     lives: BTreeMap<PodUid, Life>,
@@ -176,7 +177,7 @@ impl Watch {
         };
         Self {
             pods: Pods::new(settings),
-            now: UnixNanos(1_000 * testing::SECOND),
+            now: testing_core::now(),
             counter: 0,
             list: None,
             lives: BTreeMap::new(),
@@ -210,7 +211,7 @@ impl Watch {
                 Input::Listed { stamp, result: listed(*ok, records) }
             }
             Step::Hint { pod, kind, container } => {
-                let (number, container, at) = (container, Some(id_of(*container)), self.now);
+                let (number, container, at) = (container, Some(id_of(*container)), self.now.wall);
                 let hint = match kind {
                     0 => Hint::Changed,
                     1 => Hint::Exited { container, code: Some(3), at },
@@ -274,7 +275,7 @@ impl Watch {
         }
         if ticked {
             let wake = self.pods.next_wake();
-            prop_assert!(wake.is_none_or(|at| at > self.now), "due at once again: {wake:?}");
+            prop_assert!(wake.is_none_or(|at| at > self.now.mono), "due at once again: {wake:?}");
         }
         let workers: Vec<Worker> = self.pods.workers().cloned().collect();
         workers.iter().try_for_each(|worker| self.look(worker))

@@ -22,7 +22,7 @@ use crate::resize::allocation::held_requests;
 use crate::resize::condition::{DEFERRED, ERROR, INFEASIBLE};
 use crate::resize::{PodResources, ResizeConditions, change, message};
 use crate::runtime::plan::{Action, PodResize};
-use crate::types::{ContainerKind, PodUid, UnixNanos};
+use crate::types::{ContainerKind, Now, PodUid, UnixNanos};
 use crate::worker::pods::Pods;
 use crate::worker::step::{Scene, Stage, Worker};
 use crate::worker::{Command, Count, Failure};
@@ -98,7 +98,7 @@ impl Pods {
 
     /// A pod that has a worker is wanted differently.
     // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
-    pub(super) fn update(&mut self, uid: PodUid, pod: Arc<Pod>, now: UnixNanos) {
+    pub(super) fn update(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
         let before = self.workers.get(&uid).and_then(|w| w.wanted.as_ref().or(w.pod.as_ref()));
         if let Some(before) = before {
             let asked = crate::resize::asked(before, &pod);
@@ -138,21 +138,21 @@ impl Pods {
     }
 
     /// Looks at resizes when room became free or time has come.
-    pub(super) fn resizes_due(&mut self, now: UnixNanos) {
+    pub(super) fn resizes_due(&mut self, now: Now) {
         if let Some(why) = self.notes.freed.take() {
             self.retry_resizes(why, now);
-        } else if now >= self.resize_at {
+        } else if now.mono >= self.resize_at {
             self.retry_resizes("periodic_retry", now);
         }
     }
 
     /// Grants what can be granted, in order.
     // k8s: pkg/kubelet/allocation/allocation_manager.go retryPendingResizes
-    pub(super) fn retry_resizes(&mut self, why: &'static str, now: UnixNanos) {
+    pub(super) fn retry_resizes(&mut self, why: &'static str, now: Now) {
         if self.pending.is_empty() || !self.sources_ready {
             return;
         }
-        self.resize_at = now.plus(RETRY);
+        self.resize_at = now.mono.plus(RETRY);
         for uid in std::mem::take(&mut self.pending) {
             if self.try_resize(&uid, why, now) {
                 self.pending.push(uid);
@@ -162,7 +162,7 @@ impl Pods {
 
     /// Looks at one resize; true when it has to wait.
     // k8s: pkg/kubelet/allocation/allocation_manager.go handlePodResourcesResize
-    fn try_resize(&mut self, uid: &PodUid, why: &'static str, now: UnixNanos) -> bool {
+    fn try_resize(&mut self, uid: &PodUid, why: &'static str, now: Now) -> bool {
         let Some(worker) = self.workers.get(uid) else { return false };
         let may = worker.stage <= Stage::Syncing && worker.admitted().is_some();
         let (Some(wanted), Some(given)) = (worker.wanted.clone(), worker.pod.clone()) else {
@@ -198,7 +198,7 @@ impl Pods {
         }
     }
 
-    fn grant(&mut self, uid: &PodUid, wanted: Arc<Pod>, grant: &Grant, now: UnixNanos) {
+    fn grant(&mut self, uid: &PodUid, wanted: Arc<Pod>, grant: &Grant, now: Now) {
         self.with(uid, now, |w, scene| w.resize_granted(wanted, scene));
         self.preempt(grant, now);
     }
@@ -243,7 +243,7 @@ impl Worker {
         scene: &mut Scene<'_>,
     ) {
         let generation = wanted.metadata.generation;
-        if !self.resize.set_pending(reasons.0, why, generation, scene.now) {
+        if !self.resize.set_pending(reasons.0, why, generation, scene.now.wall) {
             return;
         }
         let event = match reasons.0 {
@@ -259,7 +259,7 @@ impl Worker {
         self.requests = Some(held_requests(&wanted, &self.in_force));
         self.wanted = None;
         self.resize = ResizeConditions::default();
-        self.resize.set_in_progress("", "", generation, scene.now);
+        self.resize.set_in_progress("", "", generation, scene.now.wall);
         let text = message::text("Pod resize started", &wanted, generation, "");
         self.tell(false, message::STARTED, text, scene);
         scene.notes.unsaved = true;
@@ -274,7 +274,7 @@ impl Worker {
             return;
         };
         if change::is_in_progress(&pod, &self.observed, &self.in_force) {
-            self.resize.set_in_progress("", "", pod.metadata.generation, scene.now);
+            self.resize.set_in_progress("", "", pod.metadata.generation, scene.now.wall);
         } else if let Some(done) = self.resize.in_progress.take() {
             let text = message::text("Pod resize completed", &pod, done.generation, "");
             self.tell(false, message::COMPLETED, text, scene);
@@ -322,7 +322,7 @@ impl Worker {
     pub(super) fn resize_failed(&mut self, failure: &Failure, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         let generation = pod.metadata.generation;
-        if self.resize.set_in_progress(ERROR, &failure.message, generation, scene.now) {
+        if self.resize.set_in_progress(ERROR, &failure.message, generation, scene.now.wall) {
             let generation = self.resize.in_progress.as_ref().and_then(|c| c.generation);
             let text = message::text("Pod resize error", &pod, generation, &failure.message);
             self.tell(true, message::ERROR, text, scene);

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill, RunState};
+use crate::observed::{Evidence, KernelExit, ObservedContainer, ObservedPod, OomKill, RunState};
 use crate::pod;
 use crate::pod::resources::Amounts;
 use crate::resize::{PodResources, ResizeConditions};
 use crate::runtime::plan::{self, Action, ProbeVerdicts};
 use crate::status::{ProbeView, Verdict, Waiting};
-use crate::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use crate::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
 use crate::volume;
 use crate::worker::backoff::{CrashLoop, Curve};
 use crate::worker::{Command, Failure, Hint, ProbeKind};
@@ -72,7 +72,7 @@ pub(super) struct Pass {
 
 /// What a worker sees of the world at one call.
 pub(super) struct Scene<'a> {
-    pub(super) now: UnixNanos,
+    pub(super) now: Now,
     pub(super) node: &'a NodeFacts,
     pub(super) sync_period: Duration,
     /// Source of tickets and stamps; only grows.
@@ -107,7 +107,7 @@ pub struct Worker {
     pub(super) grace_seconds: Option<i64>,
     pub(super) verdict: Option<Verdict>,
     /// By then everything of a pod that had to go should have ended.
-    pub(super) overdue_at: Option<UnixNanos>,
+    pub(super) overdue_at: Option<Mono>,
     /// No source wants it any more.
     pub(super) removed: bool,
     /// The same uid was wanted again after it was removed.
@@ -124,20 +124,26 @@ pub struct Worker {
     pub(super) pass: Option<Pass>,
     pub(super) waiting: BTreeMap<String, Waiting>,
     pub(super) backoff: CrashLoop,
+    /// When each dead container ended.
+    pub(super) ends: BTreeMap<ContainerId, Mono>,
+    /// When the record was read.
+    pub(super) observed_at: Mono,
+    /// When the pod has run as long as it may, for this start and this many seconds.
+    pub(super) deadline: Option<((UnixNanos, u64), Mono)>,
     pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
     pub(super) probes: ProbeView,
     pub(super) status: Arc<PodStatus>,
     /// The status and the stage that were told last.
     pub(super) published: (Arc<PodStatus>, Stage),
     pub(super) failures: u32,
-    pub(super) retry_at: Option<UnixNanos>,
-    pub(super) wake_at: Option<UnixNanos>,
+    pub(super) retry_at: Option<Mono>,
+    pub(super) wake_at: Option<Mono>,
     pub(super) adopted: bool,
     pub(super) prepared: bool,
     /// Files of its volumes are out of date.
     pub(super) stale: bool,
     /// When they may be written again after that failed.
-    pub(super) refresh_at: Option<UnixNanos>,
+    pub(super) refresh_at: Option<Mono>,
     pub(super) refresh_failures: u32,
     pub(super) last_failure: Option<Failure>,
     /// What the pod takes of the node since it was admitted.
@@ -182,6 +188,9 @@ impl Worker {
             pass: None,
             waiting: BTreeMap::new(),
             backoff: CrashLoop::new(curve),
+            ends: BTreeMap::new(),
+            observed_at: Mono::PAST,
+            deadline: None,
             verdicts: BTreeMap::new(),
             probes: ProbeView::default(),
             published: (Arc::clone(&status), Stage::Waiting),
@@ -234,7 +243,7 @@ impl Worker {
     }
 
     /// What it would do now, for the dry run; empty while a pass is under way.
-    pub fn dry_run(&self, now: UnixNanos) -> plan::Plan {
+    pub fn dry_run(&self, now: Mono) -> plan::Plan {
         match &self.pod {
             Some(pod) if self.stage <= Stage::Syncing => self.plan(pod, now),
             _ => plan::Plan::default(),
@@ -252,7 +261,7 @@ impl Worker {
     }
 
     /// When it wants to be looked at again.
-    pub fn wake_at(&self) -> Option<UnixNanos> {
+    pub fn wake_at(&self) -> Option<Mono> {
         self.wake_at
     }
 
@@ -331,7 +340,7 @@ impl Worker {
 
     /// As `kill`, and people are told when it takes much longer than it may.
     // k8s: pkg/kubelet/pod_workers.go killPodNow
-    pub(super) fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: UnixNanos) {
+    pub(super) fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: Mono) {
         let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
         let grace_seconds = u64::try_from(grace.unwrap_or(own)).unwrap_or(0);
         let patience = (grace_seconds + grace_seconds / 2).max(OVERDUE_SECONDS_MIN);
@@ -440,9 +449,10 @@ impl Worker {
             return;
         }
         pod.version = crate::types::Version(self.observed.version.0 + 1);
-        self.observed = Arc::new(pod);
+        let before = std::mem::replace(&mut self.observed, Arc::new(pod));
         self.observed_stamp = stamp;
         self.apply_evidence();
+        self.note_ends(&before, scene.now);
         self.forget_dead();
         let behind = self.behind_kernel();
         if behind && self.rereads < REREADS_MAX && !self.is_being_stopped() {
@@ -452,7 +462,7 @@ impl Worker {
         }
         if !self.adopted {
             self.adopted = true;
-            self.adopt_backoff();
+            self.adopt_backoff(scene.now);
         }
     }
 
@@ -482,11 +492,29 @@ impl Worker {
         }
     }
 
+    /// Notes when containers ended, once for each: the runtime's stamp is one of the wall clock,
+    /// which may have been set since or may yet be. What ran at the last read ended after it.
+    fn note_ends(&mut self, before: &ObservedPod, now: Now) {
+        let dead = self.observed.containers.iter().filter(|c| c.state == RunState::Exited);
+        for container in dead {
+            let ran = |c: &ObservedContainer| c.id == container.id && c.state == RunState::Running;
+            let earliest =
+                if before.containers.iter().any(ran) { self.observed_at } else { Mono::PAST };
+            let end = self.ends.entry(container.id.clone()).or_insert(Mono::PAST);
+            // A runtime that was down tells of the end first and learns later when it was.
+            if *end == Mono::PAST {
+                *end = now.mono_of(container.finished_at).max(earliest);
+            }
+        }
+        self.observed_at = now.mono;
+    }
+
     /// Drops what is kept about containers that the runtime no longer has.
     fn forget_dead(&mut self) {
         let ids: BTreeSet<_> = self.observed.containers.iter().map(|c| &c.id).collect();
         self.evidence.retain(|id, _| ids.contains(id));
         self.verdicts.retain(|id, _| ids.contains(id));
+        self.ends.retain(|id, _| ids.contains(id));
         self.probes.ready.retain(|id, _| ids.contains(id));
         self.probes.started.retain(|id, _| ids.contains(id));
         let observed = &self.observed;
@@ -495,7 +523,7 @@ impl Worker {
     }
 
     /// Continues the crash loops of an earlier run of the agent.
-    fn adopt_backoff(&mut self) {
+    fn adopt_backoff(&mut self, now: Now) {
         let Some(pod) = self.pod.clone() else { return };
         let Some(spec) = pod.spec.as_ref() else { return };
         for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
@@ -506,7 +534,7 @@ impl Worker {
             }
             let gap = previous.map(|p| latest.created_at.since(p.finished_at));
             let gap = gap.unwrap_or_default();
-            self.backoff.adopt(plan::key(container), gap, latest.created_at);
+            self.backoff.adopt(plan::key(container), gap, now.mono_of(latest.created_at));
         }
     }
 

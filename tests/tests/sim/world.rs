@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pintle_agent::admit::Node;
 use pintle_agent::observed::{ObservedPod, RunState, ToldEnd};
-use pintle_agent::types::{ContainerId, NodeFacts, PodUid, UnixNanos};
+use pintle_agent::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
 use pintle_agent::worker::backoff::Curve;
 use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
 
@@ -26,6 +26,8 @@ const BUSY: u64 = 240 * S;
 const QUIET: u64 = 1_200 * S;
 /// How much longer it lasts while something is to be written.
 const SETTLE: u64 = 20 * S;
+/// The wall clock when a world begins.
+const START: UnixNanos = UnixNanos(1_800_000_000_000_000_000);
 /// Steps of a world; more means that something spins.
 const STEPS_MAX: u64 = 400_000;
 
@@ -131,7 +133,7 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let start = UnixNanos(1_800_000_000_000_000_000);
+        let start = START;
         let mut world = Self {
             now: start,
             rng: Rng::new(seed),
@@ -187,7 +189,7 @@ impl World {
     }
 
     fn busy(&self) -> bool {
-        self.now < UnixNanos(1_800_000_000_000_000_000).plus(Duration::from_nanos(BUSY))
+        self.now < START.plus(Duration::from_nanos(BUSY))
     }
 
     pub fn at(&mut self, after_ns: u64, event: Event) {
@@ -202,6 +204,7 @@ impl World {
         let last = end.plus(Duration::from_nanos(SETTLE));
         loop {
             let wake = self.agent.as_ref().and_then(Pods::next_wake);
+            let wake = wake.map(|at| UnixNanos(START.0.saturating_add(at.0)));
             let next = self.queue.peek().map(|Reverse((when, _, _))| *when);
             let tick_first = match (wake, next) {
                 (Some(wake), Some(next)) => wake <= next,
@@ -260,7 +263,7 @@ impl World {
             self.check.wanted(uid);
         }
         let shown = self.trace.then(|| format!("{input:?}"));
-        let commands = agent.handle(self.now, input);
+        let commands = agent.handle(self.clocks(), input);
         self.agent = Some(agent);
         if let Some(input) = shown {
             self.print(&input, &commands);
@@ -270,9 +273,14 @@ impl World {
         }
     }
 
+    /// Both clocks of the node.
+    fn clocks(&self) -> Now {
+        Now { wall: self.now, mono: Mono(self.now.0 - START.0) }
+    }
+
     fn print(&self, input: &str, commands: &[Command]) {
         let cut = |text: &str| text.chars().take(400).collect::<String>();
-        let ms = (self.now.0 - 1_800_000_000_000_000_000) as f64 / MS as f64;
+        let ms = (self.now.0 - START.0) as f64 / MS as f64;
         println!("{ms:.3} > {}", cut(input));
         for command in commands {
             match command {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::tests::{container, pod, record, sandbox};
 use super::*;
+use crate::types::UnixNanos;
 
 /// A pod, its record and its probe results.
 #[derive(Debug)]
@@ -23,10 +24,10 @@ struct World {
 impl World {
     fn plan(&self) -> Plan {
         let (pod, observed, probes) = (&self.pod, &self.observed, &self.probes);
-        let (backoff, now) = (&CrashLoop::default(), UnixNanos(1_000_000_000));
+        let (backoff, ends, now) = (&CrashLoop::default(), &BTreeMap::new(), Mono(0));
         let restart_all = self.restart_all;
         let in_force = &PodResources::default();
-        plan(&PlanInput { pod, observed, probes, backoff, in_force, restart_all, now })
+        plan(&PlanInput { pod, observed, probes, backoff, ends, in_force, restart_all, now })
     }
 
     fn spec(&self) -> &PodSpec {

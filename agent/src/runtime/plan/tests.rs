@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::observed::{Evidence, ObservedSandbox};
 use crate::types::PodUid;
+use crate::types::UnixNanos;
 
 pub(super) fn pod(spec: Value) -> Pod {
     let mut pod: Pod = serde_json::from_value(json!({
@@ -87,6 +88,12 @@ fn decide(pod: &Pod, observed: &ObservedPod) -> String {
     decide_with(pod, observed, &probes, &CrashLoop::default())
 }
 
+/// When dead containers ended.
+fn ends(observed: &ObservedPod) -> BTreeMap<ContainerId, Mono> {
+    let dead = observed.containers.iter().filter(|c| c.state == RunState::Exited);
+    dead.map(|c| (c.id.clone(), Mono(-1))).collect()
+}
+
 fn decide_with(
     pod: &Pod,
     observed: &ObservedPod,
@@ -94,9 +101,9 @@ fn decide_with(
     backoff: &CrashLoop,
 ) -> String {
     let restart_all = restart::restart_all_requested(crate::pod::spec(pod), observed);
-    let now = UnixNanos(1_000_000_000);
+    let (ends, now) = (&ends(observed), Mono(0));
     let in_force = &PodResources::of(pod);
-    shown(&plan(&PlanInput { pod, observed, probes, backoff, in_force, restart_all, now }))
+    shown(&plan(&PlanInput { pod, observed, probes, backoff, ends, in_force, restart_all, now }))
 }
 
 use RunState::{Created, Exited, Running, Unknown};
@@ -296,7 +303,7 @@ fn a_container_in_back_off_is_held_and_keeps_the_pod_alive() {
     let pod = pod(json!({"containers": [{"name": "a"}]}));
     let observed = record(vec![sandbox(true, 0)], vec![container("a", Exited, 1, 1)]);
     let mut backoff = CrashLoop::default();
-    backoff.started(key(&crate::pod::spec(&pod).containers[0]), UnixNanos(1), UnixNanos(1));
+    backoff.started(key(&crate::pod::spec(&pod).containers[0]), Mono(0), Mono(0));
     let got = decide_with(&pod, &observed, &BTreeMap::new(), &backoff);
     assert_eq!(got, "held a");
 }
@@ -326,11 +333,11 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
     let (old, new) = (pod(spec("1")), pod(spec("2")));
     let running = ["s", "a", "b", "r"].map(|name| container(name, Running, 0, 0));
     let observed = record(vec![sandbox(true, 0)], running.into());
-    let (probes, backoff) = (BTreeMap::new(), CrashLoop::default());
+    let (probes, backoff, ends) = (BTreeMap::new(), CrashLoop::default(), BTreeMap::new());
     let of = |pod: &Pod, in_force: &PodResources| {
-        let (probes, backoff, observed, now) = (&probes, &backoff, &observed, UnixNanos(1));
-        let restart_all = false;
-        plan(&PlanInput { pod, observed, probes, backoff, in_force, restart_all, now })
+        let (probes, backoff, observed, now) = (&probes, &backoff, &observed, Mono(0));
+        let (ends, restart_all) = (&ends, false);
+        plan(&PlanInput { pod, observed, probes, backoff, ends, in_force, restart_all, now })
     };
     assert!(of(&old, &PodResources::of(&old)).is_empty());
     let plan = of(&new, &PodResources::of(&old));
