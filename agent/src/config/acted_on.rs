@@ -75,6 +75,29 @@ pub fn gate_warnings(gates: &FeatureGates) -> Vec<String> {
         .collect()
 }
 
+/// What the kubelet protects a node from by default, by the field that configures it.
+const PROTECTION: [(&str, &str); 3] = [
+    ("evictionHard", "pods are not evicted when memory, disk or process ids run short"),
+    ("imageGCHighThresholdPercent", "unused images are not removed from a full disk"),
+    ("shutdownGracePeriod", "pods are not stopped in order when the machine shuts down"),
+];
+
+/// One sentence about protection that the node lacks whatever its settings; `None` once all is
+/// there.
+pub fn missing_protection() -> Option<String> {
+    let missing = PROTECTION.into_iter().filter(|(path, _)| {
+        super::fields::find(path).is_some_and(|field| field.status != Status::Done)
+    });
+    let missing: Vec<&str> = missing.map(|(_, what)| what).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let what = missing.join("; ");
+    Some(format!(
+        "this node lacks protection that the kubelet has: {what}; watch its disk and memory"
+    ))
+}
+
 /// The sentence for a setting without effect.
 pub(super) fn no_effect(name: &str, value: Option<&Value>, status: Status) -> String {
     let value = value.map_or_else(|| "unset".to_owned(), ToString::to_string);

@@ -348,7 +348,7 @@ fn all_problems_are_reported_at_once_with_file_line_field_value_and_remedy() {
     let found = errors(&["--config", &path, "--oom-score-adj=2000", "--hostname-override= "]);
     for (line, said) in [
         ("k.yaml:3", "maxPods (--max-pods) is \"many\""),
-        ("k.yaml:4", "port (--port) is 70000: it must be from 1 to 65535; use 65535"),
+        ("k.yaml:4", "port (--port) is 70000: it must be from 1 to 65535; correct it"),
         ("k.yaml:5", "no feature gate of Kubernetes 1.36 is named NoSuch"),
         ("k.yaml:6", "must be from 1ms to 1s"),
         ("", "oomScoreAdj (--oom-score-adj) is 2000"),
@@ -362,7 +362,8 @@ fn all_problems_are_reported_at_once_with_file_line_field_value_and_remedy() {
 
 #[test]
 fn settings_without_effect_are_warned_about_once_and_defaults_never() {
-    assert_eq!(config(&[]).warnings, Vec::<String>::new());
+    let always = Vec::from_iter(acted_on::missing_protection());
+    assert_eq!(config(&[]).warnings, always);
     let dir = temp();
     let text = "evictionSoft: {}\nimageGCHighThresholdPercent: 90\nhairpinMode: none\n";
     let path = file(&dir, "k.yaml", text);
@@ -370,14 +371,41 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
     for said in ["imageGCHighThresholdPercent is set to 90", "hairpinMode is set", "--containerd"] {
         assert_eq!(warnings.iter().filter(|w| w.contains(said)).count(), 1, "{said}: {warnings:?}");
     }
-    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert_eq!(warnings.len(), 3 + always.len(), "{warnings:?}");
+}
+
+#[test]
+fn protection_that_is_missing_is_warned_about_at_every_start() {
+    let fields = ["evictionHard", "imageGCHighThresholdPercent", "shutdownGracePeriod"];
+    let missing = |path: &&str| fields::find(path).is_some_and(|f| f.status != Status::Done);
+    let warning = acted_on::missing_protection();
+    assert_eq!(warning.is_some(), fields.iter().any(missing), "{warning:?}");
+    assert!(warning.is_none_or(|w| config(&[]).warnings.contains(&w)));
+}
+
+#[test]
+fn one_wrong_gate_hides_no_other_problem() {
+    let dir = temp();
+    let body = "featureGates: {AllAlpha: maybe, NoSuch: true}\nmaxPods: -1\nclusterDNS: 10.0.0.1\n";
+    let path = file(&dir, "k.yaml", body);
+    let found = errors(&["--config", &path]);
+    for said in [
+        "featureGates.AllAlpha is \"maybe\": it must be true or false",
+        "is named NoSuch",
+        "maxPods (--max-pods) is -1",
+        "clusterDNS (--cluster-dns) is \"10.0.0.1\": it must be a list; write each value on a line",
+    ] {
+        assert!(found.iter().any(|error| error.contains(said)), "{said}: {found:#?}");
+    }
+    assert_eq!(found.len(), 4, "{found:#?}");
 }
 
 #[test]
 fn a_dns_server_that_is_no_address_is_ignored_with_a_warning() {
     let config = config(&["--cluster-dns=10.0.0.1,dns"]);
     assert_eq!(config.cluster_dns().len(), 1);
-    assert!(config.warnings[0].contains("\"dns\" is not an IP address"), "{config:?}");
+    let said = |w: &String| w.contains("\"dns\" is not an IP address");
+    assert!(config.warnings.iter().any(said), "{config:?}");
 }
 
 #[test]

@@ -174,7 +174,8 @@ fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
     let (Some(flags), Some((kubelet, gates)), Some(node_name)) = (flags, loaded, node_name) else {
         return Err(errors);
     };
-    let mut warnings = sources.warnings;
+    let mut warnings = Vec::from_iter(acted_on::missing_protection());
+    warnings.extend(sources.warnings);
     warnings.extend(flag_warnings(given));
     warnings.extend(dns_warnings(&kubelet));
     warnings.extend(acted_on::field_warnings(&kubelet, &sources.baseline));

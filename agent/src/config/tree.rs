@@ -91,10 +91,10 @@ impl Sources {
     /// The configuration, if all of it is right.
     pub(super) fn typed(&self) -> Result<(KubeletConfiguration, FeatureGates), Vec<ConfigError>> {
         let mut tree = self.tree.clone();
-        let asked = asked_gates(&tree).map_err(|error| self.placed(vec![error]))?;
+        let (asked, mut errors) = asked_gates(&mut tree);
         let gates = FeatureGates::new(&asked);
         defaults::complete_for_gates(&mut tree, gates.as_ref().unwrap_or(&FeatureGates::default()));
-        let mut errors = gates.as_ref().err().cloned().unwrap_or_default();
+        errors.extend(gates.as_ref().err().into_iter().flatten().cloned());
         let (mut config, found) = typed(tree);
         errors.extend(found);
         defaults::complete_eviction_hard(&mut config);
@@ -154,12 +154,30 @@ fn set(tree: &mut Map<String, Value>, path: &str, value: Value, merge: bool) {
     }
 }
 
-fn asked_gates(tree: &Map<String, Value>) -> Result<BTreeMap<String, bool>, ConfigError> {
-    let asked = tree.get("featureGates").cloned().unwrap_or_else(|| Value::Object(Map::new()));
-    serde_json::from_value(asked.clone()).map_err(|error| {
-        let remedy = "write a map from gate names to true or false";
-        ConfigError::new("featureGates", asked, error.to_string(), remedy)
-    })
+/// The gates that were asked for, and an error for each whose value is none; these are taken out
+/// of the tree, so that the rest can still be checked.
+fn asked_gates(tree: &mut Map<String, Value>) -> (BTreeMap<String, bool>, Vec<ConfigError>) {
+    let remedy = "write a map from gate names to true or false";
+    let gates = match tree.get_mut("featureGates") {
+        None | Some(Value::Null) => return Default::default(),
+        Some(Value::Object(gates)) => gates,
+        Some(other) => {
+            let error = ConfigError::new("featureGates", other.take(), "it is no map", remedy);
+            return (BTreeMap::new(), vec![error]);
+        }
+    };
+    let (mut asked, mut errors) = (BTreeMap::new(), Vec::new());
+    gates.retain(|name, value| {
+        if let Some(on) = value.as_bool() {
+            asked.insert(name.clone(), on);
+            return true;
+        }
+        let field = format!("featureGates.{name}");
+        let remedy = "write true or false without quotes";
+        errors.push(ConfigError::new(field, &*value, "it must be true or false", remedy));
+        false
+    });
+    (asked, errors)
 }
 
 /// The typed configuration, and one error for each field whose value has the wrong type; such
@@ -211,5 +229,29 @@ fn leaf(whole: &Value, path: &str) -> Option<ConfigError> {
     }
     let alone = path.rsplit('.').fold(node.clone(), |inner, key| serde_json::json!({ key: inner }));
     let error = serde_json::from_value::<KubeletConfiguration>(alone).err()?;
-    Some(ConfigError::new(path, node, error.to_string(), "correct its value"))
+    let (problem, remedy) = in_words(&error.to_string());
+    Some(ConfigError::new(path, node, problem, remedy))
+}
+
+/// What a value should have been, said of YAML instead of Rust.
+fn in_words(error: &str) -> (String, String) {
+    let expected = error.rsplit_once("expected ").map(|(_, expected)| expected);
+    let (kind, remedy) = match expected.unwrap_or_default() {
+        "a sequence" => ("a list", "write each value on a line of its own that begins with -"),
+        "a map" => ("a map of fields", "write NAME: VALUE for each"),
+        text if text.starts_with("struct ") => ("a map of fields", "write NAME: VALUE for each"),
+        "a boolean" => ("true or false", "write it without quotes"),
+        "a string" => ("text", "put it into quotes"),
+        "f32" | "f64" => ("a number", "write it without quotes"),
+        "i32" => return whole_number(i32::MIN.into(), i32::MAX.into()),
+        "u32" => return whole_number(0, u32::MAX.into()),
+        "i64" => return whole_number(i64::MIN, i64::MAX),
+        _ => return (error.to_owned(), "correct its value".to_owned()),
+    };
+    (format!("it must be {kind}"), remedy.to_owned())
+}
+
+fn whole_number(least: i64, most: i64) -> (String, String) {
+    let problem = "it must be a whole number".to_owned();
+    (problem, format!("write one from {least} to {most} without quotes"))
 }

@@ -50,8 +50,8 @@ impl Violations {
     pub(super) fn in_range(&mut self, field: &str, value: i64, range: &RangeInclusive<i64>) {
         let (min, max) = (range.start(), range.end());
         let problem = format!("it must be from {min} to {max}");
-        let nearest = value.clamp(*min, *max);
-        self.require(range.contains(&value), field, value, problem, format!("use {nearest}"));
+        let remedy = "correct it, or remove it for the default";
+        self.require(range.contains(&value), field, value, problem, remedy);
     }
 
     /// Requires a number that is not below `min`.
