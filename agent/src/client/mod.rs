@@ -1,26 +1,35 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`.
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`.
 //!
 //! Input: a `ClientCommand`. Output: a table or sentences for people, JSON for programs, on standard
 //! output; refusals on standard error with exit code 1. Blocking, in a process of its own: one
-//! request over the agent's socket, bounded in time and size by `http`.
+//! request over the agent's socket, bounded in time and size by `http`; with `--watch` one each
+//! `WATCH_PERIOD`.
 
 mod http;
+mod look;
 mod show;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::{ClientCommand, OutputFormat, Question};
+use crate::config::{ClientCommand, OutputFormat, PodFilter, Question};
+use look::Look;
+
+/// How often `--watch` asks: what people read need not be newer.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// Puts the cursor into the upper left corner and clears what is below.
+const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Why there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum ClientError {
     #[error("{0}")]
     Http(#[from] http::HttpError),
-    #[error("the agent's answer cannot be read: {0}")]
+    #[error("the agent's answer is not JSON ({0}); is the agent of another version?")]
     NotJson(#[from] serde_json::Error),
     #[error("{error}{}", more.iter().map(|line| format!("\n  {line}")).collect::<String>())]
     Refused { error: String, more: Vec<String> },
@@ -28,12 +37,15 @@ enum ClientError {
 
 /// Asks, prints, and says how it went.
 pub fn run(command: &ClientCommand) -> ExitCode {
-    match answer(command) {
-        Ok(text) => {
-            // A reader that has seen enough, as `head`, is no reason to fail.
-            let _ = io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
+    let result = if command.watch {
+        watch(command)
+    } else {
+        answer(command).map(|t| {
+            print(&t);
+        })
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE
@@ -41,20 +53,70 @@ pub fn run(command: &ClientCommand) -> ExitCode {
     }
 }
 
+/// False when the reader has seen enough, as `head`, which is no reason to fail.
+fn print(text: &str) -> bool {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+}
+
+/// Shows the list whenever it differs, until nobody reads it or the agent goes away.
+fn watch(command: &ClientCommand) -> Result<(), ClientError> {
+    let on_screen = io::stdout().is_terminal() && command.output == OutputFormat::Table;
+    let mut shown = String::new();
+    loop {
+        let text = answer(command)?;
+        let is_first = shown.is_empty();
+        if text != shown {
+            let fresh = match (on_screen, command.output) {
+                (true, _) => format!("{CLEAR}{text}"),
+                (false, OutputFormat::Json) => text.clone(),
+                (false, OutputFormat::Table) if is_first => text.clone(),
+                (false, OutputFormat::Table) => show::changed_lines(&shown, &text),
+            };
+            if !print(&fresh) {
+                return Ok(());
+            }
+            shown = text;
+        }
+        std::thread::sleep(WATCH_PERIOD);
+    }
+}
+
 fn answer(command: &ClientCommand) -> Result<String, ClientError> {
-    let value = ask(&command.socket, &path_of(&command.question))?;
+    let mut value = ask(&command.socket, &path_of(&command.question))?;
+    if let Question::Pods(filter) = &command.question {
+        choose(&mut value, filter);
+    }
+    let look = Look::of(command);
     Ok(match (command.output, &command.question) {
-        (OutputFormat::Json, _) => format!("{}\n", serde_json::to_string_pretty(&value)?),
-        (OutputFormat::Table, Question::Pods) => show::pods(&value),
+        (OutputFormat::Json, _) if command.watch => format!("{value}\n"),
+        (OutputFormat::Json, _) | (_, Question::Dump) => {
+            format!("{}\n", serde_json::to_string_pretty(&value)?)
+        }
+        (OutputFormat::Table, Question::Pods(_)) => show::pods(&value, &look),
         (OutputFormat::Table, Question::Explain(_)) => show::explanation(&value),
-        (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value),
+        (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value, &look),
         (OutputFormat::Table, Question::Plan(_)) => show::plan(&value),
     })
 }
 
+/// Leaves out the pods that were not asked for.
+fn choose(value: &mut Value, filter: &PodFilter) {
+    let wanted = |pod: &Value| {
+        filter.namespace.as_ref().is_none_or(|namespace| pod["namespace"] == namespace.as_str())
+            && !(filter.unhealthy && pod["healthy"] == true)
+    };
+    if let Some(pods) = value["pods"].as_array_mut() {
+        let all = pods.len();
+        pods.retain(wanted);
+        value["hidden"] = Value::from(all - value["pods"].as_array().map_or(0, Vec::len));
+    }
+}
+
 fn path_of(question: &Question) -> String {
     match question {
-        Question::Pods => "/pods".to_owned(),
+        Question::Pods(_) => "/pods".to_owned(),
+        Question::Dump => "/dump".to_owned(),
         Question::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
         Question::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
         Question::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
@@ -85,6 +147,8 @@ fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Color;
+    use serde_json::json;
 
     #[test]
     fn a_pods_name_is_escaped_for_the_query() {
@@ -93,10 +157,33 @@ mod tests {
     }
 
     #[test]
+    fn pods_are_chosen_by_namespace_and_health() {
+        let all = json!({"pods": [
+            {"namespace": "a", "name": "well", "healthy": true},
+            {"namespace": "a", "name": "ill", "healthy": false},
+            {"namespace": "b", "name": "ill", "healthy": false},
+        ]});
+        for (namespace, unhealthy, left, hidden) in [
+            (None, false, 3, 0),
+            (Some("a"), false, 2, 1),
+            (Some("a"), true, 1, 2),
+            (None, true, 2, 1),
+        ] {
+            let mut answer = all.clone();
+            choose(&mut answer, &PodFilter { namespace: namespace.map(str::to_owned), unhealthy });
+            assert_eq!(answer["pods"].as_array().map(Vec::len), Some(left), "{answer}");
+            assert_eq!(answer["hidden"], hidden, "{answer}");
+        }
+    }
+
+    #[test]
     fn without_an_agent_the_error_names_the_socket_and_what_to_do() {
         let command = ClientCommand {
-            question: Question::Pods,
+            question: Question::Pods(PodFilter::default()),
             output: OutputFormat::Table,
+            watch: false,
+            color: Color::Never,
+            width: None,
             socket: "/nonexistent/agent.sock".into(),
         };
         let error = answer(&command).expect_err("nobody listens").to_string();

@@ -8,36 +8,39 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::look::{Cell, Look, Style};
 use crate::status::explain::span;
 
-/// Blanks between two columns.
-const GAP: usize = 3;
+/// Which word of a pod's line is its age.
+const AGE_COLUMN: usize = 5;
 
 /// Said while pods may be missing from the table.
 const STARTING: &str = "The agent is starting: the container runtime has not answered yet, or a \
                         source of pods has not been read.\n";
 
 /// The table of pods.
-pub(super) fn pods(answer: &Value) -> String {
+pub(super) fn pods(answer: &Value, look: &Look) -> String {
     let head = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "WHY"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut rows = vec![titles(&head)];
     for pod in items(&answer["pods"]) {
         let age = pod["ageSeconds"].as_u64().map(age).unwrap_or_else(|| "-".to_owned());
         let ip = text(&pod["ip"]);
+        let style = if pod["healthy"] == false { Style::Bad } else { Style::Good };
         rows.push(vec![
-            text(&pod["namespace"]),
-            text(&pod["name"]),
-            format!("{}/{}", pod["ready"], pod["containers"]),
-            text(&pod["status"]),
-            pod["restarts"].to_string(),
-            age,
-            if ip.is_empty() { "-".to_owned() } else { ip },
-            text(&pod["why"]),
+            text(&pod["namespace"]).into(),
+            text(&pod["name"]).into(),
+            format!("{}/{}", pod["ready"], pod["containers"]).into(),
+            Cell::new(text(&pod["status"]), style),
+            pod["restarts"].to_string().into(),
+            age.into(),
+            if ip.is_empty() { "-".to_owned() } else { ip }.into(),
+            text(&pod["why"]).into(),
         ]);
     }
-    let mut out = match rows.len() {
-        1 => "This node has no pods.\n".to_owned(),
-        _ => table(&rows),
+    let mut out = match (rows.len(), answer["hidden"].as_u64()) {
+        (1, Some(hidden @ 1..)) => format!("None of this node's {hidden} pods is one of these.\n"),
+        (1, _) => "This node has no pods.\n".to_owned(),
+        _ => look.table(&rows),
     };
     if answer["sourcesReady"] == false {
         out.push_str(STARTING);
@@ -62,9 +65,8 @@ pub(super) fn explanation(answer: &Value) -> String {
 }
 
 /// One pod's timeline: microseconds since it was first seen.
-pub(super) fn timeline(answer: &Value) -> String {
-    let head = ["SINCE SEEN", "WHAT", "CONTAINER", "TEXT"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+pub(super) fn timeline(answer: &Value, look: &Look) -> String {
+    let mut rows = vec![titles(&["SINCE SEEN", "WHAT", "CONTAINER", "TEXT"])];
     let entries: Vec<&Value> = items(&answer["entries"]).collect();
     for entry in &entries {
         let count = entry["count"].as_u64().unwrap_or(1);
@@ -74,18 +76,21 @@ pub(super) fn timeline(answer: &Value) -> String {
             0 | 1 => String::new(),
             _ => format!(" ({count} times, last at {last})"),
         };
-        let mark = if entry["warning"] == true { "! " } else { "" };
+        let (mark, style) = match entry["warning"] == true {
+            true => ("! ", Style::Bad),
+            false => ("", Style::Plain),
+        };
         rows.push(vec![
-            micros(entry["sinceSeenMicros"].as_i64().unwrap_or_default()),
-            format!("{mark}{}", text(&entry["what"])),
-            text(&entry["container"]),
-            format!("{}{times}", text(&entry["text"]).replace('\n', " ")),
+            micros(entry["sinceSeenMicros"].as_i64().unwrap_or_default()).into(),
+            Cell::new(format!("{mark}{}", text(&entry["what"])), style),
+            text(&entry["container"]).into(),
+            format!("{}{times}", text(&entry["text"])).into(),
         ]);
     }
     let seen = entries.first().and_then(|entry| entry["unixNanos"].as_i64());
     let seen = seen.and_then(|at| jiff::Timestamp::from_nanosecond(at.into()).ok());
     let seen = seen.map(|at| format!(", first seen {at}")).unwrap_or_default();
-    format!("{} (uid {}){seen}\n{}", text(&answer["pod"]), text(&answer["uid"]), table(&rows))
+    format!("{} (uid {}){seen}\n{}", text(&answer["pod"]), text(&answer["uid"]), look.table(&rows))
 }
 
 /// What the agent would do.
@@ -122,21 +127,18 @@ fn section(out: &mut String, title: &str, list: &Value) {
     }
 }
 
-/// Columns as wide as their widest cell; the last one is not padded.
-fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or_default() + GAP).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            let _ = write!(line, "{cell:width$}");
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+/// The lines of a list that were not in the one before; the ages of pods are no change.
+pub(super) fn changed_lines(before: &str, now: &str) -> String {
+    let key = |line: &str| {
+        let words = line.split_whitespace().enumerate();
+        words.filter(|(index, _)| *index != AGE_COLUMN).map(|(_, w)| w.to_owned()).collect()
+    };
+    let known: std::collections::BTreeSet<Vec<String>> = before.lines().map(key).collect();
+    now.lines().filter(|line| !known.contains(&key(line))).map(|line| format!("{line}\n")).collect()
+}
+
+fn titles(names: &[&str]) -> Vec<Cell> {
+    names.iter().map(|name| Cell::new(*name, Style::Title)).collect()
 }
 
 /// A pod's age as `kubectl` prints it, shortened to its largest unit.
@@ -167,6 +169,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    const PLAIN: Look = Look { color: false, width: None };
+
+    #[test]
+    fn a_watch_prints_lines_that_changed_but_for_their_age() {
+        let before = "NAME READY\na b 1/1 Running 0 5s -\na c 0/1 Pending 0 5s -\n";
+        let now = "NAME READY\na b 1/1 Running 0 6s -\na c 1/1 Running 0 6s -\n";
+        assert_eq!(changed_lines(before, now), "a c 1/1 Running 0 6s -\n");
+    }
+
+    #[test]
+    fn a_list_without_the_pods_asked_for_says_how_many_there_are() {
+        let shown = pods(&json!({"pods": [], "hidden": 3}), &PLAIN);
+        assert_eq!(shown, "None of this node's 3 pods is one of these.\n");
+    }
+
     #[test]
     fn pods_are_a_table_with_the_reason_of_those_in_trouble() {
         let answer = json!({
@@ -182,7 +199,7 @@ mod tests {
             "brokenManifests": ["/m/x.yaml: line 3: kind is missing"],
         });
         assert_eq!(
-            pods(&answer),
+            pods(&answer, &PLAIN),
             "\
 NAMESPACE   NAME       READY   STATUS             RESTARTS   AGE   IP          WHY
 default     web-node   1/1     Running            0          5m    10.88.0.2
@@ -196,8 +213,8 @@ Broken manifests:
   /m/x.yaml: line 3: kind is missing
 "
         );
-        assert_eq!(pods(&json!({"pods": []})), "This node has no pods.\n");
-        let starting = pods(&json!({"pods": [], "sourcesReady": false}));
+        assert_eq!(pods(&json!({"pods": []}), &PLAIN), "This node has no pods.\n");
+        let starting = pods(&json!({"pods": [], "sourcesReady": false}), &PLAIN);
         assert!(starting.contains("The agent is starting"), "{starting}");
     }
 
@@ -222,7 +239,7 @@ Broken manifests:
              "warning": true, "count": 4, "lastSinceSeenMicros": 9_000_000},
         ]});
         assert_eq!(
-            timeline(&answer),
+            timeline(&answer, &PLAIN),
             "\
 default/web (uid u), first seen 2023-11-14T22:13:20Z
 SINCE SEEN       WHAT        CONTAINER   TEXT

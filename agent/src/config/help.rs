@@ -37,7 +37,9 @@ pub(super) fn daemon(invoked_as_kubelet: bool) -> String {
     } else {
         out.push_str("pintle-agent: runs the pods of this node, in place of the kubelet.\n\n");
         out.push_str("Usage: pintle-agent [FLAGS]\n");
-        out.push_str("       pintle-agent pods|explain POD|timeline POD|plan POD [-o json]\n");
+        out.push_str("       pintle-agent pods [-n NAMESPACE] [--unhealthy] [--watch] [-o json]\n");
+        out.push_str("       pintle-agent explain|timeline|plan POD [-o json]\n");
+        out.push_str("       pintle-agent dump | completion bash|zsh|fish\n");
     }
     for group in flag_table::groups() {
         let _ = write!(out, "\n{}:\n", group.title);
@@ -65,14 +67,27 @@ pub(super) fn client() -> String {
         ("  explain POD", "Say in one sentence why a pod is not running"),
         ("  timeline POD", "Show what happened to a pod, to the microsecond"),
         ("  plan POD", "Show what the agent would do for a pod now, without doing it"),
+        ("  dump", "Print everything the agent believes as JSON, for a bug report"),
+        ("  completion SHELL", "Print a completion script for bash, zsh or fish"),
     ] {
         line(&mut out, command, help);
     }
     out.push_str("\nPOD is NAME, NAMESPACE/NAME or a UID.\n\nFlags:\n");
     for (flag, help) in [
-        ("  -o, --output=table|json", "Form of the answer"),
-        ("  --socket=PATH", "The agent's socket; default ROOT/pintle/agent.sock"),
-        ("  --root-dir=ROOT", "The agent's root folder; default /var/lib/kubelet"),
+        (
+            "  -o, --output=table|json",
+            "Form of the answer; JSON keeps its fields within formatVersion",
+        ),
+        ("  -n, --namespace=NAME", "pods: only those of this namespace"),
+        ("      --unhealthy", "pods: only those that are not as they should be"),
+        ("  -w, --watch", "pods: show the list again whenever it changes, until interrupted"),
+        ("      --color=auto|always|never", "Colours; auto is on a terminal without NO_COLOR"),
+        (
+            "      --width=COLUMNS",
+            "Cut the lines of tables; default the terminal's width, 0 for no limit",
+        ),
+        ("      --socket=PATH", "The agent's socket; default ROOT/pintle/agent.sock"),
+        ("      --root-dir=ROOT", "The agent's root folder; default /var/lib/kubelet"),
         ("  -h, --help", "Show this text"),
     ] {
         line(&mut out, flag, help);

@@ -14,6 +14,7 @@
 
 pub mod acted_on;
 mod cli;
+mod completion;
 pub mod defaults;
 pub mod duration;
 mod error;
@@ -43,7 +44,7 @@ use self::acted_on::Status;
 use self::flag_table::Target;
 use self::flags::GivenFlags;
 
-pub use self::cli::{ClientCommand, OutputFormat, Question};
+pub use self::cli::{ClientCommand, Color, OutputFormat, PodFilter, Question};
 pub use self::error::ConfigError;
 pub use self::gates::FeatureGates;
 pub use self::help::{KUBERNETES_VERSION, user_agent, version};
@@ -141,7 +142,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<Config
     let program = args.next().unwrap_or_default();
     let args: Vec<String> = args.collect();
     let invoked_as_kubelet = Path::new(&program).file_name().is_some_and(|name| name == "kubelet");
-    if !invoked_as_kubelet && args.first().is_some_and(|first| !first.starts_with('-')) {
+    if !invoked_as_kubelet && cli::is_command(&args) {
         return cli::parse(&args);
     }
     let given = flags::read(&args)?;

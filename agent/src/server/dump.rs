@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::observed::ObservedPod;
 use crate::server::Parts;
+use crate::server::local::stage_word;
 use crate::server::select::full;
 use crate::status::explain::RuntimeCall;
 use crate::status::view::{PodView, Snapshot};
@@ -44,7 +45,7 @@ fn pod(view: &PodView) -> Value {
     let failure = view.failure.as_ref().map(|f| json!({"reason": f.reason, "message": f.message}));
     json!({
         "pod": full(view),
-        "stage": format!("{:?}", view.stage),
+        "stage": stage_word(view.stage),
         "underWay": view.doing.iter().map(|a| a.verb()).collect::<Vec<_>>(),
         "failure": failure,
         "wakeAtUnixNanos": view.wake_at.map(|at| at.0),

@@ -1,4 +1,4 @@
-//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan` ask.
+//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|dump` ask.
 //!
 //! Input: a path and `?pod=NAME`. Output: JSON; a refusal is `{"error", "more"}` with a status of 4xx
 //! or 5xx. Everything is answered from the latest snapshot but `/plan`, which asks the main thread
@@ -29,6 +29,9 @@ use crate::worker::Stage;
 /// How long the main thread may take to answer a dry run.
 const PLAN_WAIT: Duration = Duration::from_secs(3);
 
+/// Form of the answers: fields are only added within one version, never renamed or removed.
+const FORMAT_VERSION: u32 = 1;
+
 /// The command socket's routes.
 pub(super) fn routes(parts: Arc<Parts>) -> Service {
     Arc::new(move |asked| {
@@ -42,7 +45,7 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
     let pod = parameter(&asked.query, "pod");
     match asked.path.as_str() {
         "/pods" => pods(parts, &snapshot),
-        "/dump" => Answer::json(&dump::dump(parts, &snapshot, &calls(parts, &snapshot))),
+        "/dump" => versioned(dump::dump(parts, &snapshot, &calls(parts, &snapshot))),
         "/timeline" => timeline_of(parts, &snapshot, &pod),
         "/explain" => match select(&snapshot, &pod) {
             Ok(view) => explained(parts, &snapshot, view),
@@ -53,6 +56,23 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
             Err(miss) => refusal(parts, &snapshot, &pod, &miss),
         },
         _ => Answer::not_found(),
+    }
+}
+
+/// An answer that says which form it has.
+fn versioned(mut value: Value) -> Answer {
+    value["formatVersion"] = json!(FORMAT_VERSION);
+    Answer::json(&value)
+}
+
+/// The word for where a pod's worker stands; part of the answers' form.
+pub(super) fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "Waiting",
+        Stage::Syncing => "Syncing",
+        Stage::Terminating => "Terminating",
+        Stage::Terminated => "Terminated",
+        Stage::Finished => "Finished",
     }
 }
 
@@ -106,7 +126,7 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
         .map(|o| format!("{}/{} (uid {})", o.namespace, o.name, o.uid))
         .collect();
     let problems: &Vec<String> = &parts.problems.load();
-    Answer::json(&json!({
+    versioned(json!({
         "pods": rows,
         "beingRemoved": orphans,
         "brokenManifests": problems,
@@ -121,12 +141,12 @@ fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {
     let mut answer = serde_json::to_value(explanation).unwrap_or_default();
     name_pod(&mut answer, view);
     answer["phase"] = json!(view.status.phase);
-    Answer::json(&answer)
+    versioned(answer)
 }
 
 fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
     let answer = |pod: String, uid: &str, entries: Vec<Entry>| {
-        Answer::json(&json!({"pod": pod, "uid": uid, "entries": entries}))
+        versioned(json!({"pod": pod, "uid": uid, "entries": entries}))
     };
     match select(snapshot, asked) {
         Ok(view) => answer(full(view), uid(view), parts.recorder.entries(&pod_uid(view))),
@@ -149,7 +169,7 @@ async fn planned(parts: &Parts, view: &PodView) -> Answer {
         answered.await.ok()
     };
     match tokio::time::timeout(PLAN_WAIT, asking).await {
-        Ok(Some(Some(plan))) => Answer::json(&plan_shown(view, &plan)),
+        Ok(Some(Some(plan))) => versioned(plan_shown(view, &plan)),
         Ok(Some(None)) => Answer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
         Ok(None) => Answer::refusal(503, "the agent is about to end", &[]),
         Err(_) => {
@@ -189,7 +209,7 @@ fn plan_shown(view: &PodView, plan: &Plan) -> Value {
         })
     };
     let mut shown = json!({
-        "stage": format!("{:?}", view.stage),
+        "stage": stage_word(view.stage),
         "underWay": steps(&view.doing),
         "actions": steps(&plan.actions),
         "held": plan.held.iter().map(held).collect::<Vec<_>>(),
@@ -257,7 +277,7 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
                 snapshot.orphans.iter().filter(|o| o.name == asked || o.uid.as_str() == asked);
             more.extend(going.map(|o| {
                 format!(
-                    "pod {}/{} (uid {}) is wanted no more and being removed",
+                    "pod {}/{} (uid {}) is no longer wanted and is being removed",
                     o.namespace, o.name, o.uid
                 )
             }));

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::testing::{snapshot_of, view};
 use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
-use crate::config::{self, ClientCommand, Command, OutputFormat, Question};
+use crate::config::{self, ClientCommand, Color, Command, OutputFormat, PodFilter, Question};
 use crate::driver::Query;
 use crate::metrics::Metrics;
 use crate::runtime::plan::{Action, Plan};
@@ -291,10 +291,20 @@ fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
     let _server = world.spawn().expect("a server");
     let run = |question, output| {
         let socket = world.socket().to_owned();
-        crate::client::run(&ClientCommand { question, output, socket })
+        crate::client::run(&ClientCommand {
+            question,
+            output,
+            watch: false,
+            color: Color::Never,
+            width: None,
+            socket,
+        })
     };
     let same = |a: ExitCode, b: ExitCode| format!("{a:?}") == format!("{b:?}");
-    assert!(same(run(Question::Pods, OutputFormat::Table), ExitCode::SUCCESS));
+    assert!(same(
+        run(Question::Pods(PodFilter::default()), OutputFormat::Table),
+        ExitCode::SUCCESS
+    ));
     assert!(same(run(Question::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
     assert!(same(run(Question::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
     assert!(world.dir.path().exists());
