@@ -30,16 +30,18 @@ use pintle_ebpf::Mode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-pub use self::cluster::Cluster;
+use crate::clock;
+use crate::cluster::Cluster;
 use crate::config::Config;
-use crate::driver::{Driver, INPUTS_MAX, Query};
+use crate::driver::{Driver, INPUTS_MAX};
 use crate::event;
 use crate::event::kernel::Tracker;
 use crate::identity::rotate::ServingCell;
 use crate::ledger::{self, Ledger};
 use crate::metrics::Metrics;
 use crate::node;
-use crate::node::context::{self, Runtime};
+use crate::node::context;
+use crate::node::runtime::Runtime;
 use crate::objects::{self, Objects};
 use crate::observed::Reader;
 use crate::probe::Prober;
@@ -50,11 +52,13 @@ use crate::runtime::provider::{self, Providers};
 use crate::runtime::request::NodeContext;
 use crate::runtime::turns::{Rush, Turns};
 use crate::server;
+use crate::server::Query;
+use crate::server::Views;
 use crate::status::announce::Announcer;
-use crate::status::timeline::{self, Recorder};
-use crate::status::view::Views;
+use crate::status::timeline::Recorder;
 use crate::status::writer::Writer;
 use crate::types::UnixNanos;
+
 use crate::worker::{Input, Pods, Settings};
 
 /// Questions of the server that may wait.
@@ -132,15 +136,15 @@ impl Parts {
         cluster: Option<Cluster>,
         inputs: mpsc::Sender<Input>,
     ) -> Result<Self> {
-        let recorder = match &cluster {
-            Some(cluster) => Recorder::announcing(Announcer::new(cluster.events.clone())),
-            None => Recorder::default(),
-        };
+        let mut recorder = Recorder::new(clock::now);
+        if let Some(cluster) = &cluster {
+            recorder = recorder.announcing(Announcer::new(cluster.events.clone()));
+        }
         let sync_every = config.kubelet.sync_frequency.to_std();
         Ok(Self {
             providers: host::providers(&config)?,
             runtime: host::connect(&config, &metrics)?,
-            started_at: timeline::now(),
+            started_at: clock::now(),
             cluster,
             inputs,
             recorder,

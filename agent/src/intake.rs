@@ -18,12 +18,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, StreamMap};
 
 use crate::admit::{self, Features};
+use crate::clock;
 use crate::desired::DesiredPods;
 use crate::observed::{ObservedPod, Reader};
 use crate::pod;
 use crate::source::{Delivery, SourceKind, SourceUpdate, Sources, static_pod};
 use crate::status::outbox;
-use crate::status::timeline::{self, Recorder};
+use crate::status::timeline::Recorder;
 use crate::status::writer::Writer;
 use crate::worker::Input;
 
@@ -96,7 +97,7 @@ impl Intake {
             return;
         }
         while let Some((kind, delivery)) = self.deliveries.next().await {
-            let now = timeline::now();
+            let now = clock::now();
             let updates = match delivery {
                 Delivery::All(reading) => sources.set(kind, reading, now, &adopt),
                 Delivery::Changed(pod) => Vec::from_iter(sources.change(kind, *pod, now)),

@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use pintle_agent::node::addresses::HostAddresses;
-use pintle_agent::node::machine::Machine;
+use pintle_agent::node::machine::{HostAddresses, Machine};
 use pintle_agent::node::settings::{EvictionReserve, NodeSettings};
 use pintle_agent::node::status::{self, Facts, Image};
 use pintle_agent::node::{csi_node, patch};

@@ -1,8 +1,6 @@
 //! A pod that asks for AppArmor runs only where the kernel enforces it.
 // k8s: pkg/security/apparmor/validate.go
 
-use std::fs;
-
 use k8s_openapi::api::core::v1::{AppArmorProfile, Pod};
 
 use super::{Node, Refusal};
@@ -11,12 +9,6 @@ use crate::pod;
 const UNCONFINED: &str = "Unconfined";
 /// The annotation that came before the field, followed by a container's name.
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-
-/// True when the kernel has AppArmor enabled.
-pub(super) fn is_enabled() -> bool {
-    let text = fs::read_to_string("/sys/module/apparmor/parameters/enabled");
-    text.is_ok_and(|text| text.starts_with('Y'))
-}
 
 /// Only pods that have not started yet are asked.
 // k8s: pkg/kubelet/lifecycle/handlers.go appArmorAdmitHandler

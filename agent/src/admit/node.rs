@@ -1,19 +1,14 @@
 //! What the node offers to pods, as admission needs it.
 //!
-//! Input: configuration and facts of the host at the start (`Node::local`), later the node's own
+//! Input: configuration and facts of the host at the start (`node::context::admission`), later the node's own
 //! object of the API server, through `Input::Admission`. Plain data; no effects.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Taint};
 
-use crate::config::Config;
-use crate::config::modes::SwapBehavior;
-use crate::node::settings::NodeSettings;
-use crate::node::{capacity, machine};
 use crate::pod::resources::Amounts;
 use crate::runtime::sysctl::AllowList;
-use crate::types::NodeFacts;
 
 /// The node as pods are held against it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -113,44 +108,6 @@ impl Node {
                 ..Features::default()
             },
             ..Self::default()
-        }
-    }
-
-    /// The node as the agent itself knows it, before or without an API server.
-    // k8s: pkg/kubelet/kubelet_getters.go getNodeAnyWay, initialNode
-    pub fn local(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> Self {
-        let gate = |name| config.gates.enabled(name);
-        let settings = NodeSettings::of(config);
-        let machine = machine::read(&config.flags.root_dir);
-        let capacity = capacity::capacity(&settings, &machine);
-        let mut labels = config.flags.node_labels.clone();
-        for (label, value) in [
-            ("kubernetes.io/hostname", facts.name.as_str()),
-            ("kubernetes.io/os", "linux"),
-            ("kubernetes.io/arch", machine.architecture),
-        ] {
-            labels.insert(label.to_owned(), value.to_owned());
-        }
-        Self {
-            name: facts.name.clone(),
-            labels,
-            taints: Vec::new(),
-            allocatable: Allocatable::of(&capacity::allocatable(&settings, &capacity)),
-            sysctls,
-            apparmor: super::apparmor::is_enabled(),
-            features: Features {
-                supplemental_groups_policy: facts.supplemental_groups_policy,
-                pod_level_resources: gate("PodLevelResources"),
-                pod_level_resize: gate("InPlacePodLevelResourcesVerticalScaling"),
-                init_container_resize: gate("InPlacePodVerticalScalingInitContainers"),
-                limited_swap: config.kubelet.memory_swap.swap_behavior == SwapBehavior::LimitedSwap
-                    && machine.swap_bytes > 0,
-                declared: gate("NodeDeclaredFeatures"),
-                restart_all_containers: gate("RestartAllContainersOnContainerExits"),
-                user_namespaces_host_network: gate("UserNamespacesHostNetworkSupport"),
-            },
-            pressures: Vec::new(),
-            shutting_down: false,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The connection to the API server and everything that runs because of it.
 //!
-//! `Cluster` is what any stage is given that reads or writes objects. It is made before anything
+//! The connection is made before anything
 //! else starts, so that a kubeconfig that cannot be used ends the agent with a sentence.
 
 use std::path::Path;
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Parts;
 use crate::admit;
+use crate::cluster::Cluster;
 use crate::config::{Config, user_agent};
 use crate::identity::bootstrap;
 use crate::identity::certificate::Validity;
@@ -23,33 +24,13 @@ use crate::identity::request::Wanted;
 use crate::identity::rotate::{self, Rotation};
 use crate::identity::store::Store;
 use crate::metrics::Metrics;
-use crate::node::conditions::NodeEvent;
-use crate::node::context::Runtime;
+use crate::node::conditions::NodeEvents;
 use crate::node::own::{self, OwnNode};
+use crate::node::runtime::Runtime;
 use crate::node::task;
 use crate::status::link::Link;
 use crate::types::NodeFacts;
 use crate::worker::Input;
-
-/// The cluster that this node is part of. Cheap to clone; the clients share their connections.
-#[derive(Clone)]
-pub struct Cluster {
-    /// For everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
-    pub client: kube::Client,
-    /// For the lease and the node's status only: a connection of its own, so that nothing else
-    /// can delay it.
-    pub heartbeat: kube::Client,
-    /// Name of the Node object.
-    pub node_name: Arc<str>,
-    /// The Node object as the API server has it.
-    pub node: watch::Receiver<OwnNode>,
-    /// How it is reached, for whoever needs a connection on another thread.
-    pub access: Access,
-    /// Takes events for the API server.
-    pub events: events::Recorder,
-    /// What of all this does not work, for people.
-    pub link: Link,
-}
 
 /// The clients of `--kubeconfig`; `None` in standalone mode. With a bootstrap kubeconfig this may
 /// wait for the first certificate.
@@ -160,11 +141,8 @@ async fn identity(
     Ok((access, None))
 }
 
-/// Tells an event about the node.
-pub(super) type Tell = Rc<dyn Fn(NodeEvent)>;
-
 /// Events about the node go to the log and, in a cluster, to the API server.
-pub(super) fn teller(cluster: Option<&Cluster>) -> Tell {
+pub(super) fn teller(cluster: Option<&Cluster>) -> NodeEvents {
     let about = cluster.map(|c| (c.events.clone(), about_node(&c.node_name)));
     Rc::new(move |event| {
         let kind = if event.warning { events::Kind::Warning } else { events::Kind::Normal };

@@ -16,15 +16,17 @@ use tokio::sync::mpsc;
 use crate::admit;
 use crate::cgroup::names::{CgroupDriver, CgroupSetup};
 use crate::cgroup::{CgroupError, Cgroups};
+use crate::config::image_policy::VerificationPolicy;
 use crate::config::{Config, EventSource};
 use crate::metrics::Metrics;
-use crate::node::context::{self, Runtime};
+use crate::node::context;
+use crate::node::runtime::{self, Runtime};
 use crate::runtime::credentials::NodeCredentials;
 use crate::runtime::image::{Images, NodeKeys};
 use crate::runtime::log_rotate::RotatePolicy;
 use crate::runtime::logs::{self, LogCommand, Rotator};
 use crate::runtime::provider::{self, Providers};
-use crate::runtime::pull_records::{PullRecords, VerificationPolicy};
+use crate::runtime::pull_records::PullRecords;
 use crate::runtime::puller::{PullLimits, Puller};
 use crate::runtime::sysctl::AllowList;
 use crate::runtime::users::Users;
@@ -132,7 +134,7 @@ async fn told_config(client: &Client) -> Result<Option<v1::RuntimeConfigResponse
 
 /// With two drivers on one node, systemd and the agent would each undo what the other wrote.
 fn refuse_other_driver(config: &Config, info: &str) -> Result<()> {
-    let Some((handler, driver)) = context::driver_of_info(info) else { return Ok(()) };
+    let Some((handler, driver)) = runtime::driver_of_info(info) else { return Ok(()) };
     let word = |driver| match driver {
         CgroupDriver::Systemd => "systemd",
         CgroupDriver::Cgroupfs => "cgroupfs",
@@ -263,7 +265,7 @@ pub(super) fn offer(config: &Config, facts: &NodeFacts) -> Result<admit::Node> {
     let kernel = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let sysctls = AllowList::new(kernel, &config.kubelet.allowed_unsafe_sysctls)
         .context("allowedUnsafeSysctls")?;
-    Ok(admit::Node::local(config, facts, sysctls))
+    Ok(context::admission(config, facts, sysctls))
 }
 
 /// Ids for pods with users of their own.

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::cluster::Tell;
 use crate::cgroup::names::CgroupSetup;
 use crate::cgroup::reserve::{self, Reserved};
 use crate::cgroup::{CgroupLimits, Cgroups};
 use crate::config::Config;
 use crate::node::conditions::NodeEvent;
-use crate::node::machine;
+use crate::node::conditions::NodeEvents;
+use crate::node::host;
 use crate::types::with_causes;
 
 /// Wait before limits that were refused are tried again.
@@ -27,11 +27,11 @@ pub(super) async fn enforce(
     config: &Config,
     setup: &CgroupSetup,
     cgroups: Option<Rc<Cgroups>>,
-    tell: &Tell,
+    tell: &NodeEvents,
 ) -> Result<()> {
     // What else is said at the start comes first.
     tokio::task::yield_now().await;
-    let machine = machine::read(&config.flags.root_dir);
+    let machine = host::read(&config.flags.root_dir);
     if let Some(cgroups) = cgroups {
         let made = cgroups.ensure_tree().await;
         made.context("cgroupsPerQOS: the cgroups of all pods cannot be made")?;
@@ -51,7 +51,7 @@ pub(super) async fn enforce(
     Ok(())
 }
 
-async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: Tell) {
+async fn limit_pods(cgroups: Rc<Cgroups>, limits: CgroupLimits, tell: NodeEvents) {
     let name = cgroups.all_pods().to_owned();
     loop {
         match cgroups.limit_all_pods(&limits).await {
@@ -75,7 +75,7 @@ async fn limit_host(
     cgroups: &Cgroups,
     top: &CgroupSetup,
     reserved: &Reserved,
-    tell: &Tell,
+    tell: &NodeEvents,
 ) -> Result<()> {
     let Reserved { field, word, what, cgroup, limits } = reserved;
     let path = top.of_host(cgroup);

@@ -14,8 +14,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use super::execute::{CgroupError, Cgroups};
+use crate::clock;
 use crate::node::facts;
-use crate::status::timeline;
 use crate::types::UnixNanos;
 
 /// Files kept open.
@@ -157,7 +157,7 @@ impl Sampler {
             true => self.sample_v2(path)?,
             false => self.sample_v1(path)?,
         };
-        sample.at = timeline::now();
+        sample.at = clock::now();
         sample.more = more.then(|| match self.is_v2() {
             true => self.more_v2(path),
             false => self.more_v1(path),

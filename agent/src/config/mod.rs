@@ -26,6 +26,7 @@ pub mod flags;
 pub mod gate_table;
 pub mod gates;
 mod help;
+pub mod image_policy;
 mod labels;
 pub mod modes;
 mod node_flags;

@@ -15,7 +15,7 @@ use super::duration::GoDuration;
 use super::modes::{ImageVerificationPolicy, LogFormat};
 use super::types::KubeletConfiguration;
 use super::{ConfigError, FeatureGates, labels, validate_resources};
-use crate::runtime::pull_records::VerificationPolicy;
+use crate::config::image_policy::VerificationPolicy;
 
 const PORT_MAX: i32 = 65_535;
 const PERCENT: RangeInclusive<i64> = 0..=100;

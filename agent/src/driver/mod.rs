@@ -11,19 +11,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use crate::clock;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::observed::{Reader, RunState};
+use crate::probe::Prober;
 use crate::runtime::execute::{Cancel, Executor, PassOrder};
 use crate::runtime::logs::LogCommand;
-use crate::runtime::plan::{Action, Plan};
+use crate::runtime::plan::Action;
 use crate::runtime::start;
-use crate::server::Health;
+use crate::server::Views;
+use crate::server::{Health, Query};
 use crate::status::outbox;
-use crate::status::timeline::{self, Recorder};
-use crate::status::view::{PodView, Snapshot, Views};
+use crate::status::timeline::Recorder;
+use crate::status::view::{PodView, Snapshot};
 use crate::status::writer::Writer;
 use crate::types::{ContainerId, Mono, PodUid};
 use crate::volume;
@@ -37,25 +40,6 @@ const BATCH_MAX: usize = 256;
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
-
-/// What the driver is asked by the server.
-pub enum Query {
-    /// What would the pod's worker do now?
-    Plan {
-        /// The pod.
-        uid: PodUid,
-        /// Where the answer goes.
-        answer: oneshot::Sender<Option<Plan>>,
-    },
-}
-
-/// Takes probe orders; implemented by the prober.
-pub trait ProbeOrders {
-    /// Executes a `Command::Probe`.
-    fn order(&self, command: Command);
-    /// Forgets a pod.
-    fn forget(&self, uid: &PodUid);
-}
 
 /// The driver's parts.
 pub struct Driver {
@@ -72,7 +56,7 @@ pub struct Driver {
     /// Executes passes.
     pub executor: Rc<Executor>,
     /// Probes containers.
-    pub prober: Rc<dyn ProbeOrders>,
+    pub prober: Rc<Prober>,
     /// Timeline.
     pub recorder: Recorder,
     /// Snapshots for the server.
@@ -173,7 +157,7 @@ impl Driver {
 
     /// Removes what a crash left of pods that nobody wants: directories, mounts, cgroups.
     fn sweep(&self, due_at: &mut Mono) {
-        let now = timeline::clocks().mono;
+        let now = clock::clocks().mono;
         if !self.pods.knows_all() || now < *due_at {
             return;
         }
@@ -206,21 +190,21 @@ impl Driver {
     }
 
     fn until_wake(&self) -> Duration {
-        let now = timeline::clocks().mono;
+        let now = clock::clocks().mono;
         self.pods.next_wake().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
     fn answer(&self, query: Query) {
         match query {
             Query::Plan { uid, answer } => {
-                let plan = self.pods.worker(&uid).map(|w| w.dry_run(timeline::clocks().mono));
+                let plan = self.pods.worker(&uid).map(|w| w.dry_run(clock::clocks().mono));
                 let _ = answer.send(plan);
             }
         }
     }
 
     fn handle(&mut self, input: Input, reads: &Reads, passes: &mut HashMap<u64, Cancel>) {
-        for command in self.pods.handle(timeline::clocks(), input) {
+        for command in self.pods.handle(clock::clocks(), input) {
             self.execute(command, reads, passes);
         }
     }
@@ -234,7 +218,7 @@ impl Driver {
                 tokio::task::spawn_local(async move {
                     let begun = std::time::Instant::now();
                     let result = reader.list().await.map_err(|error| error.to_string());
-                    metrics.relisted(timeline::now(), begun.elapsed());
+                    metrics.relisted(clock::now(), begun.elapsed());
                     let _ = back.send(Input::Listed { stamp, result }).await;
                 });
             }
@@ -245,8 +229,7 @@ impl Driver {
                 let resizes = actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
                 let saved = resizes.then(|| self.ledger.wait(self.pods.is_unsaved()));
                 let metrics = Arc::clone(&self.metrics);
-                let operation =
-                    metrics.pass_begins(&uid, pod.as_deref(), &actions, timeline::now());
+                let operation = metrics.pass_begins(&uid, pod.as_deref(), &actions, clock::now());
                 let order = PassOrder { uid, ticket, pod, observed, actions };
                 let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
                 tokio::task::spawn_local(async move {
@@ -268,7 +251,7 @@ impl Driver {
             Command::Probe { .. } => self.prober.order(command),
             Command::Publish { uid, pod, status, stage } => {
                 self.recorder.status(&uid, &status);
-                self.metrics.published(&uid, &pod, &status, timeline::now());
+                self.metrics.published(&uid, &pod, &status, clock::now());
                 self.tell(outbox::Input::Derived { pod, status, stage });
             }
             Command::Event { uid, warning, reason, message, container } => {
@@ -351,7 +334,7 @@ impl Driver {
     }
 
     fn publish(&self) {
-        let now = timeline::clocks();
+        let now = clock::clocks();
         let view = |worker: &Worker| {
             let pod = worker.pod()?;
             let view = PodView {

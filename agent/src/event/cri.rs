@@ -12,9 +12,9 @@ use std::time::Duration;
 use pintle_cri::{Client, v1};
 use tokio::sync::mpsc;
 
+use crate::clock;
 use crate::metrics::Metrics;
 use crate::runtime::labels;
-use crate::status::timeline;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Hint, Input};
 
@@ -31,7 +31,7 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metri
             Ok(mut stream) => {
                 metrics.event_stream(true);
                 while let Some(Ok(event)) = stream.next().await {
-                    metrics.event_came(timeline::now().since(UnixNanos(event.created_at)));
+                    metrics.event_came(clock::now().since(UnixNanos(event.created_at)));
                     wait = REOPEN.0;
                     // What the agent does itself it reads afterwards.
                     let own = [

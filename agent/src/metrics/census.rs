@@ -238,7 +238,7 @@ fn number(count: usize) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::{snapshot_of, view};
+    use crate::status::view_testing::{snapshot_of, view};
     use serde_json::json;
 
     fn gauge<L: Clone + std::hash::Hash + Eq>(family: &Family<L, Gauge>, label: &L) -> Option<i64> {

@@ -45,11 +45,11 @@ pub use self::images::Images;
 pub use self::probes::{ProbeCounts, ProbeResult};
 pub use self::requests::UnderWay;
 pub use self::start::StartStep;
+use crate::clock;
 use crate::config::FeatureGates;
 use crate::pod;
 use crate::resize::Asked;
 use crate::runtime::plan::Action;
-use crate::status::timeline;
 use crate::status::view::Snapshot;
 use crate::types::{ContainerKind, PodUid, UnixNanos};
 use crate::worker::{Count, Failure};
@@ -110,7 +110,7 @@ impl Metrics {
             lifecycle: lifecycle::Lifecycle::register(&mut at),
             node: node::Node::register(&mut at),
             image_use: image_use::ImageUse::register(&mut at),
-            start: start::Start::register(&mut at, process::booted_at(), timeline::now()),
+            start: start::Start::register(&mut at, process::booted_at(), clock::now()),
             starts: Starts::register(&mut at),
             relists: Relists::register(&mut at),
             decisions: Decisions::register(&mut at),
@@ -233,7 +233,7 @@ impl Metrics {
 
     /// A step of the node's start was reached.
     pub fn start_step(&self, step: StartStep) {
-        self.start.step(step, timeline::now());
+        self.start.step(step, clock::now());
     }
 
     /// Which version of cgroups the host has, and which features are on.

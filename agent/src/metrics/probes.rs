@@ -148,7 +148,7 @@ fn word(kind: ProbeKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::{snapshot_of, view};
+    use crate::status::view_testing::{snapshot_of, view};
     use serde_json::json;
 
     #[test]

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::{Metrics, Scrape, operation};
 use crate::runtime::plan::Action;
-use crate::server::testing::{snapshot_of, view};
 use crate::status::view::Snapshot;
+use crate::status::view_testing::{snapshot_of, view};
 use crate::types::{ContainerKind, UnixNanos};
 use crate::worker::{Count, Failure};
 

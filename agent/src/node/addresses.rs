@@ -1,51 +1,18 @@
 //! The node's addresses.
 //!
-//! `decide` is pure: settings, what the host knows, and the addresses that the Node object has,
-//! to the new addresses. `look` asks the host: its interfaces, the name service, the routing
-//! table; it blocks, so it runs on a thread for such calls.
+//! Pure. Input: settings, what the host knows (`facts::addresses_of_host`), and the addresses that
+//! the Node object has. Output: the new addresses.
 // k8s: pkg/kubelet/nodestatus/setters.go NodeAddress
 
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::NodeAddress;
 
-use super::facts;
+use super::machine::HostAddresses;
 use super::settings::NodeSettings;
 
 /// Annotation that tells an external cloud provider which address was given by hand.
 pub const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
-
-/// What the host says about its addresses.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct HostAddresses {
-    /// Addresses of all interfaces.
-    pub interfaces: Vec<IpAddr>,
-    /// What the name service says to the node's name.
-    pub named: Vec<IpAddr>,
-    /// The address that packets to elsewhere carry.
-    pub outgoing: Option<IpAddr>,
-}
-
-/// Asks the host, as far as the settings make it necessary.
-pub fn look(settings: &NodeSettings) -> HostAddresses {
-    let interfaces = interfaces();
-    if settings.node_ip().is_some() || settings.name.parse::<IpAddr>().is_ok() {
-        return HostAddresses { interfaces, ..HostAddresses::default() };
-    }
-    let named = facts::named(&settings.name);
-    let outgoing = facts::outgoing(settings.prefers_v6());
-    HostAddresses { interfaces, named, outgoing }
-}
-
-fn interfaces() -> Vec<IpAddr> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    all.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-    })
-    .collect()
-}
 
 /// The addresses that the Node object is to have; `None` leaves those that it has.
 pub fn decide(

@@ -29,6 +29,9 @@ pub struct NodeEvent {
     pub message: String,
 }
 
+/// Tells an event about the node.
+pub type NodeEvents = std::rc::Rc<dyn Fn(NodeEvent)>;
+
 impl NodeEvent {
     /// The usual event about a change of the node's status.
     pub fn status(name: &str, reason: &'static str) -> Self {

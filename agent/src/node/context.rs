@@ -4,88 +4,28 @@
 
 use std::path::Path;
 
-use pintle_cri::v1;
-
+use crate::admit;
 use crate::cgroup::formulas::LimitPolicy;
 use crate::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use crate::config::duration::GoDuration;
 use crate::config::{Config, modes};
-use crate::node::capacity::Allocatable;
+use crate::node::capacity::{self, Allocatable};
+use crate::node::runtime::Runtime;
 use crate::node::settings::NodeSettings;
-use crate::node::{facts, machine};
+use crate::node::{facts, host};
 use crate::runtime::dns::NodeDns;
-use crate::runtime::request::{Gates, NodeContext, RuntimeHandler, SwapPolicy};
+use crate::runtime::request::{Gates, NodeContext, SwapPolicy};
 use crate::runtime::security::SecurityPolicy;
+use crate::runtime::sysctl::AllowList;
+use crate::types::NodeFacts;
 use crate::worker::backoff::Curve;
-
-/// What the runtime says about itself.
-#[derive(Clone, Debug, Default)]
-pub struct Runtime {
-    /// Name: `containerd`.
-    pub name: String,
-    /// Version.
-    pub version: String,
-    /// Handlers; the one without a name is the default.
-    pub handlers: Vec<RuntimeHandler>,
-    /// It follows `supplementalGroupsPolicy`.
-    pub supplemental_groups_policy: bool,
-    /// The cgroup driver that it uses, if it tells.
-    pub cgroup_driver: Option<CgroupDriver>,
-}
-
-/// The driver of containerd's default handler, from the verbose answer to Status: releases before
-/// 2.0 know no RuntimeConfig. `None` for other runtimes and handlers.
-pub fn driver_of_info(config: &str) -> Option<(String, CgroupDriver)> {
-    let config: serde_json::Value = serde_json::from_str(config).ok()?;
-    let containerd = &config["containerd"];
-    let name = containerd["defaultRuntimeName"].as_str()?;
-    let handler = &containerd["runtimes"][name];
-    if handler["runtimeType"].as_str()? != "io.containerd.runc.v2" {
-        return None;
-    }
-    let by_systemd = handler["options"]["SystemdCgroup"].as_bool().unwrap_or(false);
-    let driver = if by_systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
-    Some((name.to_owned(), driver))
-}
-
-impl Runtime {
-    /// From the answers to Version, Status and RuntimeConfig.
-    pub fn of(
-        version: &v1::VersionResponse,
-        status: Option<&v1::StatusResponse>,
-        config: Option<&v1::RuntimeConfigResponse>,
-    ) -> Self {
-        let handlers = status.into_iter().flat_map(|s| &s.runtime_handlers).map(|handler| {
-            let features = handler.features.as_ref();
-            RuntimeHandler {
-                name: handler.name.clone(),
-                recursive_read_only: features.is_some_and(|f| f.recursive_read_only_mounts),
-                user_namespaces: features.is_some_and(|f| f.user_namespaces),
-            }
-        });
-        let linux = config.and_then(|c| c.linux.as_ref());
-        let cgroup_driver = linux.map(|linux| match linux.cgroup_driver() {
-            v1::CgroupDriver::Systemd => CgroupDriver::Systemd,
-            v1::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
-        });
-        Self {
-            name: version.runtime_name.clone(),
-            version: version.runtime_version.clone(),
-            handlers: handlers.collect(),
-            supplemental_groups_policy: status
-                .and_then(|status| status.features.as_ref())
-                .is_some_and(|features| features.supplemental_groups_policy),
-            cgroup_driver,
-        }
-    }
-}
 
 /// The node's side of every request.
 pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     let kubelet = &config.kubelet;
     let default = runtime.handlers.iter().find(|handler| handler.name.is_empty());
     let mut facts = facts::read(&config.node_name, &config.flags.node_ips, &runtime.name);
-    let machine = machine::read(&config.flags.root_dir);
+    let machine = host::read(&config.flags.root_dir);
     let left = Allocatable::of(&NodeSettings::of(config), &machine);
     facts.cpu_allocatable_millis = left.cpu_millis;
     facts.memory_allocatable_bytes = left.memory_bytes;
@@ -127,6 +67,51 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
         cgroup,
         facts,
     }
+}
+
+/// The node as the agent itself knows it, before or without an API server.
+// k8s: pkg/kubelet/kubelet_getters.go getNodeAnyWay, initialNode
+pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admit::Node {
+    let gate = |name| config.gates.enabled(name);
+    let settings = NodeSettings::of(config);
+    let machine = host::read(&config.flags.root_dir);
+    let capacity = capacity::capacity(&settings, &machine);
+    let mut labels = config.flags.node_labels.clone();
+    for (label, value) in [
+        ("kubernetes.io/hostname", facts.name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", machine.architecture),
+    ] {
+        labels.insert(label.to_owned(), value.to_owned());
+    }
+    admit::Node {
+        name: facts.name.clone(),
+        labels,
+        taints: Vec::new(),
+        allocatable: admit::Allocatable::of(&capacity::allocatable(&settings, &capacity)),
+        sysctls,
+        apparmor: has_apparmor(),
+        features: admit::Features {
+            supplemental_groups_policy: facts.supplemental_groups_policy,
+            pod_level_resources: gate("PodLevelResources"),
+            pod_level_resize: gate("InPlacePodLevelResourcesVerticalScaling"),
+            init_container_resize: gate("InPlacePodVerticalScalingInitContainers"),
+            limited_swap: config.kubelet.memory_swap.swap_behavior
+                == modes::SwapBehavior::LimitedSwap
+                && machine.swap_bytes > 0,
+            declared: gate("NodeDeclaredFeatures"),
+            restart_all_containers: gate("RestartAllContainersOnContainerExits"),
+            user_namespaces_host_network: gate("UserNamespacesHostNetworkSupport"),
+        },
+        pressures: Vec::new(),
+        shutting_down: false,
+    }
+}
+
+/// True when the kernel has AppArmor enabled.
+fn has_apparmor() -> bool {
+    let text = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    text.is_ok_and(|text| text.starts_with('Y'))
 }
 
 /// Tells that cgroup v1 limits swap.
@@ -176,28 +161,4 @@ pub fn crash_loop(config: &Config) -> Curve {
     let max = config.kubelet.crash_loop_back_off.max_container_restart_period;
     let reduced = config.gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
     Curve::new(reduced, max.map(GoDuration::to_std))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn containerd_before_2_0_tells_its_driver_among_its_settings() {
-        let of = |name: &str, kind: &str, options: &str| {
-            let handler = format!(r#"{{"runtimeType": "{kind}", "options": {options}}}"#);
-            driver_of_info(&format!(
-                r#"{{"containerd": {{"defaultRuntimeName": "{name}",
-                    "runtimes": {{"runc": {handler}}}}}}}"#
-            ))
-        };
-        let runc = "io.containerd.runc.v2";
-        let told = |driver| Some(("runc".to_owned(), driver));
-        assert_eq!(of("runc", runc, r#"{"SystemdCgroup": true}"#), told(CgroupDriver::Systemd));
-        assert_eq!(of("runc", runc, r#"{"SystemdCgroup": false}"#), told(CgroupDriver::Cgroupfs));
-        assert_eq!(of("runc", runc, "null"), told(CgroupDriver::Cgroupfs));
-        assert_eq!(of("runc", "io.containerd.kata.v2", "null"), None);
-        assert_eq!(of("other", runc, "null"), None);
-        assert_eq!(driver_of_info("no JSON"), None);
-    }
 }

@@ -8,6 +8,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
+use super::machine::HostAddresses;
+use super::settings::NodeSettings;
 use crate::types::NodeFacts;
 
 /// Reads the node's facts. `given` are the addresses of `--node-ip`. What pods may use is for the
@@ -92,6 +94,28 @@ fn hugepage_sizes(dir: &Path) -> Vec<u64> {
         .collect();
     sizes.sort_unstable();
     sizes
+}
+
+/// What the host says about its addresses, as far as the settings make it necessary: asks its
+/// interfaces, the name service, the routing table. Blocks.
+pub fn addresses_of_host(settings: &NodeSettings) -> HostAddresses {
+    let interfaces = interfaces();
+    if settings.node_ip().is_some() || settings.name.parse::<IpAddr>().is_ok() {
+        return HostAddresses { interfaces, ..HostAddresses::default() };
+    }
+    let named = named(&settings.name);
+    let outgoing = outgoing(settings.prefers_v6());
+    HostAddresses { interfaces, named, outgoing }
+}
+
+fn interfaces() -> Vec<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    })
+    .collect()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use nix::fcntl::OFlag;
 use tokio::io::unix::AsyncFd;
 
 use super::conditions::NodeEvent;
-use super::report::Events;
+use super::conditions::NodeEvents;
 
 const KERNEL_LOG: &str = "/dev/kmsg";
 /// The kernel makes none that is longer.
@@ -29,7 +29,7 @@ const RECORDS_MAX: usize = 256;
 
 /// Tells of every kill in the kernel's log, those of the past first. Ends where the log cannot be
 /// read.
-pub async fn run(tell: Events) {
+pub async fn run(tell: NodeEvents) {
     let error = match open() {
         Ok(log) => follow(&log, |kill| tell(kill.event())).await,
         Err(error) => error,

@@ -16,14 +16,15 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::conditions::NodeEvent;
+use super::conditions::NodeEvents;
 use super::own::OwnNode;
 use super::status::{self, Facts};
 use super::{csi_node, patch, register};
-use crate::app::Cluster;
+use crate::clock;
+use crate::cluster::Cluster;
 use crate::metrics::{Metrics, StartStep};
 use crate::pace;
-use crate::status::link::{self, Task};
-use crate::status::timeline;
+use crate::status::link::Task;
 
 /// Attempts to write the status in one round.
 const UPDATES_MAX: usize = 5;
@@ -36,9 +37,6 @@ const BACKOFF_MAX: Duration = Duration::from_secs(7);
 /// How long the first status waits for the CSINode object.
 const VOLUMES_MAX: Duration = Duration::from_secs(5);
 
-/// Takes the node's events.
-pub type Events = Rc<dyn Fn(NodeEvent)>;
-
 /// Keeps the Node object.
 pub struct Reporter {
     cluster: Cluster,
@@ -47,7 +45,7 @@ pub struct Reporter {
     facts: Rc<RefCell<Facts>>,
     changed: Rc<Notify>,
     own: watch::Receiver<OwnNode>,
-    events: Events,
+    events: NodeEvents,
     /// The newest object that is known: of the watch or of an answer.
     latest: Option<Arc<Node>>,
     reported_at: Option<Instant>,
@@ -67,7 +65,7 @@ impl Reporter {
         facts: Rc<RefCell<Facts>>,
         changed: Rc<Notify>,
         own: watch::Receiver<OwnNode>,
-        events: Events,
+        events: NodeEvents,
     ) -> Self {
         let report_after = facts.borrow().settings.report_every;
         Self {
@@ -149,11 +147,11 @@ impl Reporter {
         let mut wait = BACKOFF.0;
         let mut said = false;
         loop {
-            let (initial, events) = status::initial(&self.facts.borrow(), timeline::now());
+            let (initial, events) = status::initial(&self.facts.borrow(), clock::now());
             let tried = self.try_register(&initial).await;
             if let Err(error) = &tried {
-                let now = timeline::now();
-                self.cluster.link.fails(Task::Registration, &link::words(error), now);
+                let now = clock::now();
+                self.cluster.link.fails(Task::Registration, &crate::cluster::words(error), now);
             }
             match tried {
                 Ok(()) => {
@@ -225,8 +223,8 @@ impl Reporter {
             match self.sync(attempt > 0).await {
                 Ok(()) => return self.cluster.link.works(Task::Heartbeat),
                 Err(error) => {
-                    let now = timeline::now();
-                    self.cluster.link.fails(Task::Heartbeat, &link::words(&error), now);
+                    let now = clock::now();
+                    self.cluster.link.fails(Task::Heartbeat, &crate::cluster::words(&error), now);
                     tracing::debug!(%error, attempt, "status of the node");
                 }
             }
@@ -238,7 +236,7 @@ impl Reporter {
     async fn sync(&mut self, ask: bool) -> Result<(), kube::Error> {
         let Some(old) = self.object(ask).await? else { return Ok(()) };
         let mut new = (*old).clone();
-        let mut events = status::update(&self.facts.borrow(), &mut new, timeline::now());
+        let mut events = status::update(&self.facts.borrow(), &mut new, clock::now());
         let changed = status::differs(&old, &new);
         let due = self.reported_at.is_none_or(|at| at.elapsed() >= self.report_after);
         if !changed && !due {

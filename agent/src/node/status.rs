@@ -12,9 +12,10 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::addresses::{self, HostAddresses};
+use super::addresses;
 use super::capacity;
 use super::conditions::{self, NodeEvent, Pressure};
+use super::machine::HostAddresses;
 use super::machine::Machine;
 use super::runtime_state::RuntimeState;
 use super::settings::NodeSettings;

@@ -16,19 +16,20 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::capacity::Allocatable;
 use super::conditions::NodeEvent;
-use super::context::Runtime;
+use super::conditions::NodeEvents;
 use super::lease::LeaseKeeper;
 use super::own::OwnNode;
-use super::report::{Events, Reporter};
+use super::report::Reporter;
+use super::runtime::Runtime;
 use super::runtime_state::{self, RuntimeState};
 use super::settings::NodeSettings;
 use super::status::{self, Facts, Image};
-use super::{addresses, csi_node, machine};
-use crate::app::Cluster;
+use super::{addresses, csi_node, facts, host};
+use crate::clock;
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::runtime::{dns, start};
-use crate::status::timeline;
+use crate::runtime::dns;
 use crate::types::NodeFacts;
 use crate::worker::Input;
 
@@ -61,7 +62,7 @@ pub struct Parts {
     /// Facts that the workers began with.
     pub worker_facts: NodeFacts,
     /// Takes events.
-    pub events: Events,
+    pub events: NodeEvents,
     /// Counters.
     pub metrics: Arc<Metrics>,
 }
@@ -88,7 +89,7 @@ pub fn start(parts: Parts, runtime: &Runtime) {
     let version = runtime_state::version(&runtime.version);
     let facts = Facts {
         settings: NodeSettings::of(&parts.config),
-        machine: machine::read(&parts.config.flags.root_dir),
+        machine: host::read(&parts.config.flags.root_dir),
         runtime_version: format!("{}://{version}", runtime.name),
         storage_error: Some(csi_node::NOT_YET.to_owned()),
         ..Facts::default()
@@ -155,7 +156,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
 async fn follow_runtime(client: &Client, shared: &Shared) {
     let begun = tokio::time::Instant::now();
     loop {
-        let ready = shared.facts.borrow().runtime.errors(timeline::now()).is_empty();
+        let ready = shared.facts.borrow().runtime.errors(clock::now()).is_empty();
         let soon = !ready && begun.elapsed() < STARTING_MAX;
         tokio::time::sleep(if soon { RUNTIME_SOON } else { RUNTIME_EVERY }).await;
         poll_runtime(client, shared).await;
@@ -164,7 +165,7 @@ async fn follow_runtime(client: &Client, shared: &Shared) {
 
 async fn poll_runtime(client: &Client, shared: &Shared) {
     let answer = client.status(v1::StatusRequest { verbose: false }).await;
-    let now = timeline::now();
+    let now = clock::now();
     let mut facts = shared.facts.borrow_mut();
     let seen = |runtime: &RuntimeState| {
         (runtime.errors(now), runtime.handlers.clone(), runtime.features.clone())
@@ -212,10 +213,10 @@ async fn poll_images(client: &Client, shared: &Shared) {
 
 /// Says when pods cannot be given the node's search line as it is.
 // k8s: pkg/kubelet/network/dns/dns.go CheckLimitsForResolvConf
-async fn check_resolv_conf(config: Arc<Config>, events: Events) {
+async fn check_resolv_conf(config: Arc<Config>, events: NodeEvents) {
     let (path, domain) = (&config.kubelet.resolv_conf, &config.kubelet.cluster_domain);
     while !path.is_empty() {
-        let problem = match start::try_read(Path::new(path), dns::RESOLV_CONF_BYTES_MAX) {
+        let problem = match crate::files::try_read(Path::new(path), dns::RESOLV_CONF_BYTES_MAX) {
             Ok(text) => dns::search_limits(path, &text, domain),
             Err(error) => Some(format!("open {path}: {error}")),
         };
@@ -228,7 +229,8 @@ async fn check_resolv_conf(config: Arc<Config>, events: Events) {
 
 async fn poll_addresses(shared: &Shared) {
     let settings = shared.facts.borrow().settings.clone();
-    let Ok(host) = tokio::task::spawn_blocking(move || addresses::look(&settings)).await else {
+    let Ok(host) = tokio::task::spawn_blocking(move || facts::addresses_of_host(&settings)).await
+    else {
         return;
     };
     let mut facts = shared.facts.borrow_mut();

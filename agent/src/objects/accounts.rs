@@ -14,7 +14,33 @@ use serde::Deserialize;
 use super::Objects;
 use super::tokens::TokenKey;
 use super::wire;
-use crate::runtime::provider::{Account, Accounts};
+
+/// What is read of a service account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Its uid.
+    pub uid: String,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Where service accounts and their tokens come from.
+pub trait Accounts {
+    /// A service account as it is now.
+    fn account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Account, String>>;
+
+    /// A token of the pod's service account, of this uid, for an audience.
+    fn token<'a>(
+        &'a self,
+        pod: &'a Pod,
+        audience: &'a str,
+        account_uid: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>>;
+}
 
 #[derive(Deserialize)]
 struct AccountWire {

@@ -52,6 +52,7 @@ use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::worker::Input;
 
+pub use accounts::{Account, Accounts};
 pub use content::PodContent;
 pub use environment::ContainerObjects;
 pub use pull_secrets::PullSecrets;

@@ -30,10 +30,11 @@ use super::pod_key;
 use super::trust_bundles::clean_pem;
 use super::wire::{self, Event, Events, Pace, WireError};
 use super::{Objects, Shared};
+use crate::clock;
 use crate::node::own::OwnNode;
+use crate::objects::Accounts as _;
 use crate::pace;
-use crate::runtime::provider::Accounts as _;
-use crate::status::timeline::{self, Recorder};
+use crate::status::timeline::Recorder;
 use crate::types::{PodUid, UnixNanos};
 use crate::volume::payload::{CertificateRequest, Credentials};
 use crate::worker::Input;
@@ -244,7 +245,7 @@ impl Keeper {
                 }
             };
             times = Some((refresh_at, ends_at));
-            sleep_until(renew_at(refresh_at, timeline::now(), pace::random())).await;
+            sleep_until(renew_at(refresh_at, clock::now(), pace::random())).await;
         }
     }
 
@@ -390,7 +391,7 @@ async fn drain(mut events: Events<RequestWire>) -> Result<Seen, WireError> {
 
 async fn sleep_until(at: UnixNanos) {
     loop {
-        let left = at.since(timeline::now());
+        let left = at.since(clock::now());
         if left.is_zero() {
             return;
         }

@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 
 use super::wire::{self, Pace, WireError};
-use crate::status::timeline;
+use crate::clock;
 use crate::types::{PodUid, UnixNanos};
 use crate::volume::payload::TokenRequest;
 use crate::worker::Input;
@@ -133,7 +133,7 @@ impl Tokens {
         pod: &Pod,
         key: &TokenKey,
     ) -> Result<Rc<str>, String> {
-        let now = timeline::now();
+        let now = clock::now();
         let old = {
             let tokens = self.state.tokens.borrow();
             let token = tokens.get(uid).and_then(|tokens| tokens.get(key));
@@ -200,7 +200,7 @@ impl Tokens {
         let seconds = answer.spec.expiration_seconds.unwrap_or(asked);
         let due_at = refresh_at(ends_at, seconds, jitter(uid));
         let tell_at = match key.expiration_seconds {
-            Some(_) => due_at.max(timeline::now().plus(TELL_AGAIN)),
+            Some(_) => due_at.max(clock::now().plus(TELL_AGAIN)),
             None => UnixNanos(i64::MAX),
         };
         Ok(Token { text: answer.status.token.into(), ends_at, due_at, tell_at })
@@ -229,13 +229,13 @@ fn jitter(uid: &PodUid) -> Duration {
 /// Tells pods whose tokens are due.
 async fn remind(state: Weak<State>, inputs: mpsc::Sender<Input>) {
     while let Some(strong) = state.upgrade() {
-        let (due, next) = strong.due(timeline::now());
+        let (due, next) = strong.due(clock::now());
         for uid in due {
             if inputs.send(Input::Content { uid, files: true }).await.is_err() {
                 return;
             }
         }
-        let sleep = next.since(timeline::now()).min(SLEEP_MAX);
+        let sleep = next.since(clock::now()).min(SLEEP_MAX);
         tokio::select! {
             () = tokio::time::sleep(sleep) => {}
             () = strong.changed.notified() => {}

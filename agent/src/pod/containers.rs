@@ -6,6 +6,8 @@
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 
 use crate::types::ContainerKind;
+use k8s_openapi::api::core::v1::ContainerPort;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// Kind of an entry of `initContainers`.
 // k8s: pkg/api/v1/pod/util.go IsRestartableInitContainer
@@ -67,4 +69,17 @@ pub fn from_ephemeral(ephemeral: &EphemeralContainer) -> Container {
         volume_mounts: e.volume_mounts,
         working_dir: e.working_dir,
     }
+}
+
+/// A port's number, looked up by name among the container's ports.
+pub fn port_number(port: &IntOrString, ports: &[ContainerPort]) -> Option<u16> {
+    let number = match port {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::String(name) => ports
+            .iter()
+            .find(|p| p.name.as_deref() == Some(name))
+            .map(|p| p.container_port)
+            .or_else(|| name.parse().ok()),
+    };
+    number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0)
 }

@@ -7,6 +7,7 @@
 pub mod containers;
 pub mod defaults;
 pub mod hash;
+pub mod image_name;
 pub mod qos;
 pub mod quantity;
 pub mod resources;

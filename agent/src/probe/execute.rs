@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use super::attempt::Tools;
 use super::board::{Attempt, Board, Facts, Order};
 use super::plan::Outcome;
-use crate::driver::ProbeOrders;
+use crate::clock;
 use crate::metrics::{ProbeCounts, ProbeResult};
-use crate::status::timeline::{self, Recorder};
+use crate::status::timeline::Recorder;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Command, Input};
 
@@ -141,16 +141,18 @@ impl Drop for Slot {
     }
 }
 
-impl ProbeOrders for Prober {
-    fn order(&self, command: Command) {
+impl Prober {
+    /// Executes a `Command::Probe`.
+    pub fn order(&self, command: Command) {
         let Command::Probe { uid, pod, observed, terminating } = command else { return };
         let order = Order { uid, pod, observed, terminating };
-        let times = (self.now(), timeline::now());
+        let times = (self.now(), clock::now());
         self.board.borrow_mut().order(&order, &self.facts, times);
         self.changed.notify_one();
     }
 
-    fn forget(&self, uid: &PodUid) {
+    /// Forgets a pod.
+    pub fn forget(&self, uid: &PodUid) {
         self.board.borrow_mut().forget(uid);
         self.changed.notify_one();
     }

@@ -40,7 +40,7 @@ impl World {
 
     fn order(&self, runtime: &Runtime, container: &Value, terminating: bool) {
         let (pod, mut observed) = runtime.pod(container);
-        observed.containers[0].started_at = timeline::now();
+        observed.containers[0].started_at = clock::now();
         let uid = observed.uid.clone();
         let observed = Arc::new(observed);
         self.prober.order(Command::Probe { uid, pod, observed, terminating });

@@ -8,8 +8,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::observed::{ObservedContainer, ObservedPod};
-use crate::pod;
-use crate::runtime::hooks;
+use crate::pod::{self, containers};
 use crate::types::{ContainerId, PodUid};
 
 /// A container to be probed.
@@ -52,7 +51,7 @@ impl Target {
     // k8s: pkg/probe/util.go ResolveContainerPort
     pub(super) fn port(&self, port: &IntOrString) -> Result<u16, String> {
         let ports: &[ContainerPort] = self.container.ports.as_deref().unwrap_or_default();
-        hooks::port_number(port, ports).ok_or_else(|| match port {
+        containers::port_number(port, ports).ok_or_else(|| match port {
             IntOrString::Int(number) => format!("invalid port number: {number}"),
             IntOrString::String(name) => match name.parse::<i64>() {
                 Ok(number) => format!("invalid port number: {number}"),

@@ -131,7 +131,7 @@ pub struct Executor {
     /// Timeline and events.
     pub recorder: Recorder,
     /// Events about the node.
-    pub node_events: crate::node::report::Events,
+    pub node_events: crate::node::conditions::NodeEvents,
     /// Ids of pods with users of their own.
     pub users: Users,
     /// The node's side of requests.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use pintle_cri::{Client, v1};
 
 use crate::http;
 use crate::metrics::Metrics;
+use crate::pod::containers;
 use crate::runtime::downward::go_quote;
 use crate::status::timeline::Recorder;
 use crate::types::{ContainerId, PodUid};
@@ -118,7 +118,8 @@ impl Hooks {
     }
 
     async fn ask(&self, target: &HookTarget<'_>, get: &HTTPGetAction) -> Result<(), String> {
-        let port = port_number(&get.port, target.ports).ok_or("the hook's port has no number")?;
+        let port = containers::port_number(&get.port, target.ports)
+            .ok_or("the hook's port has no number")?;
         let named = get.host.clone().filter(|host| !host.is_empty());
         let host = named
             .or_else(|| target.ips.first().map(ToString::to_string))
@@ -164,19 +165,6 @@ fn failed(what: &str, target: &HookTarget<'_>, error: &str) -> String {
 
 fn with_output(error: &str, output: &str) -> String {
     format!("{error}, message: {}", go_quote(output))
-}
-
-/// A port's number, looked up by name among the container's ports.
-pub fn port_number(port: &IntOrString, ports: &[ContainerPort]) -> Option<u16> {
-    let number = match port {
-        IntOrString::Int(number) => Some(*number),
-        IntOrString::String(name) => ports
-            .iter()
-            .find(|p| p.name.as_deref() == Some(name))
-            .map(|p| p.container_port)
-            .or_else(|| name.parse().ok()),
-    };
-    number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0)
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use tokio::sync::OnceCell;
 
 use crate::config::duration::GoDuration;
 use crate::metrics::Metrics;
+use crate::pod::image_name::{self, ImageNameError};
 use crate::runtime::credentials::NodeCredentials;
-use crate::runtime::image_name::{self, ImageNameError};
 use crate::runtime::keyring::Keyring;
 use crate::runtime::provider::Providers;
 use crate::runtime::pull_credential::Credential;

@@ -9,13 +9,14 @@ use pintle_cri::{Client, Deadlines, Method, v1};
 use serde_json::{Value, json};
 
 use super::{Images, NodeKeys, Wanted};
+use crate::config::image_policy::VerificationPolicy;
 use crate::config::modes::ImageVerificationPolicy;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::runtime::credentials::NodeCredentials;
 use crate::runtime::keyring::Keyring;
 use crate::runtime::provider::{Providers, Settings};
-use crate::runtime::pull_records::{PullRecords, VerificationPolicy};
+use crate::runtime::pull_records::PullRecords;
 use crate::runtime::puller::{PullLimits, Puller};
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;

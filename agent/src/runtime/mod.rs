@@ -27,7 +27,6 @@ pub mod hooks;
 pub mod hostname;
 pub mod hosts;
 pub mod image;
-pub mod image_name;
 mod image_volumes;
 pub mod keyring;
 pub mod kill;

@@ -24,7 +24,7 @@ impl Executor {
         })?;
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
-        let now = crate::status::timeline::now().to_timestamp();
+        let now = crate::clock::now().to_timestamp();
         match volume::execute::mount_all(&self.volumes(pod), &content, now).await {
             Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
             Err(errors) => return Err(self.failed_mounts(order, &errors)),
@@ -40,7 +40,7 @@ impl Executor {
     pub(super) async fn refresh(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
-        let now = crate::status::timeline::now().to_timestamp();
+        let now = crate::clock::now().to_timestamp();
         let refreshed = volume::execute::refresh(&self.volumes(pod), &content, now).await;
         refreshed.map_err(|errors| self.failed_mounts(order, &errors))
     }

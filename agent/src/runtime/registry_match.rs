@@ -4,6 +4,8 @@
 //! be the same, and the beginning of a path.
 // k8s: pkg/credentialprovider/keyring.go URLsMatch, ParseSchemelessURL
 
+use crate::pod::image_name::without_tag;
+
 /// Entry for images that name no registry.
 pub(super) const DEFAULT_REGISTRY: &str = "index.docker.io";
 
@@ -19,16 +21,6 @@ pub(super) fn repository(image: &str) -> String {
     match host == "docker.io" && !path.contains('/') {
         true => format!("{host}/library/{path}"),
         false => format!("{host}/{path}"),
-    }
-}
-
-/// The name without tag and digest, as short as it was written.
-// k8s: pkg/kubelet/images/pullmanager/image_pull_policies.go trimImageTagDigest
-pub(super) fn without_tag(image: &str) -> &str {
-    let bare = image.split_once('@').map_or(image, |(bare, _)| bare);
-    match bare.rsplit_once(':') {
-        Some((name, tag)) if !tag.contains('/') => name,
-        _ => bare,
     }
 }
 

@@ -471,16 +471,7 @@ fn write_file(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
 
 /// The beginning of a file of the node; empty when it cannot be read.
 fn read_some(path: &Path, bytes_max: usize) -> String {
-    try_read(path, bytes_max).unwrap_or_default()
-}
-
-/// The beginning of a file of the node.
-pub(crate) fn try_read(path: &Path, bytes_max: usize) -> std::io::Result<String> {
-    use std::io::Read;
-    let mut text = Vec::new();
-    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    std::fs::File::open(path)?.take(limit).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    crate::files::try_read(path, bytes_max).unwrap_or_default()
 }
 
 /// Eight random hexadecimal digits.

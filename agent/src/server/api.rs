@@ -23,7 +23,7 @@ use super::secure::{Gate, Peer};
 use super::stats::Stats;
 use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
 use crate::metrics::{Metrics, UnderWay};
-use crate::status::view::Views;
+use crate::server::Views;
 
 /// The server's connection to the runtime, and what is read through it.
 pub(super) type Runtime = (Client, Arc<Stats>);

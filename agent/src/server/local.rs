@@ -12,16 +12,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::driver::Query;
+use crate::clock;
 use crate::observed::ObservedPod;
 use crate::runtime::plan::{Action, Held, Plan};
+use crate::server::Query;
 use crate::server::answer::Answer;
 use crate::server::listen::{Asked, Service};
 use crate::server::rows::row;
 use crate::server::select::{Miss, full, select, uid};
 use crate::server::{Parts, dump, stuck};
 use crate::status::explain::{Explanation, RuntimeCall, Subject, explain, node_troubles, span};
-use crate::status::timeline::{self, Entry};
+use crate::status::timeline::Entry;
 use crate::status::view::{PodView, Snapshot};
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::Stage;
@@ -114,7 +115,7 @@ fn ahead<'a>(snapshot: &'a Snapshot, view: &PodView) -> Option<&'a ObservedPod> 
 }
 
 fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
-    let (calls, now) = (calls(parts, snapshot), timeline::now());
+    let (calls, now) = (calls(parts, snapshot), clock::now());
     let rows: Vec<_> = snapshot
         .pods
         .values()
@@ -137,7 +138,7 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
 
 fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {
     let calls = calls(parts, snapshot);
-    let explanation = explanation(parts, snapshot, view, &calls, timeline::now());
+    let explanation = explanation(parts, snapshot, view, &calls, clock::now());
     let mut answer = serde_json::to_value(explanation).unwrap_or_default();
     name_pod(&mut answer, view);
     answer["phase"] = json!(view.status.phase);
@@ -205,7 +206,7 @@ fn plan_shown(view: &PodView, plan: &Plan) -> Value {
             "container": held.name,
             "untilUnixNanos": held.until.0,
             "waitSeconds": held.wait.as_secs(),
-            "leftSeconds": held.until.since(timeline::clocks().mono).as_secs(),
+            "leftSeconds": held.until.since(clock::clocks().mono).as_secs(),
         })
     };
     let mut shown = json!({
@@ -285,7 +286,7 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
                 more.push("not every source of pods has been read yet".to_owned());
             }
             more.extend(parts.problems.load().iter().map(|p| format!("broken manifest: {p}")));
-            more.extend(node_troubles(&parts.link.troubles(), timeline::now()));
+            more.extend(node_troubles(&parts.link.troubles(), clock::now()));
             more.push("all pods of this node: pintle-agent pods".to_owned());
             Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
         }

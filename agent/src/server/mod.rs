@@ -39,9 +39,8 @@ mod stats;
 mod stream;
 mod stuck;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
+mod views;
 mod zpages;
 
 use std::fmt;
@@ -52,14 +51,14 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use pintle_cri::{Client, Deadlines, InFlight};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
-use crate::driver::Query;
 use crate::metrics::Metrics;
+use crate::runtime::plan::Plan;
 use crate::status::link::Link;
 use crate::status::timeline::Recorder;
-use crate::status::view::Views;
+use crate::types::PodUid;
 use api::Api;
 pub use health::Health;
 pub use listen::ServeError;
@@ -70,6 +69,7 @@ use secure::serving::Serving;
 pub use secure::{AccessError, ServingCert, ServingCertError};
 use secure::{ApiReviews, Gate, Reviews, tls};
 use stats::Stats;
+pub use views::Views;
 
 /// Where kernel events come from, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,17 @@ pub struct EventSourceState {
     pub mode: &'static str,
     /// Events lost since the start.
     pub dropped: u64,
+}
+
+/// What the driver is asked by the server.
+pub enum Query {
+    /// What would the pod's worker do now?
+    Plan {
+        /// The pod.
+        uid: PodUid,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Option<Plan>>,
+    },
 }
 
 /// What the server is made of. Everything in it is shared with the main thread.

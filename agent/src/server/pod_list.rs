@@ -132,7 +132,7 @@ fn objects_of(list: Option<&mut Value>) -> impl Iterator<Item = &mut Map<String,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::{snapshot_of, view};
+    use crate::status::view_testing::{snapshot_of, view};
 
     /// What the kubelet printed, read as objects and printed by us, must be equal again.
     #[test]

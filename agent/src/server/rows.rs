@@ -139,7 +139,7 @@ fn init_status(spec: &PodSpec, view: &PodView) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::view;
+    use crate::status::view_testing::view;
     use serde_json::{Value, json};
 
     fn of(spec: Value, status: Value) -> Row {

@@ -100,7 +100,7 @@ pub(super) fn uid(view: &PodView) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::{snapshot_of, view};
+    use crate::status::view_testing::{snapshot_of, view};
     use serde_json::json;
 
     fn snapshot() -> Snapshot {

@@ -16,8 +16,8 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use super::{Delivery, Reading};
-use crate::status::link::{self, Link, Task};
-use crate::status::timeline;
+use crate::clock;
+use crate::status::link::{Link, Task};
 use crate::types::UnixNanos;
 
 /// First and longest wait before a failed list or watch is repeated.
@@ -51,7 +51,7 @@ pub async fn run(
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "no pods from the API server; what runs goes on");
                 }
-                link.fails(Task::Pods, &link::words(&error), timeline::now());
+                link.fails(Task::Pods, &crate::cluster::words(&error), clock::now());
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
                 None

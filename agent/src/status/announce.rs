@@ -13,6 +13,7 @@ use pintle_api::events::{Kind, Recorder};
 
 use crate::pod;
 use crate::pod::containers;
+use crate::status::timeline::EventSink;
 use crate::types::{ContainerKind, PodUid};
 
 /// Tells events of pods to the API server.
@@ -27,20 +28,19 @@ impl Announcer {
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, pods: Mutex::default() }
     }
+}
 
-    /// From now on events may be about this pod.
-    pub fn know(&self, pod: &Arc<Pod>) {
+impl EventSink for Announcer {
+    fn know(&self, pod: &Arc<Pod>) {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.insert(pod::uid(pod), Arc::clone(pod));
     }
 
-    /// Nothing is left of the pod.
-    pub fn forget(&self, uid: &PodUid) {
+    fn forget(&self, uid: &PodUid) {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    /// Tells an event; silent about pods that no source has named.
-    pub fn tell(
+    fn tell(
         &self,
         uid: &PodUid,
         warning: bool,
@@ -58,8 +58,7 @@ impl Announcer {
         }
     }
 
-    /// Warns of a pod that is not taken, and so is known to nobody.
-    pub fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
+    fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
         self.recorder.event(reference(pod, None), Kind::Warning, reason, message);
     }
 }

@@ -6,7 +6,6 @@
 //! each `Task`, one for each pod with something unwritten; `WORDS_BYTES_MAX` of foreign words.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::types::{PodUid, UnixNanos};
@@ -96,23 +95,6 @@ impl Link {
     fn board(&self) -> MutexGuard<'_, Board> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The API server's own words where it answered, else the whole chain of causes.
-pub fn words(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(kube::Error::Api(status)) = error.downcast_ref() {
-            return status.message.clone();
-        }
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ mod tests;
 pub mod timeline;
 mod told;
 pub mod view;
+#[cfg(test)]
+pub(crate) mod view_testing;
 pub mod writer;
 
 use std::collections::BTreeMap;

@@ -6,14 +6,13 @@
 //! raises the count of its entry instead of adding one.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::Serialize;
 
-use crate::status::announce::Announcer;
-use crate::types::{Mono, Now, PodUid, UnixNanos};
+use crate::types::{PodUid, UnixNanos};
 
 /// Entries kept of one pod.
 const ENTRIES_MAX: usize = 64;
@@ -62,30 +61,66 @@ struct Pods {
     overflowed: u64,
 }
 
+/// Tells events of pods elsewhere too: at the API server. Never waits.
+pub trait EventSink: std::fmt::Debug + Send + Sync {
+    /// From now on events may be about this pod.
+    fn know(&self, pod: &Arc<Pod>);
+
+    /// Nothing is left of the pod.
+    fn forget(&self, uid: &PodUid);
+
+    /// Tells an event; silent about pods that no source has named.
+    fn tell(
+        &self,
+        uid: &PodUid,
+        warning: bool,
+        reason: &str,
+        message: &str,
+        container: Option<&str>,
+    );
+
+    /// Warns of a pod that is not taken, and so is known to nobody.
+    fn warn_of(&self, pod: &Pod, reason: &str, message: &str);
+}
+
 /// Takes entries; clones share one store.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Recorder {
     pods: Arc<Mutex<Pods>>,
-    announcer: Option<Arc<Announcer>>,
+    clock: fn() -> UnixNanos,
+    sink: Option<Arc<dyn EventSink>>,
+}
+
+impl Default for Recorder {
+    /// One without a clock: no entry has a time.
+    fn default() -> Self {
+        Self::new(|| UnixNanos::NEVER)
+    }
 }
 
 impl Recorder {
-    /// A recorder that also tells events to the API server.
-    pub fn announcing(announcer: Announcer) -> Self {
-        Self { pods: Arc::default(), announcer: Some(Arc::new(announcer)) }
+    /// A recorder that stamps its entries with this clock.
+    pub fn new(clock: fn() -> UnixNanos) -> Self {
+        Self { pods: Arc::default(), clock, sink: None }
+    }
+
+    /// The same, which also tells events to the API server.
+    #[must_use]
+    pub fn announcing(self, sink: impl EventSink + 'static) -> Self {
+        Self { sink: Some(Arc::new(sink)), ..self }
     }
 
     /// Events may be about this pod from now on.
     pub fn know(&self, pod: &Arc<Pod>) {
-        if let Some(announcer) = &self.announcer {
-            announcer.know(pod);
+        if let Some(sink) = &self.sink {
+            sink.know(pod);
         }
     }
 
     /// Nothing is left of the pod.
     pub fn forget(&self, uid: &PodUid) {
-        if let Some(announcer) = &self.announcer {
-            announcer.forget(uid);
+        if let Some(sink) = &self.sink {
+            sink.forget(uid);
         }
     }
 
@@ -113,8 +148,8 @@ impl Recorder {
         } else {
             tracing::debug!(pod = %uid, reason, container, "{message}");
         }
-        if let Some(announcer) = &self.announcer {
-            announcer.tell(uid, warning, reason, message, container);
+        if let Some(sink) = &self.sink {
+            sink.tell(uid, warning, reason, message, container);
         }
         self.add(uid, reason, container, message, (true, warning));
     }
@@ -122,8 +157,8 @@ impl Recorder {
     /// Tells a warning about a pod that is not taken; its timeline would be that of a namesake.
     pub fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
         tracing::info!(pod = pod.metadata.uid, reason, "{message}");
-        if let Some(announcer) = &self.announcer {
-            announcer.warn_of(pod, reason, message);
+        if let Some(sink) = &self.sink {
+            sink.warn_of(pod, reason, message);
         }
     }
 
@@ -164,7 +199,7 @@ impl Recorder {
         text: &str,
         (event, warning): (bool, bool),
     ) {
-        let at = now().0;
+        let at = (self.clock)().0;
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         let pods = &mut *pods;
         if !pods.entries.contains_key(uid) {
@@ -214,19 +249,6 @@ pub fn took(time: Duration) -> String {
         1000..1_000_000 => format!("{}.{} ms", micros / 1000, micros / 100 % 10),
         _ => format!("{}.{:02} s", micros / 1_000_000, micros / 10_000 % 100),
     }
-}
-
-/// The wall clock. The only clock that stages outside the core may read.
-pub fn now() -> UnixNanos {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    UnixNanos(since.map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)))
-}
-
-/// Both clocks.
-pub fn clocks() -> Now {
-    static BEGAN: OnceLock<Instant> = OnceLock::new();
-    let elapsed = BEGAN.get_or_init(Instant::now).elapsed();
-    Now { wall: now(), mono: Mono::default().plus(elapsed) }
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! What the server shows: a snapshot of all pods, published by the driver after each turn.
 //!
-//! Read by other threads through an `arc-swap`; a reader never waits and never holds up the
-//! driver. Everything in it is shared by reference, so a snapshot costs one pointer per pod.
+//! Everything in it is shared by reference, so a snapshot costs one pointer per pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::observed::ObservedPod;
@@ -44,20 +42,4 @@ pub struct Snapshot {
     pub orphans: Vec<Arc<ObservedPod>>,
     /// Every source has reported.
     pub sources_ready: bool,
-}
-
-/// Holds the latest snapshot; clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Views(Arc<ArcSwap<Snapshot>>);
-
-impl Views {
-    /// Publishes a snapshot.
-    pub fn store(&self, snapshot: Snapshot) {
-        self.0.store(Arc::new(snapshot));
-    }
-
-    /// The latest one.
-    pub fn load(&self) -> Arc<Snapshot> {
-        self.0.load_full()
-    }
 }

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use super::link::Link;
 use super::outbox::{Answer, Ask, FullName, Input, Outbox, Request};
 use super::timeline::{self, Recorder};
+use crate::clock;
 use crate::metrics::Metrics;
 use crate::pod;
 use crate::types::PodUid;
@@ -67,7 +68,7 @@ impl Writer {
 
     /// Tells the outbox, and begins what it asks for.
     pub fn take(self: &Rc<Self>, input: Input) {
-        let now = timeline::now();
+        let now = clock::now();
         if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
             metrics.shown(copy, now);
         }
@@ -117,7 +118,7 @@ impl Writer {
             };
             tokio::select! {
                 () = self.alarm.notified() => {}
-                () = tokio::time::sleep(at.since(timeline::now())) => self.take(Input::Tick),
+                () = tokio::time::sleep(at.since(clock::now())) => self.take(Input::Tick),
             }
         }
     }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::mounts::MountError;
+
 /// A failed file operation: what, on which path, which errno.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct IoFailure {
@@ -143,5 +145,11 @@ impl VolumeError {
 impl From<String> for Cause {
     fn from(text: String) -> Self {
         Self::Text(text)
+    }
+}
+
+impl From<MountError> for VolumeError {
+    fn from(error: MountError) -> Self {
+        Self::Container(error.0)
     }
 }

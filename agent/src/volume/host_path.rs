@@ -8,71 +8,12 @@ use std::path::Path;
 
 use super::dir_fd::make_dir_all;
 use super::error::{Cause, Context};
+use super::plan::HostPathType;
 
 /// Mode of a directory that is made.
 const DIR_MODE: u32 = 0o755;
 /// Mode of a file that is made.
 const FILE_MODE: u32 = 0o644;
-
-/// What must be at the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostPathType {
-    /// Anything; not even its existence is checked.
-    Unset,
-    /// A directory, made when nothing is there.
-    DirectoryOrCreate,
-    /// A directory.
-    Directory,
-    /// A file, made when nothing is there.
-    FileOrCreate,
-    /// A file.
-    File,
-    /// A Unix socket.
-    Socket,
-    /// A character device.
-    CharDevice,
-    /// A block device.
-    BlockDevice,
-}
-
-impl HostPathType {
-    /// Reads the API's text.
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "" => Self::Unset,
-            "DirectoryOrCreate" => Self::DirectoryOrCreate,
-            "Directory" => Self::Directory,
-            "FileOrCreate" => Self::FileOrCreate,
-            "File" => Self::File,
-            "Socket" => Self::Socket,
-            "CharDevice" => Self::CharDevice,
-            "BlockDevice" => Self::BlockDevice,
-            _ => return None,
-        })
-    }
-
-    fn expected(self) -> &'static str {
-        match self {
-            Self::Unset => "there",
-            Self::DirectoryOrCreate | Self::Directory => "a directory",
-            Self::FileOrCreate | Self::File => "a file",
-            Self::Socket => "a socket file",
-            Self::CharDevice => "a character device",
-            Self::BlockDevice => "a block device",
-        }
-    }
-
-    fn fits(self, found: fs::FileType) -> bool {
-        match self {
-            Self::Unset => true,
-            Self::DirectoryOrCreate | Self::Directory => found.is_dir(),
-            Self::FileOrCreate | Self::File => found.is_file(),
-            Self::Socket => found.is_socket(),
-            Self::CharDevice => found.is_char_device(),
-            Self::BlockDevice => found.is_block_device(),
-        }
-    }
-}
 
 /// Checks the path, making it where the type says so.
 // k8s: pkg/volume/hostpath/host_path.go checkTypeInternal
@@ -88,11 +29,33 @@ pub fn check(path: &Path, kind: HostPathType) -> Result<(), Cause> {
             open.create(true).append(true).mode(FILE_MODE).open(path).on("open", path)?;
             Ok(())
         }
-        (_, Some(found)) if kind.fits(found) => Ok(()),
+        (_, Some(found)) if fits(kind, found) => Ok(()),
         _ => {
             let path = path.display().to_string();
-            Err(Cause::HostPathType { path, expected: kind.expected() })
+            Err(Cause::HostPathType { path, expected: expected(kind) })
         }
+    }
+}
+
+fn expected(kind: HostPathType) -> &'static str {
+    match kind {
+        HostPathType::Unset => "there",
+        HostPathType::DirectoryOrCreate | HostPathType::Directory => "a directory",
+        HostPathType::FileOrCreate | HostPathType::File => "a file",
+        HostPathType::Socket => "a socket file",
+        HostPathType::CharDevice => "a character device",
+        HostPathType::BlockDevice => "a block device",
+    }
+}
+
+fn fits(kind: HostPathType, found: fs::FileType) -> bool {
+    match kind {
+        HostPathType::Unset => true,
+        HostPathType::DirectoryOrCreate | HostPathType::Directory => found.is_dir(),
+        HostPathType::FileOrCreate | HostPathType::File => found.is_file(),
+        HostPathType::Socket => found.is_socket(),
+        HostPathType::CharDevice => found.is_char_device(),
+        HostPathType::BlockDevice => found.is_block_device(),
     }
 }
 

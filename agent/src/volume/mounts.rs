@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
-use super::error::VolumeError;
 use super::plan::{PodVolumes, VolumeKind};
 use crate::runtime::expand;
 
@@ -55,6 +54,11 @@ pub enum Propagation {
     Bidirectional,
 }
 
+/// Why a container's mount cannot be planned, in the words of the kubelet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MountError(pub String);
+
 impl PodVolumes {
     /// Mounts of a container. `env` is its environment, for `subPathExpr`; `supports_rro` tells
     /// whether the runtime handler can mount recursively read-only.
@@ -64,7 +68,7 @@ impl PodVolumes {
         container: &Container,
         env: &BTreeMap<String, String>,
         supports_rro: bool,
-    ) -> Result<Vec<PlannedMount>, VolumeError> {
+    ) -> Result<Vec<PlannedMount>, MountError> {
         let mounts = container.volume_mounts.iter().flatten().enumerate();
         mounts
             .map(|(index, mount)| self.mount(container, index, mount, env, supports_rro))
@@ -78,8 +82,8 @@ impl PodVolumes {
         mount: &VolumeMount,
         env: &BTreeMap<String, String>,
         supports_rro: bool,
-    ) -> Result<PlannedMount, VolumeError> {
-        let fail = |text: String| VolumeError::Container(text);
+    ) -> Result<PlannedMount, MountError> {
+        let fail = MountError;
         let Some(volume) = self.volumes.iter().find(|v| v.name == mount.name) else {
             let (volume, container) = (&mount.name, &container.name);
             return Err(fail(format!(

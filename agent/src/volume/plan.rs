@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, Volume, VolumeProjection,
 };
 
-use super::host_path::HostPathType;
 use super::layout::{EMPTY_DIR_PLUGIN, PodDirs};
 use super::nested;
 use super::payload::{
@@ -26,6 +25,44 @@ use crate::types::{NodeFacts, PodUid};
 const FILE_MODE: u32 = 0o644;
 /// Default of a token's `expirationSeconds`.
 const TOKEN_SECONDS: i64 = 3600;
+
+/// What must be at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPathType {
+    /// Anything; not even its existence is checked.
+    Unset,
+    /// A directory, made when nothing is there.
+    DirectoryOrCreate,
+    /// A directory.
+    Directory,
+    /// A file, made when nothing is there.
+    FileOrCreate,
+    /// A file.
+    File,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl HostPathType {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "" => Self::Unset,
+            "DirectoryOrCreate" => Self::DirectoryOrCreate,
+            "Directory" => Self::Directory,
+            "FileOrCreate" => Self::FileOrCreate,
+            "File" => Self::File,
+            "Socket" => Self::Socket,
+            "CharDevice" => Self::CharDevice,
+            "BlockDevice" => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+}
 
 /// All volumes of one pod.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,40 +2,10 @@
 // k8s: pkg/credentialprovider/plugin/plugin.go serviceAccountProvider
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
-
-use futures_util::future::LocalBoxFuture;
-use k8s_openapi::api::core::v1::Pod;
 
 use super::config::TokenSettings;
+use crate::objects::Account;
 use crate::runtime::pull_credential::Coordinates;
-
-/// What is read of a service account.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Its uid.
-    pub uid: String,
-    /// Its annotations.
-    pub annotations: BTreeMap<String, String>,
-}
-
-/// Where service accounts and their tokens come from.
-pub trait Accounts {
-    /// A service account as it is now.
-    fn account<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Account, String>>;
-
-    /// A token of the pod's service account, of this uid, for an audience.
-    fn token<'a>(
-        &'a self,
-        pod: &'a Pod,
-        audience: &'a str,
-        account_uid: &'a str,
-    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>>;
-}
 
 /// For whom an answer is good; empty for plugins that are asked without an account.
 // k8s: pkg/credentialprovider/plugin/plugin.go generateServiceAccountCacheKey

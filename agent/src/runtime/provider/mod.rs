@@ -33,7 +33,7 @@ use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
 use k8s_openapi::api::core::v1::Pod;
 
-pub use account::{Account, Accounts};
+use crate::objects::Accounts;
 pub use config::{Settings, SettingsError, read};
 
 use account::AccountKey;

@@ -12,8 +12,9 @@ use futures_util::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{Account, Accounts, Providers, Settings, read};
+use super::{Providers, Settings, read};
 use crate::metrics::Metrics;
+use crate::objects::{Account, Accounts};
 use crate::runtime::pull_credential::Source;
 
 const V1: &str = "credentialprovider.kubelet.k8s.io/v1";

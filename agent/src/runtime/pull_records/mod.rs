@@ -15,7 +15,6 @@
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go
 
 mod files;
-mod policy;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -30,9 +29,9 @@ use pintle_cri::{Client, v1};
 use tokio::sync::{Mutex, OnceCell};
 
 use files::Files;
-pub use policy::VerificationPolicy;
 use record::{Known, Match, Record};
 
+use crate::config::image_policy::VerificationPolicy;
 use crate::metrics::Metrics;
 use crate::runtime::pull_credential::Credential;
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pod::image_name::without_tag;
 use crate::runtime::pull_credential::{Coordinates, Credential, Source, sha256_hex};
-use crate::runtime::registry_match::without_tag;
 
 /// The version that is written; the older one is read, too.
 const VERSION: &str = "kubelet.config.k8s.io/v1beta1";

@@ -19,8 +19,8 @@ use super::watch::{Watch, Watches};
 use crate::observed::RunState;
 use crate::runtime::log_files::rotated;
 use crate::runtime::log_read::{FileId, LogQuery, LogReader};
+use crate::server::Views;
 use crate::server::body::Sink;
-use crate::status::view::Views;
 
 /// Text that is gathered before it is sent.
 const CHUNK_BYTES: usize = 16 * 1024;

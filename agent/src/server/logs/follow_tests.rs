@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::runtime::log_rotate::set_aside;
 use crate::server::body::{Body, streamed};
-use crate::server::testing::{snapshot_of, view};
+use crate::status::view_testing::{snapshot_of, view};
 
 struct World {
     dir: tempfile::TempDir,

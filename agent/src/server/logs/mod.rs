@@ -17,7 +17,7 @@ use super::body::{self, Reply};
 use super::query::Query;
 use super::route::Words;
 use super::select;
-use crate::status::view::Views;
+use crate::server::Views;
 use options::Options;
 pub(super) use watch::Watches;
 

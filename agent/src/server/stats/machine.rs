@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::files::{FileSystem, file_system};
-use crate::node::machine;
+use crate::node::{host, machine};
 
 /// Disks that are shown.
 const DISKS_MAX: usize = 32;
@@ -47,7 +47,7 @@ pub(super) fn machine(root: &Path) -> Machine {
     let logical = u64::try_from(count("processor").len()).unwrap_or(0);
     let number = |len: usize| u64::try_from(len).unwrap_or(0);
     Machine {
-        host: machine::read(root),
+        host: host::read(root),
         cores: logical,
         physical_cores: number(physical.len()).max(u64::from(logical > 0)),
         sockets: number(sockets.iter().collect::<BTreeSet<_>>().len()).max(1),

@@ -32,11 +32,13 @@ use tokio::sync::{Mutex, OnceCell};
 use super::Parts;
 use super::answer::Answer;
 use crate::cgroup::names::CgroupSetup;
+use crate::clock;
 use crate::config::Config;
-use crate::node::context::{Runtime, cgroup_setup};
+use crate::node::context::cgroup_setup;
 use crate::node::facts::kib;
-use crate::status::timeline;
-use crate::status::view::{Snapshot, Views};
+use crate::node::runtime::Runtime;
+use crate::server::Views;
+use crate::status::view::Snapshot;
 use crate::types::UnixNanos;
 use files::Usage;
 use machine::Machine;
@@ -164,7 +166,7 @@ impl Stats {
             swap_bytes: kib(&meminfo, "SwapTotal:") * 1024,
             pids_max: text("/proc/sys/kernel/pid_max").trim().parse().unwrap_or(0),
             tasks: tasks.and_then(|(_, all)| all.trim().parse().ok()).unwrap_or(0),
-            now: timeline::now(),
+            now: clock::now(),
         }
     }
 

@@ -91,7 +91,7 @@ fn below(pod: &str, id: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::{snapshot_of, view};
+    use crate::status::view_testing::{snapshot_of, view};
     use serde_json::json;
     use std::sync::Arc;
 

@@ -13,8 +13,8 @@ use super::targets::targets;
 use super::volumes::Counted;
 use crate::cgroup::names::CgroupSetup;
 use crate::cgroup::stats::{More, Sample};
-use crate::server::testing::{snapshot_of, view};
 use crate::status::view::Snapshot;
+use crate::status::view_testing::{snapshot_of, view};
 use crate::types::UnixNanos;
 
 /// Pod `ns/p` of uid `u` with a sandbox `s` and a container `c` of id `1`.

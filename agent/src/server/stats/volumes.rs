@@ -18,9 +18,9 @@ use tokio::sync::oneshot;
 
 use super::du;
 use super::files::{FileSystem, Usage, file_system};
+use crate::clock;
 use crate::metrics::Metrics;
 use crate::pod;
-use crate::status::timeline;
 use crate::status::view::{PodView, Snapshot};
 use crate::types::{PodUid, UnixNanos};
 use crate::volume::PodDirs;
@@ -164,7 +164,7 @@ impl Thread {
 
     /// A volume that is not there yet, or no more, has no count.
     fn count(&self, target: &Target) -> Option<Known> {
-        let (since, at) = (Instant::now(), timeline::now());
+        let (since, at) = (Instant::now(), clock::now());
         let usage = du::usage(&target.path).ok()?;
         let fs = file_system(&target.path)?;
         self.metrics.volume_counted(since.elapsed());
@@ -176,7 +176,7 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::testing::{snapshot_of, view};
+    use crate::status::view_testing::{snapshot_of, view};
     use serde_json::json;
     use std::fs;
 

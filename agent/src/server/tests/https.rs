@@ -27,10 +27,10 @@ use tokio_rustls::rustls::{
 
 use super::super::route::TABLE;
 use super::super::secure::{Reviews, attributes};
-use super::super::testing::{snapshot_of, view};
 use super::super::{Addresses, Handle, spawn_at};
 use super::{Answer, World};
 use crate::config::modes::AuthorizationMode;
+use crate::status::view_testing::{snapshot_of, view};
 
 /// An API server that knows tokens by their user's name and lets `admin` do everything.
 #[derive(Default)]

@@ -17,14 +17,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::testing::{snapshot_of, view};
 use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
 use crate::config::{self, ClientCommand, Color, Command, OutputFormat, PodFilter, Question};
-use crate::driver::Query;
 use crate::metrics::Metrics;
 use crate::runtime::plan::{Action, Plan};
+use crate::server::Query;
+use crate::server::Views;
 use crate::status::timeline::Recorder;
-use crate::status::view::Views;
+use crate::status::view_testing::{snapshot_of, view};
 
 struct World {
     parts: Parts,

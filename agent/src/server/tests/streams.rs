@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use pintle_cri::fake::FakeRuntime;
 use serde_json::json;
 
-use super::super::testing::{snapshot_of, view};
 use super::https::{Secured, anybody};
+use crate::status::view_testing::{snapshot_of, view};
 
 /// A runtime whose streaming server is the test.
 struct Streaming {

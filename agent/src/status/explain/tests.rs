@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::observed::{OomKill, RunState};
-use crate::server::testing::view;
 use crate::status::testing::{SECOND, container, exited, sandbox};
+use crate::status::view_testing::view;
 use crate::types::ContainerKind;
 use crate::worker::Failure;
 

@@ -1,9 +1,9 @@
 //! Which images that are there may be used without asking whether the pod may: pure.
 // k8s: pkg/kubelet/images/pullmanager/image_pull_policies.go
 
-use crate::config::modes::ImageVerificationPolicy;
-use crate::runtime::image_name;
-use crate::runtime::registry_match::without_tag;
+use super::modes::ImageVerificationPolicy;
+use crate::pod::image_name;
+use crate::pod::image_name::without_tag;
 
 /// `imagePullCredentialsVerificationPolicy` with its list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl VerificationPolicy {
 
     /// Whether a pod has to show credentials for an image, by the name that it uses; `pulled` when
     /// an agent pulled it, or began to.
-    pub(super) fn verifies(&self, image: &str, pulled: bool) -> bool {
+    pub fn verifies(&self, image: &str, pulled: bool) -> bool {
         match self.kind {
             ImageVerificationPolicy::NeverVerify => false,
             ImageVerificationPolicy::NeverVerifyPreloadedImages

@@ -158,6 +158,16 @@ pub fn pull_error(image: &str, error: &str) -> (&'static str, String) {
     ("ErrImagePull", error.to_owned())
 }
 
+/// The name without tag and digest, as short as it was written.
+// k8s: pkg/kubelet/images/pullmanager/image_pull_policies.go trimImageTagDigest
+pub fn without_tag(image: &str) -> &str {
+    let bare = image.split_once('@').map_or(image, |(bare, _)| bare);
+    match bare.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => bare,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
