@@ -101,7 +101,28 @@ fn split_short(arg: &str) -> Result<(&'static Flag, Option<&str>), ConfigError> 
     ))
 }
 
+/// Flags of older kubelets that files such as `kubeadm-flags.env` still have, and what took their
+/// place.
+const REMOVED: [(&str, &str); 12] = [
+    ("pod-infra-container-image", "remove it; the runtime's configuration names the pause image"),
+    ("container-runtime", "remove it; the runtime is always a remote one"),
+    ("docker-endpoint", "remove it; containerRuntimeEndpoint names the runtime's socket"),
+    ("network-plugin", "remove it; the runtime's configuration says where CNI is"),
+    ("cni-conf-dir", "remove it; the runtime's configuration says where CNI is"),
+    ("cni-bin-dir", "remove it; the runtime's configuration says where CNI is"),
+    ("cni-cache-dir", "remove it; the runtime's configuration says where CNI is"),
+    ("network-plugin-mtu", "remove it; the pod network sets its own"),
+    ("image-pull-progress-deadline", "remove it; the runtime's configuration has a time-out"),
+    ("cloud-config", "remove it; cloud providers run outside of the node"),
+    ("azure-container-registry-config", "use --image-credential-provider-config"),
+    ("keep-terminated-pod-volumes", "remove it; volumes of ended pods are unmounted"),
+];
+
 fn unknown_flag(name: &str) -> ConfigError {
+    if let Some((_, remedy)) = REMOVED.iter().find(|(flag, _)| *flag == name) {
+        let problem = "Kubernetes has removed this flag";
+        return ConfigError::new(format!("--{name}"), "", problem, *remedy);
+    }
     let known = flag_table::flags().map(|flag| flag.name);
     let remedy = match suggest::did_you_mean(name, known) {
         Some(hint) => hint.replacen("did you mean ", "did you mean --", 1),

@@ -89,6 +89,11 @@ fn every_form_of_value_is_read() {
 #[test]
 fn wrong_arguments_say_what_is_wrong_and_what_to_write() {
     for (line, said) in [
+        (
+            &["--pod-infra-container-image=pause:3.9"][..],
+            "--pod-infra-container-image: Kubernetes has removed this flag; remove it; the \
+             runtime's configuration names the pause image",
+        ),
         (&["--maxpods=5"][..], "--maxpods: no such flag exists; did you mean --max-pods?"),
         (&["--nonsense"], "see --help"),
         (&["--max-pods"], "its value is missing; write --max-pods=int32"),
@@ -164,5 +169,12 @@ proptest! {
         text in "[-+0-9a-zA-Z=<:;,.%\"]{0,24}",
     ) {
         let _ = read(&[format!("--{flag}={text}")]);
+    }
+}
+
+#[test]
+fn no_flag_that_exists_counts_as_removed() {
+    for (name, _) in REMOVED {
+        assert!(flag_table::find(name).is_none(), "--{name} exists");
     }
 }
