@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
-use pintle_benches::table::{self, Goal, Row, Spread};
-use pintle_benches::{ms, names, now, put_pod, rounds, seen};
+use pintle_benches::table::{Goal, Row, Spread};
+use pintle_benches::{bench_report, ms, names, now, put_pod, rounds, seen};
 use pintle_cri::{Client, Deadlines, v1};
 use pintle_tests::{LONG, TestNode};
 use tokio::runtime::Builder;
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
         ours: program as f64 / 1e6,
         bound: None,
     });
-    table::print("lower bound", &rows);
+    bench_report::show("node_idle", "lower bound", &rows)?;
     Ok(())
 }
 

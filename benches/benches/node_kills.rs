@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use pintle_benches::table::{self, Goal, Row, Spread};
-use pintle_benches::{Stamp, ms, names, now, put_pod, rounds, seen};
+use pintle_benches::table::{Goal, Row, Spread};
+use pintle_benches::{Stamp, bench_report, ms, names, now, put_pod, rounds, seen};
 use pintle_cri::{Client, Deadlines, v1};
 use pintle_tests::{LONG, TestNode};
 use tokio::runtime::Builder;
@@ -73,7 +73,8 @@ fn main() -> Result<()> {
         ours,
         bound,
     };
-    table::print(
+    bench_report::show(
+        "node_kills",
         "lower bound",
         &[
             row(
@@ -88,7 +89,7 @@ fn main() -> Result<()> {
             row("/pods after the kill, max", Goal::None, seen_after.max(), Some(runtime.max())),
             row("all run again", Goal::None, Spread::of(all_back).p50(), None),
         ],
-    );
+    )?;
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pintle_benches::raw::{self, RawStarted, Template, Turn};
-use pintle_benches::table::{self, Goal, Row, Spread};
-use pintle_benches::{Stamp, ms, names, now, parallel, put_pod, rounds, seen};
+use pintle_benches::table::{Goal, Row, Spread};
+use pintle_benches::{Stamp, bench_report, ms, names, now, parallel, put_pod, rounds, seen};
 use pintle_cri::v1;
 use pintle_tests::manifest::{container_id, is_running};
 use pintle_tests::{LONG, RawCri, TestNode, until};
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     let template = Template::of(&cri, &node, &container_id(&pod, "main"))?;
     let mut rows = one_at_a_time(&node, &cri, &template)?;
     rows.extend(at_once(&node, &cri, &template)?);
-    table::print("lower bound", &rows);
+    bench_report::show("node_start", "lower bound", &rows)?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@
 pub mod raw;
 pub mod seen;
 
-pub use xtask::table;
+pub use xtask::{bench_report, table};
 
 use pintle_tests::TestNode;
 use pintle_tests::manifest::{container, pod};

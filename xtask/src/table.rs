@@ -64,7 +64,8 @@ pub struct Row {
 }
 
 impl Row {
-    fn ratio(&self) -> Option<f64> {
+    /// Ours as a share of what it is compared with.
+    pub fn ratio(&self) -> Option<f64> {
         self.bound.filter(|bound| *bound > 0.0).map(|bound| self.ours / bound)
     }
 

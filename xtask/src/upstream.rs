@@ -39,6 +39,8 @@ const COMPONENTS: [&str; 7] = [
 pub enum Program {
     /// All components in one, linked under each one's name.
     Components,
+    /// The kubelet alone: what all components in one take of memory is not the kubelet's.
+    Kubelet,
     /// The cluster's DNS.
     CoreDns,
     /// The server and client of many behaviours that the suites run in pods.
@@ -59,6 +61,7 @@ impl Program {
     fn name(self) -> &'static str {
         match self {
             Self::Components => "components",
+            Self::Kubelet => "kubelet",
             Self::CoreDns => "coredns",
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
@@ -73,6 +76,7 @@ impl Program {
     fn package(self) -> (&'static str, bool) {
         match self {
             Self::Components => (".", false),
+            Self::Kubelet => ("k8s.io/kubernetes/cmd/kubelet", false),
             Self::CoreDns => ("./coredns", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),

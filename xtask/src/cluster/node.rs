@@ -18,6 +18,7 @@ use super::{Cluster, config};
 use crate::node::agent;
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, say};
+use crate::upstream::Program;
 
 /// How long containerd may take until it answers.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
@@ -29,16 +30,19 @@ const AGENT_ROOT: &str = "/var/lib/kubelet";
 pub enum Agent {
     /// Ours: this file, or the repository's development build.
     Pintle(Option<PathBuf>),
-    /// Upstream's.
+    /// Upstream's, from the program that has all components.
     Kubelet,
+    /// Upstream's, from a program of its own, as users install it.
+    KubeletAlone,
 }
 
 impl Agent {
-    /// Reads `pintle`, `kubelet` or the path of a build of ours.
+    /// Reads `pintle`, `kubelet`, `kubelet-alone` or the path of a build of ours.
     pub fn parse(text: &str) -> Result<Self> {
         Ok(match text {
             "pintle" => Self::Pintle(None),
             "kubelet" => Self::Kubelet,
+            "kubelet-alone" => Self::KubeletAlone,
             path if path.contains('/') => {
                 let path = fs::canonicalize(path).with_context(|| format!("find {path}"))?;
                 Self::Pintle(Some(path))
@@ -51,6 +55,7 @@ impl Agent {
     fn program(&self, cluster: &Cluster) -> Result<PathBuf> {
         match self {
             Self::Kubelet => Ok(cluster.components()?.join("kubelet")),
+            Self::KubeletAlone => Program::Kubelet.ensure(),
             Self::Pintle(Some(path)) => Ok(path.clone()),
             Self::Pintle(None) => {
                 say("build", "pintle-agent, development profile");
@@ -169,6 +174,7 @@ pub(super) fn command(cluster: &Cluster, node: &str, program: &Path) -> Result<C
 pub(super) fn choose_agent(cluster: &Cluster, node: &str, agent: &Agent) -> Result<()> {
     let text = match agent {
         Agent::Kubelet => "kubelet".to_owned(),
+        Agent::KubeletAlone => "kubelet-alone".to_owned(),
         Agent::Pintle(None) => "pintle".to_owned(),
         Agent::Pintle(Some(path)) => path.display().to_string(),
     };

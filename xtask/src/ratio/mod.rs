@@ -1,9 +1,11 @@
 //! `cargo xtask bench node_cluster`: our agent beside the kubelet as the node of one real cluster.
 //!
-//! Input: a release build of ours, upstream's kubelet. Both run on the same node, one after the
-//! other, with the same runtime, API server and pods; all pods go in between. Output: one table of
-//! ratios. Here and not in `pintle-benches`, because nothing of it needs the agent's code: it
-//! watches the API server, reads `/proc` and the audit log.
+//! Input: a release build of ours, upstream's kubelet, built alone as users install it. Both run on
+//! the same node, one after the other, with the same runtime, API server and pods; all pods go in
+//! between. A round before the first, which counts for neither, warms what both share; who
+//! begins alternates from round to round. Output: one table of ratios, a JSON file with its
+//! circumstances, and a chart. Here and not in `pintle-benches`, because nothing of it needs the
+//! agent's code: it watches the API server, reads `/proc` and the audit log.
 //!
 //! - `pods`, `watch`: what is made, and when the API server says what of it
 //! - `load`, `writes`: CPU and memory of the agent, what it asked to change
@@ -16,6 +18,7 @@ mod side;
 mod watch;
 mod writes;
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,12 +28,15 @@ use self::measure::Figures;
 use self::side::Side;
 use crate::cluster::{Agent, Cluster};
 use crate::shell::{say, timed};
-use crate::table;
+use crate::{bench_report, chart};
 
 /// The cluster's name; it is started for this and removed afterwards.
 const CLUSTER: &str = "bench";
 /// More than a node takes by default, with those of the cluster itself.
 const PODS_MAX: usize = 105;
+
+/// Rounds that count: one with each of the two at the beginning.
+const ROUNDS: usize = 2;
 
 /// How long the controllers may take to fill a new namespace.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
@@ -52,7 +58,7 @@ impl Size {
     pub fn asked() -> Result<Self> {
         let pods = number("PINTLE_BENCH_PODS", 100)?;
         ensure!((5..=PODS_MAX).contains(&pods), "PINTLE_BENCH_PODS is 5 to {PODS_MAX}, not {pods}");
-        let rounds = number("PINTLE_BENCH_ROUNDS", 1)?.max(1);
+        let rounds = number("PINTLE_BENCH_ROUNDS", ROUNDS)?.max(1);
         let seconds = number("PINTLE_BENCH_SECONDS", 60)?.max(1);
         Ok(Self { pods, rounds, window: Duration::from_secs(seconds as u64) })
     }
@@ -82,26 +88,36 @@ pub fn run(ours: &Agent, size: Size) -> Result<()> {
     let cluster = &own.0;
     // What a killed run left behind.
     cluster.down()?;
-    cluster.choose_agent(pods::NODE, &Agent::Kubelet)?;
+    cluster.choose_agent(pods::NODE, &Agent::KubeletAlone)?;
     cluster.up()?;
     prepare(cluster)?;
     let (mut our_figures, mut kubelets) = (Figures::default(), Figures::default());
-    for round in 1..=size.rounds {
-        for (agent, name, figures) in
-            [(&Agent::Kubelet, "kubelet", &mut kubelets), (ours, "ours", &mut our_figures)]
-        {
+    for round in 0..=size.rounds {
+        let mut sides =
+            [(&Agent::KubeletAlone, "kubelet", &mut kubelets), (ours, "ours", &mut our_figures)];
+        if round % 2 == 0 {
+            sides.reverse();
+        }
+        for (agent, name, figures) in sides {
             let text = format!("{name}, round {round} of {}", size.rounds);
             timed("measure", &text, || {
                 restart(cluster, agent)?;
                 let measured = Side::of(cluster, size)?.measure()?;
                 say(name, &measure::summary(&measured));
-                figures.extend(measured);
+                if round > 0 {
+                    figures.extend(measured);
+                }
                 Ok(())
             })?;
         }
     }
     println!("{} pods, {} s of CPU time counted", size.pods, size.window.as_secs());
-    table::print("kubelet", &measure::rows(&our_figures, &kubelets));
+    let rows = measure::rows(&our_figures, &kubelets);
+    let kept = bench_report::show("node_cluster", "kubelet", &rows)?;
+    let chart = kept.with_extension("svg");
+    fs::write(&chart, chart::bars("kubelet", &rows))
+        .with_context(|| format!("write {}", chart.display()))?;
+    say("kept", &format!("{} and {}", kept.display(), chart.display()));
     Ok(())
 }
 
