@@ -13,6 +13,7 @@ pub mod merge;
 pub mod outbox;
 pub mod patch;
 mod phase;
+pub mod pod_map;
 #[cfg(test)]
 mod properties;
 mod resources;

@@ -1,14 +1,15 @@
 //! What the server shows: a snapshot of all pods, published by the driver after each turn.
 //!
-//! Everything in it is shared by reference, so a snapshot costs one pointer per pod.
+//! Everything in it is shared by reference, and a snapshot shares with the one before it all that has
+//! not changed (`pod_map`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::observed::ObservedPod;
 use crate::runtime::plan::Action;
+use crate::status::pod_map::PodMap;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Failure, Stage};
 
@@ -37,9 +38,16 @@ pub struct PodView {
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Pods that a source wants, or wanted until their end.
-    pub pods: BTreeMap<PodUid, PodView>,
+    pub pods: PodMap<PodView>,
     /// Pods that only the runtime knows and that are being stopped.
     pub orphans: Vec<Arc<ObservedPod>>,
     /// Every source has reported.
     pub sources_ready: bool,
+}
+
+impl Snapshot {
+    /// Whether this pod is wanted, or is being stopped because it is not.
+    pub fn knows(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid) || self.orphans.iter().any(|orphan| orphan.uid == *uid)
+    }
 }

@@ -14,10 +14,12 @@ mod desk;
 mod desk_tests;
 #[cfg(test)]
 mod ends_tests;
+mod index;
 mod passes;
 mod pods;
 #[cfg(test)]
 mod properties;
+pub mod reads;
 mod resizes;
 mod step;
 #[cfg(test)]

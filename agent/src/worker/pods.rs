@@ -5,14 +5,15 @@
 //! once every source has reported. Bounds: one worker per uid, one pass and one read per worker.
 // k8s: pkg/kubelet/pod_workers.go allowPodStart, kubelet_pods.go HandlePodCleanups
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::digest_of;
 use crate::pod;
-use crate::types::{ContainerId, Mono, Now, PodUid};
+use crate::types::{Mono, Now, PodUid};
+use crate::worker::index::Index;
 use crate::worker::resizes::Record;
 use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
@@ -25,6 +26,7 @@ type FullName = (String, String);
 pub struct Pods {
     pub(super) settings: Settings,
     pub(super) workers: BTreeMap<PodUid, Worker>,
+    pub(super) index: Index,
     /// Pods that may begin when these others have ended.
     pub(super) blocked: BTreeMap<PodUid, Vec<PodUid>>,
     /// Which uid owns a name; the others of that name wait.
@@ -50,6 +52,7 @@ impl Pods {
         Self {
             settings,
             workers: BTreeMap::new(),
+            index: Index::default(),
             blocked: BTreeMap::new(),
             owners: BTreeMap::new(),
             sources_ready: false,
@@ -90,7 +93,7 @@ impl Pods {
             Input::Listed { stamp: _, result } => self.listed(result, now),
             Input::Hint { uid, hint } => self.with(&uid, now, |w, scene| w.hint(hint, scene)),
             Input::ContainerHint { container, hint } => {
-                if let Some(uid) = self.pod_of(&container) {
+                if let Some(uid) = self.index.owner(&container).cloned() {
                     self.with(&uid, now, |w, scene| w.hint(hint, scene));
                 }
             }
@@ -121,12 +124,17 @@ impl Pods {
     pub fn next_wake(&self) -> Option<Mono> {
         let list = (!self.listing).then_some(self.list_at);
         let resize = (!self.pending.is_empty()).then_some(self.resize_at);
-        self.workers.values().filter_map(Worker::wake_at).chain(list).chain(resize).min()
+        self.index.next_wake().into_iter().chain(list).chain(resize).min()
     }
 
     /// Changes how often everything is listed (the kernel source came or went).
     pub fn set_relist_period(&mut self, period: std::time::Duration) {
         self.settings.relist_period = period;
+    }
+
+    /// The pods that may look different since the last question.
+    pub fn take_touched(&mut self) -> BTreeSet<PodUid> {
+        self.index.take_touched()
     }
 
     /// All workers, by uid.
@@ -148,15 +156,6 @@ impl Pods {
     /// of a pod on the node is left over.
     pub fn knows_all(&self) -> bool {
         self.sources_ready && self.listed_since_ready
-    }
-
-    fn pod_of(&self, id: &ContainerId) -> Option<PodUid> {
-        let has = |worker: &&Worker| {
-            let observed = worker.observed();
-            observed.containers.iter().any(|c| c.id == *id)
-                || observed.sandboxes.iter().any(|s| s.id.as_str() == id.as_str())
-        };
-        self.workers.values().find(has).map(|worker| worker.uid().clone())
     }
 
     fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
@@ -182,6 +181,7 @@ impl Pods {
         if *owner == uid && self.listed_once && !blocked {
             worker.begin();
         }
+        self.index.touch(&uid);
         self.workers.insert(uid, worker);
     }
 
@@ -201,12 +201,13 @@ impl Pods {
             notes: &mut self.notes,
             out: &mut self.out,
         };
-        let held = worker.admitted().is_some();
+        let (held, before) = (worker.admitted().is_some(), worker.indexed());
         change(worker, &mut scene);
         worker.advance(&mut scene);
         if held && worker.admitted().is_none() {
             self.notes.freed = Some("pod_terminated");
         }
+        self.index.changed(uid, before, worker.indexed(), worker.observed());
         let ended = worker.stage() == Stage::Finished;
         if worker.is_gone() {
             self.gone(uid, now);
@@ -217,6 +218,7 @@ impl Pods {
 
     fn gone(&mut self, uid: &PodUid, now: Now) {
         let Some(mut worker) = self.workers.remove(uid) else { return };
+        self.index.gone(uid, worker.indexed());
         self.out.push(Command::Gone { uid: uid.clone() });
         self.blocked.remove(uid);
         self.release_name(uid);
@@ -266,13 +268,7 @@ impl Pods {
     }
 
     fn due(&mut self, now: Now) {
-        let due: Vec<_> = self
-            .workers
-            .values()
-            .filter(|w| w.wake_at().is_some_and(|at| at <= now.mono))
-            .map(|w| w.uid().clone())
-            .collect();
-        for uid in due {
+        for uid in self.index.due(now.mono) {
             self.with(&uid, now, |_, _| {});
         }
     }
@@ -315,6 +311,27 @@ impl Pods {
             if *digest != *digest_of(worker.observed()) {
                 self.with(&uid, now, |w, scene| w.hint(crate::worker::Hint::Changed, scene));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Pods {
+    /// The indices say what a search through all workers would.
+    pub(super) fn assert_indexed(&self) {
+        let wake = self.workers.values().filter_map(Worker::wake_at).min();
+        assert_eq!(self.index.next_wake(), wake);
+        if let Some(now) = wake {
+            let due = self.workers.values().filter(|w| w.wake_at().is_some_and(|at| at <= now));
+            assert!(self.index.due(now).iter().eq(due.map(Worker::uid)));
+        }
+        for (id, uid) in self.index.owners() {
+            let observed = self.workers.get(uid).map(Worker::observed);
+            let owned = observed.is_some_and(|pod| {
+                pod.containers.iter().any(|c| c.id == *id)
+                    || pod.sandboxes.iter().any(|s| s.id.as_str() == id.as_str())
+            });
+            assert!(owned, "{id} of {uid}, which does not have it");
         }
     }
 }

@@ -277,6 +277,7 @@ impl Watch {
             let wake = self.pods.next_wake();
             prop_assert!(wake.is_none_or(|at| at > self.now.mono), "due at once again: {wake:?}");
         }
+        self.pods.assert_indexed();
         let workers: Vec<Worker> = self.pods.workers().cloned().collect();
         workers.iter().try_for_each(|worker| self.look(worker))
     }

@@ -119,6 +119,7 @@ impl Pods {
         // Looked at first: the worker should not act on what is overtaken at once.
         if let Some(worker) = self.workers.get_mut(&uid) {
             (worker.wanted, worker.pod) = (Some(pod), Some(Arc::clone(&shown)));
+            self.index.touch(&uid);
         }
         self.put_off(uid.clone());
         self.retry_resizes("pod_updated", now);

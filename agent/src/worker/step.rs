@@ -21,6 +21,7 @@ use crate::status::{ProbeView, Verdict, Waiting};
 use crate::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
 use crate::volume;
 use crate::worker::backoff::{CrashLoop, Curve};
+use crate::worker::index::Indexed;
 use crate::worker::{Command, Failure, Hint, ProbeKind};
 
 /// First wait before a read that has to show an end which kernel or task events told. containerd
@@ -263,6 +264,11 @@ impl Worker {
     /// When it wants to be looked at again.
     pub fn wake_at(&self) -> Option<Mono> {
         self.wake_at
+    }
+
+    /// What of it is in the indices over all workers.
+    pub(super) fn indexed(&self) -> Indexed {
+        (self.wake_at, self.observed.version)
     }
 
     /// True once nothing of the pod is left anywhere and no source wants it.
