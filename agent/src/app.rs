@@ -6,8 +6,8 @@
 //!   reads, passes, prober, node ───────────┘                 ├─> views (arc-swap) ─> server thread
 //!                                                            └─> LogCommand(256) ─> log rotator
 //! ```
-//! All of it runs on the main thread inside `tokio_uring::start`, but for the server, which has a
-//! thread of its own. SIGTERM and SIGINT end the agent and leave every pod as it is.
+//! All of it runs on the main thread (`thread`), but for the server, which has a thread of its
+//! own. SIGTERM and SIGINT end the agent and leave every pod as it is.
 //!
 //! `Parts` is what every stage is given; `host` prepares the machine and the runtime, `sources`
 //! starts what delivers pods, `cluster` what speaks with the API server.
@@ -16,6 +16,7 @@ mod cluster;
 mod host;
 mod reserve;
 mod sources;
+pub mod thread;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -41,6 +42,7 @@ use crate::ledger::{self, Ledger};
 use crate::metrics::Metrics;
 use crate::node;
 use crate::node::context;
+use crate::node::pleg::ListsSeen;
 use crate::node::runtime::Runtime;
 use crate::objects::{self, Objects};
 use crate::observed::Reader;
@@ -57,6 +59,7 @@ use crate::server::Views;
 use crate::status::announce::Announcer;
 use crate::status::timeline::Recorder;
 use crate::status::writer::Writer;
+use crate::tasks;
 use crate::types::UnixNanos;
 
 use crate::worker::{Input, Pods, Settings};
@@ -94,6 +97,8 @@ pub struct Parts {
     pub problems: Arc<ArcSwap<Vec<String>>>,
     /// The serving certificate that the cluster signed, with `serverTLSBootstrap`.
     pub serving_cert: ServingCell,
+    /// When the runtime last listed its pods.
+    pub lists: ListsSeen,
     /// The kernel's events, once the runtime is up.
     pub kernel: Arc<OnceLock<Tracker>>,
 }
@@ -113,7 +118,7 @@ pub async fn run(config: Config) -> Result<()> {
     // As the kubelet: the agent is up before its runtime is, and says so.
     server.ready();
     let tell = cluster::teller(parts.cluster.as_ref());
-    tokio::task::spawn_local(node::oom::run(Rc::clone(&tell)));
+    tasks::singleton("system oom", node::oom::run(Rc::clone(&tell)));
     let runtime = host::runtime_info(&parts.config, &parts.runtime, &parts.health);
     let Some(runtime) = stop.unless(runtime).await else {
         return Ok(());
@@ -124,7 +129,8 @@ pub async fn run(config: Config) -> Result<()> {
     reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
-    driver.run(stop.asked()).await;
+    let ledger = Ledger::start(parts.config.flags.root_dir.clone());
+    driver.run(stop.asked(), ledger).await;
     server.stopping();
     Ok(())
 }
@@ -154,6 +160,7 @@ impl Parts {
             problems: Arc::default(),
             serving_cert: Arc::default(),
             kernel: Arc::default(),
+            lists: ListsSeen::default(),
             config,
         })
     }
@@ -229,7 +236,7 @@ impl Parts {
             logs,
             health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),
-            ledger: Ledger::start(root_dir.clone()),
+            lists: self.lists.clone(),
             root_dir,
         })
     }
@@ -305,13 +312,10 @@ impl Parts {
     fn start_hints(&self, runtime: &Runtime, reader: &Reader) -> Result<()> {
         let events =
             event::cri::run(self.runtime.clone(), self.inputs.clone(), Arc::clone(&self.metrics));
-        tokio::task::spawn_local(events);
+        tasks::singleton("runtime events", events);
         if let Some((containerd, _)) = self.containerd(runtime)? {
-            tokio::task::spawn_local(event::containerd::run(
-                containerd,
-                reader.clone(),
-                self.inputs.clone(),
-            ));
+            let events = event::containerd::run(containerd, reader.clone(), self.inputs.clone());
+            tasks::singleton("containerd events", events);
         }
         Ok(())
     }

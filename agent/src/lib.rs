@@ -42,6 +42,7 @@ pub mod runtime;
 pub mod server;
 pub mod source;
 pub mod status;
+pub mod tasks;
 pub mod types;
 pub mod url;
 pub mod volume;

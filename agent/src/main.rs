@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use pintle_agent::config::{self, Command, Config};
-use pintle_agent::{client, logging};
+use pintle_agent::{app, client, logging, tasks};
 
 fn main() -> ExitCode {
     match config::parse(std::env::args_os()) {
@@ -35,8 +35,9 @@ fn run(config: Config) -> ExitCode {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    tokio_uring::start(async {
-        let code = match pintle_agent::app::run(config).await {
+    tasks::log_panics();
+    let ran = app::thread::run(async {
+        let code = match app::run(config).await {
             Ok(()) => 0,
             Err(error) => {
                 complain(&format!("{error:#}"));
@@ -45,7 +46,10 @@ fn run(config: Config) -> ExitCode {
         };
         // Everything that has to be put away is; taking the ring apart would cost another second.
         std::process::exit(code)
-    })
+    });
+    let Err(error) = ran;
+    complain(&format!("the main thread cannot be set up: {error}"));
+    ExitCode::FAILURE
 }
 
 /// Before there is a logger; a closed standard error is nobody's problem.

@@ -18,7 +18,7 @@ use pintle_agent::node::settings::{EvictionReserve, NodeSettings};
 use pintle_agent::node::status::{self, Facts, Image};
 use pintle_agent::node::{csi_node, patch};
 use pintle_agent::pod::quantity::Amount;
-use pintle_agent::types::UnixNanos;
+use pintle_agent::types::{Mono, Now, UnixNanos};
 use pintle_cri::v1;
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn every_recorded_write_about_the_node_is_made_again() {
                 if body != &json!({}) {
                     let beat = beat(body).expect("a heartbeat");
                     let mut ours = old.clone();
-                    status::update(&facts(old, None), &mut ours, beat);
+                    status::update(&facts(old, None), &mut ours, at(beat));
                     let said = patch::status(old, &ours).expect("a patch");
                     assert_eq!(&said, body, "write {index}: patch");
                     compared += 1;
@@ -70,7 +70,7 @@ fn registration(body: &Value) -> Node {
     let ready = body["status"]["conditions"].as_array().expect("conditions").last().expect("Ready");
     let error = (ready["status"] == "False").then(|| ready["message"].as_str().expect("why"));
     let now = time(ready["lastHeartbeatTime"].as_str().expect("a time"));
-    status::initial(&facts(&recorded, error), now).0
+    status::initial(&facts(&recorded, error), at(now)).0
 }
 
 /// A node whose agent was away: the node controller has set all conditions to Unknown.
@@ -104,7 +104,6 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
     let ip = address("InternalIP").parse().expect("an address");
     let handlers = status.runtime_handlers.unwrap_or_default();
     let features = status.features.and_then(|features| features.supplemental_groups_policy);
-    let now = UnixNanos(i64::MAX);
     let mut facts = Facts {
         settings: NodeSettings {
             name: address("Hostname"),
@@ -156,7 +155,7 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
     if let Some(error) = error {
         assert_eq!(error, csi_node::NOT_YET, "an error that the replay does not know");
     }
-    facts.runtime.heard(&runtime_answer(&handlers, features), now);
+    facts.runtime.heard(&runtime_answer(&handlers, features), Mono::default());
     facts
 }
 
@@ -209,6 +208,11 @@ fn patched(old: &Node, body: &Value) -> Node {
 fn beat(body: &Value) -> Option<UnixNanos> {
     let first = body["status"]["conditions"].as_array()?.first()?;
     first["lastHeartbeatTime"].as_str().map(time)
+}
+
+/// The runtime answered at the start of the monotonic clock, which does not go on here.
+fn at(wall: UnixNanos) -> Now {
+    Now { wall, mono: Mono::default() }
 }
 
 fn time(text: &str) -> UnixNanos {

@@ -29,6 +29,7 @@ use crate::node::own::{self, OwnNode};
 use crate::node::runtime::Runtime;
 use crate::node::task;
 use crate::status::link::Link;
+use crate::tasks;
 use crate::types::NodeFacts;
 use crate::worker::Input;
 
@@ -61,7 +62,7 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     if kubelet.rotate_certificates {
         let wanted = Wanted { node: config.node_name.clone(), ..Wanted::default() };
         let rotation = Rotation::of_client(store, client.clone(), first);
-        tokio::task::spawn_local(async move {
+        tasks::singleton("client certificate", async move {
             // The sender stays until the end: the names never change.
             let (_names, wanted) = watch::channel(Some(wanted));
             rotation.run(wanted).await;
@@ -86,7 +87,7 @@ fn start_events(config: &Config, client: kube::Client) -> events::Recorder {
     };
     let name = &config.node_name;
     let (recorder, sink) = events::recorder(client, "kubelet", name, limits);
-    tokio::task::spawn_local(sink.run());
+    tasks::singleton("event sink", sink.run());
     recorder
 }
 
@@ -168,11 +169,13 @@ pub(super) fn start(
         runtime: parts.runtime.clone(),
         inputs: parts.inputs.clone(),
         worker_facts: facts,
+        lists: parts.lists.clone(),
         metrics: Arc::clone(&parts.metrics),
         events: teller(Some(cluster)),
     };
     task::start(node, runtime);
-    tokio::task::spawn_local(offer(cluster.node.clone(), offered, parts.inputs.clone()));
+    let offers = offer(cluster.node.clone(), offered, parts.inputs.clone());
+    tasks::singleton("admission facts", offers);
 }
 
 /// Tells admission what the Node object says whenever that changes: labels, taints, allocatable.
@@ -230,6 +233,7 @@ fn start_serving(parts: &Parts, cluster: &Cluster) {
         Rotation::of_serving(store, cluster.client.clone(), move |pair| cell.store(Some(pair)));
     let (names, wanted) = watch::channel(None);
     let node = parts.config.node_name.clone();
-    tokio::task::spawn_local(rotate::follow_addresses(node, cluster.node.clone(), names));
-    tokio::task::spawn_local(rotation.run(wanted));
+    let addresses = rotate::follow_addresses(node, cluster.node.clone(), names);
+    tasks::singleton("certificate names", addresses);
+    tasks::singleton("serving certificate", rotation.run(wanted));
 }

@@ -249,7 +249,7 @@ pub(super) fn start_rotator(config: &Config, client: &Client) -> Option<mpsc::Se
     let policy = RotatePolicy { max_bytes, max_files };
     let (commands, queue) = mpsc::channel(logs::COMMANDS_MAX);
     let rotator = Rotator::new(policy, ReopenLog(client.clone()));
-    tokio::task::spawn_local(rotator.run(queue));
+    crate::tasks::singleton("log rotator", rotator.run(queue));
     Some(commands)
 }
 

@@ -36,7 +36,7 @@ pub(super) async fn enforce(
         let made = cgroups.ensure_tree().await;
         made.context("cgroupsPerQOS: the cgroups of all pods cannot be made")?;
         let limits = reserve::of_pods(config, &machine, setup);
-        tokio::task::spawn_local(limit_pods(cgroups, limits, Rc::clone(tell)));
+        crate::tasks::singleton("node allocatable", limit_pods(cgroups, limits, Rc::clone(tell)));
     }
     let of_host = reserve::of_host(config, &machine);
     if of_host.is_empty() {

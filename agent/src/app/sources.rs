@@ -16,6 +16,7 @@ use crate::intake::Intake;
 use crate::observed::Reader;
 use crate::source::{self, SourceKind};
 use crate::status::writer::Writer;
+use crate::tasks;
 
 /// Deliveries of a source that may wait.
 const DELIVERIES_MAX: usize = 16;
@@ -45,12 +46,12 @@ pub(super) fn start(
         let (deliveries, queue) = mpsc::channel(DELIVERIES_MAX);
         let node = cluster.node_name.to_string();
         let (client, link) = (cluster.client.clone(), cluster.link.clone());
-        tokio::task::spawn_local(source::apiserver::run(client, node, deliveries, link));
+        tasks::singleton("pod source", source::apiserver::run(client, node, deliveries, link));
         intake.listen(SourceKind::Api, queue);
         intake.report_to(writer);
         kinds.push(SourceKind::Api);
     }
-    tokio::task::spawn_local(intake.run(kinds));
+    tasks::singleton("intake", intake.run(kinds));
     Ok(())
 }
 
@@ -62,7 +63,7 @@ fn start_file(config: &Config, intake: &mut Intake) -> bool {
     let (readings, queue) = mpsc::channel(DELIVERIES_MAX);
     let folder = source::file::Folder::new(&kubelet.static_pod_path, &config.node_name);
     let every = kubelet.file_check_frequency.to_std();
-    tokio::task::spawn_local(source::file::run(folder, every, readings));
+    tasks::singleton("manifest folder", source::file::run(folder, every, readings));
     intake.listen(SourceKind::File, queue);
     true
 }
@@ -82,7 +83,7 @@ fn start_http(config: &Config, intake: &mut Intake) -> Result<bool> {
         source::http::Endpoint::new(&kubelet.static_pod_url, &headers).context("staticPodURL")?;
     let every = kubelet.http_check_frequency.to_std();
     let node = config.node_name.clone();
-    tokio::task::spawn_local(source::http::run(endpoint, node, every, readings));
+    tasks::singleton("manifest url", source::http::run(endpoint, node, every, readings));
     intake.listen(SourceKind::Http, queue);
     Ok(true)
 }

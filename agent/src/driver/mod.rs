@@ -2,42 +2,53 @@
 //!
 //! Runs on the main thread. One loop takes inputs in batches, then publishes a snapshot for the
 //! server's thread. Every read and every pass is a task of its own, so a runtime call that hangs
-//! holds up nothing but its pod. Bounds: `INPUTS_MAX` inputs queued (senders wait), one read and
-//! one pass per pod.
+//! holds up nothing but its pod; a task that panics costs that call and nothing else (`owed`).
+//! Which reads are made is decided by `worker::reads`. Bounds: `INPUTS_MAX` inputs queued (senders
+//! wait), one read and one pass per pod, one list, one sweep.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+mod logs;
+mod owed;
+mod publish;
+mod save;
+mod sweep;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use self::logs::FollowedLogs;
+use self::owed::Owed;
+use self::publish::Publisher;
+use self::save::Saver;
+use self::sweep::Sweeper;
 use crate::clock;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::observed::{Reader, RunState};
+use crate::node::pleg::ListsSeen;
+use crate::observed::Reader;
 use crate::probe::Prober;
 use crate::runtime::execute::{Cancel, Executor, PassOrder};
 use crate::runtime::logs::LogCommand;
 use crate::runtime::plan::Action;
 use crate::runtime::start;
-use crate::server::Views;
-use crate::server::{Health, Query};
+use crate::server::{Health, Query, Views};
 use crate::status::outbox;
 use crate::status::timeline::Recorder;
-use crate::status::view::{PodView, Snapshot};
 use crate::status::writer::Writer;
-use crate::types::{ContainerId, Mono, PodUid};
-use crate::volume;
-use crate::worker::{Command, Input, Pods, Stage, Worker};
+use crate::tasks;
+use crate::types::PodUid;
+use crate::worker::reads::Reads;
+use crate::worker::{Command, Input, Pods, Worker};
 
 /// Inputs that may wait for the loop.
 pub const INPUTS_MAX: usize = 4096;
 /// Inputs taken in one turn before the snapshot is published.
 const BATCH_MAX: usize = 256;
-/// How often directories of pods that are gone are looked for.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// Longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
@@ -65,37 +76,42 @@ pub struct Driver {
     pub writer: Option<Rc<Writer>>,
     /// Log rotation; `None` when it is off.
     pub logs: Option<mpsc::Sender<LogCommand>>,
+    /// When the runtime last listed its pods.
+    pub lists: ListsSeen,
     /// The loop's pulse.
     pub health: Arc<Health>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Where the pods' directories are.
     pub root_dir: PathBuf,
-    /// Records that survive a restart.
-    pub ledger: Ledger,
 }
 
-#[derive(Default)]
-struct ReadSlot {
-    running: bool,
-    again: Option<u64>,
-    done: u64,
+/// What the loop keeps between its turns.
+struct Turns {
+    saver: Saver,
+    reads: Rc<RefCell<Reads>>,
+    passes: HashMap<u64, Cancel>,
+    followed: FollowedLogs,
 }
-
-type Reads = Rc<std::cell::RefCell<HashMap<PodUid, ReadSlot>>>;
 
 impl Driver {
     /// Runs until every sender of inputs is gone or `stop` fires; pods are left as they are.
-    pub async fn run(mut self, stop: impl Future<Output = ()>) {
-        let reads = Reads::default();
-        let mut passes: HashMap<u64, Cancel> = HashMap::new();
-        let mut logs = BTreeSet::new();
-        let mut sweep_at = Mono::PAST;
+    pub async fn run(mut self, stop: impl Future<Output = ()>, ledger: Ledger) {
+        let mut turns = Turns {
+            saver: Saver::new(ledger),
+            reads: Rc::default(),
+            passes: HashMap::new(),
+            followed: FollowedLogs::new(self.logs.take()),
+        };
+        let mut publisher = Publisher::new(self.views.clone());
+        let (executor, views) = (Rc::clone(&self.executor), self.views.clone());
+        let metrics = Arc::clone(&self.metrics);
+        let mut sweeper = Sweeper::new(executor, views, self.root_dir.clone(), metrics);
         let mut batch = Vec::new();
         tokio::pin!(stop);
-        self.handle(Input::Tick, &reads, &mut passes);
+        self.handle(Input::Tick, &mut turns);
         loop {
-            let sleep = self.until_wake();
+            let sleep = turns.saver.within(self.until_wake(), &self.pods);
             batch.clear();
             tokio::select! {
                 () = &mut stop => return,
@@ -108,85 +124,30 @@ impl Driver {
                 () = tokio::time::sleep(sleep) => batch.push(Input::Tick),
             }
             for input in batch.drain(..) {
-                if let Input::PassDone { ticket, .. } = &input {
-                    passes.remove(ticket);
-                }
-                let read = match &input {
-                    Input::Observed { uid, result: Ok(_), .. } => Some(uid.clone()),
-                    _ => None,
-                };
-                self.handle(input, &reads, &mut passes);
-                if let Some(uid) = read {
-                    self.follow_logs(&uid, &mut logs);
-                }
+                self.take(input, &mut turns);
             }
             if self.until_wake().is_zero() {
-                self.handle(Input::Tick, &reads, &mut passes);
+                self.handle(Input::Tick, &mut turns);
             }
-            if self.pods.is_unsaved() {
-                let (allocated, actuated) = self.pods.checkpoints();
-                self.ledger.save(allocated, actuated);
-            }
-            self.publish();
+            turns.saver.save(&mut self.pods);
+            publisher.publish(&mut self.pods);
             self.health.beat();
-            self.sweep(&mut sweep_at);
+            sweeper.look(&self.pods);
         }
     }
 
-    /// Has the logs of running containers kept at their limit.
-    fn follow_logs(&self, uid: &PodUid, followed: &mut BTreeSet<ContainerId>) {
-        let (Some(logs), Some(worker)) = (&self.logs, self.pods.worker(uid)) else { return };
-        for container in &worker.observed().containers {
-            let id = container.id.clone();
-            let command = match container.state {
-                RunState::Running if !followed.contains(&id) => {
-                    followed.insert(id.clone());
-                    LogCommand::Watch { id, path: PathBuf::from(&container.log_path) }
-                }
-                RunState::Exited if followed.remove(&id) => LogCommand::Forget { id },
-                _ => continue,
-            };
-            // A full queue means that the rotator is behind: the next read tries again.
-            if let Err(mpsc::error::TrySendError::Full(LogCommand::Watch { id, .. })) =
-                logs.try_send(command)
-            {
-                followed.remove(&id);
-            }
+    fn take(&mut self, input: Input, turns: &mut Turns) {
+        let mut read = None;
+        match &input {
+            Input::PassDone { ticket, .. } => drop(turns.passes.remove(ticket)),
+            Input::Observed { uid, result: Ok(_), .. } => read = Some(uid.clone()),
+            Input::Listed { result: Ok(_), .. } => self.lists.seen(),
+            _ => {}
         }
-    }
-
-    /// Removes what a crash left of pods that nobody wants: directories, mounts, cgroups.
-    fn sweep(&self, due_at: &mut Mono) {
-        let now = clock::clocks().mono;
-        if !self.pods.knows_all() || now < *due_at {
-            return;
+        self.handle(input, turns);
+        if let Some(worker) = read.and_then(|uid| self.pods.worker(&uid)) {
+            turns.followed.follow(worker.observed());
         }
-        *due_at = now.plus(SWEEP_EVERY);
-        let keep: BTreeSet<PodUid> = self.pods.workers().map(|w| w.uid().clone()).collect();
-        let (root, views) = (self.root_dir.clone(), self.views.clone());
-        let (executor, known) = (Rc::clone(&self.executor), keep.clone());
-        let (logs, since) = (executor.node.pod_logs_dir.clone(), SystemTime::now());
-        let metrics = Arc::clone(&self.metrics);
-        let snapshot = self.views.load();
-        tokio::task::spawn_local(async move {
-            executor.count_all(&snapshot).await;
-            executor.sweep_cgroups(&known).await;
-            executor.look_for_shims(&snapshot).await;
-        });
-        tokio::task::spawn_blocking(move || {
-            // A pod is in the snapshot before anything is done for it.
-            let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().pods.contains_key(uid);
-            match volume::orphan::sweep_unless(&root, is_kept) {
-                Ok(swept) => {
-                    metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
-                    if let Some(warning) = swept.warning() {
-                        tracing::warn!("{warning}");
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
-            }
-            Executor::sweep_logs(Path::new(&logs), &keep, since);
-        });
     }
 
     fn until_wake(&self) -> Duration {
@@ -203,48 +164,24 @@ impl Driver {
         }
     }
 
-    fn handle(&mut self, input: Input, reads: &Reads, passes: &mut HashMap<u64, Cancel>) {
+    fn handle(&mut self, input: Input, turns: &mut Turns) {
         for command in self.pods.handle(clock::clocks(), input) {
-            self.execute(command, reads, passes);
+            self.execute(command, turns);
         }
     }
 
-    fn execute(&mut self, command: Command, reads: &Reads, passes: &mut HashMap<u64, Cancel>) {
+    fn execute(&mut self, command: Command, turns: &mut Turns) {
         match command {
-            Command::Read { uid, stamp, after } => self.read(uid, stamp, after, reads),
-            Command::List { stamp } => {
-                let (reader, back) = (self.reader.clone(), self.back.clone());
-                let metrics = Arc::clone(&self.metrics);
-                tokio::task::spawn_local(async move {
-                    let begun = std::time::Instant::now();
-                    let result = reader.list().await.map_err(|error| error.to_string());
-                    metrics.relisted(clock::now(), begun.elapsed());
-                    let _ = back.send(Input::Listed { stamp, result }).await;
-                });
-            }
+            Command::Read { uid, stamp, after } => self.read(uid, stamp, after, &turns.reads),
+            Command::List { stamp } => self.list(stamp),
             Command::Run { uid, ticket, pod, observed, actions } => {
                 let cancel = Cancel::default();
-                passes.insert(ticket, cancel.clone());
-                // What a resize did cannot be told from the runtime: its record comes first.
-                let resizes = actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
-                let saved = resizes.then(|| self.ledger.wait(self.pods.is_unsaved()));
-                let metrics = Arc::clone(&self.metrics);
-                let operation = metrics.pass_begins(&uid, pod.as_deref(), &actions, clock::now());
+                turns.passes.insert(ticket, cancel.clone());
                 let order = PassOrder { uid, ticket, pod, observed, actions };
-                let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
-                tokio::task::spawn_local(async move {
-                    let uid = order.uid.clone();
-                    if let Some(saved) = saved {
-                        saved.await;
-                    }
-                    let begun = std::time::Instant::now();
-                    executor.run(order, cancel, &back).await;
-                    metrics.pass_ended(operation, begun.elapsed());
-                    let _ = back.send(Input::PassDone { uid, ticket }).await;
-                });
+                self.run_pass(order, cancel, &mut turns.saver);
             }
             Command::Cancel { ticket, .. } => {
-                if let Some(cancel) = passes.get(&ticket) {
+                if let Some(cancel) = turns.passes.get(&ticket) {
                     cancel.cancel();
                 }
             }
@@ -258,19 +195,22 @@ impl Driver {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
             }
             Command::Count(count) => self.metrics.counted(&count),
-            Command::Gone { uid } => {
-                self.prober.forget(&uid);
-                self.metrics.gone(&uid);
-                self.tell(outbox::Input::Gone(uid.clone()));
-                self.recorder.stage(&uid, "Gone", None, "");
-                self.recorder.forget(&uid);
-                // A pod that was wanted again meanwhile has been begun anew.
-                if let Some(pod) = self.pods.worker(&uid).and_then(Worker::pod) {
-                    self.recorder.know(pod);
-                }
-                reads.borrow_mut().remove(&uid);
-            }
+            Command::Gone { uid } => self.gone(uid, turns),
         }
+    }
+
+    fn gone(&self, uid: PodUid, turns: &mut Turns) {
+        self.prober.forget(&uid);
+        self.metrics.gone(&uid);
+        self.tell(outbox::Input::Gone(uid.clone()));
+        self.recorder.stage(&uid, "Gone", None, "");
+        self.recorder.forget(&uid);
+        // A pod that was wanted again meanwhile has been begun anew.
+        if let Some(pod) = self.pods.worker(&uid).and_then(Worker::pod) {
+            self.recorder.know(pod);
+        }
+        turns.reads.borrow_mut().forget(&uid);
+        turns.followed.forget(&uid);
     }
 
     fn tell(&self, input: outbox::Input) {
@@ -279,84 +219,133 @@ impl Driver {
         }
     }
 
-    fn read(&self, uid: PodUid, mut stamp: u64, after: Duration, reads: &Reads) {
-        let names = self.pods.worker(&uid).map(|w| {
-            let observed = w.observed();
-            (observed.namespace.clone(), observed.name.clone())
-        });
-        let names = names.unwrap_or_default();
-        let (reader, back, reads) = (self.reader.clone(), self.back.clone(), Rc::clone(reads));
-        let recorder = self.recorder.clone();
-        let metrics = Arc::clone(&self.metrics);
-        tokio::task::spawn_local(async move {
-            if !after.is_zero() {
-                tokio::time::sleep(after).await;
-            }
-            {
-                let mut slots = reads.borrow_mut();
-                let slot = slots.entry(uid.clone()).or_default();
-                if slot.done >= stamp {
-                    return;
+    fn list(&self, stamp: u64) {
+        let given_up = Input::Listed { stamp, result: Err("the list was given up".to_owned()) };
+        let owed = Owed::new(self.back.clone(), given_up);
+        let (reader, metrics) = (self.reader.clone(), Arc::clone(&self.metrics));
+        tasks::spawn("list", async move {
+            let begun = std::time::Instant::now();
+            let result = match tasks::caught(reader.list()).await {
+                Ok(listed) => listed.map_err(|error| error.to_string()),
+                Err(panic) => {
+                    tasks::counted("list");
+                    tracing::error!("list of the runtime's pods: {panic}");
+                    Err(panic.to_string())
                 }
-                if slot.running {
-                    slot.again = slot.again.max(Some(stamp));
-                    return;
-                }
-                slot.running = true;
-            }
-            loop {
-                let begun = std::time::Instant::now();
-                let result = reader.read(&uid, (&names.0, &names.1)).await;
-                metrics.pod_read(begun.elapsed());
-                let again = {
-                    let mut slots = reads.borrow_mut();
-                    let slot = slots.entry(uid.clone()).or_default();
-                    slot.done = stamp;
-                    slot.again.take()
-                };
-                let result = result.map_err(|error| {
-                    tell_unread(&recorder, &uid, &error);
-                    error.to_string()
-                });
-                let observed = Input::Observed { uid: uid.clone(), stamp, result };
-                if back.send(observed).await.is_err() {
-                    return;
-                }
-                match again {
-                    Some(next) => stamp = next,
-                    None => break,
-                }
-            }
-            if let Some(slot) = reads.borrow_mut().get_mut(&uid) {
-                slot.running = false;
-            }
+            };
+            metrics.relisted(clock::now(), begun.elapsed());
+            owed.settle(Input::Listed { stamp, result }).await;
         });
     }
 
-    fn publish(&self) {
-        let now = clock::clocks();
-        let view = |worker: &Worker| {
-            let pod = worker.pod()?;
-            let view = PodView {
-                pod: Arc::clone(pod),
-                status: Arc::clone(worker.status()),
-                observed: Arc::clone(worker.observed()),
-                stage: worker.stage(),
-                removed: worker.is_removed(),
-                doing: worker.current_actions().to_vec(),
-                failure: worker.last_failure().cloned(),
-                wake_at: worker.wake_at().map(|at| now.wall_at(at)),
-            };
-            Some((worker.uid().clone(), view))
+    fn run_pass(&self, order: PassOrder, cancel: Cancel, saver: &mut Saver) {
+        let (uid, ticket) = (order.uid.clone(), order.ticket);
+        // What a resize did cannot be told from the runtime: its record comes first.
+        let resizes = order.actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
+        let saved = resizes.then(|| saver.wait(&self.pods));
+        let metrics = Arc::clone(&self.metrics);
+        let pod = order.pod.as_deref();
+        let operation = metrics.pass_begins(&uid, pod, &order.actions, clock::now());
+        let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
+        let owed = Owed::new(back.clone(), Input::PassDone { uid: uid.clone(), ticket });
+        tasks::spawn("pass", async move {
+            if let Some(saved) = saved {
+                saved.await;
+            }
+            let begun = std::time::Instant::now();
+            executor.run(order, cancel, &back).await;
+            metrics.pass_ended(operation, begun.elapsed());
+            owed.settle(Input::PassDone { uid, ticket }).await;
+        });
+    }
+
+    fn read(&self, uid: PodUid, stamp: u64, after: Duration, reads: &Rc<RefCell<Reads>>) {
+        let observed = self.pods.worker(&uid).map(Worker::observed);
+        let names = observed.map(|o| (o.namespace.clone(), o.name.clone())).unwrap_or_default();
+        let read = PodRead {
+            uid,
+            names,
+            reader: self.reader.clone(),
+            back: self.back.clone(),
+            recorder: self.recorder.clone(),
+            metrics: Arc::clone(&self.metrics),
+            reads: Rc::clone(reads),
         };
-        let pods = self.pods.workers().filter_map(view).collect();
-        let orphans = self
-            .pods
-            .workers()
-            .filter(|w| w.pod().is_none() && w.stage() != Stage::Finished)
-            .map(|w| Arc::clone(w.observed()))
-            .collect();
-        self.views.store(Snapshot { pods, orphans, sources_ready: self.pods.sources_ready() });
+        reads.borrow_mut().asked(&read.uid);
+        tasks::spawn("read", async move {
+            if !after.is_zero() {
+                tokio::time::sleep(after).await;
+            }
+            if read.reads.borrow_mut().due(&read.uid, stamp) {
+                read.make(stamp).await;
+            }
+        });
+    }
+}
+
+/// Reads one pod, as often as it is asked for meanwhile.
+struct PodRead {
+    uid: PodUid,
+    names: (String, String),
+    reader: Reader,
+    back: mpsc::Sender<Input>,
+    recorder: Recorder,
+    metrics: Arc<Metrics>,
+    reads: Rc<RefCell<Reads>>,
+}
+
+impl PodRead {
+    async fn make(&self, mut stamp: u64) {
+        loop {
+            let given_up = Err("the read was given up".to_owned());
+            let owed = Owed::new(self.back.clone(), self.answer(stamp, given_up));
+            let begun = std::time::Instant::now();
+            let names = (self.names.0.as_str(), self.names.1.as_str());
+            let place = Place(self);
+            let result = tasks::caught(self.reader.read(&self.uid, names)).await;
+            self.metrics.pod_read(begun.elapsed());
+            let result = match result {
+                Ok(read) => read.map_err(|error| {
+                    tell_unread(&self.recorder, &self.uid, &error);
+                    error.to_string()
+                }),
+                Err(panic) => {
+                    tasks::counted("read");
+                    tracing::error!(pod = %self.uid, "reading the pod: {panic}");
+                    Err(panic.to_string())
+                }
+            };
+            let next = place.ended(stamp);
+            if !owed.settle(self.answer(stamp, result)).await {
+                return;
+            }
+            match next {
+                Some(next) => stamp = next,
+                None => return,
+            }
+        }
+    }
+
+    fn answer(&self, stamp: u64, result: Result<crate::observed::ObservedPod, String>) -> Input {
+        Input::Observed { uid: self.uid.clone(), stamp, result }
+    }
+}
+
+/// A read under way; dropped before its end it gives up its place.
+struct Place<'a>(&'a PodRead);
+
+impl Place<'_> {
+    /// The stamp of the read to make next.
+    fn ended(self, stamp: u64) -> Option<u64> {
+        let next = self.0.reads.borrow_mut().ended(&self.0.uid, stamp);
+        std::mem::forget(self);
+        next
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.reads.borrow_mut().given_up(&self.0.uid);
     }
 }
 

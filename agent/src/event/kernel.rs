@@ -52,7 +52,7 @@ impl Tracker {
             names: HashMap::new(),
             inits: HashMap::new(),
         };
-        tokio::task::spawn_local(task.run(queue));
+        crate::tasks::singleton("kernel events", task.run(queue));
         tracker
     }
 

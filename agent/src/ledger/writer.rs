@@ -82,7 +82,7 @@ impl Ledger {
     pub fn start(root: PathBuf) -> Self {
         let (jobs, queue) = watch::channel(None);
         let (done, saved) = watch::channel(0);
-        tokio::task::spawn_local(write_all(root, queue, done));
+        crate::tasks::singleton("ledger", write_all(root, queue, done));
         Self { jobs, saved, last: 0 }
     }
 

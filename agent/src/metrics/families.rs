@@ -40,6 +40,7 @@ labels!(StartOf { container_type });
 labels!(StartError { container_type, code });
 labels!(ModeLabel { mode });
 labels!(Limit { limit });
+labels!(Task { task });
 labels!(NodeName { node });
 labels!(Reason { reason });
 labels!(ReasonDetail { reason_detail });
@@ -163,6 +164,7 @@ pub(super) struct Own {
     pub(super) events_dropped: Counter,
     pub(super) limit_hits: Family<Limit, Counter>,
     pub(super) calls_in_flight: Gauge,
+    pub(super) panics: Family<Task, Counter>,
 }
 
 impl Operations {
@@ -280,6 +282,10 @@ impl Own {
                 .add("pintle_event_drops", "Kernel events lost because a bound was met."),
             limit_hits: at.add("pintle_limit_hits", "How often a bounded resource was full."),
             calls_in_flight: at.add("pintle_runtime_calls_in_flight", "Runtime calls under way."),
+            panics: at.add(
+                "pintle_task_panics",
+                "Panics by task; each cost one piece of work and is a bug to report.",
+            ),
         }
     }
 }

@@ -36,7 +36,7 @@ use prometheus_client::registry::Registry;
 
 use families::{
     BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, NodeName, Operation, Operations, Own,
-    ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf, Starts, Static,
+    ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf, Starts, Static, Task,
     build_labels, reason_label,
 };
 
@@ -51,6 +51,7 @@ use crate::pod;
 use crate::resize::Asked;
 use crate::runtime::plan::Action;
 use crate::status::view::Snapshot;
+use crate::tasks;
 use crate::types::{ContainerKind, PodUid, UnixNanos};
 use crate::worker::{Count, Failure};
 
@@ -104,6 +105,11 @@ impl Metrics {
         let node_name: Family<NodeName, Gauge> =
             at.add("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.");
         node_name.get_or_create(&NodeName { node: node.to_owned() }).set(1);
+        at.put(
+            "pintle_main_loop_stall_seconds",
+            "How long the deciding thread was away: one round of all its tasks.",
+            tasks::stalls().clone(),
+        );
         Self {
             operations: Operations::register(&mut at),
             census: census::Census::register(&mut at),
@@ -360,6 +366,9 @@ impl Metrics {
         raise(&self.relists.discarded, scrape.events_dropped);
         let timeline = Limit { limit: "timeline entries".to_owned() };
         raise(&self.own.limit_hits.get_or_create(&timeline), scrape.timeline_dropped);
+        for (task, count) in tasks::panics() {
+            raise(&self.own.panics.get_or_create(&Task { task: task.to_owned() }), count);
+        }
         self.own.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
         self.process.read();
         let mut open_metrics = String::new();

@@ -21,6 +21,7 @@ pub mod machine;
 pub mod oom;
 pub mod own;
 pub mod patch;
+pub mod pleg;
 pub mod register;
 pub mod report;
 pub mod runtime;

@@ -50,7 +50,7 @@ impl OwnNode {
 /// Starts to follow the object; the cell has what is known of it.
 pub fn start(client: kube::Client, name: Arc<str>) -> watch::Receiver<OwnNode> {
     let (own, known) = watch::channel(OwnNode::default());
-    tokio::task::spawn_local(follow(client, name, own));
+    crate::tasks::singleton("own node", follow(client, name, own));
     known
 }
 

@@ -147,7 +147,7 @@ impl Reporter {
         let mut wait = BACKOFF.0;
         let mut said = false;
         loop {
-            let (initial, events) = status::initial(&self.facts.borrow(), clock::now());
+            let (initial, events) = status::initial(&self.facts.borrow(), clock::clocks());
             let tried = self.try_register(&initial).await;
             if let Err(error) = &tried {
                 let now = clock::now();
@@ -236,7 +236,7 @@ impl Reporter {
     async fn sync(&mut self, ask: bool) -> Result<(), kube::Error> {
         let Some(old) = self.object(ask).await? else { return Ok(()) };
         let mut new = (*old).clone();
-        let mut events = status::update(&self.facts.borrow(), &mut new, clock::now());
+        let mut events = status::update(&self.facts.borrow(), &mut new, clock::clocks());
         let changed = status::differs(&old, &new);
         let due = self.reported_at.is_none_or(|at| at.elapsed() >= self.report_after);
         if !changed && !due {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
 use pintle_cri::v1;
 
-use crate::types::UnixNanos;
+use crate::types::Mono;
 
 /// Without a good answer for this long the runtime counts as down.
 pub const DOWN_AFTER: Duration = Duration::from_secs(30);
@@ -18,9 +18,11 @@ pub const DOWN_AFTER: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeState {
     /// When it last said that it was ready.
-    ready_at: UnixNanos,
+    ready_at: Option<Mono>,
     runtime: Option<String>,
     network: Option<String>,
+    /// Why its lists make the node not ready; see `pleg`.
+    pub lists: Option<String>,
     /// Its handlers, by name.
     pub handlers: Vec<NodeRuntimeHandler>,
     /// Its features, if it tells any.
@@ -30,9 +32,10 @@ pub struct RuntimeState {
 impl Default for RuntimeState {
     fn default() -> Self {
         Self {
-            ready_at: UnixNanos::NEVER,
+            ready_at: None,
             runtime: None,
             network: Some("network state unknown".to_owned()),
+            lists: None,
             handlers: Vec::new(),
             features: None,
         }
@@ -41,7 +44,7 @@ impl Default for RuntimeState {
 
 impl RuntimeState {
     /// Takes in an answer. A runtime that does not answer is noticed by the time that passes.
-    pub fn heard(&mut self, answer: &v1::StatusResponse, now: UnixNanos) {
+    pub fn heard(&mut self, answer: &v1::StatusResponse, now: Mono) {
         let conditions = answer.status.as_ref().map(|status| &status.conditions[..]);
         let conditions = conditions.unwrap_or_default();
         self.network = problem(conditions, "NetworkReady", "container runtime network not ready");
@@ -53,7 +56,7 @@ impl RuntimeState {
         self.features = answer.features.as_ref().map(|features| NodeFeatures {
             supplemental_groups_policy: Some(features.supplemental_groups_policy),
         });
-        self.ready_at = now;
+        self.ready_at = Some(now);
     }
 
     /// Why pods cannot be connected to a network.
@@ -63,15 +66,15 @@ impl RuntimeState {
     }
 
     /// Why the node cannot run pods because of the runtime, in the kubelet's order.
-    pub fn errors(&self, now: UnixNanos) -> Vec<String> {
+    pub fn errors(&self, now: Mono) -> Vec<String> {
         let silent = match self.ready_at {
-            UnixNanos::NEVER => {
-                Some("container runtime status check may not have completed yet".to_owned())
-            }
-            at if now.since(at) >= DOWN_AFTER => Some("container runtime is down".to_owned()),
+            None => Some("container runtime status check may not have completed yet".to_owned()),
+            Some(at) if now.since(at) >= DOWN_AFTER => Some("container runtime is down".to_owned()),
             _ => None,
         };
-        [silent, self.runtime.clone(), self.network.clone()].into_iter().flatten().collect()
+        let of_lists = self.lists.clone();
+        let all = [silent, of_lists, self.runtime.clone(), self.network.clone()];
+        all.into_iter().flatten().collect()
     }
 }
 
@@ -134,8 +137,8 @@ mod tests {
         v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..Default::default() }
     }
 
-    fn at(seconds: i64) -> UnixNanos {
-        UnixNanos(seconds * 1_000_000_000)
+    fn at(seconds: i64) -> Mono {
+        Mono(seconds * 1_000_000_000)
     }
 
     #[test]
@@ -147,6 +150,18 @@ mod tests {
         state.heard(&good, at(10));
         assert!(state.errors(at(39)).is_empty());
         assert_eq!(state.errors(at(40)), ["container runtime is down"]);
+    }
+
+    #[test]
+    fn a_runtime_that_answers_and_lists_nothing_is_not_ready() {
+        let mut state = RuntimeState::default();
+        let good = answer(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
+        state.heard(&good, at(10));
+        state.lists = Some("PLEG is not healthy".to_owned());
+        assert_eq!(state.errors(at(11)), ["PLEG is not healthy"]);
+        // As the kubelet orders them.
+        let down = ["container runtime is down", "PLEG is not healthy"];
+        assert_eq!(state.errors(at(40)), down);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::machine::HostAddresses;
 use super::machine::Machine;
 use super::runtime_state::RuntimeState;
 use super::settings::NodeSettings;
-use crate::types::UnixNanos;
+use crate::types::Now;
 
 /// Tells that the attach-detach controller works for this node.
 pub const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -66,7 +66,7 @@ pub struct Facts {
 }
 
 /// A Node object for registration.
-pub fn initial(facts: &Facts, now: UnixNanos) -> (Node, Vec<NodeEvent>) {
+pub fn initial(facts: &Facts, now: Now) -> (Node, Vec<NodeEvent>) {
     let settings = &facts.settings;
     let arch = facts.machine.architecture.to_owned();
     let linux = "linux".to_owned();
@@ -97,7 +97,7 @@ pub fn initial(facts: &Facts, now: UnixNanos) -> (Node, Vec<NodeEvent>) {
 }
 
 /// Brings labels, annotations and status of a Node object up to date.
-pub fn update(facts: &Facts, node: &mut Node, now: UnixNanos) -> Vec<NodeEvent> {
+pub fn update(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
     let labels = node.metadata.labels.get_or_insert_default();
     let required = [(LABEL_OS, "linux"), (LABEL_ARCH, facts.machine.architecture)];
     for (label, value) in required {
@@ -109,7 +109,7 @@ pub fn update(facts: &Facts, node: &mut Node, now: UnixNanos) -> Vec<NodeEvent> 
 }
 
 /// Runs every setter, in upstream's order.
-fn set(facts: &Facts, node: &mut Node, now: UnixNanos) -> Vec<NodeEvent> {
+fn set(facts: &Facts, node: &mut Node, now: Now) -> Vec<NodeEvent> {
     let mut status = node.status.take().unwrap_or_default();
     set_addresses(facts, node, &mut status);
     let mut events = Vec::new();
@@ -132,13 +132,13 @@ fn set(facts: &Facts, node: &mut Node, now: UnixNanos) -> Vec<NodeEvent> {
     if facts.runtime.features.is_some() {
         status.features.clone_from(&facts.runtime.features);
     }
-    let mut errors = facts.runtime.errors(now);
+    let mut errors = facts.runtime.errors(now.mono);
     errors.extend(facts.storage_error.clone());
     errors.extend(facts.shutdown_error.clone());
     errors.extend(missing(facts, &status));
     let conditions = status.conditions.get_or_insert_default();
     let name = &facts.settings.name;
-    let time = Time(now.to_seconds());
+    let time = Time(now.wall.to_seconds());
     events.extend(conditions::set(conditions, name, facts.pressure, &errors, &time));
     if let Some(volumes) = &facts.volumes_in_use {
         status.volumes_in_use = Some(volumes.clone()).filter(|volumes| !volumes.is_empty());

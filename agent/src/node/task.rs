@@ -19,6 +19,7 @@ use super::conditions::NodeEvent;
 use super::conditions::NodeEvents;
 use super::lease::LeaseKeeper;
 use super::own::OwnNode;
+use super::pleg::ListsSeen;
 use super::report::Reporter;
 use super::runtime::Runtime;
 use super::runtime_state::{self, RuntimeState};
@@ -30,6 +31,7 @@ use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::runtime::dns;
+use crate::tasks;
 use crate::types::NodeFacts;
 use crate::worker::Input;
 
@@ -61,6 +63,8 @@ pub struct Parts {
     pub inputs: mpsc::Sender<Input>,
     /// Facts that the workers began with.
     pub worker_facts: NodeFacts,
+    /// When the runtime last listed its pods.
+    pub lists: ListsSeen,
     /// Takes events.
     pub events: NodeEvents,
     /// Counters.
@@ -72,6 +76,7 @@ pub struct Parts {
 struct Shared {
     facts: Rc<RefCell<Facts>>,
     changed: Rc<Notify>,
+    lists: ListsSeen,
     /// Why the runtime cannot connect pods, for the workers.
     network: watch::Sender<Option<String>>,
 }
@@ -85,7 +90,7 @@ pub fn start(parts: Parts, runtime: &Runtime) {
         parts.config.kubelet.node_lease_duration_seconds,
         node.clone(),
     );
-    tokio::task::spawn_local(keeper.run());
+    tasks::singleton("lease", keeper.run());
     let version = runtime_state::version(&runtime.version);
     let facts = Facts {
         settings: NodeSettings::of(&parts.config),
@@ -97,9 +102,10 @@ pub fn start(parts: Parts, runtime: &Runtime) {
     let shared = Shared {
         facts: Rc::new(RefCell::new(facts)),
         changed: Rc::default(),
+        lists: parts.lists.clone(),
         network: watch::Sender::new(None),
     };
-    tokio::task::spawn_local(run(parts, shared, node));
+    tasks::singleton("node status", run(parts, shared, node));
 }
 
 /// What is said once at the start, in the kubelet's words.
@@ -126,20 +132,18 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
         poll_addresses(&shared)
     );
     let (polled, client) = (shared.clone(), parts.runtime.clone());
-    tokio::task::spawn_local(async move { follow_runtime(&client, &polled).await });
+    tasks::singleton("runtime status", async move { follow_runtime(&client, &polled).await });
     let (polled, client) = (shared.clone(), parts.runtime.clone());
-    tokio::task::spawn_local(async move {
+    tasks::singleton("image list", async move {
         loop {
             tokio::time::sleep(IMAGES_EVERY).await;
             poll_images(&client, &polled).await;
         }
     });
-    tokio::task::spawn_local(check_resolv_conf(
-        Arc::clone(&parts.config),
-        Rc::clone(&parts.events),
-    ));
+    let checks = check_resolv_conf(Arc::clone(&parts.config), Rc::clone(&parts.events));
+    tasks::singleton("resolv.conf", checks);
     let polled = shared.clone();
-    tokio::task::spawn_local(async move {
+    tasks::singleton("node addresses", async move {
         loop {
             let every = polled.facts.borrow().settings.update_every;
             tokio::time::sleep(every).await;
@@ -147,7 +151,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
         }
     });
     let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
-    tokio::task::spawn_local(workers);
+    tasks::singleton("node facts", workers);
     let Shared { facts, changed, .. } = shared;
     let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
     reporter.timed_in(parts.metrics).run().await;
@@ -156,7 +160,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
 async fn follow_runtime(client: &Client, shared: &Shared) {
     let begun = tokio::time::Instant::now();
     loop {
-        let ready = shared.facts.borrow().runtime.errors(clock::now()).is_empty();
+        let ready = shared.facts.borrow().runtime.errors(clock::clocks().mono).is_empty();
         let soon = !ready && begun.elapsed() < STARTING_MAX;
         tokio::time::sleep(if soon { RUNTIME_SOON } else { RUNTIME_EVERY }).await;
         poll_runtime(client, shared).await;
@@ -165,7 +169,7 @@ async fn follow_runtime(client: &Client, shared: &Shared) {
 
 async fn poll_runtime(client: &Client, shared: &Shared) {
     let answer = client.status(v1::StatusRequest { verbose: false }).await;
-    let now = clock::now();
+    let now = clock::clocks().mono;
     let mut facts = shared.facts.borrow_mut();
     let seen = |runtime: &RuntimeState| {
         (runtime.errors(now), runtime.handlers.clone(), runtime.features.clone())
@@ -175,6 +179,7 @@ async fn poll_runtime(client: &Client, shared: &Shared) {
         Ok(answer) => facts.runtime.heard(&answer, now),
         Err(error) => tracing::debug!(%error, "status of the runtime"),
     }
+    facts.runtime.lists = shared.lists.error();
     let after = seen(&facts.runtime);
     let network = facts.runtime.network_error().map(str::to_owned);
     shared.network.send_if_modified(|known| std::mem::replace(known, network.clone()) != network);

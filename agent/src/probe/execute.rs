@@ -63,7 +63,7 @@ impl Prober {
             counts,
             epoch: Instant::now(),
         });
-        tokio::task::spawn_local(Rc::clone(&prober).run(inputs));
+        crate::tasks::singleton("prober", Rc::clone(&prober).run(inputs));
         prober
     }
 
@@ -106,7 +106,7 @@ impl Prober {
     fn begin(self: &Rc<Self>, attempt: Attempt) {
         let key = attempt.key.clone();
         let slot = Slot { prober: Rc::clone(self), attempt, outcome: Outcome::Unknown };
-        let task = tokio::task::spawn_local(slot.fill());
+        let task = crate::tasks::spawn("probe", slot.fill());
         self.board.borrow_mut().began(&key, task.abort_handle());
     }
 }

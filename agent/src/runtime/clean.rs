@@ -121,8 +121,9 @@ impl Executor {
     }
 
     /// Removes empty cgroups of pods that nobody knows: what a crash between making the cgroup and
-    /// making the sandbox left.
-    pub async fn sweep_cgroups(&self, keep: &BTreeSet<PodUid>) {
+    /// making the sandbox left. Whether a pod is known is asked right before its cgroup goes: one
+    /// may have come while another one's was removed.
+    pub async fn sweep_cgroups(&self, is_known: impl Fn(&PodUid) -> bool) {
         use crate::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
         let Some(cgroups) = &self.cgroups else { return };
         for qos in [Guaranteed, Burstable, BestEffort] {
@@ -133,7 +134,7 @@ impl Executor {
                 let Some(uid) = self.node.cgroup.uid_of_leaf(&leaf) else { continue };
                 let name = format!("{class}/{leaf}");
                 let empty = || cgroups.pids(&name).is_ok_and(|pids| pids.is_empty());
-                if !keep.contains(&uid)
+                if !is_known(&uid)
                     && empty()
                     && let Err(error) = cgroups.remove_pod(&name).await
                 {

@@ -31,6 +31,7 @@ use crate::runtime::stop_order;
 use crate::runtime::turns::{CallFor, PAUSE_MAX, Place, Rush, Turns};
 use crate::runtime::users::Users;
 use crate::status::timeline::{self, Recorder};
+use crate::tasks;
 use crate::types::PodUid;
 use crate::worker::{Failure, Input};
 
@@ -173,7 +174,7 @@ impl Executor {
             let _hurry = (*action != Action::Cleanup).then(|| self.rush.join());
             let outcome = match cancel.is_cancelled() && !is_ending(action) {
                 true => Err(Failure::cancelled()),
-                false => self.act(&order, action, &mut state, &cancel).await,
+                false => self.act_or_fail(&order, action, &mut state, &cancel).await,
             };
             self.note(&order.uid, action, begun.elapsed(), outcome.as_ref().err());
             self.metrics.action_ended(action, outcome.as_ref().err());
@@ -184,6 +185,22 @@ impl Executor {
                 return;
             }
         }
+    }
+
+    /// A panic fails the action, which is tried again as after any failure.
+    async fn act_or_fail(
+        &self,
+        order: &PassOrder,
+        action: &Action,
+        state: &mut PassState,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let acted = tasks::caught(self.act(order, action, state, cancel)).await;
+        acted.unwrap_or_else(|panic| {
+            tasks::counted("pass");
+            tracing::error!(pod = %order.uid, action = action.verb(), "{panic}");
+            Err(Failure::new("InternalError", panic.to_string()))
+        })
     }
 
     async fn act(

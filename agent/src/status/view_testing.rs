@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::observed::ObservedPod;
 use crate::status::view::{PodView, Snapshot};
-use crate::types::PodUid;
 use crate::worker::Stage;
 
 /// A pod with its status as an API object has them, of which the runtime has nothing.
@@ -30,7 +29,7 @@ pub(crate) fn view(object: Value) -> PodView {
 
 /// A snapshot of these pods.
 pub(crate) fn snapshot_of(views: Vec<PodView>) -> Snapshot {
-    let by_uid = |view: PodView| -> (PodUid, PodView) { (crate::pod::uid(&view.pod), view) };
+    let by_uid = |view: PodView| (crate::pod::uid(&view.pod), view);
     Snapshot {
         pods: views.into_iter().map(by_uid).collect(),
         orphans: Vec::new(),

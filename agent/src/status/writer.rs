@@ -57,7 +57,7 @@ impl Writer {
             metrics: OnceCell::new(),
             alarm: Notify::new(),
         });
-        tokio::task::spawn_local(Rc::clone(&writer).tick());
+        crate::tasks::singleton("status writer", Rc::clone(&writer).tick());
         writer
     }
 

@@ -1,0 +1,119 @@
+//! Has the logs of running containers kept at their limit: tells the rotator which to watch.
+//!
+//! Owner: the driver. Input: each read of a pod, and that a pod is gone. What is followed is kept
+//! by pod, so that a container that the runtime removed without a look at its end is forgotten with
+//! the next read. A full queue means that the rotator is behind: the next read tries again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use tokio::sync::mpsc;
+
+use crate::observed::{ObservedPod, RunState};
+use crate::runtime::logs::LogCommand;
+use crate::types::{ContainerId, PodUid};
+
+/// The containers whose logs the rotator watches.
+#[derive(Debug)]
+pub(super) struct FollowedLogs {
+    /// `None` when rotation is off.
+    rotator: Option<mpsc::Sender<LogCommand>>,
+    pods: BTreeMap<PodUid, BTreeSet<ContainerId>>,
+    /// Containers of pods that are gone, of which the rotator could not be told.
+    left: BTreeSet<ContainerId>,
+}
+
+impl FollowedLogs {
+    pub(super) fn new(rotator: Option<mpsc::Sender<LogCommand>>) -> Self {
+        Self { rotator, pods: BTreeMap::new(), left: BTreeSet::new() }
+    }
+
+    /// A pod was read.
+    pub(super) fn follow(&mut self, pod: &ObservedPod) {
+        let Some(rotator) = &self.rotator else { return };
+        let tell = |command| rotator.try_send(command).is_ok();
+        self.left.retain(|id| !tell(LogCommand::Forget { id: id.clone() }));
+        let running = || pod.containers.iter().filter(|c| c.state == RunState::Running);
+        let mut followed = self.pods.remove(&pod.uid).unwrap_or_default();
+        followed.retain(|id| {
+            running().any(|c| c.id == *id) || !tell(LogCommand::Forget { id: id.clone() })
+        });
+        for container in running() {
+            let (id, path) = (container.id.clone(), PathBuf::from(&container.log_path));
+            if !followed.contains(&id) && tell(LogCommand::Watch { id: id.clone(), path }) {
+                followed.insert(id);
+            }
+        }
+        if !followed.is_empty() {
+            self.pods.insert(pod.uid.clone(), followed);
+        }
+    }
+
+    /// Nothing is left of a pod.
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        let Some(rotator) = &self.rotator else { return };
+        let followed = self.pods.remove(uid).unwrap_or_default();
+        let untold =
+            |id: &ContainerId| rotator.try_send(LogCommand::Forget { id: id.clone() }).is_err();
+        self.left.extend(followed.into_iter().filter(untold));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observed::ObservedContainer;
+    use crate::status::testing;
+
+    fn pod(uid: &str, containers: &[(&str, RunState)]) -> ObservedPod {
+        let mut pod = ObservedPod::empty(PodUid::from(uid), "ns", uid);
+        pod.containers = containers
+            .iter()
+            .map(|(id, state)| ObservedContainer { state: *state, ..testing::container("c", id) })
+            .collect();
+        pod
+    }
+
+    fn told(queue: &mut mpsc::Receiver<LogCommand>) -> Vec<String> {
+        let mut told = Vec::new();
+        while let Ok(command) = queue.try_recv() {
+            told.push(match command {
+                LogCommand::Watch { id, .. } => format!("watch {id}"),
+                LogCommand::Forget { id } => format!("forget {id}"),
+            });
+        }
+        told
+    }
+
+    #[test]
+    fn a_container_is_forgotten_with_its_end_its_removal_and_its_pod() {
+        let (rotator, mut queue) = mpsc::channel(8);
+        let mut logs = FollowedLogs::new(Some(rotator));
+        let (runs, over) = (RunState::Running, RunState::Exited);
+        logs.follow(&pod("p", &[("a", runs), ("b", runs), ("c", runs)]));
+        logs.follow(&pod("p", &[("a", runs), ("b", runs), ("c", runs)]));
+        assert_eq!(told(&mut queue), ["watch a", "watch b", "watch c"]);
+        // `b` has ended, and `c` was removed before anybody saw its end.
+        logs.follow(&pod("p", &[("a", runs), ("b", over)]));
+        assert_eq!(told(&mut queue), ["forget b", "forget c"]);
+        logs.forget(&PodUid::from("p"));
+        assert_eq!(told(&mut queue), ["forget a"]);
+        assert!(logs.pods.is_empty());
+    }
+
+    #[test]
+    fn what_the_rotator_could_not_be_told_it_is_told_later() {
+        let (rotator, mut queue) = mpsc::channel(1);
+        let mut logs = FollowedLogs::new(Some(rotator));
+        let two = [("a", RunState::Running), ("b", RunState::Running)];
+        logs.follow(&pod("p", &two));
+        assert_eq!(told(&mut queue), ["watch a"]);
+        logs.follow(&pod("p", &two));
+        assert_eq!(told(&mut queue), ["watch b"]);
+        logs.forget(&PodUid::from("p"));
+        assert_eq!(told(&mut queue), ["forget a"]);
+        logs.follow(&pod("q", &[]));
+        assert_eq!(told(&mut queue), ["forget b"]);
+        assert!(logs.left.is_empty());
+    }
+}

@@ -1,0 +1,63 @@
+//! Keeps the snapshot that other threads read up to date with the workers.
+//!
+//! After each batch of inputs only the views of the pods that were touched are made anew; the
+//! snapshot shares the rest with the one before. A pod is in the snapshot before anything is done
+//! for it: the sweeps of what is left over rely on that.
+
+use std::sync::Arc;
+
+use crate::clock;
+use crate::server::Views;
+use crate::status::view::{PodView, Snapshot};
+use crate::types::Now;
+use crate::worker::{Pods, Stage, Worker};
+
+/// The snapshot as it was last published.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    views: Views,
+    last: Snapshot,
+}
+
+impl Publisher {
+    pub(super) fn new(views: Views) -> Self {
+        Self { views, last: Snapshot::default() }
+    }
+
+    /// Publishes what changed since the last call, if anything did.
+    pub(super) fn publish(&mut self, pods: &mut Pods) {
+        let touched = pods.take_touched();
+        if touched.is_empty() && self.last.sources_ready == pods.sources_ready() {
+            return;
+        }
+        self.last.sources_ready = pods.sources_ready();
+        let now = clock::clocks();
+        for uid in touched {
+            let worker = pods.worker(&uid);
+            match worker.and_then(|worker| view(worker, now)) {
+                Some(view) => self.last.pods.insert(uid.clone(), Arc::new(view)),
+                None => self.last.pods.remove(&uid),
+            }
+            self.last.orphans.retain(|orphan| orphan.uid != uid);
+            self.last.orphans.extend(
+                worker
+                    .filter(|w| w.pod().is_none() && w.stage() != Stage::Finished)
+                    .map(|w| Arc::clone(w.observed())),
+            );
+        }
+        self.views.store(self.last.clone());
+    }
+}
+
+fn view(worker: &Worker, now: Now) -> Option<PodView> {
+    Some(PodView {
+        pod: Arc::clone(worker.pod()?),
+        status: Arc::clone(worker.status()),
+        observed: Arc::clone(worker.observed()),
+        stage: worker.stage(),
+        removed: worker.is_removed(),
+        doing: worker.current_actions().to_vec(),
+        failure: worker.last_failure().cloned(),
+        wake_at: worker.wake_at().map(|at| now.wall_at(at)),
+    })
+}

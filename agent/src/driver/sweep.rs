@@ -1,0 +1,157 @@
+//! Looks now and then for what a crash left of pods that nobody wants: directories, mounts, log
+//! folders, cgroups, shims.
+//!
+//! One sweep at a time, however long it takes: a volume of a dead NFS server holds up the removal
+//! of directories and nothing else, and never a second thread. A sweep that is still under way when
+//! the next one is due is counted, and said once. Whether a pod is wanted is asked of the live
+//! snapshot right before each removal.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+use crate::runtime::execute::Executor;
+use crate::server::Views;
+use crate::types::PodUid;
+use crate::worker::Pods;
+use crate::{tasks, volume};
+
+/// How often is looked.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// A place that one at a time may hold.
+#[derive(Clone, Debug, Default)]
+struct Single(Rc<Cell<bool>>);
+
+impl Single {
+    /// The place, unless somebody has it. It is free again when `Held` is dropped.
+    fn take(&self) -> Option<Held> {
+        (!self.0.replace(true)).then(|| Held(self.clone()))
+    }
+}
+
+struct Held(Single);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.0.set(false);
+    }
+}
+
+/// Begins the sweeps.
+pub(super) struct Sweeper {
+    executor: Rc<Executor>,
+    views: Views,
+    root: PathBuf,
+    metrics: Arc<Metrics>,
+    due_at: Instant,
+    groups: Single,
+    folders: Single,
+    said: bool,
+}
+
+impl Sweeper {
+    pub(super) fn new(
+        executor: Rc<Executor>,
+        views: Views,
+        root: PathBuf,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (groups, folders) = (Single::default(), Single::default());
+        Self {
+            executor,
+            views,
+            root,
+            metrics,
+            due_at: Instant::now(),
+            groups,
+            folders,
+            said: false,
+        }
+    }
+
+    /// Begins a sweep when it is due; not before every pod that is wanted or runs is known.
+    pub(super) fn look(&mut self, pods: &Pods) {
+        let now = Instant::now();
+        if !pods.knows_all() || now < self.due_at {
+            return;
+        }
+        self.due_at = now + SWEEP_EVERY;
+        match self.groups.take() {
+            Some(turn) => self.sweep_groups(turn),
+            None => self.under_way("cgroups"),
+        }
+        match self.folders.take() {
+            Some(turn) => self.sweep_folders(turn, pods),
+            None => self.under_way("directories"),
+        }
+    }
+
+    fn under_way(&mut self, what: &'static str) {
+        self.metrics.limit_hit("orphan sweeps");
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!(
+                "looking for {what} that are left over takes longer than {SWEEP_EVERY:?}; does a \
+                 file system hang?"
+            );
+        }
+    }
+
+    fn sweep_groups(&self, turn: Held) {
+        let (executor, views) = (Rc::clone(&self.executor), self.views.clone());
+        tasks::spawn("sweep", async move {
+            let _turn = turn;
+            let snapshot = views.load();
+            executor.count_all(&snapshot).await;
+            executor.sweep_cgroups(|uid| views.load().knows(uid)).await;
+            executor.look_for_shims(&snapshot).await;
+        });
+    }
+
+    fn sweep_folders(&self, turn: Held, pods: &Pods) {
+        let keep: std::collections::BTreeSet<PodUid> =
+            pods.workers().map(|worker| worker.uid().clone()).collect();
+        let (root, views, since) = (self.root.clone(), self.views.clone(), SystemTime::now());
+        let logs = PathBuf::from(&self.executor.node.pod_logs_dir);
+        let metrics = Arc::clone(&self.metrics);
+        let work = move || {
+            let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
+            match volume::orphan::sweep_unless(&root, is_kept) {
+                Ok(swept) => {
+                    metrics.orphan_dirs(swept.removed.len(), swept.kept.len());
+                    if let Some(warning) = swept.warning() {
+                        tracing::warn!("{warning}");
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
+            }
+            Executor::sweep_logs(&logs, &keep, since);
+        };
+        tasks::spawn("sweep", async move {
+            let _turn = turn;
+            if let Err(error) = tokio::task::spawn_blocking(work).await {
+                tracing::error!(%error, "orphaned pod directories: the sweep ended early");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_sweep_is_free_again_only_when_it_has_ended() {
+        let single = Single::default();
+        let held = single.take();
+        assert!(held.is_some());
+        assert!(single.take().is_none(), "one that hangs");
+        drop(held);
+        assert!(single.take().is_some());
+    }
+}

@@ -1,0 +1,251 @@
+//! Tasks and threads of this process: what a panic ends, and who kept the deciding thread busy.
+//!
+//! Two kinds. A *singleton* does something for the whole node and nobody starts it again: a panic
+//! in it ends the process with one line and `PANIC_EXIT`, and the service manager starts the agent
+//! anew, which costs no pod anything. Everything else belongs to one pod or to one request: a panic
+//! ends that piece of work (`caught`), and whoever waits for it is told. In both cases the panic is
+//! counted by the task's name. Half an agent never goes on.
+//!
+//! Every task that is begun here has a name; a poll that keeps its thread for `SLOW_POLL` or longer
+//! is logged with it at verbosity 2. How long the deciding loop could not run is measured by
+//! `measured`, which wraps all tasks of the main thread: two readings of the clock for each round
+//! of them and nothing while the agent is idle.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::task::JoinHandle;
+
+/// Exit code after the panic of a singleton: the one that Rust's own panics end with.
+const PANIC_EXIT: i32 = 101;
+/// A poll that takes longer is logged with the task's name.
+const SLOW_POLL: Duration = Duration::from_millis(50);
+/// Upper bounds of the stall histogram's buckets, in seconds.
+const STALL_BUCKETS: [f64; 13] =
+    [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+
+static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+static STALLS: OnceLock<Histogram> = OnceLock::new();
+
+thread_local! {
+    /// The task that is being polled.
+    static NAME: Cell<&'static str> = const { Cell::new("") };
+    /// Depth of `caught` around the code that runs.
+    static CATCHING: Cell<u32> = const { Cell::new(0) };
+    /// Where the last panic of this thread happened, for the one who catches it.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A panic that was caught: its message and where it happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("panic: {0}")]
+pub struct Panicked(pub String);
+
+/// Has panics written to the log as one line each. A panic that is caught is logged by whoever
+/// catches it, with what it cost.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|info: &PanicHookInfo<'_>| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        if CATCHING.get() > 0 {
+            return PLACE.set(Some(place));
+        }
+        let task = current();
+        counted(task);
+        tracing::error!(task, "panic: {}, at {place}", text(info.payload()));
+    }));
+}
+
+/// Panics by the name of their task, since the start.
+pub fn panics() -> BTreeMap<&'static str, u64> {
+    PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// How long the deciding thread was away, each time that it was busy.
+pub fn stalls() -> &'static Histogram {
+    STALLS.get_or_init(|| Histogram::new(STALL_BUCKETS))
+}
+
+/// Starts what must not end before the process does; see the module's header.
+pub fn singleton<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+{
+    tokio::task::spawn_local(or_end(name, work))
+}
+
+/// Starts work for one pod or one request. A panic is in the handle.
+pub fn spawn<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+{
+    tokio::task::spawn_local(Named { name, work: Box::pin(work) })
+}
+
+/// A thread that must not end before the process does.
+pub fn thread<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<T>> {
+    let work = move || catch(work).unwrap_or_else(|panic| end(name, &panic));
+    std::thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+/// Runs `work`; its panic ends the process.
+pub async fn or_end<F: Future>(name: &'static str, work: F) -> F::Output {
+    match caught(Named { name, work: Box::pin(work) }).await {
+        Ok(done) => done,
+        Err(panic) => end(name, &panic),
+    }
+}
+
+/// Runs `work` of the task that is being polled; its panic is counted and returned.
+pub async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
+    let mut work = pin!(work);
+    std::future::poll_fn(|context| match catch(|| work.as_mut().poll(context)) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// The same for code that does not wait.
+pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    CATCHING.set(CATCHING.get() + 1);
+    // What the panic left half done is dropped with the task, or the process ends.
+    let done = catch_unwind(AssertUnwindSafe(work));
+    CATCHING.set(CATCHING.get() - 1);
+    done.map_err(|payload| {
+        let place = PLACE.take().map(|place| format!(", at {place}")).unwrap_or_default();
+        Panicked(format!("{}{place}", text(&*payload)))
+    })
+}
+
+/// Counts the panic of a task that goes on without the work that panicked.
+pub fn counted(task: &'static str) {
+    let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    *panics.entry(task).or_default() += 1;
+}
+
+fn end(name: &'static str, panic: &Panicked) -> ! {
+    tracing::error!(
+        task = name,
+        "{panic}; the agent cannot go on without this task and ends; pods keep running"
+    );
+    std::process::exit(PANIC_EXIT)
+}
+
+fn current() -> &'static str {
+    let name = NAME.get();
+    if name.is_empty() { "unnamed" } else { name }
+}
+
+fn text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// Work under a name.
+struct Named<F> {
+    name: &'static str,
+    work: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Named<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _name = Entered(NAME.replace(self.name));
+        let begun = Instant::now();
+        let poll = self.work.as_mut().poll(context);
+        let took = begun.elapsed();
+        if took >= SLOW_POLL {
+            let ms = took.as_millis();
+            tracing::debug!(task = self.name, ms, "a task kept its thread for long");
+        }
+        poll
+    }
+}
+
+/// Puts the outer task's name back, also when the inner one panics.
+struct Entered(&'static str);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        NAME.set(self.0);
+    }
+}
+
+/// Runs all tasks of the deciding thread and notes how long each round of them took: so long may
+/// something that is due have waited for its turn.
+pub async fn measured<F: Future>(all: F) -> F::Output {
+    let mut all = pin!(all);
+    std::future::poll_fn(|context| {
+        let begun = Instant::now();
+        let poll = all.as_mut().poll(context);
+        stalls().observe(begun.elapsed().as_secs_f64());
+        poll
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), work)
+    }
+
+    #[test]
+    fn a_caught_panic_is_its_message_and_the_thread_goes_on() {
+        let outcome = run(caught(async {
+            tokio::task::yield_now().await;
+            panic!("of {}", "this")
+        }));
+        assert!(outcome.is_err_and(|panic: Panicked| panic.0.starts_with("of this")));
+        assert_eq!(run(caught(async { 7 })), Ok(7));
+        assert_eq!(CATCHING.get(), 0);
+    }
+
+    #[test]
+    fn tasks_know_their_names_one_within_the_other() {
+        run(async {
+            let inner = async { current() };
+            let outer = async move {
+                let inner = Named { name: "inner", work: Box::pin(inner) }.await;
+                (inner, current())
+            };
+            assert_eq!(spawn("outer", outer).await.ok(), Some(("inner", "outer")));
+            assert_eq!(current(), "unnamed");
+        });
+    }
+
+    #[test]
+    fn a_round_of_tasks_that_blocks_is_a_stall_of_its_length() {
+        let above = |limit: f64| {
+            let mut registry = prometheus_client::registry::Registry::default();
+            registry.register("s", "s", stalls().clone());
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("a string");
+            let count = |prefix: &str| -> u64 {
+                let line = text.lines().find(|line| line.starts_with(prefix)).expect("a line");
+                line.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number")
+            };
+            count("s_count") - count(&format!("s_bucket{{le=\"{limit}\"}}"))
+        };
+        let before = above(0.01);
+        run(measured(async {
+            tokio::task::yield_now().await;
+            std::thread::sleep(Duration::from_millis(15));
+        }));
+        assert!(above(0.01) > before);
+    }
+}
