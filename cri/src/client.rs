@@ -67,12 +67,13 @@ impl Client {
         self.call_within(request, deadline).await
     }
 
-    /// Makes a call within a deadline of the caller's own choice.
+    /// Makes a call within a deadline of the caller's own choice, of `DEADLINE_MAX` at most.
     pub async fn call_within<R: Call>(
         &self,
         request: R,
         deadline: Option<Duration>,
     ) -> Result<R::Reply, Error> {
+        let deadline = deadline.map(crate::deadlines::representable);
         let subject = request.subject();
         let mut ticket = self.admit(R::METHOD, &subject, deadline)?;
         let sent = self.unary::<R>(request, deadline);

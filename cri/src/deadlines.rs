@@ -5,7 +5,9 @@
 //! memory, a start waits for processes and network, a stop waits for the pod's own grace period,
 //! a command for its own timeout, a pull for somebody else's network, a stream for ever.
 //!
-//! A call without a deadline must be one that a caller can drop: dropping it cancels it.
+//! A call without a deadline must be one that a caller can drop: dropping it cancels it. No deadline
+//! is longer than `DEADLINE_MAX`: times of the protocol are 64 bits of seconds, which users choose,
+//! and neither a clock nor gRPC's timeout header can hold them all.
 
 use std::time::Duration;
 
@@ -31,6 +33,9 @@ pub enum Class {
     /// Held for as long as the caller likes.
     Stream,
 }
+
+/// Longest deadline of a call. Somebody else has looked after it by then.
+pub const DEADLINE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Deadline of each class of call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +74,7 @@ impl Deadlines {
         Self {
             read: timeout.min(READ_DEADLINE_MAX),
             stats: timeout.min(STATS_DEADLINE_MAX),
-            sandbox: timeout * 2,
+            sandbox: timeout.saturating_mul(2),
             change: timeout,
             exec_margin: EXEC_MARGIN,
         }
@@ -78,7 +83,7 @@ impl Deadlines {
     /// The deadline of one call, or none.
     // k8s: cri-client/pkg/remote_runtime.go StopContainer, ExecSync, CheckpointContainer
     pub fn of(&self, class: Class) -> Option<Duration> {
-        match class {
+        let wanted = match class {
             Class::Read => Some(self.read),
             Class::Stats => Some(self.stats),
             Class::Sandbox => Some(self.sandbox),
@@ -89,8 +94,14 @@ impl Deadlines {
                 Some(seconds(timeout).saturating_add(self.exec_margin))
             }
             Class::Exec(_) | Class::Pull | Class::Stream => None,
-        }
+        };
+        wanted.map(representable)
     }
+}
+
+/// A deadline that clocks and headers can hold.
+pub(crate) fn representable(deadline: Duration) -> Duration {
+    deadline.min(DEADLINE_MAX)
 }
 
 /// Seconds of the protocol as a duration: negative ones count as none.
@@ -132,7 +143,16 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_grace_period_saturates() {
-        assert!(Deadlines::default().of(Class::Stop(i64::MAX)) > Some(Duration::from_secs(1)));
+    fn no_time_that_a_user_chose_makes_a_deadline_longer_than_a_year() {
+        let deadlines = Deadlines::from_request_timeout(Duration::MAX);
+        for class in [Class::Stop(400_000_000_000), Class::Exec(i64::MAX), Class::Sandbox] {
+            assert_eq!(deadlines.of(class), Some(DEADLINE_MAX), "{class:?}");
+        }
+        let deadlines = Deadlines::default();
+        for seconds in [i64::from(i32::MAX), 400_000_000_000, i64::MAX] {
+            for class in [Class::Stop(seconds), Class::Exec(seconds), Class::Checkpoint(seconds)] {
+                assert_eq!(deadlines.of(class), Some(DEADLINE_MAX), "{class:?}");
+            }
+        }
     }
 }

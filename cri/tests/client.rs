@@ -67,6 +67,21 @@ async fn calls_under_way_are_listed_with_subject_until_they_end() {
 }
 
 #[tokio::test]
+async fn times_that_no_clock_can_hold_are_deadlines_of_a_year() {
+    let world = World::new().await;
+    for timeout in [i64::from(i32::MAX), 400_000_000_000, i64::MAX] {
+        let stop = StopContainerRequest { container_id: "gone".to_owned(), timeout };
+        let error = world.client.stop_container(stop).await.expect_err("there is none");
+        assert!(error.is_not_found(), "{error}");
+        let container_id = "gone".to_owned();
+        let exec = ExecSyncRequest { container_id, cmd: vec!["true".to_owned()], timeout };
+        assert!(world.client.exec_sync(exec).await.is_err());
+    }
+    let version = world.client.call_within(version(), Some(Duration::MAX)).await;
+    assert_eq!(version.expect("it answers").runtime_api_version, "v1");
+}
+
+#[tokio::test]
 async fn a_dropped_call_is_cancelled_and_leaves_the_list() {
     let world = World::new().await;
     world.fake.on(Method::PullImage).hang();

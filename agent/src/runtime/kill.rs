@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::observed::ObservedPod;
 use crate::runtime::hooks::{HookTarget, Hooks};
 use crate::runtime::start::rpc_text;
-use crate::runtime::stop_order::{GRACE_SECONDS_MIN, Stop, stop_pod};
+use crate::runtime::stop_order::{GRACE_SECONDS_MAX, GRACE_SECONDS_MIN, Stop, stop_pod};
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
 use crate::worker::Failure;
@@ -115,7 +115,7 @@ impl Killer {
         }
         let request = v1::StopContainerRequest {
             container_id: stop.id.as_str().to_owned(),
-            timeout: left.max(GRACE_SECONDS_MIN),
+            timeout: left.clamp(GRACE_SECONDS_MIN, GRACE_SECONDS_MAX),
         };
         match self.client.stop_container(request).await {
             Err(error) if !error.is_not_found() => {

@@ -18,6 +18,9 @@ use crate::types::ContainerId;
 /// Shortest time in seconds that a container gets between SIGTERM and SIGKILL.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go minimumGracePeriodInSeconds
 pub const GRACE_SECONDS_MIN: i64 = 2;
+/// Longest grace that a runtime is asked for, a year: runtimes count nanoseconds in 64 bits, and a
+/// longer one turns negative there, which kills at once.
+pub const GRACE_SECONDS_MAX: i64 = 365 * 24 * 3600;
 
 /// One container to stop.
 #[derive(Clone, Debug, PartialEq)]
