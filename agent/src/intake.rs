@@ -1,7 +1,9 @@
 //! From what the sources deliver to inputs of the workers.
 //!
 //! Owner: one task. The first thing it does is to look at what runs already, so that a static pod
-//! that another agent started is continued under its uid. Then every delivery is merged with the
+//! that another agent started is continued under its uid; it goes on looking until the runtime has
+//! told it, because the pods of manifests that came under our uids instead would be taken for
+//! orphans and stopped. Then every delivery is merged with the
 //! last one and the differences go to the workers, and what the API server has of each pod to the
 //! status writer. Mirror pods go to the writer only: nothing is ever run because of one. Broken
 //! manifests are said once in the log and kept in a list for `explain`.
@@ -10,6 +12,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::Pod;
@@ -27,6 +30,9 @@ use crate::status::outbox;
 use crate::status::timeline::Recorder;
 use crate::status::writer::Writer;
 use crate::worker::Input;
+
+/// Wait before the runtime is asked again what runs already.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What a source delivers.
 type Deliveries = Pin<Box<dyn Stream<Item = Delivery>>>;
@@ -112,8 +118,7 @@ impl Intake {
                 let broken = sources.problems().map(ToString::to_string).collect();
                 self.broken.store(Arc::new(broken));
             }
-            // A manifest that never could be read may be that of a pod that runs.
-            if !said_ready && sources.may_reap_static() {
+            if !said_ready && sources.all_ready() {
                 said_ready = true;
                 if self.ready().await.is_err() {
                     return;
@@ -133,18 +138,37 @@ impl Intake {
         }
     }
 
-    /// Pods that the runtime has, by namespace and name.
+    /// Pods that the runtime has, by namespace and name, once it tells them all.
     async fn running(&self) -> BTreeMap<(String, String), ObservedPod> {
+        let mut said = false;
+        loop {
+            match self.look().await {
+                Ok(running) => {
+                    if said {
+                        tracing::info!("the runtime has told which pods run already");
+                    }
+                    return running;
+                }
+                Err(error) if !std::mem::replace(&mut said, true) => tracing::warn!(
+                    %error,
+                    "no pod is started before the runtime has told which ones run already"
+                ),
+                Err(error) => tracing::debug!(%error, "pods that run already"),
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn look(&self) -> Result<BTreeMap<(String, String), ObservedPod>, pintle_cri::Error> {
         let mut running = BTreeMap::new();
-        for listed in self.reader.list().await.unwrap_or_default() {
+        for listed in self.reader.list().await? {
             let names = (listed.namespace.as_str(), listed.name.as_str());
-            if let Ok(pod) = self.reader.read(&listed.uid, names).await
-                && pod.any_running()
-            {
+            let pod = self.reader.read(&listed.uid, names).await?;
+            if pod.any_running() {
                 running.insert((listed.namespace, listed.name), pod);
             }
         }
-        running
+        Ok(running)
     }
 
     async fn feed(

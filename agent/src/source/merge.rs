@@ -38,19 +38,11 @@ impl Sources {
         Self { expected: expected.into_iter().collect(), ..Self::default() }
     }
 
-    /// True once every source delivered. Before that nothing may be taken for an orphan.
+    /// True once every source delivered. Before that nothing may be taken for an orphan. A folder
+    /// counts as read also when one of its manifests could not be.
+    // k8s: pkg/kubelet/config/file.go listConfig, extractFromDir
     pub fn all_ready(&self) -> bool {
         self.expected.iter().all(|kind| self.pods.contains_key(kind))
-    }
-
-    /// True when a running static pod without a manifest may be stopped: every source delivered
-    /// and no manifest is broken of which no version was ever read, as that pod could be its.
-    pub fn may_reap_static(&self) -> bool {
-        let mut problems = self.problems.values().flatten();
-        self.all_ready()
-            && problems.all(|problem| {
-                problem.keeps_previous || matches!(problem.error, ProblemCause::Duplicate(_))
-            })
     }
 
     /// The broken manifests as of the last readings.

@@ -169,7 +169,6 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
     assert_eq!(kinds(&updates), ["add", "duplicate", "broken", "ready"]);
     let SourceUpdate::Duplicate(dropped) = &updates[1] else { panic!("a duplicate") };
     assert_eq!(dropped.metadata.uid, b.metadata.uid);
-    assert!(sources.may_reap_static());
     let again = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
     assert_eq!(kinds(&again), ["duplicate"], "told with each reading, logged once");
     let unread = Problem {
@@ -191,19 +190,15 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
 fn nothing_is_reaped_before_all_is_known() {
     let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
     sources.set(SourceKind::Http, Reading::default(), UnixNanos(1), &none);
-    assert!(!sources.all_ready() && !sources.may_reap_static());
-    let broken = |keeps_previous| Reading {
-        pods: Vec::new(),
-        problems: vec![Problem {
-            place: "/m/a".into(),
-            error: ProblemCause::Manifest(ManifestError::Empty),
-            keeps_previous,
-        }],
+    assert!(!sources.all_ready());
+    let unread = Problem {
+        place: "/m/a".into(),
+        error: ProblemCause::Manifest(ManifestError::Empty),
+        keeps_previous: false,
     };
-    sources.set(SourceKind::File, broken(false), UnixNanos(1), &none);
-    assert!(sources.all_ready() && !sources.may_reap_static(), "its pod may run");
-    sources.set(SourceKind::File, broken(true), UnixNanos(1), &none);
-    assert!(sources.may_reap_static());
+    let reading = Reading { pods: Vec::new(), problems: vec![unread] };
+    sources.set(SourceKind::File, reading, UnixNanos(1), &none);
+    assert!(sources.all_ready(), "one manifest must not keep all other pods from being cleaned up");
 }
 
 #[test]
