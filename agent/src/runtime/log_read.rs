@@ -47,6 +47,19 @@ pub struct LogReader {
     last_time: String,
     /// Lines up to this time are known already.
     after: Option<jiff::Timestamp>,
+    /// Bytes read so far.
+    read: u64,
+}
+
+/// What one look at a log came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There was something wanted.
+    Wrote,
+    /// There was something, but nothing wanted, or not the end of it.
+    Skipped,
+    /// There is nothing more, for now or for good.
+    End,
 }
 
 /// Tells a file from another one of the same name.
@@ -72,7 +85,7 @@ impl From<&fs::Metadata> for FileId {
 impl LogReader {
     /// Opens the file and goes to where the query starts.
     pub fn open(path: &Path, query: LogQuery) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        let mut file = open_regular(path)?;
         let start = match query.tail_lines {
             Some(lines) => tail_start(&mut file, lines)?,
             None => 0,
@@ -81,14 +94,15 @@ impl LogReader {
         let remaining = query.limit_bytes;
         let id = FileId::from(&file.metadata()?);
         let file = BufReader::new(Box::new(file) as Box<dyn Read + Send>);
-        let (line, last_time) = (Vec::new(), String::new());
-        Ok(Self { file, id, query, remaining, line, at_line_start: true, last_time, after: None })
+        let (line, last_time, read) = (Vec::new(), String::new(), 0);
+        let after = None;
+        Ok(Self { file, id, query, remaining, line, at_line_start: true, last_time, after, read })
     }
 
     /// Goes on at the start of another file of the same log. With `skip_known` lines that are not
     /// newer than the last one are left out, for a file that may be the one just read, compressed.
     pub fn go_on(&mut self, path: &Path, skip_known: bool) -> io::Result<()> {
-        let file = File::open(path)?;
+        let file = open_regular(path)?;
         self.id = FileId::from(&file.metadata()?);
         let compressed = path.extension().is_some_and(|end| end == "gz");
         let file: Box<dyn Read + Send> =
@@ -112,38 +126,59 @@ impl LogReader {
     /// Appends the next wanted text to `out`. False at the end of the file, for now, or of the
     /// limit, for good. An unfinished last line is left for the next call.
     pub fn next(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
-        while self.remaining != Some(0) {
-            if !self.read_line()? {
-                return Ok(false);
-            }
-            let line = std::mem::take(&mut self.line);
-            let wrote = self.append(&line, out);
-            self.line = line;
-            self.line.clear();
-            if wrote {
-                return Ok(true);
+        loop {
+            match self.step(out)? {
+                Step::Wrote => return Ok(true),
+                Step::Skipped => {}
+                Step::End => return Ok(false),
             }
         }
-        Ok(false)
     }
 
-    /// Fills `line` with a whole line; false when there is none yet.
-    fn read_line(&mut self) -> io::Result<bool> {
+    /// Looks at one more line, or at `LINE_BYTES_MAX` of it, and appends what is wanted of it: who
+    /// filters a large file may do so in pieces.
+    pub fn step(&mut self, out: &mut Vec<u8>) -> io::Result<Step> {
+        if self.remaining == Some(0) {
+            return Ok(Step::End);
+        }
+        match self.read_line()? {
+            Step::Wrote => {}
+            other => return Ok(other),
+        }
+        let line = std::mem::take(&mut self.line);
+        let wrote = self.append(&line, out);
+        self.line = line;
+        self.line.clear();
+        Ok(if wrote { Step::Wrote } else { Step::Skipped })
+    }
+
+    /// Bytes of the files that were read so far, compressed ones inflated.
+    pub fn bytes_read(&self) -> u64 {
+        self.read
+    }
+
+    /// Fills `line`: `Wrote` for a whole one, `End` when there is none yet.
+    fn read_line(&mut self) -> io::Result<Step> {
+        let begun = self.read;
         loop {
             let buffer = self.file.fill_buf()?;
             if buffer.is_empty() {
-                return Ok(false);
+                return Ok(Step::End);
             }
             let newline = buffer.iter().position(|b| *b == b'\n');
             let used = newline.map_or(buffer.len(), |at| at + 1);
             let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
             self.line.extend_from_slice(&buffer[..used.min(room)]);
             self.file.consume(used);
+            self.read += used as u64;
             if newline.is_some() {
                 if self.line.last() != Some(&b'\n') {
                     self.line.push(b'\n');
                 }
-                return Ok(true);
+                return Ok(Step::Wrote);
+            }
+            if self.read - begun >= LINE_BYTES_MAX as u64 {
+                return Ok(Step::Skipped);
             }
         }
     }
@@ -181,6 +216,24 @@ impl LogReader {
             *remaining -= (out.len() - start) as u64;
         }
         true
+    }
+}
+
+/// Opens a regular file that somebody else may replace by anything at any time: a pipe or a device
+/// is never waited for, and never read. A link is followed, as upstream does, to a file that is one.
+// k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs (EvalSymlinks)
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let open = |path: &Path| fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = match open(path) {
+        Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => {
+            open(&fs::canonicalize(path)?)?
+        }
+        opened => opened?,
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("not a regular file")),
     }
 }
 
@@ -390,6 +443,44 @@ mod tests {
         let text = termination_message(None, long.path(), true);
         assert_eq!(text.len(), LOG_BYTES_MAX);
         assert!(text.ends_with("199\n"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read_and_not_waited_for() {
+        let dir = tempfile::tempdir().expect("dir");
+        let fifo = dir.path().join("0.log");
+        let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+        nix::unistd::mkfifo(&fifo, mode).expect("made");
+        let to_fifo = dir.path().join("1.log");
+        std::os::unix::fs::symlink(&fifo, &to_fifo).expect("symlink");
+        let to_device = dir.path().join("2.log");
+        std::os::unix::fs::symlink("/dev/zero", &to_device).expect("symlink");
+        for path in [&fifo, &to_fifo, &to_device, &dir.path().to_owned()] {
+            let error = LogReader::open(path, LogQuery::default()).err().expect("refused");
+            assert_eq!(error.to_string(), "not a regular file", "{}", path.display());
+            let mut reader = LogReader::open(sample().path(), LogQuery::default()).expect("open");
+            assert!(reader.go_on(path, false).is_err());
+        }
+        let text = termination_message(None, &fifo, true);
+        assert!(text.ends_with("not a regular file"), "{text}");
+        let log = sample();
+        let link = dir.path().join("3.log");
+        std::os::unix::fs::symlink(log.path(), &link).expect("symlink");
+        assert!(LogReader::open(&link, LogQuery::default()).is_ok(), "a link to a log is one");
+    }
+
+    #[test]
+    fn a_file_without_lines_is_looked_at_in_pieces() {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        file.as_file().set_len(5 * LINE_BYTES_MAX as u64).expect("a file of zeros");
+        let mut reader = LogReader::open(file.path(), LogQuery::default()).expect("open");
+        let mut out = Vec::new();
+        let mut steps = 0;
+        while reader.step(&mut out).expect("read") == Step::Skipped {
+            steps += 1;
+        }
+        assert_eq!((steps, out.len()), (5, 0));
+        assert_eq!(reader.bytes_read(), 5 * LINE_BYTES_MAX as u64);
     }
 
     #[test]
