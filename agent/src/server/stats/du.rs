@@ -1,7 +1,9 @@
 //! What a folder that containers write takes on disk, counted as `du` does. Effects: reads metadata.
 //!
 //! Input: an open folder. Output: blocks and inodes beneath it, itself among them; a file of several
-//! names counts once; what is mounted inside counts nothing. Every step goes through an open folder
+//! names counts once; what is mounted inside counts nothing. Only `LINKS_MAX` such files are
+//! remembered: each name of further ones counts for its part of the file, which comes to the same
+//! unless some of the names lie elsewhere, and then to less. Every step goes through an open folder
 //! and follows no link, so a container cannot lead it elsewhere. Bounds: `DEPTH_MAX` open folders,
 //! `ENTRIES_MAX` entries; beyond them there is no answer.
 // k8s: pkg/volume/util/fs/fs.go DiskUsage
@@ -23,6 +25,10 @@ use crate::volume::dir_fd::{open_beneath, open_dir};
 const DEPTH_MAX: usize = 128;
 /// Entries of one folder and of all beneath.
 const ENTRIES_MAX: u64 = 20_000_000;
+/// Files of several names that are remembered: 1 MiB.
+const LINKS_MAX: usize = 1 << 16;
+/// Parts that an inode is counted in, so that the parts of several names add up.
+const INODE_PARTS: u64 = 1 << 20;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
 
@@ -34,7 +40,7 @@ pub(super) fn usage(path: &Path) -> nix::Result<Usage> {
 fn usage_within(path: &Path, entries_max: u64) -> nix::Result<Usage> {
     let root = open_dir(path)?;
     let stat = fstat(root.as_fd())?;
-    let mut count = Count { device: stat.st_dev, links: HashSet::new(), usage: Usage::default() };
+    let mut count = Count::new(stat.st_dev, LINKS_MAX);
     count.add(&stat);
     let mut open = vec![entries(root)?];
     // Also those that count nothing.
@@ -69,7 +75,7 @@ fn usage_within(path: &Path, entries_max: u64) -> nix::Result<Usage> {
             folder => open.push(entries(folder?)?),
         }
     }
-    Ok(count.usage)
+    Ok(count.usage())
 }
 
 /// A folder to look names up in, and their list.
@@ -90,21 +96,39 @@ struct Count {
     device: u64,
     /// Files of several names that were counted.
     links: HashSet<u64>,
-    usage: Usage,
+    links_max: usize,
+    bytes: u64,
+    inode_parts: u64,
 }
 
 impl Count {
+    fn new(device: u64, links_max: usize) -> Self {
+        Self { device, links: HashSet::new(), links_max, bytes: 0, inode_parts: 0 }
+    }
+
     /// Adds an entry; false when it belongs to another file system.
     fn add(&mut self, stat: &FileStat) -> bool {
         if stat.st_dev != self.device {
             return false;
         }
-        if stat.st_nlink > 1 && !is_folder(stat) && !self.links.insert(stat.st_ino) {
+        let names = if is_folder(stat) { 1 } else { u64::from(stat.st_nlink).max(1) };
+        let mut parts = 1;
+        if names > 1 && !self.links.contains(&stat.st_ino) {
+            match self.links.len() < self.links_max {
+                true => drop(self.links.insert(stat.st_ino)),
+                false => parts = names,
+            }
+        } else if names > 1 {
             return true;
         }
-        self.usage.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
-        self.usage.inodes += 1;
+        let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
+        self.bytes = self.bytes.saturating_add(bytes / parts);
+        self.inode_parts += INODE_PARTS / parts;
         true
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { bytes: self.bytes, inodes: (self.inode_parts + INODE_PARTS / 2) / INODE_PARTS }
     }
 }
 
@@ -113,6 +137,30 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn names_beyond_what_is_remembered_count_for_their_part() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for file in 0..6 {
+            let first = dir.path().join(format!("{file}-0"));
+            fs::write(&first, vec![1; 12 << 10]).expect("written");
+            for name in 1..3 {
+                fs::hard_link(&first, dir.path().join(format!("{file}-{name}"))).expect("linked");
+            }
+        }
+        let all = usage(dir.path()).expect("counted");
+        let folder = fstat(open_dir(dir.path()).expect("there").as_fd()).expect("there");
+        for max in [0, 2] {
+            let mut count = Count::new(folder.st_dev, max);
+            count.add(&folder);
+            for entry in fs::read_dir(dir.path()).expect("there").flatten() {
+                count.add(&nix::sys::stat::lstat(&entry.path()).expect("there"));
+            }
+            let counted = count.usage();
+            assert_eq!((counted.inodes, count.links.len()), (all.inodes, max));
+            assert!(counted.bytes.abs_diff(all.bytes) < 100, "{counted:?} {all:?}");
+        }
+    }
 
     #[test]
     fn everything_beneath_counts_once_and_links_lead_nowhere() {
