@@ -23,7 +23,7 @@ use crate::identity::certificate::Validity;
 use crate::identity::request::Wanted;
 use crate::identity::rotate::{self, Rotation};
 use crate::identity::store::Store;
-use crate::metrics::Metrics;
+use crate::metrics::{CertificateOf, Metrics};
 use crate::node::conditions::NodeEvents;
 use crate::node::own::{self, OwnNode};
 use crate::node::runtime::Runtime;
@@ -61,7 +61,8 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     });
     if kubelet.rotate_certificates {
         let wanted = Wanted { node: config.node_name.clone(), ..Wanted::default() };
-        let rotation = Rotation::of_client(store, client.clone(), first);
+        let counts = metrics.certificate(CertificateOf::Client);
+        let rotation = Rotation::of_client(store, client.clone(), first, counts);
         tasks::singleton("client certificate", async move {
             // The sender stays until the end: the names never change.
             let (_names, wanted) = watch::channel(Some(wanted));
@@ -229,8 +230,13 @@ fn start_serving(parts: &Parts, cluster: &Cluster) {
     }
     let store = Store::open(&parts.config.flags.cert_dir, "kubelet-server");
     let cell = Arc::clone(&parts.serving_cert);
-    let rotation =
-        Rotation::of_serving(store, cluster.client.clone(), move |pair| cell.store(Some(pair)));
+    let counts = parts.metrics.certificate(CertificateOf::Server);
+    let rotation = Rotation::of_serving(
+        store,
+        cluster.client.clone(),
+        move |pair| cell.store(Some(pair)),
+        counts,
+    );
     let (names, wanted) = watch::channel(None);
     let node = parts.config.node_name.clone();
     let addresses = rotate::follow_addresses(node, cluster.node.clone(), names);

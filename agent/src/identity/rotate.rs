@@ -22,6 +22,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use super::certificate::Validity;
 use super::request::{self, RequestError, Wanted};
 use super::store::Store;
+use crate::metrics::CertificateCounts;
 use crate::node::own::OwnNode;
 use crate::pace;
 
@@ -69,6 +70,7 @@ pub struct Rotation {
     first: Option<kube::Client>,
     /// Told of each pair in force.
     in_force: Taker,
+    counts: CertificateCounts,
     part: f64,
     /// The certificate in use is not ours to keep: it is replaced at once.
     at_once: bool,
@@ -77,11 +79,17 @@ pub struct Rotation {
 impl Rotation {
     /// The client certificate. `first` requests the first one when there is none yet; without it
     /// and without a pair in the store the kubeconfig's own pair is replaced at once.
-    pub fn of_client(store: Store, client: kube::Client, first: Option<kube::Client>) -> Self {
+    pub fn of_client(
+        store: Store,
+        client: kube::Client,
+        first: Option<kube::Client>,
+        counts: CertificateCounts,
+    ) -> Self {
         let at_once = store.read().is_none();
         let in_force: Taker = Box::new(|_| {});
         let (signer, part) = (request::CLIENT_SIGNER, pace::random());
-        Self { store, signer, client, first, in_force, part, at_once }
+        counts.ends_at(store.read().map(|(_, validity)| validity.not_after));
+        Self { store, signer, client, first, in_force, counts, part, at_once }
     }
 
     /// The serving certificate; `in_force` takes each one.
@@ -89,6 +97,7 @@ impl Rotation {
         store: Store,
         client: kube::Client,
         in_force: impl Fn(Arc<CertifiedKey>) + 'static,
+        counts: CertificateCounts,
     ) -> Self {
         let taken = move |pem: &[u8]| match certified(pem) {
             Ok(pair) => in_force(Arc::new(pair)),
@@ -97,10 +106,12 @@ impl Rotation {
         if let Some((pem, validity)) = store.read()
             && validity.not_after > now()
         {
+            counts.ends_at(Some(validity.not_after));
             taken(&pem);
         }
         let (in_force, signer) = (Box::new(taken), request::SERVING_SIGNER);
-        Self { store, signer, client, first: None, in_force, part: pace::random(), at_once: false }
+        let (first, part, at_once) = (None, pace::random(), false);
+        Self { store, signer, client, first, in_force, counts, part, at_once }
     }
 
     /// Rotates for ever. `wanted` says what the certificate is to name; `None` while that is not
@@ -117,6 +128,7 @@ impl Rotation {
                         sleep
                     }
                     Err(error) => {
+                        self.counts.not_renewed();
                         tracing::warn!(signer = self.signer, "{error}");
                         self.end_if_useless(&error);
                         let sleep = pause;
@@ -144,7 +156,7 @@ impl Rotation {
             return Ok(Duration::from_secs(seconds).min(SLEEP_MAX));
         }
         let key = KeyPair::generate()?;
-        let good = current.is_some_and(|validity| validity.not_after > now());
+        let good = current.as_ref().is_some_and(|validity| validity.not_after > now());
         let client = match (&self.first, good) {
             (Some(first), false) => first.clone(),
             _ => self.client.clone(),
@@ -157,11 +169,16 @@ impl Rotation {
                 tracing::info!(signer = self.signer, "a new certificate is in force");
                 self.at_once = false;
                 self.part = pace::random();
-                if let Some((pem, _)) = self.store.read() {
+                if let Some(before) = &current {
+                    self.counts.replaced(now() - before.not_before);
+                }
+                if let Some((pem, validity)) = self.store.read() {
+                    self.counts.ends_at(Some(validity.not_after));
                     (self.in_force)(&pem);
                 }
             }
             Err(error) => {
+                self.counts.not_renewed();
                 let path = self.store.current();
                 tracing::warn!(%error, path = %path.display(), "a new certificate cannot be kept");
                 return Ok(PAUSES.1);

@@ -12,6 +12,7 @@
 
 mod api_requests;
 mod census;
+mod certificates;
 mod credential_providers;
 mod families;
 mod image_use;
@@ -54,6 +55,7 @@ use crate::status::view::Snapshot;
 use crate::tasks;
 use crate::types::{ContainerKind, PodUid, UnixNanos};
 use crate::worker::{Count, Failure};
+pub use certificates::{CertificateCounts, CertificateOf};
 
 /// What only the moment of a scrape knows.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +95,7 @@ pub struct Metrics {
     credential_providers: CredentialProviders,
     images: Images,
     volumes: volumes::Volumes,
+    certificates: certificates::Certificates,
 }
 
 impl Metrics {
@@ -128,6 +131,7 @@ impl Metrics {
             credential_providers: CredentialProviders::register(&mut at),
             images: Images::register(&mut at),
             volumes: volumes::Volumes::register(&mut at),
+            certificates: certificates::Certificates::default(),
             registry,
         }
     }
@@ -336,6 +340,11 @@ impl Metrics {
         &self.images
     }
 
+    /// Counts of a certificate that is rotated.
+    pub fn certificate(&self, which: CertificateOf) -> CertificateCounts {
+        self.certificates.of(which)
+    }
+
     /// A volume's use was counted.
     pub fn volume_counted(&self, took: Duration) {
         self.volumes.counted(took);
@@ -374,7 +383,8 @@ impl Metrics {
         let mut open_metrics = String::new();
         prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
             .expect("writing to a string cannot fail");
-        text::from_open_metrics(&open_metrics)
+        let certificates = self.certificates.render(jiff::Timestamp::now().as_second());
+        text::from_open_metrics(&open_metrics) + &certificates
     }
 }
 

@@ -27,7 +27,10 @@ pub(super) fn from_open_metrics(text: &str) -> String {
             }
             _ => {
                 let line = whole_bound(&plain_name(line)).replacen("{} ", " ", 1);
-                out.push_str(line.strip_suffix(".0").unwrap_or(&line));
+                match line.strip_suffix(" inf") {
+                    Some(rest) => out.push_str(&format!("{rest} +Inf")),
+                    None => out.push_str(line.strip_suffix(".0").unwrap_or(&line)),
+                }
                 out.push('\n');
             }
         }
@@ -36,7 +39,9 @@ pub(super) fn from_open_metrics(text: &str) -> String {
 }
 
 /// Counters whose names end otherwise, in the kubelet.
-const OTHER_ENDS: [&str; 3] = [
+const OTHER_ENDS: [&str; 5] = [
+    "kubelet_certificate_manager_client_expiration_renew_errors",
+    "kubelet_server_expiration_renew_errors",
     "kubelet_pleg_discard_events",
     "kubelet_evented_pleg_connection_success_count",
     "kubelet_evented_pleg_connection_error_count",
