@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue, WARNING, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, WARNING, X_CONTENT_TYPE_OPTIONS};
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,12 +26,15 @@ pub(super) struct Answer {
     pub(super) content_type: Cow<'static, str>,
     /// What clients show to their users.
     pub(super) warning: Option<String>,
-    pub(super) body: Vec<u8>,
+    /// The body is compressed.
+    pub(super) is_gzip: bool,
+    pub(super) body: Bytes,
 }
 
 impl Answer {
     fn of(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
-        Self { status, content_type: content_type.into(), warning: None, body }
+        let (warning, is_gzip, body) = (None, false, Bytes::from(body));
+        Self { status, content_type: content_type.into(), warning, is_gzip, body }
     }
 
     /// Text for people.
@@ -75,7 +78,7 @@ impl Answer {
 
 impl From<Answer> for Response<Full<Bytes>> {
     fn from(answer: Answer) -> Self {
-        let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+        let mut response = Response::new(Full::new(answer.body));
         *response.status_mut() =
             hyper::StatusCode::from_u16(answer.status).expect("answers have known status codes");
         let headers = response.headers_mut();
@@ -83,6 +86,9 @@ impl From<Answer> for Response<Full<Bytes>> {
         headers.extend(value(&answer.content_type).map(|value| (CONTENT_TYPE, value)));
         let warning = answer.warning.as_deref().and_then(value);
         headers.extend(warning.map(|value| (WARNING, value)));
+        if answer.is_gzip {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
     }

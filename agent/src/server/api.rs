@@ -2,24 +2,29 @@
 //!
 //! Input: a request and who sent it. Output: an answer, or a stream that goes on by itself. Owner:
 //! the server's thread, with a connection to the runtime of its own, so that nothing here waits for
-//! the main thread. Bounds: `STREAMS_MAX` logs, execs, attaches and port-forwards at a time.
+//! the main thread. Bounds: those of `open` for logs, execs, attaches
+//! and port-forwards.
 // k8s: pkg/kubelet/server/server.go
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures_util::future::BoxFuture;
 use hyper::Request;
 use hyper::body::Incoming;
 use pintle_cri::Client;
 
 use super::answer::Answer;
 use super::body::Reply;
+use super::connections::Busy;
+use super::https::{Handler, Peer, held};
 use super::listen::Asked;
 use super::logs::{Watches, container_logs};
-use super::open::{self, STREAMS_MAX, Stream};
+use super::open::{self, Stream};
 use super::query::{Query, decode_path};
+use super::renderings::Renderings;
 use super::route::{Found, Kind, NoRoute, find};
-use super::secure::{Gate, Peer};
+use super::secure::{Gate, strip_credentials};
 use super::stats::Stats;
 use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
 use crate::metrics::{Metrics, UnderWay};
@@ -27,6 +32,25 @@ use crate::server::Views;
 
 /// The server's connection to the runtime, and what is read through it.
 pub(super) type Runtime = (Client, Arc<Stats>);
+
+impl Handler for Api {
+    fn name(&self, peer: &Peer) -> Option<String> {
+        self.gate.name(peer)
+    }
+
+    fn reply(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+        busy: Busy,
+    ) -> BoxFuture<'static, Reply> {
+        Box::pin(async move { self.reply_to(request, &peer, busy).await })
+    }
+
+    fn is_full(&self) {
+        self.metrics().limit_hit("server connections");
+    }
+}
 
 /// A place among the streams, held as long as one lasts.
 #[derive(Debug)]
@@ -42,12 +66,20 @@ pub(super) struct Api {
     runtime: Client,
     watches: Watches,
     stats: Arc<Stats>,
+    pages: Renderings,
 }
 
 impl Api {
     /// Needs the server's runtime: it starts the watches of logs.
     pub(super) fn new(parts: Arc<Parts>, gate: Gate, (runtime, stats): Runtime) -> Self {
-        Self { parts, gate, runtime, watches: Watches::start(), stats }
+        Self {
+            parts,
+            gate,
+            runtime,
+            watches: Watches::start(),
+            stats,
+            pages: Renderings::default(),
+        }
     }
 
     pub(super) fn metrics(&self) -> &Metrics {
@@ -66,8 +98,7 @@ impl Api {
         &self.runtime
     }
 
-    /// Answers a request.
-    pub(super) async fn reply(&self, request: Request<Incoming>, peer: &Peer) -> Reply {
+    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {
         let (mut head, body) = request.into_parts();
         let Some(path) = decode_path(head.uri.path()) else {
             return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
@@ -78,9 +109,14 @@ impl Api {
             Err(denial) => Answer::from(denial).into(),
             Ok(user) => {
                 tracing::debug!(user = user.name, %method, path, "asked");
+                busy.allow();
+                if !user.is_anonymous() {
+                    peer.connection.set_known(&user.name);
+                }
                 // Who asked was decided; nobody behind this point needs the credentials.
-                head.headers.remove(hyper::header::AUTHORIZATION);
-                self.routed(Request::from_parts(head, body), &path, (peer, under_way)).await
+                strip_credentials(&mut head.headers);
+                let request = Request::from_parts(head, body);
+                held(self.routed(request, &path, (peer, under_way)).await, busy)
             }
         }
     }
@@ -100,25 +136,34 @@ impl Api {
         };
         let query = request.uri().query().unwrap_or_default().to_owned();
         match found.kind {
-            Kind::ContainerLogs => self.log(&found, &Query::parse(&query), under_way),
-            Kind::Exec | Kind::Attach | Kind::PortForward => match self.turn(&found, under_way) {
-                Ok(turn) => {
-                    let (words, query) = (&found.words, Query::parse(&query));
-                    let from = (turn, peer.address.ip());
-                    stream::stream(self, found.kind, words, &query, request, from).await
+            Kind::ContainerLogs => self.log(&found, &Query::parse(&query), (peer, under_way)),
+            Kind::Exec | Kind::Attach | Kind::PortForward => {
+                match self.turn(&found, (peer, under_way)) {
+                    Ok(turn) => {
+                        let (words, query) = (&found.words, Query::parse(&query));
+                        let from = (turn, peer.address.ip());
+                        stream::stream(self, found.kind, words, &query, request, from).await
+                    }
+                    Err(answer) => answer.into(),
                 }
+            }
+            Kind::Run => match self.turn(&found, (peer, under_way)) {
+                Ok(_turn) => run::run(self, &found.words, &Query::parse(&query)).await.into(),
                 Err(answer) => answer.into(),
             },
-            Kind::Run => run::run(self, &found.words, &Query::parse(&query)).await.into(),
             Kind::Checkpoint => {
                 run::checkpoint(self, &found.words, &Query::parse(&query)).await.into()
             }
             Kind::NodeLogs => {
                 let config = &self.parts.config.kubelet;
                 let (rest, query) = (&found.words.rest, Query::parse(&query));
-                node_logs::answer(config, rest, &query, || self.turn(&found, under_way)).await
+                node_logs::answer(config, rest, &query, || self.turn(&found, (peer, under_way)))
+                    .await
             }
-            kind => self.page(kind, Asked { path: path.to_owned(), query }, &request).await.into(),
+            kind => {
+                let asked = Asked { path: path.to_owned(), ..Asked::of(&request) };
+                self.page(kind, asked, &request).await.into()
+            }
         }
     }
 
@@ -134,28 +179,30 @@ impl Api {
         self.parts.config.gates.enabled(gate)
     }
 
-    fn log(&self, found: &Found, query: &Query, under_way: UnderWay) -> Reply {
-        match self.turn(found, under_way) {
+    fn log(&self, found: &Found, query: &Query, of: (&Peer, UnderWay)) -> Reply {
+        match self.turn(found, of) {
             Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
             Err(answer) => answer.into(),
         }
     }
 
     /// A place among the streams, or the refusal.
-    fn turn(&self, found: &Found, under_way: UnderWay) -> Result<Turn, Answer> {
+    fn turn(&self, found: &Found, (peer, under_way): (&Peer, UnderWay)) -> Result<Turn, Answer> {
         let what = match found.kind {
             Kind::Exec => "ExecStream",
             Kind::Attach => "AttachStream",
             Kind::PortForward => "PortForwardStream",
+            Kind::Run => "RunStream",
             _ => "LogStream",
         };
         let words = &found.words;
         let pod = (words.namespace.clone(), words.pod.clone());
         let container = words.container.clone();
-        let stream = Stream { what, pod, container, since: Instant::now() };
-        let place = self.parts.streams.enter(stream).ok_or_else(|| {
+        let peer = peer.connection.peer();
+        let stream = Stream { what, pod, container, peer, since: Instant::now() };
+        let place = self.parts.streams.enter(stream).map_err(|full| {
             self.metrics().limit_hit("server streams");
-            Answer::text(429, format!("{STREAMS_MAX} streams are open already\n"))
+            Answer::text(429, format!("{full}\n"))
         })?;
         Ok(Turn { _place: place, _under_way: under_way })
     }
@@ -163,7 +210,9 @@ impl Api {
     /// Routes whose answers are made at once.
     async fn page(&self, kind: Kind, asked: Asked, request: &Request<Incoming>) -> Answer {
         let parts = &*self.parts;
-        if let Some(page) = routes::open_page(parts, Some(&self.stats), kind, &asked).await {
+        if let Some(page) =
+            routes::open_page(parts, (Some(&self.stats), &self.pages), kind, &asked).await
+        {
             return page;
         }
         match kind {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
-use hyper::body::{Body as HttpBody, Bytes, Frame};
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc;
 
 use super::answer::Answer;
@@ -39,6 +39,36 @@ pub(super) fn streamed() -> (Sink, Body) {
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
         Response::<Full<Bytes>>::from(answer).map(|body| body.boxed_unsync())
+    }
+}
+
+/// The same body; `held` is dropped with it, when it was sent or nobody wants it any more.
+pub(super) fn holding<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
+    Holding { body, _held: held }.boxed_unsync()
+}
+
+struct Holding<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> HttpBody for Holding<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

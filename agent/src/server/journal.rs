@@ -1,8 +1,8 @@
 //! Logs of the node's services: from the journal, or from their files below `/var/log`.
 //!
-//! Effects. Input: a query that was checked. Output: text, as it comes. Bounds: journalctl and the
-//! files together may take `TIME_MAX`; nothing is held but `CHUNK_BYTES`; who stops reading ends
-//! journalctl.
+//! Effects. Input: a query that was checked. Output: text, as it comes. Bounds: `RUNS_MAX` answers at
+//! once; journalctl and the files together may take `TIME_MAX`; nothing is held but `CHUNK_BYTES`;
+//! who stops reading ends journalctl.
 // k8s: pkg/kubelet/kubelet_server_journal.go copyForBoot, heuristicsCopyFileLogs
 
 use std::collections::BTreeSet;
@@ -17,21 +17,31 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 
 use super::body::Sink;
+use super::node_logs;
 use super::node_query::NodeQuery;
+use crate::blocking::{self, Place};
 use crate::volume::dir_fd::{open_beneath, open_dir};
 
 /// How long an answer may take.
 const TIME_MAX: Duration = Duration::from_secs(30);
+/// Answers that are made at once, each with a journalctl.
+const RUNS_MAX: usize = 4;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 const PROGRAM: &str = "journalctl";
 
 /// Writes what is asked for into `sink`.
 pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &Sink) {
+    static TURNS: Semaphore = Semaphore::const_new(RUNS_MAX);
+    let copied = async {
+        let _turn = TURNS.acquire().await;
+        copy_all(root, query, sink).await;
+    };
     // Nobody waits for what is cut off here: the kubelet ends it without a word, too.
-    let _ = tokio::time::timeout(TIME_MAX, copy_all(root, query, sink)).await;
+    let _ = tokio::time::timeout(TIME_MAX, copied).await;
 }
 
 async fn copy_all(root: &Path, query: &NodeQuery, sink: &Sink) {
@@ -111,8 +121,10 @@ async fn forward(mut from: impl AsyncRead + Unpin, sink: &Sink) {
 async fn copy_file(root: &Path, service: &str, sink: &Sink) {
     let names = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
     for name in names {
-        match open(root, &name) {
-            Ok(file) => return forward(tokio::fs::File::from_std(file), sink).await,
+        let path = root.to_owned();
+        let opened = blocking::try_run(Place::serve_node("node logs"), move || open(&path, &name));
+        match opened.await {
+            Ok(file) => return node_logs::copy(file, sink).await,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => {
                 return say(sink, &format!("\nerror getting log for {service}: {error}\n")).await;

@@ -1,37 +1,44 @@
 //! Listeners and connections: binding, who may connect, and the bounds of each connection.
 //!
-//! Effects. Input: addresses and a `Service` for each listener. Bounds: `CONNECTIONS_MAX` open
-//! connections a listener (further ones wait in the kernel's queue), `HEAD_BYTES_MAX` a request's
-//! head, `HEAD_WAIT` to send it, `CONNECTION_AGE` until a connection is asked to end and
-//! `CLOSE_WAIT` until it is cut. Request bodies are never read. The socket is the agent's own
+//! Effects. Input: addresses and a `Service` for each listener. Bounds: `LIMITS` open connections a
+//! listener (a further one takes the place of one that is idle), `HEAD_BYTES_MAX` a request's
+//! head, `HEAD_WAIT` to send it or to take a piece of an answer, `CONNECTION_AGE` until a connection
+//! is asked to end and `CLOSE_WAIT` until it is cut. Request bodies are never read. The socket is the agent's own
 //! user's and root's: its mode says so and each peer's credentials are checked.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
+use hyper::header::ACCEPT_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 
 use crate::metrics::Metrics;
 use crate::server::answer::Answer;
+use crate::server::body::{self, Reply};
+use crate::server::connections::{
+    Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
+};
 use crate::server::secure::{AccessError, ServingCertError};
 
-/// Connections open at the same time on one listener.
-const CONNECTIONS_MAX: usize = 64;
+/// Connections open at the same time on one listener. Nobody is known here.
+const SHARE: Share = Share { total: 64, per_peer: 48 };
+const LIMITS: Limits = Limits { unknown: SHARE, known: SHARE };
+/// Connections that the kernel keeps until they are accepted: a burst of many must not make an
+/// honest client wait for its second attempt.
+const BACKLOG: i32 = 1024;
 /// Largest head of a request in bytes; the smallest bound that the HTTP library knows.
 const HEAD_BYTES_MAX: usize = 8192;
 /// How long a client may take to send a request's head, or stay silent between two requests.
@@ -40,14 +47,37 @@ const HEAD_WAIT: Duration = Duration::from_secs(30);
 const CONNECTION_AGE: Duration = Duration::from_secs(300);
 /// How long an answer may take from then on.
 const CLOSE_WAIT: Duration = Duration::from_secs(30);
+const PATIENCE: Patience =
+    Patience { first_request: HEAD_WAIT, unknown: HEAD_WAIT, known: HEAD_WAIT };
 /// Pause after the kernel refused a connection, as when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A request as routes see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) path: String,
     pub(super) query: String,
+    /// The answer may be compressed.
+    pub(super) takes_gzip: bool,
+}
+
+impl Asked {
+    /// What a request asks for.
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        let uri = request.uri();
+        let offered = request.headers().get_all(ACCEPT_ENCODING).iter();
+        let mut offered =
+            offered.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(','));
+        Self {
+            path: uri.path().to_owned(),
+            query: uri.query().unwrap_or_default().to_owned(),
+            // With any weight but none.
+            takes_gzip: offered.any(|one| match one.trim().split_once(';') {
+                None => one.trim() == "gzip",
+                Some((name, weight)) => name.trim() == "gzip" && weight.trim() != "q=0",
+            }),
+        }
+    }
 }
 
 /// Answers requests of one listener.
@@ -160,6 +190,7 @@ fn bind_tcp(
 ) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
     let bound = std::net::TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(BACKLOG)?)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
     });
@@ -200,6 +231,13 @@ fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
             ));
         }
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            // A file that is no socket refuses connections, too.
+            if !fs::symlink_metadata(path).map_err(io)?.file_type().is_socket() {
+                return Err(fail(
+                    "there is a file that is no socket".to_owned(),
+                    "remove it, or set --pintle-socket to another place",
+                ));
+            }
             fs::remove_file(path).map_err(io)?; // left behind by an agent that was killed
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -213,7 +251,6 @@ fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
 
 /// Accepts connections for as long as the runtime lives.
 pub(super) async fn accept(listener: Listener, service: Service, metrics: Arc<Metrics>) {
-    let turns = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let opened = match listener {
         Listener::Tcp(listener, _) => TcpListener::from_std(listener).map(Open::Tcp),
         Listener::Unix(listener) => UnixListener::from_std(listener).map(Open::Unix),
@@ -222,22 +259,19 @@ pub(super) async fn accept(listener: Listener, service: Service, metrics: Arc<Me
         Ok(open) => open,
         Err(error) => return tracing::error!(%error, "a listener cannot be served"),
     };
+    let connections =
+        Connections::new(LIMITS, PATIENCE, move || metrics.limit_hit("server connections"));
     loop {
-        if turns.available_permits() == 0 {
-            metrics.limit_hit("server connections");
-        }
-        let Ok(turn) = Arc::clone(&turns).acquire_owned().await else { return };
-        let service = Arc::clone(&service);
         match open.next().await {
-            Ok(Some(stream)) => {
-                tokio::spawn(async move {
-                    connection(stream, service).await;
-                    drop(turn);
-                });
+            Ok(Some((stream, peer))) => {
+                if let Some(place) = connections.open(peer) {
+                    tokio::spawn(connection(stream, place, Arc::clone(&service)));
+                }
             }
             Ok(None) => {}
             Err(error) => {
                 tracing::debug!(%error, "a connection was not accepted");
+                connections.shed();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -254,12 +288,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Open {
     /// The next connection; `None` for one that was turned away.
-    async fn next(&self) -> io::Result<Option<Box<dyn Stream>>> {
+    async fn next(&self) -> io::Result<Option<(Box<dyn Stream>, PeerKey)>> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
-                Ok(Some(Box::new(stream)))
+                Ok(Some((Box::new(stream), PeerKey::of(address.ip()))))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -268,34 +302,41 @@ impl Open {
                     tracing::warn!(uid = peer, "a user without rights asked on the command socket");
                     return Ok(None);
                 }
-                Ok(Some(Box::new(stream)))
+                Ok(Some((Box::new(stream), PeerKey::Local(peer))))
             }
         }
     }
 }
 
-async fn connection(stream: Box<dyn Stream>, service: Service) {
+async fn connection(stream: Box<dyn Stream>, place: Arc<Connection>, service: Service) {
+    let asked = Arc::clone(&place);
     let answer = service_fn(move |request: Request<Incoming>| {
-        let service = Arc::clone(&service);
-        async move { Ok::<_, std::convert::Infallible>(respond(&request, &service).await) }
+        let (service, mut busy) = (Arc::clone(&service), asked.ask());
+        async move {
+            busy.allow(); // whoever reaches this listener may ask
+            let answer = Reply::from(respond(&request, &service).await);
+            Ok::<_, std::convert::Infallible>(answer.map(|body| body::holding(body, busy)))
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT).max_buf_size(HEAD_BYTES_MAX);
+    let stream = Metered::new(stream, Arc::clone(&place), usize::MAX);
     let connection = http.serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(connection);
-    let ended = tokio::time::timeout(CONNECTION_AGE, connection.as_mut()).await;
-    if ended.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = tokio::time::timeout(CLOSE_WAIT, connection).await;
+    let over = tokio::time::timeout(CONNECTION_AGE, place.over());
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        over = over => match over {
+            Ok(Over::Displaced) => return,
+            Ok(Over::Idle) | Err(_) => connection.as_mut().graceful_shutdown(),
+        }
     }
+    let _ = tokio::time::timeout(CLOSE_WAIT, connection).await;
 }
 
-async fn respond(request: &Request<Incoming>, service: &Service) -> Response<Full<Bytes>> {
+async fn respond(request: &Request<Incoming>, service: &Service) -> Answer {
     if request.method() != Method::GET && request.method() != Method::HEAD {
-        return Answer::not_allowed().into();
+        return Answer::not_allowed();
     }
-    let uri = request.uri();
-    let asked =
-        Asked { path: uri.path().to_owned(), query: uri.query().unwrap_or_default().to_owned() };
-    service(asked).await.into()
+    service(Asked::of(request)).await
 }

@@ -1,20 +1,23 @@
 //! The server: health, the read-only port, and the socket of the agent's own commands.
 //!
 //! Input: snapshots that the driver publishes, the timeline, the runtime calls under way. Output:
-//! HTTP on up to four listeners, all of them on one thread of their own with a current-thread
-//! runtime, so that a slow reader never delays a decision:
+//! HTTP on up to four listeners, on two threads with a current-thread runtime each, so that a slow
+//! reader never delays a decision, and nobody in the network the health check or the watchdog.
+//! Thread `server`:
 //!   HTTPS      everything of the kubelet's port 10250, see `route`; `secure` decides who may
-//!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
 //!   read-only  what of the HTTPS port needs no rights: health, pods, statistics, metrics
+//! Thread `health`, which also feeds the service manager's watchdog:
+//!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
 //!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/dump` as JSON; root only
-//! The thread also feeds the service manager's watchdog. It never changes anything of a pod but
-//! through the runtime, to which it has a connection of its own for exec and the like: the only
-//! question that reaches the main thread is the dry run, through a bounded channel. Bounds are in
-//! `listen`, `https` and `api`. A listener that cannot be bound is an error before anything starts.
+//! Nothing here changes anything of a pod but through the runtime, to which `server` has a
+//! connection of its own for exec and the like: the only question that reaches the main thread is
+//! the dry run, through a bounded channel. Bounds are in `listen`, `https`, `connections`
+//! and `open`. A listener that cannot be bound is an error before anything starts.
 
 mod answer;
 mod api;
 mod body;
+mod connections;
 mod dump;
 pub mod health;
 mod https;
@@ -29,6 +32,7 @@ mod open;
 mod pages;
 mod pod_list;
 mod query;
+mod renderings;
 mod route;
 mod routes;
 mod rows;
@@ -62,13 +66,15 @@ use crate::types::PodUid;
 use api::Api;
 pub use health::Health;
 pub use listen::ServeError;
-use listen::{Addresses, Listeners, Service};
+use listen::{Addresses, Listener, Listeners};
 use notify::Notifier;
 pub use open::Streams;
+pub use secure::fuzz_credentials;
 use secure::serving::Serving;
 pub use secure::{AccessError, ServingCert, ServingCertError};
 use secure::{ApiReviews, Gate, Reviews, tls};
 use stats::Stats;
+pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
 
 /// Where kernel events come from, at one moment.
@@ -134,7 +140,7 @@ impl fmt::Debug for Parts {
 #[derive(Debug)]
 pub struct Handle {
     stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
     notifier: Option<Arc<Notifier>>,
     socket: PathBuf,
     /// Address of the health check, with the port that was really bound.
@@ -144,6 +150,9 @@ pub struct Handle {
     /// Address of the HTTPS port, with the port that was really bound.
     pub https: Option<SocketAddr>,
 }
+
+/// Threads for what only blocks in libraries: the look-up of the runtime's host name.
+const BLOCKING_THREADS_MAX: usize = 2;
 
 /// Binds every listener and starts the server's thread.
 pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
@@ -180,18 +189,34 @@ fn spawn_at(parts: Parts, at: Addresses, reviews: Arc<dyn Reviews>) -> Result<Ha
     let listeners = Listeners::bind(at, &socket)?;
     let (healthz, read_only) = (listeners.healthz_address(), listeners.read_only_address());
     let https = listeners.https.as_ref().map(|(_, address)| *address);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(ServeError::Thread)?;
     let notifier = Notifier::from_env().map(Arc::new);
     let (stop, stopped) = watch::channel(false);
-    let fed = notifier.clone();
-    let thread = std::thread::Builder::new()
-        .name("server".to_owned())
-        .spawn(move || runtime.block_on(serve(parts, listeners, secure, fed, stopped)))
+    let Listeners { healthz: checks, read_only: plain, https: port, socket: commands } = listeners;
+    let parts = Arc::new(parts);
+    let near = serve_near(Arc::clone(&parts), checks, commands, notifier.clone(), stopped.clone());
+    let far = serve_far(parts, plain, port.zip(secure), stopped);
+    let threads = vec![thread("health", near)?, thread("server", far)?];
+    Ok(Handle { stop, threads, notifier, socket, healthz, read_only, https })
+}
+
+/// A thread with a runtime of its own that runs `all` to its end.
+fn thread(
+    name: &str,
+    all: impl Future<Output = ()> + Send + 'static,
+) -> Result<JoinHandle<()>, ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_name(format!("{name}-files"))
+        .build()
         .map_err(ServeError::Thread)?;
-    Ok(Handle { stop, thread: Some(thread), notifier, socket, healthz, read_only, https })
+    let named = std::thread::Builder::new().name(name.to_owned());
+    let run = move || {
+        runtime.block_on(all);
+        // Files that hang hold up nobody's end.
+        runtime.shutdown_background();
+    };
+    named.spawn(run).map_err(ServeError::Thread)
 }
 
 impl Handle {
@@ -215,7 +240,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             // It waits for nobody: connections are closed as they stand.
             let _ = thread.join();
         }
@@ -223,36 +248,49 @@ impl Drop for Handle {
     }
 }
 
-async fn serve(
-    parts: Parts,
-    listeners: Listeners,
-    secure: Option<Secure>,
+/// What has to answer whatever comes from the network: health check, commands, watchdog.
+async fn serve_near(
+    parts: Arc<Parts>,
+    healthz: Option<Listener>,
+    socket: Listener,
     notifier: Option<Arc<Notifier>>,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) {
     let (health, metrics) = (Arc::clone(&parts.health), Arc::clone(&parts.metrics));
-    let parts = Arc::new(parts);
-    let needs_runtime = listeners.read_only.is_some() || listeners.https.is_some();
-    let runtime = if needs_runtime { connect(&parts) } else { None };
-    let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
-    let services: [(_, Service); 3] = [
-        (listeners.healthz, routes::healthz(Arc::clone(&parts))),
-        (listeners.read_only, routes::read_only(Arc::clone(&parts), stats)),
-        (Some(listeners.socket), local::routes(Arc::clone(&parts))),
-    ];
-    for (listener, service) in services {
-        if let Some(listener) = listener {
-            tokio::spawn(listen::accept(listener, service, Arc::clone(&metrics)));
-        }
+    if let Some(listener) = healthz {
+        let service = routes::healthz(Arc::clone(&parts));
+        tokio::spawn(listen::accept(listener, service, Arc::clone(&metrics)));
     }
-    if let (Some((listener, _)), Some(secure), Some(runtime)) = (listeners.https, secure, runtime) {
-        let api = Arc::new(Api::new(Arc::clone(&parts), secure.gate, runtime));
-        tokio::spawn(https::accept(listener, secure.tls, api));
-    }
+    tokio::spawn(listen::accept(socket, local::routes(parts), metrics));
     if let Some(notifier) = notifier {
         tokio::spawn(feed_watchdog(notifier, health));
     }
-    // Ends the runtime, and with it every task above, when the handle is dropped.
+    until(stopped).await;
+}
+
+/// What the network reaches.
+async fn serve_far(
+    parts: Arc<Parts>,
+    read_only: Option<Listener>,
+    https: Option<((std::net::TcpListener, SocketAddr), Secure)>,
+    stopped: watch::Receiver<bool>,
+) {
+    let needs_runtime = read_only.is_some() || https.is_some();
+    let runtime = if needs_runtime { connect(&parts) } else { None };
+    if let Some(listener) = read_only {
+        let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
+        let service = routes::read_only(Arc::clone(&parts), stats);
+        tokio::spawn(listen::accept(listener, service, Arc::clone(&parts.metrics)));
+    }
+    if let (Some(((listener, _), secure)), Some(runtime)) = (https, runtime) {
+        let api = Arc::new(Api::new(Arc::clone(&parts), secure.gate, runtime));
+        tokio::spawn(https::accept(listener, secure.tls, api));
+    }
+    until(stopped).await;
+}
+
+/// Waits for the handle to be dropped; then the runtime ends, and every task with it.
+async fn until(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 

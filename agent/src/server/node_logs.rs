@@ -1,13 +1,16 @@
 //! `/logs/`: the files below `/var/log`, for `kubectl get --raw .../proxy/logs/`, and logs of the
 //! node's services with `?query=`.
 //!
-//! Effects: reads folders and files. Bounds: `ENTRIES_MAX` names of a folder, `CHUNK_BYTES` at a
-//! time of a file. A path with `..` is refused; links are followed, as by the kubelet.
+//! Effects: reads folders and files, on another thread, because their disk may hang. Bounds:
+//! `ENTRIES_MAX` names of a folder, `CHUNK_BYTES` at a time of a file. A path with `..` is refused;
+//! links are followed, as by the kubelet; pipes and devices are neither waited for nor read.
 // k8s: pkg/kubelet/kubelet.go (logServer), pkg/kubelet/kubelet_server_journal.go
 
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::Response;
 use hyper::body::Bytes;
@@ -19,7 +22,9 @@ use super::body::{self, Reply, Sink};
 use super::journal;
 use super::node_query::NodeQuery;
 use super::query::Query;
+use crate::blocking::{self, Blocked, Place};
 use crate::config::KubeletConfiguration;
+use crate::runtime::log_read::open_regular;
 
 /// What is served.
 const ROOT: &str = "/var/log";
@@ -27,6 +32,8 @@ const ROOT: &str = "/var/log";
 const ENTRIES_MAX: usize = 4096;
 /// Bytes of a file that are read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
+/// Pause while too many readers wait.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers a request for `rest` below `/logs/`.
 ///
@@ -38,17 +45,17 @@ pub(super) async fn answer(
     turn: impl FnOnce() -> Result<Turn, Answer>,
 ) -> Reply {
     if !config.enable_system_log_query {
-        return below(Path::new(ROOT), rest);
+        return below(Path::new(ROOT), rest).await;
     }
-    match queried(Path::new(ROOT), rest, query, turn) {
+    match queried(Path::new(ROOT), rest, query, turn).await {
         Ok(Some(reply)) => reply,
-        Ok(None) => below(Path::new(ROOT), rest),
+        Ok(None) => below(Path::new(ROOT), rest).await,
         Err(answer) => answer.into(),
     }
 }
 
 /// Logs of services, or the file that is named as one; `None` when nothing is asked that way.
-fn queried(
+async fn queried(
     root: &'static Path,
     rest: &str,
     query: &Query,
@@ -58,11 +65,18 @@ fn queried(
     if !rest.trim_matches('/').is_empty() {
         return Err(Answer::text(406, "path not allowed in query mode\n"));
     }
-    asked.check(|name| journal::stat(root, name))?;
-    if let [name] = asked.files.as_slice() {
-        let opened = journal::open(root, name);
-        let opened = opened.map_err(|_| Answer::text(404, "404 page not found\n"))?;
-        return Ok(Some(sent(opened)));
+    let looked = off(move || {
+        asked.check(|name| journal::stat(root, name))?;
+        let not_found = |_| Answer::text(404, "404 page not found\n");
+        let file = match asked.files.as_slice() {
+            [name] => Some(journal::open(root, name).map_err(not_found)?),
+            _ => None,
+        };
+        Ok::<_, Answer>((asked, file))
+    });
+    let (asked, file) = looked.await??;
+    if let Some(file) = file {
+        return Ok(Some(sent(file)));
     }
     let turn = turn()?;
     let (sink, text) = body::streamed();
@@ -76,7 +90,13 @@ fn queried(
     Ok(Some(response))
 }
 
-fn below(root: &Path, rest: &str) -> Reply {
+/// What a path leads to.
+enum Found {
+    Page(Reply),
+    File(File),
+}
+
+async fn below(root: &Path, rest: &str) -> Reply {
     if rest.split('/').any(|part| part == "..") || rest.contains('\0') {
         return Answer::text(400, "invalid URL path\n").into();
     }
@@ -84,10 +104,28 @@ fn below(root: &Path, rest: &str) -> Reply {
         .split('/')
         .filter(|part| !part.is_empty())
         .fold(root.to_owned(), |path, part| path.join(part));
-    match fs::metadata(&path) {
-        Ok(meta) if meta.is_dir() => listing(&path),
-        Ok(meta) if meta.is_file() => file(&path),
-        _ => Answer::text(404, "404 page not found\n").into(),
+    match off(move || found(&path)).await {
+        Ok(Found::Page(reply)) => reply,
+        Ok(Found::File(file)) => sent(file),
+        Err(answer) => answer.into(),
+    }
+}
+
+/// Runs `look` where it may wait for its disk.
+async fn off<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
+    let late = |error: Blocked| Answer::text(503, format!("{error}\n"));
+    blocking::run(Place::serve_node("node logs"), look).await.map_err(late)
+}
+
+fn found(path: &Path) -> Found {
+    let refused = |status, text: &str| Found::Page(Answer::text(status, text).into());
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => Found::Page(listing(path)),
+        Ok(meta) if meta.is_file() => match open_regular(path) {
+            Ok(file) => Found::File(file),
+            Err(_) => refused(403, "403 Forbidden\n"),
+        },
+        _ => refused(404, "404 page not found\n"),
     }
 }
 
@@ -133,13 +171,6 @@ fn escape(text: &str) -> String {
     out
 }
 
-fn file(path: &Path) -> Reply {
-    let Ok(file) = File::open(path) else {
-        return Answer::text(403, "403 Forbidden\n").into();
-    };
-    sent(file)
-}
-
 fn sent(file: File) -> Reply {
     let (sink, text) = body::streamed();
     tokio::spawn(send(file, sink));
@@ -149,11 +180,29 @@ fn sent(file: File) -> Reply {
     response
 }
 
-async fn send(mut file: File, sink: Sink) {
-    let mut buffer = vec![0; CHUNK_BYTES];
-    while let Ok(read @ 1..) = file.read(&mut buffer) {
-        if sink.send(Bytes::copy_from_slice(&buffer[..read])).await.is_err() {
-            return;
+async fn send(file: File, sink: Sink) {
+    copy(file, &sink).await;
+}
+
+/// Sends a file to its end, piece by piece, as fast as it is read.
+pub(super) async fn copy(file: File, sink: &Sink) {
+    let file = Arc::new(file);
+    loop {
+        let from = Arc::clone(&file);
+        let read = move || {
+            let mut buffer = vec![0; CHUNK_BYTES];
+            let read = (&*from).read(&mut buffer)?;
+            buffer.truncate(read);
+            Ok::<_, std::io::Error>(buffer)
+        };
+        match blocking::run(Place::serve_node("node logs"), read).await {
+            Ok(Ok(piece)) if !piece.is_empty() => {
+                if sink.send(Bytes::from(piece)).await.is_err() {
+                    return;
+                }
+            }
+            Err(Blocked::Full) => tokio::time::sleep(FULL_PAUSE).await,
+            _ => return,
         }
     }
 }
@@ -164,7 +213,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     async fn get(root: &Path, rest: &str) -> (u16, String) {
-        let reply = below(root, rest);
+        let reply = below(root, rest).await;
         let status = reply.status().as_u16();
         let bytes = reply.into_body().collect().await.expect("a body").to_bytes();
         (status, String::from_utf8_lossy(&bytes).into_owned())
@@ -188,6 +237,19 @@ mod tests {
         let off = KubeletConfiguration::default();
         let reply = answer(&off, "", &Query::parse("query=kubelet"), no_turn).await;
         assert_eq!(reply.status().as_u16(), 200, "switched off: the listing");
+    }
+
+    #[tokio::test]
+    async fn pipes_are_neither_listed_as_files_nor_waited_for() {
+        let root = tempfile::tempdir().expect("a folder");
+        let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+        nix::unistd::mkfifo(&root.path().join("pipe"), mode).expect("made");
+        std::os::unix::fs::symlink("/dev/zero", root.path().join("zero")).expect("linked");
+        for name in ["pipe", "zero"] {
+            assert_eq!(get(root.path(), name).await.0, 404, "{name}");
+            // As if it were swapped after the look at it.
+            assert!(open_regular(&root.path().join(name)).is_err(), "{name}");
+        }
     }
 
     #[tokio::test]

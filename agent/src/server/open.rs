@@ -1,16 +1,22 @@
 //! Streams that the HTTPS port has open: logs, execs, attaches and port-forwards.
 //!
-//! A stream begins with a turn and holds it until it ends. Input: what was asked for. Output: the
-//! open streams, for `explain`. Clones share one table. Bound: `STREAMS_MAX`.
+//! A stream begins with a turn and holds it until it ends. Input: what was asked for, and by whom.
+//! Output: the open streams, for `explain`. Clones share one table. Bounds: `STREAMS_MAX`, of them
+//! `STREAMS_PER_POD` of one pod (those of the node's own logs count as one pod), so that the readers
+//! of one pod leave room for the others', and `STREAMS_PER_PEER` of one peer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use super::connections::PeerKey;
 
 /// Streams open at the same time.
 pub(super) const STREAMS_MAX: usize = 512;
+/// Those of one pod.
+const STREAMS_PER_POD: usize = 128;
+/// Those of one peer. The API server's are all users' streams, so it may have most of them.
+const STREAMS_PER_PEER: usize = 384;
 
 /// An open stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +27,8 @@ pub(super) struct Stream {
     pub(super) pod: (String, String),
     /// The container; empty for a port-forward.
     pub(super) container: String,
+    /// Who asked for it.
+    pub(super) peer: PeerKey,
     /// When it was asked for.
     pub(super) since: Instant,
 }
@@ -32,16 +40,9 @@ struct Table {
 }
 
 /// The open streams and the room for more.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Streams {
-    room: Arc<Semaphore>,
     table: Arc<Mutex<Table>>,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(STREAMS_MAX)), table: Arc::default() }
-    }
 }
 
 /// A place among the streams; given back when it is dropped.
@@ -49,19 +50,43 @@ impl Default for Streams {
 pub(super) struct Turn {
     streams: Streams,
     key: u64,
-    _place: OwnedSemaphorePermit,
+}
+
+/// What there is no more room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Full {
+    /// In all.
+    #[error("{STREAMS_MAX} streams are open already")]
+    Node,
+    /// Of the pod.
+    #[error("{STREAMS_PER_POD} streams of this pod are open already")]
+    Pod,
+    /// Of whoever asks.
+    #[error("{STREAMS_PER_PEER} streams from this address are open already")]
+    Peer,
 }
 
 impl Streams {
     /// A place for a stream, if there is one.
-    pub(super) fn enter(&self, stream: Stream) -> Option<Turn> {
-        let place = Arc::clone(&self.room).try_acquire_owned().ok()?;
+    pub(super) fn enter(&self, stream: Stream) -> Result<Turn, Full> {
         let mut table = self.table();
+        let count = |same: fn(&Stream, &Stream) -> bool| {
+            table.open.values().filter(|open| same(open, &stream)).count()
+        };
+        if table.open.len() >= STREAMS_MAX {
+            return Err(Full::Node);
+        }
+        if count(|a, b| a.pod == b.pod) >= STREAMS_PER_POD {
+            return Err(Full::Pod);
+        }
+        if count(|a, b| a.peer == b.peer) >= STREAMS_PER_PEER {
+            return Err(Full::Peer);
+        }
         table.next += 1;
         let key = table.next;
         table.open.insert(key, stream);
         drop(table);
-        Some(Turn { streams: self.clone(), key, _place: place })
+        Ok(Turn { streams: self.clone(), key })
     }
 
     /// Those that are open, oldest first.
@@ -84,22 +109,46 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
-    fn stream(container: &str) -> Stream {
-        let pod = ("ns".to_owned(), "p".to_owned());
-        Stream { what: "ExecStream", pod, container: container.to_owned(), since: Instant::now() }
+    fn stream(pod: usize, container: &str, peer: u8) -> Stream {
+        Stream {
+            what: "ExecStream",
+            pod: ("ns".to_owned(), format!("p{pod}")),
+            container: container.to_owned(),
+            peer: PeerKey::of([192, 0, 2, peer].into()),
+            since: Instant::now(),
+        }
     }
 
     #[test]
     fn a_stream_is_listed_for_as_long_as_its_turn_is_held() {
         let streams = Streams::default();
-        let first = streams.enter(stream("a")).expect("room");
-        let second = streams.enter(stream("b")).expect("room");
+        let first = streams.enter(stream(1, "a", 1)).expect("room");
+        let second = streams.enter(stream(1, "b", 1)).expect("room");
         let names = || streams.open().into_iter().map(|s| s.container).collect::<Vec<_>>();
         assert_eq!(names(), ["a", "b"]);
         drop(first);
         assert_eq!(names(), ["b"]);
         drop(second);
-        let all: Vec<_> = (0..STREAMS_MAX).map(|_| streams.enter(stream("c"))).collect();
-        assert!(all.iter().all(Option::is_some) && streams.enter(stream("d")).is_none());
+        assert_eq!(names(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn neither_a_pod_nor_a_peer_takes_all_of_them() {
+        let streams = Streams::default();
+        let mut turns = Vec::new();
+        let fill = |turns: &mut Vec<Turn>, pod: usize, peer: u8| loop {
+            match streams.enter(stream(pod, "c", peer)) {
+                Ok(turn) => turns.push(turn),
+                Err(full) => return full,
+            }
+        };
+        for pod in 1..=3 {
+            assert_eq!(fill(&mut turns, pod, 1), Full::Pod);
+        }
+        assert_eq!(fill(&mut turns, 4, 1), Full::Peer);
+        assert_eq!(fill(&mut turns, 4, 2), Full::Node);
+        assert_eq!(streams.open().len(), STREAMS_MAX);
+        turns.clear();
+        assert_eq!(fill(&mut turns, 1, 1), Full::Pod);
     }
 }

@@ -9,7 +9,7 @@ use hyper::Method;
 use crate::config::KubeletConfiguration;
 
 /// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Healthz,
     Pods,

@@ -13,9 +13,10 @@ use crate::metrics::Scrape;
 use crate::server::answer::Answer;
 use crate::server::listen::{Asked, Service};
 use crate::server::query::{Query, decode_path};
+use crate::server::renderings::{Key, Renderings};
 use crate::server::route::{Kind, NoRoute};
 use crate::server::stats::Stats;
-use crate::server::{Health, Parts, pod_list, route, stats};
+use crate::server::{Health, Parts, pod_list, route};
 
 /// The health check's routes.
 pub(super) fn healthz(parts: Arc<Parts>) -> Service {
@@ -29,16 +30,17 @@ pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service
         enable_debugging_handlers: false,
         ..KubeletConfiguration::default()
     };
-    let config = Arc::new(config);
+    let (config, pages) = (Arc::new(config), Arc::new(Renderings::default()));
     Arc::new(move |asked| {
         let (parts, stats, config) = (Arc::clone(&parts), stats.clone(), Arc::clone(&config));
+        let pages = Arc::clone(&pages);
         Box::pin(async move {
             let _under_way = parts.metrics.http_request("readonly", "GET", &asked.path);
             let Some(path) = decode_path(&asked.path) else {
                 return Answer::text(400, "400 Bad Request: the path cannot be decoded\n");
             };
             match route::find(&Method::GET, &path, &config) {
-                Ok(found) => open_page(&parts, stats.as_deref(), found.kind, &asked)
+                Ok(found) => open_page(&parts, (stats.as_deref(), &pages), found.kind, &asked)
                     .await
                     .unwrap_or_else(Answer::not_found),
                 Err(NoRoute::NotFound) => Answer::not_found(),
@@ -53,21 +55,44 @@ pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service
 // k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers
 pub(super) async fn open_page(
     parts: &Parts,
-    stats: Option<&Stats>,
+    (stats, pages): (Option<&Stats>, &Renderings),
     kind: Kind,
     asked: &Asked,
 ) -> Option<Answer> {
-    Some(match kind {
-        Kind::Healthz => return health(&parts.health, asked),
-        Kind::Pods => Answer::json_bytes(pod_list::pods(&parts.views.load())),
-        Kind::Metrics => Answer::metrics(metrics(parts)),
+    let is_zipped = matches!(
+        kind,
+        Kind::Metrics
+            | Kind::MetricsProbes
+            | Kind::MetricsSlis
+            | Kind::MetricsResource
+            | Kind::MetricsCadvisor
+    );
+    let short = kind == Kind::Summary
+        && Query::parse(&asked.query).first("only_cpu_and_memory") == Some("true");
+    let key = Key { kind, short, gzip: is_zipped && asked.takes_gzip };
+    match kind {
+        Kind::Healthz => health(&parts.health, asked),
+        Kind::Pods => {
+            let snapshot = parts.views.load();
+            let list = async { Some(Answer::json_bytes(pod_list::pods(&snapshot))) };
+            pages.page(key, Some(&snapshot), list).await
+        }
+        _ => pages.page(key, None, rendered(parts, stats, key)).await,
+    }
+}
+
+async fn rendered(parts: &Parts, stats: Option<&Stats>, key: Key) -> Option<Answer> {
+    Some(match key.kind {
+        Kind::Metrics => {
+            let mut text = metrics(parts);
+            if let Some(stats) = stats {
+                text.push_str(&stats.logs(&parts.views.load()).await);
+            }
+            Answer::metrics(text)
+        }
         Kind::MetricsProbes => Answer::metrics(parts.metrics.render_probes(&parts.views.load())),
         Kind::MetricsSlis => Answer::metrics(parts.health.slis() + &parts.metrics.render_start()),
-        Kind::Summary => {
-            let query = Query::parse(&asked.query);
-            let only = query.first("only_cpu_and_memory") == Some("true");
-            stats?.summary(only).await
-        }
+        Kind::Summary => stats?.summary(key.short).await,
         Kind::MetricsResource => stats?.resource().await,
         Kind::MetricsCadvisor => stats?.cadvisor().await,
         _ => return None,
@@ -81,18 +106,16 @@ fn service(parts: Arc<Parts>, route: fn(&Parts, &Asked) -> Answer) -> Service {
     })
 }
 
-pub(super) fn metrics(parts: &Parts) -> String {
+fn metrics(parts: &Parts) -> String {
     let (events, snapshot) = ((parts.events)(), parts.views.load());
-    let mut text = parts.metrics.render(&Scrape {
+    parts.metrics.render(&Scrape {
         snapshot: &snapshot,
         has_api: parts.api.is_some(),
         event_source: events.mode,
         events_dropped: events.dropped,
         timeline_dropped: parts.recorder.overflowed(),
         calls_in_flight: (parts.calls)().len(),
-    });
-    text.push_str(&stats::logs::exposition(&snapshot));
-    text
+    })
 }
 
 /// Answers a path below `/healthz`.
@@ -142,7 +165,7 @@ mod tests {
 
     #[test]
     fn unknown_paths_are_not_health_checks() {
-        let asked = Asked { path: "/healthz/other".to_owned(), query: String::new() };
+        let asked = Asked { path: "/healthz/other".to_owned(), ..Asked::default() };
         let healthy = Health::new(std::time::Duration::from_secs(60));
         assert_eq!(health(&healthy, &asked), None);
     }

@@ -14,6 +14,9 @@ use super::select;
 use super::stream::{rpc_error, running};
 use crate::pod;
 
+/// Longest time for a checkpoint, in seconds: beyond it deadlines cannot be computed.
+const CHECKPOINT_MAX: i64 = 365 * 24 * 3600;
+
 /// Runs a command to its end, without a time limit, as the kubelet does.
 pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
     let snapshot = api.views().load();
@@ -91,7 +94,7 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
 /// `None` for a request that goes back in time.
 // k8s: staging/src/k8s.io/cri-client/pkg/remote_runtime.go CheckpointContainer
 fn patience(asked: i64, usual: u64) -> Option<i64> {
-    (asked >= 0).then(|| asked.max(i64::try_from(usual).unwrap_or(i64::MAX)))
+    (asked >= 0).then(|| asked.max(i64::try_from(usual).unwrap_or(i64::MAX)).min(CHECKPOINT_MAX))
 }
 
 // k8s: pkg/kubelet/kubelet.go CheckpointContainer
@@ -110,7 +113,13 @@ mod tests {
 
     #[test]
     fn the_runtime_has_at_least_the_usual_time() {
-        let table = [(0, Some(120)), (60, Some(120)), (300, Some(300)), (-1, None)];
+        let table = [
+            (0, Some(120)),
+            (60, Some(120)),
+            (300, Some(300)),
+            (-1, None),
+            (i64::MAX, Some(CHECKPOINT_MAX)),
+        ];
         for (asked, want) in table {
             assert_eq!(patience(asked, 120), want, "{asked}");
         }

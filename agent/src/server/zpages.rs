@@ -110,7 +110,7 @@ fn answer<T: Serialize>(
         Some(Form::Text) => Answer::text(200, text()),
         Some(Form::Json(version)) => {
             let mut answer = Answer::json(&object(version));
-            answer.body.push(b'\n');
+            answer.body = [&answer.body[..], b"\n"].concat().into();
             structured(answer, "json", kind, version)
         }
         Some(Form::Yaml(version)) => {

@@ -4,26 +4,32 @@
 //! runs. Output: chunks of text. Nothing is lost or repeated when the log is rotated: the file at
 //! hand is read to its end, then the files that were set aside since, then the new one. Bounds:
 //! `CHUNK_BYTES` and the body's chunks for a client that stalls; what it has not taken stays in the
-//! files. Reads are of files in the page cache, short ones between two waits.
+//! files. Files are read on other threads, with a share for each pod, `LOOK_BYTES` at a time: whoever
+//! filters a large log, or reads from a disk that hangs, holds up the pod's own readers at most.
 //! Ends when the client goes, the limit is met, or the container has ended and all is read.
 // k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs, waitLogs
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Bytes;
-
 use super::watch::{Watch, Watches};
+use crate::blocking::{self, Blocked, Place};
 use crate::observed::RunState;
 use crate::runtime::log_files::rotated;
-use crate::runtime::log_read::{FileId, LogQuery, LogReader};
+use crate::runtime::log_read::{FileId, LogQuery, LogReader, Step};
 use crate::server::Views;
 use crate::server::body::Sink;
+use crate::types::PodUid;
 
 /// Text that is gathered before it is sent.
 const CHUNK_BYTES: usize = 16 * 1024;
+/// Bytes of a log that are looked at in one go, whether they are wanted or not.
+const LOOK_BYTES: u64 = 1 << 20;
+/// Pause while too many of a pod's readers wait.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
 /// A log is looked at that often without any hint.
 // k8s: the same file, logForceCheckPeriod
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -32,6 +38,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// One reading of a log.
 pub(super) struct Follow {
+    pub(super) uid: PodUid,
     pub(super) path: PathBuf,
     pub(super) query: LogQuery,
     /// The container to follow for as long as it runs; `None` reads what is there.
@@ -43,13 +50,21 @@ pub(super) struct Follow {
 /// The client is gone.
 struct Gone;
 
+/// A reader that jobs on other threads use in turn.
+type Shared = Arc<Mutex<LogReader>>;
+
 impl Follow {
     /// Writes everything that is wanted; an error becomes the last text, as the status is sent.
     pub(super) async fn run(self, sink: Sink) {
-        let open = LogReader::open(&self.path, self.query.clone());
-        let mut reading = match open {
-            Ok(reader) => Reading { reader, aside: stems(&self.path), sink: &sink },
-            Err(error) => {
+        let (path, query) = (self.path.clone(), self.query.clone());
+        let open = move || LogReader::open(&path, query).map(|reader| (reader, stems(&path)));
+        let mut reading = match off(&self.uid, &sink, open).await {
+            Err(Gone) => return,
+            Ok(Ok((reader, aside))) => {
+                let (reader, uid) = (Arc::new(Mutex::new(reader)), self.uid.clone());
+                Reading { reader, aside, uid, sink: &sink }
+            }
+            Ok(Err(error)) => {
                 let text = format!("failed to open log file {:?}: {error}", self.path);
                 return drop(sink.send(text.into()).await);
             }
@@ -77,16 +92,17 @@ impl Follow {
             if let Err(error) = reading.drain().await? {
                 return Ok(Err(error));
             }
-            if reading.reader.is_done() {
-                return Ok(Ok(()));
-            }
-            let live = FileId::of(&self.path);
-            if live.is_ok_and(|live| live != reading.reader.id()) {
-                tokio::time::sleep(SETTLE).await;
-                if let Err(error) = reading.advance(&self.path).await? {
-                    return Ok(Err(error));
+            match reading.state(&self.path).await? {
+                Err(error) => return Ok(Err(error)),
+                Ok(State::Done) => return Ok(Ok(())),
+                Ok(State::Replaced) => {
+                    tokio::time::sleep(SETTLE).await;
+                    if let Err(error) = reading.advance(&self.path).await? {
+                        return Ok(Err(error));
+                    }
+                    continue;
                 }
-                continue;
+                Ok(State::Current) => {}
             }
             if !runs {
                 return Ok(Ok(()));
@@ -114,30 +130,86 @@ async fn changed(watch: &mut Option<Watch>) {
     }
 }
 
+/// Runs `look` where it may wait for its disk, with the pod's share. Too many of the pod's readers
+/// wait for each other; a client that goes meanwhile is not waited for.
+async fn off<T: Send + 'static>(
+    uid: &PodUid,
+    sink: &Sink,
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<io::Result<T>, Gone> {
+    let look = Arc::new(Mutex::new(Some(look)));
+    loop {
+        let once = Arc::clone(&look);
+        let job = move || lock(&once).take().map(|look| look());
+        let done = tokio::select! {
+            done = blocking::run(Place::serve(uid), job) => done,
+            () = sink.closed() => return Err(Gone),
+        };
+        match done {
+            Ok(Some(read)) => return Ok(read),
+            Err(Blocked::Full) => tokio::time::sleep(FULL_PAUSE).await,
+            Ok(None) => return Ok(Err(Blocked::Panicked.into())),
+            Err(error) => return Ok(Err(error.into())),
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Reading<'a> {
-    reader: LogReader,
+    reader: Shared,
     /// Files that were set aside before the one at hand.
     aside: BTreeSet<PathBuf>,
+    uid: PodUid,
     sink: &'a Sink,
 }
 
+/// How the file at hand stands to the log.
+enum State {
+    /// Nothing more is wanted.
+    Done,
+    /// Another file has its name.
+    Replaced,
+    Current,
+}
+
 impl Reading<'_> {
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut LogReader) -> io::Result<T> + Send + 'static,
+    ) -> Result<io::Result<T>, Gone> {
+        let reader = Arc::clone(&self.reader);
+        off(&self.uid, self.sink, move || look(&mut lock(&reader))).await
+    }
+
     /// Sends everything up to the end of the file at hand.
     async fn drain(&mut self) -> Result<io::Result<()>, Gone> {
-        let mut text = Vec::new();
         loop {
-            let more = match self.reader.next(&mut text) {
-                Ok(more) => more,
+            let (text, last) = match self.look(gather).await? {
+                Ok(read) => read,
                 Err(error) => return Ok(Err(error)),
             };
-            if !text.is_empty() && (!more || text.len() >= CHUNK_BYTES) {
-                let chunk = Bytes::from(std::mem::take(&mut text));
-                self.sink.send(chunk).await.map_err(|_| Gone)?;
+            if !text.is_empty() {
+                self.sink.send(text.into()).await.map_err(|_| Gone)?;
             }
-            if !more {
+            if last == Step::End {
                 return Ok(Ok(()));
             }
         }
+    }
+
+    async fn state(&self, log: &Path) -> Result<io::Result<State>, Gone> {
+        let log = log.to_owned();
+        let look = move |reader: &mut LogReader| {
+            Ok(match FileId::of(&log) {
+                _ if reader.is_done() => State::Done,
+                Ok(live) if live != reader.id() => State::Replaced,
+                _ => State::Current,
+            })
+        };
+        self.look(look).await
     }
 
     /// Finishes the file at hand and all that were set aside after it, and opens the live one.
@@ -145,20 +217,43 @@ impl Reading<'_> {
         if let Err(error) = self.drain().await? {
             return Ok(Err(error));
         }
-        let (missed, ours_seen) = missed(&rotated(log), &self.aside, self.reader.id());
-        for (index, path) in missed.iter().enumerate() {
+        let (path, aside) = (log.to_owned(), self.aside.clone());
+        let look = move |reader: &mut LogReader| Ok(missed(&rotated(&path), &aside, reader.id()));
+        let (missed, ours_seen) = match self.look(look).await? {
+            Ok(missed) => missed,
+            Err(error) => return Ok(Err(error)),
+        };
+        for (index, path) in missed.into_iter().enumerate() {
             // The first one may be the file at hand, compressed meanwhile.
-            if self.reader.go_on(path, index == 0 && !ours_seen).is_ok()
+            let skip_known = index == 0 && !ours_seen;
+            let opened = self.look(move |reader| reader.go_on(&path, skip_known)).await?;
+            if opened.is_ok()
                 && let Err(error) = self.drain().await?
             {
                 return Ok(Err(error));
             }
         }
-        self.aside = stems(log);
-        match self.reader.go_on(log, false) {
-            // Rotated again in this moment: it is there in the next one.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ok(())),
-            opened => Ok(opened),
+        let path = log.to_owned();
+        let look = move |reader: &mut LogReader| {
+            let aside = stems(&path);
+            match reader.go_on(&path, false) {
+                // Rotated again in this moment: it is there in the next one.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(aside),
+                opened => opened.map(|()| aside),
+            }
+        };
+        Ok(self.look(look).await?.map(|aside| self.aside = aside))
+    }
+}
+
+/// Text up to a chunk, or what one look at the file came to.
+fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, Step)> {
+    let (mut text, begun) = (Vec::new(), reader.bytes_read());
+    loop {
+        let step = reader.step(&mut text)?;
+        let looked = reader.bytes_read() - begun;
+        if step == Step::End || text.len() >= CHUNK_BYTES || looked >= LOOK_BYTES {
+            return Ok((text, step));
         }
     }
 }

@@ -61,6 +61,7 @@ impl World {
     fn follow(&self, watches: &Watches, container: Option<&str>) -> Body {
         let (sink, body) = streamed();
         let follow = Follow {
+            uid: "u".into(),
             path: self.log(),
             query: LogQuery::default(),
             container: container.map(str::to_owned),
@@ -150,6 +151,7 @@ async fn a_client_that_goes_ends_the_reading() {
     world.write(1);
     let (sink, mut body) = streamed();
     let follow = Follow {
+        uid: "u".into(),
         path: world.log(),
         query: LogQuery::default(),
         container: Some("id".to_owned()),

@@ -56,6 +56,7 @@ pub(super) fn container_logs(
     };
     let (sink, text) = body::streamed();
     let follow = follow::Follow {
+        uid: select::uid(view).into(),
         path,
         query: options.query(jiff::Timestamp::now()),
         container: options.follow.then(|| choose::bare_id(&chosen).to_owned()),

@@ -1,13 +1,14 @@
 //! The authorities of client certificates, read again when their file changes.
 //!
 //! Input: `clientCAFile`. Output: whether a certificate chain leads to one of them and is meant
-//! for clients. The file is looked at when a certificate is verified and `CHECK_EVERY` has passed,
-//! so that nothing wakes up for it; a broken new file leaves the old authorities in force.
+//! for clients. The file is looked at when somebody asks and `CHECK_EVERY` has passed, so that
+//! nothing wakes up for it, and on another thread, because its disk may hang; a broken new file
+//! leaves the old authorities in force.
 //! Bounds: `BUNDLE_BYTES_MAX`.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/dynamiccertificates/dynamic_cafile_content.go
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_rustls::rustls::RootCertStore;
@@ -18,7 +19,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 
 use super::AccessError;
-use super::serving::{Stamp, read_bounded};
+use super::serving::{Stamp, off_thread, read_bounded};
 
 /// Largest bundle in bytes.
 const BUNDLE_BYTES_MAX: u64 = 4 << 20;
@@ -28,13 +29,16 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The authorities.
 pub(super) struct ClientCa {
     path: PathBuf,
-    now: Mutex<Current>,
+    now: Arc<Mutex<Current>>,
 }
 
 struct Current {
     verifier: Arc<dyn ClientCertVerifier>,
+    /// Grows with each change of the authorities.
+    generation: u64,
     stamp: Option<Stamp>,
     checked: Instant,
+    is_checking: bool,
 }
 
 impl ClientCa {
@@ -43,8 +47,23 @@ impl ClientCa {
         let stamp = Stamp::of(&path);
         let verifier =
             read(&path).map_err(|reason| AccessError::ClientCa { path: path.clone(), reason })?;
-        let now = Mutex::new(Current { verifier, stamp, checked: Instant::now() });
-        Ok(Self { path, now })
+        let (generation, checked) = (1, Instant::now());
+        let now = Current { verifier, generation, stamp, checked, is_checking: false };
+        Ok(Self { path, now: Arc::new(Mutex::new(now)) })
+    }
+
+    /// Which authorities are in force. A look at the file that is due begins; until it has ended
+    /// the authorities of before are.
+    pub(super) fn generation(&self) -> u64 {
+        let mut now = lock(&self.now);
+        let generation = now.generation;
+        if now.checked.elapsed() >= CHECK_EVERY && !now.is_checking {
+            (now.checked, now.is_checking) = (Instant::now(), true);
+            let (path, shared, known) = (self.path.clone(), Arc::clone(&self.now), now.stamp);
+            drop(now);
+            off_thread(move || check(&path, &shared, known));
+        }
+        generation
     }
 
     /// Whether the certificate holds now, for a client.
@@ -53,33 +72,36 @@ impl ClientCa {
         leaf: &CertificateDer<'_>,
         chain: &[CertificateDer<'_>],
     ) -> Result<(), String> {
-        let verifier = self.current();
+        let verifier = Arc::clone(&lock(&self.now).verifier);
         let verified = verifier.verify_client_cert(leaf, chain, UnixTime::now());
         verified.map(drop).map_err(|error| format!("the client certificate: {error}"))
     }
+}
 
-    fn current(&self) -> Arc<dyn ClientCertVerifier> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.checked.elapsed() < CHECK_EVERY {
-            return Arc::clone(&now.verifier);
+/// Looks at the file, on a thread that may wait for its disk.
+fn check(path: &Path, shared: &Mutex<Current>, known: Option<Stamp>) {
+    let stamp = Stamp::of(path);
+    let read = (stamp != known).then(|| read(path));
+    let mut now = lock(shared);
+    (now.stamp, now.is_checking) = (stamp, false);
+    match read {
+        None => {}
+        Some(Ok(verifier)) => {
+            now.verifier = verifier;
+            now.generation += 1;
         }
-        now.checked = Instant::now();
-        let stamp = Stamp::of(&self.path);
-        if stamp != now.stamp {
-            now.stamp = stamp;
-            match read(&self.path) {
-                Ok(verifier) => now.verifier = verifier,
-                Err(error) => {
-                    let path = self.path.display();
-                    tracing::warn!(error, %path, "clientCAFile: the earlier ones stay in force");
-                }
-            }
+        Some(Err(error)) => {
+            let path = path.display();
+            tracing::warn!(error, %path, "clientCAFile: the earlier ones stay in force");
         }
-        Arc::clone(&now.verifier)
     }
 }
 
-fn read(path: &std::path::Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
+fn lock(of: &Mutex<Current>) -> MutexGuard<'_, Current> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(path: &Path) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let pem = read_bounded(path, BUNDLE_BYTES_MAX).map_err(|error| error.to_string())?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {

@@ -9,24 +9,29 @@ mod attributes;
 mod authn;
 mod authz;
 mod client_ca;
+mod flights;
 mod reviews;
 pub(super) mod serving;
 mod subject;
 pub(super) mod tls;
 mod ttl_cache;
 mod user;
+mod websocket;
 
 use std::sync::Arc;
 
+use hyper::header::{AUTHORIZATION, HeaderMap};
 use hyper::http::request;
 
 use crate::config::Config;
 use crate::server::answer::Answer;
+use crate::server::https::Peer;
 
 pub(super) use attributes::attributes;
 use authn::Authenticator;
-pub(super) use authn::Peer;
-use authz::Authorizer;
+use authn::AuthnError;
+pub(super) use authn::Verdict;
+use authz::{Authorizer, AuthzError};
 pub(super) use reviews::{ApiReviews, Reviews};
 pub use serving::{ServingCert, ServingCertError};
 use user::User;
@@ -58,6 +63,21 @@ pub enum AccessError {
     },
 }
 
+/// Reads any bytes as what clients prove themselves with, for fuzzing: a certificate, and a list of
+/// WebSocket protocols with a token among them, which must not be left in the list.
+pub fn fuzz_credentials(bytes: &[u8]) {
+    let _ = subject::subject(bytes);
+    let Ok(value) = hyper::header::HeaderValue::from_bytes(bytes) else { return };
+    let mut headers = HeaderMap::new();
+    for (name, value) in [("connection", "Upgrade"), ("upgrade", "websocket")] {
+        headers.insert(name, hyper::header::HeaderValue::from_static(value));
+    }
+    headers.insert(hyper::header::SEC_WEBSOCKET_PROTOCOL, value);
+    let token = websocket::token(&headers);
+    websocket::strip(&mut headers);
+    assert_eq!(websocket::token(&headers), Ok(None), "after {token:?}");
+}
+
 /// Lets requests in or turns them away.
 pub(super) struct Gate {
     authenticator: Authenticator,
@@ -69,6 +89,8 @@ pub(super) struct Gate {
 pub(super) enum Denial {
     /// Nobody that is known.
     Unauthenticated,
+    /// Too many questions to the API server wait.
+    Busy,
     /// Somebody without the right.
     Forbidden { user: String, verb: &'static str, subresources: Vec<&'static str> },
     /// The API server could not be asked.
@@ -78,8 +100,10 @@ pub(super) enum Denial {
 impl Gate {
     /// The rules that the configuration asks for.
     pub(super) fn new(config: &Config, reviews: Arc<dyn Reviews>) -> Result<Self, AccessError> {
+        let authentication = &config.kubelet.authentication;
+        let authenticator = Authenticator::new(authentication, reviews.clone())?;
         Ok(Self {
-            authenticator: Authenticator::new(&config.kubelet.authentication, reviews.clone())?,
+            authenticator,
             authorizer: Authorizer::new(
                 &config.kubelet.authorization,
                 config.node_name.clone(),
@@ -102,6 +126,11 @@ impl Gate {
         Ok(())
     }
 
+    /// The name in the client's certificate, if that holds.
+    pub(super) fn name(&self, peer: &Peer) -> Option<String> {
+        self.authenticator.name(peer)
+    }
+
     /// Decides about one request. `path` is the decoded path, by which it is routed, too.
     // k8s: pkg/kubelet/server/server.go InstallAuthFilter
     pub(super) async fn admit(
@@ -113,17 +142,20 @@ impl Gate {
         let user = match self.authenticator.user(head, peer).await {
             Ok(Some(user)) => user,
             Ok(None) => return Err(Denial::Unauthenticated),
-            Err(error) => {
+            Err(AuthnError::Busy) => return Err(Denial::Busy),
+            Err(AuthnError::Invalid(error)) => {
                 tracing::info!(error, peer = %peer.address, "a request is not authenticated");
                 return Err(Denial::Unauthenticated);
             }
         };
         let wanted = attributes(head.method.as_str(), path);
         for &subresource in &wanted.subresources {
-            match self.authorizer.allows(&user, wanted.verb, subresource, path).await {
+            let asked = (wanted.verb, subresource, path);
+            match self.authorizer.allows(&user, asked).await {
                 Ok(true) => return Ok(user),
                 Ok(false) => {}
-                Err(error) => {
+                Err(AuthzError::Busy) => return Err(Denial::Busy),
+                Err(AuthzError::Undecided(error)) => {
                     tracing::warn!(error, user = user.name, "access cannot be decided");
                     let (user, verb) = (user.name, wanted.verb);
                     return Err(Denial::Undecided { user, verb, subresource });
@@ -136,10 +168,17 @@ impl Gate {
     }
 }
 
+/// Takes a request's credentials away once it is decided about: nobody behind needs them.
+pub(super) fn strip_credentials(headers: &mut HeaderMap) {
+    headers.remove(AUTHORIZATION);
+    websocket::strip(headers);
+}
+
 impl From<Denial> for Answer {
     fn from(denial: Denial) -> Self {
         match denial {
             Denial::Unauthenticated => Self::text(401, "Unauthorized"),
+            Denial::Busy => Self::text(429, "too many requests wait for a review, try again\n"),
             Denial::Forbidden { user, verb, subresources } => Self::text(
                 403,
                 format!(

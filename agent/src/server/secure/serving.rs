@@ -3,7 +3,8 @@
 //! Input: `tlsCertFile` and `tlsPrivateKeyFile`, else a pair `kubelet.crt` and `kubelet.key` in the
 //! certificate folder that is made when it is missing, else a cell that a certificate rotation
 //! fills. Output: the current certificate for each handshake. Files are looked at again when a
-//! connection comes and `CHECK_EVERY` has passed; a broken pair leaves the old one in force.
+//! connection comes and `CHECK_EVERY` has passed, on another thread; a broken pair leaves the old
+//! one in force.
 //! Bounds: `PEM_BYTES_MAX` a file.
 // k8s: cmd/kubelet/app/server.go InitializeTLS, pkg/kubelet/kubelet.go (ReloadKubeletServerCertificateFile)
 
@@ -11,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -22,6 +23,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
+use crate::blocking::{self, Place};
 use crate::config::Config;
 use crate::durable;
 
@@ -71,7 +73,10 @@ pub(in crate::server) enum Serving {
 
 /// A pair of files and what was last read from it.
 #[derive(Debug)]
-pub(in crate::server) struct Files {
+pub(in crate::server) struct Files(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     certificate: PathBuf,
     key: PathBuf,
     now: Mutex<Current>,
@@ -82,6 +87,7 @@ struct Current {
     certified: Arc<CertifiedKey>,
     stamps: [Option<Stamp>; 2],
     checked: Instant,
+    is_checking: bool,
 }
 
 /// Tells one version of a file from another.
@@ -138,27 +144,56 @@ impl Files {
     fn open(certificate: PathBuf, key: PathBuf) -> Result<Self, ServingCertError> {
         let stamps = [Stamp::of(&certificate), Stamp::of(&key)];
         let certified = read(&certificate, &key)?;
-        let now = Mutex::new(Current { certified, stamps, checked: Instant::now() });
-        Ok(Self { certificate, key, now })
+        let (checked, is_checking) = (Instant::now(), false);
+        let now = Mutex::new(Current { certified, stamps, checked, is_checking });
+        Ok(Self(Arc::new(Shared { certificate, key, now })))
     }
 
+    /// The pair in force. A look at the files that is due begins; this handshake does not wait
+    /// for it.
     fn current(&self) -> Arc<CertifiedKey> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.checked.elapsed() >= CHECK_EVERY {
-            now.checked = Instant::now();
-            let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
-            if stamps != now.stamps {
-                match read(&self.certificate, &self.key) {
-                    Ok(certified) => {
-                        now.certified = certified;
-                        now.stamps = stamps;
-                    }
-                    // Half of a pair may be written already: looked at again in a moment.
-                    Err(error) => tracing::warn!(%error, "the earlier certificate stays in use"),
-                }
-            }
+        let mut now = self.0.now();
+        let certified = Arc::clone(&now.certified);
+        if now.checked.elapsed() >= CHECK_EVERY && !now.is_checking {
+            (now.checked, now.is_checking) = (Instant::now(), true);
+            drop(now);
+            let shared = Arc::clone(&self.0);
+            off_thread(move || shared.check());
         }
-        Arc::clone(&now.certified)
+        certified
+    }
+}
+
+impl Shared {
+    fn now(&self) -> MutexGuard<'_, Current> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the files, on a thread that may wait for their disk.
+    fn check(&self) {
+        let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
+        let read = (stamps != self.now().stamps).then(|| read(&self.certificate, &self.key));
+        let mut now = self.now();
+        now.is_checking = false;
+        match read {
+            None => {}
+            Some(Ok(certified)) => (now.certified, now.stamps) = (certified, stamps),
+            // Half of a pair may be written already: looked at again in a moment.
+            Some(Err(error)) => tracing::warn!(%error, "the earlier certificate stays in use"),
+        }
+    }
+}
+
+/// Runs what reads files where it holds up nobody. Whoever starts it sees to it that it runs once
+/// at a time.
+pub(super) fn off_thread(work: impl FnOnce() + Send + 'static) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(async {
+            if let Err(error) = blocking::run(Place::own("tls"), work).await {
+                tracing::warn!(%error, "certificate files");
+            }
+        })),
+        Err(_) => work(), // no thread of a server
     }
 }
 
@@ -257,7 +292,8 @@ mod tests {
         self_signed("n", dir.path(), &certificate, &key).expect("made");
         let files = Files::open(certificate.clone(), key.clone()).expect("a pair");
         let shown = || {
-            files.now.lock().expect("no panic").checked = Instant::now() - 2 * CHECK_EVERY;
+            files.0.now().checked = Instant::now() - 2 * CHECK_EVERY;
+            files.current(); // begins to look, and without a runtime ends it
             files.current().cert[0].clone()
         };
         let first = shown();

@@ -26,6 +26,11 @@ impl User {
         Self { name: ANONYMOUS.to_owned(), groups, ..Self::default() }
     }
 
+    /// Whether nobody knows who it is.
+    pub(in crate::server) fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+
     /// Somebody whose token the API server knows.
     pub(super) fn of(reviewed: UserInfo) -> Self {
         Self {

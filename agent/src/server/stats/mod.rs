@@ -9,7 +9,8 @@
 mod cadvisor;
 mod du;
 mod files;
-pub(super) mod logs;
+mod known;
+mod logs;
 mod machine;
 mod network;
 mod resource;
@@ -22,7 +23,7 @@ mod text;
 mod volumes;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,8 @@ use crate::node::runtime::Runtime;
 use crate::server::Views;
 use crate::status::view::Snapshot;
 use crate::types::UnixNanos;
-use files::Usage;
+use files::{FileSystem, Usage};
+use known::Known;
 use machine::Machine;
 use summary::{NodeFigures, Storage};
 use sweep::{Sweep, Sweeper};
@@ -65,6 +67,17 @@ pub(super) struct Stats {
     stored: Mutex<Option<Cached<Storage>>>,
     /// Absent when volumes are not to be counted.
     volumes: Option<volumes::Counter>,
+    disks: Known<Disks>,
+    log_sizes: Known<logs::Sizes>,
+    hosts_sizes: Known<HashMap<String, Usage>>,
+    machine: Known<Machine>,
+}
+
+/// File systems of the node.
+#[derive(Default)]
+struct Disks {
+    node: FileSystem,
+    images: FileSystem,
 }
 
 struct Cached<T> {
@@ -93,6 +106,10 @@ impl Stats {
             swept: Mutex::default(),
             swept_more: Mutex::default(),
             stored: Mutex::default(),
+            disks: Known::new("file systems"),
+            log_sizes: Known::new("sizes of logs"),
+            hosts_sizes: Known::new("sizes of hosts files"),
+            machine: Known::new("the machine"),
         }
     }
 
@@ -123,11 +140,25 @@ impl Stats {
         let snapshot = self.views.load();
         match self.sweep(&snapshot, true).await {
             Some(sweep) => {
-                let machine: Machine = machine::machine(&self.config.flags.root_dir);
+                let root = self.config.flags.root_dir.clone();
+                let machine = self.machine.get(move || machine::machine(&root)).await;
+                let machine = machine.unwrap_or_default();
                 Answer::metrics(cadvisor::exposition(&snapshot, &sweep, &machine))
             }
             None => Answer::text(500, "there are no cgroups to be read\n"),
         }
+    }
+
+    /// What of `/metrics` is read off disks.
+    pub(super) async fn logs(&self, snapshot: &Snapshot) -> String {
+        let sizes = self.log_sizes(snapshot).await;
+        logs::exposition(snapshot, &sizes)
+    }
+
+    async fn log_sizes(&self, snapshot: &Snapshot) -> Arc<logs::Sizes> {
+        let folders = logs::folders(snapshot);
+        let read = move || folders.into_iter().map(|(id, dir)| (id, files::folder(&dir))).collect();
+        self.log_sizes.get(read).await.unwrap_or_default()
     }
 
     async fn sweep(&self, snapshot: &Snapshot, more: bool) -> Option<Arc<Sweep>> {
@@ -175,9 +206,23 @@ impl Stats {
         if let Some(fresh) = Cached::fresh(&cached, STORAGE_FRESH_FOR) {
             return fresh;
         }
-        let mut storage = Storage {
-            node: files::file_system(&self.config.flags.root_dir).unwrap_or_default(),
-            images: self.images().await,
+        let images = self.images().await;
+        let (root, mount) = (self.config.flags.root_dir.clone(), images.clone());
+        let disks = self.disks.get(move || Disks {
+            node: files::file_system(&root).unwrap_or_default(),
+            images: mount.and_then(|(path, _)| files::file_system(&path)).unwrap_or_default(),
+        });
+        let disks = disks.await.unwrap_or_default();
+        let pods = self.config.flags.root_dir.join("pods");
+        let uids: Vec<String> = snapshot.pods.keys().map(|uid| uid.as_str().to_owned()).collect();
+        let hosts = self.hosts_sizes.get(move || {
+            let size =
+                |uid: &String| files::add(Usage::default(), &pods.join(uid).join("etc-hosts"));
+            uids.into_iter().map(|uid| (uid.clone(), size(&uid))).collect()
+        });
+        let storage = Storage {
+            node: disks.node,
+            images: images.map(|(_, usage)| (disks.images, usage)),
             layers: self.layers().await,
             volumes: match &self.volumes {
                 Some(counter) => {
@@ -186,26 +231,16 @@ impl Stats {
                 }
                 None => Arc::default(),
             },
-            ..Storage::default()
+            logs: (*self.log_sizes(snapshot).await).clone(),
+            pods: hosts.await.map(|hosts| (*hosts).clone()).unwrap_or_default(),
         };
-        for (uid, view) in &snapshot.pods {
-            for container in &view.observed.containers {
-                if let Some(dir) = Path::new(&container.log_path).parent() {
-                    let id = container.id.as_str().to_owned();
-                    storage.logs.insert(id, files::folder(dir));
-                }
-            }
-            let pod = self.config.flags.root_dir.join("pods").join(uid.as_str());
-            let hosts = files::add(Usage::default(), &pod.join("etc-hosts"));
-            storage.pods.insert(uid.as_str().to_owned(), hosts);
-        }
         let value = Arc::new(storage);
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
         value
     }
 
     // k8s: pkg/kubelet/stats/cri_stats_provider.go ImageFsStats
-    async fn images(&self) -> Option<(files::FileSystem, Usage)> {
+    async fn images(&self) -> Option<(PathBuf, Usage)> {
         let asked = self.runtime.image_fs_info(v1::ImageFsInfoRequest {});
         let told = tokio::time::timeout(RUNTIME_WAIT, asked).await.ok()?.ok()?;
         let fs = told.image_filesystems.into_iter().next()?;
@@ -214,7 +249,7 @@ impl Stats {
             inodes: fs.inodes_used.map_or(0, |value| value.value),
         };
         let mount = fs.fs_id.map(|id| id.mountpoint).unwrap_or_default();
-        Some((files::file_system(Path::new(&mount)).unwrap_or_default(), usage))
+        Some((PathBuf::from(mount), usage))
     }
 
     async fn layers(&self) -> HashMap<String, Usage> {

@@ -36,15 +36,36 @@ use crate::status::view_testing::{snapshot_of, view};
 #[derive(Default)]
 struct Cluster {
     tokens: AtomicUsize,
+    /// Reviews that never end and are waited for.
+    hanging: Arc<AtomicUsize>,
     asked: Mutex<Vec<(String, String, String)>>,
     /// User and subresource that are allowed besides.
     rights: Mutex<HashMap<String, String>>,
+}
+
+struct Hanging(Arc<AtomicUsize>);
+
+impl Hanging {
+    fn new(all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Reviews for Cluster {
     fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>> {
         self.tokens.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
+            if token.starts_with("hang") {
+                let _hanging = Hanging::new(&self.hanging);
+                std::future::pending::<()>().await;
+            }
             if token == "down" {
                 return Err("the API server is down".to_owned());
             }
@@ -84,12 +105,12 @@ impl Reviews for Cluster {
 pub(super) struct Secured {
     pub(super) world: World,
     cluster: Arc<Cluster>,
-    ca: Authority,
-    server: Handle,
+    pub(super) ca: Authority,
+    pub(super) server: Handle,
 }
 
 /// Signs client certificates.
-struct Authority {
+pub(super) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -116,7 +137,7 @@ impl Authority {
             .expect("a usable certificate")
     }
 
-    fn user(&self, name: &str) -> ClientConfig {
+    pub(super) fn user(&self, name: &str) -> ClientConfig {
         self.client(name, rcgen::ExtendedKeyUsagePurpose::ClientAuth)
     }
 }
@@ -155,7 +176,7 @@ impl Secured {
         StreamOwned::new(tls, socket)
     }
 
-    fn ask_as(&self, config: ClientConfig, request: &str, header: &str) -> Answer {
+    pub(super) fn ask_as(&self, config: ClientConfig, request: &str, header: &str) -> Answer {
         let mut stream = self.connect(config);
         write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n")
             .expect("sent");
@@ -423,7 +444,7 @@ fn followers_that_stall_cost_little_and_others_are_served() {
     assert!(grown < 20 * 2048, "{grown} KiB for {} stalled readers", stalled.len());
 }
 
-fn resident_kib() -> u64 {
+pub(super) fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("read");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("there");
     line.split_whitespace().next().and_then(|kib| kib.parse().ok()).expect("a number")
@@ -491,4 +512,35 @@ fn streams_of_unknown_pods_and_containers_are_refused() {
         assert_eq!(answer.status, status, "{request}: {}", answer.body);
         assert!(answer.body.contains(text), "{request}: {}", answer.body);
     }
+}
+
+#[test]
+fn a_flood_of_unknown_tokens_is_bounded_and_a_known_one_is_served() {
+    let secured = Secured::new(|_| {});
+    assert_eq!(secured.ask("GET /pods", "admin").status, 200);
+    let waiting: Vec<_> = (0..100)
+        .map(|number| {
+            let mut stream = secured.connect(anybody());
+            let _ = write!(
+                stream,
+                "GET /pods HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer hang{number}\r\n\r\n"
+            );
+            stream
+        })
+        .collect();
+    assert_eq!(secured.ask("GET /pods", "admin").status, 200, "its review is remembered");
+    assert_eq!(secured.ask_as(secured.ca.user("admin"), "GET /pods", "").status, 200);
+    let hanging = secured.cluster.hanging.load(Ordering::Relaxed);
+    assert!((1..=4).contains(&hanging), "{hanging} reviews at the same time for one address");
+    drop(waiting);
+}
+
+#[test]
+fn a_checkpoint_that_may_take_for_ever_is_no_panic() {
+    let secured = Secured::new(|_| {});
+    with_log(&secured, Path::new("/none"));
+    let huge = i64::MAX;
+    let path = format!("POST /checkpoint/default/web/c?timeout={huge}");
+    // There is no runtime behind this server: what matters is that it says so.
+    assert_eq!(secured.ask(&path, "admin").status, 500);
 }

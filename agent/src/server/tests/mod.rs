@@ -1,6 +1,7 @@
 //! The server over real sockets: loopback ports that the kernel chooses, a socket in a folder of
 //! its own.
 
+mod floods;
 mod https;
 mod streams;
 
@@ -194,6 +195,35 @@ fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
     assert!(error.contains("another agent answers there"), "{error}");
     assert_eq!(local(&world, "/pods").status, 200, "the first one goes on");
     drop(server);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let world = World::new();
+    fs::create_dir_all(world.socket().parent().expect("a folder")).expect("made");
+    fs::write(world.socket(), "precious").expect("written");
+    let error = world.spawn().expect_err("no socket").to_string();
+    assert!(error.contains("a file that is no socket"), "{error}");
+    assert_eq!(fs::read_to_string(world.socket()).expect("there"), "precious");
+}
+
+#[test]
+fn idle_connections_keep_nobody_from_the_health_check_and_the_read_only_port() {
+    let world = World::new();
+    let server = world.spawn().expect("a server");
+    let addresses = [server.healthz.expect("a port"), server.read_only.expect("a port")];
+    let idle: Vec<_> = addresses
+        .iter()
+        .flat_map(|address| [address; 200])
+        .map(|address| TcpStream::connect(address).expect("connected"))
+        .collect();
+    let commands: Vec<_> =
+        (0..200).map(|_| UnixStream::connect(world.socket()).expect("connected")).collect();
+    for address in addresses {
+        assert_eq!(get(Some(address), "/healthz").status, 200);
+    }
+    assert_eq!(local(&world, "/pods").status, 200);
+    drop((idle, commands));
 }
 
 #[test]

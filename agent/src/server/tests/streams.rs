@@ -101,6 +101,34 @@ fn spdy_passes_as_it_is_and_credentials_do_not() {
 }
 
 #[test]
+fn a_token_among_the_protocols_lets_in_and_does_not_reach_the_runtime() {
+    let streaming = Streaming::new();
+    let open = |token: &str| {
+        let mut client = streaming.secured.connect(anybody());
+        write!(
+            client,
+            "GET /portForward/default/web?port=80 HTTP/1.1\r\nHost: x\r\n\
+             Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n{token}\r\n"
+        )
+        .expect("sent");
+        client
+    };
+    let header = |token: &str| {
+        format!("Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{token}\r\n")
+    };
+    let good = header("YWRtaW4"); // admin
+    let _client = open(&good);
+    let (_runtime, asked) = streaming.accept();
+    assert!(asked.contains("sec-websocket-protocol: v4.channel.k8s.io\r\n"), "{asked}");
+    assert!(!asked.contains("bearer"), "{asked}");
+    for bad in [header("YWRtaW4="), header("!"), format!("{good}{good}"), header("dW5rbm93bg")] {
+        assert!(head(&mut open(&bad)).starts_with("http/1.1 401 "), "{bad}");
+    }
+}
+
+#[test]
 fn a_tunnel_is_a_websocket_to_the_client_and_spdy_to_the_runtime() {
     let streaming = Streaming::new();
     let mut client = streaming.open(
