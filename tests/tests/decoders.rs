@@ -139,6 +139,13 @@ fn damaged_kernel_events_are_refused_without_a_panic() {
 }
 
 #[test]
+fn damaged_frames_and_credentials_are_refused_without_a_panic() {
+    feed("websocket", pintle_agent::server::fuzz_websocket);
+    feed("spdy", pintle_agent::server::fuzz_spdy);
+    feed("credentials", pintle_agent::server::fuzz_credentials);
+}
+
+#[test]
 fn every_seed_is_a_valid_input() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
     let seeds = |name: &str| {
