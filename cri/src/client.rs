@@ -75,8 +75,19 @@ impl Client {
     ) -> Result<R::Reply, Error> {
         let deadline = deadline.map(crate::deadlines::representable);
         let subject = request.subject();
-        let mut ticket = self.admit(R::METHOD, &subject, deadline)?;
         let sent = self.unary::<R>(request, deadline);
+        self.within(R::METHOD, &subject, deadline, sent).await
+    }
+
+    /// Enters a call, waits for its answer within the deadline and learns from it.
+    pub(crate) async fn within<T>(
+        &self,
+        method: Method,
+        subject: &str,
+        deadline: Option<Duration>,
+        sent: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Error> {
+        let mut ticket = self.admit(method, subject, deadline)?;
         let answer = match deadline {
             None => sent.await,
             Some(limit) => match tokio::time::timeout(limit, sent).await {
@@ -84,7 +95,12 @@ impl Client {
                 Err(_) => Err(Status::from_error(Box::new(tonic::TimeoutExpired(())))),
             },
         };
-        self.settle(&mut ticket, &subject, answer)
+        self.settle(&mut ticket, subject, answer)
+    }
+
+    /// The connection, for calls that read their answer themselves.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     /// Opens a stream. Nothing is sent before the first `next`, and an answer may be long in
@@ -274,6 +290,6 @@ impl<T> std::fmt::Debug for State<T> {
     }
 }
 
-fn not_ready(error: tonic::transport::Error) -> Status {
+pub(crate) fn not_ready(error: tonic::transport::Error) -> Status {
     Status::from_error(Box::new(error))
 }

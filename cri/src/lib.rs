@@ -23,6 +23,7 @@ pub mod client;
 pub mod containerd;
 pub mod deadlines;
 pub mod error;
+pub mod exec;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod in_flight;
