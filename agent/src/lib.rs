@@ -38,6 +38,7 @@ mod pace;
 pub mod pod;
 pub mod probe;
 pub mod resize;
+pub mod resolver;
 pub mod runtime;
 pub mod server;
 pub mod source;
