@@ -1,8 +1,9 @@
 //! Stops containers and sandboxes: hook, wait for one's turn, StopContainer, StopPodSandbox.
 //!
 //! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
-//! containers of a pod are stopped in parallel. Dropping the future gives up hooks and waits and
-//! cancels the calls; stopping again is harmless, so a shorter grace period is a drop and a retry.
+//! containers of a pod are stopped in parallel. A hook that outlives the grace period goes on until
+//! its container has stopped. Dropping the future gives up hooks and waits and cancels the calls;
+//! stopping again is harmless, so a shorter grace period is a drop and a retry.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
 
 use std::time::Duration;
@@ -88,25 +89,51 @@ impl Killer {
         };
         self.recorder.event(uid, false, "Killing", &text, Some(&stop.name));
         let mut left = stop.grace_seconds;
-        if let Some(hook) = stop.pre_stop.as_ref().filter(|_| left > 0) {
+        let hook = self.pre_stop(observed, stop);
+        let mut hook = std::pin::pin!(hook);
+        let mut hooked = stop.pre_stop.is_none() || left <= 0;
+        if !hooked {
             let begun = Instant::now();
-            let target = HookTarget {
-                uid,
-                pod: uid.as_str(),
-                name: &stop.name,
-                container: &stop.id,
-                ips: observed.newest_sandbox().map_or(&[], |s| &s.ips),
-                ports: &stop.ports,
-            };
             let limit = Duration::from_secs(left.unsigned_abs());
-            let ran = tokio::time::timeout(limit, self.hooks.run(&target, hook)).await;
-            if let Ok(Err(_)) = ran {
-                // The hook's output may hold secrets: it is not repeated here.
-                let text = "PreStopHook failed";
-                self.recorder.event(uid, true, "FailedPreStopHook", text, Some(&stop.name));
-            }
+            hooked = tokio::time::timeout(limit, &mut hook).await.is_ok();
             left -= seconds(begun.elapsed());
         }
+        let stopping = self.stop_after_turn(stop, left, turns);
+        let mut stopping = std::pin::pin!(stopping);
+        // The hook goes on through the time that every container is given at least.
+        tokio::select! {
+            biased;
+            () = &mut hook, if !hooked => stopping.await,
+            done = &mut stopping => done,
+        }
+    }
+
+    /// Runs the container's preStop hook to its end.
+    async fn pre_stop(&self, observed: &ObservedPod, stop: &Stop) {
+        let Some(hook) = &stop.pre_stop else { return };
+        let uid = &observed.uid;
+        let target = HookTarget {
+            uid,
+            pod: uid.as_str(),
+            name: &stop.name,
+            container: &stop.id,
+            ips: observed.newest_sandbox().map_or(&[], |s| &s.ips),
+            ports: &stop.ports,
+        };
+        if self.hooks.run(&target, hook).await.is_err() {
+            // The hook's output may hold secrets: it is not repeated here.
+            let text = "PreStopHook failed";
+            self.recorder.event(uid, true, "FailedPreStopHook", text, Some(&stop.name));
+        }
+    }
+
+    /// Waits until those are over that have to be, then has the runtime stop the container.
+    async fn stop_after_turn(
+        &self,
+        stop: &Stop,
+        mut left: i64,
+        turns: Option<&mut watch::Receiver<Vec<bool>>>,
+    ) -> Result<(), Failure> {
         if let Some(turns) = turns.filter(|_| left > 0 && !stop.after.is_empty()) {
             let begun = Instant::now();
             let over = turns.wait_for(|all| stop.after.iter().all(|index| all[*index]));
@@ -145,7 +172,11 @@ fn seconds(elapsed: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use pintle_cri::Method;
+    use pintle_cri::fake::{Behaviour, ExecAnswer};
+
     use super::*;
+    use crate::probe::testing::Runtime;
 
     #[test]
     fn failed_kills_are_told_as_the_kubelet_tells_them() {
@@ -160,5 +191,35 @@ mod tests {
         let two = "failed to \"KillPodSandbox\" for \"uid\" with KillPodSandboxError: \"rpc \
                    error: code = Unknown desc = no\"";
         assert_eq!(told(&[container, sandbox]), format!("[{one}, {two}]"));
+    }
+
+    /// The hook is not cut at the end of the grace period: it has the time of the kill as well.
+    #[tokio::test]
+    async fn a_hook_that_outlives_the_grace_period_goes_on_until_its_container_has_stopped() {
+        let runtime = Runtime::start().await;
+        let long = Duration::from_secs(600);
+        runtime.fake.script("", Behaviour::stops(Duration::from_millis(50), 0));
+        runtime.fake.script_exec("", "sleep", ExecAnswer::takes(long));
+        let hook = serde_json::json!({"exec": {"command": ["sleep", "600"]}});
+        let container = serde_json::json!({"lifecycle": {"preStop": hook}});
+        let (pod, observed) = runtime.pod(&container);
+        let recorder = Recorder::default();
+        let hooks = Hooks::new(runtime.client.clone(), recorder.clone());
+        let killer = Killer::new(runtime.client.clone(), hooks, recorder);
+        let killed = killer.kill_pod(Some(&pod), &observed, Some(1));
+        tokio::time::timeout(long, killed).await.expect("it ends").expect("it stops");
+        let stop = runtime.fake.calls_of(Method::StopContainer, "").remove(0);
+        let stopped = stop.ended.expect("it was answered").0;
+        let cancelled = async {
+            loop {
+                let exec = runtime.fake.calls_of(Method::ExecSync, "").remove(0);
+                match exec.ended {
+                    Some((at, _)) => return at,
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        };
+        let cancelled = tokio::time::timeout(long, cancelled).await.expect("it is given up");
+        assert!(cancelled >= stopped, "the hook ended before its container");
     }
 }
