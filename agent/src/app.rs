@@ -201,8 +201,8 @@ impl Parts {
             self.runtime.clone(),
             self.recorder.clone(),
             self.inputs.clone(),
-            (facts.host_ips.clone(), self.started_at),
-            self.metrics.probes(),
+            self.started_at,
+            Arc::clone(&self.metrics),
         );
         let settings = self.settings(facts.clone(), executor.tracker.mode())?;
         let offered = Arc::clone(&settings.admission);

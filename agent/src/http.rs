@@ -2,13 +2,16 @@
 //!
 //! No keep-alive, no proxy, no compression, TLS without verification (what a pod serves is
 //! self-signed as a rule, and the kubelet does not verify it either). The body is read up to
-//! `body_bytes_max` and the rest dropped. Redirects to the same host are followed, up to
-//! `REQUESTS_MAX` requests in all; one to another host is returned as it is. No time limit here:
-//! callers have one, and see by a `Watch` how far a request came within it.
+//! `body_bytes_max` and the rest dropped, the head up to `HEAD_BYTES_MAX` and `HEADERS_MAX` lines.
+//! Redirects to the same host are followed, up to `REQUESTS_MAX` requests in all; one to another
+//! host is returned as it is. No time limit here: callers have one, and see by a `Watch` how far a
+//! request came within it.
 // k8s: pkg/probe/http/http.go, pkg/kubelet/lifecycle/handlers.go
 
+mod request;
+mod tls;
+
 use std::cell::Cell;
-use std::sync::Arc;
 use std::time::Instant;
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -16,31 +19,20 @@ use hyper::body::Bytes;
 use hyper::header::{HOST, HeaderName, HeaderValue, LOCATION};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio_rustls::rustls;
+
+use self::request::same_host;
+pub use self::request::{Get, authority};
 
 /// Requests made before giving up on redirects.
 // k8s: pkg/probe/http/http.go RedirectChecker
 const REQUESTS_MAX: usize = 10;
+/// Longest head of an answer, and longest read of a body at once, in bytes; upstream takes 10 MiB.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Most headers of an answer.
+const HEADERS_MAX: usize = 256;
 /// Statuses whose `Location` is followed.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
-
-/// A GET request.
-#[derive(Clone, Debug, Default)]
-pub struct Get {
-    /// HTTPS.
-    pub tls: bool,
-    /// Address or name to connect to.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Path with query, with or without the leading slash.
-    pub path: String,
-    /// Headers; a `Host` among them replaces the default one.
-    pub headers: Vec<(String, String)>,
-    /// Longest body that is kept.
-    pub body_bytes_max: usize,
-}
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +79,8 @@ pub enum Error {
     Tls {
         /// Where to.
         address: String,
+        /// The peer answered in plain HTTP.
+        plain: bool,
         /// Cause.
         #[source]
         source: std::io::Error,
@@ -106,11 +100,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// True when the peer answered a TLS handshake with something that is not TLS.
+    /// True when the peer answered a TLS handshake in plain HTTP.
     pub fn is_plain_text_answer(&self) -> bool {
-        let Self::Tls { source, .. } = self else { return false };
-        let inner = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-        matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+        matches!(self, Self::Tls { plain: true, .. })
     }
 
     /// The whole chain in one line.
@@ -144,52 +136,12 @@ pub async fn get_watched(request: &Get, watch: &Watch) -> Result<Answer, Error> 
     Err(Error::Redirects)
 }
 
-/// The request to a redirect's target, if it stays with the host.
-fn same_host(from: &Get, location: &str) -> Option<Get> {
-    let absolute = match location {
-        _ if location.contains("://") => location.to_owned(),
-        _ if location.starts_with("//") => {
-            format!("{}:{location}", if from.tls { "https" } else { "http" })
-        }
-        _ => return Some(Get { path: resolve(&from.path, location), ..from.clone() }),
-    };
-    let uri: Uri = absolute.parse().ok()?;
-    if uri.host()?.trim_matches(['[', ']']) != from.host {
-        return None;
-    }
-    let tls = uri.scheme_str() == Some("https");
-    let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-    let mut target = Get { tls, port, path, ..from.clone() };
-    // The location names its host in full: the name that the first request was given is over.
-    target.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(HOST.as_str()));
-    Some(target)
-}
-
-/// A location without a host, seen from the path that answered with it.
-fn resolve(from: &str, location: &str) -> String {
-    let location = location.split('#').next().unwrap_or_default();
-    let own = from.split(['?', '#']).next().unwrap_or_default();
-    match location.chars().next() {
-        None => from.to_owned(),
-        Some('/') => location.to_owned(),
-        Some('?') => format!("{own}{location}"),
-        Some(_) => {
-            let folder = own.rfind('/').map_or("/", |end| &own[..=end]);
-            format!("{folder}{location}")
-        }
-    }
-}
-
 async fn once(request: &Get, watch: &Watch) -> Result<(Answer, Option<String>), Error> {
     let address = authority(&request.host, request.port);
-    let scheme = if request.tls { "https" } else { "http" };
-    let slash = if request.path.starts_with('/') { "" } else { "/" };
-    let url = format!("{scheme}://{address}{slash}{}", request.path);
+    let url = request.url();
     let uri: Uri = url.parse().map_err(|_| Error::Url { url: url.clone() })?;
-    let socket = TcpStream::connect((request.host.as_str(), request.port))
-        .await
-        .map_err(|source| Error::Connect { address: address.clone(), source })?;
+    let connected = request.resolver.connect(&request.host, request.port).await;
+    let socket = connected.map_err(|source| Error::Connect { address: address.clone(), source })?;
     watch.connected.set(Some(Instant::now()));
     watch.answered.set(None);
     let _ = socket.set_nodelay(true);
@@ -198,22 +150,17 @@ async fn once(request: &Get, watch: &Watch) -> Result<(Answer, Option<String>), 
     if request.tls {
         let name = rustls::pki_types::ServerName::try_from(request.host.clone())
             .map_err(|_| Error::Url { url: url.clone() })?;
-        let connector = tokio_rustls::TlsConnector::from(insecure_tls());
-        let stream = connector
-            .connect(name, socket)
-            .await
-            .map_err(|source| Error::Tls { address: address.clone(), source })?;
+        let opened = tls::open(name, socket).await;
+        let stream = opened.map_err(|tls::Refused { error, plain }| {
+            let address = address.clone();
+            Error::Tls { address, plain, source: error }
+        })?;
         return exchange(TokioIo::new(stream), wire, limit, watch)
             .await
             .map_err(|source| Error::Http { url, source });
     }
     let exchanged = exchange(TokioIo::new(socket), wire, limit, watch).await;
     exchanged.map_err(|source| Error::Http { url, source })
-}
-
-/// `host:port`, an IPv6 address in brackets.
-pub fn authority(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn build(request: &Get, uri: &Uri, address: &str) -> Option<Request<Empty<Bytes>>> {
@@ -243,7 +190,9 @@ async fn exchange<S>(
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+    let mut client = hyper::client::conn::http1::Builder::new();
+    client.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+    let (mut sender, connection) = client.handshake(stream).await?;
     let talk = async {
         let answer = sender.send_request(request).await?;
         watch.answered.set(Some(Instant::now()));
@@ -283,91 +232,4 @@ async fn read_body(body: hyper::body::Incoming, limit: usize) -> (Vec<u8>, Strin
     }
     bytes.truncate(limit);
     (bytes, error)
-}
-
-/// TLS that accepts any certificate, as the kubelet's probes and hooks do.
-fn insecure_tls() -> Arc<rustls::ClientConfig> {
-    static CONFIG: std::sync::OnceLock<Arc<rustls::ClientConfig>> = std::sync::OnceLock::new();
-    let make = || {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let schemes = provider.signature_verification_algorithms.supported_schemes();
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring supports the default TLS versions")
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate(schemes)))
-            .with_no_client_auth();
-        Arc::new(config)
-    };
-    Arc::clone(CONFIG.get_or_init(make))
-}
-
-#[derive(Debug)]
-struct AnyCertificate(Vec<rustls::SignatureScheme>);
-
-impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &rustls::pki_types::CertificateDer<'_>,
-        _intermediates: &[rustls::pki_types::CertificateDer<'_>],
-        _server_name: &rustls::pki_types::ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &rustls::pki_types::CertificateDer<'_>,
-        _dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &rustls::pki_types::CertificateDer<'_>,
-        _dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_redirect_is_followed_within_its_host_only() {
-        let from = Get {
-            host: "10.0.0.1".to_owned(),
-            port: 8080,
-            path: "/a/b?q=1".to_owned(),
-            headers: vec![("Host".to_owned(), "shop.example".to_owned())],
-            ..Get::default()
-        };
-        for (location, expected) in [
-            ("/ready", Some((false, 8080, "/ready", true))),
-            ("ready", Some((false, 8080, "/a/ready", true))),
-            ("?q=2", Some((false, 8080, "/a/b?q=2", true))),
-            ("/x#y", Some((false, 8080, "/x", true))),
-            ("https://10.0.0.1/s", Some((true, 443, "/s", false))),
-            ("http://10.0.0.1", Some((false, 80, "/", false))),
-            ("//10.0.0.1:81/s", Some((false, 81, "/s", false))),
-            ("http://shop.example/", None),
-            ("//other/", None),
-            ("http://[bad", None),
-        ] {
-            let got = same_host(&from, location);
-            let got = got.as_ref().map(|g| (g.tls, g.port, &*g.path, !g.headers.is_empty()));
-            assert_eq!(got, expected, "{location}");
-        }
-    }
 }

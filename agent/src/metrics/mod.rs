@@ -320,6 +320,12 @@ impl Metrics {
         self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
     }
 
+    /// How often that was.
+    #[cfg(test)]
+    pub(crate) fn limit_hits(&self, limit: &str) -> u64 {
+        self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).get()
+    }
+
     /// A request came in at a server (`readwrite`, `readonly`); to be dropped when it is answered.
     pub fn http_request(&self, server: &str, method: &str, path: &str) -> UnderWay {
         self.requests.begun(server, method, path)

@@ -1,8 +1,9 @@
-//! `/metrics/probes`: how often probes ended how, and how long they took.
+//! `/metrics/probes`: how often probes ended how, and how long those that succeeded took.
 //!
+//! An attempt whose outcome nobody knows counts nowhere, as with the kubelet.
 //! Counted on the main thread by the prober, read by the server's thread, which knows the pods'
 //! names from its snapshot. Bounds: `SERIES_MAX` probes; those of a pod go with it, whoever reads.
-// k8s: pkg/kubelet/prober/prober_manager.go ProberResults, ProberDuration
+// k8s: pkg/kubelet/prober/prober_manager.go ProberResults, ProberDuration; worker.go doProbe
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +18,12 @@ use crate::worker::ProbeKind;
 const SERIES_MAX: usize = 4096;
 /// Upper bounds of a probe's duration in seconds: Prometheus' own default.
 const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
+const RESULTS: [&str; 2] = ["successful", "failed"];
+
+const DURATION_HEAD: &str = "# HELP prober_probe_duration_seconds [ALPHA] Duration in seconds for \
+    a probe response.\n# TYPE prober_probe_duration_seconds histogram\n";
+const TOTAL_HEAD: &str = "# HELP prober_probe_total [BETA] Cumulative number of a liveness, \
+    readiness or startup probe for a container by result.\n# TYPE prober_probe_total counter\n";
 
 /// How an attempt of a probe ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +60,21 @@ impl ProbeCounts {
         result: ProbeResult,
         took: Duration,
     ) {
+        let healthy = match result {
+            ProbeResult::Successful => true,
+            ProbeResult::Failed => false,
+            ProbeResult::Unknown => return,
+        };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let series = (uid.clone(), container.to_owned(), word(kind));
         if all.len() >= SERIES_MAX && !all.contains_key(&series) {
             return;
         }
         let count = all.entry(series).or_default();
-        count.results[result as usize] += 1;
+        count.results[usize::from(!healthy)] += 1;
+        if !healthy {
+            return;
+        }
         let seconds = took.as_secs_f64();
         count.seconds += seconds;
         for (bucket, bound) in count.buckets.iter_mut().zip(SECONDS) {
@@ -80,23 +94,25 @@ impl ProbeCounts {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(uid, ..), _| snapshot.pods.contains_key(uid));
         let mut out = String::new();
+        let timed = || all.iter().filter(|(_, count)| count.results[0] > 0);
+        if timed().next().is_some() {
+            out.push_str(DURATION_HEAD);
+        }
+        for ((uid, container, kind), count) in timed() {
+            let [before, kind] = labels(snapshot, uid, container, kind);
+            durations(&mut out, &format!("{before},{kind}"), count);
+        }
         if !all.is_empty() {
-            out.push_str("# TYPE prober_probe_duration_seconds histogram\n");
+            out.push_str(TOTAL_HEAD);
         }
         for ((uid, container, kind), count) in all.iter() {
-            let labels = labels(snapshot, uid, container, kind);
-            durations(&mut out, &labels, count);
-        }
-        if !all.is_empty() {
-            out.push_str("# TYPE prober_probe_total counter\n");
-        }
-        for ((uid, container, kind), count) in all.iter() {
-            let labels = labels(snapshot, uid, container, kind);
+            let [before, kind] = labels(snapshot, uid, container, kind);
             for (result, times) in RESULTS.iter().zip(count.results).filter(|(_, n)| *n > 0) {
                 // To a string: cannot fail.
                 let _ = writeln!(
                     out,
-                    "prober_probe_total{{{labels},pod_uid=\"{uid}\",result=\"{result}\"}} {times}"
+                    "prober_probe_total{{{before},pod_uid=\"{uid}\",{kind},result=\"{result}\"}} \
+                     {times}"
                 );
             }
         }
@@ -115,7 +131,7 @@ pub(super) fn start_of_process(started_at: f64) -> String {
 
 fn durations(out: &mut String, labels: &str, count: &Count) {
     let name = "prober_probe_duration_seconds";
-    let total: u64 = count.results.iter().sum();
+    let total = count.results[0];
     for (bucket, bound) in count.buckets.iter().zip(SECONDS) {
         let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {bucket}");
     }
@@ -127,14 +143,14 @@ fn durations(out: &mut String, labels: &str, count: &Count) {
     );
 }
 
-/// Names of pods and containers need no escapes.
-fn labels(snapshot: &Snapshot, uid: &PodUid, container: &str, kind: &str) -> String {
+/// The labels before and after the pod's uid, in the order of their names. Names of pods and
+/// containers need no escapes.
+fn labels(snapshot: &Snapshot, uid: &PodUid, container: &str, kind: &str) -> [String; 2] {
     let view = snapshot.pods.get(uid);
     let (namespace, pod) = view
         .map_or(("", ""), |view| (crate::pod::namespace(&view.pod), crate::pod::name(&view.pod)));
-    format!(
-        "container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\",probe_type=\"{kind}\""
-    )
+    let before = format!("container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"");
+    [before, format!("probe_type=\"{kind}\"")]
 }
 
 fn word(kind: ProbeKind) -> &'static str {
@@ -157,23 +173,35 @@ mod tests {
         let (uid, kind) = ("u".into(), ProbeKind::Readiness);
         for (result, millis) in [
             (ProbeResult::Failed, 3),
+            (ProbeResult::Unknown, 3),
             (ProbeResult::Successful, 30),
             (ProbeResult::Successful, 30_000),
         ] {
             counts.ended(&uid, "c", kind, result, Duration::from_millis(millis));
         }
         let pod = view(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}}));
-        let text = counts.render(&snapshot_of(vec![pod]), 1.5);
-        let labels = "container=\"c\",namespace=\"ns\",pod=\"p\",probe_type=\"Readiness\"";
+        let text = counts.render(&snapshot_of(vec![pod.clone()]), 1.5);
+        let pod_labels = "container=\"c\",namespace=\"ns\",pod=\"p\"";
+        let timed = format!("{pod_labels},probe_type=\"Readiness\"");
+        let counted = format!("{pod_labels},pod_uid=\"u\",probe_type=\"Readiness\"");
         for line in [
-            format!("prober_probe_total{{{labels},pod_uid=\"u\",result=\"successful\"}} 2\n"),
-            format!("prober_probe_total{{{labels},pod_uid=\"u\",result=\"failed\"}} 1\n"),
-            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.05\"}} 2\n"),
-            format!("prober_probe_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3\n"),
+            "# TYPE prober_probe_total counter\n".to_owned(),
+            format!("prober_probe_total{{{counted},result=\"successful\"}} 2\n"),
+            format!("prober_probe_total{{{counted},result=\"failed\"}} 1\n"),
+            format!("prober_probe_duration_seconds_bucket{{{timed},le=\"0.005\"}} 0\n"),
+            format!("prober_probe_duration_seconds_bucket{{{timed},le=\"0.05\"}} 1\n"),
+            format!("prober_probe_duration_seconds_bucket{{{timed},le=\"+Inf\"}} 2\n"),
+            format!("prober_probe_duration_seconds_sum{{{timed}}} 30.03\n"),
             "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.5\n".to_owned(),
         ] {
             assert!(text.contains(&line), "{line}{text}");
         }
+        assert!(!text.contains("unknown"), "{text}");
+        let failed = ProbeCounts::default();
+        failed.ended(&uid, "c", kind, ProbeResult::Failed, Duration::ZERO);
+        failed.ended(&uid, "d", kind, ProbeResult::Unknown, Duration::ZERO);
+        let text = failed.render(&snapshot_of(vec![pod]), 1.5);
+        assert!(!text.contains("duration") && !text.contains("\"d\""), "{text}");
         let empty = counts.render(&Snapshot::default(), 1.5);
         assert!(!empty.contains("prober_probe"), "{empty}");
     }

@@ -52,7 +52,8 @@ fn startup_time_max(container: &Container) -> Duration {
     let Some(probe) = &container.startup_probe else { return Duration::ZERO };
     let settings = Settings::of(probe);
     let round = settings.period.max(settings.timeout);
-    settings.initial_delay + round * settings.failure_threshold.saturating_add(1)
+    let rounds = settings.failure_threshold.saturating_add(1);
+    settings.initial_delay.saturating_add(round.saturating_mul(rounds))
 }
 
 #[cfg(test)]

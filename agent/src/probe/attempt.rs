@@ -10,7 +10,10 @@ use pintle_cri::Client;
 
 use super::plan::{Outcome, probe_of};
 use super::target::Target;
+use super::words::Spent;
 use super::{exec, grpc, http, tcp};
+use crate::resolver::Resolver;
+use crate::status::explain::PROBE_TIMED_OUT;
 use crate::status::timeline::Recorder;
 use crate::worker::ProbeKind;
 
@@ -27,6 +30,8 @@ pub(super) enum Verdict {
     Warning(String),
     /// Not well.
     Failure(String),
+    /// Not well, as there was no answer in time, and where the time went.
+    TimedOut(String, Spent),
     /// The probe itself did not work.
     Error {
         /// Upstream's word for the result that it throws away.
@@ -50,6 +55,8 @@ pub(super) struct Tools {
     pub(super) client: Client,
     /// Takes events.
     pub(super) recorder: Recorder,
+    /// Looks up the hosts that probes name.
+    pub(super) resolver: Resolver,
 }
 
 impl Tools {
@@ -75,9 +82,9 @@ impl Tools {
         if let Some(exec) = &probe.exec {
             exec::probe(&self.client, target, exec, limit).await
         } else if let Some(get) = &probe.http_get {
-            http::probe(target, get, limit).await
+            http::probe(&self.resolver, target, get, limit).await
         } else if let Some(socket) = &probe.tcp_socket {
-            tcp::probe(target, socket, limit).await
+            tcp::probe(&self.resolver, target, socket, limit).await
         } else if let Some(grpc) = &probe.grpc {
             grpc::probe(target, grpc, limit).await
         } else {
@@ -92,13 +99,17 @@ impl Tools {
             self.recorder.event(&target.uid, true, reason, message, container);
         };
         let kind = name_of(kind);
-        match verdict {
+        let spent = match &verdict {
+            Verdict::TimedOut(_, spent) => Some(*spent),
+            _ => None,
+        };
+        let outcome = match verdict {
             Verdict::Success => Outcome::Success,
             Verdict::Warning(output) => {
                 event("ProbeWarning", &format!("{kind} probe warning: {output}"));
                 Outcome::Success
             }
-            Verdict::Failure(output) => {
+            Verdict::Failure(output) | Verdict::TimedOut(output, _) => {
                 event("Unhealthy", &format!("{kind} probe failed: {output}"));
                 Outcome::Failure
             }
@@ -107,7 +118,13 @@ impl Tools {
                 event("Unhealthy", &text);
                 Outcome::Unknown
             }
+        };
+        if let Some(spent) = spent {
+            let text = format!("{kind} probe: {}", spent.text());
+            let container = Some(target.container.name.as_str());
+            self.recorder.trouble(&target.uid, PROBE_TIMED_OUT, container, &text);
         }
+        outcome
     }
 }
 

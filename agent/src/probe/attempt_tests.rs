@@ -1,5 +1,6 @@
 //! Attempts against real servers on the loopback interface and commands in a fake runtime.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -73,7 +74,7 @@ async fn gets(port: u16, limit: Duration) -> Verdict {
 
 fn failure(verdict: Verdict) -> String {
     match verdict {
-        Verdict::Failure(output) => output,
+        Verdict::Failure(output) | Verdict::TimedOut(output, _) => output,
         other => panic!("not a failure: {other:?}"),
     }
 }
@@ -204,12 +205,132 @@ async fn https_to_a_server_without_tls_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_is_a_failure_that_tells_where_the_time_went() {
+async fn a_server_that_says_nothing_is_a_failure_in_upstreams_words() {
     let (port, _) = server(vec![String::new()], true).await;
+    let url = format!("http://127.0.0.1:{port}/live?full=1");
+    let text = format!(
+        "Get {url:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    );
+    assert_eq!(failure(gets(port, SHORT).await), text);
+}
+
+#[tokio::test]
+async fn where_the_time_went_is_in_the_timeline_and_not_in_the_event() {
+    let runtime = Runtime::start().await;
+    let (port, _) = server(vec![String::new(); 2], true).await;
+    let target = runtime.target(&json!({"livenessProbe": {"httpGet": {"port": port}}}));
+    let tools = runtime.tools();
+    for _ in 0..2 {
+        let outcome = tools.attempt(&target, ProbeKind::Liveness, SHORT).await;
+        assert_eq!(outcome, Outcome::Failure);
+    }
+    let entries = tools.recorder.entries(&target.uid);
+    let texts: Vec<_> = entries.iter().map(|e| (&*e.what, &*e.text, e.event, e.count)).collect();
+    let event = format!(
+        "Liveness probe failed: Get \"http://127.0.0.1:{port}/\": context deadline exceeded \
+         (Client.Timeout exceeded while awaiting headers)"
+    );
+    assert_eq!(texts[0], ("Unhealthy", &*event, true, 2));
+    let (what, text, is_event, _) = texts[1];
+    assert_eq!((what, is_event), ("ProbeTimedOut", false));
+    assert!(text.starts_with("Liveness probe: connected within "), "{text}");
+    assert!(text.contains("then no answer for 100ms"), "{text}");
+}
+
+/// A server that writes these bytes again and again for as long as it is listened to; counts them.
+async fn endless(first: &'static [u8], again: &'static [u8], pause: Duration) -> (u16, Count) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    let count = Count::default();
+    let counted = count.clone();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection comes");
+        let mut next = first;
+        while stream.write_all(next).await.is_ok() {
+            counted.0.fetch_add(next.len(), Ordering::SeqCst);
+            next = again;
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+        counted.1.notify_one();
+    });
+    (port, count)
+}
+
+/// Bytes that a server got rid of, and that its client hung up.
+#[derive(Clone, Default)]
+struct Count(Arc<AtomicUsize>, Arc<tokio::sync::Notify>);
+
+impl Count {
+    /// Bytes written until the client hung up; the kernel's own buffers are part of them.
+    async fn at_the_end(&self) -> usize {
+        tokio::time::timeout(LONG, self.1.notified()).await.expect("the client hangs up");
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Far above what the kernel buffers between two sockets, far below what a server could send.
+const SENT_MAX: usize = 24 << 20;
+
+#[tokio::test]
+async fn what_a_server_sends_without_end_is_neither_waited_for_nor_kept() {
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\n";
+    const HEADER: &[u8] = &[b'h'; 16 * 1024];
+    const BODY: &[u8] = &[b'x'; 64 * 1024];
+    // One header that never ends: a failure, long before the limit.
+    let (port, count) = endless(HEAD, HEADER, Duration::ZERO).await;
+    let text = failure(gets(port, LONG).await);
+    assert!(text.contains("message head is too large"), "{text}");
+    assert!(count.at_the_end().await < SENT_MAX);
+    // Headers without end.
+    let (port, count) = endless(HEAD, b"a: b\r\n", Duration::ZERO).await;
+    failure(gets(port, LONG).await);
+    assert!(count.at_the_end().await < SENT_MAX);
+    // A head and then gigabytes: well, after the first bytes.
+    let first = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n";
+    let (port, count) = endless(first, BODY, Duration::ZERO).await;
+    assert_eq!(gets(port, LONG).await, Verdict::Success);
+    assert!(count.at_the_end().await < SENT_MAX);
+    // A byte now and then: over with the limit.
+    let (port, count) = endless(HEAD, b"h", Duration::from_millis(5)).await;
     let text = failure(gets(port, SHORT).await);
-    let words = ": context deadline exceeded (Client.Timeout exceeded while awaiting headers) \
-                 (connected within ";
-    assert!(text.contains(words) && text.contains("then no answer for"), "{text}");
+    assert!(text.ends_with("(Client.Timeout exceeded while awaiting headers)"), "{text}");
+    count.at_the_end().await;
+}
+
+#[tokio::test]
+async fn a_grpc_server_that_never_answers_is_hung_up_on() {
+    let settings = b"\0\0\0\x04\0\0\0\0\0";
+    for first in [&b""[..], settings, b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let port = listener.local_addr().expect("it has an address").port();
+        let served = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection comes");
+            stream.write_all(first).await.expect("it is taken");
+            while stream.read(&mut [0; 1024]).await.is_ok_and(|length| length > 0) {}
+        });
+        failure(asks(json!({"grpc": {"port": port}}), SHORT).await);
+        tokio::time::timeout(LONG, served).await.expect("the client hangs up").expect("it ran");
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_nobody_knows_is_a_failure_within_the_limit() {
+    let probe = json!({"tcpSocket": {"port": 80, "host": "nobody.invalid"}});
+    let text = failure(asks(probe, SHORT).await);
+    assert!(text.starts_with("dial tcp"), "{text}");
+}
+
+#[tokio::test]
+async fn a_commands_output_is_cut_as_it_comes() {
+    let runtime = Runtime::start().await;
+    let loud = "x".repeat(4 << 20);
+    runtime.fake.script_exec("", "loud", ExecAnswer::exit(1, &loud));
+    let target = runtime.target(&json!({"livenessProbe": {"exec": {"command": ["loud"]}}}));
+    let probe = target.container.liveness_probe.clone().expect("it has one");
+    let verdict = runtime.tools().once(&target, &probe, LONG).await;
+    assert_eq!(verdict, Verdict::Failure(loud[..10 * 1024].to_owned()));
 }
 
 #[tokio::test]

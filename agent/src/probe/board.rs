@@ -2,13 +2,13 @@
 //!
 //! Pure but for the handles by which attempts are given up. Owner: the prober. Due times are kept
 //! in a heap whose entries are not taken back: one that no longer agrees with its machine is
-//! dropped when it comes up. An attempt is named by its container, its kind and a number, so that
-//! the end of one that was given up is not taken for the end of its successor.
+//! dropped when it comes up. What is due waits with its pod for one of the node's places, which
+//! are shared between pods (`shares`). An attempt is named by its container, its kind and a number,
+//! so that the end of one that was given up is not taken for the end of its successor.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,16 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::task::AbortHandle;
 
 use super::adopt;
-use super::plan::{Change, KINDS, Machine, Outcome, Settings};
+use super::plan::{Change, KINDS, Machine, Outcome, Run, Settings};
+use super::shares::Shares;
 use super::target::Target;
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::pod;
 use crate::types::{ContainerId, ContainerKind, PodUid, UnixNanos};
 use crate::worker::{Input, ProbeKind};
+
+/// Entries of the heap from which on it is looked whether they still hold.
+const HEAP_MIN: usize = 64;
 
 /// `Command::Probe`, taken apart.
 #[derive(Debug)]
@@ -30,16 +34,8 @@ pub(super) struct Order {
     pub(super) uid: PodUid,
     pub(super) pod: Arc<Pod>,
     pub(super) observed: Arc<ObservedPod>,
+    pub(super) pod_ip: Option<String>,
     pub(super) terminating: bool,
-}
-
-/// What does not change while the agent runs.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
-    /// Addresses of pods on the node's network.
-    pub(super) host_ips: Vec<IpAddr>,
-    /// When the agent began.
-    pub(super) agent_started_at: UnixNanos,
 }
 
 /// Names an attempt.
@@ -59,134 +55,197 @@ pub(super) struct Attempt {
     pub(super) timeout: Duration,
 }
 
+/// The probes of a pod.
+#[derive(Debug)]
+struct Probed {
+    /// When it was first heard of: its clocks began then.
+    added_at: Duration,
+    /// The agent's age at that time.
+    agent_age: Duration,
+    containers: BTreeMap<ContainerId, Watched>,
+    /// What was counted for containers that are gone, by name.
+    runs: BTreeMap<(String, ProbeKind), Run>,
+}
+
 #[derive(Debug)]
 struct Watched {
     target: Rc<Target>,
     machine: Machine,
     /// Attempts under way, by kind.
     running: BTreeMap<ProbeKind, (u64, Option<AbortHandle>)>,
+    /// Probes that wait for a place.
+    waiting: BTreeSet<ProbeKind>,
 }
 
-type Containers = BTreeMap<ContainerId, Watched>;
 type HeapEntry = Reverse<(Duration, PodUid, ContainerId, ProbeKind)>;
 
 /// See the module's header.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Board {
-    pods: BTreeMap<PodUid, Containers>,
+    agent_started_at: UnixNanos,
+    pods: BTreeMap<PodUid, Probed>,
     heap: BinaryHeap<HeapEntry>,
+    /// Places of attempts, given-up ones that have not ended yet included.
+    places: Shares<PodUid, (ContainerId, ProbeKind)>,
     results: VecDeque<Input>,
-    /// Attempts under way, given-up ones that have not ended yet included.
-    attempts: usize,
     counter: u64,
 }
 
 impl Board {
+    /// An empty board of an agent that began at this time, with that many attempts at a time.
+    pub(super) fn new(agent_started_at: UnixNanos, attempts_max: usize) -> Self {
+        Self {
+            agent_started_at,
+            pods: BTreeMap::new(),
+            heap: BinaryHeap::new(),
+            places: Shares::new(attempts_max),
+            results: VecDeque::new(),
+            counter: 0,
+        }
+    }
+
     /// Probe exactly these containers of the pod from now on; `now` is the prober's clock and the
     /// wall clock.
-    pub(super) fn order(&mut self, order: &Order, facts: &Facts, now: (Duration, UnixNanos)) {
+    pub(super) fn order(&mut self, order: &Order, (now, wall): (Duration, UnixNanos)) {
         let spec = pod::spec(&order.pod);
-        let mut known = self.pods.remove(&order.uid).unwrap_or_default();
-        let mut watched = Containers::new();
+        let agent_age = wall.since(self.agent_started_at);
+        let mut pod = self.pods.remove(&order.uid).unwrap_or_else(|| Probed {
+            added_at: now,
+            agent_age,
+            containers: BTreeMap::new(),
+            runs: BTreeMap::new(),
+        });
+        let mut known = std::mem::take(&mut pod.containers);
         let running = order.observed.containers.iter().filter(|c| c.state == RunState::Running);
-        for seen in running {
-            let Some((kind, container)) = pod::containers::find(spec, &seen.name) else { continue };
+        let seen: Vec<_> = running
+            .filter_map(|seen| Some((seen, pod::containers::find(spec, &seen.name)?)))
             // Only containers that are meant to stay have probes.
-            if kind == ContainerKind::Init {
-                continue;
-            }
+            .filter(|(_, (kind, _))| *kind != ContainerKind::Init)
+            .collect();
+        let stay: BTreeSet<_> = seen.iter().map(|(seen, _)| &seen.id).collect();
+        for (_, gone) in known.extract_if(.., |id, _| !stay.contains(id)) {
+            pod.keep_runs(&gone);
+            gone.give_up();
+        }
+        self.places.keep_waiting(&order.uid, |(id, _)| stay.contains(id));
+        for (seen, (_, container)) in seen {
             let mut entry = match known.remove(&seen.id) {
                 Some(entry) => entry,
-                None => self.watch(order, container, seen, facts, now),
+                None => self.watch(order, &pod, (container, seen), (now, wall)),
             };
+            entry.move_to(&order.pod, order.pod_ip.as_deref());
             if order.terminating {
-                let changes = entry.machine.terminate(now.0);
+                let changes = entry.machine.terminate(now);
                 self.tell(&order.uid, &seen.id, changes);
                 entry.give_up_stopped();
             }
-            watched.insert(seen.id.clone(), entry);
+            entry.machine.trigger(now);
+            pod.containers.insert(seen.id.clone(), entry);
         }
-        known.into_values().for_each(|gone| gone.give_up());
-        let due: Vec<_> =
-            watched.iter().map(|(id, w)| (id.clone(), due_times(&w.machine))).collect();
-        if !watched.is_empty() {
-            self.pods.insert(order.uid.clone(), watched);
-        }
-        for (id, due) in due {
-            self.push(&order.uid, &id, due);
-        }
+        self.pods.insert(order.uid.clone(), pod);
+        self.schedule(&order.uid);
     }
 
     /// Forgets a pod.
     pub(super) fn forget(&mut self, uid: &PodUid) {
-        for gone in self.pods.remove(uid).unwrap_or_default().into_values() {
-            gone.give_up();
-        }
+        let gone = self.pods.remove(uid).map(|pod| pod.containers).unwrap_or_default();
+        gone.into_values().for_each(Watched::give_up);
+        self.places.keep_waiting(uid, |_| false);
     }
 
     fn watch(
         &mut self,
         order: &Order,
-        container: &Container,
-        seen: &ObservedContainer,
-        facts: &Facts,
+        pod: &Probed,
+        (container, seen): (&Container, &ObservedContainer),
         (now, wall): (Duration, UnixNanos),
     ) -> Watched {
-        let times = (facts.agent_started_at, wall);
+        let times = (self.agent_started_at, wall);
         let beginning = adopt::beginning(&order.pod, container, seen, times);
-        let agent_age = wall.since(facts.agent_started_at);
-        let delay = |kind, settings: &Settings| spread(&seen.id, kind, settings.period, agent_age);
-        let (machine, changes) = Machine::new(container, beginning, now, delay);
+        let worker = |kind, settings: &Settings| {
+            let name = (&order.uid, &*container.name, kind);
+            let spread = spread(name, settings.period, pod.agent_age);
+            let run = pod.runs.get(&(container.name.clone(), kind)).copied().unwrap_or_default();
+            (pod.added_at.saturating_add(spread), run)
+        };
+        let (machine, changes) = Machine::new(container, beginning, now, worker);
         self.tell(&order.uid, &seen.id, changes);
-        let target = Target::new(&order.pod, container, &order.observed, seen, &facts.host_ips);
-        Watched { target: Rc::new(target), machine, running: BTreeMap::new() }
+        let target = Rc::new(Target::new(&order.uid, container, seen));
+        Watched { target, machine, running: BTreeMap::new(), waiting: BTreeSet::new() }
     }
 
     /// The next attempt that is due, if there is room for one.
-    pub(super) fn take_due(&mut self, now: Duration, attempts_max: usize) -> Option<Attempt> {
-        loop {
-            if self.attempts >= attempts_max || self.peek()? > now {
-                return None;
+    pub(super) fn take_due(&mut self, now: Duration) -> Option<Attempt> {
+        while self.peek().is_some_and(|at| at <= now) {
+            let Some(Reverse((_, uid, id, kind))) = self.heap.pop() else { break };
+            let watched = self.pods.get_mut(&uid).and_then(|pod| pod.containers.get_mut(&id));
+            if watched.is_some_and(|watched| watched.waiting.insert(kind)) {
+                self.places.wait(&uid, (id, kind));
             }
-            let Reverse((_, uid, id, kind)) = self.heap.pop()?;
-            let watched = self.pods.get_mut(&uid)?.get_mut(&id)?;
+        }
+        while let Some((uid, (id, kind))) = self.places.next() {
+            let watched = self.pods.get_mut(&uid).and_then(|pod| pod.containers.get_mut(&id));
+            let Some(watched) = watched else { continue };
+            watched.waiting.remove(&kind);
             let Some(settings) = watched.machine.settings(kind) else { continue };
             if !watched.machine.begin(kind, now) {
                 continue;
             }
             self.counter += 1;
-            self.attempts += 1;
+            self.places.take(&uid, self.counter, now);
             watched.running.insert(kind, (self.counter, None));
             let target = Rc::clone(&watched.target);
             let key = Key { uid, id, kind, number: self.counter };
             return Some(Attempt { key, target, timeout: settings.timeout });
         }
+        None
     }
 
-    /// When the next attempt may begin; `None` when none is due ever, or there is no room.
-    pub(super) fn next_due(&mut self, attempts_max: usize) -> Option<Duration> {
-        if self.attempts >= attempts_max {
-            return None;
+    /// Has pods that hold more than their share give up attempts for those that wait with less;
+    /// returns how many. Their places come with their ends.
+    pub(super) fn make_room(&mut self, now: Duration) -> usize {
+        let mut given_up = 0;
+        while let Some((uid, number)) = self.places.ask_back(now) {
+            given_up += 1;
+            let watched = self.pods.get(&uid).into_iter().flat_map(|pod| pod.containers.values());
+            let mut running = watched.flat_map(|watched| watched.running.values());
+            // One that is not found has been given up before.
+            if let Some((_, Some(handle))) = running.find(|(of, _)| *of == number) {
+                handle.abort();
+            }
         }
+        given_up
+    }
+
+    /// When to look again; `None` when nothing is due ever.
+    pub(super) fn next_due(&mut self) -> Option<Duration> {
         self.peek()
+    }
+
+    /// Something is due and has no place yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.places.is_waiting()
     }
 
     /// The earliest due time, after dropping entries that no longer hold.
     fn peek(&mut self) -> Option<Duration> {
         loop {
-            let Reverse((at, uid, id, kind)) = self.heap.peek()?;
-            let watched = self.pods.get(uid).and_then(|containers| containers.get(id));
-            if watched.and_then(|w| w.machine.due(*kind)) == Some(*at) {
-                return Some(*at);
+            let entry = self.heap.peek()?;
+            if self.holds(entry) {
+                return Some(entry.0.0);
             }
             self.heap.pop();
         }
     }
 
+    fn holds(&self, Reverse((at, uid, id, kind)): &HeapEntry) -> bool {
+        let watched = self.pods.get(uid).and_then(|pod| pod.containers.get(id));
+        watched.is_some_and(|w| !w.waiting.contains(kind) && w.machine.due(*kind) == Some(*at))
+    }
+
     /// The attempt's task runs and can be given up by this handle.
     pub(super) fn began(&mut self, key: &Key, handle: AbortHandle) {
-        let watched = self.pods.get_mut(&key.uid).and_then(|c| c.get_mut(&key.id));
-        if let Some((number, slot)) = watched.and_then(|w| w.running.get_mut(&key.kind))
+        if let Some((number, slot)) = self.watched(key).and_then(|w| w.running.get_mut(&key.kind))
             && *number == key.number
         {
             *slot = Some(handle);
@@ -195,17 +254,28 @@ impl Board {
 
     /// An attempt ended, in whatever way.
     pub(super) fn ended(&mut self, key: &Key, now: Duration, outcome: Outcome) {
-        self.attempts = self.attempts.saturating_sub(1);
-        let watched = self.pods.get_mut(&key.uid).and_then(|c| c.get_mut(&key.id));
-        let Some(watched) = watched else { return };
+        self.places.give_back(&key.uid, key.number);
+        let Some(watched) = self.watched(key) else { return };
         if watched.running.get(&key.kind).is_none_or(|(number, _)| *number != key.number) {
             return;
         }
         watched.running.remove(&key.kind);
         let change = watched.machine.end(key.kind, now, outcome);
-        let due = due_times(&watched.machine);
-        self.push(&key.uid, &key.id, due);
-        self.tell(&key.uid, &key.id, change);
+        if change.is_some() {
+            self.tell(&key.uid, &key.id, change);
+            let pod = self.pods.get_mut(&key.uid);
+            pod.into_iter()
+                .flat_map(|pod| pod.containers.values_mut())
+                .for_each(|watched| watched.machine.trigger(now));
+            self.schedule(&key.uid);
+        } else {
+            let due = due_times(&watched.machine);
+            self.push(&key.uid, &key.id, due);
+        }
+    }
+
+    fn watched(&mut self, key: &Key) -> Option<&mut Watched> {
+        self.pods.get_mut(&key.uid)?.containers.get_mut(&key.id)
     }
 
     /// The oldest result that has not been told.
@@ -216,7 +286,7 @@ impl Board {
     /// Attempts under way.
     #[cfg(test)]
     pub(super) fn attempts(&self) -> usize {
-        self.attempts
+        self.places.taken()
     }
 
     fn tell(
@@ -233,6 +303,16 @@ impl Board {
         }));
     }
 
+    /// Enters all due times of a pod.
+    fn schedule(&mut self, uid: &PodUid) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        let due: Vec<_> =
+            pod.containers.iter().map(|(id, w)| (id.clone(), due_times(&w.machine))).collect();
+        for (id, due) in due {
+            self.push(uid, &id, due);
+        }
+    }
+
     fn push(&mut self, uid: &PodUid, id: &ContainerId, due: Vec<(Duration, ProbeKind)>) {
         for (at, kind) in due {
             self.heap.push(Reverse((at, uid.clone(), id.clone(), kind)));
@@ -242,22 +322,35 @@ impl Board {
 
     /// Rebuilds the heap when entries that no longer hold outweigh the others.
     fn trim(&mut self) {
-        let probes: usize = self.pods.values().map(|c| c.len() * KINDS.len()).sum();
-        if self.heap.len() <= 64 + 4 * probes {
+        if self.heap.len() <= HEAP_MIN {
             return;
         }
-        let pods = &self.pods;
-        let holds = |Reverse((at, uid, id, kind)): &HeapEntry| {
-            let watched = pods.get(uid).and_then(|containers| containers.get(id));
-            watched.and_then(|w| w.machine.due(*kind)) == Some(*at)
-        };
-        let entries: BTreeSet<_> =
-            std::mem::take(&mut self.heap).into_iter().filter(holds).collect();
+        let probes: usize = self.pods.values().map(|pod| pod.containers.len() * KINDS.len()).sum();
+        if self.heap.len() <= HEAP_MIN + 4 * probes {
+            return;
+        }
+        let heap = std::mem::take(&mut self.heap);
+        let entries: BTreeSet<_> = heap.into_iter().filter(|entry| self.holds(entry)).collect();
         self.heap = entries.into_iter().collect();
     }
 }
 
+impl Probed {
+    /// Remembers what was counted for a container that is gone, for the next of its name.
+    fn keep_runs(&mut self, gone: &Watched) {
+        let name = &gone.target.container.name;
+        self.runs.extend(gone.machine.runs().map(|(kind, run)| ((name.clone(), kind), run)));
+    }
+}
+
 impl Watched {
+    /// Attempts that begin from now on ask at the pod's present address.
+    fn move_to(&mut self, pod: &Pod, pod_ip: Option<&str>) {
+        if !self.target.is_at(pod, pod_ip) {
+            self.target = Rc::new(self.target.moved_to(pod, pod_ip));
+        }
+    }
+
     /// Ends all attempts; nobody waits for them any more.
     fn give_up(self) {
         self.running.into_values().filter_map(|(_, handle)| handle).for_each(|h| h.abort());
@@ -280,15 +373,15 @@ fn due_times(machine: &Machine) -> Vec<(Duration, ProbeKind)> {
     KINDS.into_iter().filter_map(|kind| Some((machine.due(kind)?, kind))).collect()
 }
 
-/// Spreads the first attempts over a period while the agent is younger than the period, so that a
-/// restart does not probe everything at once. The same for a container each time.
+/// Spreads the first attempts over a period for pods that came while the agent was younger than
+/// the period, so that a restart does not probe everything at once. The same for a probe each time.
 // k8s: pkg/kubelet/prober/worker.go run
-fn spread(id: &ContainerId, kind: ProbeKind, period: Duration, agent_age: Duration) -> Duration {
+fn spread(probe: (&PodUid, &str, ProbeKind), period: Duration, agent_age: Duration) -> Duration {
     if period <= agent_age {
         return Duration::ZERO;
     }
     let mut hasher = DefaultHasher::new();
-    (id, kind).hash(&mut hasher);
+    probe.hash(&mut hasher);
     let share = (hasher.finish() >> 40) as f64 / f64::from(1_u32 << 24);
     period.mul_f64(share)
 }

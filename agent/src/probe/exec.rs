@@ -3,7 +3,7 @@
 //! The runtime gets the probe's timeout, kills the command when it is over and then answers; our
 //! own limit is later by `MARGIN`, so that its answer wins. Giving the call up, because the
 //! container is gone or on our own limit, cancels it at the runtime, which kills the command too:
-//! nothing is left behind.
+//! nothing is left behind. Of what the command says no more than `OUTPUT_BYTES_MAX` are ever held.
 // k8s: pkg/probe/exec/exec.go, pkg/kubelet/kuberuntime/kuberuntime_container.go RunInContainer
 
 use std::time::Duration;
@@ -30,18 +30,18 @@ pub(super) async fn probe(
     limit: Duration,
 ) -> Verdict {
     let cmd = command(target, exec);
-    let line = cmd.join(" ");
     let timeout = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
     let container_id = target.id.as_str().to_owned();
     let request = v1::ExecSyncRequest { container_id, cmd, timeout };
     // The call's own deadline knows nothing of a late agent: it is only a backstop.
-    let backstop = (limit + MARGIN).saturating_mul(4);
-    let call = client.call_within(request, Some(backstop));
+    let within = limit.saturating_add(MARGIN);
+    let backstop = within.saturating_mul(4);
+    let call = client.exec_cut(request, Some(backstop), OUTPUT_BYTES_MAX);
     let timed_out = || {
-        let limit = words::seconds(limit);
+        let (line, limit) = (command(target, exec).join(" "), words::seconds(limit));
         Verdict::Failure(format!("command timed out: {line:?} timed out after {limit}"))
     };
-    match patiently(limit + MARGIN, call).await.done {
+    match patiently(within, call).await.done {
         Some(Ok(answer)) if answer.exit_code == 0 => Verdict::Success,
         Some(Ok(answer)) => Verdict::Failure(output(answer)),
         Some(Err(error)) if error.is_deadline() => timed_out(),
@@ -95,7 +95,7 @@ mod tests {
         );
         let record = testing::observed(&pod, 1);
         let container = &crate::pod::spec(&pod).containers[0];
-        let target = Target::new(&pod, container, &record, &record.containers[0], &[]);
+        let target = Target::new(&record.uid, container, &record.containers[0]);
         let words = ["test", "$(A)", "[$(REF)]", "$(NONE)", "$$(A)"];
         let exec = ExecAction { command: Some(words.map(str::to_owned).to_vec()) };
         assert_eq!(command(&target, &exec), ["test", "two", "[]", "$(NONE)", "$(A)"]);

@@ -4,33 +4,42 @@
 //! the earliest due time, begins what is due and passes results on. A waiting probe is an entry of
 //! a heap and nothing else; an attempt is a task of its own while it lasts. An attempt whose
 //! container is no longer to be probed is given up, which also ends its command at the runtime.
-//! Bounds: one attempt per probe, `ATTEMPTS_MAX` of them at a time; what is due beyond that waits
-//! in order, and no limit of time runs while it waits. When the worker is slow to take results, no
-//! new attempts begin.
+//! Bounds: one attempt per probe, `ATTEMPTS_MAX` of them at a time, shared fairly between pods
+//! (`shares`); what is due beyond that waits, and no limit of time runs while it waits. Under
+//! pressure an attempt of a pod that holds more than its share is given up and counts as neither
+//! success nor failure. When the worker is slow to take results, no new attempts begin.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
 use pintle_cri::Client;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::attempt::Tools;
-use super::board::{Attempt, Board, Facts, Order};
+use super::board::{Attempt, Board, Key, Order};
 use super::plan::Outcome;
 use crate::clock;
-use crate::metrics::{ProbeCounts, ProbeResult};
+use crate::metrics::{Metrics, ProbeCounts, ProbeResult};
+use crate::resolver::Resolver;
 use crate::status::timeline::Recorder;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Command, Input};
 
-/// Attempts under way at a time. Far above what a node of 110 pods has due at once, so that
-/// attempts that hang do not hold up others; far below the runtime client's bound of calls.
-pub(super) const ATTEMPTS_MAX: usize = 256;
+/// Attempts under way at a time. Far above what a node of 110 pods has due at once, far below the
+/// runtime client's bound of calls.
+pub(super) const ATTEMPTS_MAX: usize = 1024;
+/// Of the files that the agent may have open, attempts take one part in this many.
+const FILES_PART: u64 = 4;
+/// Attempts begun in one go; then the rest of the agent has its turn.
+const BEGINS_MAX: usize = 32;
 /// Longest sleep of the task.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
+/// Longest sleep while something waits for a place.
+const SLEEP_WAITING: Duration = Duration::from_secs(1);
 
 /// Probes containers; see the module's header.
 #[derive(Debug)]
@@ -38,29 +47,27 @@ pub struct Prober {
     board: RefCell<Board>,
     changed: Notify,
     tools: Tools,
-    facts: Facts,
+    metrics: Arc<Metrics>,
     counts: ProbeCounts,
     epoch: Instant,
 }
 
 impl Prober {
     /// Starts probing. Must be called within a `LocalSet`. Results go to `inputs`, their numbers
-    /// to `counts`; `facts` are the addresses of pods on the node's network and when this agent
-    /// began.
+    /// to `metrics`; this agent began at `agent_started_at`.
     pub fn start(
         client: Client,
         recorder: Recorder,
         inputs: mpsc::Sender<Input>,
-        facts: (Vec<IpAddr>, UnixNanos),
-        counts: ProbeCounts,
+        agent_started_at: UnixNanos,
+        metrics: Arc<Metrics>,
     ) -> Rc<Self> {
-        let (host_ips, agent_started_at) = facts;
         let prober = Rc::new(Self {
-            board: RefCell::default(),
+            board: RefCell::new(Board::new(agent_started_at, attempts_max())),
             changed: Notify::new(),
-            tools: Tools { client, recorder },
-            facts: Facts { host_ips, agent_started_at },
-            counts,
+            tools: Tools { client, recorder, resolver: Resolver::default() },
+            counts: metrics.probes(),
+            metrics,
             epoch: Instant::now(),
         });
         crate::tasks::singleton("prober", Rc::clone(&prober).run(inputs));
@@ -74,13 +81,15 @@ impl Prober {
                     return;
                 }
             }
-            while let Some(attempt) = self.take_due() {
-                self.begin(attempt);
+            if self.begin_due() == BEGINS_MAX {
+                tokio::task::yield_now().await;
+                continue;
             }
-            let until_due = self.until_due();
+            self.make_room();
+            let sleep = self.until_due();
             tokio::select! {
                 () = self.changed.notified() => {}
-                () = tokio::time::sleep(until_due) => {}
+                () = tokio::time::sleep(sleep) => {}
                 () = inputs.closed() => return,
             }
         }
@@ -94,49 +103,79 @@ impl Prober {
         self.board.borrow_mut().take_result()
     }
 
-    fn take_due(&self) -> Option<Attempt> {
-        self.board.borrow_mut().take_due(self.now(), ATTEMPTS_MAX)
+    /// Begins attempts that are due; returns how many.
+    fn begin_due(self: &Rc<Self>) -> usize {
+        let take = || self.board.borrow_mut().take_due(self.now());
+        std::iter::from_fn(take).take(BEGINS_MAX).map(|attempt| self.begin(attempt)).count()
+    }
+
+    fn make_room(&self) {
+        let given_up = self.board.borrow_mut().make_room(self.now());
+        for _ in 0..given_up {
+            self.metrics.limit_hit("probe attempts");
+        }
     }
 
     fn until_due(&self) -> Duration {
-        let next = self.board.borrow_mut().next_due(ATTEMPTS_MAX);
-        next.map_or(SLEEP_MAX, |at| at.saturating_sub(self.now()).min(SLEEP_MAX))
+        let mut board = self.board.borrow_mut();
+        let longest = if board.is_waiting() { SLEEP_WAITING } else { SLEEP_MAX };
+        let next = board.next_due();
+        next.map_or(longest, |at| at.saturating_sub(self.now()).min(longest))
     }
 
     fn begin(self: &Rc<Self>, attempt: Attempt) {
         let key = attempt.key.clone();
-        let slot = Slot { prober: Rc::clone(self), attempt, outcome: Outcome::Unknown };
-        let task = crate::tasks::spawn("probe", slot.fill());
+        let prober = Rc::clone(self);
+        let slot = Slot { prober: Rc::clone(self), key: attempt.key.clone(), outcome: None };
+        let work = async move {
+            let Attempt { target, key, timeout } = &attempt;
+            let begun = Instant::now();
+            let outcome = prober.tools.attempt(target, key.kind, *timeout).await;
+            let name = &target.container.name;
+            prober.counts.ended(&target.uid, name, key.kind, outcome.into(), begun.elapsed());
+            outcome
+        };
+        let task = crate::tasks::spawn("probe", slot.fill(work));
         self.board.borrow_mut().began(&key, task.abort_handle());
     }
 }
 
-/// Gives an attempt's place back however the attempt ends: done, given up or panicked.
+/// As many attempts as the files that the agent may have open allow.
+fn attempts_max() -> usize {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    usize::try_from(files / FILES_PART).unwrap_or(usize::MAX).clamp(1, ATTEMPTS_MAX)
+}
+
+impl From<Outcome> for ProbeResult {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Success => Self::Successful,
+            Outcome::Failure => Self::Failed,
+            Outcome::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// Gives an attempt's place back however the attempt ends: done, given up or panicked. Without an
+/// outcome it counts as neither success nor failure, as upstream has it.
+// k8s: pkg/kubelet/prober/worker.go doProbe (HandleCrash)
 struct Slot {
     prober: Rc<Prober>,
-    attempt: Attempt,
-    outcome: Outcome,
+    key: Key,
+    outcome: Option<Outcome>,
 }
 
 impl Slot {
-    async fn fill(mut self) {
-        let Attempt { target, key, timeout } = &self.attempt;
-        let begun = Instant::now();
-        self.outcome = self.prober.tools.attempt(target, key.kind, *timeout).await;
-        let result = match self.outcome {
-            Outcome::Success => ProbeResult::Successful,
-            Outcome::Failure => ProbeResult::Failed,
-            Outcome::Unknown => ProbeResult::Unknown,
-        };
-        let name = &target.container.name;
-        self.prober.counts.ended(&target.uid, name, key.kind, result, begun.elapsed());
+    async fn fill(mut self, work: impl Future<Output = Outcome>) {
+        self.outcome = Some(work.await);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let now = self.prober.now();
-        self.prober.board.borrow_mut().ended(&self.attempt.key, now, self.outcome);
+        let outcome = self.outcome.unwrap_or(Outcome::Unknown);
+        self.prober.board.borrow_mut().ended(&self.key, now, outcome);
         self.prober.changed.notify_one();
     }
 }
@@ -144,10 +183,10 @@ impl Drop for Slot {
 impl Prober {
     /// Executes a `Command::Probe`.
     pub fn order(&self, command: Command) {
-        let Command::Probe { uid, pod, observed, terminating } = command else { return };
-        let order = Order { uid, pod, observed, terminating };
+        let Command::Probe { uid, pod, observed, pod_ip, terminating } = command else { return };
+        let order = Order { uid, pod, observed, pod_ip, terminating };
         let times = (self.now(), clock::now());
-        self.board.borrow_mut().order(&order, &self.facts, times);
+        self.board.borrow_mut().order(&order, times);
         self.changed.notify_one();
     }
 

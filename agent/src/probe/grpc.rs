@@ -76,14 +76,15 @@ pub(super) async fn probe(target: &Target, grpc: &GRPCAction, limit: Duration) -
         (None, connected) => {
             let connect = connected.map(|at| at.duration_since(began).min(limit));
             let answer = limit.saturating_sub(connect.unwrap_or_default());
-            let spent = Spent { connect, answer, delay: waited.delay }.text();
-            Verdict::Failure(match connect {
-                Some(_) => format!("timeout: health rpc did not complete within {text}{spent}"),
+            let spent = Spent { connect, answer, delay: waited.delay };
+            let what = match connect {
+                Some(_) => format!("timeout: health rpc did not complete within {text}"),
                 None => format!(
                     "timeout: failed to connect service {address:?} within {text}: context \
-                     deadline exceeded{spent}"
+                     deadline exceeded"
                 ),
-            })
+            };
+            Verdict::TimedOut(what, spent)
         }
     }
 }

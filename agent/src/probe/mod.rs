@@ -21,10 +21,11 @@ mod grpc;
 mod http;
 mod patience;
 mod plan;
+mod shares;
 mod target;
 mod tcp;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod words;
 
 pub use execute::Prober;

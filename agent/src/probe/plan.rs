@@ -1,14 +1,19 @@
 //! What the results of one container's probes mean, and when each is due next.
 //!
-//! Pure. One `Machine` per container id, so nothing leaks into the next attempt of a container.
-//! Times are durations since the prober began (monotonic), given by the caller. Output: due times
-//! and `Change`s, a `Change` only when a result that others were told is no longer true.
+//! Pure. One `Machine` per container id. Times are durations since the prober began (monotonic),
+//! given by the caller. Output: due times and `Change`s, a `Change` only when a result that others
+//! were told is no longer true.
 //! Rules: a failure counts after `failureThreshold` in a row, a success after `successThreshold`;
 //! an attempt that ended in an internal error counts as neither. Liveness and readiness wait until
 //! the container has started. A failed liveness probe and a decided startup probe are not run
 //! again: the container is about to be replaced, or has started for good. While the pod ends,
 //! only readiness goes on.
-// k8s: pkg/kubelet/prober/worker.go doProbe
+//!
+//! Liveness and startup run at the ticks of a clock that began with the pod, as the kubelet's
+//! workers do, so that a container has as long to come up as it has there. A readiness probe that
+//! does not succeed also runs at once when something about its pod changes, and its clock begins
+//! anew then. What a probe counted goes over to the next attempt of its container.
+// k8s: pkg/kubelet/prober/worker.go run, doProbe; prober_manager.go UpdatePodStatus
 
 use std::time::Duration;
 
@@ -40,6 +45,10 @@ pub(super) struct Change {
     pub(super) healthy: bool,
 }
 
+/// Longest an attempt may take. The kubelet has no such bound; a year is beyond any use, and far
+/// from where times overflow.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// A probe's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
@@ -64,7 +73,7 @@ impl Settings {
         Self {
             initial_delay: seconds(probe.initial_delay_seconds, 0, 0),
             period: seconds(probe.period_seconds, 1, 10),
-            timeout: seconds(probe.timeout_seconds, 1, 1),
+            timeout: seconds(probe.timeout_seconds, 1, 1).min(TIMEOUT_MAX),
             success_threshold: count(probe.success_threshold, 1),
             failure_threshold: count(probe.failure_threshold, 3),
         }
@@ -80,11 +89,35 @@ pub(super) fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe>
     }
 }
 
+/// The clock of a probe: ticks a period apart, the first one at `base`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticker {
+    base: Duration,
+    period: Duration,
+}
+
+impl Ticker {
+    /// The first tick that is not before this time.
+    fn at_or_after(self, at: Duration) -> Duration {
+        let since = at.saturating_sub(self.base).as_nanos();
+        let over = u64::try_from(since % self.period.as_nanos().max(1)).unwrap_or(0);
+        match over {
+            0 => self.base.max(at),
+            over => at.saturating_add(self.period.saturating_sub(Duration::from_nanos(over))),
+        }
+    }
+
+    /// The first tick after this time.
+    fn after(self, at: Duration) -> Duration {
+        self.at_or_after(at.saturating_add(Duration::from_nanos(1)))
+    }
+}
+
 /// Where a probe stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Duty {
-    /// Waits for the container to have started; then due, but not before this time.
-    Suspended(Duration),
+    /// Waits for the container to have started.
+    Suspended,
     /// Due at this time.
     Due(Duration),
     /// An attempt is under way since this time.
@@ -93,15 +126,26 @@ enum Duty {
     Over,
 }
 
+/// The last result of a probe, and how often in a row it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Run {
+    last: Option<bool>,
+    in_a_row: u32,
+}
+
 #[derive(Clone, Debug)]
 struct Schedule {
     kind: ProbeKind,
     settings: Settings,
+    ticker: Ticker,
+    /// Not run before: the end of the initial delay, and of the spread after the agent's start.
+    not_before: Duration,
     duty: Duty,
+    /// To be run again as soon as the attempt under way is over.
+    again: bool,
     /// What others believe; `None` only for a startup probe that has not been decided.
     told: Option<bool>,
-    last: Option<bool>,
-    in_a_row: u32,
+    run: Run,
 }
 
 /// How a container's probes begin.
@@ -124,12 +168,12 @@ pub(super) struct Machine {
 
 impl Machine {
     /// The machine of a container that is seen running for the first time, and what is to be told
-    /// of it at once. `delay_of` gives a probe's extra delay before its first attempt.
+    /// of it at once. `worker` gives when a probe's clock began, and what it has counted.
     pub(super) fn new(
         container: &Container,
         beginning: Beginning,
         now: Duration,
-        delay_of: impl Fn(ProbeKind, &Settings) -> Duration,
+        worker: impl Fn(ProbeKind, &Settings) -> (Duration, Run),
     ) -> (Self, Vec<Change>) {
         let has_startup = container.startup_probe.is_some();
         let started = beginning.started || !has_startup;
@@ -138,26 +182,23 @@ impl Machine {
         for kind in KINDS {
             let Some(probe) = probe_of(container, kind) else { continue };
             let settings = Settings::of(probe);
+            let (base, run) = worker(kind, &settings);
             let wait = settings.initial_delay.saturating_sub(beginning.age);
-            let first = now.saturating_add(wait).saturating_add(delay_of(kind, &settings));
+            let not_before = now.saturating_add(wait).max(base);
+            let ticker = Ticker { base, period: settings.period };
             let (duty, told) = match kind {
                 ProbeKind::Startup if started => (Duty::Over, Some(true)),
-                ProbeKind::Startup => (Duty::Due(first), None),
-                ProbeKind::Readiness => (Duty::Suspended(first), Some(started && beginning.ready)),
-                ProbeKind::Liveness => (Duty::Suspended(first), Some(true)),
+                ProbeKind::Startup => (Duty::Due(ticker.at_or_after(not_before)), None),
+                ProbeKind::Readiness => (Duty::Suspended, Some(started && beginning.ready)),
+                ProbeKind::Liveness => (Duty::Suspended, Some(true)),
             };
             // Absence already says "not started", "not ready" and "alive".
             if told == Some(true) && kind != ProbeKind::Liveness {
                 changes.push(Change { kind, healthy: true });
             }
-            machine.schedules.push(Schedule {
-                kind,
-                settings,
-                duty,
-                told,
-                last: None,
-                in_a_row: 0,
-            });
+            let again = false;
+            let schedule = Schedule { kind, settings, ticker, not_before, duty, again, told, run };
+            machine.schedules.push(schedule);
         }
         machine.release(now);
         (machine, changes)
@@ -168,11 +209,31 @@ impl Machine {
         if !self.started {
             return;
         }
-        for schedule in &mut self.schedules {
-            if let Duty::Suspended(not_before) = schedule.duty {
-                schedule.duty = Duty::Due(not_before.max(now));
+        for schedule in self.schedules.iter_mut().filter(|s| s.duty == Duty::Suspended) {
+            if schedule.kind == ProbeKind::Readiness {
+                schedule.restart(now);
+            } else {
+                schedule.duty =
+                    Duty::Due(schedule.ticker.at_or_after(schedule.not_before.max(now)));
             }
         }
+    }
+
+    /// Something about the pod changed: a readiness probe that does not succeed is run at once.
+    // k8s: pkg/kubelet/prober/prober_manager.go UpdatePodStatus (manualTriggerCh)
+    pub(super) fn trigger(&mut self, now: Duration) {
+        let readiness = self.schedules.iter_mut().find(|s| s.kind == ProbeKind::Readiness);
+        let Some(schedule) = readiness.filter(|s| s.told != Some(true)) else { return };
+        match schedule.duty {
+            Duty::Due(at) if at > schedule.not_before.max(now) => schedule.restart(now),
+            Duty::Running(_) => schedule.again = true,
+            Duty::Due(_) | Duty::Suspended | Duty::Over => {}
+        }
+    }
+
+    /// What the probes have counted, for the next attempt of the container.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (ProbeKind, Run)> {
+        self.schedules.iter().map(|schedule| (schedule.kind, schedule.run))
     }
 
     /// The pod ends: liveness and startup count as passed and are not run any more.
@@ -197,7 +258,7 @@ impl Machine {
     pub(super) fn due(&self, kind: ProbeKind) -> Option<Duration> {
         match self.schedule(kind)?.duty {
             Duty::Due(at) => Some(at),
-            Duty::Suspended(_) | Duty::Running(_) | Duty::Over => None,
+            Duty::Suspended | Duty::Running(_) | Duty::Over => None,
         }
     }
 
@@ -221,7 +282,8 @@ impl Machine {
         true
     }
 
-    /// An attempt ended. The next one is due a period after this one began.
+    /// An attempt ended. The next one is due at the next tick, or at once when a tick went by
+    /// meanwhile; several count as one.
     pub(super) fn end(
         &mut self,
         kind: ProbeKind,
@@ -230,19 +292,21 @@ impl Machine {
     ) -> Option<Change> {
         let schedule = self.schedule_mut(kind)?;
         let Duty::Running(began) = schedule.duty else { return None };
-        let next = began.saturating_add(schedule.settings.period);
-        schedule.duty = Duty::Due(next.max(now));
-        let healthy = match outcome {
-            Outcome::Success => true,
-            Outcome::Failure => false,
-            Outcome::Unknown => return None,
+        schedule.duty = Duty::Due(schedule.ticker.after(began).max(now));
+        let change = match outcome {
+            Outcome::Success => schedule.count(true),
+            Outcome::Failure => schedule.count(false),
+            Outcome::Unknown => None,
         };
-        let change = schedule.count(healthy)?;
-        if kind == ProbeKind::Startup && healthy {
+        if std::mem::take(&mut schedule.again) && schedule.told != Some(true) {
+            schedule.restart(now);
+        }
+        let healthy = outcome == Outcome::Success;
+        if kind == ProbeKind::Startup && change.is_some() && healthy {
             self.started = true;
             self.release(now);
         }
-        change.then_some(Change { kind, healthy })
+        change?.then_some(Change { kind, healthy })
     }
 
     fn schedule(&self, kind: ProbeKind) -> Option<&Schedule> {
@@ -255,19 +319,26 @@ impl Machine {
 }
 
 impl Schedule {
+    /// Due as soon as it may be; the clock begins anew then.
+    fn restart(&mut self, now: Duration) {
+        self.ticker.base = now.max(self.not_before);
+        self.duty = Duty::Due(self.ticker.base);
+    }
+
     /// Counts a result; `None` below its threshold, else whether it is news.
     fn count(&mut self, healthy: bool) -> Option<bool> {
-        self.in_a_row =
-            if self.last == Some(healthy) { self.in_a_row.saturating_add(1) } else { 1 };
-        self.last = Some(healthy);
+        let run = &mut self.run;
+        run.in_a_row = if run.last == Some(healthy) { run.in_a_row.saturating_add(1) } else { 1 };
+        run.last = Some(healthy);
         let threshold =
             if healthy { self.settings.success_threshold } else { self.settings.failure_threshold };
-        if self.in_a_row < threshold {
+        if run.in_a_row < threshold {
             return None;
         }
         // Until there is a new container: attempts during its stop could only do harm.
         if self.kind == ProbeKind::Startup || (self.kind == ProbeKind::Liveness && !healthy) {
             self.duty = Duty::Over;
+            self.run.in_a_row = 0;
         }
         Some(self.told.replace(healthy) != Some(healthy))
     }

@@ -12,7 +12,13 @@ fn container(value: Value) -> Container {
 }
 
 fn new(container: &Container, beginning: Beginning) -> (Machine, Vec<Change>) {
-    Machine::new(container, beginning, Duration::ZERO, |_, _| Duration::ZERO)
+    Machine::new(container, beginning, Duration::ZERO, |_, _| (Duration::ZERO, Run::default()))
+}
+
+/// The machine of a container that is seen at `seen`, of a pod that began at zero.
+fn seen_at(container: &Container, age: Duration, seen: Duration) -> Machine {
+    let beginning = Beginning { age, ..Beginning::default() };
+    Machine::new(container, beginning, seen, |_, _| (Duration::ZERO, Run::default())).0
 }
 
 fn all() -> Container {
@@ -52,14 +58,42 @@ fn nonsense_numbers_never_make_a_probe_run_without_end() {
 }
 
 #[test]
-fn the_first_attempt_waits_for_the_rest_of_the_initial_delay() {
-    let probe = json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": 30});
-    let container = container(json!({"name": "c", "livenessProbe": probe}));
-    for (age, first) in [(0, 30), (10, 20), (30, 0), (300, 0)] {
-        let beginning = Beginning { age: SECOND * age, ..Beginning::default() };
-        let (machine, changes) = new(&container, beginning);
-        assert_eq!(machine.due(Liveness), Some(SECOND * first), "{age}");
-        assert_eq!(changes, []);
+fn liveness_and_startup_run_first_at_the_next_tick_of_their_pods_clock() {
+    let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": 10});
+    let container = container(json!({"name": "c", "livenessProbe": probe, "startupProbe": probe}));
+    let alone: Container = Container { startup_probe: None, ..container.clone() };
+    for (seen_ms, first) in [(0, 0), (1, 10), (1500, 10), (9999, 10), (10_000, 10), (10_001, 20)] {
+        let seen = Duration::from_millis(seen_ms);
+        let machine = seen_at(&container, Duration::ZERO, seen);
+        assert_eq!(machine.due(Startup), Some(SECOND * first), "{seen_ms}");
+        assert_eq!(seen_at(&alone, Duration::ZERO, seen).due(Liveness), Some(SECOND * first));
+    }
+}
+
+/// As upstream's worker does it: the ticker began with the pod, 1.5 s before the container ran.
+#[test]
+fn a_container_that_never_comes_up_has_its_whole_budget() {
+    for kind in [Startup, Liveness] {
+        let name = if kind == Startup { "startupProbe" } else { "livenessProbe" };
+        let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": 10, "failureThreshold": 3});
+        let container = container(json!({"name": "c", name: probe}));
+        let mut machine = seen_at(&container, Duration::ZERO, SECOND * 3 / 2);
+        assert_eq!(run(&mut machine, kind, Failure), None);
+        assert_eq!(run(&mut machine, kind, Failure), None);
+        assert_eq!(machine.due(kind), Some(SECOND * 30));
+        assert_eq!(run(&mut machine, kind, Failure), change(kind, false));
+    }
+}
+
+#[test]
+fn no_attempt_is_made_within_the_initial_delay_that_began_with_the_container() {
+    let probe = json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": 25, "periodSeconds": 10});
+    let container =
+        container(json!({"name": "c", "livenessProbe": probe, "readinessProbe": probe}));
+    for (age, liveness, readiness) in [(0, 30, 27), (7, 20, 20), (8, 20, 19), (300, 10, 2)] {
+        let machine = seen_at(&container, SECOND * age, SECOND * 2);
+        assert_eq!(machine.due(Liveness), Some(SECOND * liveness), "{age}");
+        assert_eq!(machine.due(Readiness), Some(SECOND * readiness), "{age}");
     }
 }
 
@@ -91,13 +125,18 @@ fn a_container_that_has_not_started_is_not_ready_whatever_it_was() {
 }
 
 #[test]
-fn liveness_and_readiness_wait_for_the_start_and_then_begin_at_once() {
+fn liveness_and_readiness_wait_for_the_start_and_readiness_then_begins_at_once() {
     let (mut machine, _) = new(&all(), Beginning::default());
     assert_eq!(run(&mut machine, Startup, Failure), None);
     assert_eq!((machine.due(Readiness), machine.due(Liveness)), (None, None));
     let at = machine.due(Startup).expect("it is tried again");
-    assert_eq!(run(&mut machine, Startup, Success), change(Startup, true));
-    assert_eq!((machine.due(Readiness), machine.due(Liveness)), (Some(at), Some(at)));
+    assert!(machine.begin(Startup, at));
+    let end = at + SECOND;
+    assert_eq!(machine.end(Startup, end, Success), change(Startup, true));
+    assert_eq!(
+        (machine.due(Readiness), machine.due(Liveness)),
+        (Some(end), Some(at + SECOND * 10))
+    );
     assert_eq!(machine.due(Startup), None, "a decided startup probe is over");
 }
 
@@ -148,14 +187,106 @@ fn an_unknown_outcome_neither_counts_nor_interrupts_a_row() {
 }
 
 #[test]
-fn the_next_attempt_is_due_a_period_after_this_one_began_or_at_once_when_that_is_over() {
-    for (ended_ms, next_ms) in [(10, 1000), (999, 1000), (2500, 2500)] {
+fn the_next_attempt_is_due_at_the_next_tick_or_at_once_when_that_is_over() {
+    for (began_ms, ended_ms, next_ms, then_ms) in [
+        (0, 10, 1000, 2000),
+        (0, 999, 1000, 2000),
+        (0, 1000, 1000, 2000),
+        (0, 2500, 2500, 3000), // two ticks went by: one is made up for, and the clock goes on
+        (700, 710, 1000, 2000),
+    ] {
+        let ms = Duration::from_millis;
         let (mut machine, _) = new(&one("readinessProbe", 1, 1), Beginning::default());
-        assert!(machine.begin(Readiness, Duration::ZERO));
+        assert!(machine.begin(Readiness, ms(began_ms)));
         assert_eq!(machine.due(Readiness), None, "one attempt at a time");
-        assert!(!machine.begin(Readiness, Duration::ZERO));
-        machine.end(Readiness, Duration::from_millis(ended_ms), Success);
-        assert_eq!(machine.due(Readiness), Some(Duration::from_millis(next_ms)));
+        assert!(!machine.begin(Readiness, ms(began_ms)));
+        machine.end(Readiness, ms(ended_ms), Success);
+        assert_eq!(machine.due(Readiness), Some(ms(next_ms)));
+        assert!(machine.begin(Readiness, ms(next_ms)));
+        machine.end(Readiness, ms(next_ms), Success);
+        assert_eq!(machine.due(Readiness), Some(ms(then_ms)));
+    }
+}
+
+#[test]
+fn a_readiness_probe_that_does_not_succeed_is_run_at_once_when_its_pod_changes() {
+    let ms = Duration::from_millis;
+    let (mut machine, _) = new(&one("readinessProbe", 1, 1), Beginning::default());
+    run(&mut machine, Readiness, Failure);
+    machine.trigger(ms(300));
+    assert_eq!(machine.due(Readiness), Some(ms(300)));
+    assert!(machine.begin(Readiness, ms(300)));
+    machine.trigger(ms(350));
+    machine.end(Readiness, ms(400), Failure);
+    assert_eq!(machine.due(Readiness), Some(ms(400)), "what came meanwhile counts, too");
+    assert!(machine.begin(Readiness, ms(400)));
+    machine.end(Readiness, ms(450), Success);
+    assert_eq!(machine.due(Readiness), Some(ms(1400)), "the clock began anew");
+    machine.trigger(ms(500));
+    assert_eq!(machine.due(Readiness), Some(ms(1400)), "it is ready already");
+}
+
+#[test]
+fn a_change_of_the_pod_ends_no_initial_delay_and_moves_neither_liveness_nor_startup() {
+    let probe = json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": 5});
+    let (mut machine, _) =
+        new(&container(json!({"name": "c", "readinessProbe": probe})), Beginning::default());
+    machine.trigger(SECOND);
+    assert_eq!(machine.due(Readiness), Some(SECOND * 5));
+    let (mut machine, _) = new(&all(), Beginning::default());
+    run(&mut machine, Startup, Failure);
+    machine.trigger(SECOND);
+    assert_eq!(machine.due(Startup), Some(SECOND * 10));
+    assert_eq!(machine.due(Readiness), None);
+}
+
+/// Upstream's worker outlives its containers, and so does what it has counted.
+#[test]
+fn the_next_attempt_of_a_container_counts_on() {
+    let counted = |container: &Container, history: &[Outcome]| {
+        let (mut machine, _) = new(container, Beginning::default());
+        for outcome in history {
+            let _ = run(&mut machine, KIND, *outcome);
+        }
+        let runs: Vec<_> = machine.runs().collect();
+        let worker = |kind, _: &Settings| {
+            let run = runs.iter().find(|(of, _)| *of == kind).expect("it has that probe").1;
+            (Duration::ZERO, run)
+        };
+        Machine::new(container, Beginning::default(), Duration::ZERO, worker).0
+    };
+    const KIND: ProbeKind = Liveness;
+    let liveness = one("livenessProbe", 1, 3);
+    let mut next = counted(&liveness, &[Failure, Failure]);
+    assert_eq!(run(&mut next, Liveness, Failure), change(Liveness, false));
+    let mut next = counted(&liveness, &[Failure, Failure, Failure]);
+    assert_eq!(run(&mut next, Liveness, Failure), None, "what was decided begins from nothing");
+}
+
+#[test]
+fn no_number_that_fits_a_pod_overflows_or_makes_a_probe_run_without_end() {
+    let numbers = [i32::MIN, -1, 0, 1, 2, i32::MAX];
+    for (period, threshold, timeout) in
+        numbers.iter().flat_map(|p| numbers.iter().map(move |t| (*p, *t, *p)))
+    {
+        let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": period,
+            "failureThreshold": threshold, "successThreshold": threshold,
+            "timeoutSeconds": timeout, "initialDelaySeconds": threshold});
+        let spec = container(json!({"name": "c", "livenessProbe": probe, "startupProbe": probe}));
+        for now in [Duration::ZERO, SECOND * u32::MAX, Duration::MAX] {
+            let (mut machine, _) =
+                Machine::new(&spec, Beginning::default(), now, |_, _| (now, Run::default()));
+            for outcome in [Failure, Success, Success] {
+                let Some(at) = machine.due(Startup) else { break };
+                assert!(machine.begin(Startup, at));
+                machine.end(Startup, at, outcome);
+                let next = machine.due(Startup);
+                let waits = next.is_none_or(|n| n >= at.saturating_add(SECOND));
+                assert!(waits, "{period} {threshold} {now:?}: {next:?} after {at:?}");
+            }
+        }
+        let settings = Settings::of(spec.liveness_probe.as_ref().expect("it has one"));
+        assert!(settings.timeout >= SECOND && settings.timeout <= TIMEOUT_MAX);
     }
 }
 
@@ -236,7 +367,10 @@ proptest! {
             let outcome = [Success, Failure, Unknown][usize::from(outcome)];
             if let Some(at) = machine.due(kind).filter(|at| *at <= now) {
                 if let Some(before) = began[index] {
-                    prop_assert!(at >= before + SECOND * 10, "a period lies between attempts");
+                    prop_assert!(at > before, "a tick lies between attempts");
+                }
+                if kind != Readiness {
+                    prop_assert_eq!(at.as_secs() % 10, 0, "only ticks of the pod's clock count");
                 }
                 prop_assert!(machine.begin(kind, now));
                 began[index] = Some(now);

@@ -1,13 +1,15 @@
-//! Whom a probe asks: a container of a pod, its addresses and ports.
+//! Whom a probe asks: a container of a pod, its address and ports.
 //!
-//! Made once when the container is first seen and shared by all attempts. Pure.
+//! Made once when the container is first seen and shared by all attempts; the address is that of
+//! the pod's status, and an attempt asks at the one that holds when it begins. Pure.
+// k8s: pkg/kubelet/prober/prober.go runProbe (status.PodIP)
 
-use std::net::IpAddr;
+use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::observed::{ObservedContainer, ObservedPod};
+use crate::observed::ObservedContainer;
 use crate::pod::{self, containers};
 use crate::types::{ContainerId, PodUid};
 
@@ -19,26 +21,26 @@ pub(super) struct Target {
     /// The container.
     pub(super) id: ContainerId,
     /// Its spec.
-    pub(super) container: Container,
+    pub(super) container: Rc<Container>,
     /// Host of a probe that names none: the pod's address.
     pub(super) host: Option<String>,
 }
 
 impl Target {
-    /// The target that this container of the record is.
-    pub(super) fn new(
-        desired: &Pod,
-        container: &Container,
-        record: &ObservedPod,
-        seen: &ObservedContainer,
-        host_ips: &[IpAddr],
-    ) -> Self {
-        Self {
-            uid: record.uid.clone(),
-            id: seen.id.clone(),
-            container: container.clone(),
-            host: host_of(desired, record, seen, host_ips).map(|ip| ip.to_string()),
-        }
+    /// The target that this container of the record is, without an address.
+    pub(super) fn new(uid: &PodUid, container: &Container, seen: &ObservedContainer) -> Self {
+        let container = Rc::new(container.clone());
+        Self { uid: uid.clone(), id: seen.id.clone(), container, host: None }
+    }
+
+    /// The same target in a pod with this address.
+    pub(super) fn moved_to(&self, pod: &Pod, pod_ip: Option<&str>) -> Self {
+        Self { host: host_of(pod, pod_ip).map(str::to_owned), ..self.clone() }
+    }
+
+    /// True when that changes nothing.
+    pub(super) fn is_at(&self, pod: &Pod, pod_ip: Option<&str>) -> bool {
+        self.host.as_deref() == host_of(pod, pod_ip)
     }
 
     /// The host to ask, or why there is none.
@@ -61,21 +63,9 @@ impl Target {
     }
 }
 
-/// The primary address of the sandbox in which the container runs, or the node's.
-fn host_of(
-    desired: &Pod,
-    record: &ObservedPod,
-    seen: &ObservedContainer,
-    host_ips: &[IpAddr],
-) -> Option<IpAddr> {
-    let own = record.sandboxes.iter().find(|sandbox| sandbox.id == seen.sandbox_id);
-    let sandbox = own.or_else(|| record.newest_sandbox());
-    if pod::uses_host_network(desired) || sandbox.is_some_and(|s| s.host_network) {
-        return Some(host_ips.first().copied().unwrap_or(IpAddr::from([127, 0, 0, 1])));
-    }
-    let ips = sandbox.map(|sandbox| &*sandbox.ips).unwrap_or_default();
-    let is_v4 = host_ips.first().is_none_or(IpAddr::is_ipv4);
-    ips.iter().find(|ip| ip.is_ipv4() == is_v4).or(ips.first()).copied()
+/// The pod's address; one on the node's network is at the loopback interface, too.
+fn host_of<'a>(pod: &Pod, pod_ip: Option<&'a str>) -> Option<&'a str> {
+    pod_ip.filter(|ip| !ip.is_empty()).or(pod::uses_host_network(pod).then_some("127.0.0.1"))
 }
 
 #[cfg(test)]
@@ -85,41 +75,33 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    fn target(spec: Value, ips: Vec<IpAddr>, host_ips: &[IpAddr]) -> Target {
+    fn target(spec: Value, pod_ip: Option<&str>) -> Target {
         let pod = testing::pod(spec, json!({}));
-        let mut record = testing::observed(&pod, 1);
-        record.sandboxes[0].ips = ips;
+        let record = testing::observed(&pod, 1);
         let container = &crate::pod::spec(&pod).containers[0];
-        Target::new(&pod, container, &record, &record.containers[0], host_ips)
+        Target::new(&record.uid, container, &record.containers[0]).moved_to(&pod, pod_ip)
     }
 
     #[test]
-    fn the_default_host_is_the_pods_primary_address_or_the_nodes_on_its_network() {
-        let (v4, v6): (IpAddr, IpAddr) =
-            ([10, 0, 0, 7].into(), [0xfd00, 0, 0, 0, 0, 0, 0, 7].into());
-        let node: IpAddr = [192, 0, 2, 1].into();
+    fn the_default_host_is_the_address_of_the_pods_status() {
         let own = json!({"containers": [{"name": "c"}]});
         let hosts = json!({"hostNetwork": true, "containers": [{"name": "c"}]});
-        let node_v6: IpAddr = [0xfd00, 0, 0, 0, 0, 0, 1, 1].into();
-        for (spec, ips, host_ips, expected) in [
-            (&own, vec![v4, v6], vec![node], Some("10.0.0.7")),
-            (&own, vec![v6, v4], vec![node], Some("10.0.0.7")),
-            (&own, vec![v4, v6], vec![node_v6], Some("fd00::7")),
-            (&own, vec![v6], vec![node], Some("fd00::7")),
-            (&own, vec![], vec![node], None),
-            (&hosts, vec![], vec![node], Some("192.0.2.1")),
-            (&hosts, vec![], vec![], Some("127.0.0.1")),
+        for (spec, ip, expected) in [
+            (&own, Some("10.0.0.7"), Some("10.0.0.7")),
+            (&own, Some("fd00::7"), Some("fd00::7")),
+            (&own, Some(""), None),
+            (&own, None, None),
+            (&hosts, Some("192.0.2.1"), Some("192.0.2.1")),
+            (&hosts, None, Some("127.0.0.1")),
         ] {
-            let got = target(spec.clone(), ips.clone(), &host_ips).host;
-            assert_eq!(got.as_deref(), expected, "{spec} {ips:?} {host_ips:?}");
+            assert_eq!(target(spec.clone(), ip).host.as_deref(), expected, "{spec} {ip:?}");
         }
     }
 
     #[test]
     fn a_port_is_a_number_a_name_of_the_container_or_a_number_in_quotes() {
         let ports = json!([{"name": "web", "containerPort": 8080}]);
-        let target =
-            target(json!({"containers": [{"name": "c", "ports": ports}]}), Vec::new(), &[]);
+        let target = target(json!({"containers": [{"name": "c", "ports": ports}]}), None);
         let name = |text: &str| IntOrString::String(text.to_owned());
         for (port, expected) in [
             (IntOrString::Int(80), Ok(80)),

@@ -8,27 +8,32 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::TCPSocketAction;
-use tokio::net::TcpStream;
 
 use super::attempt::Verdict;
 use super::patience::patiently;
 use super::target::Target;
 use super::words::{self, Spent};
+use crate::resolver::Resolver;
 
 /// Connects once.
-pub(super) async fn probe(target: &Target, tcp: &TCPSocketAction, limit: Duration) -> Verdict {
+pub(super) async fn probe(
+    resolver: &Resolver,
+    target: &Target,
+    tcp: &TCPSocketAction,
+    limit: Duration,
+) -> Verdict {
     let (host, port) = match (target.host_or(tcp.host.as_deref()), target.port(&tcp.port)) {
         (Ok(host), Ok(port)) => (host, port),
         (Err(message), _) | (_, Err(message)) => return Verdict::unknown(message),
     };
     let address = words::address(&host, port);
-    let waited = patiently(limit, TcpStream::connect((host.as_str(), port))).await;
+    let waited = patiently(limit, resolver.connect(&host, port)).await;
     match waited.done {
         Some(Ok(_)) => Verdict::Success,
         Some(Err(error)) => Verdict::Failure(words::dial_error(&address, &error)),
         None => {
             let spent = Spent { connect: None, answer: limit, delay: waited.delay };
-            Verdict::Failure(format!("dial tcp {address}: i/o timeout{}", spent.text()))
+            Verdict::TimedOut(format!("dial tcp {address}: i/o timeout"), spent)
         }
     }
 }

@@ -17,6 +17,7 @@ use super::grpc::{CheckRequest, CheckResponse};
 use super::target::Target;
 use crate::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
 use crate::pod::defaults;
+use crate::resolver::Resolver;
 use crate::status::timeline::Recorder;
 use crate::types::{ContainerId, PodUid, UnixNanos};
 
@@ -79,15 +80,15 @@ pub(super) fn container_named(id: ContainerId, name: &str, started_at: i64) -> O
 }
 
 /// A fake runtime in which container `c` of pod `shop/web` runs.
-pub(super) struct Runtime {
-    pub(super) fake: FakeRuntime,
-    client: Client,
+pub(crate) struct Runtime {
+    pub(crate) fake: FakeRuntime,
+    pub(crate) client: Client,
     id: String,
     _folder: tempfile::TempDir,
 }
 
 impl Runtime {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("cri.sock");
         let fake = FakeRuntime::start(&path).await.expect("the fake starts");
@@ -120,11 +121,12 @@ impl Runtime {
     }
 
     pub(super) fn tools(&self) -> Tools {
-        Tools { client: self.client.clone(), recorder: Recorder::default() }
+        let resolver = Resolver::default();
+        Tools { client: self.client.clone(), recorder: Recorder::default(), resolver }
     }
 
     /// The pod, with these probes, and its record.
-    pub(super) fn pod(&self, container: &Value) -> (Arc<Pod>, ObservedPod) {
+    pub(crate) fn pod(&self, container: &Value) -> (Arc<Pod>, ObservedPod) {
         let mut container = container.clone();
         container["name"] = json!("c");
         let pod = pod(json!({"containers": [container]}), json!({}));
@@ -136,7 +138,8 @@ impl Runtime {
     pub(super) fn target(&self, container: &Value) -> Target {
         let (pod, record) = self.pod(container);
         let container = &crate::pod::spec(&pod).containers[0];
-        Target::new(&pod, container, &record, &record.containers[0], &[])
+        let target = Target::new(&record.uid, container, &record.containers[0]);
+        target.moved_to(&pod, Some("127.0.0.1"))
     }
 }
 

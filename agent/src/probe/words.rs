@@ -21,7 +21,8 @@ pub(super) fn address(host: &str, port: u16) -> String {
 pub(super) fn dial_error(address: &str, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(_) => format!("dial tcp {address}: connect: {}", io_error(error)),
-        None => format!("dial tcp: lookup {address}: {}", io_error(error)),
+        // A name that could not be looked up says so itself.
+        None => format!("dial tcp: {error}"),
     }
 }
 
@@ -47,7 +48,7 @@ pub(super) fn seconds(duration: Duration) -> String {
     text
 }
 
-/// Where an attempt's time went.
+/// Where an attempt's time went; for the pod's timeline and `explain`, not for events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
     /// Until there was a connection; `None` when there was none.
@@ -59,22 +60,21 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// ` (connected after 1ms, then no answer for 1s)`: coarse, so that an event that repeats keeps
-    /// its text and is counted instead of being added again.
+    /// `connected within 1ms, then no answer for 1s`: coarse, so that what repeats keeps its text
+    /// and is counted instead of being added again.
     pub(super) fn text(&self) -> String {
         let mut text = match self.connect {
             Some(connect) => format!(
-                " (connected within {}, then no answer for {}",
+                "connected within {}, then no answer for {}",
                 coarse(connect),
                 coarse(self.answer)
             ),
-            None => format!(" (no connection for {}", coarse(self.answer)),
+            None => format!("no connection for {}", coarse(self.answer)),
         };
         if self.delay >= DELAY_SHOWN_MIN {
             let delay = coarse(self.delay);
             let _ = write!(text, ", not counting a delay of the agent of up to {delay}");
         }
-        text.push(')');
         text
     }
 }
@@ -143,9 +143,9 @@ mod tests {
         let second = Duration::from_secs(1);
         let ms = Duration::from_millis;
         let spent = Spent { connect: Some(ms(3)), answer: second, delay: ms(4) };
-        assert_eq!(spent.text(), " (connected within 5ms, then no answer for 1s)");
+        assert_eq!(spent.text(), "connected within 5ms, then no answer for 1s");
         let spent = Spent { connect: None, answer: second, delay: ms(300) };
-        let text = " (no connection for 1s, not counting a delay of the agent of up to 500ms)";
+        let text = "no connection for 1s, not counting a delay of the agent of up to 500ms";
         assert_eq!(spent.text(), text);
     }
 }

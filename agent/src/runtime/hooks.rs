@@ -1,9 +1,10 @@
 //! Runs lifecycle hooks: exec, HTTP, sleep.
 //!
 //! Effects. An exec hook has no time limit of its own: postStart blocks the start, preStop is cut
-//! off by the grace period of its caller. An HTTP hook fails only when no answer comes; its status
-//! is ignored, and HTTPS is not verified and falls back to HTTP, as for the kubelet. Output of a
-//! hook never goes into logs or events: it may hold secrets.
+//! off by the end of its container. An HTTP hook fails only when no answer comes; its status is
+//! ignored, and HTTPS is not verified and falls back to HTTP, without credentials, when the peer
+//! speaks that, as for the kubelet. Output of a hook never goes into logs or events: it may hold
+//! secrets. Bounds: of a command's outputs and of an answer only the first bytes are kept.
 // k8s: pkg/kubelet/lifecycle/handlers.go
 
 use std::net::IpAddr;
@@ -16,10 +17,13 @@ use pintle_cri::{Client, v1};
 use crate::http;
 use crate::metrics::Metrics;
 use crate::pod::containers;
+use crate::resolver::Resolver;
 use crate::runtime::downward::go_quote;
 use crate::status::timeline::Recorder;
 use crate::types::{ContainerId, PodUid};
 
+/// The name that servers see.
+const USER_AGENT: &str = "kube-lifecycle/1.36";
 /// Longest answer of an HTTP hook that is read, in bytes.
 const BODY_BYTES_MAX: usize = 10 * 1024;
 /// Of what a failed hook says this much is shown: a command may print more than the API server
@@ -49,6 +53,7 @@ pub struct Hooks {
     client: Client,
     recorder: Recorder,
     metrics: Option<Arc<Metrics>>,
+    resolver: Resolver,
 }
 
 /// Counts a sleep that ends before its time, because nobody waits for it any more.
@@ -65,7 +70,7 @@ impl Drop for Sleep<'_> {
 impl Hooks {
     /// Hooks of containers of this runtime.
     pub fn new(client: Client, recorder: Recorder) -> Self {
-        Self { client, recorder, metrics: None }
+        Self { client, recorder, metrics: None, resolver: Resolver::default() }
     }
 
     /// The same, counted.
@@ -102,7 +107,7 @@ impl Hooks {
         let line = cmd.join(" ");
         let container_id = target.container.as_str().to_owned();
         let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
-        let answer = self.client.call_within(request, None).await;
+        let answer = self.client.exec_cut(request, None, MESSAGE_BYTES_MAX).await;
         let answer = answer.map_err(|e| failed(&what, target, &with_output(&e.to_string(), "")))?;
         if answer.exit_code == 0 {
             return Ok(());
@@ -124,22 +129,16 @@ impl Hooks {
         let host = named
             .or_else(|| target.ips.first().map(ToString::to_string))
             .ok_or("the pod has no address yet")?;
-        let headers = get.http_headers.iter().flatten();
-        let mut request = http::Get {
-            tls: get.scheme.as_deref() == Some("HTTPS"),
-            host,
-            port,
-            path: get.path.clone().unwrap_or_default(),
-            headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
+        let request = http::Get {
             body_bytes_max: BODY_BYTES_MAX,
+            resolver: self.resolver.clone(),
+            ..http::Get::of(get, host, port, USER_AGENT)
         };
-        request.headers.push(("User-Agent".to_owned(), "kube-lifecycle/1.36".to_owned()));
         match http::get(&request).await {
             Ok(_) => Ok(()),
-            Err(error) if request.tls && error.is_plain_text_answer() => {
-                request.tls = false;
-                http::get(&request).await.map_err(|e| e.to_string())?;
+            Err(error) if error.is_plain_text_answer() => {
                 let host = http::authority(&request.host, request.port);
+                http::get(&request.in_clear_text()).await.map_err(|e| e.to_string())?;
                 let text = format!(
                     "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP \
                      succeeded"
@@ -191,5 +190,72 @@ mod tests {
         let loud = failed("Exec lifecycle hook ([yes])", &target, &"ä".repeat(1 << 20));
         assert!(loud.starts_with("Exec lifecycle hook ([yes]) for") && loud.ends_with('ä'));
         assert!(loud.len() <= MESSAGE_BYTES_MAX, "{}", loud.len());
+    }
+
+    /// Answers each connection in turn in plain HTTP; gives its port and what it was asked.
+    async fn plain_server(answers: usize) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        let served = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for _ in 0..answers {
+                let (mut stream, _) = listener.accept().await.expect("a connection comes");
+                let mut request = vec![0; 16 * 1024];
+                let length = stream.read(&mut request).await.expect("it asks");
+                asked.push(String::from_utf8_lossy(&request[..length]).into_owned());
+                let answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+                stream.write_all(answer).await.expect("it is taken");
+            }
+            asked
+        });
+        (port, served)
+    }
+
+    async fn runs(get: serde_json::Value) -> Result<(), String> {
+        let deadlines = pintle_cri::Deadlines::default();
+        let client = Client::connect("unix:///nowhere", deadlines).expect("a path");
+        let hooks = Hooks::new(client, Recorder::default());
+        let (uid, container) = (PodUid::from("u"), ContainerId::from("c"));
+        let ips = [IpAddr::from([127, 0, 0, 1])];
+        let (pod, name) = ("p_ns(u)", "main");
+        let target =
+            HookTarget { uid: &uid, pod, name, container: &container, ips: &ips, ports: &[] };
+        let hook = serde_json::from_value(serde_json::json!({"httpGet": get})).expect("a hook");
+        hooks.run(&target, &hook).await
+    }
+
+    #[tokio::test]
+    async fn a_hook_asks_as_upstream_does() {
+        let (port, served) = plain_server(1).await;
+        runs(serde_json::json!({"port": port, "path": "/a b?c=d e#f"})).await.expect("an answer");
+        let asked = served.await.expect("it ran")[0].to_ascii_lowercase();
+        let mut lines: Vec<_> = asked.trim_end().split("\r\n").collect();
+        lines[1..].sort_unstable();
+        let host = format!("host: 127.0.0.1:{port}");
+        let expected = [
+            "get /a%20b?c=d%20e http/1.1",
+            "accept: */*",
+            "connection: close",
+            &host,
+            "user-agent: kube-lifecycle/1.36",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_falls_back_to_http_does_not_send_its_credential() {
+        let (port, served) = plain_server(2).await;
+        let headers = serde_json::json!([{"name": "authorization", "value": "Bearer secret"},
+                                         {"name": "X-Kept", "value": "yes"}]);
+        let hook = serde_json::json!({"port": port, "scheme": "HTTPS", "httpHeaders": headers});
+        runs(hook).await.expect("an answer");
+        let asked = served.await.expect("it ran");
+        let clear = asked[1].to_ascii_lowercase();
+        assert!(
+            clear.starts_with("get / http/1.1\r\n") && clear.contains("x-kept: yes"),
+            "{clear}"
+        );
+        assert!(!clear.contains("authorization") && !clear.contains("secret"), "{clear}");
     }
 }

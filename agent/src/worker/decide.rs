@@ -50,24 +50,28 @@ impl Worker {
         self.schedule(scene);
     }
 
-    /// Tells the prober which containers run, whenever that changes.
+    /// Tells the prober which containers run, and where, whenever that changes. As in the status,
+    /// a container runs once its postStart hook is done.
     fn probe(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = &self.pod else { return };
         if self.observed_stamp == 0 || !has_probes(pod) {
             return;
         }
-        let running = self.observed.containers.iter().filter(|c| c.state == RunState::Running);
+        let shown = self.shown();
+        let observed = shown.as_ref().unwrap_or(&self.observed);
+        let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
         let running: Vec<_> = running.map(|c| c.id.clone()).collect();
-        let now = (running, self.stage > Stage::Syncing);
+        let now = (running, self.status.pod_ip.clone(), self.stage > Stage::Syncing);
         if self.probing.as_ref() == Some(&now) {
             return;
         }
-        let terminating = now.1;
+        let (pod_ip, terminating) = (now.1.clone(), now.2);
         self.probing = Some(now);
         scene.out.push(Command::Probe {
             uid: self.uid.clone(),
             pod: Arc::clone(pod),
-            observed: Arc::clone(&self.observed),
+            observed: shown.map_or_else(|| Arc::clone(&self.observed), Arc::new),
+            pod_ip,
             terminating,
         });
     }

@@ -93,6 +93,29 @@ fn nothing_starts_before_the_network_is_ready_but_pods_of_the_hosts_network() {
 }
 
 #[test]
+fn the_prober_hears_of_a_pod_before_its_containers_run_and_of_every_address_it_has() {
+    let mut host = Host::new();
+    let at = |ip: &str| NodeFacts {
+        host_ips: vec![ip.parse().expect("an address")],
+        ..core::small_settings().node
+    };
+    host.tell(Input::Node(at("192.0.2.2")));
+    let mut pod = plain(ON_HOST, "100m");
+    let spec = pod.spec.get_or_insert_default();
+    spec.host_network = Some(true);
+    let probe = serde_json::from_value(json!({"tcpSocket": {"port": 80}})).expect("a probe");
+    spec.containers[0].liveness_probe = Some(probe);
+    host.want(pod);
+    host.take();
+    let first = Some("192.0.2.2".to_owned());
+    assert_eq!(host.probed, [(first.clone(), 0), (first, 1)]);
+    host.tell(Input::Node(at("192.0.2.3")));
+    host.now = host.now.plus(Duration::from_secs(61));
+    host.tell(Input::Tick);
+    assert_eq!(host.probed[2..], [(Some("192.0.2.3".to_owned()), 1)]);
+}
+
+#[test]
 fn a_resize_is_granted_and_carried_out() {
     let mut host = Host::new();
     host.want(plain("a", "200m"));

@@ -281,6 +281,8 @@ pub enum Command {
         pod: Arc<Pod>,
         /// Its running containers.
         observed: Arc<ObservedPod>,
+        /// Its address, as its status has it.
+        pod_ip: Option<String>,
         /// Readiness only, as the pod ends; nothing when `observed` has nothing running.
         terminating: bool,
     },

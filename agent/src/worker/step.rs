@@ -155,7 +155,7 @@ pub struct Worker {
     pub(super) in_force: PodResources,
     pub(super) resize: ResizeConditions,
     /// What `Command::Probe` was last given.
-    pub(super) probing: Option<(Vec<ContainerId>, bool)>,
+    pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
 }
 
 impl Worker {

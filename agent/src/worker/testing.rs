@@ -62,6 +62,8 @@ pub(super) struct Host {
     pub(super) failing: BTreeMap<String, Failure>,
     /// Names of the containers that were started since the last look.
     pub(super) starts: Vec<String>,
+    /// What the prober was told: the pod's address, and how many of its containers run.
+    pub(super) probed: Vec<(Option<String>, usize)>,
 }
 
 /// A pod on the host's network.
@@ -91,6 +93,7 @@ impl Host {
             stubborn: false,
             failing: BTreeMap::new(),
             starts: Vec::new(),
+            probed: Vec::new(),
         };
         host.tell(Input::Tick);
         host.tell(Input::SourcesReady);
@@ -175,6 +178,10 @@ impl Host {
                 inputs.push_back(Input::PassDone { uid, ticket });
             }
             Command::Event { uid, reason, .. } => self.log.push(format!("{reason} {uid}")),
+            Command::Probe { observed, pod_ip, .. } => {
+                let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
+                self.probed.push((pod_ip, running.count()));
+            }
             _ => {}
         }
     }
@@ -195,6 +202,9 @@ impl Host {
             Action::CreateSandbox { .. } => {
                 let mut sandbox = testing::sandbox();
                 sandbox.host_network = uid.as_str() == ON_HOST;
+                if sandbox.host_network {
+                    sandbox.ips.clear();
+                }
                 record.sandboxes.insert(0, sandbox);
             }
             Action::StartContainer { name, .. } if self.failing.contains_key(name) => {

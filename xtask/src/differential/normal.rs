@@ -13,7 +13,7 @@ pub(super) struct Normal {
 }
 
 /// Patterns in the order in which they are tried.
-const PATTERNS: [(&str, &str); 20] = [
+const PATTERNS: [(&str, &str); 19] = [
     (r"eyJ[\w-]{20,}\.[\w-]+\.[\w-]*", "<token>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)", "<time>"),
     (r"\.\.\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+", "..<stamp>"),
@@ -31,8 +31,6 @@ const PATTERNS: [(&str, &str); 20] = [
     (r"\b\d+\.\d+s\b", "<duration>"),
     (r"\b(n1|n2)\b", "<node>"),
     (r"-(n1|n2)_", "-<node>_"),
-    // What our probes say of their time beside the kubelet's words.
-    (r" \((no connection for|connected within) [^)]*\)", ""),
     (r#""hostId":\d+"#, "\"hostId\":<n>"),
     (r"cni-<uuid>", "<netns>"),
 ];

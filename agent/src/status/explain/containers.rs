@@ -6,10 +6,14 @@ use super::{Explanation, Subject, calls, container_statuses, remedies, span, wor
 use crate::config::duration::GoDuration;
 use crate::observed::{ObservedContainer, OomKill, RunState};
 use crate::runtime::plan::Action;
+use crate::status::timeline::Entry;
 use crate::types::{ContainerKind, UnixNanos};
 
 /// Waiting reasons that only say that the container's turn has not come.
 const IN_ORDER: [&str; 3] = ["", "PodInitializing", "ContainerCreating"];
+
+/// The timeline's word for where the time of a probe without an answer went.
+pub const PROBE_TIMED_OUT: &str = "ProbeTimedOut";
 
 /// The first container that fails.
 pub(super) fn failing(subject: &Subject<'_>) -> Option<Explanation> {
@@ -164,18 +168,33 @@ fn probe_fails(subject: &Subject<'_>, name: &str, probe: &str, what: String) -> 
     match said {
         Some(entry) => {
             let text = words::one_line(&entry.text);
+            let spent = time_spent(subject, name, &prefix, entry);
             let times =
                 if entry.count > 1 { format!(" ({} times)", entry.count) } else { String::new() };
-            Explanation::trouble(&format!("{reason}Failed"), format!("{what}: {text}{times}"))
-                .with_remedy(
-                    "see why the container does not answer its probe, or correct the probe",
-                )
+            let text = format!("{what}: {text}{spent}{times}");
+            Explanation::trouble(&format!("{reason}Failed"), text).with_remedy(
+                "see why the container does not answer its probe, or correct the probe",
+            )
         }
         None => Explanation::trouble(
             &format!("{reason}Pending"),
             format!("{what}: its {} probe has not succeeded yet", probe.to_lowercase()),
         ),
     }
+}
+
+/// Where the time went of the attempt that the event is about, if it ran out of it.
+fn time_spent(subject: &Subject<'_>, name: &str, probe: &str, event: &Entry) -> String {
+    let mut noted = subject.timeline.iter().rev().filter(|entry| {
+        entry.what == PROBE_TIMED_OUT
+            && entry.container.as_deref() == Some(name)
+            && entry.last_since_seen_us >= event.last_since_seen_us
+    });
+    let of_probe = |entry: &Entry| {
+        let spent = entry.text.strip_prefix(probe.trim_end())?.strip_prefix(": ")?;
+        Some(format!(", {spent}"))
+    };
+    noted.find_map(of_probe).unwrap_or_default()
 }
 
 /// Its turn has not come, or has just come.

@@ -35,6 +35,7 @@ use crate::status::view::PodView;
 use crate::types::UnixNanos;
 use crate::worker::Stage;
 pub use calls::{COMMAND, Process, RuntimeCall};
+pub use containers::PROBE_TIMED_OUT;
 pub use words::span;
 
 /// Timeline entries among the details.

@@ -334,6 +334,15 @@ fn pods_that_run_and_are_not_ready() {
             "Container c runs and is not ready: Readiness probe failed: connection refused.",
         ),
         (
+            running(true)
+                .said(999, "Unhealthy", "Readiness probe failed: i/o timeout")
+                .said(999, "ProbeTimedOut", "Liveness probe: no connection for 2s")
+                .said(999, "ProbeTimedOut", "Readiness probe: no connection for 1s"),
+            "ReadinessProbeFailed",
+            "Container c runs and is not ready: Readiness probe failed: i/o timeout, no connection \
+             for 1s.",
+        ),
+        (
             running(true).said(999, "Unhealthy", "Liveness probe failed: x"),
             "ReadinessProbePending",
             "Container c runs and is not ready: its readiness probe has not succeeded yet.",
