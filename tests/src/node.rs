@@ -22,7 +22,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 pub use xtask::node::agent::NODE_NAME;
 use xtask::node::agent::{self, HEALTH_PORT, Layout, READ_ONLY_PORT};
-use xtask::node::{Leftovers, Node, http, process};
+use xtask::node::{Kind, Leftovers, Node, http, process};
 use xtask::runtime::Version;
 use xtask::shell;
 
@@ -49,13 +49,16 @@ pub struct Options {
     pub name: Option<String>,
     /// Whether the runtime has systemd make cgroups.
     pub systemd: bool,
+    /// Whether nothing of the machine's disk can be written but the node's folder.
+    pub is_guarded: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let (flags, env) = (Vec::new(), Vec::new());
         let (config, name) = (json!({}), None);
-        Self { version: Version::V2_1, config, flags, env, agent: true, name, systemd: false }
+        let (agent, systemd, is_guarded) = (true, false, false);
+        Self { version: Version::V2_1, config, flags, env, agent, name, systemd, is_guarded }
     }
 }
 
@@ -78,7 +81,8 @@ impl TestNode {
     /// Starts a node; panics with the reason when it cannot, because no test can go on.
     pub fn start(options: Options) -> Self {
         let turn = Turn::take();
-        let node = Node::start_with(options.version, options.systemd);
+        let kind = Kind { by_systemd: options.systemd, is_guarded: options.is_guarded };
+        let node = Node::start_with(options.version, kind);
         let node = node.expect("a private containerd starts");
         let layout = Layout::of(&node);
         layout.write(&node, &options.config).expect("the node's folder can be written");

@@ -41,6 +41,16 @@ const PREFIX: &str = "pintle-node-";
 /// How long containerd may take until it answers on its socket.
 const START_WAIT: Duration = Duration::from_secs(60);
 
+/// What makes a node another one than the usual.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kind {
+    /// systemd makes the containers' cgroups.
+    pub by_systemd: bool,
+    /// All that the node sees of the machine's disk outside of its own folder is read-only, for
+    /// tests in which the agent may be talked into removing what it should not.
+    pub is_guarded: bool,
+}
+
 /// A running private containerd.
 pub struct Node {
     name: String,
@@ -53,20 +63,20 @@ pub struct Node {
 impl Node {
     /// Starts a node with the standard images; fetches and builds what is missing.
     pub fn start(version: Version) -> Result<Self> {
-        Self::start_with(version, false)
+        Self::start_with(version, Kind::default())
     }
 
-    /// The same, where `by_systemd` has systemd make the containers' cgroups.
-    pub fn start_with(version: Version, by_systemd: bool) -> Result<Self> {
+    /// The same with what makes it another one than the usual.
+    pub fn start_with(version: Version, kind: Kind) -> Result<Self> {
         let template = template(version)?;
-        let node = Self::prepare(version, by_systemd)?;
+        let node = Self::prepare(version, kind)?;
         let root = node.dir.join("containerd");
         capture(Command::new("cp").args(["-a", "--reflink=auto"]).arg(&template).arg(&root))?;
         node.boot()
     }
 
     /// The folder, the namespaces and the cgroup; containerd is not running yet.
-    fn prepare(version: Version, by_systemd: bool) -> Result<Self> {
+    fn prepare(version: Version, kind: Kind) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         sweep();
         let runtime = Runtime::ensure(version)?;
@@ -74,12 +84,15 @@ impl Node {
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        for sub in ["cni.d", "certs.d"] {
+        for sub in ["cni.d", "certs.d", "tmp"] {
             fs::create_dir_all(dir.join(sub))?;
         }
-        fs::write(dir.join("containerd.toml"), config::containerd(&runtime, &dir, by_systemd))?;
+        fs::write(
+            dir.join("containerd.toml"),
+            config::containerd(&runtime, &dir, kind.by_systemd),
+        )?;
         fs::write(dir.join("cni.d/10-pods.conflist"), config::network(&dir))?;
-        let holder = hold(&name, &dir)?;
+        let holder = hold(&name, &dir, kind.is_guarded)?;
         let node = Self { name, dir, runtime, holder, containerd: None };
         cgroups::create(&node.name)?;
         Ok(node)
@@ -164,6 +177,7 @@ impl Node {
         let mut cmd = Command::new("nsenter");
         cmd.args(["-t", &self.holder.id().to_string(), "-m", "-n", "--"]).arg(program);
         cmd.env("PATH", self.runtime.path()).env(process::MARK, &self.name);
+        cmd.env("TMPDIR", self.dir.join("tmp"));
         cmd.stdin(Stdio::null());
         cmd
     }
@@ -253,8 +267,9 @@ impl Drop for Node {
 }
 
 /// A process that keeps the namespaces: private mounts with propagation inside, loopback up. Of the
-/// host's `/run` it shows what speaks with systemd, where systemd runs.
-fn hold(name: &str, dir: &Path) -> Result<Child> {
+/// host's `/run` it shows what speaks with systemd, where systemd runs. Guarded, the root file
+/// system takes no writes but in the node's folder, which is a mount of its own then.
+fn hold(name: &str, dir: &Path, is_guarded: bool) -> Result<Child> {
     let script = "mount --make-rshared / && mkdir -p /var/lib/cni && shown= && \
                   if [ -d /run/systemd/system ]; then shown='systemd dbus'; fi && \
                   for d in $shown; do mkdir -p $0/$d && mount --rbind /run/$d $0/$d; done && \
@@ -262,9 +277,13 @@ fn hold(name: &str, dir: &Path) -> Result<Child> {
                   mount -t tmpfs -o mode=755 tmpfs /var/lib/cni && \
                   for d in $shown; do mkdir /run/$d && mount --rbind $0/$d /run/$d && \
                   umount -l $0/$d; done && \
+                  if [ $2 = true ]; then mkdir -p /var/log/containers && \
+                  mount -t tmpfs tmpfs /var/log/containers && mount --bind $1 $1 && \
+                  mount -o remount,bind,ro / && ! touch /guarded 2>/dev/null; fi && \
                   ip link set lo up && echo ready && exec sleep infinity";
     let mut cmd = Command::new("unshare");
-    cmd.args(["-mn", "--propagation", "private", "sh", "-c", script]).arg(dir.join("run"));
+    cmd.args(["-mn", "--propagation", "private", "sh", "-c", script]);
+    cmd.arg(dir.join("run")).arg(dir).arg(is_guarded.to_string());
     cmd.env(process::MARK, name).stdin(Stdio::null()).stdout(Stdio::piped());
     cmd.stderr(File::create(dir.join("holder.log"))?);
     let mut child = cmd.spawn().context("start unshare")?;
@@ -336,7 +355,7 @@ impl Template<'_> {
     /// Finds it, or makes it by an import on a node that lives only for that.
     pub(crate) fn ensure(&self, import: impl FnOnce(&Node) -> Result<()>) -> Result<PathBuf> {
         let dir = cache::content_entry(self.kind, self.digest, |staging, _| {
-            let mut node = Node::prepare(self.version, false)?.boot()?;
+            let mut node = Node::prepare(self.version, Kind::default())?.boot()?;
             import(&node)?;
             node.kill_containerd();
             let (from, to) = (node.dir.join("containerd"), staging.join("root"));
