@@ -32,9 +32,8 @@ use crate::wait::{LONG, until};
 
 /// Names a running cluster.
 const NAMED: &str = "PINTLE_TEST_CLUSTER";
-/// The name of a cluster that is started for one test; the number of nodes follows when there are
-/// more than one.
-const OWN: &str = "test";
+/// What a cluster is for that is started for one test, beside the one that other tests are given.
+const OWN: &str = "own";
 /// The node; the only one for most tests.
 pub const NODE: &str = "n1";
 /// The node's agent, among the cluster's processes.
@@ -72,11 +71,8 @@ impl TestCluster {
         }
         let given = given.filter(|given| given.nodes().len() >= count);
         let is_own = given.is_none();
-        let cluster = given.unwrap_or_else(|| match count {
-            1 => start(named(OWN), 1),
-            // Beside the one that other tests are given.
-            more => start(named(&format!("{OWN}{more}")), more),
-        });
+        let cluster = given
+            .unwrap_or_else(|| start(Cluster::of_this_run(OWN).expect("a cluster's name"), count));
         let kubeconfig = fs::read_to_string(cluster.layout().kubeconfig(NODE)).expect("a file");
         let test = Self {
             cluster,

@@ -35,7 +35,7 @@ use crate::image::{e2e, set, sha256};
 use crate::node::leftovers::{self, Places};
 use crate::node::{Leftovers, Template, cgroups};
 use crate::runtime::Version;
-use crate::shell::{capture, timed};
+use crate::shell::{capture, say, timed};
 use crate::upstream::Program;
 use crate::{apt, cache};
 
@@ -65,6 +65,13 @@ impl Cluster {
         let count = fs::read_to_string(layout.dir().join("nodes"));
         let count = count.ok().and_then(|c| c.parse().ok()).unwrap_or(NODES);
         Ok(Self { layout, processes, nodes: layout::nodes(count) })
+    }
+
+    /// A cluster that only this process has, named after `purpose` and our pid: runs at the same
+    /// time do not meet. What killed runs left behind is removed first.
+    pub fn of_this_run(purpose: &str) -> Result<Self> {
+        sweep();
+        Self::named(&format!("{purpose}x{}", std::process::id()))
     }
 
     /// The same with another number of nodes, before its first start.
@@ -292,6 +299,29 @@ impl Cluster {
     }
 }
 
+/// Removes the clusters of processes that are gone.
+fn sweep() {
+    let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(name) = name.strip_prefix(layout::PREFIX) else { continue };
+        let Some(maker) = maker_of(name) else { continue };
+        if Path::new(&format!("/proc/{maker}")).exists() {
+            continue;
+        }
+        if let Err(error) = Cluster::named(name).and_then(|cluster| cluster.down()) {
+            say("leftover", &format!("{error:#}"));
+        }
+    }
+}
+
+/// The process that made the cluster of this name, if it was made for one process only.
+fn maker_of(name: &str) -> Option<u32> {
+    let (purpose, pid) = name.split_once('x')?;
+    let is_purpose = !purpose.is_empty() && purpose.chars().all(|c| c.is_ascii_lowercase());
+    if is_purpose { pid.parse().ok() } else { None }
+}
+
 /// containerd's root folder with the images of tests and suites.
 fn template() -> Result<PathBuf> {
     let standard = set::archive()?;
@@ -302,4 +332,18 @@ fn template() -> Result<PathBuf> {
         node.import(&standard.path).context("import the standard images")?;
         node.import(&layout).context("import the suites' images")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_clusters_of_one_process_have_a_maker() {
+        let own = Cluster::of_this_run("test").expect("a name");
+        assert_eq!(maker_of(own.layout().name()), Some(std::process::id()));
+        for name in ["dev", "bench", "x12", "ex", "box", "testx12y", "test12"] {
+            assert_eq!(maker_of(name), None, "{name}");
+        }
+    }
 }

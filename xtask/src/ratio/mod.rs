@@ -84,7 +84,7 @@ impl Drop for Own {
 
 /// Measures both agents and prints the table.
 pub fn run(ours: &Agent, size: Size) -> Result<()> {
-    let own = Own(Cluster::named(CLUSTER)?.with_nodes(1)?);
+    let own = Own(Cluster::of_this_run(CLUSTER)?.with_nodes(1)?);
     let cluster = &own.0;
     // What a killed run left behind.
     cluster.down()?;
