@@ -5,6 +5,7 @@
 //!     exit CODE [AFTER_MS]          end by itself
 //!     serve [http=PORT] [tcp=PORT] [grpc=PORT] [delay=MS]
 //!                                   health over three protocols, switched together (see serve.rs)
+//!     rude KIND=PORT...             servers that mistreat their clients (see rude.rs)
 //!     get HOST:PORT/PATH            print the body; 0 when the status is 2xx
 //!     hog MIB [child]               touch that much memory, in this process or in a child
 //!     log BYTES_PER_SECOND [LINE]   numbered lines on stdout, for ever
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod grpc;
+mod rude;
 mod serve;
 mod stream;
 
@@ -53,6 +55,7 @@ fn run(args: &[&str]) -> Outcome {
             Ok(code.parse()?)
         }
         ["serve", options @ ..] => serve::run(options),
+        ["rude", options @ ..] => rude::run(options),
         ["get", url] => stream::get(url),
         ["hog", mib] => hog(mib.parse()?),
         ["hog", mib, "child"] => hog_in_child(mib),

@@ -1,0 +1,213 @@
+//! The node that is attacked, what it was like before, and what it may become.
+//!
+//! A node with an agent whose HTTPS port knows one authority of clients. It is guarded: an attack
+//! that succeeds must harm the node, never the machine that the tests run on. Before the first attack
+//! a bystander lives twice on it: the first warms everything up, the second is what later ones are
+//! compared with. From then on a thread watches the agent's memory and threads.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use pintle_tests::{LONG, Options, TestNode, patience, until};
+use serde_json::{Value, json};
+
+use crate::bystander::{self, Times};
+use crate::port::Port;
+
+/// Threads that the agent may have, whatever is done to it.
+const THREADS_MAX: u64 = 40;
+/// How many times its quiet memory the agent may take.
+const MEMORY_FACTOR: f64 = 1.5;
+/// What it may take beside: pages of its program that an attack touches for the first time, and
+/// the records of the attack's own pods, which are hundreds.
+const MEMORY_FLOOR_KIB: u64 = 8 << 10;
+/// How long the deciding thread may be away, with this share of exceptions.
+const STALL_SECONDS_MAX: f64 = 0.010;
+const STALL_SHARE_MAX: f64 = 0.001;
+const STALL: &str = "pintle_main_loop_stall_seconds";
+/// How often the agent is looked at.
+const WATCH_PERIOD: Duration = Duration::from_millis(50);
+
+/// A node under attack.
+pub(crate) struct Ground {
+    // Ends before the node does.
+    watch: Watch,
+    pub(crate) port: Port,
+    pub(crate) node: TestNode,
+    quiet: Times,
+    quiet_kib: u64,
+}
+
+impl Ground {
+    /// A quiet node with the usual agent, measured.
+    pub(crate) fn prepare() -> Self {
+        Self::prepare_with(json!({}), |_| ())
+    }
+
+    /// The same with fields of the agent's configuration, and with `first` done to the node before
+    /// the agent starts.
+    pub(crate) fn prepare_with(extra: Value, first: impl FnOnce(&TestNode)) -> Self {
+        let keys = crate::port::Keys::make();
+        let mut config = json!({
+            "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false},
+                "x509": {"clientCAFile": keys.authority_file()}},
+        });
+        let fields = config.as_object_mut().expect("an object");
+        fields.extend(extra.as_object().expect("fields are an object").clone());
+        let options = Options { config, agent: false, is_guarded: true, ..Options::default() };
+        let mut node = TestNode::start(options);
+        first(&node);
+        node.start_agent();
+        let port = Port::of(&node, keys);
+        let watch = Watch::start(node.agent_pid());
+        let mut ground = Self { watch, port, node, quiet: Times::default(), quiet_kib: 0 };
+        ground.live("warm-up", |_, _| ());
+        let mut quiet = Times::default();
+        ground.live("quiet", |part, took| quiet.push((part, took)));
+        ground.quiet = quiet;
+        ground.node.clean();
+        ground.watch.forget();
+        ground.quiet_kib = memory(ground.node.agent_pid()).expect("the agent runs").0;
+        eprintln!("    quiet: {:?}, {} KiB", ground.quiet, ground.quiet_kib);
+        ground
+    }
+
+    fn live(&self, name: &str, seen: impl FnMut(&'static str, Duration)) {
+        bystander::live(&self.node, &self.port, name, LONG, seen);
+    }
+
+    /// A bystander lives now; each part of its life has its limit.
+    pub(crate) fn bystander(&self, what: &str) {
+        let longest = self.quiet.iter().map(|(part, _)| self.limit(part)).max().expect("parts");
+        let mut late = Vec::new();
+        bystander::live(&self.node, &self.port, "bystander", longest, |part, took| {
+            let limit = self.limit(part) * patience();
+            if took > limit {
+                late.push(format!("{part}: {took:.2?} instead of {limit:.2?}"));
+            }
+        });
+        assert!(late.is_empty(), "{what}: the bystander waited\n{}", late.join("\n"));
+    }
+
+    /// The HTTPS port answers its known client, and the health port anybody, now.
+    pub(crate) fn answers(&self, what: &str) {
+        for part in ["is listed", "finds the node healthy"] {
+            until(self.limit(part), &format!("{what}: {part}"), || match part {
+                "is listed" => self.port.get(&self.node, "/pods").map(drop),
+                _ => bystander::healthy(&self.node),
+            });
+        }
+    }
+
+    /// How long this part of a bystander's life may take.
+    pub(crate) fn limit(&self, part: &str) -> Duration {
+        let quiet = self.quiet.iter().find(|(name, _)| *name == part);
+        bystander::limit(quiet.expect("each part was measured").1)
+    }
+
+    /// The attack is over: its pods go, nothing is left of them, and the agent is what it was.
+    pub(crate) fn recover(&self) {
+        for entry in fs::read_dir(self.node.manifests()).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+            let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.expect("a manifest can be removed");
+        }
+        self.node.clean();
+        self.check_vitals();
+    }
+
+    fn check_vitals(&self) {
+        let (threads, kib) = self.watch.most();
+        self.watch.forget();
+        eprintln!("    at most {threads} threads, {kib} KiB");
+        assert!(threads <= THREADS_MAX, "{threads} threads");
+        let kib_max = (self.quiet_kib as f64 * MEMORY_FACTOR) as u64 + MEMORY_FLOOR_KIB;
+        assert!(kib <= kib_max, "{kib} KiB where {} were quiet", self.quiet_kib);
+        let metrics = until(LONG, "metrics are served", || self.node.metrics());
+        check_stalls(&metrics).expect("the deciding thread is never away for long");
+    }
+
+    /// The end of the agent's log, for a failure's reader.
+    pub(crate) fn show_log(&self) {
+        eprintln!("end of the agent's log:\n{}", self.node.agent_log());
+    }
+}
+
+/// Reads the histogram of how long the deciding thread was away.
+fn check_stalls(metrics: &str) -> Result<()> {
+    let value = |line: &str| line.rsplit(' ').next().and_then(|v| v.parse::<f64>().ok());
+    let bucket = |line: &str| {
+        let rest = line.strip_prefix(STALL)?.strip_prefix("_bucket{le=\"")?;
+        let (le, _) = rest.split_once('"')?;
+        Some((le.parse::<f64>().ok()?, value(line)?))
+    };
+    let buckets: Vec<(f64, f64)> = metrics.lines().filter_map(bucket).collect();
+    let Some((_, all)) = buckets.iter().copied().find(|(le, _)| le.is_infinite()) else {
+        return Ok(()); // not served
+    };
+    let fits = buckets.iter().filter(|(le, _)| *le <= STALL_SECONDS_MAX);
+    let quick = fits.map(|(_, count)| *count).fold(0.0, f64::max);
+    let share = (all - quick) / all.max(1.0);
+    let long: Vec<_> = buckets.iter().filter(|(le, _)| *le >= STALL_SECONDS_MAX).collect();
+    ensure!(share <= STALL_SHARE_MAX, "{} of {all} turns were longer: {long:?}", all - quick);
+    Ok(())
+}
+
+/// Resident memory in KiB and threads of a process.
+fn memory(pid: i32) -> Option<(u64, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let number = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim().trim_end_matches(" kB").parse().ok()
+    };
+    Some((number("VmRSS:")?, number("Threads:")?))
+}
+
+/// Looks at the agent all the time and keeps the most that it saw.
+struct Watch {
+    most: Arc<[AtomicU64; 2]>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(pid: i32) -> Self {
+        let most = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let seen = (most.clone(), is_over.clone());
+        let thread = thread::spawn(move || {
+            let (most, is_over) = seen;
+            while !is_over.load(Ordering::Relaxed) {
+                if let Some((kib, threads)) = memory(pid) {
+                    most[0].fetch_max(threads, Ordering::Relaxed);
+                    most[1].fetch_max(kib, Ordering::Relaxed);
+                }
+                thread::sleep(WATCH_PERIOD);
+            }
+        });
+        Self { most, is_over, thread: Some(thread) }
+    }
+
+    /// Threads, and memory in KiB.
+    fn most(&self) -> (u64, u64) {
+        (self.most[0].load(Ordering::Relaxed), self.most[1].load(Ordering::Relaxed))
+    }
+
+    fn forget(&self) {
+        self.most.iter().for_each(|m| m.store(0, Ordering::Relaxed));
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

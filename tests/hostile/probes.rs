@@ -1,0 +1,151 @@
+//! What a tenant's probes ask for, and what its servers answer.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, thread};
+
+use pintle_tests::manifest::{With, container, pod};
+use serde_json::{Value, json};
+use xtask::shell;
+
+use crate::attacks;
+use crate::ground::Ground;
+use crate::support::running;
+
+attacks!("probes":
+    never_answered_and_never_given_up,
+    of_names_that_hang,
+    answered_without_end,
+    by_commands_that_print_without_end,
+    by_commands_that_never_end,
+);
+
+/// Containers of the crowd, two probes each.
+const CROWD: usize = 136;
+/// Pods that share them.
+const CROWD_PODS: usize = 4;
+
+/// A crowd whose containers have this probe twice.
+fn crowd(ground: &Ground, probe: &Value) {
+    let each = |n: usize| {
+        let pause = container(&format!("c{n}"), &["/box", "pause"]);
+        pause.with("readinessProbe", probe.clone()).with("livenessProbe", probe.clone())
+    };
+    let containers: Vec<Value> = (0..CROWD / CROWD_PODS).map(each).collect();
+    for n in 0..CROWD_PODS {
+        ground.node.put(&format!("crowd{n}.json"), &pod(&format!("crowd{n}"), &containers));
+    }
+    let last = format!("c{}", CROWD / CROWD_PODS - 1);
+    for n in 0..CROWD_PODS {
+        running(&ground.node, &format!("crowd{n}"), &["c0", &last]);
+    }
+}
+
+/// A server that takes connections and says nothing, and probes of it that have all the time in
+/// the world.
+fn never_answered_and_never_given_up(ground: &mut Ground) {
+    let rude = pod("rude", &[container("c", &["/box", "rude", "silent=9001"])])
+        .with_spec("hostNetwork", json!(true));
+    ground.node.put("rude.json", &rude);
+    running(&ground.node, "rude", &["c"]);
+    let probe = json!({"httpGet": {"host": "127.0.0.1", "port": 9001, "path": "/"},
+        "periodSeconds": 1, "timeoutSeconds": i32::MAX});
+    crowd(ground, &probe);
+    ground.bystander("while they wait");
+}
+
+/// 272 probes a second of a host by its name, where DNS never answers.
+fn of_names_that_hang(ground: &mut Ground) {
+    let dns = HangingDns::start(ground);
+    let probe = json!({"httpGet": {"host": "hangs.example", "port": 80, "path": "/"},
+        "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": i32::MAX});
+    crowd(ground, &probe);
+    // Until what piles up has piled up: a resolver gives a name up after ten seconds.
+    thread::sleep(Duration::from_secs(5));
+    ground.bystander("while names are asked for");
+    drop(dns);
+}
+
+/// A name server inside the node that reads all questions and answers none.
+struct HangingDns<'a> {
+    ground: &'a Ground,
+    _socket: UdpSocket,
+}
+
+impl<'a> HangingDns<'a> {
+    fn start(ground: &'a Ground) -> Self {
+        let node = ground.node.runtime_node();
+        let bound =
+            node.in_network(|| UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 53))));
+        let socket = bound.expect("the node's network").expect("port 53 is free there");
+        let file = ground.node.dir().join("hanging-resolv.conf");
+        fs::write(&file, "nameserver 127.0.0.1\n").expect("written");
+        let mut mount = node.command(Path::new("mount"));
+        mount.arg("--bind").arg(&file).arg("/etc/resolv.conf");
+        shell::run(&mut mount).expect("mounted in the node only");
+        Self { ground, _socket: socket }
+    }
+}
+
+impl Drop for HangingDns<'_> {
+    fn drop(&mut self) {
+        let mut umount = self.ground.node.runtime_node().command(Path::new("umount"));
+        let _ = shell::run(umount.arg("/etc/resolv.conf"));
+    }
+}
+
+/// Servers that drip, that send headers or bodies for ever, that redirect to themselves, that
+/// speak no gRPC.
+fn answered_without_end(ground: &mut Ground) {
+    let kinds = ["silent", "drip", "headers", "body", "redirect"];
+    let ports: Vec<String> =
+        kinds.iter().enumerate().map(|(n, kind)| format!("{kind}={}", 9001 + n)).collect();
+    let mut args = vec!["/box", "rude"];
+    args.extend(ports.iter().map(String::as_str));
+    let rude = container("rude", &args);
+    let mut containers = vec![rude];
+    for n in 0..kinds.len() {
+        let port = 9001 + n;
+        let timing = json!({"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1000});
+        let http = timing.clone().with("httpGet", json!({"port": port, "path": "/"}));
+        let grpc = timing.with("grpc", json!({"port": port}));
+        let twice = container(&format!("c{n}"), &["/box", "pause"]);
+        containers.push(twice.with("readinessProbe", http).with("livenessProbe", grpc));
+    }
+    for n in 0..3 {
+        ground.node.put(&format!("asked{n}.json"), &pod(&format!("asked{n}"), &containers));
+    }
+    for n in 0..3 {
+        running(&ground.node, &format!("asked{n}"), &["rude", "c0", "c4"]);
+    }
+    ground.bystander("while they answer");
+}
+
+/// Probes whose command prints a gigabyte.
+fn by_commands_that_print_without_end(ground: &mut Ground) {
+    let probe = json!({"exec": {"command": ["sh", "-c", "yes | head -c 1000000000"]},
+        "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1000});
+    let loud =
+        |name: &str| container(name, &["/box", "pause"]).with("readinessProbe", probe.clone());
+    ground.node.put("loud.json", &pod("loud", &[loud("a"), loud("b")]));
+    running(&ground.node, "loud", &["a", "b"]);
+    ground.bystander("while they print");
+}
+
+/// Probes whose command goes on and ignores every request to end.
+fn by_commands_that_never_end(ground: &mut Ground) {
+    let probe = json!({"exec": {"command": ["sh", "-c", "trap '' TERM INT; while :; do sleep 9; done"]},
+        "periodSeconds": 1, "timeoutSeconds": i32::MAX, "failureThreshold": 1000});
+    let each = |n: usize| {
+        container(&format!("c{n}"), &["/box", "pause"])
+            .with("readinessProbe", probe.clone())
+            .with("livenessProbe", probe.clone())
+    };
+    let containers: Vec<Value> = (0..10).map(each).collect();
+    for name in ["slow1", "slow2"] {
+        ground.node.put(&format!("{name}.json"), &pod(name, &containers));
+        running(&ground.node, name, &["c0", "c9"]);
+    }
+    ground.bystander("while they run");
+}
