@@ -28,14 +28,11 @@ pub mod wait;
 pub use cri::{RawCri, RawPod};
 pub use node::{Options, TestNode};
 pub use wait::{LONG, patience, until};
+pub use xtask::skip;
 
-/// Counts the running test as skipped, because this host lacks something; then return from it.
-pub fn skip(why: &str) {
-    use std::io::Write;
-    let thread = std::thread::current();
-    let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
-    eprint!("skipped: {line}");
-    let Some(path) = std::env::var_os("PINTLE_SKIPPED") else { return };
-    let file = std::fs::File::options().create(true).append(true).open(path);
-    file.and_then(|mut f| f.write_all(line.as_bytes())).expect("the list of skipped tests");
+/// A recording or a part of one is not there: nothing can be compared. In another folder than our
+/// own that may be; our own is complete.
+pub fn lacks(what: &str) {
+    assert!(std::env::var_os("PINTLE_RECORDED").is_some(), "not there to compare with: {what}");
+    println!("not compared: {what}");
 }

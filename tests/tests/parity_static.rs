@@ -54,7 +54,7 @@ fn recording() -> Option<Value> {
     let folder = std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from);
     let file = folder.join("static-pods.json");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        println!("skipped: no {}", file.display());
+        pintle_tests::lacks(&format!("no {}", file.display()));
         return None;
     };
     Some(serde_json::from_str(&text).expect("a recording is JSON"))
@@ -211,15 +211,15 @@ fn defaults_are_those_of_the_api_server_and_what_it_took_is_valid() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
     let folder = std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from).join("pods");
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        println!("skipped: no recordings in {}", folder.display());
+        pintle_tests::lacks(&format!("no recordings in {}", folder.display()));
         return;
     };
     let mut compared = 0;
     for path in entries.flatten().map(|entry| entry.path()) {
         let text = std::fs::read_to_string(&path).expect("a readable recording");
-        let Ok(recording) = serde_json::from_str::<Value>(&text) else { continue };
+        let recording: Value = serde_json::from_str(&text).expect("a recording is JSON");
         let Ok(mut pod) = serde_json::from_value::<Pod>(recording["manifest"].clone()) else {
-            println!("skipped: {} has no manifest", path.display());
+            pintle_tests::lacks(&format!("{} has no manifest", path.display()));
             continue;
         };
         pod::defaults::apply(&mut pod);
@@ -229,6 +229,7 @@ fn defaults_are_those_of_the_api_server_and_what_it_took_is_valid() {
         assert_eq!(pod::validate::pod(&pod), [], "{}", path.display());
         compared += 1;
     }
+    assert!(compared > 0, "{} has no manifest", folder.display());
     println!("{compared} specs");
 }
 

@@ -32,7 +32,7 @@ fn every_recorded_status_is_derived_again() {
 fn play(file: &str, recording: &Value, differences: &mut Vec<String>) -> usize {
     let seen = &recording["pod_when_seen"];
     let Some(name) = seen["metadata"]["name"].as_str() else {
-        println!("skipped: {file} has no pod_when_seen");
+        pintle_tests::lacks(&format!("{file} has no pod_when_seen"));
         return 0;
     };
     let statuses = statuses(recording);

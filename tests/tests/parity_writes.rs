@@ -29,7 +29,7 @@ fn every_recorded_write_is_written_again_and_none_besides() {
     let (mut writes, mut differences) = (0, Vec::new());
     for (name, recording) in &recordings {
         if recording["pod_when_seen"]["metadata"]["name"].as_str().is_none() {
-            println!("skipped: {name} has no pod_when_seen");
+            pintle_tests::lacks(&format!("{name} has no pod_when_seen"));
             continue;
         }
         let mut desk = Desk::new(recording);

@@ -40,3 +40,16 @@ pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("xtask lies in the repository").to_owned()
 }
+
+/// Counts the running test as skipped, because this host lacks something; then return from it.
+///
+/// The task that runs the tests names a file; a skipped test is a line of it, and not a success.
+pub fn skip(why: &str) {
+    use std::io::Write;
+    let thread = std::thread::current();
+    let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
+    eprint!("skipped: {line}");
+    let Some(path) = std::env::var_os(task::SKIPPED_FILE) else { return };
+    let file = std::fs::File::options().create(true).append(true).open(path);
+    file.and_then(|mut f| f.write_all(line.as_bytes())).expect("the list of skipped tests");
+}

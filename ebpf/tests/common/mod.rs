@@ -208,7 +208,7 @@ macro_rules! or_skip {
         match $result {
             Ok(value) => value,
             Err(why) => {
-                eprintln!("skipped: {why}");
+                xtask::skip(&why);
                 return;
             }
         }

@@ -100,11 +100,11 @@ impl Story {
     pub(crate) fn of(file: &str, recording: &Value) -> Option<Self> {
         let seen = &recording["pod_when_seen"];
         let Some(name) = seen["metadata"]["name"].as_str() else {
-            println!("skipped: {file} has no pod_when_seen");
+            pintle_tests::lacks(&format!("{file} has no pod_when_seen"));
             return None;
         };
         if recording["events"].as_array().is_none() {
-            println!("skipped: {file} has no events");
+            pintle_tests::lacks(&format!("{file} has no events"));
             return None;
         }
         let pod: Pod = serde_json::from_value(seen.clone()).expect("a pod");

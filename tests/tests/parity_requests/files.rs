@@ -16,7 +16,7 @@ fn folder() -> PathBuf {
 pub(crate) fn read(name: &str) -> Option<Value> {
     let path = folder().join(name);
     let Ok(text) = std::fs::read_to_string(&path) else {
-        println!("skipped: no {}", path.display());
+        pintle_tests::lacks(&format!("no {}", path.display()));
         return None;
     };
     Some(serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
@@ -35,7 +35,7 @@ pub(crate) fn of_node(name: &str) -> Value {
 /// All recorded pods.
 pub(crate) fn pods() -> Vec<Recording> {
     let Ok(entries) = std::fs::read_dir(folder().join("pods")) else {
-        println!("skipped: no pods in {}", folder().display());
+        pintle_tests::lacks(&format!("no pods in {}", folder().display()));
         return Vec::new();
     };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -181,7 +181,7 @@ impl Recording {
         let seen = &file["pod_when_seen"];
         let name = seen["metadata"]["name"].as_str().map(str::to_owned);
         let Some(name) = name else {
-            println!("skipped: a recording without pod_when_seen");
+            pintle_tests::lacks("a recording without pod_when_seen");
             return None;
         };
         let mut pod: Pod = serde_json::from_value(seen.clone()).expect("a pod");

@@ -62,7 +62,7 @@ pub(crate) fn load(name: &str) -> Option<Vec<Recording>> {
         folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recorded"));
     let path = folder.join(name);
     if !path.exists() {
-        println!("skipped {name}: not in {}", folder.display());
+        pintle_tests::lacks(&format!("{name}: not in {}", folder.display()));
         return None;
     }
     let output = Command::new("gzip").arg("-dc").arg(&path).output().expect("gzip runs");

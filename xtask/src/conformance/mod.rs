@@ -1,14 +1,15 @@
 //! Upstream's end-to-end suite on a cluster of ours.
 //!
-//! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, and the
-//! names of those that pass with upstream's kubelet on such a cluster (`tests/upstream/base.txt`)
-//! and did not pass now. The suite's own serial tests run alone, after the others.
+//! Input: which tests, on which cluster. Output: a table of them in `target/conformance`, the names
+//! of those that passed and failed, and whether the suite itself got through. Those that pass with
+//! upstream's kubelet on such a cluster are in `tests/upstream/base.txt`: only what is not there
+//! may fail. The suite's own serial tests run alone, after the others.
 
 pub mod report;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub struct Selection {
     pub skip: String,
     /// How many run at once.
     pub procs: usize,
+    /// How many tests these are, where they are known by their names.
+    pub count: Option<usize>,
 }
 
 impl Selection {
@@ -54,14 +57,18 @@ impl Selection {
                 && FAST_GROUPS.iter().any(|group| name.starts_with(group))
                 && !name.contains("[Serial]")
         };
-        let names = base.iter().filter(is_fast).map(|(name, _)| *name);
-        Ok(Self { focus: report::literally(names), skip: String::new(), procs })
+        let names: Vec<&str> = base.iter().filter(is_fast).map(|(name, _)| *name).collect();
+        Ok(Self { procs, ..Self::named(&names) })
     }
 
     /// These tests, one after the other.
     pub fn exactly(names: &[String]) -> Self {
-        let focus = report::literally(names.iter().map(String::as_str));
-        Self { focus, skip: String::new(), procs: 1 }
+        Self::named(&names.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn named(names: &[&str]) -> Self {
+        let focus = report::literally(names.iter().copied());
+        Self { focus, skip: String::new(), procs: 1, count: Some(names.len()) }
     }
 }
 
@@ -98,23 +105,38 @@ pub fn run(cluster: &Cluster, selection: &Selection) -> Result<Summary> {
     cmd.arg(Program::E2e.ensure()?).arg("--").args(["--provider=local"]);
     cmd.arg(format!("--kubeconfig={}", cluster.layout().kubeconfig("admin").display()));
     say("run", &format!("the suite, {} at once; {}", selection.procs, log.display()));
-    follow(&mut cmd, &log)?;
+    let status = follow(&mut cmd, &log)?;
+    let end = || tail(&fs::read_to_string(&log).unwrap_or_default(), 20);
     let Ok(json) = fs::read_to_string(&report) else {
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        bail!("the suite did not run:\n{}", tail(&text, 20));
+        bail!("the suite did not run:\n{}", end());
     };
-    summary(report::parse(&json)?, &dir)
+    let mut summary = summary(report::parse(&json)?, &dir)?;
+    if !status.success() && summary.failed.is_empty() && !summary.is_suite_broken {
+        say("failed", &format!("no test failed, but the suite: {status}\n{}", end()));
+        summary.is_suite_broken = true;
+    }
+    Ok(summary)
 }
 
 /// What a run came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Tests that passed.
-    pub passed: usize,
+    /// Names of the tests that passed.
+    pub passed: Vec<String>,
     /// Names of the tests that failed.
     pub failed: Vec<String>,
-    /// Those of them that ought to pass.
+    /// How many of them pass with the original.
     pub regressions: usize,
+    /// A set-up or an end of the whole suite failed, or the program that runs it: whatever passed,
+    /// the rest did not run.
+    pub is_suite_broken: bool,
+}
+
+impl Summary {
+    /// How many tests ran.
+    pub fn ran(&self) -> usize {
+        self.passed.len() + self.failed.len()
+    }
 }
 
 fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
@@ -125,15 +147,19 @@ fn summary(all: Vec<Outcome>, dir: &Path) -> Result<Summary> {
     fs::write(dir.join("failures.txt"), report::failures(&all))?;
     print!("{table}\n{}", report::totals(&all, &base));
     let regressions = report::regressions(&all, &base);
-    let failed: Vec<String> = all.iter().filter(|o| !o.passed).map(|o| o.name.clone()).collect();
-    if !failed.is_empty() {
+    if all.iter().any(|o| !o.passed) {
         println!("\nwhy:\n{}", report::failures(&all));
     }
     if !regressions.is_empty() {
         println!("these pass with upstream's kubelet:\n    {}", regressions.join("\n    "));
     }
-    let (passed, regressions) = (all.len() - failed.len(), regressions.len());
-    Ok(Summary { passed, failed, regressions })
+    let regressions = regressions.len();
+    let is_suite_broken = all.iter().any(|o| !o.is_test);
+    let tests = all.into_iter().filter(|o| o.is_test);
+    let (passed, failed): (Vec<_>, Vec<_>) = tests.partition(|o| o.passed);
+    let names = |all: Vec<Outcome>| all.into_iter().map(|o| o.name).collect();
+    let (passed, failed) = (names(passed), names(failed));
+    Ok(Summary { passed, failed, regressions, is_suite_broken })
 }
 
 fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {
@@ -150,14 +176,16 @@ fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {
     Ok(cmd)
 }
 
-/// Runs the suite into its log and says now and then how far it is. How it exits means nothing: a
-/// failed test is an exit code, and what matters is in the report.
-fn follow(cmd: &mut Command, log: &Path) -> Result<()> {
+/// Runs the suite into its log, says now and then how far it is, and returns how it ended.
+fn follow(cmd: &mut Command, log: &Path) -> Result<ExitStatus> {
     let out = File::create(log).with_context(|| format!("create {}", log.display()))?;
     cmd.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
     let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
     let mut said = Instant::now();
-    while child.try_wait()?.is_none() {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
         thread::sleep(POLL);
         if said.elapsed() > PROGRESS_EVERY {
             said = Instant::now();
@@ -165,5 +193,4 @@ fn follow(cmd: &mut Command, log: &Path) -> Result<()> {
             say("", &report::progress(&text));
         }
     }
-    Ok(())
 }

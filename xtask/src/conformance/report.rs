@@ -23,6 +23,8 @@ pub struct Outcome {
     pub took: Duration,
     /// Where and why it failed; empty when it passed.
     pub failure: String,
+    /// Whether it is a test, and not a set-up or an end of the whole suite that failed.
+    pub is_test: bool,
 }
 
 /// Reads a report, sorted by name; tests that were not chosen are left out.
@@ -38,7 +40,7 @@ pub fn parse(json: &str) -> Result<Vec<Outcome>> {
 fn outcome(spec: &Value) -> Option<Outcome> {
     let state = spec["State"].as_str()?;
     let is_test = spec["LeafNodeType"] == "It";
-    // A failed set-up of the whole suite has no name of its own, but must not go unseen.
+    // A failed set-up of the whole suite has no name of its own: without it no test runs.
     if matches!(state, "skipped" | "pending" | "") || (!is_test && state == "passed") {
         return None;
     }
@@ -60,6 +62,7 @@ fn outcome(spec: &Value) -> Option<Outcome> {
         } else {
             format!("{state} at {file}:{}\n{message}", place["LineNumber"])
         },
+        is_test,
     })
 }
 
@@ -210,6 +213,17 @@ mod tests {
             ),
             "{totals}"
         );
+    }
+
+    #[test]
+    fn a_failed_set_up_of_the_suite_is_no_test_and_not_lost() {
+        let report = r#"[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite",
+            "LeafNodeText": "", "State": "failed", "ContainerHierarchyTexts": null,
+            "Failure": {"Message": "no nodes", "Location": {"FileName": "e.go", "LineNumber": 1}}},
+            {"LeafNodeType": "It", "LeafNodeText": "never ran", "State": "skipped"}]}]"#;
+        let all = parse(report).expect("a report");
+        assert_eq!(all.len(), 1);
+        assert!(!all[0].is_test && !all[0].passed, "{all:?}");
     }
 
     #[test]

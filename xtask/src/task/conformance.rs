@@ -22,11 +22,12 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --keep         leave the cluster running
 Uses the cluster of that name if it is up, with the agents that it has unless --agent is there.";
 
-/// Runs the suite as the arguments ask for; fails if a test fails that the original passes.
+/// Runs the suite as the arguments ask for; fails if a test fails that the original passes, or if
+/// tests that were chosen did not run.
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (name, mut args) = name(args)?;
     let mut selection =
-        Selection { focus: CONFORMANCE.to_owned(), skip: String::new(), procs: PROCS };
+        Selection { focus: CONFORMANCE.to_owned(), skip: String::new(), procs: PROCS, count: None };
     let (mut agent, mut keep) = (None, false);
     loop {
         args = match args {
@@ -45,10 +46,12 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
             }
             ["--focus", value, rest @ ..] => {
                 selection.focus = (*value).to_owned();
+                selection.count = None;
                 rest
             }
             ["--skip", value, rest @ ..] => {
                 selection.skip = (*value).to_owned();
+                selection.count = None;
                 rest
             }
             ["--procs", value, rest @ ..] => {
@@ -85,6 +88,15 @@ fn on_cluster(
     if is_ours && !keep {
         cluster.down()?;
     }
-    let regressions = result?.regressions;
-    Ok(if regressions == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let summary = result?;
+    let all_ran = selection.count.is_none_or(|count| count == summary.ran());
+    let is_good = summary.regressions == 0 && !summary.is_suite_broken && all_ran;
+    if summary.ran() == 0 || !is_good {
+        println!(
+            "{} tests ran; the suite got through: {}",
+            summary.ran(),
+            !summary.is_suite_broken
+        );
+    }
+    Ok(if is_good && summary.ran() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -19,11 +19,14 @@ use crate::image::set;
 use crate::runtime::{Runtime, Version};
 use crate::shell::{capture, cargo, say};
 
+/// Tells test programs where to write which of their tests were skipped.
+pub(crate) const SKIPPED_FILE: &str = "PINTLE_SKIPPED";
+
 const USAGE: &str = "\
 usage: cargo xtask TASK
   demo             run example pods on a private containerd, show them, stop them
-  test [fmt|clippy|build|unit|parity|sim|loom|e2e|cluster|conformance]...
-                   everything that CI runs, or only these stages
+  test [STAGE]...  everything that CI runs, or only these stages: fmt, tidy, clippy, doc, build, unit,
+                   parity, sim, loom, fuzz, release, demo, e2e, hostile, cluster, conformance
   test NAME        the tests whose name contains NAME
   bench [NAME]...  the benchmarks, or only these
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)

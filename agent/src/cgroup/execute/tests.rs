@@ -18,7 +18,7 @@ impl Root {
         match cgroups.create_pod("kubepods", &CgroupLimits::default()).await {
             Ok(()) => Some(Self { cgroups, name }),
             Err(error) => {
-                eprintln!("skipped: cgroups cannot be made here: {error}");
+                xtask::skip(&format!("cgroups cannot be made here: {error}"));
                 None
             }
         }
@@ -226,7 +226,7 @@ async fn resized(cgroups: &Cgroups, pod: &str) {
 #[tokio::test]
 async fn slices_are_made_limited_and_stopped_by_systemd() {
     if !systemd::is_running() {
-        eprintln!("skipped: systemd does not run on this host");
+        xtask::skip("systemd does not run on this host");
         return;
     }
     let root = format!("/pintle-test-{}", std::process::id());

@@ -20,16 +20,18 @@ use crate::types::NodeFacts;
 
 /// Runs `test` on a thread whose mounts nobody else sees and which end with it.
 pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(|| {
+    // Under the test's own name, so that a skipped one is told by it.
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let thread = std::thread::Builder::new().name(name).spawn(|| {
         if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
-            eprintln!("skipped: no mount namespaces here: {errno}");
+            xtask::skip(&format!("no mount namespaces here: {errno}"));
             return;
         }
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).expect("private");
         test();
     });
-    if let Err(panic) = thread.join() {
+    if let Err(panic) = thread.expect("a thread").join() {
         resume_unwind(panic);
     }
 }

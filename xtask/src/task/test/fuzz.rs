@@ -1,0 +1,135 @@
+//! The fuzz targets of `tests/fuzz`, for half a minute each, at the same time.
+//!
+//! libFuzzer with the compiler's own coverage and no sanitizer: that needs no nightly compiler, and
+//! safe Rust needs none. Each begins with its seeds and with what earlier runs on this machine
+//! found worth keeping (`corpus`, which git ignores). An input that breaks something is left in
+//! `target/fuzz/finds`; it becomes a seed with the fix.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{Counts, Run};
+use crate::repository;
+use crate::shell::{self, capture, capture_shown, cargo, tail};
+
+/// How long each target runs, in seconds.
+const SECONDS: &str = "30";
+/// What is too long for one input, in seconds: the targets share two cores.
+const INPUT_SECONDS_MAX: &str = "20";
+/// What is too much memory, in MiB.
+const MEMORY_MIB_MAX: &str = "1024";
+/// Coverage as libFuzzer reads it; all of this is in the stable compiler.
+const COVERAGE: [&str; 5] = [
+    "--cfg fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+];
+
+pub(super) fn run(_: &Run) -> Result<Counts> {
+    let dir = repository().join("tests/fuzz");
+    let finds = repository().join("target/fuzz/finds");
+    fs::create_dir_all(&finds).with_context(|| format!("create {}", finds.display()))?;
+    let programs = build(&dir)?;
+    ensure!(!programs.is_empty(), "there is no fuzz target");
+    let started: Result<Vec<Running>> =
+        programs.into_iter().map(|program| Running::start(program, &dir, &finds)).collect();
+    let mut counts = Counts::default();
+    for mut running in started? {
+        match running.end() {
+            Ok(inputs) => {
+                shell::say("fuzz", &format!("{}: {inputs} inputs", running.name));
+                counts.passed += 1;
+            }
+            Err(error) => {
+                shell::say("failed", &format!("{}: {error:#}", running.name));
+                counts.failed += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// Builds all targets, of the versions that the product is built of. With a target triple, so that
+/// build scripts and macros stay as they are.
+fn build(dir: &Path) -> Result<Vec<PathBuf>> {
+    fs::copy(repository().join("Cargo.lock"), dir.join("Cargo.lock")).context("copy Cargo.lock")?;
+    let version = capture(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|l| l.strip_prefix("host: "));
+    let mut cmd = cargo(&["build", "--message-format=json-render-diagnostics"]);
+    cmd.arg("--manifest-path").arg(dir.join("Cargo.toml"));
+    cmd.args(["--target", host.context("rustc names its host")?]);
+    cmd.arg("--target-dir").arg(repository().join("target/fuzz"));
+    cmd.env("RUSTFLAGS", COVERAGE.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let text = capture_shown(&mut cmd).context("build the fuzz targets")?;
+    let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    Ok(messages.filter_map(|m| m["executable"].as_str().map(PathBuf::from)).collect())
+}
+
+/// A target at work.
+struct Running {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    fn start(program: PathBuf, dir: &Path, finds: &Path) -> Result<Self> {
+        let name = program.file_name().context("a program has a name")?.to_string_lossy();
+        let name = name.into_owned();
+        let (corpus, seeds) = (dir.join("corpus").join(&name), dir.join("seeds").join(&name));
+        fs::create_dir_all(&corpus)?;
+        ensure!(seeds.is_dir(), "{name} has no seeds");
+        let log = finds.join(format!("{name}.log"));
+        let out = fs::File::create(&log)?;
+        let mut cmd = Command::new(program);
+        cmd.arg(format!("-max_total_time={SECONDS}"));
+        cmd.arg(format!("-timeout={INPUT_SECONDS_MAX}"));
+        cmd.arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}")).arg("-print_final_stats=1");
+        cmd.arg(format!("-artifact_prefix={}/{name}-", finds.display()));
+        cmd.arg(corpus).arg(seeds).current_dir(dir).stdin(Stdio::null());
+        let child = cmd.stdout(out.try_clone()?).stderr(out).spawn();
+        let child = child.with_context(|| format!("start {}", shell::line(&cmd)))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// Waits for its end and says how many inputs it has tried; none is as bad as one that broke
+    /// something.
+    fn end(&mut self) -> Result<u64> {
+        let status = self.child.wait()?;
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        ensure!(status.success(), "{status}\n{}", tail(&text, 30));
+        let inputs = inputs(&text).with_context(|| tail(&text, 30))?;
+        ensure!(inputs > 0, "it tried nothing");
+        Ok(inputs)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn inputs(log: &str) -> Option<u64> {
+    let line = log.lines().find_map(|l| l.strip_prefix("stat::number_of_executed_units:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_inputs_is_read_from_the_statistics() {
+        let log = "Done 12 runs\nstat::number_of_executed_units: 1234\nstat::average: 3\n";
+        assert_eq!(inputs(log), Some(1234));
+        assert_eq!(inputs("nothing"), None);
+    }
+}

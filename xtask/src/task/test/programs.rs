@@ -1,0 +1,219 @@
+//! Building test programs and running them one by one.
+//!
+//! Input: a selection of targets. Output: what each program's tests came to. Cargo builds and names
+//! the programs; they are run from here, because `cargo test` folds all of them into one exit code:
+//! a program that crashed would hide behind another one's failed test. A program that ends without
+//! the line of its result, or that failed without naming a test, is a failure by itself.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Counts;
+use super::skips::Skips;
+use crate::shell::{self, capture_shown, cargo};
+use crate::task::SKIPPED_FILE;
+
+/// A test program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    /// Its package and target, such as `pintle-agent lib`.
+    pub(super) name: String,
+    path: PathBuf,
+    /// The package's folder, where cargo runs it.
+    dir: PathBuf,
+}
+
+/// What one run of a program came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) counts: Counts,
+    pub(super) passed: Vec<String>,
+    pub(super) failed: Vec<String>,
+    /// Whether it ended as a test program does.
+    pub(super) is_whole: bool,
+}
+
+/// Builds the test programs that these arguments of `cargo test` select.
+pub(super) fn build(args: &[String]) -> Result<Vec<Program>> {
+    let mut cmd = cargo(&["test", "--locked", "--no-run", "--workspace"]);
+    cmd.args(args).arg("--message-format=json-render-diagnostics");
+    let programs = named(&capture_shown(&mut cmd).context("build the tests")?);
+    ensure!(!programs.is_empty(), "no test program: {}", shell::line(&cmd));
+    Ok(programs)
+}
+
+/// The programs that cargo's messages name.
+fn named(messages: &str) -> Vec<Program> {
+    let messages = messages.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    let program = |message: Value| {
+        let path = PathBuf::from(message["executable"].as_str()?);
+        if message["profile"]["test"] != true {
+            return None;
+        }
+        let dir = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        let package = dir.file_name()?.to_string_lossy().into_owned();
+        let target = message["target"]["name"].as_str()?;
+        let name = match message["target"]["kind"][0].as_str()? {
+            "lib" => format!("{package} lib"),
+            _ => format!("{package} {target}"),
+        };
+        Some(Program { name, path, dir })
+    };
+    messages.filter_map(program).collect()
+}
+
+impl Program {
+    /// Runs it with these arguments, shows its output and counts.
+    pub(super) fn run(
+        &self,
+        args: &[&str],
+        env: &[(&str, &str)],
+        skips: &Skips,
+    ) -> Result<Outcome> {
+        shell::say("run", &self.name);
+        let mut cmd = Command::new(&self.path);
+        cmd.args(args).current_dir(&self.dir).envs(env.iter().copied());
+        let mut outcome = watch(&mut cmd, skips)?;
+        if !outcome.is_whole {
+            shell::say("failed", &format!("{}: it ended without a result", self.name));
+            outcome.counts.failed += 1;
+        }
+        Ok(outcome)
+    }
+}
+
+/// Runs a command whose output has that of test programs in it.
+pub(super) fn watch(cmd: &mut Command, skips: &Skips) -> Result<Outcome> {
+    let _ = fs::remove_file(skips.file());
+    cmd.env(SKIPPED_FILE, skips.file()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;
+    let mut reader = Reader::default();
+    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+        let line = line?;
+        println!("{line}");
+        reader.take(&line);
+    }
+    let mut outcome = reader.end(child.wait()?);
+    let skipped = skips.take();
+    outcome.counts.passed = outcome.counts.passed.saturating_sub(skipped.allowed + skipped.failed);
+    outcome.counts.skipped += skipped.allowed;
+    outcome.counts.failed += skipped.failed;
+    Ok(outcome)
+}
+
+/// Reads the lines of one test program, or of several in a row.
+#[derive(Default)]
+struct Reader {
+    outcome: Outcome,
+    begun: usize,
+    ended: usize,
+}
+
+impl Reader {
+    fn take(&mut self, line: &str) {
+        if let Some(rest) = line.strip_prefix("test result: ") {
+            self.ended += 1;
+            self.outcome.counts.add(totals(rest));
+        } else if line.starts_with("running ") && line.contains(" test") {
+            self.begun += 1;
+        } else if let Some((name, result)) =
+            line.strip_prefix("test ").and_then(|l| l.split_once(" ... "))
+        {
+            let name = name.trim_end_matches(" - should panic").to_owned();
+            match result.split([',', ' ']).next() {
+                Some("ok") => self.outcome.passed.push(name),
+                Some("FAILED") => self.outcome.failed.push(name),
+                _ => {}
+            }
+        }
+    }
+
+    /// A program is whole when each of its beginnings has an end, and failed tests are the only
+    /// reason for which it failed.
+    fn end(mut self, status: ExitStatus) -> Outcome {
+        let is_told = status.success() == (self.outcome.counts.failed == 0);
+        self.outcome.is_whole = self.ended > 0 && self.begun == self.ended && is_told;
+        self.outcome
+    }
+}
+
+/// Reads `ok. 2 passed; 0 failed; 1 ignored; ...`.
+fn totals(text: &str) -> Counts {
+    let number = |what: &str| {
+        let end = text.find(what)?;
+        text[..end].trim_end().rsplit(' ').next()?.parse().ok()
+    };
+    Counts {
+        passed: number("passed").unwrap_or(0),
+        failed: number("failed").unwrap_or(0),
+        skipped: number("ignored").unwrap_or(0),
+        flaky: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    fn read(lines: &[&str], code: i32) -> Outcome {
+        let mut reader = Reader::default();
+        lines.iter().for_each(|line| reader.take(line));
+        reader.end(ExitStatus::from_raw(code << 8))
+    }
+
+    #[test]
+    fn tests_are_named_and_counted() {
+        let result = "test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; \
+                      4 filtered out; finished in 0.01s";
+        let lines = [
+            "running 4 tests",
+            "test a::b ... ok",
+            "test c - should panic ... ok",
+            "test d ... FAILED",
+            "test e ... ignored, slow",
+            result,
+        ];
+        let outcome = read(&lines, 101);
+        assert_eq!(outcome.passed, ["a::b", "c"]);
+        assert_eq!(outcome.failed, ["d"]);
+        assert_eq!(outcome.counts, Counts { passed: 2, failed: 1, skipped: 1, flaky: 0 });
+        assert!(outcome.is_whole);
+    }
+
+    #[test]
+    fn a_program_that_crashed_is_not_whole_whatever_it_said_before() {
+        let good = "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured";
+        let bad = "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured";
+        for (lines, code) in [
+            (&["running 2 tests", "test a ... ok"][..], 134),
+            (&["running 2 tests", "test a ... FAILED"], 134),
+            (&["running 1 test", good, "running 1 test"], 101),
+            (&["running 1 test", good], 1),
+            (&["running 2 tests", bad], 0),
+            (&[], 0),
+            (&[], 101),
+        ] {
+            assert!(!read(lines, code).is_whole, "{lines:?} {code}");
+        }
+        assert!(read(&["running 1 test", good], 0).is_whole);
+    }
+
+    #[test]
+    fn programs_are_those_that_cargo_built_as_tests() {
+        let messages = r#"{"reason":"compiler-artifact","executable":"/t/e2e-1","profile":{"test":true},
+            "manifest_path":"/r/tests/Cargo.toml","target":{"name":"e2e","kind":["test"]}}
+{"executable":"/t/agent","profile":{"test":false},"manifest_path":"/r/agent/Cargo.toml","target":{"name":"agent","kind":["bin"]}}
+{"executable":null,"profile":{"test":true},"manifest_path":"/r/agent/Cargo.toml","target":{"name":"agent","kind":["lib"]}}
+{"executable":"/t/agent-1","profile":{"test":true},"manifest_path":"/r/agent/Cargo.toml","target":{"name":"pintle_agent","kind":["lib"]}}"#;
+        let messages = messages.replace("true},\n            ", "true},");
+        let names: Vec<String> = named(&messages).into_iter().map(|p| p.name).collect();
+        assert_eq!(names, ["tests e2e", "agent lib"]);
+    }
+}

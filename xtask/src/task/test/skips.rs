@@ -1,0 +1,76 @@
+//! Tests that could not run on this host.
+//!
+//! A test that lacks something names itself in the file of `PINTLE_SKIPPED` (`xtask::skip`) and
+//! returns; it must not count as passed. Where `CI` is set nothing may be lacking but what the list
+//! here says with its reason: elsewhere a skipped test is told and that is all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell;
+
+/// Tests that CI's hosts cannot run: the beginning of the name, and why.
+const ALLOWED: [(&str, &str); 1] =
+    [("systemd::", "CI's hosts run no systemd; `cargo xtask vm --systemd` does")];
+
+/// Where skipped tests are written, and whether any may be.
+pub(super) struct Skips {
+    file: PathBuf,
+    is_ci: bool,
+}
+
+/// How many were skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Skipped {
+    /// As the host may.
+    pub(super) allowed: usize,
+    /// Against the rule, which makes them failures.
+    pub(super) failed: usize,
+}
+
+impl Skips {
+    pub(super) fn new(file: PathBuf) -> Self {
+        let is_ci = std::env::var_os("CI").is_some_and(|v| !v.is_empty());
+        Self { file, is_ci }
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Prints why tests were skipped since the file was removed.
+    pub(super) fn take(&self) -> Skipped {
+        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let mut skipped = Skipped::default();
+        for line in text.lines() {
+            if self.is_ci && !is_allowed(line) {
+                shell::say("failed", &format!("skipped where nothing may be: {line}"));
+                skipped.failed += 1;
+            } else {
+                shell::say("skipped", line);
+                skipped.allowed += 1;
+            }
+        }
+        skipped
+    }
+}
+
+fn is_allowed(line: &str) -> bool {
+    ALLOWED.iter().any(|(name, _)| line.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_ci_a_skipped_test_is_a_failure_unless_it_is_listed() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = dir.path().join("skipped");
+        let skips = |is_ci| Skips { file: file.clone(), is_ci };
+        assert_eq!(skips(true).take(), Skipped::default());
+        fs::write(&file, "a::b: no BTF\nsystemd::c: no systemd\n").expect("written");
+        assert_eq!(skips(false).take(), Skipped { allowed: 2, failed: 0 });
+        assert_eq!(skips(true).take(), Skipped { allowed: 1, failed: 1 });
+    }
+}
