@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use super::super::https::LIMITS;
-use super::super::testing::{snapshot_of, view};
 use super::https::{Secured, anybody, resident_kib};
+use crate::status::view_testing::{snapshot_of, view};
 
 /// More than the server keeps connections of any kind.
 const ATTACKERS: usize = 700;
