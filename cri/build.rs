@@ -1,5 +1,5 @@
-//! Compiles `proto/runtime/v1/api.proto` with protox (no system protoc) into the types of
-//! `v1`, and keeps the file descriptor set beside them for the JSON of tests.
+//! Compiles the services of `proto/runtime/v1/api.proto` with protox (no system protoc), over the
+//! messages of `pintle-cri-v1`, and keeps the file descriptor set beside them for the JSON of tests.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -19,8 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("descriptor.bin"), protox::prost::Message::encode_to_vec(&bare))?;
 
     let mut config = tonic_prost_build::Config::new();
-    // Maps in order: equal messages have equal bytes, so plans and recordings compare cheaply.
-    config.btree_map(["."]).skip_debug([".runtime.v1.AuthConfig"]).enable_type_names();
+    config.extern_path(".runtime.v1", "::pintle_cri_v1");
     tonic_prost_build::configure()
         .build_server(env::var_os("CARGO_FEATURE_FAKE").is_some())
         .compile_fds_with_config(set, config)?;

@@ -1,7 +1,7 @@
 //! The container runtime interface (CRI v1 of Kubernetes 1.36), seen from the node agent.
 //!
 //! In the order in which a call passes through:
-//!   v1          messages and services, generated at build time from our own api.proto
+//!   v1          services, generated at build time from our own api.proto, and their messages
 //!   call        one table: method, request, reply, deadline class, subject
 //!   deadlines   how long each class of call may take
 //!   in_flight   which calls are under way right now, for `explain` and metrics
@@ -29,7 +29,6 @@ pub mod fake;
 pub mod in_flight;
 #[cfg(feature = "json")]
 pub mod json;
-mod redact;
 pub mod transport;
 
 pub use call::{Call, Method, StreamCall};
@@ -38,9 +37,10 @@ pub use deadlines::Deadlines;
 pub use error::{Code, Error, code_name};
 pub use in_flight::{InFlight, Observer};
 
-/// CRI v1: generated from `proto/runtime/v1/api.proto`.
+/// CRI v1: generated from `proto/runtime/v1/api.proto`, the messages in a crate of their own.
 #[allow(missing_docs, unreachable_pub, clippy::all, rustdoc::all)]
 pub mod v1 {
+    pub use pintle_cri_v1::*;
     tonic::include_proto!("runtime.v1");
 }
 

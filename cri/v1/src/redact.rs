@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::v1::AuthConfig;
+use crate::AuthConfig;
 
 impl fmt::Debug for AuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,7 +22,7 @@ impl fmt::Debug for AuthConfig {
 
 #[cfg(test)]
 mod tests {
-    use crate::v1::{AuthConfig, PullImageRequest};
+    use crate::{AuthConfig, PullImageRequest};
 
     #[test]
     fn debug_output_of_a_pull_shows_the_user_but_no_secret() {
