@@ -212,10 +212,8 @@ fn node_name(given: &GivenFlags) -> Result<String, ConfigError> {
     };
     let name = match given.text("hostname-override") {
         Some(name) => name.to_owned(),
-        None => nix::unistd::gethostname()
-            .map_err(|errno| error("", format!("the host's name cannot be read: {errno}")))?
-            .to_string_lossy()
-            .into_owned(),
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map_err(|why| error("", format!("the host's name cannot be read: {why}")))?,
     };
     let lower = name.trim().to_lowercase();
     if lower.is_empty() { Err(error(&name, "it is empty".to_owned())) } else { Ok(lower) }

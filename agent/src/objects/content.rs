@@ -7,8 +7,9 @@ use super::references::{Key, Kind};
 use super::tokens::TokenKey;
 use crate::runtime::env::LookupError;
 use crate::types::PodUid;
+use crate::volume::content::{Content, NoContent};
 use crate::volume::payload::{
-    CertificateRequest, Content, ContentError, Credentials, KeyValues, NoContent, TokenRequest,
+    CertificateRequest, ContentError, Credentials, KeyValues, TokenRequest,
     TrustRequest,
 };
 

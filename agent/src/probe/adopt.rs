@@ -60,7 +60,7 @@ fn startup_time_max(container: &Container) -> Duration {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing;
+    use super::super::testing_pods as testing;
     use super::*;
 
     const AGENT: UnixNanos = UnixNanos(1_000_000_000_000_000);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::testing;
+use super::super::testing_pods as testing;
 use super::*;
 use crate::types::SandboxId;
 

@@ -26,6 +26,8 @@ mod target;
 mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod testing_pods;
 mod words;
 
 pub use execute::Prober;

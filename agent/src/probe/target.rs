@@ -72,7 +72,7 @@ fn host_of<'a>(pod: &Pod, pod_ip: Option<&'a str>) -> Option<&'a str> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing;
+    use super::super::testing_pods as testing;
     use super::*;
 
     fn target(spec: Value, pod_ip: Option<&str>) -> Target {

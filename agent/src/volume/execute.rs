@@ -3,7 +3,7 @@
 //! ```text
 //!   make_pod_dirs -> mount_all -> (per container) prepare_container -> … -> unmount_all -> remove_pod_dir
 //! ```
-//! Input: `PodVolumes` of `plan`, content by `payload::Content`. Output: the directories that the
+//! Input: `PodVolumes` of `plan`, content by `content::Content`. Output: the directories that the
 //! CRI requests name, or every failure at once. All of it is idempotent and may be killed anywhere.
 //! `mount_all` and `prepare_container` do their file operations on a thread that may block, since a
 //! hostPath may lie on a network file system that hangs: that pod waits then, nobody else.
@@ -19,7 +19,8 @@ use super::dir_fd::{make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs, pods_dir};
 use super::mounts::PlannedMount;
-use super::payload::{Content, Payload, collect};
+use super::content::{Content, collect};
+use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};
 use super::{atomic, empty_dir, host_path, mount, ownership, remove};

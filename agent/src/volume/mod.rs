@@ -10,6 +10,7 @@
 //! deleted across a mount, and what a hostPath volume points to is never touched.
 
 pub mod atomic;
+pub mod content;
 pub mod dir_fd;
 pub mod empty_dir;
 pub mod error;
@@ -29,7 +30,8 @@ pub mod sub_path;
 pub use error::{IoFailure, VolumeError};
 pub use layout::PodDirs;
 pub use mounts::PlannedMount;
-pub use payload::{Content, ContentError};
+pub use content::Content;
+pub use payload::ContentError;
 pub use plan::PodVolumes;
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use crate::node::own::OwnNode;
 use crate::objects::{Objects, Settings};
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
-use crate::volume::payload::{CertificateRequest, Content as _};
+use crate::volume::content::Content as _;
+use crate::volume::payload::CertificateRequest;
 
 #[test]
 fn what_keeps_a_certificate_from_being_asked_for_is_told() {

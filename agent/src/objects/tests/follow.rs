@@ -14,7 +14,8 @@ use crate::objects::{Objects, Settings};
 use crate::runtime::env::LookupError;
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
-use crate::volume::payload::{Content, ContentError, TokenRequest};
+use crate::volume::content::Content;
+use crate::volume::payload::{ContentError, TokenRequest};
 use crate::worker::Input;
 
 /// Patience of a test for what has to come; only a failing one waits that long.

@@ -14,7 +14,8 @@ use k8s_openapi::api::core::v1::Pod;
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 
-use super::payload::{Content, ContentError, KeyValues, TokenRequest};
+use super::content::Content;
+use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
 use crate::types::NodeFacts;
 

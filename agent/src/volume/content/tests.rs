@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 
+use super::super::payload::*;
 use super::*;
+
+use k8s_openapi::api::core::v1::KeyToPath;
 
 struct Store;
 
