@@ -12,15 +12,12 @@
 
 #![forbid(unsafe_code)]
 
-pub mod admit;
 pub mod app;
 pub mod blocking;
 pub mod cgroup;
 pub mod client;
 pub mod clock;
 pub mod cluster;
-pub mod config;
-pub mod desired;
 pub mod driver;
 pub mod durable;
 pub mod event;
@@ -34,17 +31,28 @@ pub mod metrics;
 pub mod node;
 pub mod objects;
 pub mod observed;
-mod pace;
-pub mod pod;
 pub mod probe;
-pub mod resize;
 pub mod resolver;
 pub mod runtime;
 pub mod server;
 pub mod source;
 pub mod status;
 pub mod tasks;
-pub mod types;
-pub mod url;
 pub mod volume;
-pub mod worker;
+
+pub use pintle_agent_core::{admit, desired, resize, types};
+pub use pintle_api_types::{pod, url};
+
+/// The configuration, with what its types are made of.
+pub mod config {
+    pub use pintle_agent_config::*;
+    pub use pintle_api_types::duration;
+}
+
+/// The state machines of pods.
+pub mod worker {
+    pub use pintle_agent_core::sync::backoff;
+    pub use pintle_agent_core::worker::*;
+}
+
+use pintle_api_types::jitter as pace;

@@ -5,14 +5,11 @@
 //! `systemd` makes the slices first, from what `unit` makes of a path and its limits.
 
 pub mod execute;
-pub mod formulas;
-pub mod limits;
-pub mod names;
 mod read;
-pub mod reserve;
 pub mod stats;
 pub mod systemd;
 pub mod unit;
 
+pub use pintle_agent_core::cgroup::*;
+
 pub use execute::{CgroupError, Cgroups};
-pub use limits::{CgroupLimits, QosLimits};

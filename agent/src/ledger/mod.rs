@@ -5,8 +5,9 @@
 //! `actuated_pods_state`, what the runtime was told. `checkpoint` is their format, pure; `writer`
 //! makes them durable, many changes with one pair of files.
 
-pub mod checkpoint;
 pub mod writer;
+
+pub use pintle_agent_core::ledger as checkpoint;
 
 pub use checkpoint::Entries;
 pub use writer::Ledger;

@@ -9,23 +9,16 @@
 //! `task` polls, `oom` reads the kernel's log. Without a cluster only `context`, `facts` and `oom`
 //! are used.
 
-pub mod addresses;
-pub mod capacity;
-pub mod conditions;
 pub mod context;
 pub mod csi_node;
 pub mod facts;
 pub mod host;
 pub mod lease;
-pub mod machine;
 pub mod oom;
 pub mod own;
-pub mod patch;
 pub mod pleg;
-pub mod register;
 pub mod report;
-pub mod runtime;
-pub mod runtime_state;
-pub mod settings;
-pub mod status;
 pub mod task;
+
+pub use pintle_agent_core::node::*;
+pub use pintle_agent_core::request::runtime;

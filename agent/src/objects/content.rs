@@ -9,8 +9,7 @@ use crate::runtime::env::LookupError;
 use crate::types::PodUid;
 use crate::volume::content::{Content, NoContent};
 use crate::volume::payload::{
-    CertificateRequest, ContentError, Credentials, KeyValues, TokenRequest,
-    TrustRequest,
+    CertificateRequest, ContentError, Credentials, KeyValues, TokenRequest, TrustRequest,
 };
 
 /// What one pod's volumes may show.

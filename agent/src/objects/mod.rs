@@ -22,12 +22,10 @@ mod collection;
 mod content;
 mod environment;
 mod follow;
-mod label_selector;
 mod object;
 mod pod_certificates;
 mod pod_key;
 mod pull_secrets;
-pub mod references;
 mod runtime_class;
 mod services;
 mod table;
@@ -36,6 +34,9 @@ mod tests;
 mod tokens;
 mod trust_bundles;
 mod wire;
+
+pub use pintle_agent_core::references;
+use pintle_api_types::selector as label_selector;
 
 use std::cell::RefCell;
 use std::collections::HashMap;

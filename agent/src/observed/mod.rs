@@ -7,10 +7,7 @@
 mod last_words;
 mod listing;
 mod read;
-pub mod types;
+
+pub use pintle_agent_core::observed::*;
 
 pub use read::Reader;
-pub use types::{
-    Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
-    ObservedSandbox, ObservedUser, OomKill, RunState, ToldEnd, digest_code, digest_of,
-};

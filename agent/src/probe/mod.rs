@@ -12,7 +12,6 @@
 //! waited for in earnest: see `patience`.
 // k8s: pkg/kubelet/prober, pkg/probe
 
-mod adopt;
 mod attempt;
 mod board;
 mod exec;
@@ -20,14 +19,14 @@ mod execute;
 mod grpc;
 mod http;
 mod patience;
-mod plan;
 mod shares;
-mod target;
 mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
-#[cfg(test)]
-mod testing_pods;
 mod words;
+
+#[cfg(test)]
+use pintle_agent_core::probe::testing as testing_pods;
+use pintle_agent_core::probe::{adopt, plan, target};
 
 pub use execute::Prober;

@@ -15,7 +15,7 @@ use tonic_prost::ProstCodec;
 use super::attempt::Tools;
 use super::grpc::{CheckRequest, CheckResponse};
 use super::target::Target;
-use super::testing_pods::{observed, pod};
+pub(super) use super::testing_pods::{observed, pod};
 use crate::observed::ObservedPod;
 use crate::resolver::Resolver;
 use crate::status::timeline::Recorder;

@@ -17,45 +17,31 @@
 
 mod clean;
 pub mod credentials;
-pub mod dns;
-pub mod downward;
-pub mod env;
-pub mod env_file;
 pub mod execute;
-pub mod expand;
 pub mod hooks;
-pub mod hostname;
-pub mod hosts;
 pub mod image;
 mod image_volumes;
-pub mod keyring;
 pub mod kill;
-pub mod labels;
 pub mod log_files;
-pub mod log_line;
-pub mod log_pace;
 pub mod log_read;
 pub mod log_rotate;
 pub mod logs;
-pub mod plan;
-mod plan_init;
 mod prepare;
 pub mod provider;
-pub mod pull_credential;
-mod pull_rate;
 pub mod pull_records;
 pub mod puller;
-pub mod read_back;
-mod registry_match;
-pub mod request;
 mod resize;
-pub mod restart;
-pub mod security;
-pub mod service_env;
 pub mod shims;
 pub(crate) mod start;
-pub mod stop_order;
-pub mod sysctl;
-pub mod termination;
 pub mod turns;
 pub mod users;
+
+pub use pintle_agent_core::env::{
+    downward, expand, file as env_file, services as service_env, variables as env,
+};
+pub use pintle_agent_core::image::{keyring, pull_credential, pull_rate, registry_match};
+pub use pintle_agent_core::labels;
+pub use pintle_agent_core::logs::{line as log_line, pace as log_pace};
+pub use pintle_agent_core::observed::{read_back, termination};
+pub use pintle_agent_core::request::{self, dns, hostname, hosts, security, sysctl};
+pub use pintle_agent_core::sync::{plan, plan_init, restart, stop_order};

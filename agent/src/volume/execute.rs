@@ -15,11 +15,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::content::{Content, collect};
 use super::dir_fd::{make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs, pods_dir};
 use super::mounts::PlannedMount;
-use super::content::{Content, collect};
 use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};

@@ -16,23 +16,16 @@ pub mod empty_dir;
 pub mod error;
 pub mod execute;
 pub mod host_path;
-pub mod layout;
 pub mod mount;
-pub mod mounts;
-mod nested;
 pub mod orphan;
 pub mod ownership;
-pub mod payload;
-pub mod plan;
 pub mod remove;
 pub mod sub_path;
 
-pub use error::{IoFailure, VolumeError};
-pub use layout::PodDirs;
-pub use mounts::PlannedMount;
 pub use content::Content;
-pub use payload::ContentError;
-pub use plan::PodVolumes;
+pub use error::{IoFailure, VolumeError};
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+pub use pintle_agent_core::volume::*;

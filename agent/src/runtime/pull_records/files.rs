@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use super::record::{FILE_PREFIX, Intent, Record, TEMPORARY, file_name};
 use crate::durable;
+use pintle_agent_core::image::pull_record::{FILE_PREFIX, Intent, Record, TEMPORARY, file_name};
 
 /// Longest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;

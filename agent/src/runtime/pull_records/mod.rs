@@ -15,9 +15,6 @@
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go
 
 mod files;
-mod record;
-#[cfg(test)]
-mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +26,7 @@ use pintle_cri::{Client, v1};
 use tokio::sync::{Mutex, OnceCell};
 
 use files::Files;
-use record::{Known, Match, Record};
+use pintle_agent_core::image::pull_record::{Known, Match, Record};
 
 use crate::config::image_policy::VerificationPolicy;
 use crate::metrics::Metrics;

@@ -1,0 +1,274 @@
+//! Reads KubeletConfiguration files: the one of `--config` and the drop-ins of `--config-dir`.
+//!
+//! Input: YAML or JSON text and the folder it came from. Output: [`Document`]: a tree of known
+//! fields with relative paths made absolute, the line of every top-level field, and warnings.
+//! Reading is strict first; a file that only has unknown or repeated fields is read leniently with
+//! a warning for each, as the kubelet does. Nothing in a file can make this panic; its size and
+//! its YAML aliases are bounded.
+//!
+//! // k8s: pkg/kubelet/kubeletconfig/configfiles/configfiles.go Load
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use serde_saphyr::{DuplicateKeyPolicy, Spanned};
+
+use super::ConfigError;
+use super::fields::{self, FIELDS};
+use super::suggest;
+use super::types::{API_VERSION, KIND};
+
+/// Largest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Values in one file, aliases expanded; a full configuration has a few hundred.
+const NODES_MAX: usize = 20_000;
+/// Most drop-in files that are read.
+const DROP_IN_FILES_MAX: usize = 1000;
+/// Folders below `--config-dir` that are entered, one in another.
+const DROP_IN_DEPTH_MAX: usize = 32;
+/// Ending of drop-in files; others are left alone.
+const DROP_IN_ENDING: &str = "conf";
+
+/// Fields that hold a path, relative to the file they stand in.
+// k8s: pkg/kubelet/apis/config/helpers.go KubeletConfigurationPathRefs
+const PATH_FIELDS: [&str; 7] = [
+    "staticPodPath",
+    "authentication.x509.clientCAFile",
+    "tlsCertFile",
+    "tlsPrivateKeyFile",
+    "resolvConf",
+    "volumePluginDir",
+    "podLogsDir",
+];
+
+/// One configuration file, read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Document {
+    /// Known fields as they were written.
+    pub tree: Map<String, Value>,
+    /// `file:line` of each top-level field.
+    pub places: BTreeMap<String, String>,
+    /// What was ignored.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the file at `path`.
+pub(crate) fn read(path: &Path) -> Result<Document, ConfigError> {
+    let shown = path.display().to_string();
+    let unreadable = |problem: String| {
+        ConfigError::new(shown.clone(), "", problem, "check the path and its rights")
+    };
+    let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+    if size > FILE_BYTES_MAX {
+        let problem = format!("the file has {size} bytes, more than the {FILE_BYTES_MAX} allowed");
+        return Err(ConfigError::new(shown, "", problem, "make it smaller"));
+    }
+    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let folder = std::path::absolute(path).ok().and_then(|p| p.parent().map(Path::to_owned));
+    parse(&bytes, &shown, folder.as_deref().unwrap_or(Path::new("/")))
+}
+
+/// Reads the text of a file named `shown` that lies in `folder`.
+pub(crate) fn parse(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document, ConfigError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let problem = format!("byte {} is not valid UTF-8", error.valid_up_to());
+        ConfigError::new(shown, "", problem, "save it as UTF-8")
+    })?;
+    if text.trim().is_empty() {
+        return Err(ConfigError::new(shown, "", "the file is empty", "write a configuration"));
+    }
+    let mut document = Document::default();
+    let nodes = nodes(text, shown, &mut document.warnings)?;
+    for (key, node) in nodes {
+        let place = format!("{shown}:{}", node.referenced.line());
+        document.places.insert(key.clone(), place);
+        document.tree.insert(key, node.value);
+    }
+    check_kind(&document, shown)?;
+    let mut unknown = Vec::new();
+    drop_unknown(&mut document.tree, "", &mut unknown);
+    for path in unknown {
+        let top = path.split('.').next().unwrap_or_default();
+        let place = document.places.get(top).map_or(shown, String::as_str);
+        let hint = suggest::did_you_mean(&path, FIELDS.iter().map(|field| field.path));
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        document.warnings.push(format!("{place}: unknown field {path} is ignored{hint}"));
+    }
+    resolve_paths(&mut document.tree, folder);
+    Ok(document)
+}
+
+type Nodes = BTreeMap<String, Spanned<Value>>;
+
+/// The top-level fields with their lines; repeated keys are tolerated with a warning.
+fn nodes(text: &str, shown: &str, warnings: &mut Vec<String>) -> Result<Nodes, ConfigError> {
+    let budget = || serde_saphyr::budget! { max_nodes: NODES_MAX };
+    let options = serde_saphyr::options! { with_snippet: false, budget: budget() };
+    match serde_saphyr::from_str_with_options::<Nodes>(text, options) {
+        Ok(nodes) => Ok(nodes),
+        Err(strict) if matches!(strict, serde_saphyr::Error::DuplicateMappingKey { .. }) => {
+            let options = serde_saphyr::options! {
+                with_snippet: false,
+                budget: budget(),
+                duplicate_keys: DuplicateKeyPolicy::LastWins,
+            };
+            let lenient = serde_saphyr::from_str_with_options::<Nodes>(text, options);
+            let nodes = lenient.map_err(|error| syntax_error(&error, shown))?;
+            let first = syntax_error(&strict, shown);
+            let place = first.place.unwrap_or(first.field);
+            warnings.push(format!("{place}: {}; the last one is used", first.problem));
+            Ok(nodes)
+        }
+        Err(error) => Err(syntax_error(&error, shown)),
+    }
+}
+
+/// File, line, column and what the YAML reader says.
+fn syntax_error(error: &serde_saphyr::Error, shown: &str) -> ConfigError {
+    let remedy = "correct the file; `kind: KubeletConfiguration` in YAML or JSON is expected";
+    let message = error.without_snippet().to_string();
+    match error.location() {
+        Some(at) => {
+            let place = format!("{shown}:{}:{}", at.line(), at.column());
+            ConfigError::new("configuration file", "", message, remedy).at(place)
+        }
+        None => ConfigError::new(shown, "", message, remedy),
+    }
+}
+
+fn check_kind(document: &Document, shown: &str) -> Result<(), ConfigError> {
+    for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let value = document.tree.get(field).and_then(Value::as_str).unwrap_or_default();
+        if value != wanted {
+            let place = document.places.get(field).map_or(shown, String::as_str);
+            let problem = "this file is not read".to_owned();
+            let remedy = format!("write {field}: {wanted}");
+            return Err(ConfigError::new(field, format!("{value:?}"), problem, remedy).at(place));
+        }
+    }
+    Ok(())
+}
+
+/// Moves fields that the API does not have out of the tree.
+fn drop_unknown(tree: &mut Map<String, Value>, prefix: &str, unknown: &mut Vec<String>) {
+    tree.retain(|key, value| {
+        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        if fields::find(&path).is_some() || path == "kind" || path == "apiVersion" {
+            return true;
+        }
+        if !fields::is_object(&path) {
+            unknown.push(path);
+            return false;
+        }
+        if let Value::Object(inner) = value {
+            drop_unknown(inner, &path, unknown);
+        }
+        true
+    });
+}
+
+fn resolve_paths(tree: &mut Map<String, Value>, folder: &Path) {
+    for path in PATH_FIELDS {
+        if let Some(Value::String(text)) = leaf_mut(tree, path)
+            && !text.is_empty()
+            && Path::new(text).is_relative()
+        {
+            *text = clean(&folder.join(&*text)).display().to_string();
+        }
+    }
+}
+
+/// Removes `.` and `..` without looking at the disk.
+fn clean(path: &Path) -> PathBuf {
+    use std::path::Component;
+    path.components().fold(PathBuf::new(), |mut clean, component| {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
+        clean
+    })
+}
+
+fn leaf_mut<'a>(tree: &'a mut Map<String, Value>, path: &str) -> Option<&'a mut Value> {
+    match path.split_once('.') {
+        None => tree.get_mut(path),
+        Some((head, rest)) => leaf_mut(tree.get_mut(head)?.as_object_mut()?, rest),
+    }
+}
+
+/// The drop-in files below `folder` in lexical order, and a warning for each file left alone.
+// k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
+pub(super) fn drop_ins(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), ConfigError> {
+    let mut found = Found::default();
+    walk(folder, 0, &mut found)?;
+    Ok((found.files, found.warnings))
+}
+
+#[derive(Default)]
+struct Found {
+    files: Vec<PathBuf>,
+    warnings: Vec<String>,
+}
+
+fn walk(folder: &Path, depth: usize, found: &mut Found) -> Result<(), ConfigError> {
+    let failed = |problem: String| {
+        let remedy = "check the path and its rights";
+        ConfigError::new("--config-dir", folder.display(), problem, remedy)
+    };
+    if depth > DROP_IN_DEPTH_MAX {
+        return Err(failed(format!("folders are nested deeper than {DROP_IN_DEPTH_MAX}")));
+    }
+    let entries = std::fs::read_dir(folder).map_err(|error| failed(error.to_string()))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths =
+        paths.collect::<Result<Vec<_>, _>>().map_err(|error| failed(error.to_string()))?;
+    paths.sort();
+    for path in paths {
+        // A link to a folder is not entered, as the kubelet's walk does not enter it.
+        let is_folder = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if is_folder {
+            walk(&path, depth + 1, found)?;
+        } else if path.extension().is_some_and(|ending| ending == DROP_IN_ENDING) {
+            found.files.push(path);
+        } else {
+            let name = path.display();
+            found.warnings.push(format!("{name}: ignored, drop-ins end in .{DROP_IN_ENDING}"));
+        }
+        if found.files.len() > DROP_IN_FILES_MAX {
+            return Err(failed(format!("there are more than {DROP_IN_FILES_MAX} drop-in files")));
+        }
+    }
+    Ok(())
+}
+
+/// Applies `patch` to `target`: objects merge, null deletes, everything else replaces (RFC 7386).
+pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Value>) {
+    for (key, value) in patch {
+        match value {
+            Value::Null => {
+                target.remove(&key);
+            }
+            Value::Object(inner) => {
+                let slot = target.entry(key).or_insert_with(|| Value::Object(Map::new()));
+                if !slot.is_object() {
+                    *slot = Value::Object(Map::new());
+                }
+                if let Value::Object(old) = slot {
+                    merge_patch(old, inner);
+                }
+            }
+            value => {
+                target.insert(key, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

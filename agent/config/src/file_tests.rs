@@ -1,0 +1,209 @@
+//! Reading files: leniency, positions, paths, hostile input.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn read_text(body: &str) -> Result<Document, ConfigError> {
+    parse(format!("{HEAD}{body}").as_bytes(), "k.yaml", Path::new("/etc/kubernetes"))
+}
+
+fn document(body: &str) -> Document {
+    read_text(body).unwrap_or_else(|error| panic!("{body:?}: {error}"))
+}
+
+#[test]
+fn json_is_read_like_yaml() {
+    let text =
+        format!("{{\"apiVersion\": \"{API_VERSION}\", \"kind\": \"{KIND}\",\n \"maxPods\": 5}}");
+    let document = parse(text.as_bytes(), "k.json", Path::new("/")).expect("JSON");
+    assert_eq!(document.tree["maxPods"], 5);
+    assert_eq!(document.places["maxPods"], "k.json:2");
+}
+
+#[test]
+fn unknown_fields_are_ignored_with_a_warning_that_names_line_and_likely_field() {
+    let document = document("maxPodz: 5\nauthentication:\n  webhok: {enabled: true}\n");
+    assert_eq!(document.tree.get("maxPodz"), None);
+    let [first, second] = document.warnings.as_slice() else { panic!("{:?}", document.warnings) };
+    assert!(first.contains("authentication.webhok"), "{first}");
+    assert!(second.contains("k.yaml:3: unknown field maxPodz"), "{second}");
+    assert!(second.contains("did you mean maxPods?"), "{second}");
+}
+
+#[test]
+fn a_repeated_field_is_tolerated_and_the_last_one_counts() {
+    let document = document("maxPods: 5\nmaxPods: 6\n");
+    assert_eq!(document.tree["maxPods"], 6);
+    assert!(document.warnings[0].contains("the last one is used"), "{:?}", document.warnings);
+    assert!(document.warnings[0].starts_with("k.yaml:4:1"), "{:?}", document.warnings);
+}
+
+#[test]
+fn syntax_errors_name_file_line_and_column() {
+    let error = read_text("maxPods: [1\n").expect_err("not YAML").to_string();
+    assert!(error.starts_with("k.yaml:3:10: "), "{error}");
+}
+
+#[test]
+fn empty_files_other_kinds_and_other_versions_are_refused() {
+    for (text, said) in [
+        ("", "the file is empty"),
+        (" \n", "the file is empty"),
+        ("kind: KubeletConfiguration\n", "write apiVersion: kubelet.config.k8s.io/v1beta1"),
+        ("apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration\n", "apiVersion"),
+        ("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: Pod\n", "kind is \"Pod\""),
+        ("- 1\n", "k.yaml:1"),
+        ("text", "k.yaml:1"),
+    ] {
+        let error = parse(text.as_bytes(), "k.yaml", Path::new("/")).expect_err(text).to_string();
+        assert!(error.contains(said), "{text:?}: {error}");
+    }
+    let error = parse(b"\xff", "k.yaml", Path::new("/")).expect_err("bytes").to_string();
+    assert!(error.contains("UTF-8"), "{error}");
+}
+
+#[test]
+fn relative_paths_begin_at_the_files_folder() {
+    let body = "staticPodPath: manifests\nresolvConf: ''\ntlsCertFile: /abs\n\
+                authentication: {x509: {clientCAFile: ../pki/ca.crt}}\nclusterDomain: rel\n";
+    let tree = document(body).tree;
+    assert_eq!(tree["staticPodPath"], "/etc/kubernetes/manifests");
+    assert_eq!(tree["resolvConf"], "");
+    assert_eq!(tree["tlsCertFile"], "/abs");
+    assert_eq!(tree["authentication"]["x509"]["clientCAFile"], "/etc/pki/ca.crt");
+    assert_eq!(tree["clusterDomain"], "rel");
+}
+
+#[test]
+fn words_for_true_and_false_of_old_yaml_are_understood() {
+    let tree = document("failSwapOn: no\nenableServer: On\nclusterDomain: \"no\"\n").tree;
+    assert_eq!(tree["failSwapOn"], false);
+    assert_eq!(tree["enableServer"], true);
+    assert_eq!(tree["clusterDomain"], "no");
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let dir = tempfile::tempdir().expect("folder");
+    let path = dir.path().join("k.yaml");
+    let file = std::fs::File::create(&path).expect("file");
+    file.set_len(FILE_BYTES_MAX + 1).expect("sparse file");
+    let error = read(&path).expect_err("too large").to_string();
+    assert!(error.contains("more than the 1048576 allowed"), "{error}");
+}
+
+#[test]
+fn drop_ins_are_found_in_lexical_order_through_folders() {
+    let dir = tempfile::tempdir().expect("folder");
+    for name in ["b.conf", "a/z.conf", "a/y.conf", "c.txt", ".d.conf"] {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("folder")).expect("folder");
+        std::fs::write(path, "").expect("file");
+    }
+    let (files, warnings) = drop_ins(dir.path()).expect("readable");
+    let names: Vec<_> =
+        files.iter().map(|path| path.strip_prefix(dir.path()).expect("below")).collect();
+    assert_eq!(names, [".d.conf", "a/y.conf", "a/z.conf", "b.conf"].map(Path::new));
+    assert_eq!(warnings.len(), 1);
+    assert!(drop_ins(&dir.path().join("missing")).is_err());
+}
+
+#[test]
+fn files_made_to_exhaust_the_reader_are_refused() {
+    let deep_list = "[".repeat(200_000);
+    let deep_map = "{a: ".repeat(100_000);
+    let aliases = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+        format!("{text}a{n}: &a{n} [*a{}, *a{}]\n", n - 1, n - 1)
+    });
+    for body in [deep_list, deep_map, aliases] {
+        assert!(read_text(&format!("tracing: \n{body}")).is_err());
+        assert!(read_text(&body).is_err());
+    }
+}
+
+fn json_tree(depth: u32) -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[a-c]{0,3}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(depth, 32, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-d]", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn object() -> impl Strategy<Value = Map<String, Value>> {
+    prop::collection::btree_map("[a-d]", json_tree(3), 0..4)
+        .prop_map(|map| map.into_iter().collect())
+}
+
+/// RFC 7386, section 2, word for word.
+fn reference_merge(target: Value, patch: &Value) -> Value {
+    let Value::Object(patch) = patch else { return patch.clone() };
+    let mut target = match target {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    };
+    for (name, value) in patch {
+        if value.is_null() {
+            target.remove(name);
+        } else {
+            let old = target.remove(name).unwrap_or(Value::Null);
+            target.insert(name.clone(), reference_merge(old, value));
+        }
+    }
+    Value::Object(target)
+}
+
+proptest! {
+    #[test]
+    fn merging_is_a_json_merge_patch(base in object(), patch in object()) {
+        let expected = reference_merge(Value::Object(base.clone()), &Value::Object(patch.clone()));
+        let mut merged = base;
+        merge_patch(&mut merged, patch);
+        prop_assert_eq!(Value::Object(merged), expected);
+    }
+
+    #[test]
+    fn merging_the_same_patch_again_changes_nothing(base in object(), patch in object()) {
+        let mut once = base;
+        merge_patch(&mut once, patch.clone());
+        let mut twice = once.clone();
+        merge_patch(&mut twice, patch);
+        prop_assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn no_bytes_make_the_loader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        crate::fuzz_load(&bytes);
+    }
+
+    #[test]
+    fn no_values_in_known_fields_make_the_loader_panic(
+        field in prop::sample::select(FIELDS),
+        value in json_tree(2),
+    ) {
+        let nested =
+            field.path.rsplit('.').fold(value, |inner, key| serde_json::json!({ key: inner }));
+        let mut text = serde_json::json!({ "apiVersion": API_VERSION, "kind": KIND });
+        if let (Value::Object(text), Value::Object(nested)) = (&mut text, nested) {
+            text.extend(nested);
+        }
+        crate::fuzz_load(text.to_string().as_bytes());
+    }
+
+    #[test]
+    fn no_text_below_the_head_makes_the_loader_panic(
+        body in "[a-zA-Z:{}\\[\\]&*!|>'\"#\n -]{0,80}",
+    ) {
+        crate::fuzz_load(format!("{HEAD}{body}").as_bytes());
+    }
+}

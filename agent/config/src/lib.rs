@@ -1,0 +1,230 @@
+//! Configuration: from the command line to a [`Config`] that is valid once it exists.
+//!
+//! Order, later wins: built-in defaults, the file of `--config`, the drop-ins of `--config-dir`,
+//! flags. Feature gates merge key by key, everything else as a whole. Every problem found on the
+//! way is reported at once, each with field, value and remedy.
+//!
+//! `flags` reads the command line by the table of `flag_table` and `flag_fields`; `file` reads
+//! files; both produce trees with the names of the API, which `tree` turns into the typed
+//! [`KubeletConfiguration`]; `validate` checks ranges and combinations. `fields` lists all fields,
+//! `acted_on` knows what has an effect.
+//!
+//! Owner of nothing: this runs once, before any thread is started. Reading files and the host's
+//! name are its only effects.
+
+pub mod acted_on;
+mod cli;
+mod completion;
+pub mod defaults;
+mod error;
+pub mod fields;
+mod file;
+mod flag_fields;
+pub mod flag_table;
+pub mod flags;
+pub mod gate_table;
+pub mod gates;
+mod help;
+pub mod image_policy;
+mod labels;
+pub mod modes;
+mod node_flags;
+pub mod quantity;
+mod suggest;
+mod tree;
+pub mod types;
+mod validate;
+mod validate_resources;
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use self::acted_on::Status;
+use self::flag_table::Target;
+use self::flags::GivenFlags;
+
+pub use self::cli::{ClientCommand, Color, OutputFormat, PodFilter, Question};
+pub use self::error::ConfigError;
+pub use self::gates::FeatureGates;
+pub use self::help::{KUBERNETES_VERSION, user_agent, version};
+pub use self::node_flags::{EventSource, NodeFlags};
+pub use self::types::KubeletConfiguration;
+pub use suggest::did_you_mean;
+
+/// What the command line asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Run the node agent.
+    Run(Box<Config>),
+    /// Ask a running agent.
+    Client(ClientCommand),
+    /// Print this text and end.
+    Print(String),
+}
+
+/// Everything the agent needs to know before it starts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The node's configuration, as `/configz` shows it.
+    pub kubelet: KubeletConfiguration,
+    /// Settings of this node alone.
+    pub flags: NodeFlags,
+    /// Which features are on.
+    pub gates: FeatureGates,
+    /// Name of the node: the override or the host's name, in lower case.
+    pub node_name: String,
+    /// What was read but has no effect, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Without a kubeconfig there is no API server: only pods from files and HTTP run.
+    pub fn is_standalone(&self) -> bool {
+        self.flags.kubeconfig.is_none()
+    }
+
+    /// Socket of the container runtime.
+    pub fn runtime_socket(&self) -> PathBuf {
+        socket_path(&self.kubelet.container_runtime_endpoint)
+    }
+
+    /// Socket of the image service; the runtime's unless it was set.
+    pub fn image_socket(&self) -> PathBuf {
+        match self.kubelet.image_service_endpoint.as_str() {
+            "" => self.runtime_socket(),
+            endpoint => socket_path(endpoint),
+        }
+    }
+
+    /// Where the health check is served; `None` when it is off.
+    pub fn healthz_address(&self) -> Option<SocketAddr> {
+        socket_address(&self.kubelet.healthz_bind_address, self.kubelet.healthz_port)
+    }
+
+    /// Where the read-only port is served; `None` when it is off.
+    pub fn read_only_address(&self) -> Option<SocketAddr> {
+        socket_address(&self.kubelet.address, self.kubelet.read_only_port)
+    }
+
+    /// Where the HTTPS server listens; `None` when it is off.
+    pub fn https_address(&self) -> Option<SocketAddr> {
+        let on = self.kubelet.enable_server;
+        socket_address(&self.kubelet.address, self.kubelet.port).filter(|_| on)
+    }
+
+    /// Servers that pods with cluster DNS use.
+    pub fn cluster_dns(&self) -> Vec<IpAddr> {
+        self.kubelet.cluster_dns.iter().filter_map(|ip| ip.parse().ok()).collect()
+    }
+
+    /// Pulls that may run at once; `None` is any number.
+    pub fn parallel_pulls_max(&self) -> Option<usize> {
+        match (self.kubelet.serialize_image_pulls, self.kubelet.max_parallel_image_pulls) {
+            (true, _) => Some(1),
+            (false, limit) => limit.and_then(|limit| usize::try_from(limit).ok()),
+        }
+    }
+}
+
+fn socket_path(endpoint: &str) -> PathBuf {
+    PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint))
+}
+
+fn socket_address(ip: &str, port: i32) -> Option<SocketAddr> {
+    let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
+    Some(SocketAddr::new(ip.parse().ok()?, port))
+}
+
+/// Reads a command line, the program's name first, and the files it names.
+pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<ConfigError>> {
+    let mut args = texts(args)?.into_iter();
+    let program = args.next().unwrap_or_default();
+    let args: Vec<String> = args.collect();
+    let invoked_as_kubelet = Path::new(&program).file_name().is_some_and(|name| name == "kubelet");
+    if !invoked_as_kubelet && cli::is_command(&args) {
+        return cli::parse(&args);
+    }
+    let given = flags::read(&args)?;
+    if given.is_true("help") {
+        return Ok(Command::Print(help::daemon(invoked_as_kubelet)));
+    }
+    if given.is_true("version") {
+        return Ok(Command::Print(version()));
+    }
+    load(&given).map(|config| Command::Run(Box::new(config)))
+}
+
+fn texts(args: impl Iterator<Item = OsString>) -> Result<Vec<String>, Vec<ConfigError>> {
+    let text = |arg: OsString| {
+        arg.into_string().map_err(|arg| {
+            let problem = "it is not valid UTF-8";
+            ConfigError::new("argument", format!("{arg:?}"), problem, "write it in UTF-8")
+        })
+    };
+    args.map(text).collect::<Result<_, _>>().map_err(|error| vec![error])
+}
+
+/// Builds the configuration that the flags and the files they name describe.
+fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
+    let sources = tree::Sources::read(given)?;
+    let mut errors = Vec::new();
+    let flags = NodeFlags::new(given).map_err(|found| errors.extend(found)).ok();
+    let loaded = sources.typed().map_err(|found| errors.extend(found)).ok();
+    let node_name = node_name(given).map_err(|error| errors.push(error)).ok();
+    let (Some(flags), Some((kubelet, gates)), Some(node_name)) = (flags, loaded, node_name) else {
+        return Err(errors);
+    };
+    let mut warnings = Vec::from_iter(acted_on::missing_protection());
+    warnings.extend(sources.warnings);
+    warnings.extend(flag_warnings(given));
+    warnings.extend(dns_warnings(&kubelet));
+    warnings.extend(acted_on::field_warnings(&kubelet, &sources.baseline));
+    warnings.extend(acted_on::gate_warnings(&gates));
+    Ok(Config { kubelet, flags, gates, node_name, warnings })
+}
+
+/// One sentence for each given flag that has neither a field nor an effect.
+fn flag_warnings(given: &GivenFlags) -> Vec<String> {
+    let without_effect = given.iter().filter_map(|(flag, value)| match flag.target {
+        Target::Node(Status::Done) | Target::Field(_) => None,
+        Target::Node(status) => {
+            Some(acted_on::no_effect(&format!("--{}", flag.name), Some(value), status))
+        }
+    });
+    without_effect.collect()
+}
+
+/// The kubelet starts with a DNS server it cannot use, and so does this agent.
+// k8s: pkg/kubelet/kubelet.go NewMainKubelet
+fn dns_warnings(kubelet: &KubeletConfiguration) -> Vec<String> {
+    let wrong = kubelet.cluster_dns.iter().filter(|ip| ip.parse::<IpAddr>().is_err());
+    wrong.map(|ip| format!("clusterDNS: {ip:?} is not an IP address and is ignored")).collect()
+}
+
+/// The override or the host's name, trimmed and in lower case.
+// k8s: staging/src/k8s.io/component-helpers/node/util/hostname.go GetHostname
+fn node_name(given: &GivenFlags) -> Result<String, ConfigError> {
+    let error = |value: &str, problem: String| {
+        let remedy = "give --hostname-override=NAME";
+        ConfigError::new("node name", format!("{value:?}"), problem, remedy)
+    };
+    let name = match given.text("hostname-override") {
+        Some(name) => name.to_owned(),
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map_err(|why| error("", format!("the host's name cannot be read: {why}")))?,
+    };
+    let lower = name.trim().to_lowercase();
+    if lower.is_empty() { Err(error(&name, "it is empty".to_owned())) } else { Ok(lower) }
+}
+
+/// Feeds any bytes to the reader of configuration files; for fuzzing. Must not panic.
+pub fn fuzz_load(bytes: &[u8]) {
+    if let Ok(document) = file::parse(bytes, "fuzz", Path::new("/")) {
+        let _ = tree::Sources::of_document(document).typed();
+    }
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

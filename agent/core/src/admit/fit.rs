@@ -1,0 +1,107 @@
+//! Is there room? Requests of the admitted pods and of the candidate against what is allocatable.
+//!
+//! Pure. Sums are in the units of the kubelet's messages: millicores, bytes, counts. Extended
+//! resources that the node does not have are not its business and are passed over.
+// k8s: pkg/scheduler/framework/plugins/noderesources/fit.go fitsRequest
+
+use std::collections::BTreeMap;
+
+use super::{Admitted, Allocatable, Candidate, Node, Refusal};
+use pintle_api_types::pod::quantity::Amount;
+use pintle_api_types::pod::resources::Amounts;
+
+/// A resource of which there is not enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shortage {
+    pub resource: String,
+    pub requested: i64,
+    pub used: i64,
+    pub capacity: i64,
+}
+
+impl Shortage {
+    // k8s: pkg/kubelet/lifecycle/predicate.go InsufficientResourceError
+    pub(crate) fn refusal(&self) -> Refusal {
+        let Self { resource, requested, used, capacity } = self;
+        let message = format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, \
+             capacity: {capacity}"
+        );
+        Refusal::new(format!("OutOf{resource}"), message)
+    }
+
+    /// How much would have to become free.
+    pub(crate) fn missing(&self) -> i64 {
+        self.requested - (self.capacity - self.used)
+    }
+}
+
+/// What the candidate asks for and does not get, in the kubelet's order.
+pub(super) fn shortages(
+    node: &Node,
+    admitted: &[Admitted<'_>],
+    candidate: &Candidate<'_>,
+) -> Vec<Shortage> {
+    let all = &node.allocatable;
+    let mut short = Vec::new();
+    let mut check = |resource: &str, requested: i64, used: i64, capacity: i64| {
+        if requested > 0 && requested > capacity - used {
+            let resource = resource.to_owned();
+            short.push(Shortage { resource, requested, used, capacity });
+        }
+    };
+    let count = i64::try_from(admitted.len()).unwrap_or(i64::MAX);
+    check("pods", 1, count, all.pods);
+    let asked = asked(all, candidate.requests);
+    let mut used: BTreeMap<&str, i64> = BTreeMap::new();
+    for pod in admitted {
+        for (name, amount) in pod.requests {
+            if let Some((resource, _)) = asked.get_key_value(name.as_str()) {
+                let sum = used.entry(*resource).or_insert(0);
+                *sum = sum.saturating_add(in_units(name, *amount));
+            }
+        }
+    }
+    for resource in ["cpu", "memory", "ephemeral-storage"] {
+        let requested = asked.get(resource).copied().unwrap_or(0);
+        let used = used.get(resource).copied().unwrap_or(0);
+        check(resource, requested, used, capacity(all, resource));
+    }
+    for (resource, requested) in &asked {
+        if !matches!(*resource, "cpu" | "memory" | "ephemeral-storage") {
+            let used = used.get(resource).copied().unwrap_or(0);
+            check(resource, *requested, used, capacity(all, resource));
+        }
+    }
+    short
+}
+
+/// The candidate's requests without extended resources that the node does not know.
+// k8s: pkg/kubelet/lifecycle/predicate.go removeMissingExtendedResources
+fn asked<'a>(all: &Allocatable, requests: &'a Amounts) -> BTreeMap<&'a str, i64> {
+    requests
+        .iter()
+        .filter(|(name, _)| !is_extended(name) || all.scalar.contains_key(*name))
+        .map(|(name, amount)| (name.as_str(), in_units(name, *amount)))
+        .collect()
+}
+
+// k8s: pkg/apis/core/v1/helper/helpers.go IsExtendedResourceName
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+fn capacity(all: &Allocatable, resource: &str) -> i64 {
+    match resource {
+        "cpu" => all.cpu_millis,
+        "memory" => all.memory_bytes,
+        "ephemeral-storage" => all.storage_bytes,
+        "pods" => all.pods,
+        other => all.scalar.get(other).copied().unwrap_or(0),
+    }
+}
+
+/// The amount in the unit in which it is compared.
+pub(super) fn in_units(resource: &str, amount: Amount) -> i64 {
+    if resource == "cpu" { amount.millis() } else { amount.units() }
+}

@@ -1,0 +1,199 @@
+//! Admission: may this pod run on this node, and may it have what it asks for now?
+//!
+//! Pure. Input: what the node offers (`Node`), the pods that were admitted and still use their
+//! share, and the candidate. Output: a `Grant`, perhaps at the cost of other pods, or a `Refusal`
+//! in the kubelet's words, which becomes the pod's terminal status. A resize asks the same
+//! questions; there a refusal only means "not now". Owner: `worker::Pods` calls it when a pod
+//! appears and when a resize is looked at; nothing here remembers anything. Bounds: one pass over
+//! the admitted pods.
+//!
+//! The checks run in the kubelet's order, and the first refusal counts:
+//! pressure, sysctls, operating system, groups, room and placement, AppArmor, features, shutdown.
+// k8s: pkg/kubelet/allocation/allocation_manager.go canAdmitPod, pkg/kubelet/kubelet.go
+
+mod apparmor;
+mod fit;
+mod node;
+mod placement;
+mod preempt;
+mod resize;
+#[cfg(test)]
+mod tests;
+mod update;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::request::sysctl::FORBIDDEN_REASON;
+use crate::status::Verdict;
+use pintle_api_types::ids::PodUid;
+use pintle_api_types::pod;
+use pintle_api_types::pod::qos::QosClass;
+use pintle_api_types::pod::resources::Amounts;
+
+pub use node::{Allocatable, Features, Node};
+pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
+pub use resize::infeasible;
+pub use update::{LACKING, lacking};
+
+/// A pod that was admitted and still holds what it was given.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted<'a> {
+    /// Its uid.
+    pub uid: &'a PodUid,
+    /// The pod.
+    pub pod: &'a Pod,
+    /// What it requests: the larger of what it was given and what it still has in force.
+    pub requests: &'a Amounts,
+}
+
+/// A pod that is to be let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// The pod, with the resources that it asks for.
+    pub pod: &'a Pod,
+    /// Its requests.
+    pub requests: &'a Amounts,
+}
+
+/// The pod may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Pods that have to end first, because this one is critical and there is no room.
+    pub victims: Vec<PodUid>,
+    /// The resource that was short, for the metric; empty when none was.
+    pub starved: String,
+}
+
+/// The pod must not run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kubelet's reason: `OutOfcpu`, `NodeAffinity`, …
+    pub reason: String,
+    /// The kubelet's sentence, as its event has it.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into() }
+    }
+
+    /// The status of the refused pod.
+    // k8s: pkg/kubelet/kubelet.go rejectPod
+    pub fn verdict(&self) -> Verdict {
+        Verdict {
+            phase: crate::status::FAILED.to_owned(),
+            reason: self.reason.clone(),
+            message: format!("Pod was rejected: {}", self.message),
+        }
+    }
+}
+
+/// Decides whether a pod may run beside those that were admitted.
+pub fn admit(
+    node: &Node,
+    admitted: &[Admitted<'_>],
+    candidate: &Candidate<'_>,
+) -> Result<Grant, Refusal> {
+    let pod = candidate.pod;
+    under_pressure(node, pod)?;
+    if let Err(error) = node.sysctls.admit(pod) {
+        return Err(Refusal::new(FORBIDDEN_REASON, error.to_string()));
+    }
+    operating_system(node, pod)?;
+    supplemental_groups(node, pod)?;
+    let mut failures = fit::shortages(node, admitted, candidate);
+    let mismatches = placement::mismatches(node, admitted, pod);
+    let grant = match (failures.first(), mismatches.first()) {
+        (None, None) => Grant::default(),
+        (Some(_), None) if pod::is_critical(pod) => {
+            preempt::make_room(admitted, pod, &mut failures)?
+        }
+        // A critical pod is refused for what no pod's end could mend.
+        (_, Some(first)) if pod::is_critical(pod) => return Err(first.clone()),
+        (Some(first), _) => return Err(first.refusal()),
+        (None, Some(first)) => return Err(first.clone()),
+    };
+    apparmor::check(node, pod)?;
+    features(node, pod)?;
+    if node.shutting_down {
+        let message = "Pod was rejected as the node is shutting down.";
+        return Err(Refusal::new("NodeShutdown", message));
+    }
+    Ok(grant)
+}
+
+/// Pods that would make a pressure worse. Critical ones are let in, as the node needs them.
+// k8s: pkg/kubelet/eviction/eviction_manager.go Admit
+fn under_pressure(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    if node.pressures.is_empty() || pod::is_critical(pod) {
+        return Ok(());
+    }
+    if node.pressures == ["MemoryPressure"] {
+        let spares = pod::qos::class_of(pod) != QosClass::BestEffort;
+        if spares || placement::tolerates_memory_pressure(pod) {
+            return Ok(());
+        }
+    }
+    let conditions = node.pressures.join(" ");
+    Err(Refusal::new("Evicted", format!("The node had condition: [{conditions}]. ")))
+}
+
+// k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnOSSelector and OnOSField
+fn operating_system(_node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    const OURS: &str = "linux";
+    let labels = pod.metadata.labels.as_ref();
+    let label = labels.and_then(|labels| labels.get("kubernetes.io/os"));
+    if label.is_some_and(|label| label != OURS) {
+        let message =
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Err(Refusal::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+    }
+    if pod::spec(pod).os.as_ref().is_some_and(|os| os.name != OURS) {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(Refusal::new("PodOSNotSupported", message));
+    }
+    Ok(())
+}
+
+// k8s: pkg/kubelet/lifecycle/predicate.go rejectPodAdmissionBasedOnSupplementalGroupsPolicy
+fn supplemental_groups(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    let context = pod::spec(pod).security_context.as_ref();
+    let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
+    if policy == Some("Strict") && !node.features.supplemental_groups_policy {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Err(Refusal::new("SupplementalGroupsPolicyNotSupported", message));
+    }
+    Ok(())
+}
+
+/// What the pod needs the agent to be able to do.
+// k8s: pkg/kubelet/lifecycle/features_linux.go isPodLevelResourcesSupported
+// k8s: pkg/kubelet/lifecycle/handlers.go declaredFeaturesAdmitHandler
+fn features(node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    let spec = pod::spec(pod);
+    if spec.resources.as_ref().is_some_and(pod::qos::sets_any) && !node.features.pod_level_resources
+    {
+        let message = "PodLevelResources feature gate is disabled";
+        return Err(Refusal::new("PodLevelResourcesNotSupported", message));
+    }
+    if !node.features.declared {
+        return Ok(());
+    }
+    let shares_network = spec.host_network == Some(true) && spec.host_users == Some(false);
+    let mut missing = Vec::new();
+    if pod::restart::may_restart_all(spec) && !node.features.restart_all_containers {
+        missing.push("RestartAllContainersOnContainerExits");
+    }
+    if shares_network && !node.features.user_namespaces_host_network {
+        missing.push("UserNamespacesHostNetworkSupport");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::new("PodFeatureUnsupported", unavailable(&missing)))
+}
+
+fn unavailable(features: &[&str]) -> String {
+    format!("Pod requires node features that are not available: {}", features.join(", "))
+}

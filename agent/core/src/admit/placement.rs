@@ -1,0 +1,147 @@
+//! Does the pod belong here? Node name, node affinity, host ports, taints.
+//!
+//! Pure. The answers come in the kubelet's order; each says the same as the scheduler's plugin of
+//! that name.
+// k8s: pkg/scheduler/eventhandlers.go AdmissionCheck, pkg/kubelet/lifecycle/predicate.go
+//      generalFilter
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    ContainerPort, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+};
+
+use super::{Admitted, Node, Refusal};
+use pintle_api_types::ids::ContainerKind;
+use pintle_api_types::pod;
+
+/// Everything because of which the pod does not belong here.
+pub(super) fn mismatches(node: &Node, admitted: &[Admitted<'_>], pod: &Pod) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    let mut fail = |name: &str, why: &str| {
+        found.push(Refusal::new(name, format!("Predicate {name} failed: {why}")));
+    };
+    if !has_affinity(node, pod) {
+        fail("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+    }
+    let wanted = pod::spec(pod).node_name.as_deref().unwrap_or_default();
+    if !wanted.is_empty() && wanted != node.name {
+        fail("NodeName", "node(s) didn't match the requested node name");
+    }
+    if ports_taken(admitted, pod) {
+        fail("NodePorts", "node(s) didn't have free ports for the requested pod ports");
+    }
+    if !pod::is_static(pod) && !tolerates_all(node, pod) {
+        fail("TaintToleration", "node(s) had taints that the pod didn't tolerate");
+    }
+    found
+}
+
+// k8s: staging/src/k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go
+//      RequiredNodeAffinity.Match
+fn has_affinity(node: &Node, pod: &Pod) -> bool {
+    let spec = pod::spec(pod);
+    let mut selector = spec.node_selector.iter().flatten();
+    if !selector.all(|(key, value)| node.labels.get(key) == Some(value)) {
+        return false;
+    }
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity
+        .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|NodeSelector { node_selector_terms }| {
+        node_selector_terms.iter().any(|term| term_matches(node, term))
+    })
+}
+
+/// An empty term matches nothing.
+fn term_matches(node: &Node, term: &NodeSelectorTerm) -> bool {
+    let labels = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if labels.is_empty() && fields.is_empty() {
+        return false;
+    }
+    let own = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
+    labels.iter().all(|wanted| requirement_holds(&node.labels, wanted))
+        && fields.iter().all(|wanted| requirement_holds(&own, wanted))
+}
+
+fn requirement_holds(labels: &BTreeMap<String, String>, wanted: &NodeSelectorRequirement) -> bool {
+    let value = labels.get(&wanted.key);
+    let values = wanted.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|value| values.contains(value));
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    let pair = || Some((number(value)?, number(values.first())?));
+    match wanted.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => pair().is_some_and(|(own, other)| own > other),
+        "Lt" => pair().is_some_and(|(own, other)| own < other),
+        _ => false,
+    }
+}
+
+/// True when another pod has one of the pod's host ports.
+// k8s: pkg/scheduler/framework/plugins/nodeports/node_ports.go Fits
+fn ports_taken(admitted: &[Admitted<'_>], pod: &Pod) -> bool {
+    let wanted: Vec<_> = host_ports(pod).collect();
+    if wanted.is_empty() {
+        return false;
+    }
+    let mut used = admitted.iter().flat_map(|other| host_ports(other.pod));
+    used.any(|used| wanted.iter().any(|wanted| conflict(wanted, used)))
+}
+
+/// Host ports of main containers and sidecars.
+// k8s: pkg/scheduler/util/utils.go GetHostPorts
+fn host_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
+    let lasting = pod::containers::all(pod::spec(pod))
+        .filter(|(kind, _)| *kind != ContainerKind::Init)
+        .flat_map(|(_, container)| container.ports.iter().flatten());
+    lasting.filter(|port| port.host_port.is_some_and(|port| port > 0))
+}
+
+fn conflict(a: &ContainerPort, b: &ContainerPort) -> bool {
+    const ANY: &str = "0.0.0.0";
+    fn ip(port: &ContainerPort) -> &str {
+        port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or(ANY)
+    }
+    fn protocol(port: &ContainerPort) -> &str {
+        port.protocol.as_deref().filter(|name| !name.is_empty()).unwrap_or("TCP")
+    }
+    let same_ip = ip(a) == ANY || ip(b) == ANY || ip(a) == ip(b);
+    a.host_port == b.host_port && protocol(a) == protocol(b) && same_ip
+}
+
+/// Only taints that end running pods count here; the others are the scheduler's.
+fn tolerates_all(node: &Node, pod: &Pod) -> bool {
+    let mut taints = node.taints.iter().filter(|taint| taint.effect == "NoExecute");
+    taints.all(|taint| tolerates(pod, taint))
+}
+
+/// True when the pod tolerates that the node is short of memory.
+pub(super) fn tolerates_memory_pressure(pod: &Pod) -> bool {
+    let (key, effect) = ("node.kubernetes.io/memory-pressure".to_owned(), "NoSchedule".to_owned());
+    tolerates(pod, &Taint { key, effect, ..Taint::default() })
+}
+
+fn tolerates(pod: &Pod, taint: &Taint) -> bool {
+    pod::spec(pod).tolerations.iter().flatten().any(|toleration| covers(toleration, taint))
+}
+
+// k8s: staging/src/k8s.io/api/core/v1/toleration.go ToleratesTaint
+fn covers(toleration: &Toleration, taint: &Taint) -> bool {
+    fn text(text: &Option<String>) -> &str {
+        text.as_deref().unwrap_or_default()
+    }
+    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
+    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match text(&toleration.operator) {
+        "" | "Equal" => text(&toleration.value) == text(&taint.value),
+        "Exists" => true,
+        _ => false,
+    }
+}

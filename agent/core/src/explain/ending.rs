@@ -1,0 +1,112 @@
+//! Pods that have ended or are being ended. Pure.
+
+use super::{
+    Explanation, Subject, calls, container_statuses, containers, grace, remedies, span, words,
+    writes,
+};
+use crate::status::{FAILED, SUCCEEDED};
+use crate::timeline::Entry;
+use crate::worker::Stage;
+use pintle_api_types::ids::UnixNanos;
+
+/// The pod is being ended.
+pub(crate) fn terminating(subject: &Subject<'_>) -> Explanation {
+    if let Some(hanging) = calls::hanging_end(subject) {
+        return hanging;
+    }
+    let view = subject.view;
+    let running: Vec<_> = words::running(&view.observed).collect();
+    if let Some(failure) = &view.failure {
+        let again = words::in_time(subject.now, view.wake_at);
+        let again = again.map(|at| format!("; tried again {at}")).unwrap_or_default();
+        let message = words::one_line(&failure.message);
+        let sentence = format!("Is being ended, but stopping it failed: {message}{again}");
+        return Explanation::trouble(&failure.reason, sentence)
+            .with_remedy("look at the runtime's log; it is tried again by itself");
+    }
+    if running.is_empty() {
+        return Explanation::trouble(
+            "Terminating",
+            "Is being ended: no container runs any more, its sandbox is being stopped",
+        );
+    }
+    let allowed = grace(view);
+    let left = match stopping_since(subject.timeline) {
+        Some(began) => {
+            let left = allowed.saturating_sub(subject.now.since(began));
+            format!("{} of {} grace left", span(left), span(allowed))
+        }
+        None => format!("{} grace", span(allowed)),
+    };
+    let hook = calls::command(subject)
+        .map(|(call, what)| {
+            let age = span(call.age);
+            format!(", a command in {what} has run for {age}{}", calls::command_process(call))
+        })
+        .unwrap_or_default();
+    let still = words::list("container", &running);
+    Explanation::trouble(
+        "Terminating",
+        format!("Is being ended: {still} still running, {left}{hook}"),
+    )
+}
+
+/// When the pod's containers were first told to stop.
+fn stopping_since(timeline: &[Entry]) -> Option<UnixNanos> {
+    let told = |e: &&Entry| e.what == "Killing" && e.text.starts_with("Stopping container");
+    timeline.iter().find(told).map(|entry| UnixNanos(entry.at))
+}
+
+/// Nothing of the pod runs any more.
+pub(crate) fn ended(subject: &Subject<'_>) -> Explanation {
+    let view = subject.view;
+    if let Some(failure) = view.failure.as_ref().filter(|_| view.stage == Stage::Terminated) {
+        let message = words::one_line(&failure.message);
+        let sentence = format!("Has ended, but its remains cannot be taken away: {message}");
+        return Explanation::trouble(&failure.reason, sentence).with_remedy(
+            "see what still uses the pod's volumes or cgroup; it is tried again by itself",
+        );
+    }
+    let status = &view.status;
+    if let Some(kept) = writes::kept(subject).filter(|_| view.stage == Stage::Finished) {
+        return kept;
+    }
+    match status.phase.as_deref() {
+        Some(SUCCEEDED) => {
+            Explanation::fine("Succeeded", "Has finished: every container ended with exit code 0")
+        }
+        Some(FAILED) => failed(subject),
+        _ if view.stage == Stage::Finished => {
+            Explanation::trouble("Ended", "Has ended and is not wanted any more")
+        }
+        _ => Explanation::trouble(
+            "Ended",
+            "Has ended; its volumes and its cgroup are being taken away",
+        ),
+    }
+}
+
+fn failed(subject: &Subject<'_>) -> Explanation {
+    let status = &subject.view.status;
+    if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
+        let message = words::one_line(status.message.as_deref().unwrap_or_default());
+        let sentence = match message.strip_prefix("Pod was rejected: ") {
+            Some(why) => format!("Was refused by this node ({reason}): {why}"),
+            None if message.is_empty() => format!("Has failed: {reason}"),
+            None => format!("Has failed: {reason}: {message}"),
+        };
+        return Explanation::trouble(reason, sentence).with_remedy(remedies::of_reason(reason));
+    }
+    let mut ends = Vec::new();
+    let mut remedy = None;
+    for container in container_statuses(subject.view) {
+        let end = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+        if let Some(end) = end.filter(|end| end.exit_code != 0) {
+            ends.push(containers::end_told(subject, &container.name, end));
+            remedy = remedy.or_else(|| containers::end_remedy(subject, &container.name, end));
+        }
+    }
+    let how = if ends.is_empty() { "a container failed".to_owned() } else { ends.join("; ") };
+    let explanation = Explanation::trouble("Failed", format!("Has failed: {how}"));
+    Explanation { remedy, ..explanation }
+}

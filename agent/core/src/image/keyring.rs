@@ -1,0 +1,267 @@
+//! Credentials by registry, as Docker's configuration files and pull secrets hold them: pure.
+//!
+//! Input: the text of a file or a secret. Output: what to try for an image, the most specific entry
+//! first. An entry is a host, which may have `*` within a label, and the beginning of a path; the
+//! port has to be the same. Nothing of it goes into logs or messages.
+// k8s: pkg/credentialprovider/keyring.go, config.go, secrets/secrets.go
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use k8s_openapi::api::core::v1::Secret;
+use pintle_cri_v1 as v1;
+use serde::Deserialize;
+
+use super::pull_credential::{Coordinates, Credential, Source};
+use super::registry_match::{DEFAULT_REGISTRY, is_default_registry, matches, repository};
+
+/// An entry as it is written.
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default)]
+    auth: String,
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
+    #[serde(default)]
+    email: String,
+    #[serde(default, rename = "identitytoken")]
+    identity_token: String,
+}
+
+#[derive(Deserialize)]
+struct DockerConfig {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+}
+
+/// Credentials by registry.
+#[derive(Clone, Default)]
+pub struct Keyring(BTreeMap<String, Vec<Credential>>);
+
+impl fmt::Debug for Keyring {
+    /// Registries only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Keyring {
+    /// True without any entry.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds `config.json`; the error says where it cannot be read.
+    pub fn add_config_json(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
+        let config: DockerConfig = serde_json::from_slice(text).map_err(|e| unreadable(&e))?;
+        self.add(config.auths, source)
+    }
+
+    /// Adds `.dockercfg`, which is the inner part of the other.
+    pub fn add_dockercfg(&mut self, text: &[u8], source: &Source) -> Result<(), String> {
+        self.add(serde_json::from_slice(text).map_err(|e| unreadable(&e))?, source)
+    }
+
+    /// Adds user and password for a registry, as an entry of a file would.
+    pub fn add_login(&mut self, registry: &str, username: &str, password: &str, source: &Source) {
+        let auth = v1::AuthConfig {
+            username: username.to_owned(),
+            password: password.to_owned(),
+            ..v1::AuthConfig::default()
+        };
+        let credential = Credential { auth, email: String::new(), source: source.clone() };
+        self.0.entry(place(registry)).or_default().push(credential);
+    }
+
+    /// Adds a pull secret; one of another type is passed over.
+    // k8s: pkg/credentialprovider/secrets/secrets.go secretsToTrackedDockerConfigs
+    pub fn add_secret(&mut self, secret: &Secret) -> Result<(), String> {
+        let value = |key: &str| {
+            let value = secret.data.as_ref().and_then(|data| data.get(key));
+            value.map(|value| value.0.as_slice()).filter(|value| !value.is_empty())
+        };
+        let meta = secret.metadata.clone();
+        let source = Source::Secret(Coordinates {
+            namespace: meta.namespace.unwrap_or_default(),
+            name: meta.name.unwrap_or_default(),
+            uid: meta.uid.unwrap_or_default(),
+        });
+        match secret.type_.as_deref() {
+            Some("kubernetes.io/dockerconfigjson") => value(".dockerconfigjson")
+                .map_or(Ok(()), |text| self.add_config_json(text, &source)),
+            Some("kubernetes.io/dockercfg") => {
+                value(".dockercfg").map_or(Ok(()), |text| self.add_dockercfg(text, &source))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, entries: BTreeMap<String, Entry>, source: &Source) -> Result<(), String> {
+        let entries = entries.into_iter();
+        let read: Result<Vec<_>, String> =
+            entries.map(|(registry, entry)| Ok((place(&registry), auth(entry)?))).collect();
+        for (place, (auth, email)) in read? {
+            let credential = Credential { auth, email, source: source.clone() };
+            self.0.entry(place).or_default().push(credential);
+        }
+        Ok(())
+    }
+
+    /// What to try for an image, in order.
+    pub fn of(&self, image: &str) -> Vec<Credential> {
+        let image = repository(image);
+        let found: Vec<_> =
+            self.0.iter().rev().filter(|(place, _)| matches(place, &image)).collect();
+        if found.is_empty() && is_default_registry(&image) {
+            return self.0.get(DEFAULT_REGISTRY).cloned().unwrap_or_default();
+        }
+        found.into_iter().flat_map(|(_, auths)| auths.clone()).collect()
+    }
+}
+
+/// Where, but not what: serde's own text may quote a value.
+fn unreadable(error: &serde_json::Error) -> String {
+    format!("registry credentials cannot be read at {}:{}", error.line(), error.column())
+}
+
+/// Host and path of an entry, without scheme and API version.
+fn place(registry: &str) -> String {
+    let bare = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://"));
+    let bare = bare.unwrap_or(registry);
+    let (host, path) = bare.find('/').map_or((bare, ""), |at| bare.split_at(at));
+    let versioned = path.starts_with("/v1/") || path.starts_with("/v2/");
+    let path = if versioned { &path[3..] } else { path };
+    match path {
+        "" | "/" => host.to_owned(),
+        path => format!("{host}{path}"),
+    }
+}
+
+// k8s: pkg/credentialprovider/config.go decodeDockerConfigFieldAuth
+fn auth(entry: Entry) -> Result<(v1::AuthConfig, String), String> {
+    let mut auth = v1::AuthConfig {
+        username: entry.username,
+        password: entry.password,
+        identity_token: entry.identity_token,
+        ..v1::AuthConfig::default()
+    };
+    if entry.auth.is_empty() {
+        return Ok((auth, entry.email));
+    }
+    let text = entry.auth.trim();
+    let engine = if text.ends_with('=') { &STANDARD } else { &STANDARD_NO_PAD };
+    let decoded = engine.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
+    let Some((user, password)) = pair else {
+        return Err(
+            "unable to parse auth field, must be formatted as base64(username:password)".to_owned()
+        );
+    };
+    auth.username = user.to_owned();
+    auth.password = password.trim_end_matches('\0').to_owned();
+    Ok((auth, entry.email))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn users(keyring: &Keyring, image: &str) -> Vec<String> {
+        keyring.of(image).into_iter().map(|found| found.auth.username).collect()
+    }
+
+    fn keyring(entries: &[&str]) -> Keyring {
+        let mut keyring = Keyring::default();
+        for entry in entries {
+            let auths = json!({*entry: {"username": *entry, "password": "p"}});
+            let text = json!({"auths": auths}).to_string();
+            keyring.add_config_json(text.as_bytes(), &Source::Node).expect("read");
+        }
+        keyring
+    }
+
+    #[test]
+    fn an_entry_counts_for_its_host_and_below_its_path() {
+        let table = [
+            ("https://index.docker.io/v1/", "busybox:1", true),
+            ("index.docker.io", "docker.io/library/busybox", true),
+            ("docker.io", "busybox", true),
+            ("docker.io/library", "busybox", true),
+            ("docker.io/me", "busybox", false),
+            ("https://index.docker.io/v1/", "reg.example/a", false),
+            ("reg.example", "reg.example/a/b:1", true),
+            ("http://reg.example/v2/", "reg.example/a/b:1", true),
+            ("reg.example", "reg.example:5000/a", false),
+            ("reg.example:5000", "reg.example:5000/a", true),
+            ("reg.example:5000", "reg.example/a", false),
+            ("reg.example/team", "reg.example/team/a", true),
+            ("reg.example/team", "reg.example/other/a", false),
+            ("*.example", "eu.example/a", true),
+            ("*.example", "a.eu.example/a", false),
+            ("r*g-*.example", "reg-eu.example/a", true),
+            ("localhost:5000", "localhost:5000/a@sha256:00", true),
+        ];
+        for (entry, image, want) in table {
+            assert_eq!(!users(&keyring(&[entry]), image).is_empty(), want, "{entry} {image}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_entry_comes_first_and_the_default_last_of_all() {
+        let ring = keyring(&["reg.example", "reg.example/team/a", "reg.example/team"]);
+        let want = ["reg.example/team/a", "reg.example/team", "reg.example"];
+        assert_eq!(users(&ring, "reg.example/team/a:1"), want);
+        let ring = keyring(&["index.docker.io", "docker.io/me"]);
+        assert_eq!(users(&ring, "me/app"), ["docker.io/me"]);
+        assert_eq!(users(&ring, "busybox"), ["index.docker.io"]);
+    }
+
+    fn secret(type_: &str, key: &str, value: &Value) -> Secret {
+        let data = STANDARD.encode(value.to_string());
+        let metadata = json!({"namespace": "ns", "name": "s", "uid": "1"});
+        let secret = json!({"metadata": metadata, "type": type_, "data": {key: data}});
+        serde_json::from_value(secret).expect("a secret")
+    }
+
+    #[test]
+    fn both_kinds_of_pull_secrets_are_read_and_others_passed_over() {
+        let entry = json!({"reg.example": {"auth": "dTpwOnc="}});
+        let table = [
+            ("kubernetes.io/dockerconfigjson", ".dockerconfigjson", json!({"auths": entry}), 1),
+            ("kubernetes.io/dockercfg", ".dockercfg", entry.clone(), 1),
+            ("kubernetes.io/dockercfg", ".dockerconfigjson", json!({"auths": entry}), 0),
+            ("Opaque", ".dockercfg", entry, 0),
+        ];
+        for (type_, key, value, want) in table {
+            let mut ring = Keyring::default();
+            ring.add_secret(&secret(type_, key, &value)).expect("read");
+            let found = ring.of("reg.example/a:1");
+            assert_eq!(found.len(), want, "{type_} {key}");
+            for Credential { auth, source, .. } in found {
+                assert_eq!((&*auth.username, &*auth.password), ("u", "p:w"));
+                let [namespace, name, uid] = ["ns", "s", "1"].map(str::to_owned);
+                assert_eq!(source, Source::Secret(Coordinates { namespace, name, uid }));
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_without_its_content() {
+        let mut ring = Keyring::default();
+        let broken =
+            ring.add_config_json(br#"{"auths": {"r": {"password": hunter2}}}"#, &Source::Node);
+        let text = broken.expect_err("no JSON");
+        assert!(text.contains("cannot be read at 1:"), "{text}");
+        assert!(!text.contains("hunter2"));
+        let broken = ring.add_dockercfg(br#"{"r": {"auth": "aHVudGVyMg=="}}"#, &Source::Node);
+        assert!(broken.expect_err("no pair").starts_with("unable to parse auth field"));
+        ring.add_config_json(br#"{"auths": {"r": {"auth": "aTpodW50ZXIy"}}}"#, &Source::Node)
+            .expect("read");
+        assert_eq!(format!("{ring:?}"), r#"{"r"}"#);
+    }
+}

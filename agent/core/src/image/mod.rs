@@ -1,0 +1,7 @@
+//! What a pull is tried with, how often, and who may use what was pulled.
+
+pub mod keyring;
+pub mod pull_credential;
+pub mod pull_rate;
+pub mod pull_record;
+pub mod registry_match;

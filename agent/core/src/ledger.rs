@@ -1,0 +1,118 @@
+//! The kubelet's checkpoint of pods' resources: JSON within JSON, with a checksum.
+//!
+//! `{"data": "{\"entries\": {UID: …}}", "checksum": FNV-1a of "(string)" and the data}`. Pure.
+// k8s: pkg/kubelet/allocation/state/checkpoint.go, pkg/kubelet/checkpointmanager/checksum
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::resize::PodResources;
+use pintle_api_types::ids::PodUid;
+use pintle_api_types::pod::hash;
+
+/// Records by pod.
+pub type Entries = BTreeMap<PodUid, PodResources>;
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Not JSON, or not of this shape.
+    #[error("not a checkpoint of pods' resources")]
+    Format(#[from] serde_json::Error),
+    /// It was changed or cut.
+    #[error("its checksum is {found}, its content's is {expected}")]
+    Checksum {
+        /// As written.
+        found: u32,
+        /// As computed.
+        expected: u32,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Checkpoint {
+    data: String,
+    checksum: u32,
+}
+
+#[derive(Serialize)]
+struct DataOut<'a> {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    entries: BTreeMap<&'a str, &'a PodResources>,
+}
+
+#[derive(Deserialize)]
+struct DataIn {
+    #[serde(default)]
+    entries: BTreeMap<String, PodResources>,
+}
+
+/// The text of a checkpoint.
+pub fn encode<'a>(entries: impl Iterator<Item = (&'a PodUid, &'a PodResources)>) -> String {
+    let entries = entries.map(|(uid, record)| (uid.as_str(), record)).collect();
+    // Maps with text keys and plain values always serialise.
+    let data = serde_json::to_string(&DataOut { entries }).unwrap_or_default();
+    let checkpoint = Checkpoint { checksum: hash::go_string_checksum(&data), data };
+    serde_json::to_string(&checkpoint).unwrap_or_default()
+}
+
+/// Reads a checkpoint.
+pub fn decode(text: &[u8]) -> Result<Entries, CheckpointError> {
+    let checkpoint: Checkpoint = serde_json::from_slice(text)?;
+    let (found, expected) = (checkpoint.checksum, hash::go_string_checksum(&checkpoint.data));
+    if found != expected {
+        return Err(CheckpointError::Checksum { found, expected });
+    }
+    let data: DataIn = serde_json::from_str(&checkpoint.data)?;
+    Ok(data.entries.into_iter().map(|(uid, record)| (PodUid::from(uid), record)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn record(cpu: &str) -> PodResources {
+        let record = json!({"ContainerResources": {"main": {"requests": {"cpu": cpu}}},
+            "PodLevelResources": null});
+        serde_json::from_value(record).expect("a record")
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let entries: Entries =
+            [("a", "50m"), ("b", "2")].map(|(uid, cpu)| (PodUid::from(uid), record(cpu))).into();
+        let text = encode(entries.iter());
+        assert_eq!(decode(text.as_bytes()).expect("a checkpoint"), entries);
+        assert!(decode(encode(std::iter::empty()).as_bytes()).expect("empty").is_empty());
+    }
+
+    #[test]
+    fn the_kubelets_own_file_is_read() {
+        let data = r#"{"entries":{"u":{"ContainerResources":{"main":{"requests":{"cpu":"50m"}}},"PodLevelResources":null}}}"#;
+        let checksum = hash::go_string_checksum(data);
+        let text = format!("{{\"data\":{},\"checksum\":{checksum}}}", json!(data));
+        let entries = decode(text.as_bytes()).expect("a checkpoint");
+        assert_eq!(entries[&PodUid::from("u")], record("50m"));
+        assert_eq!(encode(entries.iter()), text);
+    }
+
+    #[test]
+    fn a_changed_file_is_refused() {
+        let text = encode([(&PodUid::from("a"), &record("1"))].into_iter());
+        let changed = text.replace("main", "mein");
+        assert!(matches!(decode(changed.as_bytes()), Err(CheckpointError::Checksum { .. })));
+        assert!(matches!(decode(b"{"), Err(CheckpointError::Format(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn reading_never_panics_and_a_cut_file_is_refused(cut in 0_usize..200) {
+            let text = encode([(&PodUid::from("a"), &record("1"))].into_iter());
+            let cut = cut.min(text.len());
+            prop_assert_eq!(decode(&text.as_bytes()[..cut]).is_ok(), cut == text.len());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The link to the API server as people should know it: what does not work, since when, in whose
+//! words; and what of which pod it has not taken yet.
+//!
+//! Input: those who ask the API server for something say how that went. Output: sentences for
+//! `pods` and `explain`, read by the server's thread. Clones share one board. Bounds: one entry for
+//! each `Task`, one for each pod with something unwritten; `WORDS_BYTES_MAX` of foreign words.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pintle_api_types::ids::{PodUid, UnixNanos};
+
+/// Longest words of the API server that are kept.
+const WORDS_BYTES_MAX: usize = 512;
+
+/// What the API server is asked for on behalf of the whole node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Task {
+    /// The Node object is created or found.
+    Registration,
+    /// Pods are listed and watched.
+    Pods,
+    /// The node's lease is renewed and its status written.
+    Heartbeat,
+}
+
+/// Something that does not work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Since when.
+    pub since: UnixNanos,
+    /// How often it was tried.
+    pub tries: u32,
+    /// What came of it last: the API server's words, or why there is no answer.
+    pub words: String,
+}
+
+impl Trouble {
+    /// Adds a failed try to what is known.
+    pub fn again(before: Option<Self>, words: &str, now: UnixNanos) -> Self {
+        let (since, tries) = before.map_or((now, 0), |trouble| (trouble.since, trouble.tries));
+        let words = words[..words.floor_char_boundary(WORDS_BYTES_MAX)].to_owned();
+        Self { since, tries: tries.saturating_add(1), words }
+    }
+}
+
+/// What of a pod the API server has not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwritten {
+    /// `its status`, `its deletion`, `its mirror pod`.
+    pub what: &'static str,
+    /// Why not.
+    pub trouble: Trouble,
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    tasks: BTreeMap<Task, Trouble>,
+    pods: BTreeMap<PodUid, Unwritten>,
+}
+
+/// The board; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Link(Arc<Mutex<Board>>);
+
+impl Link {
+    /// A try failed.
+    pub fn fails(&self, task: Task, words: &str, now: UnixNanos) {
+        let mut board = self.board();
+        let before = board.tasks.remove(&task);
+        board.tasks.insert(task, Trouble::again(before, words, now));
+    }
+
+    /// It works.
+    pub fn works(&self, task: Task) {
+        self.board().tasks.remove(&task);
+    }
+
+    /// What of pods is not written now.
+    pub fn unwritten(&self, pods: BTreeMap<PodUid, Unwritten>) {
+        self.board().pods = pods;
+    }
+
+    /// What of this pod is not written.
+    pub fn of_pod(&self, uid: &PodUid) -> Option<Unwritten> {
+        self.board().pods.get(uid).cloned()
+    }
+
+    /// What does not work for the whole node.
+    pub fn troubles(&self) -> Vec<(Task, Trouble)> {
+        let board = self.board();
+        board.tasks.iter().map(|(task, trouble)| (*task, trouble.clone())).collect()
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_keeps_its_beginning_and_the_last_words_until_it_is_over() {
+        let link = Link::default();
+        link.fails(Task::Pods, "first", UnixNanos(5));
+        link.fails(Task::Pods, &"ä".repeat(600), UnixNanos(9));
+        let troubles = link.troubles();
+        let [(Task::Pods, trouble)] = &troubles[..] else { panic!("{troubles:?}") };
+        assert_eq!((trouble.since, trouble.tries), (UnixNanos(5), 2));
+        assert_eq!(trouble.words.chars().count(), WORDS_BYTES_MAX / 2);
+        link.works(Task::Pods);
+        assert!(link.troubles().is_empty());
+    }
+}

@@ -1,0 +1,220 @@
+//! Capacity and allocatable of the node.
+//!
+//! Input: settings, the machine, and what the Node object says. Output: both lists, written as the
+//! API server writes quantities. Pure. Resources that are not ours are left as they are: somebody
+//! advertises them by hand.
+// k8s: pkg/kubelet/nodestatus/setters.go MachineInfo
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::machine::Machine;
+use super::settings::{EvictionReserve, NodeSettings};
+use pintle_api_types::pod::quantity::Amount;
+
+/// Resources and amounts.
+pub type Resources = BTreeMap<String, Quantity>;
+
+const HUGE: &str = "hugepages-";
+
+/// What the machine has.
+pub fn capacity(settings: &NodeSettings, machine: &Machine) -> BTreeMap<String, Amount> {
+    let pods = match settings.pods_per_core {
+        per @ 1.. => settings.pods_max.min(machine.cpus.saturating_mul(per)),
+        _ => settings.pods_max,
+    };
+    let mut all: BTreeMap<String, Amount> = [
+        ("cpu".to_owned(), Amount::from_millis(machine.cpus.saturating_mul(1000))),
+        ("memory".to_owned(), Amount::from_bytes(machine.memory_bytes)),
+        ("pods".to_owned(), Amount::from_millis(pods.saturating_mul(1000))),
+    ]
+    .into();
+    if let Some(bytes) = machine.storage_bytes.filter(|_| settings.storage_isolation) {
+        all.insert("ephemeral-storage".to_owned(), Amount::from_bytes(bytes));
+    }
+    for (size, count) in &machine.hugepages {
+        let name = format!("{HUGE}{}", Amount::from_bytes(*size).canonical());
+        all.insert(name, Amount::from_bytes(size.saturating_mul(*count)));
+    }
+    all
+}
+
+/// What pods may request: the capacity without reservations, eviction thresholds and huge pages.
+pub fn allocatable(
+    settings: &NodeSettings,
+    capacity: &BTreeMap<String, Amount>,
+) -> BTreeMap<String, Amount> {
+    let mut left: BTreeMap<String, Amount> = capacity
+        .iter()
+        .map(|(resource, amount)| {
+            (resource.clone(), positive(amount.minus(kept(settings, resource, *amount))))
+        })
+        .collect();
+    let huge = capacity.iter().filter(|(resource, _)| resource.starts_with(HUGE));
+    let huge = huge.fold(Amount::ZERO, |sum, (_, amount)| sum + *amount);
+    if let Some(memory) = left.get_mut("memory") {
+        *memory = positive(memory.minus(huge));
+    }
+    left
+}
+
+/// Allocatable amounts in plain numbers, for the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allocatable {
+    /// CPU in thousandths.
+    pub cpu_millis: u64,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Ephemeral storage.
+    pub storage_bytes: u64,
+}
+
+impl Allocatable {
+    /// Of a machine.
+    pub fn of(settings: &NodeSettings, machine: &Machine) -> Self {
+        let left = allocatable(settings, &capacity(settings, machine));
+        let units = |name: &str| left.get(name).map_or(0, |amount| amount.units());
+        let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+        Self {
+            cpu_millis: unsigned(left.get("cpu").map_or(0, |amount| amount.millis())),
+            memory_bytes: unsigned(units("memory")),
+            storage_bytes: unsigned(units("ephemeral-storage")),
+        }
+    }
+}
+
+/// What all pods together may use: as allocatable, but eviction thresholds are for them.
+// k8s: pkg/kubelet/cm/node_container_manager_linux.go getNodeAllocatableInternalAbsolute
+pub fn enforced(settings: &NodeSettings, machine: &Machine) -> Allocatable {
+    let settings = NodeSettings { eviction: BTreeMap::new(), ..settings.clone() };
+    let machine = Machine { hugepages: Vec::new(), ..machine.clone() };
+    Allocatable::of(&settings, &machine)
+}
+
+/// What is kept from pods of one resource.
+// k8s: pkg/kubelet/cm/node_container_manager_linux.go GetNodeAllocatableReservation
+fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
+    let reserved = settings.reserved.get(resource).copied().unwrap_or(Amount::ZERO);
+    let eviction = match settings.eviction.get(resource) {
+        None => Amount::ZERO,
+        Some(EvictionReserve::Amount(amount)) => *amount,
+        // The percentage is a 32-bit float there, which shows in the last digits.
+        Some(EvictionReserve::Part(part)) => {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+            let bytes = (capacity.units() as f64 * f64::from(*part)) as i64;
+            Amount::from_bytes(bytes)
+        }
+    };
+    reserved + eviction
+}
+
+fn positive(amount: Amount) -> Amount {
+    if amount.is_negative() { Amount::ZERO } else { amount }
+}
+
+/// Puts our amounts over what the Node object says.
+pub fn merged(present: Option<Resources>, ours: &BTreeMap<String, Amount>) -> Resources {
+    let mut all = present.unwrap_or_default();
+    for (resource, amount) in ours {
+        all.insert(resource.clone(), Quantity(amount.canonical()));
+    }
+    all
+}
+
+/// Whether a resource is neither Kubernetes' own nor a quota's.
+// k8s: pkg/apis/core/v1/helper/helpers.go IsExtendedResourceName
+pub fn is_extended(resource: &str) -> bool {
+    resource.contains('/')
+        && !resource.contains("kubernetes.io/")
+        && !resource.starts_with("requests.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            cpus: 2,
+            memory_bytes: 24_684_084 * 1024,
+            storage_bytes: Some(264_212_084 * 1024),
+            hugepages: vec![(2 << 20, 0), (1 << 30, 0)],
+            ..Machine::default()
+        }
+    }
+
+    fn settings() -> NodeSettings {
+        NodeSettings {
+            pods_max: 110,
+            storage_isolation: true,
+            eviction: [
+                ("memory", EvictionReserve::Amount(Amount::from_bytes(100 << 20))),
+                ("ephemeral-storage", EvictionReserve::Part(0.1)),
+            ]
+            .into(),
+            ..NodeSettings::default()
+        }
+    }
+
+    fn shown(resources: &BTreeMap<String, Amount>) -> Vec<String> {
+        resources.iter().map(|(name, amount)| format!("{name}={}", amount.canonical())).collect()
+    }
+
+    #[test]
+    fn thresholds_are_taken_off_in_the_kubelets_precision() {
+        let capacity = capacity(&settings(), &machine());
+        let want = [
+            "cpu=2",
+            "ephemeral-storage=264212084Ki",
+            "hugepages-1Gi=0",
+            "hugepages-2Mi=0",
+            "memory=24684084Ki",
+            "pods=110",
+        ];
+        assert_eq!(shown(&capacity), want);
+        let left = allocatable(&settings(), &capacity);
+        assert_eq!(left["ephemeral-storage"].canonical(), "243497856212");
+        assert_eq!(left["memory"].canonical(), "24581684Ki");
+    }
+
+    #[test]
+    fn reservations_and_huge_pages_leave_nothing_below_zero() {
+        let mut settings = settings();
+        settings.reserved.insert("cpu".to_owned(), Amount::from_millis(100));
+        settings.pods_per_core = 10;
+        let mut machine = machine();
+        machine.hugepages = vec![(1 << 30, 100)];
+        let capacity = capacity(&settings, &machine);
+        let left = allocatable(&settings, &capacity);
+        assert_eq!(left["cpu"].canonical(), "1900m");
+        assert_eq!(left["pods"].canonical(), "20");
+        assert_eq!(left["hugepages-1Gi"].canonical(), "100Gi");
+        assert_eq!(left["memory"].canonical(), "0");
+    }
+
+    #[test]
+    fn eviction_thresholds_are_for_pods_to_use() {
+        let mut settings = settings();
+        settings.reserved.insert("memory".to_owned(), Amount::from_bytes(1 << 30));
+        let promised = Allocatable::of(&settings, &machine());
+        let enforced = enforced(&settings, &machine());
+        assert_eq!(enforced.memory_bytes - promised.memory_bytes, 100 << 20);
+        assert_eq!(enforced.memory_bytes, 24_684_084 * 1024 - (1 << 30));
+        assert_eq!(enforced.cpu_millis, 2000);
+    }
+
+    #[test]
+    fn resources_of_others_stay() {
+        let present: Resources = [
+            ("example.com/gpu".to_owned(), Quantity("3".to_owned())),
+            ("cpu".to_owned(), Quantity("1".to_owned())),
+        ]
+        .into();
+        let merged = merged(Some(present), &capacity(&settings(), &machine()));
+        assert_eq!(merged["example.com/gpu"].0, "3");
+        assert_eq!(merged["cpu"].0, "2");
+        assert!(is_extended("example.com/gpu") && !is_extended("cpu"));
+        assert!(!is_extended("node.kubernetes.io/x") && !is_extended("requests.a.b/c"));
+    }
+}

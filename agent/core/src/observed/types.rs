@@ -1,0 +1,254 @@
+//! What the runtime and the kernel say about one pod: plain data, no behaviour beyond look-ups.
+//!
+//! Input of `runtime::plan` and `status::derive`; built from CRI answers in `observed::read` and
+//! changed only by `observed::store`. Lists are newest first, so "the current container of a name"
+//! is the first hit.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use pintle_api_types::ids::{ContainerId, PodUid, SandboxId, UnixNanos, Version};
+
+/// Everything observed about one pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedPod {
+    /// The pod's uid, from the labels of its sandboxes and containers.
+    pub uid: PodUid,
+    /// The pod's name, from the labels.
+    pub name: String,
+    /// The pod's namespace, from the labels.
+    pub namespace: String,
+    /// Counts the changes of this record.
+    pub version: Version,
+    /// Sandboxes, newest first.
+    pub sandboxes: Vec<ObservedSandbox>,
+    /// Containers of all sandboxes and attempts, newest first.
+    pub containers: Vec<ObservedContainer>,
+}
+
+/// One pod sandbox.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedSandbox {
+    /// Runtime id.
+    pub id: SandboxId,
+    /// Ready or not.
+    pub ready: bool,
+    /// `metadata.attempt`.
+    pub attempt: u32,
+    /// Creation time.
+    pub created_at: UnixNanos,
+    /// Addresses in the runtime's order; empty with host network.
+    pub ips: Vec<IpAddr>,
+    /// True when its network namespace is the node's.
+    pub host_network: bool,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Runtime handler; empty for the default.
+    pub runtime_handler: String,
+}
+
+/// CRI's container states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunState {
+    /// Created, not started.
+    Created,
+    /// Running.
+    Running,
+    /// Exited.
+    Exited,
+    /// The runtime cannot tell.
+    Unknown,
+}
+
+/// One container, one attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedContainer {
+    /// Runtime id.
+    pub id: ContainerId,
+    /// Name within the pod.
+    pub name: String,
+    /// Sandbox in which it was created.
+    pub sandbox_id: SandboxId,
+    /// State.
+    pub state: RunState,
+    /// Restart count from the annotation `io.kubernetes.container.restartCount`.
+    pub restart_count: u32,
+    /// Container hash from the annotation; `None` when absent or unreadable.
+    pub hash: Option<u32>,
+    /// Creation time.
+    pub created_at: UnixNanos,
+    /// Start time; `NEVER` before.
+    pub started_at: UnixNanos,
+    /// End time; `NEVER` before.
+    pub finished_at: UnixNanos,
+    /// Exit code as CRI reports it, after `evidence` was applied.
+    pub exit_code: i32,
+    /// The runtime's reason: `Completed`, `Error`, `OOMKilled`, `StartError`, …
+    pub reason: String,
+    /// The runtime's message, or the termination message once it was read.
+    pub message: String,
+    /// Image as the runtime names it (a tag, else what the pod asked for).
+    pub image: String,
+    /// `imageID` of the status: CRI's image ref, else its image id.
+    pub image_id: String,
+    /// Log file's absolute path on the node.
+    pub log_path: String,
+    /// All annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Mounts as created: (container path, host path, read-only, recursive read-only).
+    pub mounts: Vec<ObservedMount>,
+    /// Resources in force, when the runtime tells.
+    pub resources: Option<ObservedResources>,
+    /// User in force, when the runtime tells.
+    pub user: Option<ObservedUser>,
+    /// What only the kernel knew.
+    pub evidence: Evidence,
+}
+
+/// A mount of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedMount {
+    /// Path inside.
+    pub container_path: String,
+    /// Path on the node.
+    pub host_path: String,
+    /// Read-only.
+    pub readonly: bool,
+    /// Recursively read-only.
+    pub recursive_read_only: bool,
+}
+
+/// Resources that the runtime reports as in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedResources {
+    /// CPU shares (v1 terms, also on v2).
+    pub cpu_shares: i64,
+    /// CFS quota in microseconds; 0 or -1 without one.
+    pub cpu_quota: i64,
+    /// CFS period in microseconds.
+    pub cpu_period: i64,
+    /// Memory limit in bytes; 0 without one.
+    pub memory_limit_bytes: i64,
+}
+
+/// First user of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedUser {
+    /// User id.
+    pub uid: i64,
+    /// Group id.
+    pub gid: i64,
+    /// Supplemental groups.
+    pub supplemental_groups: Vec<i64>,
+}
+
+/// What the kernel saw of a container and CRI may have lost. Kept beside the CRI answer for good:
+/// a recorded exit code never changes afterwards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// End of the container's first process.
+    pub exit: Option<KernelExit>,
+    /// The same as the runtime tells it, before it has cleaned up and shows it in its lists.
+    pub told: Option<ToldEnd>,
+    /// Processes that the OOM killer took: how many, and whether the first process was one.
+    pub oom: Option<OomKill>,
+}
+
+/// End of a container's first process, from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelExit {
+    /// Exit code as a shell shows it: status, or 128 + signal.
+    pub code: i32,
+    /// When.
+    pub at: UnixNanos,
+}
+
+/// An end that the runtime told in an event of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldEnd {
+    /// Exit code as a shell shows it.
+    pub code: i32,
+    /// When, as its lists are going to say.
+    pub at: UnixNanos,
+    /// The container's last words; `None` while nobody can know them.
+    pub words: Option<String>,
+}
+
+/// OOM kills within a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OomKill {
+    /// True when the container's first process was a victim.
+    pub init: bool,
+    /// Victims so far.
+    pub count: u32,
+    /// The last victim's pid in the node's namespace.
+    pub pid: u32,
+    /// The last victim's command name, when the kernel told; empty otherwise.
+    pub comm: String,
+    /// When the last one was marked.
+    pub at: UnixNanos,
+}
+
+impl Evidence {
+    /// The end by whoever saw it, the kernel first.
+    pub fn end(&self) -> Option<KernelExit> {
+        let told = || self.told.as_ref().map(|told| KernelExit { code: told.code, at: told.at });
+        self.exit.or_else(told)
+    }
+}
+
+impl ObservedPod {
+    /// A pod of which nothing exists in the runtime.
+    pub fn empty(uid: PodUid, namespace: &str, name: &str) -> Self {
+        Self {
+            uid,
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            version: Version(0),
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+        }
+    }
+
+    /// The newest container of that name.
+    pub fn latest(&self, name: &str) -> Option<&ObservedContainer> {
+        self.containers.iter().find(|c| c.name == name)
+    }
+
+    /// All containers of that name, newest first.
+    pub fn attempts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a ObservedContainer> {
+        self.containers.iter().filter(move |c| c.name == name)
+    }
+
+    /// The newest sandbox.
+    pub fn newest_sandbox(&self) -> Option<&ObservedSandbox> {
+        self.sandboxes.first()
+    }
+
+    /// True while a container runs or may run.
+    pub fn any_running(&self) -> bool {
+        self.containers.iter().any(|c| matches!(c.state, RunState::Running | RunState::Unknown))
+    }
+}
+
+/// The digest that a list call would show of this record: sorted (id, state).
+pub fn digest_of(pod: &ObservedPod) -> Vec<(String, u8)> {
+    let sandboxes = pod.sandboxes.iter().map(|s| (s.id.as_str().to_owned(), u8::from(!s.ready)));
+    let containers =
+        pod.containers.iter().map(|c| (c.id.as_str().to_owned(), digest_code(c.state)));
+    let mut digest: Vec<_> = sandboxes.chain(containers).collect();
+    digest.sort_unstable();
+    digest
+}
+
+/// CRI's number of a container state.
+pub fn digest_code(state: RunState) -> u8 {
+    match state {
+        RunState::Created => 0,
+        RunState::Running => 1,
+        RunState::Exited => 2,
+        RunState::Unknown => 3,
+    }
+}

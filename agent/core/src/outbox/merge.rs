@@ -1,0 +1,112 @@
+//! `merged`: what the API server's copy of a status should become, given ours.
+//!
+//! Pure. Most of a status is ours alone. Others own the conditions that we do not know, the claims
+//! and the nomination, and those stay as they are. Two things never go back, whoever wrote them: a
+//! terminal phase and the start time.
+// k8s: pkg/kubelet/status/status_manager.go mergePodStatus
+
+use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
+
+use crate::status::conditions::{DISRUPTION_TARGET, OWNED};
+use crate::status::phase::is_terminal;
+
+/// The status to write.
+pub fn merged(api: &PodStatus, ours: &PodStatus) -> PodStatus {
+    let was_over = is_terminal(api.phase.as_deref());
+    let is_over = is_terminal(ours.phase.as_deref());
+    let mut status = PodStatus {
+        conditions: Some(conditions(api, ours, !was_over && is_over)).filter(|all| !all.is_empty()),
+        resource_claim_statuses: api.resource_claim_statuses.clone(),
+        extended_resource_claim_status: api.extended_resource_claim_status.clone(),
+        nominated_node_name: api.nominated_node_name.clone(),
+        start_time: api.start_time.clone().or_else(|| ours.start_time.clone()),
+        observed_generation: ours.observed_generation.max(api.observed_generation),
+        qos_class: ours.qos_class.clone().or_else(|| api.qos_class.clone()),
+        ..ours.clone()
+    };
+    if was_over {
+        // Somebody else may have ended the pod; the worker learns it by the same watch.
+        status.phase.clone_from(&api.phase);
+        if ours.phase != api.phase {
+            status.reason.clone_from(&api.reason);
+            status.message.clone_from(&api.message);
+        }
+    }
+    status
+}
+
+/// Foreign conditions as the API server has them, then ours. That the node ended the pod is said
+/// together with the terminal phase, and kept afterwards.
+fn conditions(api: &PodStatus, ours: &PodStatus, ends: bool) -> Vec<PodCondition> {
+    let is_owned = |condition: &&PodCondition| OWNED.contains(&&*condition.type_);
+    let foreign = api.conditions.iter().flatten().filter(|c| !is_owned(c));
+    let mut all: Vec<PodCondition> = foreign.cloned().collect();
+    let mine = ours.conditions.iter().flatten();
+    if ends && let Some(disrupted) = mine.clone().find(|c| c.type_ == DISRUPTION_TARGET) {
+        match all.iter_mut().find(|c| c.type_ == DISRUPTION_TARGET) {
+            Some(old) => *old = disrupted.clone(),
+            None => all.push(disrupted.clone()),
+        }
+    }
+    all.extend(mine.filter(is_owned).cloned());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn status(value: Value) -> PodStatus {
+        serde_json::from_value(value).expect("a status")
+    }
+
+    fn condition(type_: &str, status: &str) -> Value {
+        json!({"type": type_, "status": status})
+    }
+
+    fn types(status: &PodStatus) -> Vec<(&str, &str)> {
+        let all = status.conditions.iter().flatten();
+        all.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
+    }
+
+    #[test]
+    fn conditions_of_others_are_the_api_servers_and_ours_are_ours() {
+        let api = status(json!({"conditions":
+            [condition("Ready", "False"), condition("gate.example/ok", "True")]}));
+        let ours = status(json!({"conditions":
+            [condition("gate.example/ok", "False"), condition("Ready", "True")]}));
+        assert_eq!(types(&merged(&api, &ours)), [("gate.example/ok", "True"), ("Ready", "True")]);
+    }
+
+    #[test]
+    fn that_the_node_ended_the_pod_is_said_with_the_terminal_phase_only() {
+        let disrupted = [condition("DisruptionTarget", "True")];
+        let api = status(json!({"phase": "Running"}));
+        let running = status(json!({"phase": "Running", "conditions": disrupted}));
+        assert_eq!(types(&merged(&api, &running)), []);
+        let failed = status(json!({"phase": "Failed", "conditions": disrupted}));
+        let written = merged(&api, &failed);
+        assert_eq!(types(&written), [("DisruptionTarget", "True")]);
+        assert_eq!(types(&merged(&written, &failed)), [("DisruptionTarget", "True")]);
+    }
+
+    #[test]
+    fn a_terminal_phase_and_the_start_time_stay() {
+        let api = status(json!({"phase": "Failed", "reason": "Evicted", "observedGeneration": 3,
+            "startTime": "2026-11-21T02:27:13Z", "qosClass": "Burstable"}));
+        let ours = status(json!({"phase": "Running", "startTime": "2026-11-21T02:30:00Z",
+            "observedGeneration": 2}));
+        let written = merged(&api, &ours);
+        assert_eq!(written, api);
+        let succeeded = status(json!({"phase": "Succeeded"}));
+        assert_eq!(merged(&api, &succeeded).phase.as_deref(), Some("Failed"));
+    }
+
+    #[test]
+    fn what_others_own_is_not_taken_away() {
+        let api = status(json!({"nominatedNodeName": "n", "qosClass": "Guaranteed",
+            "resourceClaimStatuses": [{"name": "gpu"}]}));
+        assert_eq!(merged(&api, &PodStatus::default()), api);
+    }
+}

@@ -1,0 +1,370 @@
+//! The outbox: which status, deletion or mirror pod is to be written to the API server now.
+//!
+//! Pure. Input: statuses of the workers, the API server's copies of the pods as the watch shows
+//! them, and answers to earlier requests. Output: `Request`s. What is written is always the
+//! difference between our status and the newest copy, so a status that is overtaken by the next
+//! one is never sent, and a copy that somebody else has changed is put right. Nothing is dropped
+//! before the API server has it or says that the pod is gone: an outage only delays. Bounds: one
+//! request under way for each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
+// k8s: pkg/kubelet/status/status_manager.go
+
+pub mod merge;
+pub mod patch;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::Value;
+
+use crate::link::Unwritten;
+use crate::worker::Stage;
+use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::pod;
+use slot::{Slot, Work};
+
+/// Requests under way at the same time.
+const FLIGHTS_MAX: usize = 32;
+/// First and longest wait before a failed request is repeated.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How long a change that nobody waits for may gather others. So long an API server may take as
+/// well that takes a pod without grace away itself.
+const GATHER: Duration = Duration::from_millis(100);
+const GATHER_GOING: Duration = Duration::from_secs(1);
+/// The same until a container has been started, and while the pod is stopped: what is said of an
+/// accepted pod, of its sandbox and of its container comes together when the pod starts as fast as
+/// pods do, and so do the containers' ends and the pod's. Of many pods each has to wait for those
+/// before it. One takes two cores about 100 ms, and this is for half of that speed: a hundred pods
+/// that start cost one write of a status each instead of three, and one instead of three to end.
+const GATHER_CHANGING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const GATHER_CHANGING_EACH: Duration = Duration::from_millis(200);
+/// How long a write that the API server took without effect is not repeated.
+// k8s: pkg/kubelet/status/status_manager.go syncPeriod
+const REPEAT: Duration = Duration::from_secs(10);
+
+/// Namespace and name of a pod.
+pub type FullName = (String, String);
+
+/// What the outbox is told.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A source wants this pod; its status may follow later.
+    Wanted(Arc<Pod>),
+    /// A worker derived a status or came to another stage.
+    Derived {
+        /// The pod as desired.
+        pod: Arc<Pod>,
+        /// Its status.
+        status: Arc<PodStatus>,
+        /// Where its worker stands.
+        stage: Stage,
+    },
+    /// Nothing is left of the pod on this node.
+    Gone(PodUid),
+    /// The API server has this pod, or this mirror pod.
+    Seen(Arc<Pod>),
+    /// It has it no longer.
+    Unseen(Arc<Pod>),
+    /// Every source has delivered: a mirror pod without a static pod is left over.
+    SourcesReady,
+    /// Answer to a request.
+    Answered {
+        /// The request's.
+        ticket: u64,
+        /// What came of it.
+        answer: Answer,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be asked of the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// To be returned with the answer.
+    pub ticket: u64,
+    /// The object.
+    pub name: FullName,
+    /// What to do with it.
+    pub ask: Ask,
+}
+
+/// What to do with an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// PATCH its status with this strategic merge patch.
+    Patch(Value),
+    /// DELETE it without grace, if it still has this uid.
+    Delete(PodUid),
+    /// Create the mirror of this static pod.
+    Mirror(Arc<Pod>),
+    /// GET it.
+    Look,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The object as it is now; its spec may be missing.
+    Copy(Box<Pod>),
+    /// Done, and the object is gone or will be.
+    Deleted,
+    /// There is no such object.
+    Missing,
+    /// The object is not the one that was meant, or has changed.
+    Conflict,
+    /// The API server asks for patience, or failed.
+    Busy {
+        /// How long to wait at least.
+        after: Duration,
+        /// Its words.
+        why: String,
+    },
+    /// It refused the request.
+    Refused(String),
+    /// It could not be reached.
+    Unreachable(String),
+}
+
+/// Whose place in the outbox it is: a pod of the API by uid, a mirror pod by name, because its
+/// uid changes whenever it is created again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Pod(PodUid),
+    Mirror(FullName),
+}
+
+impl Key {
+    /// The key of a pod as a worker has it.
+    fn of_local(pod: &Pod) -> Self {
+        if pod::is_static(pod) { Self::Mirror(full_name(pod)) } else { Self::Pod(pod::uid(pod)) }
+    }
+
+    /// The key of an object of the API server.
+    fn of_copy(pod: &Pod) -> Self {
+        if pod::is_mirror(pod) { Self::Mirror(full_name(pod)) } else { Self::Pod(pod::uid(pod)) }
+    }
+}
+
+fn full_name(pod: &Pod) -> FullName {
+    (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
+}
+
+/// In which order waiting work is done. Ready changes and ends come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Urgent,
+    Normal,
+}
+
+/// All that is or may have to be written.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    slots: BTreeMap<Key, Slot>,
+    flights: BTreeMap<u64, Key>,
+    queue: BTreeSet<(Class, u64, Key)>,
+    timers: BTreeSet<(UnixNanos, Key)>,
+    /// Source of tickets and of the order in the queue; only grows.
+    counter: u64,
+    sources_ready: bool,
+    /// The API server could not be reached when it was last asked.
+    outage: bool,
+    out: Vec<Request>,
+    /// How long each status that was written since the last question had differed.
+    written: Vec<Duration>,
+}
+
+impl Outbox {
+    /// Takes one input; tells what to ask of the API server.
+    pub fn handle(&mut self, now: UnixNanos, input: Input) -> Vec<Request> {
+        match input {
+            Input::Wanted(pod) => self.wanted(pod, now),
+            Input::Derived { pod, status, stage } => {
+                let key = Key::of_local(&pod);
+                let slot = self.slots.entry(key.clone()).or_default();
+                slot.derived(pod, status, stage);
+                self.look_at(&key, now);
+            }
+            Input::Gone(uid) => self.gone(&uid, now),
+            Input::Seen(pod) => {
+                let key = Key::of_copy(&pod);
+                self.slots.entry(key.clone()).or_default().seen(pod);
+                self.look_at(&key, now);
+            }
+            Input::Unseen(pod) => {
+                let key = Key::of_copy(&pod);
+                if let Some(slot) = self.slots.get_mut(&key) {
+                    slot.unseen(&pod);
+                }
+                self.look_at(&key, now);
+            }
+            Input::SourcesReady => {
+                self.sources_ready = true;
+                self.everything(now);
+            }
+            Input::Answered { ticket, answer } => self.answered(ticket, answer, now),
+            Input::Tick => self.due(now),
+        }
+        self.dispatch(now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// When the next `Input::Tick` is needed.
+    pub fn next_wake(&self) -> Option<UnixNanos> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// How long each status that was written since the last question had waited for that.
+    pub fn take_written(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.written)
+    }
+
+    /// True while the API server cannot be reached.
+    pub fn is_outage(&self) -> bool {
+        self.outage
+    }
+
+    /// True when nothing of this pod waits or is under way.
+    pub fn is_settled(&self, uid: &PodUid) -> bool {
+        let slot = self.slots.iter().find(|(key, slot)| match key {
+            Key::Pod(of) => of == uid,
+            Key::Mirror(_) => slot.has_local(uid),
+        });
+        slot.is_none_or(|(key, slot)| {
+            slot.flight.is_none() && slot.work(key, self.sources_ready).is_none()
+        })
+    }
+
+    /// What the API server has not taken although it was asked, by pod.
+    pub fn unwritten(&self) -> BTreeMap<PodUid, Unwritten> {
+        self.slots.values().flat_map(Slot::unwritten).collect()
+    }
+
+    fn wanted(&mut self, pod: Arc<Pod>, now: UnixNanos) {
+        let key = Key::of_local(&pod);
+        self.slots.entry(key.clone()).or_default().wanted(pod);
+        self.look_at(&key, now);
+    }
+
+    fn gone(&mut self, uid: &PodUid, now: UnixNanos) {
+        let of_pod = Key::Pod(uid.clone());
+        let is_its = |(key, slot): &(&Key, &Slot)| **key == of_pod || slot.has_local(uid);
+        let keys: Vec<_> = self.slots.iter().filter(is_its).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.forget(uid);
+            }
+            self.look_at(&key, now);
+        }
+    }
+
+    fn everything(&mut self, now: UnixNanos) {
+        for key in self.slots.keys().cloned().collect::<Vec<_>>() {
+            self.look_at(&key, now);
+        }
+    }
+
+    fn due(&mut self, now: UnixNanos) {
+        while let Some((at, key)) = self.timers.first().cloned() {
+            if at > now {
+                return;
+            }
+            self.timers.remove(&(at, key.clone()));
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.timer = None;
+            }
+            self.look_at(&key, now);
+        }
+    }
+
+    fn answered(&mut self, ticket: u64, answer: Answer, now: UnixNanos) {
+        let Some(key) = self.flights.remove(&ticket) else { return };
+        let unreachable = matches!(answer, Answer::Unreachable(_));
+        let back = self.outage && !unreachable;
+        self.outage = unreachable;
+        if let Some(slot) = self.slots.get_mut(&key) {
+            self.written.extend(slot.answered(&key, answer, now));
+        }
+        self.look_at(&key, now);
+        if back {
+            // What waited for the API server need not wait any longer.
+            for slot in self.slots.values_mut() {
+                slot.retry_at = None;
+            }
+            self.everything(now);
+        }
+    }
+
+    /// Puts a pod where it belongs: in the queue, at a timer, or nowhere.
+    fn look_at(&mut self, key: &Key, now: UnixNanos) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        if let Some((class, order)) = slot.queued.take() {
+            self.queue.remove(&(class, order, key.clone()));
+        }
+        if let Some(at) = slot.timer.take() {
+            self.timers.remove(&(at, key.clone()));
+        }
+        if slot.flight.is_some() {
+            return;
+        }
+        if slot.is_empty() {
+            self.slots.remove(key);
+            return;
+        }
+        let Some(work) = slot.work(key, self.sources_ready) else {
+            (slot.gather_since, slot.differs_since) = (None, None);
+            return;
+        };
+        if matches!(work, Work::Patch { .. }) {
+            slot.differs_since.get_or_insert(now);
+        }
+        let goes = slot.goes_by_itself();
+        let class = if goes { Class::Normal } else { slot.class(&work) };
+        let gather = match () {
+            () if goes => GATHER_GOING,
+            () if slot.is_stopping() || slot.is_starting() => gather_among(self.timers.len()),
+            () => GATHER,
+        };
+        let gathers =
+            (class == Class::Normal).then(|| slot.gather_since.get_or_insert(now).plus(gather));
+        let until = gathers.max(slot.retry_at).max(slot.repeat_at(&work));
+        if let Some(at) = until.filter(|at| *at > now) {
+            slot.timer = Some(at);
+            self.timers.insert((at, key.clone()));
+            return;
+        }
+        self.counter += 1;
+        slot.queued = Some((class, self.counter));
+        self.queue.insert((class, self.counter, key.clone()));
+    }
+
+    fn dispatch(&mut self, now: UnixNanos) {
+        while self.flights.len() < FLIGHTS_MAX {
+            let Some((_, _, key)) = self.queue.pop_first() else { return };
+            let Some(slot) = self.slots.get_mut(&key) else { continue };
+            slot.queued = None;
+            let Some(work) = slot.work(&key, self.sources_ready) else { continue };
+            self.counter += 1;
+            let ticket = self.counter;
+            let Some((name, ask)) = slot.begin(&key, ticket, work, now) else { continue };
+            self.flights.insert(ticket, key);
+            self.out.push(Request { ticket, name, ask });
+        }
+    }
+}
+
+/// How long what is said of a pod on its way may gather while so many others wait as well.
+fn gather_among(others: usize) -> Duration {
+    let others = u32::try_from(others).unwrap_or(u32::MAX);
+    let (least, most) = GATHER_CHANGING;
+    GATHER_CHANGING_EACH.saturating_mul(others).clamp(least, most)
+}
+
+/// True for a request whose delay somebody would notice.
+fn is_urgent(work: &Work) -> bool {
+    !matches!(work, Work::Patch { urgent: false, .. })
+}

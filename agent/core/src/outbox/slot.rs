@@ -1,0 +1,375 @@
+//! One object of the API server in the outbox: what we have, what it has, what follows from that.
+//!
+//! Pure. A slot has the pod's last status, or for a mirror pod those of every static pod of that
+//! name, since a changed manifest is another pod and both are there for a while.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use serde_json::Value;
+
+use super::{Answer, Ask, Class, FullName, Key, REPEAT, RETRY, full_name, is_urgent};
+use crate::link::{Trouble, Unwritten};
+use crate::outbox::{merge, patch};
+use crate::status::is_terminal;
+use crate::status::phase::PENDING;
+use crate::worker::Stage;
+use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::pod;
+
+/// A pod as this node has it.
+#[derive(Debug)]
+struct Local {
+    pod: Arc<Pod>,
+    /// `None` before the first derivation.
+    status: Option<Arc<PodStatus>>,
+    stage: Stage,
+}
+
+/// What is to be done for a slot.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Work {
+    Patch { body: Value, urgent: bool },
+    Delete(PodUid),
+    Mirror(PodUid),
+    Look,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    locals: BTreeMap<PodUid, Local>,
+    copy: Option<Arc<Pod>>,
+    /// Uid of the copy whose deletion the API server has accepted.
+    deleted: Option<PodUid>,
+    /// The copy may be out of date: ask for it before anything else.
+    doubt: bool,
+    /// The last body that the API server took, and when.
+    written: Option<(Value, UnixNanos)>,
+    /// The body under way.
+    writing: Option<Value>,
+    /// What is under way is the creation of a mirror pod.
+    creating: bool,
+    failures: u32,
+    /// What is asked for, in words, and why that was not done so far.
+    asked: &'static str,
+    pub trouble: Option<Trouble>,
+    /// Since when the API server has another status than we have.
+    pub(super) differs_since: Option<UnixNanos>,
+    pub flight: Option<u64>,
+    pub(super) queued: Option<(Class, u64)>,
+    pub timer: Option<UnixNanos>,
+    pub(super) retry_at: Option<UnixNanos>,
+    /// When the first of the changes came that wait for others.
+    pub(super) gather_since: Option<UnixNanos>,
+}
+
+impl Slot {
+    pub(crate) fn wanted(&mut self, pod: Arc<Pod>) {
+        let uid = pod::uid(&pod);
+        let fresh = Local { pod: Arc::clone(&pod), status: None, stage: Stage::Waiting };
+        self.locals.entry(uid).or_insert(fresh).pod = pod;
+    }
+
+    pub(crate) fn derived(&mut self, pod: Arc<Pod>, status: Arc<PodStatus>, stage: Stage) {
+        self.locals.insert(pod::uid(&pod), Local { pod, status: Some(status), stage });
+    }
+
+    pub(super) fn has_local(&self, uid: &PodUid) -> bool {
+        self.locals.contains_key(uid)
+    }
+
+    pub(crate) fn forget(&mut self, uid: &PodUid) {
+        self.locals.remove(uid);
+    }
+
+    /// Takes a copy unless it is older than the one that is known: an answer and the watch may
+    /// overtake each other.
+    pub(crate) fn seen(&mut self, copy: Arc<Pod>) {
+        let known = self.copy.as_deref().filter(|known| known.metadata.uid == copy.metadata.uid);
+        if known.is_none_or(|known| version(&copy) >= version(known)) {
+            self.copy = Some(copy);
+        }
+    }
+
+    pub(super) fn unseen(&mut self, gone: &Pod) {
+        if self.copy.as_ref().is_some_and(|copy| copy.metadata.uid == gone.metadata.uid) {
+            self.copy = None;
+        }
+    }
+
+    /// True when every pod of the slot is being stopped and has not ended.
+    pub(super) fn is_stopping(&self) -> bool {
+        let stopping = |local: &Local| local.stage == Stage::Terminating;
+        !self.locals.is_empty() && self.locals.values().all(stopping)
+    }
+
+    /// True when every pod of the slot waits for its first container, and none for a reason that
+    /// somebody might want to read.
+    pub(super) fn is_starting(&self) -> bool {
+        let starting = |local: &Local| {
+            let status = local.status.as_deref();
+            local.stage == Stage::Syncing && status.is_some_and(is_untouched)
+        };
+        !self.locals.is_empty() && self.locals.values().all(starting)
+    }
+
+    /// True for a pod that is over and is being deleted without grace: the API server needs nobody
+    /// for that, unless it stops half-way.
+    pub(super) fn goes_by_itself(&self) -> bool {
+        let grace = self.present().and_then(|copy| copy.metadata.deletion_grace_period_seconds);
+        grace == Some(0) && self.locals.values().all(|local| local.stage == Stage::Finished)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.locals.is_empty() && self.copy.is_none() && self.flight.is_none()
+    }
+
+    /// What the API server has, but for a copy that is on its way out.
+    fn present(&self) -> Option<&Arc<Pod>> {
+        self.copy.as_ref().filter(|copy| self.deleted.as_ref() != Some(&pod::uid(copy)))
+    }
+
+    pub(crate) fn work(&self, key: &Key, sources_ready: bool) -> Option<Work> {
+        if self.doubt {
+            return Some(Work::Look);
+        }
+        match key {
+            Key::Pod(uid) => self.pod_work(uid),
+            Key::Mirror(_) => self.mirror_work(sources_ready),
+        }
+    }
+
+    /// The final status is written first, then the deletion is completed.
+    // k8s: pkg/kubelet/status/status_manager.go syncPod, canBeDeleted
+    fn pod_work(&self, uid: &PodUid) -> Option<Work> {
+        let (copy, local) = (self.present()?, self.locals.get(uid)?);
+        let patch = patch_work(copy, local);
+        let phase = copy.status.as_ref().and_then(|status| status.phase.as_deref());
+        let ended = local.stage == Stage::Finished && is_terminal(phase);
+        // A write without effect is tried again some day, but it holds nothing up.
+        let told = patch.as_ref().is_none_or(|work| self.repeat_at(work).is_some());
+        let completes = pod::is_deleted(copy) && ended && told;
+        if completes { Some(Work::Delete(uid.clone())) } else { patch }
+    }
+
+    // k8s: pkg/kubelet/kubelet.go tryReconcileMirrorPods, kubelet_pods.go HandlePodCleanups
+    fn mirror_work(&self, sources_ready: bool) -> Option<Work> {
+        let lives = |local: &&Local| local.stage == Stage::Syncing && local.status.is_some();
+        let living = self.locals.values().find(lives);
+        let Some(copy) = self.present() else {
+            return living.map(|local| Work::Mirror(pod::uid(&local.pod)));
+        };
+        let hash = pod::annotation(copy, pod::ANNOTATION_MIRROR);
+        let is_of = |local: &&Local| pod::annotation(&local.pod, pod::ANNOTATION_HASH) == hash;
+        let stale = living.is_some_and(|local| pod::is_deleted(copy) || !is_of(&local));
+        let orphan = self.locals.is_empty() && sources_ready;
+        if stale || orphan {
+            return Some(Work::Delete(pod::uid(copy)));
+        }
+        patch_work(copy, self.locals.values().find(is_of)?)
+    }
+
+    pub(crate) fn class(&self, work: &Work) -> Class {
+        if is_urgent(work) { Class::Urgent } else { Class::Normal }
+    }
+
+    /// Until when a write is held back because the same one had no effect.
+    pub(super) fn repeat_at(&self, work: &Work) -> Option<UnixNanos> {
+        let (body, at) = self.written.as_ref()?;
+        matches!(work, Work::Patch { body: now, .. } if now == body).then(|| at.plus(REPEAT))
+    }
+
+    /// Notes that the work is under way; tells what to ask.
+    pub(crate) fn begin(
+        &mut self,
+        key: &Key,
+        ticket: u64,
+        work: Work,
+        now: UnixNanos,
+    ) -> Option<(FullName, Ask)> {
+        let name = match key {
+            Key::Mirror(name) => name.clone(),
+            Key::Pod(_) => full_name(self.copy.as_ref()?),
+        };
+        self.asked = match &work {
+            Work::Patch { .. } => "its status",
+            Work::Delete(_) => "its deletion",
+            Work::Mirror(_) => "its mirror pod",
+            Work::Look => self.asked,
+        };
+        let ask = match work {
+            Work::Patch { body, .. } => {
+                self.written = None;
+                self.writing = Some(body.clone());
+                Ask::Patch(body)
+            }
+            Work::Delete(uid) => Ask::Delete(uid),
+            Work::Mirror(uid) => {
+                self.creating = true;
+                Ask::Mirror(Arc::clone(&self.locals.get(&uid)?.pod))
+            }
+            Work::Look => Ask::Look,
+        };
+        self.flight = Some(ticket);
+        self.gather_since = None;
+        // A request that never comes back to us counts from its begin.
+        self.retry_at = self.retry_at.filter(|at| *at > now);
+        Some((name, ask))
+    }
+
+    /// Takes the answer; tells how long the status that was written had differed.
+    pub(crate) fn answered(
+        &mut self,
+        key: &Key,
+        answer: Answer,
+        now: UnixNanos,
+    ) -> Option<Duration> {
+        let is_written = self.writing.is_some() && matches!(&answer, Answer::Copy(_));
+        let since = if is_written { self.differs_since.take() } else { None };
+        self.take(key, answer, now);
+        since.map(|since| now.since(since))
+    }
+
+    fn take(&mut self, key: &Key, answer: Answer, now: UnixNanos) {
+        self.flight = None;
+        let writing = self.writing.take();
+        let creating = std::mem::take(&mut self.creating);
+        self.note(&answer, creating, now);
+        match answer {
+            Answer::Copy(copy) if is_its(key, &copy) => {
+                self.written = writing.map(|body| (body, now));
+                self.calm();
+                self.seen(Arc::new(*copy));
+            }
+            Answer::Deleted => {
+                self.deleted = self.copy.as_deref().map(pod::uid);
+                self.calm();
+            }
+            // No namespace, or a pod of somebody else stands where the mirror pod should.
+            Answer::Missing if creating => self.wait(now, Duration::ZERO),
+            Answer::Copy(_) if matches!(key, Key::Mirror(_)) => {
+                self.copy = None;
+                self.doubt = false;
+                self.wait(now, RETRY.1);
+            }
+            Answer::Missing | Answer::Copy(_) => {
+                self.copy = None;
+                self.calm();
+            }
+            Answer::Conflict => {
+                self.doubt = true;
+                self.wait(now, Duration::ZERO);
+            }
+            Answer::Busy { after, .. } => self.wait(now, after),
+            Answer::Refused(_) | Answer::Unreachable(_) => self.wait(now, Duration::ZERO),
+        }
+    }
+
+    /// Remembers why something is not written, for people.
+    fn note(&mut self, answer: &Answer, creating: bool, now: UnixNanos) {
+        let words = match answer {
+            Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
+            Answer::Missing if creating => "its namespace does not exist",
+            Answer::Conflict => return,
+            Answer::Copy(_) | Answer::Deleted | Answer::Missing => {
+                self.trouble = None;
+                return;
+            }
+        };
+        self.trouble = Some(Trouble::again(self.trouble.take(), words, now));
+    }
+
+    /// What is not written of which pods.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = (PodUid, Unwritten)> {
+        let trouble = self.trouble.clone();
+        trouble.into_iter().flat_map(|trouble| {
+            let unwritten = Unwritten { what: self.asked, trouble };
+            self.locals.keys().map(move |uid| (uid.clone(), unwritten.clone()))
+        })
+    }
+
+    fn calm(&mut self) {
+        (self.failures, self.retry_at, self.doubt) = (0, None, false);
+    }
+
+    fn wait(&mut self, now: UnixNanos, at_least: Duration) {
+        self.failures += 1;
+        let own = (RETRY.0 * 2_u32.pow((self.failures - 1).min(8))).min(RETRY.1);
+        self.retry_at = Some(now.plus(own.max(at_least)));
+    }
+}
+
+/// True for the object that the slot is about.
+fn is_its(key: &Key, copy: &Pod) -> bool {
+    match key {
+        Key::Pod(uid) => pod::uid(copy) == *uid,
+        Key::Mirror(_) => pod::is_mirror(copy),
+    }
+}
+
+fn patch_work(copy: &Pod, local: &Local) -> Option<Work> {
+    let ours = local.status.as_deref()?;
+    let none = PodStatus::default();
+    let theirs = copy.status.as_ref().unwrap_or(&none);
+    let body = patch::patch(pod::uid(copy).as_str(), theirs, &merge::merged(theirs, ours))?;
+    // A pod that is over by itself is news before its sandbox is gone; of one that is stopped on
+    // demand the containers' ends are told together.
+    // k8s: pkg/kubelet/kubelet.go SyncPod writes the status before it returns isTerminal
+    let over = !pod::is_deleted(&local.pod) && !pod::is_deleted(copy) && !any_running(ours);
+    let stopping = local.stage >= Stage::Terminating && !over;
+    Some(Work::Patch { body, urgent: somebody_waits(theirs, ours, stopping) })
+}
+
+/// The API server's count of changes of the object; compared only between copies of one object.
+fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+/// True when services, controllers or people wait for just this change.
+/// While a pod is stopped its containers end one after the other: they are told together.
+fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool {
+    let ready = |status: &PodStatus| {
+        let mut all = status.conditions.iter().flatten();
+        all.any(|c| c.type_ == "Ready" && c.status == "True")
+    };
+    let ends = is_terminal(ours.phase.as_deref()) && ours.phase != theirs.phase;
+    let newly_ended = ended(ours).any(|end| !ended(theirs).any(|known| known == end));
+    match (ends, newly_ended) {
+        (true, _) => true,
+        (false, true) => !stopping,
+        (false, false) => ready(theirs) != ready(ours),
+    }
+}
+
+/// Containers that have ended, by id.
+fn ended(status: &PodStatus) -> impl Iterator<Item = (&str, &Option<String>)> {
+    let has_ended =
+        |c: &&ContainerStatus| c.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    containers(status).filter(has_ended).map(|c| (c.name.as_str(), &c.container_id))
+}
+
+/// True while no container has come further than to be made.
+fn is_untouched(status: &PodStatus) -> bool {
+    let first = |c: &ContainerStatus| {
+        let waiting = c.state.as_ref().and_then(|state| state.waiting.as_ref());
+        let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
+        c.last_state.as_ref().is_none_or(|last| last.terminated.is_none())
+            && matches!(reason, Some("ContainerCreating" | "PodInitializing"))
+    };
+    matches!(status.phase.as_deref(), None | Some(PENDING)) && containers(status).all(first)
+}
+
+fn any_running(status: &PodStatus) -> bool {
+    containers(status).any(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten()
+}

@@ -1,0 +1,416 @@
+//! The outbox against an API server that is a few lines long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::{Value, json};
+
+use super::{
+    Answer, Ask, GATHER, GATHER_CHANGING, GATHER_GOING, Input, Outbox, REPEAT, Request,
+    gather_among,
+};
+use crate::worker::Stage;
+use pintle_api_types::ids::UnixNanos;
+
+/// An outbox with its clock.
+struct Desk {
+    outbox: Outbox,
+    now: UnixNanos,
+    version: u64,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self { outbox: Outbox::default(), now: UnixNanos(1), version: 0 }
+    }
+
+    fn give(&mut self, input: Input) -> Vec<Request> {
+        self.outbox.handle(self.now, input)
+    }
+
+    /// Time passes.
+    fn after(&mut self, by: Duration) -> Vec<Request> {
+        self.now = self.now.plus(by);
+        self.give(Input::Tick)
+    }
+
+    /// A copy of this object as the API server has it now.
+    fn copy(&mut self, mut object: Value) -> Arc<Pod> {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        Arc::new(pod(object))
+    }
+
+    fn seen(&mut self, object: Value) -> Vec<Request> {
+        let copy = self.copy(object);
+        self.give(Input::Seen(copy))
+    }
+
+    /// The API server took the request and has this object now.
+    fn took(&mut self, request: &Request, object: Value) -> Vec<Request> {
+        let copy = Box::new((*self.copy(object)).clone());
+        self.answer(request, Answer::Copy(copy))
+    }
+
+    fn answer(&mut self, request: &Request, answer: Answer) -> Vec<Request> {
+        self.give(Input::Answered { ticket: request.ticket, answer })
+    }
+}
+
+fn pod(object: Value) -> Pod {
+    serde_json::from_value(object).expect("a pod")
+}
+
+fn api(uid: &str, status: Value) -> Value {
+    json!({"metadata": {"uid": uid, "name": "web", "namespace": "ns"}, "status": status})
+}
+
+fn deleted(uid: &str, status: Value) -> Value {
+    let mut object = api(uid, status);
+    object["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
+    object
+}
+
+fn ready(ready: bool) -> Value {
+    let status = if ready { "True" } else { "False" };
+    json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]})
+}
+
+fn derived(object: &Value, status: Value, stage: Stage) -> Input {
+    let status: PodStatus = serde_json::from_value(status).expect("a status");
+    Input::Derived { pod: Arc::new(pod(object.clone())), status: Arc::new(status), stage }
+}
+
+fn only(requests: Vec<Request>) -> Request {
+    let [request] = <[Request; 1]>::try_from(requests).expect("one request");
+    request
+}
+
+fn static_pod(uid: &str) -> Value {
+    json!({"metadata": {"uid": uid, "name": "web", "namespace": "ns", "annotations": {
+        "kubernetes.io/config.source": "file", "kubernetes.io/config.hash": uid}}})
+}
+
+fn mirror(uid: &str, of: &str, status: Value) -> Value {
+    let mut object = api(uid, status);
+    object["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": of});
+    object
+}
+
+const NO: Answer = Answer::Missing;
+
+#[test]
+fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    assert_eq!(desk.seen(object.clone()), []);
+    let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), Stage::Syncing);
+    assert_eq!(desk.give(waits), []);
+    assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(GATHER_CHANGING.0)));
+    let request = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(request.name, ("ns".into(), "web".into()));
+    let Ask::Patch(body) = &request.ask else { panic!("{request:?}") };
+    assert_eq!(body["metadata"], json!({"uid": "1"}));
+    assert_eq!(body["status"], ready(true));
+    assert_eq!(desk.took(&request, api("1", ready(true))), []);
+    assert!(desk.outbox.is_settled(&"1".into()));
+    // What nobody waits for goes when its time has come.
+    let mut slow = ready(true);
+    slow["podIP"] = json!("10.0.0.1");
+    assert_eq!(desk.give(derived(&object, slow, Stage::Syncing)), []);
+    assert!(matches!(only(desk.after(GATHER)).ask, Ask::Patch(_)));
+}
+
+#[test]
+fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
+    let ended = |name: &str| {
+        json!({"name": name, "containerID": name, "state": {"terminated": {
+        "exitCode": 1, "containerID": name}}})
+    };
+    let runs = |name: &str| json!({"name": name, "containerID": name, "state": {"running": {}}});
+    let status = |all: Value| json!({"phase": "Running", "containerStatuses": all});
+    // Deleted or not, what runs, what has ended since: whether that is told at once.
+    let table = [
+        (false, json!([ended("a"), ended("b")]), true),
+        (false, json!([ended("a"), runs("b")]), false),
+        (true, json!([ended("a"), ended("b")]), false),
+    ];
+    for (is_deleted, now, at_once) in table {
+        let mut desk = Desk::new();
+        let before = status(json!([runs("a"), runs("b")]));
+        let object = if is_deleted { deleted("1", before) } else { api("1", before) };
+        desk.seen(object.clone());
+        let asked = desk.give(derived(&object, status(now.clone()), Stage::Terminating));
+        assert_eq!(asked.len(), usize::from(at_once), "{now}");
+        assert_eq!(desk.after(GATHER_CHANGING.0).len(), usize::from(!at_once), "{now}");
+    }
+}
+
+#[test]
+fn what_is_said_of_a_pod_that_starts_comes_together() {
+    let waits = |reason: &str| json!({"name": "a", "state": {"waiting": {"reason": reason}}});
+    let runs = json!({"name": "a", "state": {"running": {}}});
+    let status = |container: &Value| json!({"phase": "Pending", "containerStatuses": [container]});
+    let creating = waits("ContainerCreating");
+    let table = [
+        (&creating, GATHER_CHANGING.0),
+        (&waits("PodInitializing"), GATHER_CHANGING.0),
+        (&waits("ErrImagePull"), GATHER),
+        (&runs, GATHER),
+    ];
+    for (container, gathers) in table {
+        let mut desk = Desk::new();
+        let object = api("1", json!({"phase": "Pending"}));
+        desk.seen(object.clone());
+        assert_eq!(desk.give(derived(&object, status(container), Stage::Syncing)), []);
+        assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(gathers)), "{container}");
+    }
+    // A pod that runs before that time is told of once, and no later than any other.
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    assert_eq!(desk.give(derived(&object, status(&creating), Stage::Syncing)), []);
+    assert_eq!(desk.after(GATHER), []);
+    assert_eq!(desk.give(derived(&object, status(&runs), Stage::Syncing)).len(), 1);
+}
+
+#[test]
+fn the_more_pods_are_on_their_way_the_longer_what_is_said_of_each_gathers() {
+    for (others, millis) in [(0, 1000), (5, 1000), (10, 2000), (49, 9800), (50, 10_000)] {
+        assert_eq!(gather_among(others), Duration::from_millis(millis), "{others}");
+    }
+    assert_eq!(gather_among(usize::MAX), GATHER_CHANGING.1);
+}
+
+#[test]
+fn one_request_is_under_way_and_only_the_last_status_follows_it() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    let first = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(desk.give(derived(&object, ready(false), Stage::Syncing)), []);
+    assert_eq!(desk.give(derived(&object, ready(true), Stage::Syncing)), []);
+    assert_eq!(desk.took(&first, api("1", ready(true))), [], "nothing is left to say");
+    assert_eq!(desk.give(derived(&object, ready(false), Stage::Syncing)).len(), 1);
+}
+
+#[test]
+fn an_older_copy_never_hides_what_was_written() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    let old = desk.copy(object.clone());
+    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(desk.took(&write, api("1", ready(true))), []);
+    assert_eq!(desk.give(Input::Seen(old)), [], "the watch is behind");
+    // A newer copy that differs was changed by somebody: it is put right.
+    assert!(matches!(only(desk.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
+}
+
+#[test]
+fn the_final_status_is_written_before_the_deletion_is_completed() {
+    let mut desk = Desk::new();
+    let object = deleted("1", ready(true));
+    desk.seen(object.clone());
+    let over = json!({"phase": "Failed"});
+    let write = only(desk.give(derived(&object, over.clone(), Stage::Terminated)));
+    assert!(matches!(write.ask, Ask::Patch(_)));
+    assert_eq!(desk.took(&write, deleted("1", over.clone())), [], "volumes are still there");
+    let delete = only(desk.give(derived(&object, over.clone(), Stage::Finished)));
+    assert_eq!(delete.ask, Ask::Delete("1".into()));
+    assert_eq!(desk.answer(&delete, Answer::Deleted), []);
+    assert_eq!(desk.seen(deleted("1", over.clone())), [], "it is asked for once");
+    let gone = desk.copy(deleted("1", over));
+    assert_eq!(desk.give(Input::Unseen(gone)), []);
+    assert_eq!(desk.give(Input::Gone("1".into())), []);
+    assert!(desk.outbox.slots.is_empty());
+}
+
+#[test]
+fn a_pod_that_is_over_and_not_deleted_stays() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Succeeded"}));
+    desk.seen(object.clone());
+    let over = derived(&object, json!({"phase": "Succeeded"}), Stage::Finished);
+    assert_eq!(desk.give(over), []);
+    let deletion = desk.seen(deleted("1", json!({"phase": "Succeeded"})));
+    assert_eq!(only(deletion).ask, Ask::Delete("1".into()));
+}
+
+#[test]
+fn a_deletion_without_grace_is_left_to_the_api_server_for_a_while() {
+    let mut desk = Desk::new();
+    let over = json!({"phase": "Succeeded"});
+    let object = api("1", over.clone());
+    desk.seen(object.clone());
+    desk.give(derived(&object, over.clone(), Stage::Finished));
+    let mut going = deleted("1", over);
+    going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    assert_eq!(desk.seen(going), []);
+    assert_eq!(only(desk.after(GATHER_GOING)).ask, Ask::Delete("1".into()));
+}
+
+#[test]
+fn an_outage_delays_and_its_end_wakes_every_pod() {
+    let mut desk = Desk::new();
+    let (a, b) = (api("1", json!({"phase": "Pending"})), api("2", json!({"phase": "Pending"})));
+    desk.seen(a.clone());
+    desk.seen(b.clone());
+    let first = only(desk.give(derived(&a, ready(true), Stage::Syncing)));
+    let second = only(desk.give(derived(&b, ready(true), Stage::Syncing)));
+    let out = || Answer::Unreachable("no route".into());
+    assert_eq!(desk.answer(&first, out()), []);
+    assert!(desk.outbox.is_outage());
+    assert_eq!(desk.answer(&second, out()), []);
+    let mut requests = Vec::new();
+    for _ in 0..20 {
+        requests = desk.after(Duration::from_secs(10));
+        for request in &requests {
+            desk.answer(request, out());
+        }
+    }
+    assert_eq!(requests.len(), 2, "both are still tried");
+    let wake = desk.outbox.next_wake().expect("a retry");
+    assert!(wake <= desk.now.plus(Duration::from_secs(10)));
+    let again = desk.after(Duration::from_secs(10));
+    let rest = desk.answer(&again[1], out());
+    assert_eq!(rest, []);
+    assert_eq!(desk.took(&again[0], api("1", ready(true))).len(), 1, "the other follows at once");
+    assert!(!desk.outbox.is_outage());
+}
+
+#[test]
+fn a_pod_that_the_api_server_refuses_holds_up_no_other() {
+    let mut desk = Desk::new();
+    let (a, b) = (api("1", json!({"phase": "Pending"})), api("2", json!({"phase": "Pending"})));
+    desk.seen(a.clone());
+    desk.seen(b.clone());
+    let bad = only(desk.give(derived(&a, ready(true), Stage::Syncing)));
+    assert_eq!(desk.answer(&bad, Answer::Refused("invalid".into())), []);
+    let good = only(desk.give(derived(&b, ready(true), Stage::Syncing)));
+    assert_eq!(desk.took(&good, api("2", ready(true))), []);
+    let busy = Answer::Busy { after: Duration::from_secs(30), why: "later".into() };
+    let again = only(desk.after(Duration::from_secs(1)));
+    assert_eq!(desk.answer(&again, busy), []);
+    assert_eq!(desk.after(Duration::from_secs(29)), []);
+    assert_eq!(desk.after(Duration::from_secs(1)).len(), 1);
+}
+
+#[test]
+fn a_conflict_is_settled_by_a_look() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(desk.answer(&write, Answer::Conflict), []);
+    let look = only(desk.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Look);
+    // Another pod has the name: nothing is written to it.
+    assert_eq!(desk.took(&look, api("2", json!({"phase": "Pending"}))), []);
+    assert_eq!(desk.after(Duration::from_secs(60)), []);
+    assert!(desk.outbox.is_settled(&"1".into()));
+}
+
+#[test]
+fn a_pod_that_is_not_there_any_more_is_left_alone_until_it_is_seen() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(desk.answer(&write, NO), []);
+    assert_eq!(desk.after(Duration::from_secs(60)), []);
+    assert_eq!(desk.seen(object).len(), 1);
+}
+
+#[test]
+fn a_write_without_effect_is_not_repeated_at_once_and_holds_no_deletion_up() {
+    let mut desk = Desk::new();
+    let pending = json!({"phase": "Failed"});
+    let object = api("1", pending.clone());
+    desk.seen(object.clone());
+    let ours = json!({"phase": "Failed", "hostIP": "h"});
+    desk.give(derived(&object, ours, Stage::Finished));
+    let write = only(desk.after(GATHER));
+    assert_eq!(desk.took(&write, api("1", pending.clone())), []);
+    assert_eq!(desk.after(REPEAT / 2), []);
+    assert_eq!(only(desk.seen(deleted("1", pending))).ask, Ask::Delete("1".into()));
+}
+
+#[test]
+fn a_static_pod_gets_a_mirror_and_its_status_goes_there() {
+    let mut desk = Desk::new();
+    let web = static_pod("h1");
+    desk.give(Input::Wanted(Arc::new(pod(web.clone()))));
+    let request = only(desk.give(derived(&web, ready(true), Stage::Syncing)));
+    assert!(matches!(&request.ask, Ask::Mirror(of) if of.metadata.uid.as_deref() == Some("h1")));
+    let write = only(desk.took(&request, mirror("m1", "h1", json!({"phase": "Pending"}))));
+    let Ask::Patch(body) = &write.ask else { panic!("{write:?}") };
+    assert_eq!(body["metadata"]["uid"], "m1");
+    assert_eq!(desk.took(&write, mirror("m1", "h1", ready(true))), []);
+    // Somebody deletes the mirror pod: it is taken away and made again.
+    let mut dying = mirror("m1", "h1", ready(true));
+    dying["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
+    let delete = only(desk.seen(dying));
+    assert_eq!(delete.ask, Ask::Delete("m1".into()));
+    assert!(matches!(only(desk.answer(&delete, Answer::Deleted)).ask, Ask::Mirror(_)));
+}
+
+#[test]
+fn a_changed_manifest_replaces_the_mirror_once_the_new_pod_lives() {
+    let mut desk = Desk::new();
+    let (old, new) = (static_pod("h1"), static_pod("h2"));
+    desk.seen(mirror("m1", "h1", ready(true)));
+    desk.give(derived(&old, ready(true), Stage::Syncing));
+    desk.give(Input::Wanted(Arc::new(pod(new.clone()))));
+    assert_eq!(desk.give(derived(&old, ready(true), Stage::Terminating)), []);
+    let last = only(desk.give(derived(&old, ready(false), Stage::Finished)));
+    assert!(matches!(last.ask, Ask::Patch(_)), "its end is told");
+    desk.took(&last, mirror("m1", "h1", ready(false)));
+    let delete = only(desk.give(derived(&new, json!({"phase": "Pending"}), Stage::Syncing)));
+    assert_eq!(delete.ask, Ask::Delete("m1".into()));
+    let create = only(desk.answer(&delete, Answer::Deleted));
+    assert!(matches!(&create.ask, Ask::Mirror(of) if of.metadata.uid.as_deref() == Some("h2")));
+    assert_eq!(desk.give(Input::Gone("h1".into())), []);
+}
+
+#[test]
+fn a_mirror_without_a_static_pod_goes_when_every_source_has_spoken() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.seen(mirror("m1", "h1", ready(true))), []);
+    desk.give(Input::Wanted(Arc::new(pod(static_pod("h1")))));
+    assert_eq!(desk.give(Input::SourcesReady), [], "its static pod is known");
+    assert_eq!(only(desk.give(Input::Gone("h1".into()))).ask, Ask::Delete("m1".into()));
+}
+
+#[test]
+fn a_pod_of_somebody_else_in_the_place_of_the_mirror_is_never_touched() {
+    let mut desk = Desk::new();
+    let web = static_pod("h1");
+    let create = only(desk.give(derived(&web, ready(true), Stage::Syncing)));
+    assert_eq!(desk.answer(&create, Answer::Conflict), []);
+    let look = only(desk.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Look);
+    assert_eq!(desk.took(&look, api("9", json!({"phase": "Running"}))), []);
+    for _ in 0..10 {
+        for request in desk.after(Duration::from_secs(10)) {
+            assert!(!matches!(request.ask, Ask::Delete(_) | Ask::Patch(_)), "{request:?}");
+            desk.answer(&request, Answer::Conflict);
+        }
+    }
+}
+
+#[test]
+fn a_mirror_that_cannot_be_made_is_tried_with_patience() {
+    let mut desk = Desk::new();
+    let mut request = only(desk.give(derived(&static_pod("h1"), ready(true), Stage::Syncing)));
+    let mut asked = 0;
+    let end = desk.now.plus(Duration::from_secs(60));
+    while desk.now < end {
+        assert_eq!(desk.answer(&request, NO), []);
+        let wake = desk.outbox.next_wake().expect("another attempt");
+        request = only(desk.after(wake.since(desk.now)));
+        asked += 1;
+    }
+    assert!((5..20).contains(&asked), "{asked} attempts in a minute");
+}

@@ -1,0 +1,192 @@
+//! Merge: from what each source has to what changed.
+//!
+//! Input: readings of the sources. Output: `SourceUpdate`s in an order in which they may be
+//! applied: removals first, since a changed static pod is a removal and an addition of the same
+//! name. Owner of the uids that were adopted. Bounds: as many pods as the sources deliver.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Problem, ProblemCause, Reading, SourceKind, SourceUpdate, static_pod};
+use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::pod;
+
+/// Annotations that this agent writes itself; they never make a pod different.
+// k8s: pkg/kubelet/config/config.go localAnnotations
+const LOCAL_ANNOTATIONS: [&str; 3] =
+    [pod::ANNOTATION_SOURCE, pod::ANNOTATION_MIRROR, pod::ANNOTATION_SEEN];
+
+/// Looks up a running pod that is this static pod under another agent's uid; see
+/// `static_pod::adoptable`. The time is that of the manifest's last change.
+pub type RunningUid<'a> = dyn Fn(&Pod, UnixNanos) -> Option<PodUid> + 'a;
+
+/// The pods of all sources.
+#[derive(Debug, Default)]
+pub struct Sources {
+    expected: BTreeSet<SourceKind>,
+    pods: BTreeMap<SourceKind, BTreeMap<String, Arc<Pod>>>,
+    problems: BTreeMap<SourceKind, Vec<Problem>>,
+    /// Uid that we would give a manifest, to the uid it was adopted with.
+    adopted: BTreeMap<String, String>,
+}
+
+impl Sources {
+    /// Sources that are to deliver before the node counts as known.
+    pub fn new(expected: impl IntoIterator<Item = SourceKind>) -> Self {
+        Self { expected: expected.into_iter().collect(), ..Self::default() }
+    }
+
+    /// True once every source delivered. Before that nothing may be taken for an orphan. A folder
+    /// counts as read also when one of its manifests could not be.
+    // k8s: pkg/kubelet/config/file.go listConfig, extractFromDir
+    pub fn all_ready(&self) -> bool {
+        self.expected.iter().all(|kind| self.pods.contains_key(kind))
+    }
+
+    /// The broken manifests as of the last readings.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.values().flatten()
+    }
+
+    /// Takes all that a source has now; tells what changed.
+    // k8s: pkg/kubelet/config/config.go merge
+    pub fn set(
+        &mut self,
+        kind: SourceKind,
+        reading: Reading,
+        now: UnixNanos,
+        running_uid: &RunningUid,
+    ) -> Vec<SourceUpdate> {
+        let first = !self.pods.contains_key(&kind);
+        let old = self.pods.remove(&kind).unwrap_or_default();
+        let mut pods = BTreeMap::new();
+        let mut names = BTreeSet::new();
+        let (mut updates, mut adopted) = (Vec::new(), BTreeMap::new());
+        let Reading { pods: mut read, mut problems } = reading;
+        let known = self.problems.remove(&kind).unwrap_or_default();
+        // What a source repeats because it cannot read more is no news.
+        let news = problems.is_empty();
+        // Admission is first come, first served, also after a restart of the agent.
+        // k8s: pkg/kubelet/kubelet.go HandlePodAdditions
+        read.sort_by_key(|(pod, _)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
+        for (mut new, changed_at) in read {
+            if !names.insert(pod::full_name(&new)) {
+                let problem = duplicate(&new, kind);
+                if news || !known.contains(&problem) {
+                    updates.push(SourceUpdate::Duplicate(Arc::new(new)));
+                }
+                problems.push(problem);
+                continue;
+            }
+            if pod::is_static(&new) && !old.contains_key(pod::uid(&new).as_str()) {
+                self.adopt(&mut new, changed_at, running_uid, &mut adopted);
+            }
+            let uid = new.metadata.uid.clone().unwrap_or_default();
+            let (kept, update) = merge_one(old.get(&uid), new, kind, now);
+            pods.insert(uid, kept);
+            updates.extend(update);
+        }
+        let removed = old.iter().filter(|(uid, _)| !pods.contains_key(*uid));
+        let mut all: Vec<_> =
+            removed.map(|(_, gone)| SourceUpdate::Remove(Arc::clone(gone))).collect();
+        all.append(&mut updates);
+        let fresh = problems.iter().filter(|problem| !known.contains(problem));
+        all.extend(fresh.cloned().map(SourceUpdate::Broken));
+        if first {
+            all.push(SourceUpdate::Ready(kind));
+        }
+        self.pods.insert(kind, pods);
+        self.problems.insert(kind, problems);
+        self.adopted.append(&mut adopted);
+        self.adopted.retain(|_, uid| self.pods.values().any(|pods| pods.contains_key(uid)));
+        all
+    }
+
+    /// Takes one pod of a source that has delivered all its pods before.
+    pub fn change(&mut self, kind: SourceKind, pod: Pod, now: UnixNanos) -> Option<SourceUpdate> {
+        let pods = self.pods.entry(kind).or_default();
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let (kept, update) = merge_one(pods.get(&uid), pod, kind, now);
+        pods.insert(uid, kept);
+        update
+    }
+
+    /// One pod of a source is gone.
+    pub fn remove(&mut self, kind: SourceKind, uid: &PodUid) -> Option<SourceUpdate> {
+        self.pods.get_mut(&kind)?.remove(uid.as_str()).map(SourceUpdate::Remove)
+    }
+
+    /// Gives a static pod that is not wanted under our uid yet the one under which it runs.
+    fn adopt(
+        &self,
+        pod: &mut Pod,
+        changed_at: UnixNanos,
+        running_uid: &RunningUid,
+        adopted: &mut BTreeMap<String, String>,
+    ) {
+        let own = pod.metadata.uid.clone().unwrap_or_default();
+        let taken = self.adopted.get(&own).cloned();
+        let found = taken.or_else(|| running_uid(pod, changed_at).map(|uid| uid.to_string()));
+        if let Some(uid) = found {
+            adopted.insert(own, uid.clone());
+            static_pod::set_uid(pod, uid);
+        }
+    }
+}
+
+fn duplicate(pod: &Pod, kind: SourceKind) -> Problem {
+    Problem {
+        place: format!("{} from {kind}", pod::described(pod)),
+        error: ProblemCause::Duplicate(pod::name(pod).to_owned()),
+        keeps_previous: false,
+    }
+}
+
+/// The pod to keep and what changed.
+// k8s: pkg/kubelet/config/config.go checkAndUpdatePod
+fn merge_one(
+    old: Option<&Arc<Pod>>,
+    mut new: Pod,
+    kind: SourceKind,
+    now: UnixNanos,
+) -> (Arc<Pod>, Option<SourceUpdate>) {
+    let annotations = new.metadata.annotations.get_or_insert_default();
+    annotations.insert(pod::ANNOTATION_SOURCE.to_owned(), kind.as_str().to_owned());
+    let Some(old) = old else {
+        let seen = format!("{:.9}", now.to_timestamp());
+        annotations.insert(pod::ANNOTATION_SEEN.to_owned(), seen);
+        let new = Arc::new(new);
+        return (Arc::clone(&new), Some(SourceUpdate::Add(new)));
+    };
+    let seen = pod::annotation(old, pod::ANNOTATION_SEEN).unwrap_or_default().to_owned();
+    annotations.insert(pod::ANNOTATION_SEEN.to_owned(), seen);
+    if same_meaning(old, &new) {
+        if old.status == new.status || kind != SourceKind::Api {
+            return (Arc::clone(old), None);
+        }
+        let new = Arc::new(new);
+        return (Arc::clone(&new), Some(SourceUpdate::Reconcile(new)));
+    }
+    let deleted = pod::is_deleted(&new) && !pod::is_deleted(old);
+    let new = Arc::new(new);
+    let update = if deleted { SourceUpdate::Delete } else { SourceUpdate::Update };
+    (Arc::clone(&new), Some(update(new)))
+}
+
+/// True when nothing differs that the agent acts on.
+// k8s: pkg/kubelet/config/config.go podsDifferSemantically
+fn same_meaning(old: &Pod, new: &Pod) -> bool {
+    let (a, b) = (&old.metadata, &new.metadata);
+    old.spec == new.spec
+        && a.labels == b.labels
+        && a.deletion_timestamp == b.deletion_timestamp
+        && a.deletion_grace_period_seconds == b.deletion_grace_period_seconds
+        && foreign_annotations(old) == foreign_annotations(new)
+}
+
+fn foreign_annotations(pod: &Pod) -> BTreeMap<&String, &String> {
+    let all = pod.metadata.annotations.iter().flatten();
+    all.filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str())).collect()
+}

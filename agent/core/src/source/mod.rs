@@ -1,0 +1,142 @@
+//! Sources of pods: a folder of manifests, a URL, the API server.
+//!
+//! ```text
+//!   file (folder) ─┐
+//!   http (URL)    ─┼─ Delivery ─> merge ─ SourceUpdate ─> desired
+//!   apiserver     ─┘
+//! ```
+//! Files and HTTP deliver all their pods at a time (`Reading`), the API server a list and then one
+//! change after the other; `merge` compares with what was there and tells the difference. A broken
+//! manifest is a `Problem` of that file alone: the version of its pod that was read before stays,
+//! and so do all others. `file`, `http` and `apiserver` are the only parts with effects; everything
+//! else is pure.
+
+mod locate;
+pub mod manifest;
+pub mod merge;
+pub mod references;
+pub mod static_pod;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use pintle_api_types::ids::UnixNanos;
+
+pub use manifest::{ManifestError, fuzz_manifest};
+pub use merge::Sources;
+
+/// Kind of a source, as the annotation `kubernetes.io/config.source` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SourceKind {
+    /// A folder of manifests, or one file.
+    File,
+    /// A URL.
+    Http,
+    /// The API server.
+    Api,
+}
+
+impl SourceKind {
+    /// The annotation's text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Http => "http",
+            Self::Api => "api",
+        }
+    }
+}
+
+impl fmt::Display for SourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A manifest that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {error}")]
+pub struct Problem {
+    /// File or URL.
+    pub place: String,
+    /// What is wrong, with line and field.
+    pub error: ProblemCause,
+    /// True when an earlier version of the manifest keeps being used.
+    pub keeps_previous: bool,
+}
+
+/// Cause of a problem.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProblemCause {
+    /// The content is no pod.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// It could not be read.
+    #[error("cannot read: {0}")]
+    Read(String),
+    /// Another manifest has the same namespace and name.
+    #[error("duplicate pod name \"{0}\", ignoring")]
+    Duplicate(String),
+}
+
+/// All that a source has at one time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Its pods, with the time at which each manifest was last changed.
+    pub pods: Vec<(Pod, UnixNanos)>,
+    /// Its broken manifests.
+    pub problems: Vec<Problem>,
+}
+
+/// What a source has to say.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Delivery {
+    /// All that it has.
+    All(Reading),
+    /// One pod is new or changed.
+    Changed(Box<Pod>),
+    /// One pod is gone.
+    Gone(Box<Pod>),
+}
+
+impl From<Reading> for Delivery {
+    fn from(reading: Reading) -> Self {
+        Self::All(reading)
+    }
+}
+
+/// A change of the pods that are wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourceUpdate {
+    /// A pod that was not there.
+    Add(Arc<Pod>),
+    /// Its spec, labels or annotations changed.
+    Update(Arc<Pod>),
+    /// It is to be stopped, and stays until then.
+    Delete(Arc<Pod>),
+    /// It is gone from its source: to be stopped and forgotten.
+    Remove(Arc<Pod>),
+    /// Only its status differs from the one we wrote.
+    Reconcile(Arc<Pod>),
+    /// The source delivered for the first time.
+    Ready(SourceKind),
+    /// A manifest broke, or broke differently than before.
+    Broken(Problem),
+    /// It is not taken, because another pod of the source has its name.
+    Duplicate(Arc<Pod>),
+}
+
+impl SourceUpdate {
+    /// The pod that it is about.
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        match self {
+            Self::Add(pod) | Self::Update(pod) | Self::Delete(pod) => Some(pod),
+            Self::Remove(pod) | Self::Reconcile(pod) => Some(pod),
+            Self::Ready(_) | Self::Broken(_) | Self::Duplicate(_) => None,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Manifests end to end without files: decoding, errors with their places, merging, adoption.
+
+use k8s_openapi::api::core::v1::Pod;
+use proptest::prelude::*;
+
+use super::manifest::{ManifestError, decode_pod, decode_pods, fuzz_manifest};
+use super::static_pod::Origin;
+use super::{Problem, ProblemCause, Reading, SourceKind, SourceUpdate, Sources};
+use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::pod;
+
+const GOOD: &str = "apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  containers:
+  - name: c
+    image: busybox
+";
+
+fn origin(place: &str) -> Origin {
+    Origin { kind: SourceKind::File, place: place.into(), changed_at: UnixNanos(1) }
+}
+
+fn decode(text: &str) -> Result<Pod, ManifestError> {
+    decode_pod(text.as_bytes(), &origin("/m/web.yaml"), "node")
+}
+
+fn shown(text: &str) -> String {
+    decode(text).expect_err("a broken manifest").to_string()
+}
+
+fn none(_: &Pod, _: UnixNanos) -> Option<PodUid> {
+    None
+}
+
+fn reading(pods: &[&Pod]) -> Reading {
+    let pods = pods.iter().map(|pod| ((*pod).clone(), UnixNanos(1))).collect();
+    Reading { pods, problems: Vec::new() }
+}
+
+fn kinds(updates: &[SourceUpdate]) -> Vec<&'static str> {
+    let kind = |update: &SourceUpdate| match update {
+        SourceUpdate::Add(_) => "add",
+        SourceUpdate::Update(_) => "update",
+        SourceUpdate::Delete(_) => "delete",
+        SourceUpdate::Remove(_) => "remove",
+        SourceUpdate::Reconcile(_) => "reconcile",
+        SourceUpdate::Ready(_) => "ready",
+        SourceUpdate::Broken(_) => "broken",
+        SourceUpdate::Duplicate(_) => "duplicate",
+    };
+    updates.iter().map(kind).collect()
+}
+
+#[test]
+fn an_error_names_line_and_field() {
+    for (text, want) in [
+        (
+            GOOD.replace("image: busybox", "image: ''"),
+            "invalid pod: line 8: spec.containers[0].image: Required value",
+        ),
+        (
+            GOOD.replace("    image: busybox\n", ""),
+            "invalid pod: line 7: spec.containers[0].image: Required value",
+        ),
+        (
+            GOOD.replace("containers", "contianers"),
+            "invalid pod: line 6: spec.containers: Required value",
+        ),
+        (
+            GOOD.replace("busybox", "[1]"),
+            "line 8: spec.containers[0].image: couldn't parse as pod(",
+        ),
+        (GOOD.replace("    image", "   image"), "line 8: couldn't parse as pod("),
+        (GOOD.replace("kind: Pod\n", ""), "couldn't parse as pod(Object 'Kind' is missing)"),
+        (
+            GOOD.replace("apiVersion: v1\n", ""),
+            "couldn't parse as pod(Object 'apiVersion' is missing)",
+        ),
+        (GOOD.replace("kind: Pod", "kind: Service"), "v1 Service is no v1 Pod"),
+        (
+            GOOD.replace("  name: web", "  namespace: x"),
+            "invalid pod: line 4: metadata.name: Required value",
+        ),
+        (
+            format!("{GOOD}  serviceAccountName: x\n"),
+            "static pods may not reference serviceaccounts",
+        ),
+        (" \n".to_owned(), "no content"),
+    ] {
+        let got = shown(&text);
+        assert!(got.starts_with(want), "{text}\ngot  {got}\nwant {want}");
+    }
+}
+
+#[test]
+fn json_is_read_like_yaml() {
+    let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},
+        "spec":{"containers":[{"name":"c","image":"busybox"}]}}"#;
+    let (mut a, mut b) = (decode(json).expect("a pod"), decode(GOOD).expect("a pod"));
+    assert_eq!(a.metadata.uid, b.metadata.uid, "the notation is no part of the identity");
+    for pod in [&mut a, &mut b] {
+        pod.metadata.managed_fields = None;
+    }
+    assert_eq!(a, b);
+}
+
+#[test]
+fn a_comment_changes_nothing_and_a_field_makes_another_pod() {
+    let uid = |text: &str| decode(text).expect("a pod").metadata.uid;
+    assert_eq!(uid(GOOD), uid(&format!("# why\n{GOOD}")));
+    assert_ne!(uid(GOOD), uid(&GOOD.replace("busybox", "busybox:1")));
+}
+
+#[test]
+fn a_url_may_hold_a_list() {
+    let item = GOOD.replace("apiVersion: v1\nkind: Pod\n", "").replace('\n', "\n  ");
+    let list =
+        format!("apiVersion: v1\nkind: PodList\nitems:\n- {item}\n- {}", item.replace("web", "db"));
+    let pods = decode_pods(list.as_bytes(), &origin("u"), "n").expect("pods");
+    assert_eq!(pods.iter().map(pod::name).collect::<Vec<_>>(), ["web-n", "db-n"]);
+    let broken = list.replace("image: busybox", "image: ''");
+    let error = decode_pods(broken.as_bytes(), &origin("u"), "n").expect_err("broken");
+    assert!(error.line().is_some(), "{error}");
+}
+
+#[test]
+fn a_changed_manifest_is_a_removal_and_an_addition() {
+    let mut sources = Sources::new([SourceKind::File]);
+    let (old, new) = (decode(GOOD), decode(&GOOD.replace("busybox", "busybox:2")));
+    let (old, new) = (old.expect("a pod"), new.expect("a pod"));
+    let now = UnixNanos(1_763_692_195_722_523_766);
+    let first = sources.set(SourceKind::File, reading(&[&old]), now, &none);
+    assert_eq!(kinds(&first), ["add", "ready"]);
+    let SourceUpdate::Add(added) = &first[0] else { panic!("an addition") };
+    assert_eq!(
+        pod::annotation(added, pod::ANNOTATION_SEEN),
+        Some("2025-11-21T02:29:55.722523766Z")
+    );
+    assert_eq!(sources.set(SourceKind::File, reading(&[&old]), now, &none), []);
+    let second = sources.set(SourceKind::File, reading(&[&new]), now, &none);
+    assert_eq!(kinds(&second), ["remove", "add"]);
+    let third = sources.set(SourceKind::File, Reading::default(), now, &none);
+    assert_eq!(kinds(&third), ["remove"]);
+}
+
+#[test]
+fn a_manifest_with_a_uid_of_its_own_is_updated_in_place() {
+    let text = GOOD.replace("name: web", "name: web\n  uid: fixed");
+    let mut sources = Sources::new([SourceKind::File]);
+    let (old, new) = (decode(&text), decode(&text.replace("busybox", "busybox:2")));
+    let (old, new) = (old.expect("a pod"), new.expect("a pod"));
+    let first = sources.set(SourceKind::File, reading(&[&old]), UnixNanos(1), &none);
+    let SourceUpdate::Add(added) = &first[0] else { panic!("an addition") };
+    let seen = pod::annotation(added, pod::ANNOTATION_SEEN).expect("seen").to_owned();
+    let updates = sources.set(SourceKind::File, reading(&[&new]), UnixNanos(9), &none);
+    assert_eq!(kinds(&updates), ["update"]);
+    let SourceUpdate::Update(updated) = &updates[0] else { panic!("an update") };
+    assert_eq!(pod::annotation(updated, pod::ANNOTATION_SEEN), Some(&*seen));
+}
+
+#[test]
+fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
+    let mut sources = Sources::new([SourceKind::File]);
+    let (a, b) = (decode(GOOD).expect("a pod"), decode(&GOOD.replace("busybox", "x")).expect("b"));
+    let updates = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
+    assert_eq!(kinds(&updates), ["add", "duplicate", "broken", "ready"]);
+    let SourceUpdate::Duplicate(dropped) = &updates[1] else { panic!("a duplicate") };
+    assert_eq!(dropped.metadata.uid, b.metadata.uid);
+    let again = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
+    assert_eq!(kinds(&again), ["duplicate"], "told with each reading, logged once");
+    let unread = Problem {
+        place: "/m/c".into(),
+        error: ProblemCause::Manifest(ManifestError::Empty),
+        keeps_previous: false,
+    };
+    let kept = || Reading { problems: vec![unread.clone()], ..reading(&[&a, &b]) };
+    let kept_twice = [(); 2]
+        .map(|()| kinds(&sources.set(SourceKind::File, kept(), UnixNanos(1), &none)).join(" "));
+    assert_eq!(kept_twice, ["broken", ""], "what is only kept is no news");
+    let fewer = Reading { problems: vec![unread.clone()], ..reading(&[&a]) };
+    sources.set(SourceKind::File, fewer, UnixNanos(1), &none);
+    let back = sources.set(SourceKind::File, kept(), UnixNanos(1), &none);
+    assert_eq!(kinds(&back), ["duplicate", "broken"]);
+}
+
+#[test]
+fn nothing_is_reaped_before_all_is_known() {
+    let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
+    sources.set(SourceKind::Http, Reading::default(), UnixNanos(1), &none);
+    assert!(!sources.all_ready());
+    let unread = Problem {
+        place: "/m/a".into(),
+        error: ProblemCause::Manifest(ManifestError::Empty),
+        keeps_previous: false,
+    };
+    let reading = Reading { pods: Vec::new(), problems: vec![unread] };
+    sources.set(SourceKind::File, reading, UnixNanos(1), &none);
+    assert!(sources.all_ready(), "one manifest must not keep all other pods from being cleaned up");
+}
+
+#[test]
+fn an_adopted_uid_stays_as_long_as_its_manifest() {
+    let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
+    let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from(foreign));
+    let pod = decode(GOOD).expect("a pod");
+    let mut sources = Sources::new([SourceKind::File]);
+    let first = sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &adopt);
+    let SourceUpdate::Add(added) = &first[0] else { panic!("an addition") };
+    assert_eq!(added.metadata.uid.as_deref(), Some(foreign));
+    assert_eq!(pod::annotation(added, pod::ANNOTATION_HASH), Some(foreign));
+    // The running pod may vanish: the uid is the pod's now.
+    assert_eq!(sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &none), []);
+    let changed = decode(&GOOD.replace("busybox", "busybox:2")).expect("a pod");
+    let updates = sources.set(SourceKind::File, reading(&[&changed]), UnixNanos(1), &none);
+    assert_eq!(kinds(&updates), ["remove", "add"]);
+    let SourceUpdate::Add(own) = &updates[1] else { panic!("an addition") };
+    assert_eq!(own.metadata.uid, changed.metadata.uid);
+}
+
+#[test]
+fn a_pod_once_wanted_under_our_uid_is_never_renamed() {
+    let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from("4af1cdbcca19c224c1ba02493adc56a0"));
+    let pod = decode(GOOD).expect("a pod");
+    let mut sources = Sources::new([SourceKind::File]);
+    sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &none);
+    assert_eq!(sources.set(SourceKind::File, reading(&[&pod]), UnixNanos(1), &adopt), []);
+}
+
+#[test]
+fn pods_of_the_api_server_are_reconciled_deleted_and_removed() {
+    let mut sources = Sources::new([SourceKind::Api]);
+    let mut pod = decode(GOOD).expect("a pod");
+    pod.metadata.annotations = None;
+    let set = |sources: &mut Sources, pod: &Pod| {
+        sources.set(SourceKind::Api, reading(&[pod]), UnixNanos(1), &none)
+    };
+    assert_eq!(kinds(&set(&mut sources, &pod)), ["add", "ready"]);
+    pod.status.get_or_insert_default().message = Some("theirs".into());
+    assert_eq!(kinds(&set(&mut sources, &pod)), ["reconcile"]);
+    pod.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(UnixNanos(5).to_timestamp()));
+    assert_eq!(kinds(&set(&mut sources, &pod)), ["delete"]);
+    let gone = sources.set(SourceKind::Api, Reading::default(), UnixNanos(1), &none);
+    assert_eq!(kinds(&gone), ["remove"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn no_bytes_make_the_manifest_reader_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..512)
+    ) {
+        fuzz_manifest(&bytes);
+    }
+
+    #[test]
+    fn no_damage_to_a_manifest_makes_its_reader_panic(
+        at in 0usize..200, cut in 0usize..40, paste in "[ -~\\n\\t]{0,24}|&a|\\*a|\\{\\[|<<: \\*a"
+    ) {
+        let base = format!(
+            "{GOOD}    resources: {{limits: {{cpu: 1, memory: 1Gi}}}}\n    \
+             ports: [{{containerPort: 80}}]\n"
+        );
+        let start = at.min(base.len());
+        let end = (start + cut).min(base.len());
+        fuzz_manifest(format!("{}{paste}{}", &base[..start], &base[end..]).as_bytes());
+    }
+}
+
+#[test]
+fn nesting_and_aliases_are_bounded() {
+    fuzz_manifest("[".repeat(100_000).as_bytes());
+    fuzz_manifest("{a: ".repeat(100_000).as_bytes());
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..30 {
+        let alias = format!("*a{}", level - 1);
+        bomb.push_str(&format!("a{level}: &a{level} [{}]\n", vec![alias; 8].join(", ")));
+    }
+    fuzz_manifest(format!("apiVersion: v1\nkind: Pod\n{bomb}").as_bytes());
+}

@@ -1,0 +1,105 @@
+//! Status: from desired and observed to the `PodStatus` that users see, to what is written of it to
+//! the API server, and to the sentence that says why a pod is not running. Everything is pure but
+//! for `writer`, which talks to the API server.
+
+pub(crate) mod conditions;
+mod container;
+mod derive;
+mod ended;
+pub(crate) mod phase;
+pub mod pod_map;
+#[cfg(test)]
+mod properties;
+mod resources;
+mod restarting;
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::observed::ObservedPod;
+use crate::resize::{PodResources, ResizeConditions};
+use crate::types::NodeFacts;
+use pintle_api_types::ids::{ContainerId, UnixNanos};
+
+pub use conditions::sandbox_serves;
+pub use derive::{derive, pod_ips, settled_phase};
+pub use ended::{Ended, ended};
+pub use phase::{FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal};
+pub use restarting::is_restarting;
+pub use told::ending;
+
+/// Where the pod's worker stands; decides how far the status may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lifecycle {
+    /// Containers may be started.
+    Syncing,
+    /// Being stopped; nothing is started any more.
+    Terminating,
+    /// Nothing of it runs any more.
+    Terminated,
+}
+
+/// Why a container waits, kept since its last failed or delayed start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// PascalCase reason: `CrashLoopBackOff`, `ErrImagePull`, `CreateContainerConfigError`, …
+    pub reason: String,
+    /// Sentence for people.
+    pub message: String,
+}
+
+/// What the probes say, by container id, so that a result never leaks into the next attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeView {
+    /// Readiness; a container without an entry and without a readiness probe is ready while it
+    /// runs (and has started); with a probe and without an entry it is not.
+    pub ready: BTreeMap<ContainerId, bool>,
+    /// Startup: an entry only when the container has a startup probe or the state was carried
+    /// over a restart of the agent.
+    pub started: BTreeMap<ContainerId, bool>,
+}
+
+/// A verdict over the whole pod that overrides what its containers say: deadline, eviction,
+/// refused admission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// `Failed` always; kept as text because it is the API's.
+    pub phase: String,
+    /// `DeadlineExceeded`, `Evicted`, …
+    pub reason: String,
+    /// Sentence for people.
+    pub message: String,
+}
+
+/// Input of `derive`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeriveInput<'a> {
+    /// The pod as desired (defaults applied).
+    pub pod: &'a Pod,
+    /// What the runtime has of it; `None` before the first read.
+    pub observed: Option<&'a ObservedPod>,
+    /// The last status that was derived or read back; source of sticky facts and times.
+    pub previous: Option<&'a PodStatus>,
+    /// Where the worker stands.
+    pub lifecycle: Lifecycle,
+    /// Waiting reasons by container name.
+    pub waiting: &'a BTreeMap<String, Waiting>,
+    /// Probe results.
+    pub probes: &'a ProbeView,
+    /// Verdict over the pod, if any.
+    pub verdict: Option<&'a Verdict>,
+    /// Where its resize stands.
+    pub resize: &'a ResizeConditions,
+    /// What its containers were last told to have.
+    pub in_force: &'a PodResources,
+    /// Facts of the node.
+    pub node: &'a NodeFacts,
+    /// Wall-clock time of this derivation.
+    pub now: UnixNanos,
+}

@@ -1,0 +1,556 @@
+//! `plan(desired, observed) -> actions`: what a pod's worker does next while the pod may run.
+//!
+//! Pure: no clock, no I/O. The order of the actions is the order in which they are executed, one
+//! after the other; what the kubelet would do in one `SyncPod` is one plan here. The decisions
+//! follow upstream's `computePodActions`, so that either agent continues where the other stopped:
+//!
+//! 1. no usable sandbox: kill what is left, create one, start the first init container or, without
+//!    init containers, every main container;
+//! 2. sandbox fine: ephemeral containers, then init containers and sidecars (`plan_init`), then,
+//!    once the pod is initialised, main containers;
+//! 3. nothing runs and nothing will: kill the pod's remains (sidecars, sandbox).
+//!
+//! A container that has to wait (crash loop) is not in the actions but in `held`. Nothing here may
+//! start a container while an older attempt of it runs.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodActions, SyncPod
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+
+use crate::observed::{ObservedContainer, ObservedPod, RunState};
+use crate::resize::{Change, ContainerUpdate, PodResources, change};
+use crate::sync::backoff::{CrashLoop, Key};
+use crate::sync::plan_init::plan_init;
+use crate::sync::restart;
+use pintle_api_types::ids::{ContainerId, ContainerKind, Mono, SandboxId};
+use pintle_api_types::pod;
+use pintle_api_types::pod::restart::{RestartPolicy, pod_policy};
+
+/// Why a container is killed; decides its grace period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// Its definition changed, its pod ends, its hook failed.
+    Other,
+    /// The liveness probe failed.
+    Liveness,
+    /// The startup probe failed.
+    Startup,
+    /// The pod restarts in place.
+    RestartAll,
+}
+
+/// Numbers that change while the pod runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodResize {
+    /// Containers that are updated as they run.
+    pub updates: Vec<ContainerUpdate>,
+    /// The pod's own numbers change beyond what the updates need.
+    pub pod_changes: bool,
+    /// Requirements at pod level that are in force afterwards.
+    pub of_pod: Option<ResourceRequirements>,
+}
+
+/// One thing to do. Actions of a plan are executed in order; see `Action::aborts_pass`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Make cgroup, directories and volumes ready. Idempotent.
+    Prepare,
+    /// Write files in volumes again whose content has changed.
+    Refresh,
+    /// Stop every container of the pod in its stop order, then every sandbox.
+    KillPod {
+        /// Grace period in seconds for every container; `None` takes each container's own.
+        grace_seconds: Option<i64>,
+    },
+    /// Stop one container.
+    KillContainer {
+        /// Its id.
+        id: ContainerId,
+        /// Its name.
+        name: String,
+        /// Text of the event.
+        message: String,
+        /// Why, for the grace period.
+        reason: KillReason,
+    },
+    /// Remove one dead container from the runtime.
+    RemoveContainer {
+        /// Its id.
+        id: ContainerId,
+        /// Its name.
+        name: String,
+        /// Keep its log files.
+        keep_logs: bool,
+    },
+    /// Create the pod's sandbox.
+    CreateSandbox {
+        /// `metadata.attempt`.
+        attempt: u32,
+        /// The sandbox that it replaces, for the event `SandboxChanged`.
+        replaces: Option<SandboxId>,
+    },
+    /// Pull the image if needed, create, start, run postStart.
+    StartContainer {
+        /// Its name.
+        name: String,
+        /// Which list it stands in.
+        kind: ContainerKind,
+        /// Restart count of the new attempt; `None` when no earlier attempt is known to the
+        /// runtime, so that the log files have to tell.
+        restart_count: Option<u32>,
+        /// The sandbox; `None` when it is created earlier in the same plan.
+        sandbox: Option<SandboxId>,
+    },
+    /// Bring running containers and the pod's cgroup to what the pod was given.
+    ResizePod(Box<PodResize>),
+    /// After the pod's end: unmount its volumes and remove its cgroup.
+    Teardown,
+    /// After the pod is gone from its source: remove containers, sandboxes, logs, directories.
+    Cleanup,
+}
+
+impl Action {
+    /// True when a failure makes the rest of the plan pointless: later actions build on this one.
+    pub fn aborts_pass(&self) -> bool {
+        !matches!(
+            self,
+            Self::StartContainer {
+                kind: ContainerKind::Main | ContainerKind::Sidecar | ContainerKind::Ephemeral,
+                ..
+            } | Self::RemoveContainer { keep_logs: false, .. }
+                | Self::Refresh
+                | Self::ResizePod(_)
+        )
+    }
+
+    /// Short name for timeline and logs.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Prepare => "Prepare",
+            Self::Refresh => "Refresh",
+            Self::KillPod { .. } => "KillPod",
+            Self::KillContainer { .. } => "KillContainer",
+            Self::RemoveContainer { .. } => "RemoveContainer",
+            Self::CreateSandbox { .. } => "CreateSandbox",
+            Self::StartContainer { .. } => "StartContainer",
+            Self::ResizePod(_) => "ResizePod",
+            Self::Teardown => "Teardown",
+            Self::Cleanup => "Cleanup",
+        }
+    }
+
+    /// The container that the action is about.
+    pub fn container(&self) -> Option<&str> {
+        match self {
+            Self::KillContainer { name, .. }
+            | Self::RemoveContainer { name, .. }
+            | Self::StartContainer { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// Results of probes as the plan needs them; absent means not known yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeVerdicts {
+    /// Liveness: `Some(false)` asks for a restart.
+    pub liveness: Option<bool>,
+    /// Startup: `Some(false)` asks for a restart, `Some(true)` lets the next init container start.
+    pub startup: Option<bool>,
+}
+
+/// Input of `plan`.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInput<'a> {
+    /// The pod as desired.
+    pub pod: &'a Pod,
+    /// What the runtime has of it.
+    pub observed: &'a ObservedPod,
+    /// Probe results by container id.
+    pub probes: &'a BTreeMap<ContainerId, ProbeVerdicts>,
+    /// Crash-loop table.
+    pub backoff: &'a CrashLoop,
+    /// When each dead container ended.
+    pub ends: &'a BTreeMap<ContainerId, Mono>,
+    /// What its containers have in force.
+    pub in_force: &'a PodResources,
+    /// True while the pod restarts all its containers in place.
+    pub restart_all: bool,
+    /// The time, for waits.
+    pub now: Mono,
+}
+
+/// A container that has to wait before its next start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Container name.
+    pub name: String,
+    /// Until when.
+    pub until: Mono,
+    /// The whole wait, for the message.
+    pub wait: Duration,
+}
+
+/// What to do now and what has to wait.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In order.
+    pub actions: Vec<Action>,
+    /// Waiting for their back-off.
+    pub held: Vec<Held>,
+}
+
+impl Plan {
+    /// True when there is nothing to do now.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+}
+
+/// What the container lists of a pod should become; filled by the functions below and turned into
+/// actions at the end.
+#[derive(Debug, Default)]
+pub struct Wanted<'a> {
+    pub(crate) kill_pod: bool,
+    pub(crate) kill: Vec<Action>,
+    pub(crate) start: Vec<(&'a Container, ContainerKind)>,
+    pub(crate) updates: Vec<ContainerUpdate>,
+    /// A container restarts because its resources changed.
+    pub restarts: bool,
+}
+
+/// Decides what to do next for a pod that may run.
+pub fn plan(input: &PlanInput<'_>) -> Plan {
+    let Some(spec) = input.pod.spec.as_ref() else { return Plan::default() };
+    if pod::is_deleted(input.pod) {
+        return Plan { actions: kill_remains(input.observed), held: Vec::new() };
+    }
+    if input.restart_all {
+        let reset = reset_containers(spec, input.observed);
+        if !reset.is_empty() {
+            return Plan { actions: reset, held: Vec::new() };
+        }
+    }
+    match sandbox_change(spec, input.observed) {
+        Some(change) => plan_new_sandbox(input, spec, change),
+        None => plan_in_sandbox(input, spec),
+    }
+}
+
+/// Why and how a sandbox has to be made.
+#[derive(Debug, PartialEq, Eq)]
+struct SandboxChange {
+    attempt: u32,
+    replaces: Option<SandboxId>,
+}
+
+// k8s: pkg/kubelet/kuberuntime/util/util.go PodSandboxChanged
+fn sandbox_change(spec: &PodSpec, observed: &ObservedPod) -> Option<SandboxChange> {
+    let Some(newest) = observed.newest_sandbox() else {
+        return Some(SandboxChange { attempt: 0, replaces: None });
+    };
+    let host_network = spec.host_network.unwrap_or(false);
+    let several_ready = observed.sandboxes.iter().filter(|s| s.ready).count() > 1;
+    let attempt = newest.attempt + 1;
+    if newest.ready && !several_ready && newest.host_network != host_network {
+        return Some(SandboxChange { attempt, replaces: None });
+    }
+    let without_ip = !host_network && newest.ips.is_empty();
+    (several_ready || !newest.ready || without_ip)
+        .then(|| SandboxChange { attempt, replaces: Some(newest.id.clone()) })
+}
+
+fn plan_new_sandbox(input: &PlanInput<'_>, spec: &PodSpec, change: SandboxChange) -> Plan {
+    let observed = input.observed;
+    let ends_here = pod_policy(spec) == RestartPolicy::Never
+        && change.attempt != 0
+        && !observed.containers.is_empty();
+    let start: Vec<_> =
+        spec.containers.iter().filter(|c| !succeeded_once(c, spec, observed)).collect();
+    if ends_here || (start.is_empty() && any_main_created(spec, observed)) {
+        return Plan { actions: kill_remains(observed), held: Vec::new() };
+    }
+    let mut actions = kill_remains(observed);
+    let init: Vec<_> = spec.init_containers.iter().flatten().collect();
+    for container in &init {
+        actions.extend(observed.attempts(&container.name).map(|old| remove(old, false)));
+    }
+    actions.push(Action::Prepare);
+    actions
+        .push(Action::CreateSandbox { attempt: change.attempt, replaces: change.replaces.clone() });
+    let wanted: Vec<(&Container, ContainerKind)> = match init.first() {
+        Some(first) => vec![(*first, pod::containers::init_kind(first))],
+        None => start.into_iter().map(|c| (c, ContainerKind::Main)).collect(),
+    };
+    let mut plan = Plan { actions, held: Vec::new() };
+    append_starts(&mut plan, input, &wanted, None);
+    plan
+}
+
+fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
+    let observed = input.observed;
+    let mut wanted = Wanted::default();
+    let ephemeral = ephemeral_to_start(spec, observed);
+    let initialised = plan_init(input, spec, &mut wanted);
+    if initialised && !wanted.kill_pod {
+        plan_main(input, spec, &mut wanted);
+    }
+    if wanted.kill_pod {
+        return Plan { actions: kill_remains(observed), held: Vec::new() };
+    }
+    let mut plan = Plan { actions: std::mem::take(&mut wanted.kill), held: Vec::new() };
+    plan.actions.extend(stale_attempts(spec, observed));
+    let sandbox = observed.newest_sandbox().map(|s| s.id.clone());
+    append_ephemeral(&mut plan, &ephemeral, sandbox.as_ref());
+    // Before anything starts: a sidecar that starts with more CPU than its pod has is refused by
+    // the kernel. The kubelet resizes after the init containers and restarts such a one twice.
+    plan.actions.extend(pod_resize(input, spec, &mut wanted, initialised));
+    append_starts(&mut plan, input, &wanted.start, sandbox.as_ref());
+    if plan.actions.iter().any(|a| matches!(a, Action::StartContainer { .. })) {
+        plan.actions.insert(0, Action::Prepare);
+    }
+    plan
+}
+
+fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'a>) {
+    let observed = input.observed;
+    let mut kept = 0;
+    let mut starts = 0;
+    for container in &spec.containers {
+        let latest = observed.latest(&container.name);
+        let Some(running) = latest.filter(|c| c.state == RunState::Running) else {
+            if restart::should_start(container, input.pod, observed) {
+                starts += 1;
+                wanted.start.push((container, ContainerKind::Main));
+                match latest {
+                    Some(c) if c.state == RunState::Unknown => {
+                        wanted.kill.push(kill_unknown(c, "Container is in"));
+                    }
+                    Some(c) if c.state == RunState::Created => wanted.kill.push(remove(c, true)),
+                    _ => {}
+                }
+            }
+            continue;
+        };
+        let mut restart = restart::returns_after_kill(container, spec);
+        let verdict = input.probes.get(&running.id).copied().unwrap_or_default();
+        let (message, reason) = if definition_changed(container, running) {
+            restart = true;
+            (format!("Container {} definition changed", container.name), KillReason::Other)
+        } else if verdict.liveness == Some(false) {
+            (format!("Container {} failed liveness probe", container.name), KillReason::Liveness)
+        } else if verdict.startup == Some(false) {
+            (format!("Container {} failed startup probe", container.name), KillReason::Startup)
+        } else if resize(input, container, running, wanted) {
+            kept += 1;
+            continue;
+        } else {
+            starts += 1;
+            wanted.start.push((container, ContainerKind::Main));
+            continue;
+        };
+        let message = if restart { format!("{message}, will be restarted") } else { message };
+        if restart {
+            starts += 1;
+            wanted.start.push((container, ContainerKind::Main));
+        }
+        wanted.kill.push(kill(running, message, reason));
+    }
+    if kept == 0 && starts == 0 {
+        wanted.kill_pod = true;
+    }
+}
+
+/// Notes what the running container needs to have what it was given; false when it has to restart
+/// for it, which the caller sees to.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodResizeAction
+pub fn resize(
+    input: &PlanInput<'_>,
+    container: &Container,
+    running: &ObservedContainer,
+    wanted: &mut Wanted<'_>,
+) -> bool {
+    match change::of_container(input.pod, container, &running.id, input.in_force) {
+        Change::None => {}
+        Change::Update(update) => wanted.updates.push(*update),
+        Change::Restart => {
+            let message = format!("Container {} resize requires restart", container.name);
+            wanted.kill.push(kill(running, message, KillReason::Other));
+            wanted.restarts = true;
+            return false;
+        }
+    }
+    true
+}
+
+/// The action for all that changes in place.
+fn pod_resize(
+    input: &PlanInput<'_>,
+    spec: &PodSpec,
+    wanted: &mut Wanted<'_>,
+    initialised: bool,
+) -> Option<Action> {
+    let level = initialised && change::pod_level_differs(input.pod, input.in_force);
+    let updates = std::mem::take(&mut wanted.updates);
+    let pod_changes = wanted.restarts || level;
+    if updates.is_empty() && !pod_changes {
+        return None;
+    }
+    let of_pod = spec.resources.clone();
+    Some(Action::ResizePod(Box::new(PodResize { updates, pod_changes, of_pod })))
+}
+
+/// Ephemeral containers are started once each and never again.
+fn ephemeral_to_start(spec: &PodSpec, observed: &ObservedPod) -> Vec<String> {
+    spec.ephemeral_containers
+        .iter()
+        .flatten()
+        .filter(|c| observed.latest(&c.name).is_none())
+        .map(|c| c.name.clone())
+        .collect()
+}
+
+fn append_ephemeral(plan: &mut Plan, names: &[String], sandbox: Option<&SandboxId>) {
+    plan.actions.extend(names.iter().map(|name| Action::StartContainer {
+        name: name.clone(),
+        kind: ContainerKind::Ephemeral,
+        restart_count: None,
+        sandbox: sandbox.cloned(),
+    }));
+}
+
+/// Appends starts in order; what is in back-off is held, and a held init container holds all
+/// that comes after it.
+fn append_starts(
+    plan: &mut Plan,
+    input: &PlanInput<'_>,
+    wanted: &[(&Container, ContainerKind)],
+    sandbox: Option<&SandboxId>,
+) {
+    for (container, kind) in wanted {
+        if let Some(held) = held(input, container) {
+            plan.held.push(held);
+            if *kind == ContainerKind::Init {
+                break;
+            }
+            continue;
+        }
+        let restart_count = input.observed.latest(&container.name).map(|c| c.restart_count + 1);
+        plan.actions.push(Action::StartContainer {
+            name: container.name.clone(),
+            kind: *kind,
+            restart_count,
+            sandbox: sandbox.cloned(),
+        });
+    }
+}
+
+fn held(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
+    let dead = input.observed.attempts(&container.name).find(|c| c.state == RunState::Exited)?;
+    let (until, wait) =
+        input.backoff.held_until(key(container), *input.ends.get(&dead.id)?, input.now)?;
+    Some(Held { name: container.name.clone(), until, wait })
+}
+
+/// The crash-loop key of a container: a new image or new resources start afresh.
+pub fn key(container: &Container) -> Key<'_> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    container.image.hash(&mut hasher);
+    if let Some(resources) = &container.resources {
+        for (name, quantity) in resources.limits.iter().chain(&resources.requests).flatten() {
+            (name, &quantity.0).hash(&mut hasher);
+        }
+    }
+    Key { name: &container.name, fingerprint: hasher.finish() }
+}
+
+/// Kills what is left of a pod; nothing when nothing is left.
+fn kill_remains(observed: &ObservedPod) -> Vec<Action> {
+    let left = observed.any_running() || observed.sandboxes.iter().any(|s| s.ready);
+    if left { vec![Action::KillPod { grace_seconds: None }] } else { Vec::new() }
+}
+
+/// Dead attempts beyond the newest one of each container: only the last end is of use.
+fn stale_attempts(spec: &PodSpec, observed: &ObservedPod) -> Vec<Action> {
+    let names = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| &c.name);
+    names
+        .flat_map(|name| {
+            observed
+                .attempts(name)
+                .filter(|c| matches!(c.state, RunState::Exited | RunState::Unknown))
+                .skip(1)
+                .filter(|c| c.state == RunState::Exited)
+        })
+        .map(|old| remove(old, false))
+        .collect()
+}
+
+/// Restart in place: every container is killed and removed, those that asked for it last.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go getContainersToReset
+fn reset_containers(spec: &PodSpec, observed: &ObservedPod) -> Vec<Action> {
+    let lists = [spec.containers.as_slice(), spec.init_containers.as_deref().unwrap_or_default()];
+    let mut actions = Vec::new();
+    for sources in [false, true] {
+        for container in lists.iter().copied().flatten() {
+            for old in observed.attempts(&container.name) {
+                if restart::asks_restart_all(container, old) != sources {
+                    continue;
+                }
+                if old.state != RunState::Exited {
+                    actions.push(kill(old, "killing".to_owned(), KillReason::RestartAll));
+                }
+                actions.push(remove(old, true));
+            }
+        }
+    }
+    actions
+}
+
+pub(crate) fn kill(container: &ObservedContainer, message: String, reason: KillReason) -> Action {
+    let (id, name) = (container.id.clone(), container.name.clone());
+    Action::KillContainer { id, name, message, reason }
+}
+
+/// A container of unknown state may still run: it is killed before another one is started.
+pub(crate) fn kill_unknown(container: &ObservedContainer, subject: &str) -> Action {
+    let message = format!("{subject} \"unknown\" state, try killing it before restart");
+    kill(container, message, KillReason::Other)
+}
+
+/// Removal of a dead attempt, or of one that was created and never started: its start may still be
+/// under way in the runtime, so it has to go before the next attempt is made.
+pub fn remove(container: &ObservedContainer, keep_logs: bool) -> Action {
+    let (id, name) = (container.id.clone(), container.name.clone());
+    Action::RemoveContainer { id, name, keep_logs }
+}
+
+/// True when the container's image or name is no longer what it was created from.
+pub(crate) fn definition_changed(container: &Container, observed: &ObservedContainer) -> bool {
+    observed.hash.is_some_and(|hash| hash != pod::hash::container_hash(container))
+}
+
+/// True for a container that ended well and runs to success only once.
+fn succeeded_once(container: &Container, spec: &PodSpec, observed: &ObservedPod) -> bool {
+    let once = match container.restart_policy.as_deref() {
+        Some(policy) => policy == "OnFailure",
+        None => pod_policy(spec) == RestartPolicy::OnFailure,
+    };
+    once && observed
+        .latest(&container.name)
+        .is_some_and(|c| c.state == RunState::Exited && c.exit_code == 0)
+}
+
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go HasAnyRegularContainerCreated
+fn any_main_created(spec: &PodSpec, observed: &ObservedPod) -> bool {
+    spec.containers
+        .iter()
+        .any(|c| observed.latest(&c.name).is_some_and(|c| c.state != RunState::Unknown))
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! Names and quantities that every stage shares, and what the decisions know of the node.
+
+use std::time::Duration;
+
+pub use pintle_api_types::ids::*;
+
+/// What the pod and status functions need to know of the node; changes rarely.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The node's name, lower-cased.
+    pub name: String,
+    /// Name of the container runtime, the scheme of container ids in a status: `containerd`.
+    pub runtime_name: String,
+    /// The runtime can make mounts recursively read-only.
+    pub recursive_read_only: bool,
+    /// The runtime follows `supplementalGroupsPolicy`.
+    pub supplemental_groups_policy: bool,
+    /// The node's addresses, the primary family first. Empty when none is known.
+    pub host_ips: Vec<std::net::IpAddr>,
+    /// Memory capacity in bytes, for `oom_score_adj`.
+    pub memory_capacity_bytes: u64,
+    /// Allocatable CPU in millicores, for `resourceFieldRef` of an unset limit.
+    pub cpu_allocatable_millis: u64,
+    /// Allocatable memory in bytes, for `resourceFieldRef` of an unset limit.
+    pub memory_allocatable_bytes: u64,
+    /// Allocatable ephemeral storage in bytes.
+    pub storage_allocatable_bytes: u64,
+    /// Huge page sizes of the node in bytes, in the order in which the kernel lists them.
+    pub hugepage_sizes: Vec<u64>,
+    /// When this agent began.
+    pub agent_started_at: UnixNanos,
+    /// Why the runtime cannot connect pods; `None` while it can.
+    pub network_error: Option<String>,
+}
+
+/// A container that began less than this before the agent counts as new.
+// k8s: pkg/kubelet/prober/prober_manager.go kubeletRestartGracePeriod
+const RESTART_MARGIN: Duration = Duration::from_secs(10);
+
+/// Whether a container began so long before the agent that it keeps what an earlier agent saw.
+pub fn is_from_before(started_at: UnixNanos, agent_started_at: UnixNanos) -> bool {
+    started_at.is_set() && started_at.plus(RESTART_MARGIN) < agent_started_at
+}

@@ -1,0 +1,53 @@
+//! What the server shows: a snapshot of all pods, published by the driver after each turn.
+//!
+//! Everything in it is shared by reference, and a snapshot shares with the one before it all that has
+//! not changed (`pod_map`).
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::observed::ObservedPod;
+use crate::status::pod_map::PodMap;
+use crate::sync::plan::Action;
+use crate::worker::{Failure, Stage};
+use pintle_api_types::ids::{PodUid, UnixNanos};
+
+/// One pod.
+#[derive(Clone, Debug)]
+pub struct PodView {
+    /// As desired.
+    pub pod: Arc<Pod>,
+    /// As derived.
+    pub status: Arc<PodStatus>,
+    /// As observed.
+    pub observed: Arc<ObservedPod>,
+    /// Where its worker stands.
+    pub stage: Stage,
+    /// No source wants it any more.
+    pub removed: bool,
+    /// The action under way, then those of its pass that follow.
+    pub doing: Vec<Action>,
+    /// Last failure, until a pass succeeds.
+    pub failure: Option<Failure>,
+    /// When its worker looks at it again.
+    pub wake_at: Option<UnixNanos>,
+}
+
+/// All pods at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Pods that a source wants, or wanted until their end.
+    pub pods: PodMap<PodView>,
+    /// Pods that only the runtime knows and that are being stopped.
+    pub orphans: Vec<Arc<ObservedPod>>,
+    /// Every source has reported.
+    pub sources_ready: bool,
+}
+
+impl Snapshot {
+    /// Whether this pod is wanted, or is being stopped because it is not.
+    pub fn knows(&self, uid: &PodUid) -> bool {
+        self.pods.contains_key(uid) || self.orphans.iter().any(|orphan| orphan.uid == *uid)
+    }
+}

@@ -1,0 +1,434 @@
+//! From a pod's spec to what must be set up: pure.
+//!
+//! Input: the pod (with the API's defaults), the node's facts, the root directory. Output:
+//! `PodVolumes` for `execute::mount_all`; `mounts` plans what a container sees of them. Owner: the
+//! pod's worker, which plans again before each sync, so changed annotations reach downward API
+//! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, Volume, VolumeProjection,
+};
+
+use super::layout::{EMPTY_DIR_PLUGIN, PodDirs};
+use super::nested;
+use super::payload::{
+    CertificateRequest, Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits,
+};
+use crate::env::downward;
+use crate::types::NodeFacts;
+use pintle_api_types::ids::PodUid;
+use pintle_api_types::pod::quantity::Amount;
+use pintle_api_types::pod::resources::{self, Side};
+
+/// Default of `defaultMode`.
+const FILE_MODE: u32 = 0o644;
+/// Default of a token's `expirationSeconds`.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// What must be at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPathType {
+    /// Anything; not even its existence is checked.
+    Unset,
+    /// A directory, made when nothing is there.
+    DirectoryOrCreate,
+    /// A directory.
+    Directory,
+    /// A file, made when nothing is there.
+    FileOrCreate,
+    /// A file.
+    File,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl HostPathType {
+    /// Reads the API's text.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "" => Self::Unset,
+            "DirectoryOrCreate" => Self::DirectoryOrCreate,
+            "Directory" => Self::Directory,
+            "FileOrCreate" => Self::FileOrCreate,
+            "File" => Self::File,
+            "Socket" => Self::Socket,
+            "CharDevice" => Self::CharDevice,
+            "BlockDevice" => Self::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+/// All volumes of one pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodVolumes {
+    /// The pod.
+    pub uid: PodUid,
+    /// Its directories.
+    pub dirs: PodDirs,
+    /// Group that volumes belong to.
+    pub fs_group: Option<u32>,
+    /// In the order of the spec.
+    pub volumes: Vec<PodVolume>,
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodVolume {
+    /// Name within the pod.
+    pub name: String,
+    /// What it is.
+    pub kind: VolumeKind,
+    /// Where other volumes are mounted inside it, relative; made beforehand in payload volumes,
+    /// which containers cannot write.
+    pub nested: Vec<String>,
+}
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VolumeKind {
+    /// A directory of the pod.
+    EmptyDir(EmptyDir),
+    /// A path of the node.
+    HostPath {
+        /// The path.
+        path: PathBuf,
+        /// What must be there; the text of an unknown type.
+        kind: Result<HostPathType, String>,
+    },
+    /// Files written by the agent, on a wrapped emptyDir.
+    Payload {
+        /// Plugin directory.
+        plugin: &'static str,
+        /// The directory beneath.
+        wrapped: EmptyDir,
+        /// Content.
+        sources: Sources,
+    },
+    /// An image, mounted by the runtime.
+    Image {
+        /// Reference.
+        reference: String,
+        /// Pull policy.
+        pull_policy: String,
+    },
+    /// A kind that no plugin here serves: the field's name.
+    Unsupported(&'static str),
+}
+
+/// An emptyDir, decided in full.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmptyDir {
+    /// What it lies on.
+    pub medium: Medium,
+    /// `sizeLimit`: the owner of evictions compares usage with it.
+    pub size_limit: Option<u64>,
+}
+
+/// What an emptyDir lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// The node's disk.
+    Disk,
+    /// A tmpfs of that many bytes; the kernel's default when the node's memory is not known.
+    Memory(Option<u64>),
+    /// Huge pages of that size, or why they cannot be.
+    HugePages(Result<u64, String>),
+    /// No such medium.
+    Unknown(String),
+}
+
+impl PodVolume {
+    /// Directory that a container without sub-path mounts; `None` for images.
+    pub fn host_dir(&self, dirs: &PodDirs) -> Option<PathBuf> {
+        match &self.kind {
+            VolumeKind::EmptyDir(_) => Some(dirs.volume(EMPTY_DIR_PLUGIN, &self.name)),
+            VolumeKind::HostPath { path, .. } => Some(path.clone()),
+            VolumeKind::Payload { plugin, .. } => Some(dirs.volume(plugin, &self.name)),
+            VolumeKind::Image { .. } | VolumeKind::Unsupported(_) => None,
+        }
+    }
+
+    /// True for kinds that containers never write.
+    // k8s: pkg/volume/configmap/configmap.go GetAttributes, and its siblings
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.kind, VolumeKind::Payload { .. } | VolumeKind::Image { .. })
+    }
+}
+
+impl PodVolumes {
+    /// Plans the volumes of a pod.
+    pub fn plan(root: &Path, node: &NodeFacts, pod: &Pod) -> Self {
+        let spec = pintle_api_types::pod::spec(pod);
+        let uid = pintle_api_types::pod::uid(pod);
+        let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group);
+        let planner = Planner { node, pod };
+        let volumes = spec.volumes.iter().flatten().map(|volume| planner.volume(volume)).collect();
+        let dirs = PodDirs::new(root, &uid);
+        let fs_group = fs_group.and_then(|g| u32::try_from(g).ok());
+        Self { uid, dirs, fs_group, volumes }
+    }
+}
+
+/// True when a change of the pod itself may change files of its volumes.
+pub fn shows_change(before: &Pod, now: &Pod) -> bool {
+    let of_itself = |volume: &Volume| {
+        let projections = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        volume.downward_api.is_some() || projections.into_iter().any(|p| p.downward_api.is_some())
+    };
+    pintle_api_types::pod::spec(now).volumes.iter().flatten().any(of_itself)
+        && (before.metadata.labels != now.metadata.labels
+            || before.metadata.annotations != now.metadata.annotations
+            || before.spec != now.spec)
+}
+
+struct Planner<'a> {
+    node: &'a NodeFacts,
+    pod: &'a Pod,
+}
+
+impl Planner<'_> {
+    fn volume(&self, volume: &Volume) -> PodVolume {
+        let nested = nested::mount_points(self.pod, &volume.name);
+        PodVolume { name: volume.name.clone(), kind: self.kind(volume), nested }
+    }
+
+    fn kind(&self, volume: &Volume) -> VolumeKind {
+        let memory = || EmptyDir { medium: self.memory(None), size_limit: None };
+        let disk = || EmptyDir { medium: Medium::Disk, size_limit: None };
+        let payload = |plugin, wrapped, mode: Option<i32>, list| VolumeKind::Payload {
+            plugin,
+            wrapped,
+            sources: self.sources(mode, list),
+        };
+        if let Some(source) = &volume.host_path {
+            let text = source.type_.clone().unwrap_or_default();
+            let kind = HostPathType::parse(&text).ok_or(text);
+            return VolumeKind::HostPath { path: PathBuf::from(&source.path), kind };
+        }
+        if let Some(source) = &volume.config_map {
+            let keys = keys(Some(&source.name), &source.items, source.optional);
+            let list = vec![Source::ConfigMap(keys)];
+            return payload("kubernetes.io~configmap", disk(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.secret {
+            let keys = keys(source.secret_name.as_ref(), &source.items, source.optional);
+            let list = vec![Source::Secret(keys)];
+            return payload("kubernetes.io~secret", memory(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.downward_api {
+            let list = self.fields(&source.items);
+            return payload("kubernetes.io~downward-api", memory(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.projected {
+            let projections = source.sources.iter().flatten();
+            let projections = projections.enumerate();
+            let list = projections.flat_map(|p| self.projection(&volume.name, p)).collect();
+            return payload("kubernetes.io~projected", memory(), source.default_mode, list);
+        }
+        if let Some(source) = &volume.image {
+            let reference = source.reference.clone().unwrap_or_default();
+            let pull_policy = source.pull_policy.clone().unwrap_or_default();
+            return VolumeKind::Image { reference, pull_policy };
+        }
+        match unsupported(volume) {
+            Some(field) => VolumeKind::Unsupported(field),
+            // A volume without any source is an emptyDir.
+            None => VolumeKind::EmptyDir(self.empty_dir(volume.empty_dir.as_ref())),
+        }
+    }
+
+    fn empty_dir(&self, source: Option<&EmptyDirVolumeSource>) -> EmptyDir {
+        let limit = source.and_then(|s| s.size_limit.as_ref());
+        let size_limit = limit.and_then(|q| Amount::parse(&q.0)).map(Amount::units);
+        let size_limit = size_limit.and_then(|b| u64::try_from(b).ok()).filter(|b| *b > 0);
+        let medium = match source.and_then(|s| s.medium.as_deref()).unwrap_or_default() {
+            "" => Medium::Disk,
+            "Memory" => self.memory(size_limit),
+            "HugePages" => Medium::HugePages(self.huge_pages("HugePages", None)),
+            other => match other.strip_prefix("HugePages-") {
+                Some(size) => Medium::HugePages(self.huge_pages(other, Some(size))),
+                None => Medium::Unknown(other.to_owned()),
+            },
+        };
+        EmptyDir { medium, size_limit }
+    }
+
+    /// The smallest of the node's memory, the pod's limit and the volume's limit.
+    // k8s: pkg/volume/emptydir/empty_dir.go calculateEmptyDirMemorySize
+    fn memory(&self, size_limit: Option<u64>) -> Medium {
+        let node = Some(self.node.memory_allocatable_bytes).filter(|b| *b > 0);
+        let limits = resources::pod_limits(self.pod);
+        let limit = resources::is_limited(self.pod, "memory").then(|| limits.get("memory"));
+        let pod = limit.flatten().and_then(|l| u64::try_from(l.units()).ok()).filter(|b| *b > 0);
+        Medium::Memory([node, pod, size_limit].into_iter().flatten().min())
+    }
+
+    /// Page size in bytes.
+    // k8s: pkg/volume/emptydir/empty_dir.go getPageSizeMountOption
+    fn huge_pages(&self, medium: &str, size: Option<&str>) -> Result<u64, String> {
+        let parse = |text: &str| {
+            let bytes = Amount::parse(text).and_then(|a| u64::try_from(a.units()).ok());
+            bytes.ok_or_else(|| format!("medium {medium}: {text:?} is not a page size"))
+        };
+        let wanted = size.map(parse).transpose()?;
+        let spec = pintle_api_types::pod::spec(self.pod);
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let mut names: Vec<String> =
+            resources::pod_level(spec, Side::Requests).into_keys().collect();
+        names.extend(
+            containers.flat_map(|c| resources::of_container(c, Side::Requests).into_keys()),
+        );
+        let mut found = None;
+        for size in names.iter().filter_map(|name| name.strip_prefix("hugepages-")) {
+            let bytes = parse(size)?;
+            match (wanted, found) {
+                (Some(wanted), _) if wanted != bytes => {}
+                (None, Some(other)) if other != bytes => {
+                    return Err(format!(
+                        "medium: {medium} can't be used if container requests multiple huge page \
+                         sizes"
+                    ));
+                }
+                _ => found = Some(bytes),
+            }
+        }
+        found.ok_or_else(|| {
+            format!(
+                "medium {medium}: hugePages storage requested, but there is no resource request \
+                 for huge pages"
+            )
+        })
+    }
+
+    fn sources(&self, mode: Option<i32>, list: Vec<Source>) -> Sources {
+        let security = pintle_api_types::pod::spec(self.pod).security_context.as_ref();
+        Sources {
+            namespace: pintle_api_types::pod::namespace(self.pod).to_owned(),
+            default_mode: mode.map_or(FILE_MODE, mode_bits),
+            list,
+            owner: fs_user(self.pod),
+            has_group: security.is_some_and(|c| c.fs_group.is_some()),
+        }
+    }
+
+    // k8s: pkg/volume/downwardapi/downwardapi.go CollectData
+    fn fields(&self, items: &Option<Vec<DownwardAPIVolumeFile>>) -> Vec<Source> {
+        let field = |item: &DownwardAPIVolumeFile| {
+            let data = match (&item.field_ref, &item.resource_field_ref) {
+                (Some(field), _) => nested::field(self.pod, &field.field_path),
+                (None, Some(resource)) => downward::resource(resource, self.pod, None, self.node)
+                    .map_err(|error| error.to_string()),
+                (None, None) => Ok(String::new()),
+            };
+            Source::Field { path: item.path.clone(), mode: item.mode.map(mode_bits), data }
+        };
+        items.iter().flatten().map(field).collect()
+    }
+
+    fn projection(&self, volume: &str, (at, source): (usize, &VolumeProjection)) -> Vec<Source> {
+        if let Some(s) = &source.secret {
+            return vec![Source::Secret(keys(Some(&s.name), &s.items, s.optional))];
+        }
+        if let Some(s) = &source.config_map {
+            return vec![Source::ConfigMap(keys(Some(&s.name), &s.items, s.optional))];
+        }
+        if let Some(s) = &source.downward_api {
+            return self.fields(&s.items);
+        }
+        if let Some(s) = &source.service_account_token {
+            return vec![Source::Token(TokenRequest {
+                path: s.path.clone(),
+                audience: s.audience.clone().unwrap_or_default(),
+                expiration_seconds: s.expiration_seconds.unwrap_or(TOKEN_SECONDS),
+            })];
+        }
+        if let Some(s) = &source.cluster_trust_bundle {
+            return vec![Source::TrustBundle(TrustRequest {
+                path: s.path.clone(),
+                name: s.name.clone(),
+                signer: s.signer_name.clone(),
+                labels: s.label_selector.clone(),
+                optional: s.optional == Some(true),
+            })];
+        }
+        // Validation lets no source pass that is none of these.
+        let certificate = source.pod_certificate.clone().unwrap_or_default();
+        vec![Source::Certificate(CertificateRequest {
+            volume: volume.to_owned(),
+            source: at,
+            signer: certificate.signer_name,
+            key_type: certificate.key_type,
+            expiration_seconds_max: certificate.max_expiration_seconds,
+            annotations: certificate.user_annotations,
+            bundle_path: certificate.credential_bundle_path,
+            key_path: certificate.key_path,
+            chain_path: certificate.certificate_chain_path,
+        })]
+    }
+}
+
+fn keys(
+    name: Option<&String>,
+    items: &Option<Vec<k8s_openapi::api::core::v1::KeyToPath>>,
+    optional: Option<bool>,
+) -> Keys {
+    Keys {
+        name: name.cloned().unwrap_or_default(),
+        items: items.clone().unwrap_or_default(),
+        optional: optional == Some(true),
+    }
+}
+
+/// The one user that all containers run as.
+// k8s: pkg/volume/util/util.go FsUserFrom
+fn fs_user(pod: &Pod) -> Option<u32> {
+    let spec = pintle_api_types::pod::spec(pod);
+    let of_pod = spec.security_context.as_ref().and_then(|c| c.run_as_user);
+    let main = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let main = main.map(|c| c.security_context.as_ref());
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let contexts = main.chain(ephemeral.map(|c| c.security_context.as_ref()));
+    let mut users = contexts.map(|c| c.and_then(|c| c.run_as_user).or(of_pod));
+    let first = users.next().flatten()?;
+    let same = users.all(|user| user == Some(first));
+    same.then(|| u32::try_from(first).ok()).flatten()
+}
+
+fn unsupported(volume: &Volume) -> Option<&'static str> {
+    let table = [
+        (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
+        (volume.csi.is_some(), "csi"),
+        (volume.ephemeral.is_some(), "ephemeral"),
+        (volume.nfs.is_some(), "nfs"),
+        (volume.iscsi.is_some(), "iscsi"),
+        (volume.fc.is_some(), "fc"),
+        (volume.flex_volume.is_some(), "flexVolume"),
+        (volume.git_repo.is_some(), "gitRepo"),
+        (volume.aws_elastic_block_store.is_some(), "awsElasticBlockStore"),
+        (volume.azure_disk.is_some(), "azureDisk"),
+        (volume.azure_file.is_some(), "azureFile"),
+        (volume.cephfs.is_some(), "cephfs"),
+        (volume.cinder.is_some(), "cinder"),
+        (volume.flocker.is_some(), "flocker"),
+        (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
+        (volume.glusterfs.is_some(), "glusterfs"),
+        (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
+        (volume.portworx_volume.is_some(), "portworxVolume"),
+        (volume.quobyte.is_some(), "quobyte"),
+        (volume.rbd.is_some(), "rbd"),
+        (volume.scale_io.is_some(), "scaleIO"),
+        (volume.storageos.is_some(), "storageos"),
+        (volume.vsphere_volume.is_some(), "vsphereVolume"),
+    ];
+    table.into_iter().find(|(set, _)| *set).map(|(_, field)| field)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! What a worker does when something changed that its pod refers to.
+//!
+//! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
+//! up nothing; a pod that failed for want of an object goes on when that appears.
+
+use crate::worker::passes::VOLUME_RETRY;
+use crate::worker::step::Worker;
+use pintle_api_types::ids::Mono;
+
+/// Reasons of failures that end when a missing object appears.
+const WAIT_FOR_CONTENT: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
+
+impl Worker {
+    /// Something that the pod refers to changed or appeared.
+    pub fn content(&mut self, files: bool) {
+        if files {
+            self.stale = true;
+            self.refresh_at = None;
+            self.refresh_failures = 0;
+        }
+        // What waited for it need not wait any longer; other failures keep their pace.
+        let waits = |reason: &str| WAIT_FOR_CONTENT.contains(&reason);
+        if self.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
+            self.retry_at = None;
+        }
+    }
+
+    /// Containers go on with the files that they have; nothing else of the pod waits.
+    pub(super) fn refresh_failed(&mut self, now: Mono) {
+        let wait = VOLUME_RETRY.0 * 2_u32.pow(self.refresh_failures.min(12));
+        self.refresh_failures += 1;
+        self.refresh_at = Some(now.plus(wait.min(VOLUME_RETRY.1)));
+        self.stale = true;
+    }
+}

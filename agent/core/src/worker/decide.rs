@@ -1,0 +1,409 @@
+//! What a pod's worker does next, given everything it knows. The second half of the worker.
+//!
+//! Pure. `advance` is called after every input: it looks at deadline, status, probes and the pass
+//! under way, and begins the next pass when there is something to do and the record is fresh.
+// k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::observed::{ObservedContainer, ObservedPod, RunState};
+use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
+use crate::sync::plan::{self, Action, PlanInput};
+use crate::worker::step::{Pass, Scene, Stage, Worker};
+use crate::worker::{Command, Failure};
+use pintle_api_types::duration::GoDuration;
+use pintle_api_types::ids::{Mono, Now, UnixNanos};
+use pintle_api_types::pod;
+
+/// Wait before a pod is looked at again that the runtime cannot connect yet.
+// k8s: pkg/kubelet/pod_workers.go backOffOnTransientErrorPeriod
+const NETWORK_RETRY: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Looks at everything and does what is due. Called after every input.
+    pub fn advance(&mut self, scene: &mut Scene<'_>) {
+        self.wake_at = None;
+        if self.stage == Stage::Waiting {
+            return;
+        }
+        self.check_deadline(scene);
+        self.check_overdue(scene);
+        self.follow_resize(scene);
+        self.derive(scene);
+        if self.stage == Stage::Syncing
+            && self.pass.is_none()
+            && self.fresh()
+            && self.settled(scene)
+        {
+            self.terminate(None);
+            self.derive(scene);
+        }
+        self.cancel_if_asked(scene);
+        self.probe(scene);
+        if self.pass.is_none() {
+            self.decide(scene);
+        }
+        self.publish(scene);
+        self.schedule(scene);
+    }
+
+    /// Tells the prober which containers run, and where, whenever that changes. As in the status,
+    /// a container runs once its postStart hook is done.
+    fn probe(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = &self.pod else { return };
+        if self.observed_stamp == 0 || !has_probes(pod) {
+            return;
+        }
+        let shown = self.shown();
+        let observed = shown.as_ref().unwrap_or(&self.observed);
+        let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
+        let running: Vec<_> = running.map(|c| c.id.clone()).collect();
+        let now = (running, self.status.pod_ip.clone(), self.stage > Stage::Syncing);
+        if self.probing.as_ref() == Some(&now) {
+            return;
+        }
+        let (pod_ip, terminating) = (now.1.clone(), now.2);
+        self.probing = Some(now);
+        scene.out.push(Command::Probe {
+            uid: self.uid.clone(),
+            pod: Arc::clone(pod),
+            observed: shown.map_or_else(|| Arc::clone(&self.observed), Arc::new),
+            pod_ip,
+            terminating,
+        });
+    }
+
+    fn cancel_if_asked(&mut self, scene: &mut Scene<'_>) {
+        let Some(pass) = &mut self.pass else { return };
+        let ticket = pass.ticket;
+        if std::mem::take(&mut pass.cancelled) {
+            scene.out.push(Command::Cancel { uid: self.uid.clone(), ticket });
+            // Marked failed so that its end is not taken for success.
+            pass.failed = true;
+        }
+    }
+
+    fn decide(&mut self, scene: &mut Scene<'_>) {
+        if !self.fresh() {
+            if self.reading.is_none() {
+                self.read(Duration::ZERO, scene);
+            }
+            return;
+        }
+        if self.retry_at.is_some_and(|at| scene.now.mono < at) {
+            return;
+        }
+        self.retry_at = None;
+        match self.stage {
+            Stage::Waiting => {}
+            Stage::Syncing => self.sync(scene),
+            _ if self.needs_kill() => {
+                let grace_seconds = self.grace_seconds;
+                self.run(vec![Action::KillPod { grace_seconds }], scene);
+            }
+            Stage::Terminating => {
+                self.stage = Stage::Terminated;
+                self.derive(scene);
+                self.run(vec![Action::Teardown], scene);
+            }
+            Stage::Terminated => self.run(vec![Action::Teardown], scene),
+            Stage::Finished => {
+                if self.removed && !self.cleaned() {
+                    self.run(vec![Action::Cleanup], scene);
+                }
+            }
+        }
+    }
+
+    /// Something of the pod runs, as far as is known.
+    pub(super) fn needs_kill(&self) -> bool {
+        self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
+    }
+
+    fn sync(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = self.pod.clone() else { return };
+        let mut plan = self.plan(&pod, scene.now.mono);
+        if self.lacks_network(&pod, &plan, scene) {
+            return;
+        }
+        if !self.prepared && !plan.actions.contains(&Action::Prepare) {
+            plan.actions.insert(0, Action::Prepare);
+        }
+        // To prepare is to refresh, and more.
+        if self.stale && plan.actions.contains(&Action::Prepare) {
+            self.stale = false;
+        } else if self.stale && self.refresh_at.is_none_or(|at| at <= scene.now.mono) {
+            self.stale = false;
+            plan.actions.insert(0, Action::Refresh);
+        }
+        for held in &plan.held {
+            self.hold(held, &pod, scene);
+        }
+        if !plan.is_empty() {
+            self.announce(&plan.actions, scene);
+            self.run(plan.actions, scene);
+        } else {
+            self.derive(scene);
+        }
+    }
+
+    /// Nothing is started that the runtime could not connect; it is looked at soon again.
+    // k8s: pkg/kubelet/kubelet.go SyncPod networkErrors, pod_workers.go completeWork
+    fn lacks_network(&mut self, pod: &Pod, plan: &plan::Plan, scene: &mut Scene<'_>) -> bool {
+        let Some(error) = scene.node.network_error.as_ref() else { return false };
+        let starts = |action: &Action| {
+            matches!(action, Action::CreateSandbox { .. } | Action::StartContainer { .. })
+        };
+        if pod::uses_host_network(pod) || !plan.actions.iter().any(starts) {
+            return false;
+        }
+        let message = format!("network is not ready: {error}");
+        self.last_failure = Some(Failure::new("NetworkNotReady", message.clone()));
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: true,
+            reason: "NetworkNotReady".into(),
+            message,
+            container: None,
+        });
+        self.retry_at = Some(scene.now.mono.plus(NETWORK_RETRY));
+        true
+    }
+
+    pub(crate) fn plan(&self, pod: &Pod, now: Mono) -> plan::Plan {
+        plan::plan(&PlanInput {
+            pod,
+            observed: &self.observed,
+            probes: &self.verdicts,
+            in_force: &self.in_force,
+            backoff: &self.backoff,
+            ends: &self.ends,
+            // The status may know of an end that the record does not show yet: what has ended by
+            // itself is not to be killed.
+            restart_all: status::is_restarting(&self.status)
+                && !self.observed.containers.iter().any(|c| status::ending(c).is_some()),
+            now,
+        })
+    }
+
+    fn hold(&mut self, held: &plan::Held, pod: &Pod, scene: &mut Scene<'_>) {
+        let full = pod::described(pod);
+        let wait = GoDuration::from_std(held.wait);
+        let name = &held.name;
+        let message = format!("back-off {wait} restarting failed container={name} pod={full}");
+        let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+        if self.waiting.insert(name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
+            scene.out.push(Command::Event {
+                uid: self.uid.clone(),
+                warning: true,
+                reason: "BackOff".into(),
+                message: format!("Back-off restarting failed container {name} in pod {full}"),
+                container: Some(name.clone()),
+            });
+        }
+        let at = held.until;
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn announce(&self, actions: &[Action], scene: &mut Scene<'_>) {
+        let replaced =
+            actions.iter().any(|a| matches!(a, Action::CreateSandbox { replaces: Some(_), .. }));
+        if replaced {
+            scene.out.push(Command::Event {
+                uid: self.uid.clone(),
+                warning: false,
+                reason: "SandboxChanged".into(),
+                message: "Pod sandbox changed, it will be killed and re-created.".to_owned(),
+                container: None,
+            });
+        }
+    }
+
+    fn run(&mut self, actions: Vec<Action>, scene: &mut Scene<'_>) {
+        assert!(self.pass.is_none(), "one pass at a time");
+        self.note_in_force(&actions, scene);
+        let ticket = scene.next();
+        scene.out.push(Command::Run {
+            uid: self.uid.clone(),
+            ticket,
+            pod: self.pod.clone(),
+            observed: Arc::clone(&self.observed),
+            actions: actions.clone(),
+        });
+        self.pass = Some(Pass { ticket, actions, done: 0, cancelled: false, failed: false });
+    }
+
+    // k8s: pkg/kubelet/active_deadline.go
+    fn check_deadline(&mut self, scene: &mut Scene<'_>) {
+        if self.stage != Stage::Syncing {
+            return;
+        }
+        let Some(at) = self.deadline(scene.now) else { return };
+        if scene.now.mono < at {
+            self.wake_at = Some(at);
+            return;
+        }
+        let message = "Pod was active on the node longer than the specified deadline".to_owned();
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: false,
+            reason: "DeadlineExceeded".into(),
+            message: message.clone(),
+            container: None,
+        });
+        let (phase, reason) = ("Failed".to_owned(), "DeadlineExceeded".to_owned());
+        self.kill(Verdict { phase, reason, message }, None);
+    }
+
+    // k8s: pkg/kubelet/pod_workers.go killPodNow
+    fn check_overdue(&mut self, scene: &mut Scene<'_>) {
+        let Some(at) = self.overdue_at.filter(|_| self.stage < Stage::Terminated) else { return };
+        if scene.now.mono < at {
+            self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+            return;
+        }
+        self.overdue_at = None;
+        let message = "Container runtime did not kill the pod within specified grace period.";
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning: true,
+            reason: "ExceededGracePeriod".into(),
+            message: message.to_owned(),
+            container: None,
+        });
+    }
+
+    /// When the pod has run as long as it may. The start is a time of the wall clock: what has
+    /// passed since is measured once, so that setting the clock later changes nothing.
+    fn deadline(&mut self, now: Now) -> Option<Mono> {
+        let spec = self.pod.as_ref()?.spec.as_ref()?;
+        let seconds = u64::try_from(spec.active_deadline_seconds?).ok()?;
+        let start = self.status.start_time.as_ref()?;
+        let start = UnixNanos(i64::try_from(start.0.as_nanosecond()).ok()?);
+        let known = self.deadline.filter(|(of, _)| *of == (start, seconds));
+        let at = || now.mono_of(start).plus(Duration::from_secs(seconds));
+        let (_, at) = self.deadline.insert(known.unwrap_or_else(|| ((start, seconds), at())));
+        Some(*at)
+    }
+
+    fn derive_input<'a>(&'a self, pod: &'a Pod, scene: &'a Scene<'_>) -> DeriveInput<'a> {
+        let lifecycle = match self.stage {
+            Stage::Waiting | Stage::Syncing => Lifecycle::Syncing,
+            Stage::Terminating => Lifecycle::Terminating,
+            Stage::Terminated | Stage::Finished => Lifecycle::Terminated,
+        };
+        DeriveInput {
+            pod,
+            observed: (self.observed_stamp > 0).then_some(&*self.observed),
+            previous: self.status.phase.is_some().then_some(&*self.status),
+            lifecycle,
+            waiting: &self.waiting,
+            probes: &self.probes,
+            verdict: self.verdict.as_ref(),
+            resize: &self.resize,
+            in_force: &self.in_force,
+            node: scene.node,
+            now: scene.now.wall,
+        }
+    }
+
+    /// The record as it is shown, `None` when that is as it is: with ends that the runtime tells
+    /// and does not list yet, and with containers whose postStart hook still runs as not started
+    /// yet, because the kubelet tells of them only when the hook is done.
+    fn shown(&self) -> Option<ObservedPod> {
+        let hooked = self.hooked();
+        let shown = |container: &ObservedContainer| {
+            let waits = hooked == Some(&*container.name) && container.state == RunState::Running;
+            let created = || ObservedContainer { state: RunState::Created, ..container.clone() };
+            status::ending(container).or_else(|| waits.then(created))
+        };
+        let mut changed = self.observed.containers.iter().map(shown).collect::<Vec<_>>();
+        changed.iter().any(Option::is_some).then(|| {
+            let mut pod = (*self.observed).clone();
+            for (container, shown) in pod.containers.iter_mut().zip(&mut changed) {
+                if let Some(shown) = shown.take() {
+                    *container = shown;
+                }
+            }
+            pod
+        })
+    }
+
+    /// The container that is being started, if it has a postStart hook.
+    fn hooked(&self) -> Option<&str> {
+        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
+        let action = pass.actions.get(pass.done)?;
+        let name =
+            matches!(action, Action::StartContainer { .. }).then(|| action.container())??;
+        let container = pod::containers::find(pod::spec(pod), name).map(|(_, c)| c);
+        let hooks = container.and_then(|c| c.lifecycle.as_ref());
+        hooks.is_some_and(|hooks| hooks.post_start.is_some()).then_some(name)
+    }
+
+    fn derive(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = self.pod.clone() else { return };
+        // Before the first read nobody knows whether the pod runs or is over already.
+        if self.observed_stamp == 0 {
+            return;
+        }
+        let shown = self.shown();
+        let mut input = self.derive_input(&pod, scene);
+        input.observed = shown.as_ref().or(input.observed);
+        let derived = status::derive(&input);
+        if derived == *self.status {
+            return;
+        }
+        self.status = Arc::new(derived);
+    }
+
+    /// Tells the status that this turn ended with; what was true only within it is never seen.
+    fn publish(&mut self, scene: &mut Scene<'_>) {
+        let Some(pod) = &self.pod else { return };
+        let stage = self.stage;
+        let told = Arc::ptr_eq(&self.published.0, &self.status) && self.published.1 == stage;
+        // Without a status there is nothing to tell, whatever the stage.
+        if told || self.status.phase.is_none() {
+            return;
+        }
+        self.published = (Arc::clone(&self.status), stage);
+        scene.out.push(Command::Publish {
+            uid: self.uid.clone(),
+            pod: Arc::clone(pod),
+            status: Arc::clone(&self.status),
+            stage,
+        });
+    }
+
+    /// True once containers, verdict or history have decided that the pod is over.
+    fn settled(&self, scene: &Scene<'_>) -> bool {
+        let Some(pod) = &self.pod else { return false };
+        status::settled_phase(&self.derive_input(pod, scene)).is_some()
+    }
+
+    fn schedule(&mut self, scene: &mut Scene<'_>) {
+        // What is due already waits for a read or a pass, and their end is an input of its own.
+        let due_later = |at: &Mono| *at > scene.now.mono;
+        let refresh_at = self.refresh_at.filter(|_| self.stale);
+        let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at);
+        let mut at = at.filter(due_later).min();
+        if self.stage == Stage::Syncing && self.pass.is_none() {
+            // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
+            let half =
+                self.uid.as_str().bytes().fold(0_u32, |h, b| h.wrapping_mul(31) + u32::from(b));
+            let jitter = scene.sync_period * (half % 512) / 1024;
+            let resync = scene.now.mono.plus(scene.sync_period + jitter);
+            at = Some(at.map_or(resync, |at| at.min(resync)));
+        }
+        self.wake_at = at;
+    }
+}
+
+/// True when some container has a probe.
+fn has_probes(pod: &Pod) -> bool {
+    pod::containers::all(pod::spec(pod)).any(|(_, c)| {
+        c.liveness_probe.is_some() || c.readiness_probe.is_some() || c.startup_probe.is_some()
+    })
+}

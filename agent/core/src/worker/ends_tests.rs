@@ -1,0 +1,197 @@
+//! What a worker makes of an end that the runtime tells before it lists it, and of what happens
+//! while a pod is being stopped, through the whole core.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
+use serde_json::json;
+
+use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd};
+use crate::status::testing;
+use crate::sync::plan::Action;
+use crate::worker::{Command, Hint, Input, Pods, testing as core};
+use pintle_api_types::ids::{PodUid, UnixNanos};
+
+/// A pod that runs, and what the core asked for since the last look.
+struct Node {
+    pods: Pods,
+    record: ObservedPod,
+    reads: Vec<(u64, Duration)>,
+    passes: Vec<(u64, Vec<Action>)>,
+    statuses: Vec<Arc<PodStatus>>,
+}
+
+fn uid() -> PodUid {
+    PodUid::from("u")
+}
+
+fn pod(policy: &str) -> Pod {
+    core::pod(&json!({}), ("restartPolicy", json!(policy)))
+}
+
+impl Node {
+    fn running(policy: &str) -> Self {
+        Self::of(pod(policy))
+    }
+
+    fn of(pod: Pod) -> Self {
+        let settings = core::settings(Duration::from_secs(600));
+        let mut record = ObservedPod::empty(uid(), "ns", "u");
+        record.sandboxes = vec![testing::sandbox()];
+        record.containers = vec![testing::container("c", "id")];
+        let (reads, passes, statuses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut node = Self { pods: Pods::new(settings), record, reads, passes, statuses };
+        node.tell(Input::Tick);
+        node.tell(Input::Listed { stamp: 1, result: Ok(Vec::new()) });
+        node.tell(Input::SourcesReady);
+        node.tell(Input::Desired { uid: uid(), pod: Arc::new(pod) });
+        node.read();
+        // What it runs was made by an earlier agent: its volumes are made ready again, no more.
+        node.end_pass();
+        node.read();
+        node.statuses.clear();
+        assert_eq!((&*node.passes, &*node.reads), (&[][..], &[][..]));
+        node
+    }
+
+    fn tell(&mut self, input: Input) {
+        for command in self.pods.handle(core::now(), input) {
+            match command {
+                Command::Read { stamp, after, .. } => self.reads.push((stamp, after)),
+                Command::Run { ticket, actions, .. } => self.passes.push((ticket, actions)),
+                Command::Publish { status, .. } => self.statuses.push(status),
+                _ => {}
+            }
+        }
+    }
+
+    fn hint(&mut self, hint: Hint) {
+        self.tell(Input::Hint { uid: uid(), hint });
+    }
+
+    /// Answers the newest question.
+    fn read(&mut self) {
+        let (stamp, _) = std::mem::take(&mut self.reads).pop().expect("a question");
+        let result = Ok(self.record.clone());
+        self.tell(Input::Observed { uid: uid(), stamp, result });
+    }
+
+    fn end_pass(&mut self) {
+        let (ticket, actions) = self.passes.pop().expect("a pass");
+        for index in 0..actions.len() {
+            self.tell(Input::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
+        }
+        self.tell(Input::PassDone { uid: uid(), ticket });
+    }
+
+    /// The end that the last status shows.
+    fn shown(&self) -> Option<ContainerStateTerminated> {
+        let status = self.statuses.last()?;
+        status.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.clone()
+    }
+
+    fn seen_by_kernel(&mut self) {
+        let at = UnixNanos(998 * testing::SECOND);
+        self.hint(Hint::Exited { container: Some("id".into()), code: Some(3), at });
+    }
+
+    fn told_by_runtime(&mut self) {
+        let at = UnixNanos(999 * testing::SECOND);
+        let end = ToldEnd { code: 3, at, words: Some("bye".into()) };
+        self.hint(Hint::Told { container: "id".into(), end });
+    }
+
+    fn listed_by_runtime(&mut self) {
+        self.record.containers = vec![ObservedContainer {
+            finished_at: UnixNanos(999 * testing::SECOND),
+            message: "bye".into(),
+            ..testing::exited("c", "id", 3)
+        }];
+        self.read();
+    }
+}
+
+#[test]
+fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
+    for (policy, then) in [("Always", "StartContainer"), ("Never", "KillPod")] {
+        for kernel_first in [true, false] {
+            let mut node = Node::running(policy);
+            match kernel_first {
+                true => node.seen_by_kernel(),
+                false => node.told_by_runtime(),
+            }
+            assert_eq!(node.shown(), None, "one of them alone is not enough");
+            // The runtime needs as long for its clean-up, and tells when that is done.
+            assert_eq!(node.reads.last().map(|(_, after)| after.as_millis()), Some(20));
+            match kernel_first {
+                true => node.told_by_runtime(),
+                false => node.seen_by_kernel(),
+            }
+            let shown = node.shown().expect("the end");
+            assert_eq!((shown.exit_code, shown.reason.as_deref()), (3, Some("Error")));
+            assert_eq!(shown.message.as_deref(), Some("bye"));
+            // The runtime still says that it runs.
+            node.read();
+            assert_eq!(node.passes, [], "nothing is done for it yet");
+            assert_eq!(node.statuses.len(), 1, "and nothing else is said");
+            node.listed_by_runtime();
+            assert_eq!(node.shown(), Some(shown), "it never changes");
+            let (_, actions) = node.passes.last().expect("a pass");
+            assert!(actions.iter().any(|a| a.verb() == then), "{policy}: {actions:?}");
+        }
+    }
+}
+
+#[test]
+fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
+    let mut all = pod("Never");
+    let container = &mut all.spec.as_mut().expect("a spec").containers[0];
+    let rule =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [3]}}]);
+    container.restart_policy = Some("Never".to_owned());
+    container.restart_policy_rules = Some(serde_json::from_value(rule).expect("a rule"));
+    let mut node = Node::of(all);
+    node.seen_by_kernel();
+    node.told_by_runtime();
+    assert_eq!(node.shown().map(|end| end.exit_code), Some(3));
+    node.read();
+    assert_eq!(node.passes, [], "the runtime still says that it runs");
+    node.listed_by_runtime();
+    let (_, actions) = node.passes.last().expect("a pass");
+    let verbs: Vec<_> = actions.iter().map(Action::verb).collect();
+    assert_eq!(verbs, ["RemoveContainer"], "nothing is left to kill");
+}
+
+#[test]
+fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
+    let mut node = Node::running("Always");
+    node.tell(Input::Removed { uid: uid() });
+    let (_, actions) = node.passes.last().expect("a pass");
+    assert_eq!(actions[0].verb(), "KillPod");
+    node.seen_by_kernel();
+    let [(_, after)] = node.reads[..] else { panic!("{:?}", node.reads) };
+    assert_eq!(after, Duration::from_secs(1));
+    node.told_by_runtime();
+    node.hint(Hint::Changed);
+    assert_eq!(node.reads.len(), 1, "one look is enough");
+    // The answer is behind the kernel: that is no reason to ask again before the pass is over.
+    node.read();
+    assert_eq!(node.reads, []);
+    node.end_pass();
+    assert_eq!(node.reads.last().map(|(_, after)| *after), Some(Duration::ZERO));
+    node.listed_by_runtime();
+}
+
+#[test]
+fn an_end_of_a_container_that_is_not_running_any_more_tells_nothing_new() {
+    let mut node = Node::running("Never");
+    node.record.containers = vec![testing::exited("c", "id", 0)];
+    assert_eq!(node.record.containers[0].state, RunState::Exited);
+    node.hint(Hint::Changed);
+    node.read();
+    let shown = node.shown().expect("the end");
+    node.seen_by_kernel();
+    node.told_by_runtime();
+    assert_eq!(node.shown(), Some(shown), "the runtime's list has the last word");
+}

@@ -1,0 +1,138 @@
+//! What would otherwise be searched for among all pods, at every input: which pod wants to be
+//! looked at next, whose a container is, which pods were touched.
+//!
+//! Pure. Kept up to date by `Pods::with`, through which every change of a worker goes. A search
+//! touches the memory of each worker, which on a node of 500 pods costs more than the input itself.
+//! Bounds: an entry per worker, per container and sandbox, and per pod touched since the last
+//! question.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::observed::ObservedPod;
+use pintle_api_types::ids::{ContainerId, Mono, PodUid, Version};
+
+/// The indices over all workers.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    wakes: BTreeSet<(Mono, PodUid)>,
+    owners: HashMap<ContainerId, PodUid>,
+    /// What of each pod is in `owners`.
+    owned: BTreeMap<PodUid, Vec<ContainerId>>,
+    touched: BTreeSet<PodUid>,
+}
+
+/// What of a worker is in the indices.
+pub(super) type Indexed = (Option<Mono>, Version);
+
+impl Index {
+    /// A worker was changed: what it was, what it is.
+    pub(crate) fn changed(
+        &mut self,
+        uid: &PodUid,
+        before: Indexed,
+        after: Indexed,
+        pod: &ObservedPod,
+    ) {
+        self.touch(uid);
+        self.wakes_at(uid, before.0, after.0);
+        if before.1 != after.1 {
+            let sandboxes = pod.sandboxes.iter().map(|s| ContainerId::from(s.id.as_str()));
+            self.owns(uid, pod.containers.iter().map(|c| c.id.clone()).chain(sandboxes).collect());
+        }
+    }
+
+    /// A worker is gone that was so.
+    pub(crate) fn gone(&mut self, uid: &PodUid, before: Indexed) {
+        self.touch(uid);
+        self.wakes_at(uid, before.0, None);
+        self.owns(uid, Vec::new());
+    }
+
+    /// A pod that others see may look different now.
+    pub(crate) fn touch(&mut self, uid: &PodUid) {
+        if !self.touched.contains(uid) {
+            self.touched.insert(uid.clone());
+        }
+    }
+
+    /// The pods touched since the last question.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<PodUid> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// When a worker wants to be looked at next.
+    pub(crate) fn next_wake(&self) -> Option<Mono> {
+        self.wakes.first().map(|(at, _)| *at)
+    }
+
+    /// The workers that want to be looked at by now, by uid.
+    pub(crate) fn due(&self, now: Mono) -> BTreeSet<PodUid> {
+        let due = self.wakes.iter().take_while(|(at, _)| *at <= now);
+        due.map(|(_, uid)| uid.clone()).collect()
+    }
+
+    /// Whose container or sandbox this is.
+    pub(crate) fn owner(&self, id: &ContainerId) -> Option<&PodUid> {
+        self.owners.get(id)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (&ContainerId, &PodUid)> {
+        self.owners.iter()
+    }
+
+    fn wakes_at(&mut self, uid: &PodUid, before: Option<Mono>, after: Option<Mono>) {
+        if before == after {
+            return;
+        }
+        if let Some(at) = before {
+            self.wakes.remove(&(at, uid.clone()));
+        }
+        if let Some(at) = after {
+            self.wakes.insert((at, uid.clone()));
+        }
+    }
+
+    fn owns(&mut self, uid: &PodUid, ids: Vec<ContainerId>) {
+        for id in self.owned.remove(uid).into_iter().flatten() {
+            if self.owners.get(&id) == Some(uid) {
+                self.owners.remove(&id);
+            }
+        }
+        if !ids.is_empty() {
+            self.owners.extend(ids.iter().map(|id| (id.clone(), uid.clone())));
+            self.owned.insert(uid.clone(), ids);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::testing;
+
+    fn pod(containers: &[&str]) -> ObservedPod {
+        let mut pod = ObservedPod::empty(PodUid::from("u"), "ns", "u");
+        pod.sandboxes.push(testing::sandbox());
+        pod.containers = containers.iter().map(|id| testing::container("c", id)).collect();
+        pod
+    }
+
+    #[test]
+    fn a_container_is_its_pods_from_the_read_that_shows_it_to_the_one_that_does_not() {
+        let (mut index, uid) = (Index::default(), PodUid::from("u"));
+        let owned = |index: &Index, id: &str| index.owner(&id.into()) == Some(&PodUid::from("u"));
+        let at = |version| (None, Version(version));
+        index.changed(&uid, at(0), at(1), &pod(&["a", "b"]));
+        assert!(owned(&index, "a") && owned(&index, "b") && owned(&index, "s"));
+        index.changed(&uid, at(1), at(2), &pod(&["b", "c"]));
+        assert!(!owned(&index, "a") && owned(&index, "b") && owned(&index, "c"));
+        // Nothing was read in between.
+        index.changed(&uid, at(2), at(2), &pod(&[]));
+        assert!(owned(&index, "c"));
+        index.gone(&uid, at(2));
+        assert_eq!(index.owners().count(), 0);
+        assert_eq!(index.take_touched().len(), 1);
+        assert!(index.take_touched().is_empty());
+    }
+}

@@ -1,0 +1,354 @@
+//! The worker stage: one state machine per pod, all of them in `Pods`, without clock or I/O.
+//!
+//! `Pods::handle(now, Input) -> Vec<Command>` is the whole interface. The driver (`crate::driver`, or
+//! the simulator in `tests/`) executes commands and feeds back what came of them. Because nothing
+//! else decides, a run is a list of inputs and can be replayed.
+
+mod content;
+#[cfg(test)]
+mod content_tests;
+mod decide;
+mod desk;
+#[cfg(test)]
+mod desk_tests;
+#[cfg(test)]
+mod ends_tests;
+mod index;
+mod passes;
+mod pods;
+#[cfg(test)]
+mod properties;
+pub mod reads;
+mod resizes;
+mod step;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod waits_tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::admit;
+use crate::observed::{ObservedPod, ToldEnd};
+pub use crate::status::Verdict;
+use crate::sync::backoff::Curve;
+pub use crate::sync::plan::Action;
+use crate::types::NodeFacts;
+use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
+pub use pods::Pods;
+pub use step::{Stage, Worker};
+
+/// What may happen to the set of pods.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A source wants this pod, or wants it differently.
+    Desired {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pod, defaults applied, annotated with its source.
+        pod: Arc<Pod>,
+    },
+    /// Only what others write of the pod differs: its status, as the API server has it.
+    Reconciled {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pod.
+        pod: Arc<Pod>,
+    },
+    /// No source wants the pod any more.
+    Removed {
+        /// The pod's uid.
+        uid: PodUid,
+    },
+    /// Every source has reported once: what is not desired by now may be removed.
+    SourcesReady,
+    /// The pod is to end with this verdict (eviction, refused admission, shutdown).
+    Kill {
+        /// The pod's uid.
+        uid: PodUid,
+        /// What its status will say.
+        verdict: Verdict,
+        /// Grace period in seconds, if shorter than the pod's own.
+        grace_seconds: Option<i64>,
+    },
+    /// Answer to `Command::Read`.
+    Observed {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The command's stamp.
+        stamp: u64,
+        /// The pod, or why it could not be read.
+        result: Result<ObservedPod, String>,
+    },
+    /// Answer to `Command::List`: a digest of every pod that the runtime knows.
+    Listed {
+        /// The command's stamp.
+        stamp: u64,
+        /// The pods, or why they could not be listed.
+        result: Result<Vec<ListedPod>, String>,
+    },
+    /// Something may have happened to a pod.
+    Hint {
+        /// The pod's uid.
+        uid: PodUid,
+        /// What.
+        hint: Hint,
+    },
+    /// Something may have happened to a container, by a source that does not know its pod.
+    ContainerHint {
+        /// The container, or a sandbox.
+        container: ContainerId,
+        /// What.
+        hint: Hint,
+    },
+    /// Action `index` of a pass ended.
+    Progress {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pass.
+        ticket: u64,
+        /// Index into the pass's actions.
+        index: usize,
+        /// How it ended.
+        outcome: Result<(), Failure>,
+    },
+    /// A pass ended; no effect of it is under way any more.
+    PassDone {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pass.
+        ticket: u64,
+    },
+    /// A probe's thresholded result changed.
+    Probed {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The container that was probed.
+        container: ContainerId,
+        /// Which probe.
+        probe: ProbeKind,
+        /// Its result.
+        healthy: bool,
+    },
+    /// Something that the pod refers to changed or appeared.
+    Content {
+        /// The pod's uid.
+        uid: PodUid,
+        /// Its volumes show it, and have to be written again.
+        files: bool,
+    },
+    /// Facts of the node changed.
+    Node(NodeFacts),
+    /// What the node offers to pods changed: labels, taints, allocatable amounts, pressure.
+    Admission(Arc<admit::Node>),
+    /// A source of hints lost some: list everything now.
+    Lost,
+    /// Time has passed: look at whatever is due.
+    Tick,
+}
+
+/// Which probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProbeKind {
+    /// Restarts the container.
+    Liveness,
+    /// Takes it out of service.
+    Readiness,
+    /// Holds the other two back.
+    Startup,
+}
+
+/// One pod as a list call shows it; compared with what is known to find pods worth a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedPod {
+    /// The pod's uid.
+    pub uid: PodUid,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Sorted (id, state) of its sandboxes and containers.
+    pub digest: Vec<(String, u8)>,
+}
+
+/// Why a pod may be worth a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The kernel saw a container's first process end.
+    Exited {
+        /// The container, when the event source could name it.
+        container: Option<ContainerId>,
+        /// Exit code as a shell shows it; `None` when the source cannot know it.
+        code: Option<i32>,
+        /// When.
+        at: UnixNanos,
+    },
+    /// The runtime told a container's end, before it has cleaned up and shows it in its lists.
+    Told {
+        /// The container.
+        container: ContainerId,
+        /// The end.
+        end: ToldEnd,
+    },
+    /// The OOM killer took a process.
+    Oom {
+        /// The container, when the event source could name it.
+        container: Option<ContainerId>,
+        /// True when it was the container's first process.
+        init: bool,
+        /// Pid in the node's namespace.
+        pid: u32,
+        /// Command name; may be empty.
+        comm: String,
+        /// When.
+        at: UnixNanos,
+    },
+    /// Anything else: the runtime or the kernel says that something changed.
+    Changed,
+}
+
+/// Why an action failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// PascalCase reason for the container's waiting state or the pod's event.
+    pub reason: String,
+    /// Sentence for people.
+    pub message: String,
+    /// When to try again at the earliest, if the effect knows (image back-off).
+    pub retry_after: Option<Duration>,
+    /// True when the pass was cancelled rather than refused.
+    pub cancelled: bool,
+}
+
+impl Failure {
+    /// A failure with reason and message.
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into(), retry_after: None, cancelled: false }
+    }
+
+    /// The action was given up because the pass was cancelled.
+    pub fn cancelled() -> Self {
+        Self { cancelled: true, ..Self::new("Cancelled", "given up because the pod ends") }
+    }
+}
+
+/// What `Pods` asks of the outside.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Read the pod from the runtime, beginning not before now and `after`.
+    Read {
+        /// The pod's uid.
+        uid: PodUid,
+        /// To be returned with the answer.
+        stamp: u64,
+        /// How long to wait first.
+        after: Duration,
+    },
+    /// List all pods of the runtime.
+    List {
+        /// To be returned with the answer.
+        stamp: u64,
+    },
+    /// Execute these actions in order.
+    Run {
+        /// The pod's uid.
+        uid: PodUid,
+        /// Names the pass.
+        ticket: u64,
+        /// The pod; `None` for one that only the runtime knows.
+        pod: Option<Arc<Pod>>,
+        /// What was observed when the pass was planned.
+        observed: Arc<ObservedPod>,
+        /// The actions.
+        actions: Vec<Action>,
+    },
+    /// End the pass early: give up waits, pulls and hooks. `PassDone` still follows.
+    Cancel {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pass.
+        ticket: u64,
+    },
+    /// Probe exactly these containers of the pod from now on.
+    Probe {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pod.
+        pod: Arc<Pod>,
+        /// Its running containers.
+        observed: Arc<ObservedPod>,
+        /// Its address, as its status has it.
+        pod_ip: Option<String>,
+        /// Readiness only, as the pod ends; nothing when `observed` has nothing running.
+        terminating: bool,
+    },
+    /// The pod's status changed, or its worker came to another stage.
+    Publish {
+        /// The pod's uid.
+        uid: PodUid,
+        /// The pod.
+        pod: Arc<Pod>,
+        /// Its status.
+        status: Arc<PodStatus>,
+        /// Where its worker stands; once it is `Finished` the pod may be deleted.
+        stage: Stage,
+    },
+    /// Tell users.
+    Event {
+        /// The pod's uid.
+        uid: PodUid,
+        /// `Normal` or `Warning`.
+        warning: bool,
+        /// Upstream's reason.
+        reason: Cow<'static, str>,
+        /// Upstream's text.
+        message: String,
+        /// The container it is about.
+        container: Option<String>,
+    },
+    /// Nothing is left of the pod; its record is gone.
+    Gone {
+        /// The pod's uid.
+        uid: PodUid,
+    },
+    /// Something happened that a metric counts.
+    Count(Count),
+}
+
+/// What metrics count of the decisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// A pod was refused for this reason.
+    Refused(String),
+    /// A pod had to go because this resource was short.
+    Preempted(String),
+    /// A resize will never be granted, for this reason.
+    Infeasible(&'static str),
+    /// A resize was granted that had been put off, because of this.
+    Accepted(&'static str),
+    /// A pod's spec asks for a resize.
+    Asked(crate::resize::Asked),
+    /// The runtime had a pod that nobody knew.
+    Orphan,
+    /// A pod is begun again under its uid; whether it is a static one.
+    Restarted(bool),
+}
+
+/// What the workers need of the configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How often a pod is looked at without a reason (`syncFrequency`).
+    pub sync_period: Duration,
+    /// How often everything is listed: 60 s behind a healthy kernel source, else 1 s.
+    pub relist_period: Duration,
+    /// Waits of containers in a crash loop.
+    pub crash_loop: Curve,
+    /// Name of the runtime, the prefix of container ids in the status.
+    pub node: NodeFacts,
+    /// What the node offers to pods.
+    pub admission: Arc<admit::Node>,
+}

@@ -1,0 +1,130 @@
+//! What a worker makes of its pass: what each action has done, when a failed one is tried again.
+//!
+//! Pure. Every failure has a wait of its own kind, and the earliest of a pass' waits counts. A pass
+//! that ended is followed by a read, and nothing is planned before its answer.
+
+use std::time::Duration;
+
+use crate::observed::RunState;
+use crate::status::Waiting;
+use crate::sync::plan::{self, Action};
+use crate::worker::Failure;
+use crate::worker::step::{Scene, Stage, Worker};
+use pintle_api_types::ids::Mono;
+use pintle_api_types::pod;
+
+/// A pod that is being brought up is looked at for its new sandbox after this at the earliest: that
+/// is not written sooner, and mostly its containers run by then, which is a read of its own.
+const READ_STARTING: Duration = Duration::from_secs(1);
+/// Wait after a failed pass.
+// k8s: pkg/kubelet/kubelet.go backOffPeriod
+const RETRY: Duration = Duration::from_secs(10);
+/// First and longest wait after a container was made and did not come up. Its crash loop holds it
+/// besides, so this is only how soon it is looked at.
+const COME_UP_RETRY: (Duration, Duration) = (Duration::from_secs(1), RETRY);
+/// Such failures.
+const MADE: [&str; 2] = ["RunContainerError", "PostStartHookError"];
+/// First and longest wait after volumes could not be made ready or taken away.
+// k8s: pkg/util/goroutinemap/exponentialbackoff
+pub(super) const VOLUME_RETRY: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_secs(122));
+/// First and longest wait before a kill that left something running is repeated.
+const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+impl Worker {
+    /// An action of the pass ended.
+    pub fn progress(
+        &mut self,
+        ticket: u64,
+        index: usize,
+        outcome: Result<(), Failure>,
+        scene: &mut Scene<'_>,
+    ) {
+        let Some(pass) = self.pass.as_mut().filter(|p| p.ticket == ticket) else { return };
+        let Some(action) = pass.actions.get(index).cloned() else { return };
+        pass.done = pass.done.max(index + 1);
+        match outcome {
+            Ok(()) => self.action_done(&action, scene),
+            Err(failure) if failure.cancelled => {}
+            Err(_) if action == Action::Refresh => self.refresh_failed(scene.now.mono),
+            Err(failure) => {
+                pass.failed = true;
+                self.action_failed(&action, failure, scene);
+            }
+        }
+    }
+
+    fn action_done(&mut self, action: &Action, scene: &mut Scene<'_>) {
+        match action {
+            Action::CreateSandbox { .. } => self.read(READ_STARTING, scene),
+            Action::Prepare => {
+                self.prepared = true;
+                self.failures = 0;
+            }
+            Action::Refresh => self.refresh_failures = 0,
+            Action::StartContainer { name, .. } => {
+                self.waiting.remove(name);
+                self.note_start(name, scene.now.mono);
+            }
+            Action::ResizePod(resize) => self.resized(resize, scene),
+            _ => {}
+        }
+    }
+
+    /// A start after an end counts for the crash loop.
+    fn note_start(&mut self, name: &str, now: Mono) {
+        let Some(desired) = self.pod.clone() else { return };
+        let Some(container) = pod::containers::find(pod::spec(&desired), name).map(|(_, c)| c)
+        else {
+            return;
+        };
+        let dead = self.observed.attempts(name).find(|c| c.state == RunState::Exited);
+        if let Some(ended_at) = dead.and_then(|c| self.ends.get(&c.id).copied()) {
+            self.backoff.started(plan::key(container), ended_at, now);
+        }
+    }
+
+    fn action_failed(&mut self, action: &Action, failure: Failure, scene: &mut Scene<'_>) {
+        self.failures += 1;
+        let steps = self.failures.min(12) - 1;
+        let grow = |(first, max): (Duration, Duration)| (first * 2_u32.pow(steps)).min(max);
+        let wait = match action {
+            Action::Prepare | Action::Teardown | Action::Cleanup => grow(VOLUME_RETRY),
+            Action::KillPod { .. } | Action::KillContainer { .. } => grow(KILL_RETRY),
+            Action::StartContainer { .. } if MADE.contains(&&*failure.reason) => {
+                grow(COME_UP_RETRY)
+            }
+            _ => failure.retry_after.unwrap_or(RETRY),
+        };
+        let at = scene.now.mono.plus(wait);
+        self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
+        if *action == Action::Prepare {
+            self.prepared = false;
+        }
+        if let Action::ResizePod(_) = action {
+            self.resize_failed(&failure, scene);
+        }
+        if let Action::StartContainer { name, .. } = action {
+            self.note_start(name, scene.now.mono);
+            let reason = failure.reason.clone();
+            let waiting = Waiting { reason, message: failure.message.clone() };
+            self.waiting.insert(name.clone(), waiting);
+        }
+        self.last_failure = Some(failure);
+    }
+
+    /// The pass ended.
+    pub(super) fn pass_done(&mut self, ticket: u64, scene: &mut Scene<'_>) {
+        let Some(pass) = self.pass.take_if(|p| p.ticket == ticket) else { return };
+        if !pass.failed && !pass.cancelled {
+            self.failures = 0;
+            self.last_failure = None;
+            if pass.actions.contains(&Action::Teardown) {
+                self.stage = Stage::Finished;
+            }
+        }
+        // Only a read that begins after the pass shows what came of it.
+        self.need_stamp = *scene.counter + 1;
+        self.read(Duration::ZERO, scene);
+    }
+}

@@ -1,0 +1,356 @@
+//! All workers: who may begin, who is an orphan, when to list everything, when to wake.
+//!
+//! Pure, see the module's header. Pods of one name run one after the other: a newcomer waits until
+//! the earlier one has ended. What the runtime knows and no source wants is stopped, but only
+//! once every source has reported. Bounds: one worker per uid, one pass and one read per worker.
+// k8s: pkg/kubelet/pod_workers.go allowPodStart, kubelet_pods.go HandlePodCleanups
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::observed::digest_of;
+use crate::worker::index::Index;
+use crate::worker::resizes::Record;
+use crate::worker::step::{Notes, Scene, Stage, Worker};
+use crate::worker::{Command, Count, Input, ListedPod, Settings};
+use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::pod;
+
+/// Namespace and name of a pod.
+type FullName = (String, String);
+
+/// The set of pods of this node.
+#[derive(Debug)]
+pub struct Pods {
+    pub(crate) settings: Settings,
+    pub(crate) workers: BTreeMap<PodUid, Worker>,
+    pub(crate) index: Index,
+    /// Pods that may begin when these others have ended.
+    pub blocked: BTreeMap<PodUid, Vec<PodUid>>,
+    /// Which uid owns a name; the others of that name wait.
+    owners: BTreeMap<FullName, PodUid>,
+    pub(crate) sources_ready: bool,
+    listed_once: bool,
+    listed_since_ready: bool,
+    counter: u64,
+    list_at: Mono,
+    listing: bool,
+    pub(crate) out: Vec<Command>,
+    /// Records of an earlier run, for pods that have not come yet.
+    pub records: BTreeMap<PodUid, Record>,
+    /// Pods whose resize is looked at again, in the order in which that is done.
+    pub pending: Vec<PodUid>,
+    pub(super) resize_at: Mono,
+    pub(super) notes: Notes,
+}
+
+impl Pods {
+    /// An empty set; the first input makes it list what the runtime has.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            workers: BTreeMap::new(),
+            index: Index::default(),
+            blocked: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            sources_ready: false,
+            listed_once: false,
+            listed_since_ready: false,
+            counter: 0,
+            list_at: Mono::PAST,
+            listing: false,
+            out: Vec::new(),
+            records: BTreeMap::new(),
+            pending: Vec::new(),
+            resize_at: Mono::NEVER,
+            notes: Notes::default(),
+        }
+    }
+
+    /// Takes one input and returns what is to be done.
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Command> {
+        match input {
+            Input::Desired { uid, pod } => self.desired(uid, pod, now),
+            Input::Reconciled { uid, pod } => self.with(&uid, now, |w, _| w.reconcile(pod)),
+            Input::Removed { uid } => self.with(&uid, now, |w, _| w.remove()),
+            Input::SourcesReady => {
+                self.sources_ready = true;
+                self.listed_since_ready = false;
+                self.list_at = now.mono;
+                self.everyone(now);
+                // Whatever was admitted before has come by now.
+                self.records.clear();
+                self.retry_resizes("pods_added", now);
+            }
+            Input::Kill { uid, verdict, grace_seconds } => {
+                self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now.mono));
+            }
+            Input::Observed { uid, stamp, result } => {
+                self.with(&uid, now, |w, scene| w.observe(stamp, result, scene));
+            }
+            Input::Listed { stamp: _, result } => self.listed(result, now),
+            Input::Hint { uid, hint } => self.with(&uid, now, |w, scene| w.hint(hint, scene)),
+            Input::ContainerHint { container, hint } => {
+                if let Some(uid) = self.index.owner(&container).cloned() {
+                    self.with(&uid, now, |w, scene| w.hint(hint, scene));
+                }
+            }
+            Input::Progress { uid, ticket, index, outcome } => {
+                self.with(&uid, now, |w, scene| w.progress(ticket, index, outcome, scene));
+            }
+            Input::PassDone { uid, ticket } => {
+                self.with(&uid, now, |w, scene| w.pass_done(ticket, scene));
+            }
+            Input::Probed { uid, container, probe, healthy } => {
+                self.with(&uid, now, |w, _| w.probed(container, probe, healthy));
+            }
+            Input::Content { uid, files } => self.with(&uid, now, |w, _| w.content(files)),
+            Input::Node(node) => {
+                self.settings.node = node;
+                self.everyone(now);
+            }
+            Input::Admission(node) => self.settings.admission = node,
+            Input::Lost => self.list_at = now.mono,
+            Input::Tick => self.due(now),
+        }
+        self.resizes_due(now);
+        self.list_if_due(now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// When the next `Input::Tick` is needed at the latest.
+    pub fn next_wake(&self) -> Option<Mono> {
+        let list = (!self.listing).then_some(self.list_at);
+        let resize = (!self.pending.is_empty()).then_some(self.resize_at);
+        self.index.next_wake().into_iter().chain(list).chain(resize).min()
+    }
+
+    /// Changes how often everything is listed (the kernel source came or went).
+    pub fn set_relist_period(&mut self, period: std::time::Duration) {
+        self.settings.relist_period = period;
+    }
+
+    /// The pods that may look different since the last question.
+    pub fn take_touched(&mut self) -> BTreeSet<PodUid> {
+        self.index.take_touched()
+    }
+
+    /// All workers, by uid.
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values()
+    }
+
+    /// One worker.
+    pub fn worker(&self, uid: &PodUid) -> Option<&Worker> {
+        self.workers.get(uid)
+    }
+
+    /// True once every source has reported.
+    pub fn sources_ready(&self) -> bool {
+        self.sources_ready
+    }
+
+    /// True once every pod that a source wants or the runtime has is known: whatever else there is
+    /// of a pod on the node is left over.
+    pub fn knows_all(&self) -> bool {
+        self.sources_ready && self.listed_since_ready
+    }
+
+    fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
+        if !self.workers.contains_key(&uid) {
+            return self.arrive(uid, pod, now);
+        }
+        self.update(uid, pod, now);
+    }
+
+    pub(crate) fn create(&mut self, uid: PodUid, pod: Option<Arc<Pod>>) {
+        let meta = pod.as_ref().map(|p| &p.metadata);
+        let name = meta.and_then(|m| m.name.clone()).unwrap_or_default();
+        let namespace = meta.and_then(|m| m.namespace.clone()).unwrap_or_default();
+        self.create_named(uid, pod, (namespace, name));
+    }
+
+    fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
+        let curve = self.settings.crash_loop;
+        let mut worker = Worker::new(uid.clone(), pod, (&name.0, &name.1), curve);
+        let blocked = self.is_blocked(&uid);
+        let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
+        // Before the first list nobody knows whether an earlier pod of this name still runs.
+        if *owner == uid && self.listed_once && !blocked {
+            worker.begin();
+        }
+        self.index.touch(&uid);
+        self.workers.insert(uid, worker);
+    }
+
+    /// Runs `change` on one worker, lets it act, and takes it away when nothing is left of it.
+    pub fn with(
+        &mut self,
+        uid: &PodUid,
+        now: Now,
+        change: impl FnOnce(&mut Worker, &mut Scene<'_>),
+    ) {
+        let Some(worker) = self.workers.get_mut(uid) else { return };
+        let mut scene = Scene {
+            now,
+            node: &self.settings.node,
+            sync_period: self.settings.sync_period,
+            counter: &mut self.counter,
+            notes: &mut self.notes,
+            out: &mut self.out,
+        };
+        let (held, before) = (worker.admitted().is_some(), worker.indexed());
+        change(worker, &mut scene);
+        worker.advance(&mut scene);
+        if held && worker.admitted().is_none() {
+            self.notes.freed = Some("pod_terminated");
+        }
+        self.index.changed(uid, before, worker.indexed(), worker.observed());
+        let ended = worker.stage() == Stage::Finished;
+        if worker.is_gone() {
+            self.gone(uid, now);
+        } else if ended {
+            self.pass_name_on(uid, now);
+        }
+    }
+
+    fn gone(&mut self, uid: &PodUid, now: Now) {
+        let Some(mut worker) = self.workers.remove(uid) else { return };
+        self.index.gone(uid, worker.indexed());
+        self.out.push(Command::Gone { uid: uid.clone() });
+        self.blocked.remove(uid);
+        self.release_name(uid);
+        if let Some(pod) = worker.take_again() {
+            self.out.push(Command::Count(Count::Restarted(pod::is_static(&pod))));
+            self.desired(uid.clone(), pod, now);
+        }
+        self.begin_waiting(now);
+    }
+
+    /// A finished pod no longer stands in the way of another one of its name.
+    fn pass_name_on(&mut self, uid: &PodUid, now: Now) {
+        if self.workers.values().any(|w| w.stage() == Stage::Waiting) {
+            self.release_name(uid);
+            self.begin_waiting(now);
+        }
+    }
+
+    fn release_name(&mut self, uid: &PodUid) {
+        self.owners.retain(|_, owner| owner != uid);
+    }
+
+    /// Lets pods begin whose name is free now.
+    fn begin_waiting(&mut self, now: Now) {
+        let waiting: Vec<(PodUid, FullName)> = self
+            .workers
+            .values()
+            .filter(|w| w.stage() == Stage::Waiting && !self.is_blocked(w.uid()))
+            .map(|w| {
+                let o = w.observed();
+                (w.uid().clone(), (o.namespace.clone(), o.name.clone()))
+            })
+            .collect();
+        for (uid, name) in waiting {
+            let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
+            if *owner == uid {
+                self.with(&uid, now, |w, _| w.begin());
+            }
+        }
+    }
+
+    fn everyone(&mut self, now: Now) {
+        let uids: Vec<_> = self.workers.keys().cloned().collect();
+        for uid in uids {
+            self.with(&uid, now, |_, _| {});
+        }
+    }
+
+    fn due(&mut self, now: Now) {
+        for uid in self.index.due(now.mono) {
+            self.with(&uid, now, |_, _| {});
+        }
+    }
+
+    fn list_if_due(&mut self, now: Now) {
+        if self.listing || now.mono < self.list_at {
+            return;
+        }
+        self.listing = true;
+        self.counter += 1;
+        self.out.push(Command::List { stamp: self.counter });
+    }
+
+    fn listed(&mut self, result: Result<Vec<ListedPod>, String>, now: Now) {
+        self.listing = false;
+        self.list_at = now.mono.plus(self.settings.relist_period);
+        let Ok(listed) = result else {
+            self.list_at = now.mono.plus(std::time::Duration::from_secs(1));
+            return;
+        };
+        let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
+        self.claim_names(&listed);
+        if self.sources_ready {
+            for pod in
+                listed.iter().filter(|p| !self.workers.contains_key(&p.uid)).collect::<Vec<_>>()
+            {
+                let name = (pod.namespace.clone(), pod.name.clone());
+                self.create_named(pod.uid.clone(), None, name);
+                self.with(&pod.uid, now, |w, _| w.orphaned());
+                self.out.push(Command::Count(Count::Orphan));
+            }
+        }
+        self.listed_once = true;
+        self.listed_since_ready |= self.sources_ready;
+        self.begin_waiting(now);
+        let uids: Vec<_> = self.workers.keys().cloned().collect();
+        for uid in uids {
+            let digest = known.get(&uid).map_or(&[][..], |p| &p.digest);
+            let Some(worker) = self.workers.get(&uid) else { continue };
+            if *digest != *digest_of(worker.observed()) {
+                self.with(&uid, now, |w, scene| w.hint(crate::worker::Hint::Changed, scene));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Pods {
+    /// The indices say what a search through all workers would.
+    pub(super) fn assert_indexed(&self) {
+        let wake = self.workers.values().filter_map(Worker::wake_at).min();
+        assert_eq!(self.index.next_wake(), wake);
+        if let Some(now) = wake {
+            let due = self.workers.values().filter(|w| w.wake_at().is_some_and(|at| at <= now));
+            assert!(self.index.due(now).iter().eq(due.map(Worker::uid)));
+        }
+        for (id, uid) in self.index.owners() {
+            let observed = self.workers.get(uid).map(Worker::observed);
+            let owned = observed.is_some_and(|pod| {
+                pod.containers.iter().any(|c| c.id == *id)
+                    || pod.sandboxes.iter().any(|s| s.id.as_str() == id.as_str())
+            });
+            assert!(owned, "{id} of {uid}, which does not have it");
+        }
+    }
+}
+
+impl Pods {
+    /// A pod that the runtime has, wanted or not, owns its name before any that it has not.
+    fn claim_names(&mut self, listed: &[ListedPod]) {
+        let in_runtime = |uid: &PodUid| listed.iter().any(|p| p.uid == *uid);
+        let workers = &self.workers;
+        self.owners.retain(|_, uid| in_runtime(uid) || workers.contains_key(uid));
+        for pod in listed {
+            let name = (pod.namespace.clone(), pod.name.clone());
+            let begun =
+                |uid: &PodUid| workers.get(uid).is_some_and(|w| w.stage() != Stage::Waiting);
+            let finished = workers.get(&pod.uid).is_some_and(|w| w.stage() == Stage::Finished);
+            let owner = self.owners.entry(name).or_insert_with(|| pod.uid.clone());
+            if !begun(owner) && !in_runtime(owner) && !finished {
+                *owner = pod.uid.clone();
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! What holds of `Pods` after any inputs in any order, also such as no driver would send.
+//!
+//! A step is drawn without knowledge of the state: stale answers, unknown uids, tickets that never
+//! were. `Watch` sees only what a driver sees, and checks after every step. One list of steps is
+//! one run, so a failure is replayed from its seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd, digest_of};
+use crate::status::{Verdict, is_terminal, testing};
+use crate::sync::backoff::Curve;
+use crate::sync::plan::Action;
+use crate::types::NodeFacts;
+use crate::worker::testing as testing_core;
+use crate::worker::{
+    Command, Failure, Hint, Input, ListedPod, Pods, ProbeKind, Settings, Stage, Worker,
+};
+use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
+
+/// Pods of a run; two of them share a name.
+const UIDS: [&str; 3] = ["u0", "u1", "u2"];
+const NAMES: [&str; 3] = ["p", "p", "q"];
+
+/// One step, its choices still open numbers.
+#[derive(Clone, Debug)]
+enum Step {
+    Desired { pod: usize, variant: u8, deleted: bool },
+    Removed { pod: usize },
+    SourcesReady,
+    Kill { pod: usize, grace: Option<i64> },
+    Observed { pod: usize, newest: bool, record: Option<Record> },
+    Listed { ok: bool, records: Vec<(usize, Record)> },
+    Hint { pod: usize, kind: u8, container: u8 },
+    Progress { pod: usize, bogus: bool, index: usize, outcome: u8 },
+    PassDone { pod: usize, bogus: bool },
+    Probed { pod: usize, container: u8, healthy: bool },
+    Content { pod: usize, files: bool },
+    Node,
+    Tick { after_ms: u64 },
+}
+
+/// What the runtime shows of a pod: sandboxes' readiness, containers' name, attempt, state, code.
+#[derive(Clone, Debug)]
+struct Record {
+    sandboxes: Vec<bool>,
+    containers: Vec<(u8, RunState, i32)>,
+}
+
+fn any_record() -> impl Strategy<Value = Record> {
+    use RunState::{Created, Exited, Running, Unknown};
+    let state = prop::sample::select(vec![Created, Running, Running, Exited, Exited, Unknown]);
+    let containers = prop::collection::vec((0..3_u8, state, 0..3_i32), 0..4);
+    (prop::collection::vec(prop::bool::weighted(0.7), 0..3), containers)
+        .prop_map(|(sandboxes, containers)| Record { sandboxes, containers })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let pod = || 0..UIDS.len();
+    let listed = prop::collection::vec((pod(), any_record()), 0..3);
+    prop_oneof![
+        4 => (pod(), 0..4_u8, prop::bool::weighted(0.1))
+            .prop_map(|(pod, variant, deleted)| Step::Desired { pod, variant, deleted }),
+        1 => pod().prop_map(|pod| Step::Removed { pod }),
+        1 => Just(Step::SourcesReady),
+        1 => (pod(), prop::option::of(-1..40_i64))
+            .prop_map(|(pod, grace)| Step::Kill { pod, grace }),
+        8 => (pod(), prop::bool::weighted(0.8), prop::option::weighted(0.9, any_record()))
+            .prop_map(|(pod, newest, record)| Step::Observed { pod, newest, record }),
+        3 => (prop::bool::weighted(0.9), listed)
+            .prop_map(|(ok, records)| Step::Listed { ok, records }),
+        2 => (pod(), 0..5_u8, 0..9_u8)
+            .prop_map(|(pod, kind, container)| Step::Hint { pod, kind, container }),
+        5 => (pod(), prop::bool::weighted(0.1), 0..4_usize, 0..4_u8)
+            .prop_map(|(pod, bogus, index, outcome)| Step::Progress { pod, bogus, index, outcome }),
+        6 => (pod(), prop::bool::weighted(0.1))
+            .prop_map(|(pod, bogus)| Step::PassDone { pod, bogus }),
+        1 => (pod(), 0..9_u8, any::<bool>())
+            .prop_map(|(pod, container, healthy)| Step::Probed { pod, container, healthy }),
+        2 => (pod(), any::<bool>()).prop_map(|(pod, files)| Step::Content { pod, files }),
+        1 => Just(Step::Node),
+        5 => prop::sample::select(vec![0, 1, 50, 1_000, 11_000, 70_000, 700_000])
+            .prop_map(|after_ms| Step::Tick { after_ms }),
+    ]
+}
+
+fn pod_of(pod: usize, variant: u8, deleted: bool) -> Arc<Pod> {
+    let rule = json!([{"action": "RestartAllContainers",
+        "exitCodes": {"operator": "In", "values": [2]}}]);
+    let spec = match variant {
+        0 => json!({"containers": [{"name": "c0", "image": "i"}]}),
+        1 => json!({"restartPolicy": "Never", "activeDeadlineSeconds": 60,
+            "initContainers": [{"name": "c1", "image": "i"}],
+            "containers": [{"name": "c0", "image": "i"}]}),
+        2 => json!({"terminationGracePeriodSeconds": 5, "initContainers": [
+            {"name": "c1", "image": "i", "restartPolicy": "Always"}],
+            "containers": [{"name": "c0", "image": "i", "livenessProbe":
+                {"exec": {"command": ["x"]}}}, {"name": "c2", "image": "j"}]}),
+        _ => json!({"restartPolicy": "OnFailure", "containers": [{"name": "c0", "image": "i",
+            "restartPolicy": "Never", "restartPolicyRules": rule}, {"name": "c2", "image": "j"}]}),
+    };
+    let mut built: Pod = serde_json::from_value(json!({"metadata":
+        {"name": NAMES[pod], "namespace": "ns", "uid": UIDS[pod]}, "spec": spec}))
+    .expect("a pod");
+    if deleted {
+        let at = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(UnixNanos(1).to_timestamp());
+        built.metadata.deletion_timestamp = Some(at);
+        built.metadata.deletion_grace_period_seconds = Some(3);
+    }
+    pintle_api_types::pod::defaults::apply(&mut built);
+    Arc::new(built)
+}
+
+fn id_of(container: u8) -> ContainerId {
+    ContainerId::from(format!("id{container}"))
+}
+
+fn record_of(pod: usize, record: &Record) -> ObservedPod {
+    let mut built = ObservedPod::empty(PodUid::from(UIDS[pod]), "ns", NAMES[pod]);
+    for (back, ready) in record.sandboxes.iter().enumerate() {
+        let attempt = u32::try_from(record.sandboxes.len() - 1 - back).expect("few");
+        let id = format!("s{attempt}").into();
+        let of =
+            crate::observed::ObservedSandbox { id, ready: *ready, attempt, ..testing::sandbox() };
+        built.sandboxes.push(of);
+    }
+    for (at, (name, state, code)) in record.containers.iter().enumerate() {
+        let (name, id) = (format!("c{name}"), id_of(name * 3 + u8::try_from(at % 3).expect("few")));
+        let exited = testing::exited(&name, id.as_str(), *code);
+        built.containers.push(ObservedContainer { state: *state, ..exited });
+    }
+    built
+}
+
+fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, String> {
+    let listed = records.iter().map(|(pod, record)| ListedPod {
+        uid: PodUid::from(UIDS[*pod]),
+        namespace: "ns".to_owned(),
+        name: NAMES[*pod].to_owned(),
+        digest: digest_of(&record_of(*pod, record)),
+    });
+    let listed: BTreeMap<_, _> = listed.map(|p| (p.uid.clone(), p)).collect();
+    ok.then(|| listed.into_values().collect()).ok_or_else(|| "no answer".to_owned())
+}
+
+/// A pod as its driver sees it, from its first command to `Gone`.
+#[derive(Debug, Default)]
+struct Life {
+    stage: Option<Stage>,
+    grace: Option<i64>,
+    pass: Option<(u64, usize)>,
+    reads: Vec<u64>,
+    phase: Option<String>,
+}
+
+/// Runs steps and checks what comes of them.
+struct Watch {
+    pods: Pods,
+    now: Now,
+    counter: u64,
+    list: Option<u64>,
+    lives: BTreeMap<PodUid, Life>,
+}
+
+impl Watch {
+    fn new() -> Self {
+        let settings = Settings {
+            sync_period: Duration::from_secs(60),
+            relist_period: Duration::from_secs(60),
+            crash_loop: Curve::default(),
+            node: NodeFacts::default(),
+            admission: Arc::new(crate::admit::Node::roomy("node")),
+        };
+        Self {
+            pods: Pods::new(settings),
+            now: testing_core::now(),
+            counter: 0,
+            list: None,
+            lives: BTreeMap::new(),
+        }
+    }
+
+    fn input(&mut self, step: &Step) -> Option<Input> {
+        let uid = |pod: usize| PodUid::from(UIDS[pod]);
+        let life = |pod: usize| self.lives.get(UIDS[pod]);
+        Some(match step {
+            Step::Desired { pod, variant, deleted } => {
+                Input::Desired { uid: uid(*pod), pod: pod_of(*pod, *variant, *deleted) }
+            }
+            Step::Removed { pod } => Input::Removed { uid: uid(*pod) },
+            Step::SourcesReady => Input::SourcesReady,
+            Step::Kill { pod, grace } => {
+                let text = |text: &str| text.to_owned();
+                let (phase, reason) = (text("Failed"), text("Evicted"));
+                let verdict = Verdict { phase, reason, message: text("why") };
+                Input::Kill { uid: uid(*pod), verdict, grace_seconds: *grace }
+            }
+            Step::Observed { pod, newest, record } => {
+                let reads = &life(*pod)?.reads;
+                let stamp = *if *newest { reads.last() } else { reads.first() }?;
+                let record = record.as_ref().map(|record| record_of(*pod, record));
+                let result = record.ok_or_else(|| "no answer".to_owned());
+                Input::Observed { uid: uid(*pod), stamp, result }
+            }
+            Step::Listed { ok, records } => {
+                let stamp = self.list.take()?;
+                Input::Listed { stamp, result: listed(*ok, records) }
+            }
+            Step::Hint { pod, kind, container } => {
+                let (number, container, at) = (container, Some(id_of(*container)), self.now.wall);
+                let hint = match kind {
+                    0 => Hint::Changed,
+                    1 => Hint::Exited { container, code: Some(3), at },
+                    2 => Hint::Exited { container: None, code: None, at },
+                    3 => {
+                        let end = ToldEnd { code: 3, at, words: Some(String::new()) };
+                        Hint::Told { container: id_of(*number), end }
+                    }
+                    _ => Hint::Oom { container, init: true, pid: 1, comm: String::new(), at },
+                };
+                Input::Hint { uid: uid(*pod), hint }
+            }
+            Step::Progress { pod, bogus, index, outcome } => {
+                let (ticket, count) = life(*pod)?.pass?;
+                let outcome = match outcome {
+                    0 | 1 => Ok(()),
+                    2 => Err(Failure::new("ErrImagePull", "no")),
+                    _ => Err(Failure::cancelled()),
+                };
+                let index = if *bogus { count } else { index % count };
+                Input::Progress { uid: uid(*pod), ticket, index, outcome }
+            }
+            Step::PassDone { pod, bogus } => {
+                let (ticket, _) = life(*pod)?.pass?;
+                let ticket = if *bogus { ticket + 1_000_000 } else { ticket };
+                Input::PassDone { uid: uid(*pod), ticket }
+            }
+            Step::Probed { pod, container, healthy } => {
+                let probes = [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup];
+                let probe = probes[usize::from(*container) % 3];
+                let container = id_of(*container);
+                Input::Probed { uid: uid(*pod), container, probe, healthy: *healthy }
+            }
+            Step::Content { pod, files } => Input::Content { uid: uid(*pod), files: *files },
+            Step::Node => Input::Node(NodeFacts::default()),
+            Step::Tick { after_ms } => {
+                self.now = self.now.plus(Duration::from_millis(*after_ms));
+                Input::Tick
+            }
+        })
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        let Some(input) = self.input(step) else { return Ok(()) };
+        let must_cancel = self.must_cancel(&input);
+        if let Input::PassDone { uid, ticket } = &input {
+            let life = self.lives.get_mut(uid).expect("it has a pass");
+            life.pass = life.pass.filter(|(open, _)| open != ticket);
+        }
+        let ticked = matches!(input, Input::Tick);
+        let commands = self.pods.handle(self.now, input);
+        if let Some((uid, ticket)) = must_cancel {
+            let cancelled = commands.iter().any(|command| match command {
+                Command::Cancel { uid: of, ticket: open } => *of == uid && *open == ticket,
+                _ => false,
+            });
+            prop_assert!(cancelled, "{uid} goes on with a pass: {commands:?}");
+        }
+        for command in &commands {
+            self.command(command)?;
+        }
+        if ticked {
+            let wake = self.pods.next_wake();
+            prop_assert!(wake.is_none_or(|at| at > self.now.mono), "due at once again: {wake:?}");
+        }
+        self.pods.assert_indexed();
+        let workers: Vec<Worker> = self.pods.workers().cloned().collect();
+        workers.iter().try_for_each(|worker| self.look(worker))
+    }
+
+    /// The pass that has to be given up because its pod ends with this input.
+    fn must_cancel(&self, input: &Input) -> Option<(PodUid, u64)> {
+        let (Input::Removed { uid } | Input::Kill { uid, .. }) = input else { return None };
+        let syncing = self.pods.worker(uid)?.stage() == Stage::Syncing;
+        let (ticket, _) = self.lives.get(uid)?.pass.filter(|_| syncing)?;
+        Some((uid.clone(), ticket))
+    }
+
+    fn command(&mut self, command: &Command) -> Result<(), TestCaseError> {
+        match command {
+            Command::List { stamp } => {
+                prop_assert!(self.list.is_none(), "one list at a time");
+                self.fresh(*stamp)?;
+                self.list = Some(*stamp);
+            }
+            Command::Read { uid, stamp, .. } => {
+                self.fresh(*stamp)?;
+                self.life(uid).reads.push(*stamp);
+            }
+            Command::Run { uid, ticket, actions, .. } => {
+                self.fresh(*ticket)?;
+                let life = self.life(uid);
+                prop_assert!(life.pass.is_none(), "one pass at a time");
+                prop_assert!(!actions.is_empty(), "a pass does something");
+                let starts = |a: &Action| matches!(a.verb(), "StartContainer" | "CreateSandbox");
+                let ends = life.stage.is_some_and(|stage| stage > Stage::Syncing);
+                prop_assert!(!(ends && actions.iter().any(starts)), "it ends and starts");
+                life.pass = Some((*ticket, actions.len()));
+            }
+            Command::Cancel { uid, ticket } => {
+                let open = self.life(uid).pass.map(|(open, _)| open);
+                prop_assert_eq!(open, Some(*ticket), "only an open pass is cancelled");
+            }
+            Command::Publish { uid, status, .. } => {
+                let life = self.life(uid);
+                if is_terminal(life.phase.as_deref()) {
+                    prop_assert_eq!(&status.phase, &life.phase, "a terminal phase stays");
+                }
+                life.phase.clone_from(&status.phase);
+            }
+            Command::Gone { uid } => {
+                let life = self.lives.remove(uid).unwrap_or_default();
+                prop_assert!(life.pass.is_none(), "gone with a pass under way");
+            }
+            Command::Probe { .. } | Command::Event { .. } | Command::Count(_) => {}
+        }
+        Ok(())
+    }
+
+    fn life(&mut self, uid: &PodUid) -> &mut Life {
+        self.lives.entry(uid.clone()).or_default()
+    }
+
+    /// Stamps and tickets come from one counter and are never used again.
+    fn fresh(&mut self, number: u64) -> Result<(), TestCaseError> {
+        prop_assert!(number > self.counter, "{number} after {}", self.counter);
+        self.counter = number;
+        Ok(())
+    }
+
+    fn look(&mut self, worker: &Worker) -> Result<(), TestCaseError> {
+        let (stage, grace) = (worker.stage(), worker.grace_seconds);
+        let life = self.life(worker.uid());
+        prop_assert!(life.stage.is_none_or(|before| before <= stage), "back to {stage:?}");
+        if let Some(before) = life.grace {
+            prop_assert!(grace.is_some_and(|now| now <= before), "{before} s became {grace:?}");
+        }
+        (life.stage, life.grace) = (Some(stage), grace);
+        prop_assert_eq!(worker.pass.as_ref().map(|p| p.ticket), life.pass.map(|(open, _)| open));
+        prop_assert!(worker.reading.is_none_or(|stamp| life.reads.last() == Some(&stamp)));
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(250))]
+
+    #[test]
+    fn whatever_comes_in_whatever_order_a_worker_keeps_its_word(
+        steps in prop::collection::vec(any_step(), 1..120)
+    ) {
+        let mut watch = Watch::new();
+        watch.step(&Step::Tick { after_ms: 0 })?;
+        for step in &steps {
+            watch.step(step)?;
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Resizes: from what a pod asks for to what it was given, and on to what it has.
+//!
+//! Pure, part of `Pods` and of the worker. A worker only ever sees the pod with the resources that
+//! it was given; what its source asks for beyond that is kept as `wanted` until admission grants
+//! it. What cannot be granted now is tried again when room may have become free, and after
+//! `RETRY`; nothing is granted before every source has delivered. Owner of the records that must
+//! survive a restart. Bounds: one wish for each pod.
+// k8s: pkg/kubelet/allocation/allocation_manager.go
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::admit::{self, Grant};
+use crate::ledger as checkpoint;
+use crate::ledger::Entries;
+use crate::resize::allocation::held_requests;
+use crate::resize::condition::{DEFERRED, ERROR, INFEASIBLE};
+use crate::resize::{PodResources, ResizeConditions, change, message};
+use crate::sync::plan::{Action, PodResize};
+use crate::worker::pods::Pods;
+use crate::worker::step::{Scene, Stage, Worker};
+use crate::worker::{Command, Count, Failure};
+use pintle_api_types::ids::{ContainerKind, Now, PodUid, UnixNanos};
+use pintle_api_types::pod;
+use pintle_api_types::pod::qos::{self, QosClass};
+use pintle_api_types::pod::resources::{Amounts, pod_requests};
+
+/// How often pending resizes are tried again without a reason.
+// k8s: pkg/kubelet/allocation/allocation_manager.go retryDelay
+const RETRY: Duration = Duration::from_secs(180);
+
+/// What an earlier run of the agent knew of a pod.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    allocated: Option<PodResources>,
+    in_force: PodResources,
+}
+
+/// A pod at the door.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    /// With the resources that it was given, if it was admitted before.
+    pub pod: Arc<Pod>,
+    /// As its source has it, when that is something else.
+    pub wanted: Option<Arc<Pod>>,
+    pub requests: Amounts,
+    pub(super) admitted_before: bool,
+    in_force: PodResources,
+}
+
+impl Arrival {
+    pub(crate) fn of(pod: Arc<Pod>, record: Option<Record>) -> Self {
+        let Record { allocated, in_force } = record.unwrap_or_default();
+        let admitted_before = allocated.is_some();
+        let given = allocated.and_then(|allocated| allocated.apply(&pod));
+        let (pod, wanted) = match given {
+            Some(given) => (given, Some(pod)),
+            None => (pod, None),
+        };
+        let requests = held_requests(&pod, &in_force);
+        Self { pod, wanted, requests, admitted_before, in_force }
+    }
+}
+
+impl Pods {
+    /// Takes over the records of an earlier run.
+    pub fn restore(&mut self, allocated: Entries, in_force: Entries) {
+        for (uid, allocated) in allocated {
+            self.records.entry(uid).or_default().allocated = Some(allocated);
+        }
+        for (uid, in_force) in in_force {
+            self.records.entry(uid).or_default().in_force = in_force;
+        }
+    }
+
+    /// True when records changed since the last `checkpoints`.
+    pub fn is_unsaved(&self) -> bool {
+        self.notes.unsaved
+    }
+
+    /// The texts of both checkpoints: what pods were given, and what they have in force.
+    pub fn checkpoints(&mut self) -> (String, String) {
+        self.notes.unsaved = false;
+        let admitted = || self.workers.values().filter(|worker| worker.requests.is_some());
+        let given = |worker: &Worker| worker.pod.as_deref().map(PodResources::of);
+        let mut allocated: Entries =
+            admitted().filter_map(|w| Some((w.uid.clone(), given(w)?))).collect();
+        for (uid, record) in &self.records {
+            allocated.extend(record.allocated.clone().map(|record| (uid.clone(), record)));
+        }
+        let known = self.records.iter().map(|(uid, record)| (uid, &record.in_force));
+        let in_force = admitted().map(|worker| (&worker.uid, &worker.in_force)).chain(known);
+        let in_force = in_force.filter(|(_, record)| **record != PodResources::default());
+        (checkpoint::encode(allocated.iter()), checkpoint::encode(in_force))
+    }
+
+    /// A pod that has a worker is wanted differently.
+    // k8s: pkg/kubelet/kubelet.go HandlePodUpdates
+    pub fn update(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
+        let before = self.workers.get(&uid).and_then(|w| w.wanted.as_ref().or(w.pod.as_ref()));
+        if let Some(before) = before {
+            let asked = crate::resize::asked(before, &pod);
+            self.out.extend(asked.into_iter().map(|asked| Command::Count(Count::Asked(asked))));
+        }
+        let known = self.workers.get(&uid).filter(|worker| worker.requests.is_some());
+        let given = known.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
+        let shown = given.and_then(|given| given.apply(&pod));
+        let Some(shown) = shown else {
+            self.pending.retain(|pending| *pending != uid);
+            self.with(&uid, now, |w, _| {
+                w.wanted = None;
+                w.resize.pending = None;
+                w.desire(pod);
+            });
+            return;
+        };
+        // Looked at first: the worker should not act on what is overtaken at once.
+        if let Some(worker) = self.workers.get_mut(&uid) {
+            (worker.wanted, worker.pod) = (Some(pod), Some(Arc::clone(&shown)));
+            self.index.touch(&uid);
+        }
+        self.put_off(uid.clone());
+        self.retry_resizes("pod_updated", now);
+        if self.workers.get(&uid).is_some_and(|worker| worker.wanted.is_some()) {
+            self.with(&uid, now, |w, _| w.desire(shown));
+        }
+    }
+
+    /// Puts a pod among those whose resize is to be looked at.
+    // k8s: pkg/kubelet/allocation/allocation_manager.go sortPendingResizes
+    pub(super) fn put_off(&mut self, uid: PodUid) {
+        if !self.pending.contains(&uid) {
+            self.pending.push(uid);
+        }
+        let workers = &self.workers;
+        self.pending.sort_by_cached_key(|uid| workers.get(uid).map(Worker::resize_order));
+    }
+
+    /// Looks at resizes when room became free or time has come.
+    pub(super) fn resizes_due(&mut self, now: Now) {
+        if let Some(why) = self.notes.freed.take() {
+            self.retry_resizes(why, now);
+        } else if now.mono >= self.resize_at {
+            self.retry_resizes("periodic_retry", now);
+        }
+    }
+
+    /// Grants what can be granted, in order.
+    // k8s: pkg/kubelet/allocation/allocation_manager.go retryPendingResizes
+    pub(super) fn retry_resizes(&mut self, why: &'static str, now: Now) {
+        if self.pending.is_empty() || !self.sources_ready {
+            return;
+        }
+        self.resize_at = now.mono.plus(RETRY);
+        for uid in std::mem::take(&mut self.pending) {
+            if self.try_resize(&uid, why, now) {
+                self.pending.push(uid);
+            }
+        }
+    }
+
+    /// Looks at one resize; true when it has to wait.
+    // k8s: pkg/kubelet/allocation/allocation_manager.go handlePodResourcesResize
+    fn try_resize(&mut self, uid: &PodUid, why: &'static str, now: Now) -> bool {
+        let Some(worker) = self.workers.get(uid) else { return false };
+        let may = worker.stage <= Stage::Syncing && worker.admitted().is_some();
+        let (Some(wanted), Some(given)) = (worker.wanted.clone(), worker.pod.clone()) else {
+            return false;
+        };
+        if !may {
+            return false;
+        }
+        let was_deferred = worker.resize.pending.as_ref().is_some_and(|p| p.reason == DEFERRED);
+        if let Some((message, label)) = admit::infeasible(&self.settings.admission, &wanted, &given)
+        {
+            self.out.push(Command::Count(Count::Infeasible(label)));
+            self.with(uid, now, |w, scene| {
+                w.resize_waits(&wanted, (INFEASIBLE, INFEASIBLE), message, scene);
+            });
+            return false;
+        }
+        match self.admit(uid, &wanted, &pod_requests(&wanted)) {
+            Ok(grant) => {
+                if was_deferred {
+                    self.out.push(Command::Count(Count::Accepted(why)));
+                }
+                self.grant(uid, wanted, &grant, now);
+                false
+            }
+            Err(refusal) => {
+                self.with(uid, now, |w, scene| {
+                    let reasons = (DEFERRED, refusal.reason.as_str());
+                    w.resize_waits(&wanted, reasons, &refusal.message, scene);
+                });
+                true
+            }
+        }
+    }
+
+    fn grant(&mut self, uid: &PodUid, wanted: Arc<Pod>, grant: &Grant, now: Now) {
+        self.with(uid, now, |w, scene| w.resize_granted(wanted, scene));
+        self.preempt(grant, now);
+    }
+}
+
+impl Worker {
+    /// The pod was admitted.
+    pub(super) fn let_in(&mut self, arrival: Arrival) {
+        let none = PodStatus::default();
+        let status = arrival.pod.status.as_ref().unwrap_or(&none);
+        self.resize = ResizeConditions::read(status);
+        if arrival.wanted.is_none() {
+            self.resize.pending = None;
+        }
+        self.requests = Some(arrival.requests);
+        self.in_force = arrival.in_force;
+        self.wanted = arrival.wanted;
+        self.desire(arrival.pod);
+    }
+
+    /// Where a resize stands among others: what asks for no more comes first, then by priority,
+    /// class, and how long it has waited.
+    fn resize_order(&self) -> (bool, Reverse<i32>, bool, UnixNanos) {
+        let (Some(wanted), Some(given)) = (self.wanted.as_deref(), self.pod.as_deref()) else {
+            return (false, Reverse(0), false, UnixNanos::NEVER);
+        };
+        let (asked, has) = (pod_requests(wanted), pod_requests(given));
+        let more = ["cpu", "memory"].iter().any(|name| asked.get(*name) > has.get(*name));
+        let priority = pod::spec(wanted).priority.unwrap_or(0);
+        let lower = qos::class_of(wanted) != QosClass::Guaranteed;
+        // One that was never looked at has waited least.
+        let since = self.resize.pending.as_ref().map_or(UnixNanos(i64::MAX), |p| p.since);
+        (more, Reverse(priority), lower, since)
+    }
+
+    /// The resize cannot be granted; `reasons` are the condition's and the one behind it.
+    fn resize_waits(
+        &mut self,
+        wanted: &Pod,
+        reasons: (&str, &str),
+        why: &str,
+        scene: &mut Scene<'_>,
+    ) {
+        let generation = wanted.metadata.generation;
+        if !self.resize.set_pending(reasons.0, why, generation, scene.now.wall) {
+            return;
+        }
+        let event = match reasons.0 {
+            INFEASIBLE => message::INFEASIBLE,
+            _ => message::DEFERRED,
+        };
+        let sentence = format!("Pod resize {}", reasons.1);
+        self.tell(true, event, message::text(&sentence, wanted, generation, why), scene);
+    }
+
+    fn resize_granted(&mut self, wanted: Arc<Pod>, scene: &mut Scene<'_>) {
+        let generation = wanted.metadata.generation;
+        self.requests = Some(held_requests(&wanted, &self.in_force));
+        self.wanted = None;
+        self.resize = ResizeConditions::default();
+        self.resize.set_in_progress("", "", generation, scene.now.wall);
+        let text = message::text("Pod resize started", &wanted, generation, "");
+        self.tell(false, message::STARTED, text, scene);
+        scene.notes.unsaved = true;
+        self.desire(wanted);
+    }
+
+    /// Says that a resize is under way, or that it is done.
+    // k8s: pkg/kubelet/kubelet.go SyncPod
+    pub(super) fn follow_resize(&mut self, scene: &mut Scene<'_>) {
+        let ready = self.stage == Stage::Syncing && self.pass.is_none() && self.fresh();
+        let Some(pod) = self.pod.clone().filter(|_| ready && self.observed_stamp > 0) else {
+            return;
+        };
+        if change::is_in_progress(&pod, &self.observed, &self.in_force) {
+            self.resize.set_in_progress("", "", pod.metadata.generation, scene.now.wall);
+        } else if let Some(done) = self.resize.in_progress.take() {
+            let text = message::text("Pod resize completed", &pod, done.generation, "");
+            self.tell(false, message::COMPLETED, text, scene);
+        }
+    }
+
+    /// What the containers that a pass starts will have. Noted before they start, so that no
+    /// crash leaves one without a record.
+    pub(super) fn note_in_force(&mut self, actions: &[Action], scene: &mut Scene<'_>) {
+        let Some(pod) = self.pod.clone() else { return };
+        let spec = pod::spec(&pod);
+        for action in actions {
+            let changed = match action {
+                Action::CreateSandbox { .. } => {
+                    let changed = self.in_force.pod != spec.resources;
+                    self.in_force.pod.clone_from(&spec.resources);
+                    changed
+                }
+                Action::StartContainer { name, kind, .. } if *kind != ContainerKind::Ephemeral => {
+                    let Some((_, container)) = pod::containers::find(spec, name) else { continue };
+                    let given = change::allocated(&pod, container);
+                    let before = self.in_force.containers.insert(name.clone(), given.clone());
+                    before != Some(given)
+                }
+                _ => false,
+            };
+            scene.notes.unsaved |= changed;
+        }
+    }
+
+    /// A resize is in force.
+    pub fn resized(&mut self, resize: &PodResize, scene: &mut Scene<'_>) {
+        for update in &resize.updates {
+            self.in_force.containers.insert(update.name.clone(), update.resources.clone());
+        }
+        self.in_force.pod.clone_from(&resize.of_pod);
+        if let Some(pod) = &self.pod {
+            self.requests = Some(held_requests(pod, &self.in_force));
+        }
+        scene.notes.unsaved = true;
+        scene.notes.freed = Some("pod_resized");
+    }
+
+    /// The runtime or the kernel refused a resize; it is tried again.
+    pub(super) fn resize_failed(&mut self, failure: &Failure, scene: &mut Scene<'_>) {
+        let Some(pod) = self.pod.clone() else { return };
+        let generation = pod.metadata.generation;
+        if self.resize.set_in_progress(ERROR, &failure.message, generation, scene.now.wall) {
+            let generation = self.resize.in_progress.as_ref().and_then(|c| c.generation);
+            let text = message::text("Pod resize error", &pod, generation, &failure.message);
+            self.tell(true, message::ERROR, text, scene);
+        }
+    }
+
+    fn tell(&self, warning: bool, reason: &'static str, message: String, scene: &mut Scene<'_>) {
+        scene.out.push(Command::Event {
+            uid: self.uid.clone(),
+            warning,
+            reason: reason.into(),
+            message,
+            container: None,
+        });
+    }
+}

@@ -1,0 +1,567 @@
+//! One pod's worker: `Waiting -> Syncing -> Terminating -> Terminated -> Finished`, never back.
+//!
+//! Pure. A worker has at most one pass (list of actions) under way and at most one read. It plans
+//! only on a record that was read after its last pass ended, so that it never repeats what it has
+//! just done. Everything it knows is either desired, observed, or rebuilt from those after a
+//! restart of the agent; nothing is started because of an event alone.
+// k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::observed::{Evidence, KernelExit, ObservedContainer, ObservedPod, OomKill, RunState};
+use crate::resize::{PodResources, ResizeConditions};
+use crate::status::{ProbeView, Verdict, Waiting};
+use crate::sync::backoff::{CrashLoop, Curve};
+use crate::sync::plan::{self, Action, ProbeVerdicts};
+use crate::types::NodeFacts;
+use crate::volume;
+use crate::worker::index::Indexed;
+use crate::worker::{Command, Failure, Hint, ProbeKind};
+use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid, UnixNanos};
+use pintle_api_types::pod;
+use pintle_api_types::pod::resources::Amounts;
+
+/// First wait before a read that has to show an end which kernel or task events told. containerd
+/// needs 30 to 45 ms until it does and then says so itself: each read before is in competition with
+/// that. There were ten for every end when this was 5 ms after a first one at once.
+const REREAD_FIRST: Duration = Duration::from_millis(20);
+/// Longest such wait.
+const REREAD_MAX: Duration = Duration::from_millis(160);
+/// While a pod is being stopped it is looked at no sooner than this, for people: what it does next
+/// waits for the end of the pass and a read after that. A hundred pods that end together had the
+/// runtime list everything all the time, in competition with the stops.
+const READ_STOPPING: Duration = Duration::from_secs(1);
+/// Longest wait before a failed read is repeated.
+const READ_RETRY_MAX: Duration = Duration::from_secs(10);
+/// Reads in a row that may disagree with the kernel before the relist is left to settle it.
+const REREADS_MAX: u32 = 40;
+/// Grace period of a pod that no source knows, in seconds.
+// k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
+const ORPHAN_GRACE_SECONDS: i64 = 1;
+
+/// A pod that had to go is overdue after half its grace period more, and not before this.
+const OVERDUE_SECONDS_MIN: u64 = 10;
+
+/// Where a worker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// An earlier pod of the same name has not ended yet.
+    Waiting,
+    /// Containers may be started.
+    Syncing,
+    /// Being stopped.
+    Terminating,
+    /// Nothing runs any more; volumes and cgroup are being taken away.
+    Terminated,
+    /// Nothing is left but records in the runtime.
+    Finished,
+}
+
+/// What a pass is for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pass {
+    pub ticket: u64,
+    pub actions: Vec<Action>,
+    /// Actions that have ended.
+    pub done: usize,
+    pub cancelled: bool,
+    pub failed: bool,
+}
+
+/// What a worker sees of the world at one call.
+pub struct Scene<'a> {
+    pub now: Now,
+    pub node: &'a NodeFacts,
+    pub sync_period: Duration,
+    /// Source of tickets and stamps; only grows.
+    pub counter: &'a mut u64,
+    pub(super) notes: &'a mut Notes,
+    pub out: &'a mut Vec<Command>,
+}
+
+/// What a worker leaves for the others to know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Notes {
+    /// Records changed that have to survive a restart of the agent.
+    pub unsaved: bool,
+    /// Room may have become free: why.
+    pub(super) freed: Option<&'static str>,
+}
+
+impl Scene<'_> {
+    pub fn next(&mut self) -> u64 {
+        *self.counter += 1;
+        *self.counter
+    }
+}
+
+/// One pod's worker.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub(crate) uid: PodUid,
+    pub(crate) pod: Option<Arc<Pod>>,
+    pub(crate) stage: Stage,
+    /// Effective grace period in seconds once terminating; only shrinks.
+    pub grace_seconds: Option<i64>,
+    pub(crate) verdict: Option<Verdict>,
+    /// By then everything of a pod that had to go should have ended.
+    pub(super) overdue_at: Option<Mono>,
+    /// No source wants it any more.
+    pub removed: bool,
+    /// The same uid was wanted again after it was removed.
+    pub again: Option<Arc<Pod>>,
+    pub(crate) observed: Arc<ObservedPod>,
+    pub(super) observed_stamp: u64,
+    /// A plan needs a record whose read began after this stamp.
+    pub(super) need_stamp: u64,
+    pub(crate) reading: Option<u64>,
+    pub(super) expected_exits: BTreeSet<ContainerId>,
+    pub(super) rereads: u32,
+    pub(super) read_failures: u32,
+    pub(crate) evidence: BTreeMap<ContainerId, Evidence>,
+    pub(crate) pass: Option<Pass>,
+    pub(crate) waiting: BTreeMap<String, Waiting>,
+    pub(crate) backoff: CrashLoop,
+    /// When each dead container ended.
+    pub ends: BTreeMap<ContainerId, Mono>,
+    /// When the record was read.
+    pub(super) observed_at: Mono,
+    /// When the pod has run as long as it may, for this start and this many seconds.
+    pub deadline: Option<((UnixNanos, u64), Mono)>,
+    pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
+    pub(crate) probes: ProbeView,
+    pub(crate) status: Arc<PodStatus>,
+    /// The status and the stage that were told last.
+    pub published: (Arc<PodStatus>, Stage),
+    pub(crate) failures: u32,
+    pub(super) retry_at: Option<Mono>,
+    pub(crate) wake_at: Option<Mono>,
+    pub(crate) adopted: bool,
+    pub(crate) prepared: bool,
+    /// Files of its volumes are out of date.
+    pub(super) stale: bool,
+    /// When they may be written again after that failed.
+    pub refresh_at: Option<Mono>,
+    pub(super) refresh_failures: u32,
+    pub(crate) last_failure: Option<Failure>,
+    /// What the pod takes of the node since it was admitted.
+    pub requests: Option<Amounts>,
+    /// The pod as its source has it, while it asks for resources that it was not given.
+    pub wanted: Option<Arc<Pod>>,
+    /// What its containers were last told to have.
+    pub in_force: PodResources,
+    pub(crate) resize: ResizeConditions,
+    /// What `Command::Probe` was last given.
+    pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
+}
+
+impl Worker {
+    /// A worker for a pod that a source wants, or, without `pod`, for one that only the runtime
+    /// knows.
+    pub fn new(uid: PodUid, pod: Option<Arc<Pod>>, names: (&str, &str), curve: Curve) -> Self {
+        let status = Arc::<PodStatus>::default();
+        let observed = Arc::new(ObservedPod::empty(uid.clone(), names.0, names.1));
+        Self {
+            uid,
+            pod,
+            stage: Stage::Waiting,
+            grace_seconds: None,
+            verdict: None,
+            overdue_at: None,
+            removed: false,
+            again: None,
+            observed,
+            observed_stamp: 0,
+            need_stamp: 1,
+            reading: None,
+            expected_exits: BTreeSet::new(),
+            rereads: 0,
+            read_failures: 0,
+            evidence: BTreeMap::new(),
+            pass: None,
+            waiting: BTreeMap::new(),
+            backoff: CrashLoop::new(curve),
+            ends: BTreeMap::new(),
+            observed_at: Mono::PAST,
+            deadline: None,
+            verdicts: BTreeMap::new(),
+            probes: ProbeView::default(),
+            published: (Arc::clone(&status), Stage::Waiting),
+            status,
+            failures: 0,
+            retry_at: None,
+            wake_at: None,
+            adopted: false,
+            prepared: false,
+            stale: false,
+            refresh_at: None,
+            refresh_failures: 0,
+            last_failure: None,
+            requests: None,
+            wanted: None,
+            in_force: PodResources::default(),
+            resize: ResizeConditions::default(),
+            probing: None,
+        }
+    }
+
+    /// The pod's uid.
+    pub fn uid(&self) -> &PodUid {
+        &self.uid
+    }
+
+    /// The pod as desired; `None` for one that only the runtime knows.
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        self.pod.as_ref()
+    }
+
+    /// Where it stands.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// True once no source wants it any more.
+    pub fn is_removed(&self) -> bool {
+        self.removed
+    }
+
+    /// The last derived status.
+    pub fn status(&self) -> &Arc<PodStatus> {
+        &self.status
+    }
+
+    /// The last observed record.
+    pub fn observed(&self) -> &Arc<ObservedPod> {
+        &self.observed
+    }
+
+    /// What it would do now, for the dry run; empty while a pass is under way.
+    pub fn dry_run(&self, now: Mono) -> plan::Plan {
+        match &self.pod {
+            Some(pod) if self.stage <= Stage::Syncing => self.plan(pod, now),
+            _ => plan::Plan::default(),
+        }
+    }
+
+    /// What is left of the pass under way, the action that is being carried out first.
+    pub fn current_actions(&self) -> &[Action] {
+        self.pass.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
+    }
+
+    /// The last failure of a pass, until one succeeds.
+    pub fn last_failure(&self) -> Option<&Failure> {
+        self.last_failure.as_ref()
+    }
+
+    /// When it wants to be looked at again.
+    pub fn wake_at(&self) -> Option<Mono> {
+        self.wake_at
+    }
+
+    /// What of it is in the indices over all workers.
+    pub(super) fn indexed(&self) -> Indexed {
+        (self.wake_at, self.observed.version)
+    }
+
+    /// True once nothing of the pod is left anywhere and no source wants it.
+    pub fn is_gone(&self) -> bool {
+        self.removed && self.stage == Stage::Finished && self.pass.is_none() && self.cleaned()
+    }
+
+    /// The pod to start over with after this worker is gone.
+    pub(super) fn take_again(&mut self) -> Option<Arc<Pod>> {
+        self.again.take()
+    }
+
+    pub(crate) fn cleaned(&self) -> bool {
+        self.observed.sandboxes.is_empty() && self.observed.containers.is_empty() && self.fresh()
+    }
+
+    pub(crate) fn fresh(&self) -> bool {
+        self.observed_stamp >= self.need_stamp
+    }
+
+    /// Lets a waiting worker begin.
+    pub fn begin(&mut self) {
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Syncing;
+        }
+    }
+
+    // ---- inputs -------------------------------------------------------------------------------
+
+    /// A source wants the pod (again).
+    pub(super) fn desire(&mut self, pod: Arc<Pod>) {
+        if self.removed || (self.pod.is_none() && self.stage > Stage::Waiting) {
+            self.again = Some(pod);
+            return;
+        }
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let grace = pod.metadata.deletion_grace_period_seconds;
+        let before = self.pod.replace(pod);
+        if let (Some(before), Some(now)) = (before, &self.pod) {
+            self.stale |= volume::plan::shows_change(&before, now);
+        }
+        self.retry_at = None;
+        if deleted {
+            self.terminate(grace);
+        }
+    }
+
+    /// Others have written the pod's status. What waits goes on waiting: a write of our own comes
+    /// back this way, and must not start anything anew.
+    pub fn reconcile(&mut self, pod: Arc<Pod>) {
+        let Some(own) = self.pod.clone().filter(|_| !self.removed) else { return };
+        // While it asks for more, the pod is seen with what it was given.
+        let asks = self.wanted.is_some();
+        match asks.then(|| PodResources::of(&own).apply(&pod)).flatten() {
+            Some(shown) => (self.wanted, self.pod) = (Some(pod), Some(shown)),
+            None => self.pod = Some(pod),
+        }
+    }
+
+    /// No source wants the pod any more.
+    pub fn remove(&mut self) {
+        self.removed = true;
+        self.again = None;
+        let own = self.pod.as_ref().and_then(|p| p.metadata.deletion_grace_period_seconds);
+        self.terminate(own);
+    }
+
+    /// The pod ends with this verdict.
+    pub fn kill(&mut self, verdict: Verdict, grace_seconds: Option<i64>) {
+        if self.stage < Stage::Terminated && self.verdict.is_none() {
+            self.verdict = Some(verdict);
+        }
+        self.terminate(grace_seconds);
+    }
+
+    /// As `kill`, and people are told when it takes much longer than it may.
+    // k8s: pkg/kubelet/pod_workers.go killPodNow
+    pub fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: Mono) {
+        let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
+        let grace_seconds = u64::try_from(grace.unwrap_or(own)).unwrap_or(0);
+        let patience = (grace_seconds + grace_seconds / 2).max(OVERDUE_SECONDS_MIN);
+        self.overdue_at = Some(now.plus(Duration::from_secs(patience)));
+        self.kill(verdict, grace);
+    }
+
+    /// The runtime knows the pod and no source does.
+    pub fn orphaned(&mut self) {
+        self.removed = true;
+        self.terminate(Some(ORPHAN_GRACE_SECONDS));
+    }
+
+    // k8s: pkg/kubelet/pod_workers.go calculateEffectiveGracePeriod
+    pub(crate) fn terminate(&mut self, grace_seconds: Option<i64>) {
+        let spec = self.pod.as_ref().and_then(|p| p.spec.as_ref());
+        let own = spec.and_then(|s| s.termination_grace_period_seconds);
+        let asked = grace_seconds.or(self.grace_seconds).or(own).unwrap_or(1).max(1);
+        let shrunk = self.grace_seconds.is_none_or(|current| asked < current);
+        if shrunk {
+            self.grace_seconds = Some(asked);
+        }
+        if self.stage < Stage::Terminating {
+            self.stage = Stage::Terminating;
+            self.retry_at = None;
+            self.failures = 0;
+        } else if !shrunk {
+            return;
+        }
+        self.retry_at = None;
+        if let Some(pass) = &mut self.pass {
+            // Given up below, in `advance`: a sync pass must not start anything more, a kill pass
+            // has to go on with less time.
+            pass.cancelled = pass.cancelled || self.stage == Stage::Terminating;
+        }
+    }
+
+    /// Something may have happened.
+    pub fn hint(&mut self, hint: Hint, scene: &mut Scene<'_>) {
+        let mut soon = Duration::ZERO;
+        match hint {
+            Hint::Exited { container: Some(id), code, at } => {
+                if let Some(code) = code {
+                    let evidence = self.evidence.entry(id.clone()).or_default();
+                    evidence.exit.get_or_insert(KernelExit { code, at });
+                }
+                soon = self.expect_exit(id);
+                self.apply_evidence();
+            }
+            Hint::Told { container: id, end } => {
+                self.evidence.entry(id.clone()).or_default().told.get_or_insert(end);
+                soon = self.expect_exit(id);
+                self.apply_evidence();
+            }
+            Hint::Oom { container: Some(id), init, pid, comm, at } => {
+                let evidence = self.evidence.entry(id).or_default();
+                let count = evidence.oom.as_ref().map_or(0, |o| o.count) + 1;
+                let init = init || evidence.oom.as_ref().is_some_and(|o| o.init);
+                evidence.oom = Some(OomKill { init, count, pid, comm, at });
+                self.apply_evidence();
+            }
+            Hint::Exited { .. } | Hint::Oom { .. } | Hint::Changed => {}
+        }
+        match self.is_being_stopped() {
+            false => self.read(soon, scene),
+            true if self.reading.is_none() => self.read(READ_STOPPING, scene),
+            true => {}
+        }
+    }
+
+    /// A pass is under way that starts nothing any more.
+    fn is_being_stopped(&self) -> bool {
+        self.stage >= Stage::Terminating && self.pass.is_some()
+    }
+
+    /// Has the pod read until the runtime shows this end; tells when to begin with that.
+    fn expect_exit(&mut self, id: ContainerId) -> Duration {
+        let known = self.observed.containers.iter().find(|c| c.id == id);
+        if known.is_none_or(|c| c.state == RunState::Exited) {
+            return Duration::ZERO;
+        }
+        self.expected_exits.insert(id);
+        self.rereads = 0;
+        REREAD_FIRST
+    }
+
+    /// A read's answer.
+    pub fn observe(
+        &mut self,
+        stamp: u64,
+        result: Result<ObservedPod, String>,
+        scene: &mut Scene<'_>,
+    ) {
+        if self.reading == Some(stamp) {
+            self.reading = None;
+        }
+        let Ok(mut pod) = result else {
+            // The runtime did not answer: the record stays as it is and the read is repeated.
+            self.read_failures += 1;
+            let steps = self.read_failures.min(8);
+            self.read((REREAD_MAX * 2_u32.pow(steps)).min(READ_RETRY_MAX), scene);
+            return;
+        };
+        self.read_failures = 0;
+        if stamp < self.observed_stamp {
+            return;
+        }
+        pod.version = pintle_api_types::ids::Version(self.observed.version.0 + 1);
+        let before = std::mem::replace(&mut self.observed, Arc::new(pod));
+        self.observed_stamp = stamp;
+        self.apply_evidence();
+        self.note_ends(&before, scene.now);
+        self.forget_dead();
+        let behind = self.behind_kernel();
+        if behind && self.rereads < REREADS_MAX && !self.is_being_stopped() {
+            let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(3))).min(REREAD_MAX);
+            self.rereads += 1;
+            self.read(wait, scene);
+        }
+        if !self.adopted {
+            self.adopted = true;
+            self.adopt_backoff(scene.now);
+        }
+    }
+
+    /// The kernel saw an end that the runtime does not show yet.
+    fn behind_kernel(&mut self) -> bool {
+        let observed = &self.observed;
+        self.expected_exits.retain(|id| {
+            observed.containers.iter().any(|c| c.id == *id && c.state != RunState::Exited)
+        });
+        !self.expected_exits.is_empty()
+    }
+
+    fn apply_evidence(&mut self) {
+        if self.evidence.is_empty() {
+            return;
+        }
+        let observed = Arc::make_mut(&mut self.observed);
+        for container in &mut observed.containers {
+            let Some(evidence) = self.evidence.get(&container.id) else { continue };
+            container.evidence = evidence.clone();
+            let lost = container.exit_code == 255 && container.reason == "Unknown";
+            if let (RunState::Exited, true, Some(exit)) = (container.state, lost, evidence.end()) {
+                container.exit_code = exit.code;
+                container.finished_at = exit.at;
+                container.reason = if exit.code == 0 { "Completed" } else { "Error" }.to_owned();
+            }
+        }
+    }
+
+    /// Notes when containers ended, once for each: the runtime's stamp is one of the wall clock,
+    /// which may have been set since or may yet be. What ran at the last read ended after it.
+    fn note_ends(&mut self, before: &ObservedPod, now: Now) {
+        let dead = self.observed.containers.iter().filter(|c| c.state == RunState::Exited);
+        for container in dead {
+            let ran = |c: &ObservedContainer| c.id == container.id && c.state == RunState::Running;
+            let earliest =
+                if before.containers.iter().any(ran) { self.observed_at } else { Mono::PAST };
+            let end = self.ends.entry(container.id.clone()).or_insert(Mono::PAST);
+            // A runtime that was down tells of the end first and learns later when it was.
+            if *end == Mono::PAST {
+                *end = now.mono_of(container.finished_at).max(earliest);
+            }
+        }
+        self.observed_at = now.mono;
+    }
+
+    /// Drops what is kept about containers that the runtime no longer has.
+    fn forget_dead(&mut self) {
+        let ids: BTreeSet<_> = self.observed.containers.iter().map(|c| &c.id).collect();
+        self.evidence.retain(|id, _| ids.contains(id));
+        self.verdicts.retain(|id, _| ids.contains(id));
+        self.ends.retain(|id, _| ids.contains(id));
+        self.probes.ready.retain(|id, _| ids.contains(id));
+        self.probes.started.retain(|id, _| ids.contains(id));
+        let observed = &self.observed;
+        self.waiting
+            .retain(|name, _| observed.latest(name).is_none_or(|c| c.state != RunState::Running));
+    }
+
+    /// Continues the crash loops of an earlier run of the agent.
+    fn adopt_backoff(&mut self, now: Now) {
+        let Some(pod) = self.pod.clone() else { return };
+        let Some(spec) = pod.spec.as_ref() else { return };
+        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+            let mut attempts = self.observed.attempts(&container.name);
+            let (Some(latest), previous) = (attempts.next(), attempts.next()) else { continue };
+            if latest.restart_count == 0 {
+                continue;
+            }
+            let gap = previous.map(|p| latest.created_at.since(p.finished_at));
+            let gap = gap.unwrap_or_default();
+            self.backoff.adopt(plan::key(container), gap, now.mono_of(latest.created_at));
+        }
+    }
+
+    /// A probe's result changed.
+    pub fn probed(&mut self, container: ContainerId, probe: ProbeKind, healthy: bool) {
+        if !self.observed.containers.iter().any(|c| c.id == container) {
+            return;
+        }
+        let verdicts = self.verdicts.entry(container.clone()).or_default();
+        match probe {
+            ProbeKind::Liveness => verdicts.liveness = Some(healthy),
+            ProbeKind::Startup => {
+                verdicts.startup = Some(healthy);
+                self.probes.started.insert(container, healthy);
+            }
+            ProbeKind::Readiness => {
+                self.probes.ready.insert(container, healthy);
+            }
+        }
+    }
+
+    pub(crate) fn read(&mut self, after: Duration, scene: &mut Scene<'_>) {
+        // A read under way may have begun before the cause of this one.
+        let stamp = scene.next();
+        self.reading = Some(stamp);
+        scene.out.push(Command::Read { uid: self.uid.clone(), stamp, after });
+    }
+}

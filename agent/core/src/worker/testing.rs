@@ -1,0 +1,311 @@
+//! What tests of the whole core share: its settings, pods, and a host whose runtime of a few lines
+//! answers the core's commands at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::admit;
+use crate::ledger as checkpoint;
+use crate::observed::{ObservedPod, RunState, digest_of};
+use crate::status::{self, testing};
+use crate::sync::backoff::Curve;
+use crate::sync::plan::Action;
+use crate::types::NodeFacts;
+use crate::worker::{Command, Failure, Hint, Input, ListedPod, Pods, Settings, Stage};
+use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
+
+/// When tests begin.
+pub(super) fn now() -> Now {
+    Now { wall: UnixNanos(1000 * testing::SECOND), mono: Mono::default() }
+}
+
+/// A roomy node that looks at its pods this often, and lists them all once an hour.
+pub(super) fn settings(sync_period: Duration) -> Settings {
+    Settings {
+        sync_period,
+        relist_period: Duration::from_secs(3600),
+        crash_loop: Curve::default(),
+        node: NodeFacts::default(),
+        admission: Arc::new(admit::Node::roomy("n")),
+    }
+}
+
+/// The pod `u` with the container `c`, these labels, and one more field of the spec.
+pub(super) fn pod(labels: &Value, (field, value): (&str, Value)) -> Pod {
+    let meta = json!({"uid": "u", "name": "u", "namespace": "ns", "labels": labels});
+    let spec = json!({"containers": [{"name": "c", "image": "i"}], field: value});
+    let mut pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
+    pintle_api_types::pod::defaults::apply(&mut pod);
+    pod
+}
+
+/// A node of 1000 millicores and what the runtime has of its pods.
+pub(super) struct Host {
+    pub(super) pods: Pods,
+    pub(super) now: Now,
+    pub(super) records: BTreeMap<PodUid, ObservedPod>,
+    pub(super) counter: u64,
+    /// Actions and events since the last look, as `verb uid` and `reason uid`.
+    pub(super) log: Vec<String>,
+    /// Every resize fails with this.
+    pub(super) refuses: Option<&'static str>,
+    /// Passes do their work and do not come back.
+    pub(super) lingers: bool,
+    /// Containers are made and do not come up.
+    pub(super) breaks: bool,
+    /// Nothing can be stopped.
+    pub(super) stubborn: bool,
+    /// Containers that fail to start with this.
+    pub(super) failing: BTreeMap<String, Failure>,
+    /// Names of the containers that were started since the last look.
+    pub(super) starts: Vec<String>,
+    /// What the prober was told: the pod's address, and how many of its containers run.
+    pub(super) probed: Vec<(Option<String>, usize)>,
+}
+
+/// A pod on the host's network.
+pub(super) const ON_HOST: &str = "on-host";
+
+pub(super) fn small_settings() -> Settings {
+    let mut node = admit::Node::roomy("n");
+    node.allocatable.cpu_millis = 1000;
+    Settings {
+        node: NodeFacts { runtime_name: "containerd".to_owned(), ..NodeFacts::default() },
+        admission: Arc::new(node),
+        ..settings(Duration::from_secs(60))
+    }
+}
+
+impl Host {
+    pub(super) fn new() -> Self {
+        let mut host = Self {
+            pods: Pods::new(small_settings()),
+            now: now(),
+            records: BTreeMap::new(),
+            counter: 0,
+            log: Vec::new(),
+            refuses: None,
+            lingers: false,
+            breaks: false,
+            stubborn: false,
+            failing: BTreeMap::new(),
+            starts: Vec::new(),
+            probed: Vec::new(),
+        };
+        host.tell(Input::Tick);
+        host.tell(Input::SourcesReady);
+        host.take();
+        host
+    }
+
+    /// The agent starts anew, with what it left on disk.
+    pub(super) fn restart(&mut self, pods: Vec<Pod>) {
+        let (allocated, in_force) = self.pods.checkpoints();
+        self.pods = Pods::new(small_settings());
+        let read = |text: String| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
+        self.pods.restore(read(allocated), read(in_force));
+        self.tell(Input::Tick);
+        for pod in pods {
+            self.want(pod);
+        }
+        self.tell(Input::SourcesReady);
+    }
+
+    pub(super) fn want(&mut self, pod: Pod) {
+        let uid = pintle_api_types::pod::uid(&pod);
+        self.tell(Input::Desired { uid, pod: Arc::new(pod) });
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) {
+        self.tell(Input::Removed { uid: uid.into() });
+    }
+
+    /// Feeds an input and everything that follows from it.
+    pub(super) fn tell(&mut self, input: Input) {
+        let mut inputs = std::collections::VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.now = self.now.plus(Duration::from_millis(1));
+            for command in self.pods.handle(self.now, input) {
+                self.execute(command, &mut inputs);
+            }
+            self.check_places();
+        }
+    }
+
+    /// Whoever reads that a pod has ended may send another one for its place at once.
+    pub(super) fn check_places(&self) {
+        for worker in self.pods.workers() {
+            let phase = worker.status().phase.as_deref();
+            if status::is_terminal(phase) && !worker.needs_kill() {
+                assert!(worker.admitted().is_none(), "{} is {phase:?}", worker.uid());
+            }
+        }
+    }
+
+    pub(super) fn execute(
+        &mut self,
+        command: Command,
+        inputs: &mut std::collections::VecDeque<Input>,
+    ) {
+        match command {
+            Command::Read { uid, stamp, .. } => {
+                let empty = || ObservedPod::empty(uid.clone(), "ns", uid.as_str());
+                let result = Ok(self.records.get(&uid).cloned().unwrap_or_else(empty));
+                inputs.push_back(Input::Observed { uid, stamp, result });
+            }
+            Command::List { stamp } => {
+                let listed = |(uid, record): (&PodUid, &ObservedPod)| ListedPod {
+                    uid: uid.clone(),
+                    namespace: "ns".to_owned(),
+                    name: record.name.clone(),
+                    digest: digest_of(record),
+                };
+                let result = Ok(self.records.iter().map(listed).collect());
+                inputs.push_back(Input::Listed { stamp, result });
+            }
+            Command::Run { uid, ticket, actions, .. } => {
+                for (index, action) in actions.iter().enumerate() {
+                    let outcome = self.act(&uid, action);
+                    if self.lingers {
+                        return;
+                    }
+                    let uid = uid.clone();
+                    inputs.push_back(Input::Progress { uid, ticket, index, outcome });
+                }
+                inputs.push_back(Input::PassDone { uid, ticket });
+            }
+            Command::Event { uid, reason, .. } => self.log.push(format!("{reason} {uid}")),
+            Command::Probe { observed, pod_ip, .. } => {
+                let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
+                self.probed.push((pod_ip, running.count()));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn act(&mut self, uid: &PodUid, action: &Action) -> Result<(), Failure> {
+        self.counter += 1;
+        let id = format!("i{}", self.counter);
+        let record = self.records.entry(uid.clone());
+        let record = record.or_insert_with(|| ObservedPod::empty(uid.clone(), "ns", uid.as_str()));
+        let end = |record: &mut ObservedPod, named: Option<&str>| {
+            for container in &mut record.containers {
+                if named.is_none_or(|name| name == container.name) {
+                    container.state = RunState::Exited;
+                }
+            }
+        };
+        match action {
+            Action::CreateSandbox { .. } => {
+                let mut sandbox = testing::sandbox();
+                sandbox.host_network = uid.as_str() == ON_HOST;
+                if sandbox.host_network {
+                    sandbox.ips.clear();
+                }
+                record.sandboxes.insert(0, sandbox);
+            }
+            Action::StartContainer { name, .. } if self.failing.contains_key(name) => {
+                return Err(self.failing[name].clone());
+            }
+            Action::StartContainer { name, restart_count, .. } => {
+                self.starts.push(name.clone());
+                let mut container = testing::container(name, &id);
+                container.restart_count = restart_count.unwrap_or(0);
+                if self.breaks {
+                    (container.state, container.exit_code) = (RunState::Exited, 128);
+                    container.finished_at = self.now.wall;
+                    record.containers.insert(0, container);
+                    return Err(Failure::new("RunContainerError", "no such program"));
+                }
+                record.containers.insert(0, container);
+            }
+            Action::KillContainer { name, .. } => end(record, Some(name)),
+            Action::RemoveContainer { id, .. } => record.containers.retain(|c| c.id != *id),
+            Action::KillPod { .. } if self.stubborn => {
+                return Err(Failure::new("KillContainerError", "it stays"));
+            }
+            Action::KillPod { .. } => {
+                end(record, None);
+                record.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
+            }
+            Action::Cleanup => {
+                record.containers.clear();
+                record.sandboxes.clear();
+            }
+            _ => {}
+        }
+        if let Action::ResizePod(resize) = action {
+            let names: Vec<_> = resize.updates.iter().map(|update| update.name.as_str()).collect();
+            self.log.push(format!("resize {uid} [{}]", names.join(" ")));
+            if let Some(why) = self.refuses {
+                return Err(Failure::new("ResizePodInPlaceError", why));
+            }
+        } else if matches!(action, Action::StartContainer { .. } | Action::KillPod { .. }) {
+            self.log.push(format!("{} {uid}", action.verb()));
+        }
+        Ok(())
+    }
+
+    /// Time passes.
+    pub(super) fn wait(&mut self, by: Duration) {
+        self.now = self.now.plus(by);
+        self.tell(Input::Tick);
+    }
+
+    /// Containers that were started since the last look.
+    pub(super) fn take_starts(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.starts)
+    }
+
+    /// A container's process ends and the runtime says so.
+    pub(super) fn end(&mut self, uid: &str, container: &str, code: i32) {
+        let record = self.records.get_mut(uid).expect("a pod in the runtime");
+        let latest = record.containers.iter_mut().find(|c| c.name == container);
+        let latest = latest.expect("a container");
+        (latest.state, latest.exit_code) = (RunState::Exited, code);
+        latest.finished_at = self.now.wall;
+        self.tell(Input::Hint { uid: uid.into(), hint: Hint::Changed });
+    }
+
+    pub(super) fn take(&mut self) -> String {
+        std::mem::take(&mut self.log).join(", ")
+    }
+
+    pub(super) fn stage(&self, uid: &str) -> Option<Stage> {
+        self.pods.worker(&uid.into()).map(|worker| worker.stage())
+    }
+
+    pub(super) fn status(&self, uid: &str) -> Value {
+        let worker = self.pods.worker(&uid.into()).expect("a worker");
+        serde_json::to_value(&**worker.status()).expect("json")
+    }
+
+    /// Reason and generation of a resize condition.
+    pub(super) fn condition(&self, uid: &str, type_: &str) -> Option<(Value, Value)> {
+        let status = self.status(uid);
+        let found = status["conditions"].as_array()?.iter().find(|c| c["type"] == type_)?;
+        Some((found["reason"].clone(), found["observedGeneration"].clone()))
+    }
+}
+
+pub(super) fn sized_pod(uid: &str, cpu: &str, generation: i64, more: Value) -> Pod {
+    let list = json!({"cpu": cpu});
+    let mut container = json!({"name": "c", "resources": {"requests": list, "limits": list}});
+    if let Some(policy) = more.get("policy") {
+        container["resizePolicy"] =
+            json!([{"resourceName": "cpu", "restartPolicy": policy.clone()}]);
+    }
+    let meta = json!({"uid": uid, "name": uid, "namespace": "ns", "generation": generation});
+    let mut spec = json!({"containers": [container], "priority": more["priority"]});
+    spec["terminationGracePeriodSeconds"] = json!(1);
+    let pod = json!({"metadata": meta, "spec": spec, "status": more["status"]});
+    serde_json::from_value(pod).expect("a pod")
+}
+
+pub(super) fn plain(uid: &str, cpu: &str) -> Pod {
+    sized_pod(uid, cpu, 1, json!({}))
+}

@@ -1,0 +1,183 @@
+//! Names and quantities that every stage shares: ids, versions, instants.
+//!
+//! Newtypes keep a pod's uid from being taken for a container's id and a counter from being taken
+//! for a time. `UnixNanos` is wall-clock time as CRI reports it and people read it, `Mono` is
+//! what waits are measured on. Versions are counters, see `Version`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+macro_rules! string_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl<T: Into<Arc<str>>> From<T> for $name {
+            fn from(text: T) -> Self {
+                Self(text.into())
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+string_id! {
+    /// A pod's uid: the API server's UUID, or the hash that a static pod gets.
+    PodUid
+}
+string_id! {
+    /// A container's id in the runtime.
+    ContainerId
+}
+string_id! {
+    /// A pod sandbox's id in the runtime.
+    SandboxId
+}
+
+/// Wall-clock time in nanoseconds since the Unix epoch, the form in which CRI reports times.
+/// Zero means "never", as in CRI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnixNanos(pub i64);
+
+impl UnixNanos {
+    /// "Never happened", as CRI writes it.
+    pub const NEVER: Self = Self(0);
+
+    /// False for `NEVER` and anything before the epoch.
+    pub fn is_set(self) -> bool {
+        self.0 > 0
+    }
+
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+
+    /// `self` plus `by`, saturating.
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// As a timestamp of the API, cut to whole seconds as RFC 3339 on the wire has none below.
+    pub fn to_seconds(self) -> jiff::Timestamp {
+        jiff::Timestamp::from_second(self.0.div_euclid(1_000_000_000))
+            .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    /// As a timestamp with all its nanoseconds.
+    pub fn to_timestamp(self) -> jiff::Timestamp {
+        jiff::Timestamp::from_nanosecond(self.0.into()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+    }
+}
+
+/// Monotonic time in nanoseconds since this agent began; what happened before is negative. All
+/// waits, deadlines and schedules are on it, because the wall clock may be set at any moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mono(pub i64);
+
+impl Mono {
+    /// Before everything else: what is due since then is due now.
+    pub const PAST: Self = Self(i64::MIN);
+    /// After everything else: what is due then never is.
+    pub const NEVER: Self = Self(i64::MAX);
+
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+
+    /// `self` plus `by`, saturating.
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// `self` minus `by`, saturating.
+    pub fn minus(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// Both clocks, read together: one for what people read and the runtime stamps, one for waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Wall-clock time.
+    pub wall: UnixNanos,
+    /// Monotonic time.
+    pub mono: Mono,
+}
+
+impl Now {
+    /// When something happened that the wall clock stamped. A stamp from the future is that of a
+    /// clock that was set back since: it counts as now.
+    pub fn mono_of(self, stamp: UnixNanos) -> Mono {
+        if stamp.is_set() { self.mono.minus(self.wall.since(stamp)) } else { Mono::PAST }
+    }
+
+    /// What the wall clock will show at `at` unless it is set before, for people.
+    pub fn wall_at(self, at: Mono) -> UnixNanos {
+        let UnixNanos(wall) = self.wall;
+        UnixNanos(wall.saturating_add(at.0.saturating_sub(self.mono.0)))
+    }
+
+    /// Both clocks, this much later.
+    pub fn plus(self, by: Duration) -> Self {
+        Self { wall: self.wall.plus(by), mono: self.mono.plus(by) }
+    }
+}
+
+/// Counts the changes of one pod's observed record. Compared, never read as a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+/// Counts the changes of one pod's desired record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+/// In which of a pod's lists a container stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ContainerKind {
+    /// An init container that runs to completion.
+    Init,
+    /// An init container with `restartPolicy: Always`.
+    Sidecar,
+    /// An entry of `spec.containers`.
+    Main,
+    /// An entry of `spec.ephemeralContainers`.
+    Ephemeral,
+}
+
+/// An error with its causes, as one sentence.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

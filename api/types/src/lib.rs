@@ -1,0 +1,18 @@
+//! What every daemon needs to know of the API's types, without I/O.
+//!
+//! ```text
+//!   duration, url, jitter        texts and waits
+//!   ids                          names, instants and versions that are not to be taken for another
+//!   selector                     labels
+//!   pod                          everything that follows from a pod's spec alone
+//! ```
+//! Pure functions and plain data. Nothing here reads a clock, a file or the network.
+
+#![forbid(unsafe_code)]
+
+pub mod duration;
+pub mod ids;
+pub mod jitter;
+pub mod pod;
+pub mod selector;
+pub mod url;
