@@ -147,7 +147,7 @@ impl Scan {
             if came == 0 && byte != 0 {
                 return Err(Status::unimplemented("a compressed answer was not asked for"));
             }
-            self.left = self.left << 8 | u64::from(byte);
+            self.left = (self.left << 8) | u64::from(byte);
             self.at = if came + 1 == HEAD_BYTES { At::Key } else { At::Head(came + 1) };
             if self.left > MESSAGE_BYTES_MAX as u64 {
                 let text = format!("an answer of {} bytes is too long", self.left);

@@ -237,7 +237,8 @@ async fn where_the_time_went_is_in_the_timeline_and_not_in_the_event() {
     assert!(text.contains("then no answer for 100ms"), "{text}");
 }
 
-/// A server that writes these bytes again and again for as long as it is listened to; counts them.
+/// A server that answers a request with these bytes, and with others again and again for as long as
+/// it is listened to; counts them.
 async fn endless(first: &'static [u8], again: &'static [u8], pause: Duration) -> (u16, Count) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let port = listener.local_addr().expect("it has an address").port();
@@ -245,6 +246,7 @@ async fn endless(first: &'static [u8], again: &'static [u8], pause: Duration) ->
     let counted = count.clone();
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.expect("a connection comes");
+        let _ = stream.read(&mut [0; 1024]).await;
         let mut next = first;
         while stream.write_all(next).await.is_ok() {
             counted.0.fetch_add(next.len(), Ordering::SeqCst);
@@ -281,7 +283,7 @@ async fn what_a_server_sends_without_end_is_neither_waited_for_nor_kept() {
     // One header that never ends: a failure, long before the limit.
     let (port, count) = endless(HEAD, HEADER, Duration::ZERO).await;
     let text = failure(gets(port, LONG).await);
-    assert!(text.contains("message head is too large"), "{text}");
+    assert!(text.contains("too large"), "{text}");
     assert!(count.at_the_end().await < SENT_MAX);
     // Headers without end.
     let (port, count) = endless(HEAD, b"a: b\r\n", Duration::ZERO).await;
