@@ -19,12 +19,13 @@
 //! own. Bounds: [`CGROUPS_MAX`], [`INITS_MAX`], [`RING_BYTES`], [`BATCH_MAX`], [`PIDFDS_MAX`]; what
 //! exceeds them is an error of the call or a count in [`Source::dropped`], whose growth tells the
 //! caller to list everything once.
-#![deny(unsafe_code)] // allowed for registering two descriptors with tokio, and for one system call
+#![deny(unsafe_code)] // allowed for registering two descriptors with tokio, and for two system calls
 
 mod decode;
 mod fallback;
 mod hierarchy;
 mod load;
+mod process;
 mod ring;
 
 use std::collections::VecDeque;
@@ -33,6 +34,8 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::MapError;
 use nix::errno::Errno;
+
+pub use process::Process;
 
 pub use decode::{
     Clocks, Comm, DecodeError, EVENT_BYTES, EventKind, Exit, ExitStatus, KernelEvent, Monotonic,
