@@ -10,10 +10,18 @@ use std::path::PathBuf;
 
 use super::execute::{CgroupError, Cgroups};
 use super::formulas::{cpu_weight, weight_to_shares};
+use super::tree::Tree;
 use super::unit;
 use crate::resize::steps::PodFigures;
 
 impl Cgroups {
+    /// A CPU quota as it reads back after it was written: systemd knows whole percents only.
+    pub fn rounded_quota(&self, quota_us: i64, period_us: u64) -> i64 {
+        if self.by_systemd() { unit::rounded_quota(quota_us, period_us) } else { quota_us }
+    }
+}
+
+impl Tree {
     /// Memory limit, CPU quota and shares of a cgroup.
     pub fn figures(&self, name: &str) -> Result<PodFigures, CgroupError> {
         if self.is_v2() {
@@ -45,11 +53,6 @@ impl Cgroups {
     /// Shares as they read back after they were written.
     pub fn rounded_shares(&self, shares: u64) -> u64 {
         if self.is_v2() { weight_to_shares(cpu_weight(shares)) } else { shares }
-    }
-
-    /// A CPU quota as it reads back after it was written: systemd knows whole percents only.
-    pub fn rounded_quota(&self, quota_us: i64, period_us: u64) -> i64 {
-        if self.by_systemd() { unit::rounded_quota(quota_us, period_us) } else { quota_us }
     }
 
     /// Memory in use in a cgroup, in bytes.

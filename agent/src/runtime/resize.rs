@@ -46,7 +46,7 @@ impl Executor {
         pod: &Pod,
         resize: &Order<'_>,
     ) -> Result<(), Failure> {
-        let mut of_pod = self.pod_cgroup(pod)?;
+        let mut of_pod = self.pod_cgroup(pod).await?;
         self.refuse_used(pod, resize.updates, of_pod.as_ref()).await?;
         let (now, then) = of_pod.as_ref().map(|p| (p.now, p.then)).unwrap_or_default();
         let mut have: Vec<Figures> = resize.updates.iter().map(|update| update.from).collect();
@@ -67,10 +67,11 @@ impl Executor {
         Ok(())
     }
 
-    fn pod_cgroup(&self, pod: &Pod) -> Result<Option<PodCgroup<'_>>, Failure> {
+    async fn pod_cgroup(&self, pod: &Pod) -> Result<Option<PodCgroup<'_>>, Failure> {
         let Some(cgroups) = self.cgroups.as_deref() else { return Ok(None) };
         let (name, limits) = (self.cgroup_name(pod), self.cgroup_limits(pod));
-        let now = cgroups.figures(&name).map_err(|error| fail(with_causes(&error)))?;
+        let now = cgroups.on_disk(&name, |tree, name| tree.figures(name)).await;
+        let now = now.flatten().map_err(|error| fail(with_causes(&error)))?;
         // A limit that the pod has not is left as it is.
         let then = PodFigures {
             memory_limit: limits.memory_limit.unwrap_or(now.memory_limit),
@@ -94,7 +95,8 @@ impl Executor {
         let described = pod::described(pod);
         let unread = || fail(format!("unable to read memory usage for pod {described:?}"));
         if let Some(of_pod) = of_pod.filter(|p| p.then.memory_limit < p.now.memory_limit) {
-            let usage = of_pod.cgroups.memory_usage(&of_pod.name).map_err(|_| unread())?;
+            let read = of_pod.cgroups.on_disk(&of_pod.name, |tree, name| tree.memory_usage(name));
+            let usage = read.await.flatten().map_err(|_| unread())?;
             let limit = of_pod.then.memory_limit;
             if usage >= limit {
                 refused.push(format!(

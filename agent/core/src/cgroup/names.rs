@@ -110,7 +110,7 @@ impl CgroupSetup {
             }
         };
         let uid = name.strip_prefix("pod")?;
-        (!uid.is_empty()).then(|| PodUid::from(uid))
+        PodUid::parse(uid)
     }
 
     fn root_parts(&self) -> Vec<&str> {

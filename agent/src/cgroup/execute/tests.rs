@@ -2,6 +2,9 @@
 
 use std::process::{Child, Command, Stdio};
 
+use std::fs;
+
+use super::super::tree::remove_tree;
 use super::*;
 
 /// A cgroup root of one test; gone when the test ends, however it ends.
@@ -140,6 +143,23 @@ async fn the_quality_of_service_tree_is_made_and_updated_in_place() {
     if !root.cgroups.is_v2() {
         assert_eq!(root.read("kubepods/burstable", "cpu", "cpu.shares"), "300");
     }
+}
+
+#[tokio::test]
+async fn who_left_the_cgroup_is_not_killed_by_its_number() {
+    let Some(root) = Root::new("left").await else { return };
+    let pod = "kubepods/besteffort/podb";
+    root.cgroups.create_pod(pod, &CgroupLimits::default()).await.expect("created");
+    let mut sleeper = Sleeper::inside(&root, "kubepods/besteffort/podb/container");
+    let pid = i32::try_from(sleeper.0.id()).expect("a pid");
+    // As if the number had been read, and its process were another one by now.
+    for dir in root.cgroups.dirs("kubepods") {
+        fs::write(dir.join("cgroup.procs"), pid.to_string()).expect("moved");
+    }
+    root.cgroups.kill(pod, &[pid]).expect("read");
+    assert!(sleeper.0.try_wait().expect("asked").is_none(), "it lives");
+    sleeper.0.kill().expect("killed");
+    sleeper.0.wait().expect("waited");
 }
 
 #[tokio::test]
