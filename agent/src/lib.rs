@@ -32,6 +32,7 @@ pub mod node;
 pub mod objects;
 pub mod observed;
 pub mod probe;
+pub mod regular_file;
 pub mod resolver;
 pub mod runtime;
 pub mod server;

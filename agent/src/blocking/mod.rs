@@ -8,7 +8,8 @@
 //! that a healthy pod's volume needed. Here:
 //! - Each class of work has threads of its own, so that a removal of millions of files never waits
 //!   in front of a mount, and a hostPath on a dead server never in front of a config map.
-//! - Within a class owners take turns, and no owner ever runs more than one change and one read.
+//! - Within a class owners take turns, and no owner ever runs more than one change, one read and
+//!   one rotation of logs.
 //!   A second change of the same pod waits for the first, even for one that was given up: files of
 //!   a pod have one writer.
 //! - A job that runs longer than `SLOW_AFTER` keeps its thread but no longer counts: a spare
@@ -100,6 +101,8 @@ enum Owner {
 enum Lane {
     Change,
     Look,
+    /// Rotated logs, which have a writer of their own.
+    Logs,
 }
 
 /// Where a job belongs.
@@ -156,6 +159,16 @@ impl Place {
     /// A pod's files are read.
     pub fn look(uid: &PodUid) -> Self {
         Self::of_pod(Class::Pod, uid, Lane::Look, LOOK_PATIENCE)
+    }
+
+    /// A pod's logs are rotated, which waits for no volume.
+    pub fn logs(uid: &PodUid) -> Self {
+        Self::of_pod(Class::Pod, uid, Lane::Logs, OWN_PATIENCE)
+    }
+
+    /// A pod's rotated logs are compressed.
+    pub fn compression(uid: &PodUid) -> Self {
+        Self::of_pod(Class::Bulk, uid, Lane::Logs, BULK_PATIENCE)
     }
 
     /// A client asks for a pod's files.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::queue::{Counts, JobId, Queue};
@@ -66,9 +66,17 @@ impl Default for Pool {
 
 impl Pool {
     /// The one of this process: threads are the process's to bound.
-    pub fn of_process() -> &'static Self {
-        static POOL: LazyLock<Pool> = LazyLock::new(Pool::default);
-        &POOL
+    #[cfg(not(test))]
+    pub fn of_process() -> Self {
+        static POOL: std::sync::LazyLock<Pool> = std::sync::LazyLock::new(Pool::default);
+        POOL.clone()
+    }
+
+    /// One for each test: its threads are in the mount namespace of the thread that makes them.
+    #[cfg(test)]
+    pub fn of_process() -> Self {
+        thread_local!(static POOL: Pool = Pool::default());
+        POOL.with(Clone::clone)
     }
 
     pub(super) fn with(limits: impl Fn(Class) -> Limits) -> Self {

@@ -38,9 +38,9 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
             let hint = match hint.kind {
                 HintKind::Exited { code, .. } => match i32::try_from(code) {
                     Ok(code) => {
-                        let words = reader.last_words(&container, code);
-                        let end = ToldEnd { code, at, words };
-                        Hint::Told { container: container.clone(), end }
+                        let told = tell_end(reader.clone(), inputs.clone(), (container, code, at));
+                        tokio::task::spawn_local(told);
+                        continue;
                     }
                     Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },
                 },
@@ -55,6 +55,19 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(REOPEN.1);
     }
+}
+
+/// In a task of its own: the last words of one container may take long to read, and the ends of
+/// others must not wait for them. Bounded by the patience of such a read.
+async fn tell_end(
+    reader: Reader,
+    inputs: mpsc::Sender<Input>,
+    (container, code, at): (ContainerId, i32, UnixNanos),
+) {
+    let words = reader.last_words(&container, code).await;
+    let hint = Hint::Told { container: container.clone(), end: ToldEnd { code, at, words } };
+    // Nobody takes hints any more while the agent ends.
+    let _ = inputs.send(Input::ContainerHint { container, hint }).await;
 }
 
 fn nanos(at: SystemTime) -> UnixNanos {

@@ -26,6 +26,7 @@ use super::runtime_state::{self, RuntimeState};
 use super::settings::NodeSettings;
 use super::status::{self, Facts, Image};
 use super::{addresses, csi_node, facts, host};
+use crate::blocking::{self, Place};
 use crate::clock;
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -234,10 +235,8 @@ async fn check_resolv_conf(config: Arc<Config>, events: NodeEvents) {
 
 async fn poll_addresses(shared: &Shared) {
     let settings = shared.facts.borrow().settings.clone();
-    let Ok(host) = tokio::task::spawn_blocking(move || facts::addresses_of_host(&settings)).await
-    else {
-        return;
-    };
+    let look = move || facts::addresses_of_host(&settings);
+    let Ok(host) = blocking::run(Place::own("addresses"), look).await else { return };
     let mut facts = shared.facts.borrow_mut();
     if facts.host != host {
         if let Err(error) = addresses::decide(&facts.settings, &host, &[]) {

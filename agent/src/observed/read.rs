@@ -75,7 +75,7 @@ impl Reader {
             pod.sandboxes.extend(self.sandbox(listed, cached.as_deref()).await?);
         }
         for listed in lists.containers {
-            pod.containers.extend(self.container(listed, cached.as_deref()).await?);
+            pod.containers.extend(self.container(uid, listed, cached.as_deref()).await?);
         }
         pod.sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
         pod.containers.sort_by_key(|c| std::cmp::Reverse(c.created_at));
@@ -94,11 +94,16 @@ impl Reader {
     }
 
     /// What a container said that ran when it was last read and ended with this code since then.
-    pub fn last_words(&self, id: &ContainerId, code: i32) -> Option<String> {
-        let cache = self.cache.borrow();
-        let mut containers = cache.values().flat_map(|pod| &pod.containers);
-        let container = containers.find(|c| c.id == *id && c.state == RunState::Running)?;
-        last_words::at_end(container, code)
+    pub async fn last_words(&self, id: &ContainerId, code: i32) -> Option<String> {
+        let (uid, container) = {
+            let cache = self.cache.borrow();
+            let mut all = cache.iter().flat_map(|(uid, pod)| {
+                pod.containers.iter().map(move |container| (uid, container))
+            });
+            let found = all.find(|(_, c)| c.id == *id && c.state == RunState::Running)?;
+            (found.0.clone(), found.1.clone())
+        };
+        last_words::at_end(&uid, &container, code).await
     }
 
     async fn sandbox(
@@ -130,6 +135,7 @@ impl Reader {
 
     async fn container(
         &self,
+        uid: &PodUid,
         listed: v1::Container,
         cached: Option<&ObservedPod>,
     ) -> Result<Option<ObservedContainer>, Error> {
@@ -150,7 +156,7 @@ impl Reader {
         let record = status.as_ref().and_then(|status| read_back::container(status, &sandbox));
         let Some((_, mut container)) = record else { return Ok(None) };
         if container.state == RunState::Exited {
-            last_words::append(&mut container);
+            last_words::append(uid, &mut container).await;
         }
         Ok(Some(container))
     }

@@ -5,12 +5,13 @@
 //! runtime still runs is never removed: `Teardown` comes after the last container has ended.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use pintle_cri::{Code, v1};
 
-use crate::observed::ObservedPod;
+use crate::blocking::{self, Place};
+use crate::observed::{ObservedContainer, ObservedPod};
 use crate::runtime::execute::{Executor, PassOrder};
 use crate::runtime::log_files;
 use crate::runtime::request::{self, paths};
@@ -30,20 +31,40 @@ impl Executor {
         id: &ContainerId,
         keep_logs: bool,
     ) -> Result<(), Failure> {
+        let container = observed.containers.iter().find(|c| c.id == *id);
+        if let Some(container) = container.filter(|_| !keep_logs) {
+            self.remove_log(observed, container).await?;
+        }
         let request = v1::RemoveContainerRequest { container_id: id.as_str().to_owned() };
         if let Err(error) = ignore_missing(self.client.remove_container(request).await) {
             self.end_forgotten_task(id, &error).await;
             return Err(Failure::new("RemoveContainerError", error.to_string()));
         }
-        let container = observed.containers.iter().find(|c| c.id == *id);
-        if let Some(container) = container.filter(|_| !keep_logs) {
-            let full = format!("{}_{}", observed.name, observed.namespace);
-            let links = Path::new(paths::LOG_LINKS_DIR);
-            let link = log_files::link_path(links, &full, &container.name, id.as_str());
-            log_files::remove_container_log(Path::new(&container.log_path), &link)
-                .map_err(|error| Failure::new("RemoveContainerError", error.to_string()))?;
-        }
         Ok(())
+    }
+
+    /// The log goes before its container: afterwards nothing would tell where it is.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go removeContainer
+    async fn remove_log(
+        &self,
+        observed: &ObservedPod,
+        container: &ObservedContainer,
+    ) -> Result<(), Failure> {
+        let full = format!("{}_{}", observed.name, observed.namespace);
+        let links = Path::new(paths::LOG_LINKS_DIR);
+        let link = log_files::link_path(links, &full, &container.name, container.id.as_str());
+        let log = PathBuf::from(&container.log_path);
+        // The runtime repeats what it was told, by whomever.
+        if !log_files::is_below(&log, Path::new(&self.node.pod_logs_dir)) {
+            tracing::warn!(container = %container.id, path = %log.display(),
+                "a container's log lies elsewhere and is left there");
+            return Ok(());
+        }
+        let place = Place::removal(&observed.uid);
+        let removed = blocking::run(place, move || log_files::remove_container_log(&log, &link));
+        let failed = |text: String| Failure::new("RemoveContainerError", text);
+        let removed = removed.await.map_err(|blocked| failed(blocked.to_string()))?;
+        removed.map_err(|failure| failed(failure.to_string()))
     }
 
     /// Ends what keeps containerd from removing a container whose end CRI has told; the next try
@@ -62,9 +83,8 @@ impl Executor {
     /// Volumes and cgroup of a pod of which nothing runs any more.
     pub(super) async fn tear_down(&self, order: &PassOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
-        let unmounted =
-            tokio::task::spawn_blocking(move || volume::execute::unmount_all(&dirs)).await;
-        match unmounted {
+        let place = Place::removal(&order.uid);
+        match blocking::run(place, move || volume::execute::unmount_all(&dirs)).await {
             Ok(Ok(())) => {}
             Ok(Err(errors)) => {
                 let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
@@ -76,7 +96,7 @@ impl Executor {
         self.remove_cgroup(order).await?;
         self.count_burstable(&order.uid, None).await;
         self.images.forget(&order.uid);
-        self.users.release(&order.uid);
+        self.users.release(&order.uid).await;
         self.objects.forget(&order.uid);
         Ok(())
     }
@@ -113,11 +133,15 @@ impl Executor {
         }
         let (logs, uid) = (Path::new(&self.node.pod_logs_dir), &order.uid);
         let logs = log_files::pod_dir(logs, &observed.namespace, &observed.name, uid.as_str());
-        log_files::remove_pod_dir(&logs, Path::new(paths::LOG_LINKS_DIR))
-            .map_err(|error| Failure::new("CleanupError", error.to_string()))?;
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
-        volume::execute::remove_pod_dir(&dirs)
-            .map_err(|error| Failure::new("CleanupError", error.to_string()))
+        let remove = move || {
+            log_files::remove_pod_dir(&logs, Path::new(paths::LOG_LINKS_DIR))
+                .map_err(|failure| failure.to_string())?;
+            volume::execute::remove_pod_dir(&dirs).map_err(|error| error.to_string())
+        };
+        let removed = blocking::run(Place::removal(uid), remove).await;
+        let removed = removed.unwrap_or_else(|blocked| Err(blocked.to_string()));
+        removed.map_err(|text| Failure::new("CleanupError", text))
     }
 
     /// Removes empty cgroups of pods that nobody knows: what a crash between making the cgroup and
@@ -133,9 +157,13 @@ impl Executor {
                 let Ok(leaf) = entry.file_name().into_string() else { continue };
                 let Some(uid) = self.node.cgroup.uid_of_leaf(&leaf) else { continue };
                 let name = format!("{class}/{leaf}");
-                let empty = || cgroups.pids(&name).is_ok_and(|pids| pids.is_empty());
-                if !is_known(&uid)
-                    && empty()
+                if is_known(&uid) {
+                    continue;
+                }
+                let pids = cgroups.on_disk(&name, |tree, name| tree.pids(name)).await;
+                let is_empty = pids.flatten().is_ok_and(|pids| pids.is_empty());
+                if is_empty
+                    && !is_known(&uid)
                     && let Err(error) = cgroups.remove_pod(&name).await
                 {
                     let error = with_causes(&error);
@@ -152,7 +180,7 @@ impl Executor {
         for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_pods = name.split('_').count() == 3;
-            let uid = PodUid::from(log_files::uid_of_pod_dir(&name));
+            let Some(uid) = PodUid::parse(log_files::uid_of_pod_dir(&name)) else { continue };
             let changed = entry.metadata().and_then(|meta| meta.modified());
             let is_old = changed.is_ok_and(|at| at < kept_since);
             if is_pods

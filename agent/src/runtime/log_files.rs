@@ -7,6 +7,9 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+
+use crate::regular_file;
 use crate::volume::error::IoFailure;
 use crate::volume::remove::remove_tree;
 
@@ -99,11 +102,43 @@ pub fn rotated(log: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Whether a log's path names something below the folder of all logs, and nothing else.
+pub fn is_below(log: &Path, logs: &Path) -> bool {
+    use std::path::Component;
+    let below = log.strip_prefix(logs).ok();
+    below.is_some_and(|below| {
+        let mut parts = below.components().peekable();
+        parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+    })
+}
+
 /// Removes a container's log, its rotated files and its link.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go removeContainerLog
 pub fn remove_container_log(log: &Path, link: &Path) -> Result<(), IoFailure> {
-    let files = rotated(log).into_iter().chain([log.to_owned(), link.to_owned()]);
-    files.map(|path| remove_file(&path)).fold(Ok(()), Result::and)
+    let removed = beside(log, |log| {
+        let files = rotated(log).into_iter().chain([log.to_owned()]);
+        files.map(|path| remove_file(&path)).fold(Ok(()), Result::and)
+    });
+    let removed = removed.or_else(|failure| match failure.errno {
+        Errno::ENOENT => Ok(()),
+        _ => Err(failure),
+    });
+    removed.and(remove_file(link))
+}
+
+/// As `regular_file::beside_log`, with the failures of this folder.
+pub fn beside<T>(
+    log: &Path,
+    work: impl FnOnce(&Path) -> Result<T, IoFailure>,
+) -> Result<T, IoFailure> {
+    let done = regular_file::beside_log(log, |inside| {
+        Ok(work(inside).map_err(|failure| {
+            // The name that people know.
+            let name = failure.path.file_name().unwrap_or_default();
+            IoFailure { path: log.with_file_name(name), ..failure }
+        }))
+    });
+    done.map_err(|error| IoFailure::of("open the folder of", log, &error))?
 }
 
 /// Removes a pod's log directory and the links into it.
@@ -135,9 +170,10 @@ pub fn dead_links(links: &Path) -> Vec<(PathBuf, String)> {
     .collect()
 }
 
-/// Removes a file; fine when it is gone.
+/// Removes a file; fine when it is gone. What a pod put in its place goes as well, whatever it is.
 pub fn remove_file(path: &Path) -> Result<(), IoFailure> {
     match fs::remove_file(path) {
+        Err(e) if e.kind() == ErrorKind::IsADirectory => remove_tree(path),
         Err(e) if e.kind() != ErrorKind::NotFound => Err(IoFailure::of("unlink", path, &e)),
         _ => Ok(()),
     }
@@ -159,6 +195,21 @@ mod tests {
         }
         fs::create_dir(dir.path().join("40.log")).expect("mkdir");
         assert_eq!(next_attempt(dir.path()), 11);
+    }
+
+    #[test]
+    fn only_a_path_below_the_folder_of_logs_is_a_log() {
+        let logs = Path::new("/var/log/pods");
+        for (path, is_log) in [
+            ("/var/log/pods/ns_p_u/c/0.log", true),
+            ("/var/log/pods", false),
+            ("/var/log/pods/../../../etc/shadow", false),
+            ("/var/log/podsx/0.log", false),
+            ("/etc/shadow", false),
+            ("", false),
+        ] {
+            assert_eq!(is_below(Path::new(path), logs), is_log, "{path}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Input: paths on the node. Output: text, as `kubectl logs` and `state.terminated.message` show
 //! it. Bounds: `LINE_BYTES_MAX` per line (the rest of a longer one is skipped), one buffer, and the
-//! caller's own limits; a tail is found from the end, so a huge file costs only its tail.
+//! caller's own limits; a tail is found from the end, so a huge file costs only its tail, and in a
+//! file without lines as much of it as so many of the longest lines are.
 //! Follows nothing and waits for nothing; whoever streams calls `LogReader::next` again.
 
 use std::fs::{self, File};
@@ -14,6 +15,7 @@ use flate2::read::GzDecoder;
 
 use super::log_line::{Stream, parse};
 use super::termination::{LOG_BYTES_MAX, LOG_LINES_MAX, MESSAGE_BYTES_MAX};
+use crate::regular_file;
 
 /// Longest line that is read; the runtime cuts lines at 16 KiB.
 const LINE_BYTES_MAX: usize = 1 << 20;
@@ -72,7 +74,7 @@ pub struct FileId {
 impl FileId {
     /// The file at that path.
     pub fn of(path: &Path) -> io::Result<Self> {
-        fs::metadata(path).map(|meta| Self::from(&meta))
+        fs::symlink_metadata(path).map(|meta| Self::from(&meta))
     }
 }
 
@@ -85,7 +87,7 @@ impl From<&fs::Metadata> for FileId {
 impl LogReader {
     /// Opens the file and goes to where the query starts.
     pub fn open(path: &Path, query: LogQuery) -> io::Result<Self> {
-        let mut file = open_regular(path)?;
+        let mut file = regular_file::open_log(path)?;
         let start = match query.tail_lines {
             Some(lines) => tail_start(&mut file, lines)?,
             None => 0,
@@ -102,7 +104,7 @@ impl LogReader {
     /// Goes on at the start of another file of the same log. With `skip_known` lines that are not
     /// newer than the last one are left out, for a file that may be the one just read, compressed.
     pub fn go_on(&mut self, path: &Path, skip_known: bool) -> io::Result<()> {
-        let file = open_regular(path)?;
+        let file = regular_file::open_log(path)?;
         self.id = FileId::from(&file.metadata()?);
         let compressed = path.extension().is_some_and(|end| end == "gz");
         let file: Box<dyn Read + Send> =
@@ -263,7 +265,11 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
         return Ok(end);
     }
     let mut first = true;
-    while end > 0 {
+    // Lines are no longer than this, so what is before has nothing to do with the tail: a sparse
+    // file of a terabyte is not searched for its newlines.
+    let bytes_max = lines.saturating_add(1).saturating_mul(LINE_BYTES_MAX as u64);
+    let floor = end.saturating_sub(bytes_max);
+    while end > floor {
         let start = end.saturating_sub(TAIL_BLOCK_BYTES);
         file.seek(SeekFrom::Start(start))?;
         block.clear();
@@ -279,7 +285,7 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
         }
         end = start;
     }
-    Ok(0)
+    Ok(end)
 }
 
 /// The message of a terminated container: its message file's end, else the end of its log where
@@ -292,7 +298,8 @@ pub fn termination_message(
     fallback_to_log: bool,
 ) -> String {
     if let Some(path) = message_file {
-        match read_end(path, MESSAGE_BYTES_MAX) {
+        let read = |mut file| regular_file::read_end(&mut file, MESSAGE_BYTES_MAX);
+        match regular_file::open_at(path).and_then(read) {
             Ok(bytes) if bytes.is_empty() => {}
             Ok(bytes) => return String::from_utf8_lossy(&bytes).into_owned(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -311,7 +318,11 @@ fn end_of_log(log: &Path) -> String {
         let query = LogQuery { tail_lines: Some(LOG_LINES_MAX as u64), ..LogQuery::default() };
         let mut reader = LogReader::open(log, query)?;
         let mut text = Vec::new();
-        while reader.next(&mut text)? {
+        // The container has ended; should anybody else go on writing, that is not waited for.
+        for _ in 0..LOG_LINES_MAX {
+            if !reader.next(&mut text)? {
+                break;
+            }
             text.drain(..text.len().saturating_sub(LOG_BYTES_MAX));
         }
         Ok(text)
@@ -320,21 +331,6 @@ fn end_of_log(log: &Path) -> String {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         Err(e) => format!("Error on reading termination message from logs: {e}"),
     }
-}
-
-/// Last bytes of a regular file that a container wrote.
-fn read_end(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    // Not through a link and not into a pipe: the container chose what is there.
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    file.seek(SeekFrom::Start(meta.len().saturating_sub(max)))?;
-    let mut bytes = Vec::new();
-    file.take(max).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -446,27 +442,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_not_read_and_not_waited_for() {
-        let dir = tempfile::tempdir().expect("dir");
-        let fifo = dir.path().join("0.log");
-        let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
-        nix::unistd::mkfifo(&fifo, mode).expect("made");
-        let to_fifo = dir.path().join("1.log");
-        std::os::unix::fs::symlink(&fifo, &to_fifo).expect("symlink");
-        let to_device = dir.path().join("2.log");
-        std::os::unix::fs::symlink("/dev/zero", &to_device).expect("symlink");
-        for path in [&fifo, &to_fifo, &to_device, &dir.path().to_owned()] {
-            let error = LogReader::open(path, LogQuery::default()).err().expect("refused");
-            assert_eq!(error.to_string(), "not a regular file", "{}", path.display());
+    fn what_stands_in_for_a_log_or_a_message_is_named_and_not_waited_for() {
+        for (what, put) in crate::regular_file::tests::STRANGE {
+            let dir = tempfile::tempdir().expect("dir");
+            let path = dir.path().join("0.log");
+            put(&path);
+            assert!(LogReader::open(&path, LogQuery::default()).is_err(), "{what}");
             let mut reader = LogReader::open(sample().path(), LogQuery::default()).expect("open");
-            assert!(reader.go_on(path, false).is_err());
+            assert!(reader.go_on(&path, false).is_err(), "{what} in place of a rotated log");
+            let message = termination_message(Some(&path), &path, true);
+            assert!(message.starts_with("Error on reading termination log"), "{what}: {message}");
+            let end = termination_message(None, &path, true);
+            assert!(end.starts_with("Error on reading termination message"), "{what}: {end}");
         }
-        let text = termination_message(None, &fifo, true);
-        assert!(text.ends_with("not a regular file"), "{text}");
-        let log = sample();
-        let link = dir.path().join("3.log");
-        std::os::unix::fs::symlink(log.path(), &link).expect("symlink");
-        assert!(LogReader::open(&link, LogQuery::default()).is_ok(), "a link to a log is one");
+    }
+
+    #[test]
+    fn the_tail_of_a_huge_file_without_lines_is_found_soon() {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        file.as_file().set_len(1 << 40).expect("sparse");
+        let mut opened = file.reopen().expect("opened");
+        let start = tail_start(&mut opened, 3).expect("found");
+        assert!((1 << 40) - start <= 5 * LINE_BYTES_MAX as u64, "{start}");
     }
 
     #[test]

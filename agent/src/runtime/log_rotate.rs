@@ -10,12 +10,13 @@
 //! compressing first let the live file grow meanwhile.
 //! On a full disk nothing needs space: the oldest files are deleted, and what cannot be compressed
 //! for lack of space is deleted instead. Killed anywhere, the next rotation removes half-written
-//! `.tmp` files; a log renamed without a new one is noticed by its missing name.
+//! `.tmp` files; a log renamed without a new one is noticed by its missing name. What is no regular
+//! file is moved aside as a log is, never opened, and removed where it would be compressed.
 // k8s: pkg/kubelet/logs/container_log_manager.go rotateLog
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -24,6 +25,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use super::log_files::{remove_file, rotated};
+use crate::regular_file;
 use crate::volume::error::{Context, IoFailure};
 
 const COMPRESSED: &str = ".gz";
@@ -123,6 +125,10 @@ pub fn is_full(errno: Errno) -> bool {
 }
 
 fn compress(path: &Path) -> Result<(), IoFailure> {
+    let meta = fs::symlink_metadata(path).on("stat", path)?;
+    if !meta.is_file() {
+        return remove_file(path);
+    }
     let unfinished = with_suffix(path, UNFINISHED);
     let result = write_compressed(path, &unfinished).on("compress", path);
     if result.is_err() {
@@ -135,10 +141,10 @@ fn compress(path: &Path) -> Result<(), IoFailure> {
 }
 
 fn write_compressed(from: &Path, to: &Path) -> io::Result<()> {
-    let mut source = File::open(from)?;
+    let mut source = regular_file::open_at(from)?;
     let mode = source.metadata()?.permissions().mode() & 0o777;
-    let mut open = fs::OpenOptions::new();
-    let target = open.write(true).create(true).truncate(true).mode(mode).open(to)?;
+    let _ = remove_file(to);
+    let target = regular_file::create_at(to, mode)?;
     let mut encoder = GzEncoder::new(target, Compression::default());
     io::copy(&mut source, &mut encoder)?;
     encoder.finish()?.flush()

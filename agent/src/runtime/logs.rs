@@ -2,18 +2,20 @@
 //!
 //! ```text
 //!   LogCommand ──> ┌──────────────────────────────────────────────┐ ──> Reopen (the runtime)
-//!   first write ─> │ one Pace per log; fstat of an open descriptor│ ──> rename, delete
-//!   its deadline ─>└──────────────────────────────────────────────┘ ──> gzip on a blocking thread
+//!   first write ─> │ one Pace per log; fstat of an open descriptor│ ──> open, rename, delete
+//!   its deadline ─>└──────────────────────────────────────────────┘ ──> gzip
 //! ```
 //! Owner: this task alone touches rotated logs. A silent log costs an inotify watch that fires once
 //! (`IN_ONESHOT`); a growing one is looked at when its `Pace` says so, by `fstat` of a descriptor
 //! kept open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that
 //! hangs holds up its own log only; one compression at a time; after a failed rotation the log
-//! is tried again after `RETRY`. A watch is a hint: `BACKSTOP` stands behind it. Without inotify
+//! is tried again after `RETRY`. Every name is opened, renamed and removed in the pool for what may
+//! block (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint: `BACKSTOP` stands behind it. Without inotify
 //! every log is looked at each `POLL`.
 //! It never writes to a log.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::fs::File;
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -23,17 +25,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::log_files;
 use super::log_pace::{Next, Pace};
 use super::log_rotate::{self, RotatePolicy};
-use crate::types::ContainerId;
+use crate::blocking::{self, Place};
+use crate::regular_file;
+use crate::types::{ContainerId, PodUid};
 use crate::volume::error::IoFailure;
 
 /// Rotations at once; each is a rename and one call of the runtime.
@@ -82,7 +88,8 @@ pub struct Rotator<R> {
     inotify: Option<AsyncFd<Watches>>,
     watched: HashMap<WatchDescriptor, ContainerId>,
     started: Instant,
-    compressing: Rc<Semaphore>,
+    /// Rotations under way.
+    rotations: usize,
 }
 
 struct Log {
@@ -90,12 +97,29 @@ struct Log {
     /// The live file; `None` until it can be opened.
     file: Option<File>,
     pace: Pace,
-    /// When to look; `None` while it is being rotated.
+    /// When to look; `None` while it is being opened or rotated.
     due: Option<Instant>,
-    rotating: bool,
+    /// It is being opened or rotated.
+    busy: bool,
+    /// There is no regular file by its name.
+    missing: bool,
     /// Failed rotations in a row.
     failures: u32,
 }
+
+/// What is to be done about a log that was looked at.
+enum Wanted {
+    Open,
+    Rotate,
+}
+
+/// What came of it.
+enum Outcome {
+    Opened(Option<File>),
+    Rotated(Result<(), String>),
+}
+
+type Work = LocalBoxFuture<'static, (ContainerId, Outcome)>;
 
 /// Inotify's descriptor, as `AsyncFd` wants it.
 struct Watches(Inotify);
@@ -129,34 +153,28 @@ impl<R: Reopen + 'static> Rotator<R> {
             inotify: inotify.ok(),
             watched: HashMap::new(),
             started: Instant::now(),
-            compressing: Rc::new(Semaphore::new(1)),
+            rotations: 0,
         }
     }
 
     /// Until `commands` is closed. Not `Send`: it belongs to the thread of decisions.
     pub async fn run(mut self, mut commands: mpsc::Receiver<LogCommand>) {
-        let mut rotations = FuturesUnordered::new();
+        let mut work: FuturesUnordered<Work> = FuturesUnordered::new();
         loop {
-            for id in self.due(ROTATIONS_MAX.saturating_sub(rotations.len())) {
-                if let Some(path) = self.begin(&id) {
-                    rotations.push(self.rotation(id, path));
-                }
+            for (id, wanted) in self.due() {
+                work.extend(self.begin(id, &wanted));
             }
-            let next = self.next_deadline(rotations.len() < ROTATIONS_MAX);
+            let next = self.next_deadline(self.rotations < ROTATIONS_MAX);
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(command) => self.command(command),
                     None => return,
                 },
-                Some((id, done)) = rotations.next() => self.finish(&id, done),
+                Some((id, done)) = work.next() => self.finish(&id, done),
                 () = self.wait_for_writes() => {}
                 () = sleep_until(next) => {}
             }
         }
-    }
-
-    fn now(&self) -> Duration {
-        self.started.elapsed()
     }
 
     fn command(&mut self, command: LogCommand) {
@@ -165,9 +183,10 @@ impl<R: Reopen + 'static> Rotator<R> {
                 if self.logs.get(&id).is_some_and(|log| log.path == path) {
                     return;
                 }
-                let pace = Pace::new(self.policy.max_bytes, 0, self.now());
+                let pace = Pace::new(self.policy.max_bytes, 0, self.started.elapsed());
                 let due = Some(Instant::now());
-                let log = Log { path, file: None, pace, due, rotating: false, failures: 0 };
+                let (busy, missing) = (false, false);
+                let log = Log { path, file: None, pace, due, busy, missing, failures: 0 };
                 self.logs.insert(id, log);
             }
             LogCommand::Forget { id } => {
@@ -177,32 +196,39 @@ impl<R: Reopen + 'static> Rotator<R> {
         }
     }
 
-    /// Looks at every log that is due and returns those to rotate, at most `room`.
-    fn due(&mut self, room: usize) -> Vec<ContainerId> {
+    /// Looks at every log that is due and says what is to be done.
+    fn due(&mut self) -> Vec<(ContainerId, Wanted)> {
         let now = Instant::now();
-        let due = |log: &Log| log.due.is_some_and(|due| due <= now) && !log.rotating;
+        let due = |log: &Log| log.due.is_some_and(|due| due <= now) && !log.busy;
         let ids: Vec<ContainerId> =
             self.logs.iter().filter(|(_, log)| due(log)).map(|(id, _)| id.clone()).collect();
-        let mut full = Vec::new();
+        let mut room = ROTATIONS_MAX.saturating_sub(self.rotations);
+        let mut wanted = Vec::new();
         for id in ids {
             match self.look(&id) {
-                Next::Rotate if full.len() < room => full.push(id),
+                None => wanted.push((id, Wanted::Open)),
+                Some(Next::Rotate) if room > 0 => {
+                    room -= 1;
+                    wanted.push((id, Wanted::Rotate));
+                }
                 // No room: it stays due and is taken when a rotation ends.
-                Next::Rotate => {}
-                Next::Look(after) => self.set_due(&id, Some(now + after)),
-                Next::Sleep => self.sleep(&id),
+                Some(Next::Rotate) => {}
+                Some(Next::Look(after)) => self.set_due(&id, Some(now + after)),
+                Some(Next::Sleep) => self.sleep(&id),
             }
         }
-        full
+        wanted
     }
 
-    fn look(&mut self, id: &ContainerId) -> Next {
+    /// `None` when it has to be opened first.
+    fn look(&mut self, id: &ContainerId) -> Option<Next> {
         let now = self.started.elapsed();
-        let Some(log) = self.logs.get_mut(id) else { return Next::Sleep };
+        let Some(log) = self.logs.get_mut(id) else { return Some(Next::Sleep) };
         match log.size() {
-            Some(size) => log.pace.observe(size, now),
-            // Its name is gone: the runtime is asked to open it again.
-            None => Next::Rotate,
+            Some(size) => Some(log.pace.observe(size, now)),
+            // The runtime is asked to open it again; what is there instead is moved aside.
+            None if log.missing => Some(Next::Rotate),
+            None => None,
         }
     }
 
@@ -216,9 +242,14 @@ impl<R: Reopen + 'static> Rotator<R> {
     fn sleep(&mut self, id: &ContainerId) {
         let Some(log) = self.logs.get_mut(id) else { return };
         let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
-        let watch = self.inotify.as_ref().map(|i| i.get_ref().0.add_watch(&log.path, flags));
-        match watch {
-            Some(Ok(watch)) => {
+        let (Some(inotify), Some(file)) = (&self.inotify, &log.file) else {
+            log.due = Some(Instant::now() + POLL);
+            return;
+        };
+        // The open file itself: its name may lead elsewhere by now.
+        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match inotify.get_ref().0.add_watch(file.as_str(), flags) {
+            Ok(watch) => {
                 log.due = Some(Instant::now() + BACKSTOP);
                 self.watched.insert(watch, id.clone());
                 // What was written before the watch stood is seen now.
@@ -227,7 +258,7 @@ impl<R: Reopen + 'static> Rotator<R> {
                     log.due = Some(Instant::now());
                 }
             }
-            _ => log.due = Some(Instant::now() + POLL),
+            Err(_) => log.due = Some(Instant::now() + POLL),
         }
     }
 
@@ -258,7 +289,7 @@ impl<R: Reopen + 'static> Rotator<R> {
         let now = self.started.elapsed();
         for event in events {
             let Some(id) = self.watched.remove(&event.wd) else { continue };
-            let Some(log) = self.logs.get_mut(&id).filter(|log| !log.rotating) else { continue };
+            let Some(log) = self.logs.get_mut(&id).filter(|log| !log.busy) else { continue };
             if let Next::Look(after) = log.pace.woken(now) {
                 log.due = Some(Instant::now() + after);
             }
@@ -268,69 +299,79 @@ impl<R: Reopen + 'static> Rotator<R> {
     fn next_deadline(&self, room: bool) -> Option<Instant> {
         // With no room for a rotation, what is due waits for one to end.
         let now = Instant::now();
-        let waits = |log: &&Log| !log.rotating && (room || log.due.is_some_and(|due| due > now));
+        let waits = |log: &&Log| !log.busy && (room || log.due.is_some_and(|due| due > now));
         self.logs.values().filter(waits).filter_map(|log| log.due).min()
     }
 
-    fn begin(&mut self, id: &ContainerId) -> Option<PathBuf> {
-        let log = self.logs.get_mut(id)?;
-        log.rotating = true;
+    /// Touches nothing of `self` until it ends, so many run at once.
+    fn begin(&mut self, id: ContainerId, wanted: &Wanted) -> Option<Work> {
+        let log = self.logs.get_mut(&id)?;
+        log.busy = true;
         log.due = None;
-        Some(log.path.clone())
-    }
-
-    /// One rotation; touches nothing of `self`, so many run at once.
-    fn rotation(
-        &self,
-        id: ContainerId,
-        path: PathBuf,
-    ) -> impl Future<Output = (ContainerId, Result<(), String>)> + use<R> {
-        let (reopen, policy) = (Rc::clone(&self.reopen), self.policy);
-        let compressing = Rc::clone(&self.compressing);
-        async move {
-            let done = rotate(&*reopen, &id, &path, policy).await;
-            if done.is_ok() {
-                tidy_in_background(compressing, path, policy.max_files);
+        let path = log.path.clone();
+        match wanted {
+            Wanted::Open => Some(Box::pin(async move { (id, Outcome::Opened(open(path).await)) })),
+            Wanted::Rotate => {
+                self.rotations += 1;
+                let (reopen, policy) = (Rc::clone(&self.reopen), self.policy);
+                Some(Box::pin(async move {
+                    let done = rotate(&*reopen, &id, &path, policy).await;
+                    if done.is_ok() {
+                        tidy_in_background(path, policy.max_files);
+                    }
+                    (id, Outcome::Rotated(done))
+                }))
             }
-            (id, done)
         }
     }
 
-    fn finish(&mut self, id: &ContainerId, done: Result<(), String>) {
+    fn finish(&mut self, id: &ContainerId, outcome: Outcome) {
+        if matches!(outcome, Outcome::Rotated(_)) {
+            self.rotations = self.rotations.saturating_sub(1);
+        }
         let now = self.started.elapsed();
         let Some(log) = self.logs.get_mut(id) else { return };
-        log.rotating = false;
-        log.file = None;
-        match done {
-            Ok(()) => {
-                log.failures = 0;
-                let size = log.size().unwrap_or(0);
-                if let Next::Look(after) = log.pace.rotated(size, now) {
-                    log.due = Some(Instant::now() + after);
-                }
+        log.busy = false;
+        match outcome {
+            Outcome::Opened(file) => {
+                log.missing = file.is_none();
+                log.file = file;
+                // To be looked at as it is now.
+                log.due = Some(Instant::now());
             }
-            Err(error) => {
-                // Said once, not with every attempt: a container that just ended refuses too.
-                if log.failures == 0 {
-                    let path = log.path.display();
-                    tracing::warn!(container = %id, %path, error, "log is not rotated");
-                }
-                log.due = Some(Instant::now() + RETRY * (1 << log.failures.min(RETRY_DOUBLINGS)));
-                log.failures = log.failures.saturating_add(1);
-            }
+            Outcome::Rotated(done) => log.rotated(id, done, now),
         }
     }
 }
 
 impl Log {
-    /// Size of the live file; `None` when there is none by that name.
-    fn size(&mut self) -> Option<u64> {
-        let known = self.file.as_ref().and_then(|f| f.metadata().ok()).filter(|m| m.nlink() > 0);
-        if let Some(meta) = known {
-            return Some(meta.len());
+    /// Size of the live file; `None` when there is none, or none by that name any more.
+    fn size(&self) -> Option<u64> {
+        let meta = self.file.as_ref().and_then(|file| file.metadata().ok());
+        meta.filter(|meta| meta.nlink() > 0).map(|meta| meta.len())
+    }
+
+    fn rotated(&mut self, id: &ContainerId, done: Result<(), String>, now: Duration) {
+        self.file = None;
+        self.missing = false;
+        match done {
+            Ok(()) => {
+                self.failures = 0;
+                if let Next::Look(after) = self.pace.rotated(0, now) {
+                    self.due = Some(Instant::now() + after);
+                }
+            }
+            Err(error) => {
+                // Said once, not with every attempt: a container that just ended refuses too.
+                if self.failures == 0 {
+                    let path = self.path.display();
+                    tracing::warn!(container = %id, %path, error, "log is not rotated");
+                }
+                let wait = RETRY * (1 << self.failures.min(RETRY_DOUBLINGS));
+                self.due = Some(Instant::now() + wait);
+                self.failures = self.failures.saturating_add(1);
+            }
         }
-        self.file = File::open(&self.path).ok();
-        self.file.as_ref()?.metadata().ok().map(|meta| meta.len())
     }
 }
 
@@ -338,6 +379,31 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+/// The pod that a log is of, by its folder: each pod has its own share of the pool.
+fn owner(log: &Path) -> PodUid {
+    let folder = log.parent().and_then(Path::parent).and_then(Path::file_name);
+    let folder = folder.unwrap_or_default().to_string_lossy();
+    PodUid::from(log_files::uid_of_pod_dir(&folder))
+}
+
+/// `None` when there is no regular file by that name, or it cannot be told.
+async fn open(log: PathBuf) -> Option<File> {
+    let place = Place::logs(&owner(&log));
+    blocking::run(place, move || regular_file::open_log(&log).ok()).await.ok().flatten()
+}
+
+/// A step of a rotation.
+async fn step<T: Send + 'static>(
+    log: &Path,
+    work: impl FnOnce(&Path) -> Result<T, IoFailure> + Send + 'static,
+) -> Result<T, String> {
+    let (place, log) = (Place::logs(&owner(log)), log.to_owned());
+    match blocking::run(place, move || log_files::beside(&log, work)).await {
+        Ok(done) => done.map_err(|failure| failure.to_string()),
+        Err(blocked) => Err(blocked.to_string()),
     }
 }
 
@@ -349,29 +415,40 @@ async fn rotate<R: Reopen>(
     log: &Path,
     policy: RotatePolicy,
 ) -> Result<(), String> {
-    let text = |failure: IoFailure| failure.to_string();
-    if !log.exists() {
+    let now = jiff::Timestamp::now();
+    let Some(aside) = step(log, move |log| set_aside(log, now)).await? else {
         return reopen.reopen(id).await;
-    }
-    let aside = match log_rotate::set_aside(log, jiff::Timestamp::now()) {
-        // A directory that cannot take one more name: the oldest log makes room.
-        Err(failure) if log_rotate::is_full(failure.errno) => {
-            log_rotate::drop_oldest(log).map_err(text)?;
-            log_rotate::set_aside(log, jiff::Timestamp::now()).map_err(text)?
-        }
-        result => result.map_err(text)?,
     };
     let mut reopened = reopen.reopen(id).await;
-    if reopened.is_err() && is_disk_full(log) {
-        log_rotate::drop_oldest(log).map_err(text)?;
+    if reopened.is_err() && step(log, |log| Ok(is_disk_full(log))).await? {
+        step(log, log_rotate::drop_oldest).await?;
         reopened = reopen.reopen(id).await;
     }
     if let Err(error) = reopened {
-        log_rotate::put_back(log, &aside).map_err(text)?;
+        step(log, move |log| {
+            let aside = log.with_file_name(&aside);
+            log_rotate::put_back(log, &aside)
+        })
+        .await?;
         return Err(error);
     }
-    log_rotate::drop_excess(log, policy.max_files).map_err(text)?;
-    Ok(())
+    step(log, move |log| log_rotate::drop_excess(log, policy.max_files).map(drop)).await
+}
+
+/// The new name of the log; `None` when there is none to move.
+fn set_aside(log: &Path, now: jiff::Timestamp) -> Result<Option<OsString>, IoFailure> {
+    if std::fs::symlink_metadata(log).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    let aside = match log_rotate::set_aside(log, now) {
+        // A directory that cannot take one more name: the oldest log makes room.
+        Err(failure) if log_rotate::is_full(failure.errno) => {
+            log_rotate::drop_oldest(log)?;
+            log_rotate::set_aside(log, now)?
+        }
+        result => result?,
+    };
+    Ok(aside.file_name().map(OsString::from))
 }
 
 fn is_disk_full(log: &Path) -> bool {
@@ -381,12 +458,11 @@ fn is_disk_full(log: &Path) -> bool {
 }
 
 /// Compression takes its time and space: after the rotation, one log at a time.
-fn tidy_in_background(one: Rc<Semaphore>, log: PathBuf, max_files: usize) {
+fn tidy_in_background(log: PathBuf, max_files: usize) {
     tokio::task::spawn_local(async move {
-        let Ok(_turn) = one.acquire().await else { return };
-        let path = log.clone();
-        let done = tokio::task::spawn_blocking(move || log_rotate::tidy(&path, max_files)).await;
-        if let Ok(Err(failure)) = done {
+        let (place, path) = (Place::compression(&owner(&log)), log.clone());
+        let tidy = move || log_files::beside(&path, |log| log_rotate::tidy(log, max_files));
+        if let Ok(Err(failure)) = blocking::run(place, tidy).await {
             tracing::warn!(path = %log.display(), error = %failure, "rotated logs are not tidied");
         }
     });

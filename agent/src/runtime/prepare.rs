@@ -7,6 +7,8 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::blocking::{self, Place};
+use crate::cgroup::tree::Tree;
 use crate::runtime::execute::{Executor, PassOrder};
 use crate::types::with_causes;
 use crate::volume::{self, PodDirs};
@@ -17,7 +19,11 @@ impl Executor {
     pub(super) async fn prepare(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
         self.prepare_cgroup(order, pod).await?;
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
-        volume::execute::make_pod_dirs(&dirs).map_err(|error| {
+        let made = blocking::run(Place::change(&order.uid), move || {
+            volume::execute::make_pod_dirs(&dirs).map_err(|error| error.to_string())
+        });
+        let made = made.await.unwrap_or_else(|blocked| Err(blocked.to_string()));
+        made.map_err(|error| {
             let text = format!("error making pod data directories: {error}");
             self.recorder.event(&order.uid, true, "Failed", &text, None);
             Failure::new("FailedToMakePodDataDirectories", text)
@@ -25,7 +31,7 @@ impl Executor {
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
         let now = crate::clock::now().to_timestamp();
-        match volume::execute::mount_all(&self.volumes(pod), &content, now).await {
+        match volume::execute::mount_all(&order.uid, &self.volumes(pod), &content, now).await {
             Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
             Err(errors) => return Err(self.failed_mounts(order, &errors)),
         }
@@ -41,7 +47,8 @@ impl Executor {
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
         let now = crate::clock::now().to_timestamp();
-        let refreshed = volume::execute::refresh(&self.volumes(pod), &content, now).await;
+        let volumes = self.volumes(pod);
+        let refreshed = volume::execute::refresh(&order.uid, &volumes, &content, now).await;
         refreshed.map_err(|errors| self.failed_mounts(order, &errors))
     }
 
@@ -57,7 +64,8 @@ impl Executor {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let name = self.cgroup_name(pod);
         let limits = self.cgroup_limits(pod);
-        if !cgroups.exists(&name) {
+        let exists = cgroups.on_disk(&name, Tree::exists).await;
+        if !exists.is_ok_and(|exists| exists) {
             self.count_burstable(&order.uid, Some(pod)).await;
             let begun = std::time::Instant::now();
             let created = cgroups.create_pod(&name, &limits).await;

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use pintle_cri::containerd::NAMESPACE;
 
+use crate::blocking::{self, Place};
 use crate::runtime::execute::Executor;
 use crate::status::view::Snapshot;
 
@@ -114,7 +115,7 @@ impl Executor {
         if !self.shims.borrow_mut().is_due() {
             return;
         }
-        let all = tokio::task::spawn_blocking(|| below(Path::new("/proc"))).await;
+        let all = blocking::run(Place::bulk("shims"), || below(Path::new("/proc"))).await;
         let observed = snapshot.pods.values().map(|view| &view.observed).chain(&snapshot.orphans);
         let known: BTreeSet<&str> =
             observed.flat_map(|pod| &pod.sandboxes).map(|sandbox| sandbox.id.as_str()).collect();

@@ -9,11 +9,12 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_cri::v1;
 
+use crate::blocking::{self, Place as Work};
 use crate::node::conditions::NodeEvent;
 use crate::objects::ContainerObjects;
 use crate::pod;
@@ -24,8 +25,8 @@ use crate::runtime::image::{Found, Wanted};
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
 use crate::runtime::security::IdRange;
 use crate::runtime::turns::Place;
-use crate::runtime::{env, hosts, log_files, stop_order};
-use crate::types::{ContainerId, ContainerKind};
+use crate::runtime::{env, env_file, hosts, log_files, stop_order};
+use crate::types::{ContainerId, ContainerKind, PodUid};
 use crate::volume::{self, PodDirs, PodVolumes};
 use crate::worker::Failure;
 
@@ -80,8 +81,8 @@ impl Executor {
         };
         let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
         let handler = self.handler(&handler);
-        let node = self.node_now();
-        let users = self.users.range(pod, &handler).map_err(fail)?;
+        let node = self.node_now().await.map_err(fail)?;
+        let users = self.users.range(pod, &handler).await.map_err(fail)?;
         let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
         let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
         for DnsWarning { about, reason, message } in made.warnings {
@@ -90,7 +91,8 @@ impl Executor {
                 About::Node => (self.node_events)(NodeEvent { warning: true, reason, message }),
             }
         }
-        make_log_dir(Path::new(&made.config.log_directory)).map_err(|e| fail(e.to_string()))?;
+        let logs = PathBuf::from(&made.config.log_directory);
+        in_background(&order.uid, move || make_log_dir(&logs)).await.map_err(fail)?;
         let request = v1::RunPodSandboxRequest {
             config: Some(made.config),
             runtime_handler: made.handler.clone(),
@@ -121,8 +123,8 @@ impl Executor {
         let Some(container) = container_of(start) else { return Ok(()) };
         let (sandbox_id, attempt, ips) = sandbox_of(start)?;
         let handler = self.handler(&self.objects.known_handler(start.pod).await);
-        let node = self.node_now();
-        let users = self.users.range(start.pod, &handler);
+        let node = self.node_now().await.map_err(|text| self.refuse(start, &text))?;
+        let users = self.users.range(start.pod, &handler).await;
         let users = users.map_err(|text| self.refuse(start, &text))?;
         let ctx = self.context(&node, start.pod, attempt, (&handler, users), &ips);
         let config = request::sandbox_config(&ctx)
@@ -166,12 +168,19 @@ impl Executor {
         sandbox_config: v1::PodSandboxConfig,
     ) -> Result<Created, Failure> {
         let refuse = |text: String| self.refuse(start, &text);
-        let logs = Path::new(&sandbox_config.log_directory);
-        let log_dir = logs.join(start.name);
-        let from_logs = || log_files::next_attempt(&log_dir);
+        let logs = PathBuf::from(&sandbox_config.log_directory);
         let volumes = self.volumes(start.pod);
+        let uid = &start.order.uid;
+        let restart_count = match start.restart_count {
+            Some(count) => count,
+            None => {
+                let log_dir = logs.join(start.name);
+                let next = move || Ok::<_, String>(log_files::next_attempt(&log_dir));
+                in_background(uid, next).await.map_err(refuse)?
+            }
+        };
         let sources = Sources {
-            files: EnvFiles::read(container, &volumes),
+            files: EnvFiles::read(uid, container, &volumes).await.map_err(refuse)?,
             objects: self.objects.environment(&start.order.uid, start.pod, container).await,
         };
         let target_id = target_of(start).map_err(refuse)?;
@@ -179,7 +188,7 @@ impl Executor {
         let none = BTreeMap::new();
         let of_container = ContainerContext {
             container,
-            restart_count: start.restart_count.unwrap_or_else(from_logs),
+            restart_count,
             image_ref: &images.own.id,
             image_user: &images.own.user,
             target_id: target_id.as_deref(),
@@ -192,9 +201,8 @@ impl Executor {
             annotations: &none,
             exclusive_cpus: false,
         };
-        let config = self.files_and_config(start, ctx, of_container, &volumes).await;
+        let config = self.files_and_config(start, ctx, of_container, (&volumes, &logs)).await;
         let config = config.map_err(refuse)?;
-        log_files::make_container_dir(logs, start.name).map_err(|e| refuse(e.to_string()))?;
         let log = logs.join(&config.log_path);
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
@@ -217,32 +225,52 @@ impl Executor {
         start: &Start<'_>,
         ctx: &PodContext<'_>,
         container: ContainerContext<'_>,
-        volumes: &PodVolumes,
+        (volumes, logs): (&PodVolumes, &Path),
     ) -> Result<v1::ContainerConfig, String> {
-        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &start.order.uid);
+        let uid = &start.order.uid;
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
         let environment =
             request::container_environment(ctx, &container).map_err(|e| e.to_string())?;
         let env = environment.variables().iter().cloned().collect();
         let mounts = volumes
             .mounts(container.container, &env, ctx.handler.recursive_read_only)
             .map_err(|e| e.to_string())?;
-        volume::execute::prepare_container(start.name, &mounts).await.map_err(|e| e.to_string())?;
+        let prepared = volume::execute::prepare_container(uid, start.name, &mounts).await;
+        prepared.map_err(|e| e.to_string())?;
         let container = ContainerContext { mounts: &mounts, ..container };
-        if request::mounts_hosts_file(ctx, &container) {
-            let node_file = match pod::uses_host_network(start.pod) {
-                true => read_some(Path::new(hosts::HOSTS_PATH), NODE_HOSTS_BYTES_MAX),
-                false => String::new(),
-            };
-            let text = request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())?;
-            write_file(&dirs.etc_hosts(), &text, 0o644).map_err(|e| e.to_string())?;
-        }
-        volume::execute::make_container_dir(&dirs, start.name).map_err(|e| e.to_string())?;
+        let hosts = match request::mounts_hosts_file(ctx, &container) {
+            true => Some(self.hosts_text(start, ctx).await?),
+            false => None,
+        };
+        let (pod_dirs, name) = (dirs.clone(), start.name.to_owned());
+        in_background(uid, move || {
+            if let Some(text) = hosts {
+                volume::execute::write_hosts(&pod_dirs, &text)?;
+            }
+            volume::execute::make_container_dir(&pod_dirs, &name)
+        })
+        .await?;
         // Before the file for its last words: a container that is refused leaves none.
         let config = request::container_config(ctx, &container).map_err(|e| e.to_string())?;
-        let name = container.termination_file;
-        volume::execute::make_termination_log(&dirs, start.name, name)
-            .map_err(|error| error.to_string())?;
+        let (name, file) = (start.name.to_owned(), container.termination_file.to_owned());
+        let logs = logs.to_owned();
+        in_background(uid, move || {
+            volume::execute::make_termination_log(&dirs, &name, &file)?;
+            log_files::make_container_dir(&logs, &name)
+        })
+        .await?;
         Ok(config)
+    }
+
+    async fn hosts_text(&self, start: &Start<'_>, ctx: &PodContext<'_>) -> Result<String, String> {
+        let node_file = match pod::uses_host_network(start.pod) {
+            true => {
+                let read = || read_some(Path::new(hosts::HOSTS_PATH), NODE_HOSTS_BYTES_MAX);
+                blocking::run(Work::own("hosts"), read).await.map_err(|e| e.to_string())?
+            }
+            false => String::new(),
+        };
+        request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())
     }
 
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go incrementImageVolumeMetrics
@@ -266,12 +294,15 @@ impl Executor {
             .map_err(|error| self.begin_failed(start, created, &error.message))?;
         let uid = &start.order.uid;
         self.recorder.event(uid, false, "Started", "Container started", Some(start.name));
-        let link = paths::log_link(start.pod, start.name, &created.id);
-        if created.log.exists() {
-            // A convenience for log collectors; a read-only /var/log must not stop containers.
-            if let Err(error) = log_files::make_link(Path::new(&link), &created.log) {
-                tracing::debug!(%error, "no link to the container's log");
-            }
+        let link = PathBuf::from(paths::log_link(start.pod, start.name, &created.id));
+        let log = created.log.clone();
+        let linked = in_background(uid, move || match log.exists() {
+            true => log_files::make_link(&link, &log),
+            false => Ok(()),
+        });
+        // A convenience for log collectors; a read-only /var/log must not stop containers.
+        if let Err(error) = linked.await {
+            tracing::debug!(%error, "no link to the container's log");
         }
         Ok(())
     }
@@ -362,39 +393,56 @@ impl Executor {
         }
     }
 
-    /// The node's side with today's resolv.conf.
-    fn node_now(&self) -> request::NodeContext {
+    /// The node's side with today's resolv.conf. Without it no name would be resolved: a pod waits
+    /// rather than starts with none.
+    // k8s: pkg/kubelet/network/dns/dns.go getDNSConfig
+    async fn node_now(&self) -> Result<request::NodeContext, String> {
         let mut node = self.node.clone();
-        let limit = crate::runtime::dns::RESOLV_CONF_BYTES_MAX;
-        node.dns.resolv_conf = self.resolv_conf.as_ref().map(|path| read_some(path, limit));
-        node
+        if let Some(path) = self.resolv_conf.clone() {
+            let read = move || {
+                let text = try_read(&path, crate::runtime::dns::RESOLV_CONF_BYTES_MAX);
+                text.map_err(|error| format!("open {}: {}", path.display(), go_text(&error)))
+            };
+            let text = blocking::run(Work::own("resolv.conf"), read).await;
+            node.dns.resolv_conf = Some(text.map_err(|blocked| blocked.to_string())??);
+        }
+        Ok(node)
     }
 }
 
 /// A container that was created.
 struct Created {
     id: String,
-    log: std::path::PathBuf,
+    log: PathBuf,
 }
 
 /// Variables from files in volumes, read beforehand.
 struct EnvFiles(BTreeMap<(String, String), env::EnvFile>);
 
-/// Longest file of variables that is read, in bytes.
-const ENV_FILE_BYTES_MAX: u64 = 64 * 1024;
-
 impl EnvFiles {
-    fn read(container: &Container, volumes: &PodVolumes) -> Self {
+    async fn read(
+        uid: &PodUid,
+        container: &Container,
+        volumes: &PodVolumes,
+    ) -> Result<Self, String> {
         let needed = env::files_needed(container);
-        let read = |(name, path): (&str, &str)| {
+        let found = needed.into_iter().filter_map(|(name, path)| {
             let volume = volumes.volumes.iter().find(|v| v.name == name)?;
-            let root = volume.host_dir(&volumes.dirs)?;
-            let text = volume::dir_fd::read_beneath(&root, path, ENV_FILE_BYTES_MAX);
-            let host_path = root.join(path).to_string_lossy().into_owned();
-            let file = env::EnvFile { host_path, text: text.ok() };
-            Some(((name.to_owned(), path.to_owned()), file))
+            Some((volume.host_dir(&volumes.dirs)?, name.to_owned(), path.to_owned()))
+        });
+        let found: Vec<_> = found.collect();
+        if found.is_empty() {
+            return Ok(Self(BTreeMap::new()));
+        }
+        let read = move || {
+            let read = found.into_iter().map(|(root, name, path)| {
+                let text = env_file::read(&root, &path).ok();
+                let host_path = root.join(&path).to_string_lossy().into_owned();
+                ((name, path), env::EnvFile { host_path, text })
+            });
+            Self(read.collect())
         };
-        Self(needed.into_iter().filter_map(read).collect())
+        blocking::run(Work::look(uid), read).await.map_err(|blocked| blocked.to_string())
     }
 }
 
@@ -463,10 +511,21 @@ fn make_log_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(paths::LOG_DIR_MODE).create(path)
 }
 
-fn write_file(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::write(path, text)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+/// Changes files of a pod where that may block; the error is a sentence.
+async fn in_background<T: Send + 'static, E: std::fmt::Display + Send + 'static>(
+    uid: &PodUid,
+    change: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, String> {
+    match blocking::run(Work::change(uid), change).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(blocked) => Err(blocked.to_string()),
+    }
+}
+
+/// What Go says of an error, without the number that Rust adds.
+fn go_text(error: &std::io::Error) -> String {
+    let errno = error.raw_os_error().map(nix::errno::Errno::from_raw);
+    errno.map_or_else(|| error.to_string(), |errno| errno.desc().to_lowercase())
 }
 
 /// The beginning of a file of the node; empty when it cannot be read.

@@ -17,8 +17,10 @@ use std::process::Command;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
+use crate::blocking::{self, Blocked, Place};
 use crate::durable;
 use crate::pod;
+use crate::regular_file;
 use crate::runtime::request::RuntimeHandler;
 use crate::runtime::security::IdRange;
 use crate::types::PodUid;
@@ -58,6 +60,9 @@ pub enum UsersError {
     /// It could not be read or written.
     #[error("user namespace mappings file")]
     File(#[from] io::Error),
+    /// It did not answer.
+    #[error("user namespace mappings file: {0}")]
+    Blocked(#[from] Blocked),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -93,8 +98,10 @@ impl Users {
         let users = Self { pods_dir: root.join("pods"), ids, used: RefCell::default() };
         for entry in fs::read_dir(&users.pods_dir).into_iter().flatten().flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            let uid = PodUid::from(name);
-            if let Err(error) = users.known(&uid) {
+            let Some(uid) = PodUid::parse(&name) else { continue };
+            let known = read_if_there(&users.file(&uid)).map_err(UsersError::from);
+            let known = known.and_then(|text| text.map(|text| users.take(&uid, &text)).transpose());
+            if let Err(error) = known {
                 tracing::warn!(pod = %uid, %error, "ids of its users cannot be read");
             }
         }
@@ -102,7 +109,11 @@ impl Users {
     }
 
     /// The range of a pod, made if it has none; `None` for a pod with the node's users.
-    pub fn range(&self, pod: &Pod, handler: &RuntimeHandler) -> Result<Option<IdRange>, String> {
+    pub async fn range(
+        &self,
+        pod: &Pod,
+        handler: &RuntimeHandler,
+    ) -> Result<Option<IdRange>, String> {
         if pod::spec(pod).host_users != Some(false) {
             return Ok(None);
         }
@@ -115,45 +126,55 @@ impl Users {
                 "can't set `spec.hostUsers: false`, {who} does not support user namespaces"
             ));
         }
-        self.made(&pod::uid(pod)).map(Some).map_err(|error| error.to_string())
+        let made = self.made(&pod::uid(pod)).await;
+        made.map(Some).map_err(|error| crate::types::with_causes(&error))
     }
 
     /// The pod is gone: its ids are for others.
-    pub fn release(&self, uid: &PodUid) {
-        if self.used.borrow_mut().remove(uid).is_some() {
+    pub async fn release(&self, uid: &PodUid) {
+        if self.used.borrow().contains_key(uid) {
+            let file = self.file(uid);
             // The pod's directory goes with it in any case.
-            let _ = fs::remove_file(self.file(uid));
+            let _ = blocking::run(Place::change(uid), move || fs::remove_file(file)).await;
+            // Only now: the ids are for others when nothing says any more that they are taken.
+            self.used.borrow_mut().remove(uid);
         }
     }
 
-    fn made(&self, uid: &PodUid) -> Result<IdRange, UsersError> {
-        if let Some(range) = self.known(uid)? {
+    async fn made(&self, uid: &PodUid) -> Result<IdRange, UsersError> {
+        if let Some(range) = self.in_memory(uid) {
             return Ok(range);
+        }
+        let file = self.file(uid);
+        let text = blocking::run(Place::look(uid), move || read_if_there(&file)).await??;
+        if let Some(text) = text {
+            return self.take(uid, &text);
         }
         let index = free(&self.used.borrow(), self.ids.ranges).ok_or(UsersError::Full)?;
         let range = range_at(&self.ids, index);
-        write(&self.pods_dir.join(uid.as_str()), &range)?;
+        // Taken before it is written: another pod may ask meanwhile.
+        let taken = Taken { users: self, uid, keep: false };
         self.used.borrow_mut().insert(uid.clone(), index);
+        let dir = self.pods_dir.join(uid.as_str());
+        blocking::run(Place::change(uid), move || write(&dir, &range)).await??;
+        taken.keep();
         Ok(range)
     }
 
-    /// The range that the pod has, from memory or from its file.
-    fn known(&self, uid: &PodUid) -> Result<Option<IdRange>, UsersError> {
-        if let Some(index) = self.used.borrow().get(uid) {
-            return Ok(Some(range_at(&self.ids, *index)));
-        }
-        let text = match read(&self.file(uid)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text?,
-        };
-        let range = parse(&text)?;
+    fn in_memory(&self, uid: &PodUid) -> Option<IdRange> {
+        self.used.borrow().get(uid).map(|index| range_at(&self.ids, *index))
+    }
+
+    /// Notes the range that a pod's file says it has.
+    fn take(&self, uid: &PodUid, text: &str) -> Result<IdRange, UsersError> {
+        let range = parse(text)?;
         let mut used = self.used.borrow_mut();
         let index = index_of(&self.ids, &range).map_err(UsersError::Mapping)?;
         if used.values().any(|other| *other == index) {
             return Err(UsersError::Mapping(format!("range picked for pod {uid} already taken")));
         }
         used.insert(uid.clone(), index);
-        Ok(Some(range))
+        Ok(range)
     }
 
     fn file(&self, uid: &PodUid) -> PathBuf {
@@ -213,11 +234,36 @@ fn parse(text: &str) -> Result<IdRange, UsersError> {
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// A range that is written down just now; free again when that comes to nothing.
+struct Taken<'a> {
+    users: &'a Users,
+    uid: &'a PodUid,
+    keep: bool,
+}
+
+impl Taken<'_> {
+    fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !self.keep {
+            self.users.used.borrow_mut().remove(self.uid);
+        }
+    }
+}
+
+fn read_if_there(path: &Path) -> io::Result<Option<String>> {
     use std::io::Read;
+    let file = match regular_file::open_at(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
     let mut text = String::new();
-    fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(Some(text))
 }
 
 /// Durable before the sandbox is made: another pod must never get these ids.
@@ -291,7 +337,12 @@ mod tests {
 
     fn range(users: &Users, uid: &str) -> Result<Option<IdRange>, String> {
         fs::create_dir_all(users.pods_dir.join(uid)).expect("a folder");
-        users.range(&pod(uid, Some(false)), &able())
+        on_this_thread(users.range(&pod(uid, Some(false)), &able()))
+    }
+
+    fn on_this_thread<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(work)
     }
 
     #[test]
@@ -310,20 +361,39 @@ mod tests {
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777, 0o600);
         // Another run of the agent: the file tells, whoever asks first.
         let again = open(root.path());
-        again.known(&"b".into()).expect("read");
+        assert_eq!(first("b", &again), Some(131_072));
         assert_eq!(first("c", &again), Some(65_536));
         assert!(range(&again, "a").expect_err("taken").contains("already taken"));
         assert_eq!(first("d", &again), Some(196_608));
         assert!(range(&again, "e").expect_err("full").contains("empty slot"));
-        again.release(&"b".into());
+        on_this_thread(again.release(&"b".into()));
         assert_eq!(first("e", &again), Some(131_072));
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_written_down_is_not_given_and_stays_free() {
+        let root = tempfile::tempdir().expect("a folder");
+        let users = open(root.path());
+        // The pod's directory is missing.
+        let failed = on_this_thread(users.range(&pod("a", Some(false)), &able()));
+        assert!(failed.expect_err("refused").contains("No such file"));
+        assert!(users.used.borrow().is_empty());
+        for (what, put) in crate::regular_file::tests::STRANGE {
+            let uid = what.replace(' ', "-");
+            fs::create_dir_all(users.pods_dir.join(&uid)).expect("a folder");
+            put(&users.file(&uid.as_str().into()));
+            assert!(range(&users, &uid).is_err(), "{what}");
+        }
+        assert!(users.used.borrow().is_empty());
     }
 
     #[test]
     fn only_a_runtime_that_can_is_asked() {
         let root = tempfile::tempdir().expect("a folder");
         let users = open(root.path());
-        let of = |host_users, handler: &RuntimeHandler| users.range(&pod("a", host_users), handler);
+        let of = |host_users, handler: &RuntimeHandler| {
+            on_this_thread(users.range(&pod("a", host_users), handler))
+        };
         let unable = RuntimeHandler::default();
         assert_eq!((of(None, &unable), of(Some(true), &unable)), (Ok(None), Ok(None)));
         let why = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";

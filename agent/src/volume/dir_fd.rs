@@ -42,19 +42,16 @@ pub fn open_beneath(
     }
 }
 
-/// The beginning of a file beneath a directory, never outside of it. Blocks on nothing: what is
-/// not a regular file is refused.
-pub fn read_beneath(dir: &Path, path: &str, bytes_max: u64) -> std::io::Result<String> {
-    use std::io::Read;
+/// Opens a regular file beneath a directory for reading, never one outside of it. Links that stay
+/// inside are followed. What is not a regular file is refused without being opened.
+pub fn open_file_beneath(dir: &Path, path: &str) -> std::io::Result<fs::File> {
     let root = open_dir(dir)?;
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK;
-    let file = std::fs::File::from(open_beneath(&root, path, flags, ResolveFlag::empty())?);
-    if !file.metadata()?.is_file() {
+    let found = open_beneath(&root, path, OFlag::O_PATH, ResolveFlag::empty())?;
+    if !fs::metadata(magic_path(&found))?.is_file() {
         return Err(std::io::Error::other("not a regular file"));
     }
-    let mut text = String::new();
-    file.take(bytes_max).read_to_string(&mut text)?;
-    Ok(text)
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    Ok(fs::File::from(open(&magic_path(&found), flags, Mode::empty())?))
 }
 
 /// True when something is mounted at `path` itself. False when it does not exist.

@@ -100,6 +100,18 @@ pub enum VolumeError {
         /// The field of the spec.
         kind: &'static str,
     },
+    /// The set-up did not come to an end.
+    // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], \
+         failed to process volumes=[]: {why}"
+    )]
+    NotMounted {
+        /// Names within the pod.
+        names: String,
+        /// Why.
+        why: String,
+    },
     /// A container's volume mount cannot be made; the detail goes to the log, since it could tell
     /// a user about the host's file system.
     // k8s: pkg/kubelet/kubelet_pods.go makeMounts
@@ -135,7 +147,9 @@ impl VolumeError {
     /// Reason of the event.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::SetUp { .. } | Self::Unsupported { .. } => "FailedMount",
+            Self::SetUp { .. } | Self::Unsupported { .. } | Self::NotMounted { .. } => {
+                "FailedMount"
+            }
             Self::Container(_) => "CreateContainerConfigError",
             Self::TearDown { .. } | Self::PodDir(_) | Self::Foreign(_) => "FailedUnMount",
         }

@@ -5,9 +5,9 @@
 //! ```
 //! Input: `PodVolumes` of `plan`, content by `content::Content`. Output: the directories that the
 //! CRI requests name, or every failure at once. All of it is idempotent and may be killed anywhere.
-//! `mount_all` and `prepare_container` do their file operations on a thread that may block, since a
-//! hostPath may lie on a network file system that hangs: that pod waits then, nobody else.
-//! `unmount_all` and `remove_pod_dir` may delete much data: call them on such a thread.
+//! `mount_all` and `prepare_container` do their file operations in the pool for what may block
+//! (`blocking`), and those that touch a path of the pod's choice in its class for that: on a file
+//! system that hangs, that pod waits and nobody else. The others are called in such a job.
 //! A volume is taken away by what is on the disk, not by the spec, so that pods whose spec is no
 //! longer known are cleaned up by the same code.
 
@@ -24,6 +24,9 @@ use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};
 use super::{atomic, empty_dir, host_path, mount, ownership, remove};
+use crate::blocking::{self, Blocked, Place};
+use crate::regular_file;
+use crate::types::PodUid;
 
 /// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
 const DELETING: &str = ".deleting~";
@@ -31,6 +34,8 @@ const DELETING: &str = ".deleting~";
 const NESTED_MODE: u32 = 0o755;
 /// Mode of a termination log: every user of the container may write it.
 const TERMINATION_LOG_MODE: u32 = 0o666;
+/// Mode of a pod's hosts file.
+const HOSTS_MODE: u32 = 0o644;
 
 /// Makes the agent's root directory and the one of pods, and lets mounts propagate below it; once,
 /// at start. Without the right to mount, volumes that need propagation are what fails later.
@@ -68,13 +73,19 @@ pub fn make_termination_log(
     container: &str,
     name: &str,
 ) -> Result<PathBuf, IoFailure> {
-    use std::os::unix::fs::PermissionsExt;
     make_container_dir(dirs, container)?;
     let path = dirs.container(container).join(name);
-    fs::write(&path, "").on("create", &path)?;
-    let mode = fs::Permissions::from_mode(TERMINATION_LOG_MODE);
-    fs::set_permissions(&path, mode).on("chmod", &path)?;
+    // The name is a new one: whatever is there was put there by somebody else.
+    regular_file::create_at(&path, TERMINATION_LOG_MODE).on("create", &path)?;
     Ok(path)
+}
+
+/// Writes the hosts file of a pod. In place, because containers that run have it mounted.
+// k8s: pkg/kubelet/kubelet_pods.go ensureHostsFile
+pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
+    let path = dirs.etc_hosts();
+    let name = path.strip_prefix(dirs.pod()).expect("it lies in the pod's directory");
+    regular_file::overwrite_in(dirs.pod(), name, text.as_bytes(), HOSTS_MODE).on("write", &path)
 }
 
 /// Sets up all volumes; called before containers start. Every volume is tried; all failures come
@@ -83,6 +94,7 @@ pub fn make_termination_log(
 // k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount: a failed remount leaves
 // the volume mounted
 pub async fn mount_all(
+    uid: &PodUid,
     volumes: &PodVolumes,
     content: &impl Content,
     now: jiff::Timestamp,
@@ -98,7 +110,9 @@ pub async fn mount_all(
         });
     }
     let pod = volumes.clone();
-    blocking(move || {
+    let leads_away = volumes.volumes.iter().any(|v| matches!(v.kind, VolumeKind::HostPath { .. }));
+    let place = if leads_away { Place::foreign(uid) } else { Place::change(uid) };
+    let done = blocking::run(place, move || {
         let (mut failures, mut outdated) = (Vec::new(), Vec::new());
         for (volume, payload) in pod.volumes.iter().zip(payloads) {
             let error = match payload {
@@ -115,19 +129,30 @@ pub async fn mount_all(
             failures.extend(outdated);
             Err(failures)
         }
-    })
-    .await
+    });
+    done.await.unwrap_or_else(|why| Err(vec![never_mounted(volumes, why)]))
+}
+
+fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
+    let names = volumes.volumes.iter().map(|volume| volume.name.as_str());
+    let names = names.collect::<Vec<_>>().join(" ");
+    let why = match why {
+        Blocked::TimedOut(_) => "timed out waiting for the condition".to_owned(),
+        other => other.to_string(),
+    };
+    VolumeError::NotMounted { names, why }
 }
 
 /// Writes the files of volumes again whose content may have changed; leaves all others alone.
 pub async fn refresh(
+    uid: &PodUid,
     volumes: &PodVolumes,
     content: &impl Content,
     now: jiff::Timestamp,
 ) -> Result<(), Vec<VolumeError>> {
     let mut written = volumes.clone();
     written.volumes.retain(|volume| matches!(volume.kind, VolumeKind::Payload { .. }));
-    match mount_all(&written, content, now).await {
+    match mount_all(uid, &written, content, now).await {
         Ok(failures) if failures.is_empty() => Ok(()),
         Ok(failures) | Err(failures) => Err(failures),
     }
@@ -137,18 +162,6 @@ pub async fn refresh(
 fn shows_something(pod: &PodVolumes, volume: &PodVolume) -> bool {
     let VolumeKind::Payload { .. } = &volume.kind else { return false };
     volume.host_dir(&pod.dirs).is_some_and(|dir| atomic::is_published(&dir))
-}
-
-/// Runs file operations where they may block; a panic goes on here.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => value,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // Only while the runtime shuts down, and nobody waits for this any more.
-            Err(_) => std::future::pending().await,
-        },
-    }
 }
 
 fn set_up(
@@ -203,6 +216,7 @@ fn write_payload(
 /// Binds the sub-paths of a container's mounts.
 // k8s: pkg/kubelet/kubelet_pods.go makeMounts
 pub async fn prepare_container(
+    uid: &PodUid,
     container: &str,
     mounts: &[PlannedMount],
 ) -> Result<(), VolumeError> {
@@ -212,7 +226,13 @@ pub async fn prepare_container(
         return Ok(());
     }
     let container = container.to_owned();
-    blocking(move || parts.iter().try_for_each(|mount| bind_sub_path(&container, mount))).await
+    // The part lies in what the pod's containers, or a hostPath, have made of the volume.
+    let name = container.clone();
+    let bound = move || parts.iter().try_for_each(|mount| bind_sub_path(&container, mount));
+    blocking::run(Place::foreign(uid), bound).await.unwrap_or_else(|why| {
+        let text = format!("failed to prepare subPaths of container {name:?}: {why}");
+        Err(VolumeError::Container(text))
+    })
 }
 
 fn bind_sub_path(container: &str, mount: &PlannedMount) -> Result<(), VolumeError> {

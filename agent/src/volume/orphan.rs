@@ -60,7 +60,7 @@ pub fn sweep_unless(root: &Path, is_kept: impl Fn(&PodUid) -> bool) -> Result<Sw
         let entry = entry.on("read", &pods)?;
         // Names that are no uid are nobody's pod.
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let uid = PodUid::from(name);
+        let Some(uid) = PodUid::parse(&name) else { continue };
         if is_kept(&uid) || !entry.file_type().is_ok_and(|t| t.is_dir()) {
             continue;
         }

@@ -169,7 +169,9 @@ fn a_log_that_slept_is_rotated_once_it_is_written_again() {
         let mut rotator = Rotator::new(policy, Rc::clone(&writer));
         let id = ContainerId::from("c1");
         rotator.command(LogCommand::Watch { id: id.clone(), path: writer.path.clone() });
-        let _ = rotator.look(&id);
+        assert!(rotator.look(&id).is_none(), "it is opened first");
+        let file = Some(regular_file::open_log(&writer.path).expect("a log"));
+        rotator.finish(&id, Outcome::Opened(file));
         rotator.sleep(&id);
         let next = rotator.logs[&id].due.expect("the backstop");
         assert!(next > Instant::now() + BACKSTOP / 2, "not looked at while it is silent");
@@ -222,6 +224,51 @@ fn a_log_whose_name_is_gone_is_opened_again() {
 }
 
 #[test]
+fn what_stands_in_for_a_log_is_moved_aside_and_other_logs_go_on() {
+    for (what, put) in crate::regular_file::tests::STRANGE {
+        run(async move {
+            let dir = tempfile::tempdir().expect("dir");
+            let writer = Writer::new(dir.path());
+            fs::remove_file(&writer.path).expect("removed");
+            put(&writer.path);
+            let policy = RotatePolicy { max_bytes: MIB / 4, max_files: 3 };
+            beside(&writer, policy, async {
+                until(what, || writer.reopened.get() >= 1).await;
+                let meta = fs::symlink_metadata(&writer.path).expect("a log");
+                assert!(meta.is_file(), "{what}");
+                for round in 2..=4 {
+                    writer.write(300_000);
+                    until("rotated", || writer.reopened.get() >= round).await;
+                }
+                until("tidied", || {
+                    let files = rotated(&writer.path);
+                    let regular = |p: &PathBuf| fs::symlink_metadata(p).is_ok_and(|m| m.is_file());
+                    files.len() == 2 && files.iter().all(regular)
+                })
+                .await;
+            })
+            .await;
+        });
+    }
+}
+
+#[test]
+fn what_stands_in_for_an_unfinished_compression_is_replaced() {
+    for (what, put) in crate::regular_file::tests::STRANGE {
+        let dir = tempfile::tempdir().expect("dir");
+        let log = dir.path().join("0.log");
+        for name in ["1", "2"] {
+            fs::write(dir.path().join(format!("0.log.{name}")), name).expect("write");
+        }
+        put(&dir.path().join("0.log.1.tmp"));
+        log_rotate::tidy(&log, 10).expect(what);
+        let done = fs::symlink_metadata(dir.path().join("0.log.1.gz")).expect(what);
+        assert!(done.is_file(), "{what}");
+        assert!(fs::symlink_metadata(dir.path().join("0.log.1.tmp")).is_err(), "{what}");
+    }
+}
+
+#[test]
 fn two_rotations_in_one_second_keep_both_files_in_order() {
     let dir = tempfile::tempdir().expect("dir");
     let log = dir.path().join("0.log");
@@ -257,14 +304,17 @@ fn on_a_full_disk_rotation_and_tidying_still_free_space() {
         let dir = tempfile::tempdir().expect("dir");
         crate::volume::mount::tmpfs(dir.path(), Some(8 * MIB)).expect("tmpfs");
         run(async {
-            let writer = Writer::new(dir.path());
+            // Below the folder of a pod's logs nothing is mounted.
+            let logs = dir.path().join("ns_pod_uid/c");
+            fs::create_dir_all(&logs).expect("made");
+            let writer = Writer::new(&logs);
             // What cannot be compressed well, so that even the smaller file has no room.
             let noise: Vec<u8> = (0_u32..700_000)
                 .flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes())
                 .collect();
             for name in ["20200101-000000", "20200101-000001"] {
-                fs::write(dir.path().join(format!("0.log.{name}")), &noise[..MIB as usize])
-                    .expect("write");
+                let old = logs.join(format!("0.log.{name}"));
+                fs::write(old, &noise[..MIB as usize]).expect("write");
             }
             writer.write(MIB as usize);
             let fill = dir.path().join("filler");

@@ -28,6 +28,7 @@ use tokio::sync::{Mutex, OnceCell};
 use files::Files;
 use pintle_agent_core::image::pull_record::{Known, Match, Record};
 
+use crate::blocking::{self, Place};
 use crate::config::image_policy::VerificationPolicy;
 use crate::metrics::Metrics;
 use crate::runtime::pull_credential::Credential;
@@ -263,7 +264,6 @@ impl PullRecords {
         work: impl FnOnce(&Files) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let files = self.files.clone();
-        let done = tokio::task::spawn_blocking(move || work(&files));
-        done.await.map_err(io::Error::other)?
+        blocking::try_run(Place::own("pull records"), move || work(&files)).await
     }
 }

@@ -61,7 +61,8 @@ fn crash_pod(root: &Path, number: u64) -> Pod {
 
 /// Makes, updates and removes pods until it is killed.
 fn live(root: &Path) -> ! {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let mut version = u64::from(std::process::id());
     println!("started");
     loop {
@@ -71,7 +72,8 @@ fn live(root: &Path) -> ! {
         super::super::execute::make_pod_dirs(&volumes.dirs).expect("directories");
         for version in [version, version + 1, version + 2] {
             let content = Versioned(version);
-            let done = mount_all(&volumes, &content, jiff::Timestamp::now());
+            let uid = "u".into();
+            let done = mount_all(&uid, &volumes, &content, jiff::Timestamp::now());
             runtime.block_on(done).expect("mounted");
             let container = &crate::pod::spec(&pod).containers[0];
             let mounts = volumes.mounts(container, &no_env(), false).expect("planned");
@@ -177,9 +179,11 @@ fn repairs(root: &Path, version: u64) {
             continue;
         }
         super::super::execute::make_pod_dirs(&volumes.dirs).expect("directories");
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
         let content = Versioned(version);
-        let done = mount_all(&volumes, &content, jiff::Timestamp::now());
+        let uid = "u".into();
+        let done = mount_all(&uid, &volumes, &content, jiff::Timestamp::now());
         runtime.block_on(done).expect("mounted");
         for dir in [
             volumes.dirs.volume("kubernetes.io~configmap", "cm"),

@@ -3,6 +3,7 @@
 
 mod crash;
 mod effects;
+mod hung;
 mod outdated;
 mod recorded;
 
@@ -79,8 +80,10 @@ fn plan(root: &Path, pod: &Pod) -> PodVolumes {
 /// Sets a pod's volumes up, with the objects above.
 fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
     super::execute::make_pod_dirs(&pod.dirs).expect("directories");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    let done = super::execute::mount_all(pod, &Objects, jiff::Timestamp::now());
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    let uid = "u".into();
+    let done = super::execute::mount_all(&uid, pod, &Objects, jiff::Timestamp::now());
     let done = runtime.block_on(done);
     let texts = |errors: Vec<_>| errors.iter().map(super::VolumeError::to_string).collect();
     done.map(|outdated| assert_eq!(outdated, [])).map_err(texts)
@@ -92,6 +95,7 @@ fn no_env() -> BTreeMap<String, String> {
 
 /// Binds the sub-paths of the container `c`.
 fn prepare(mounts: &[super::mounts::PlannedMount]) -> Result<(), super::VolumeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    runtime.block_on(super::execute::prepare_container("c", mounts))
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    runtime.block_on(super::execute::prepare_container(&"u".into(), "c", mounts))
 }

@@ -31,13 +31,15 @@ type Done<T> = Result<T, Vec<VolumeError>>;
 
 fn mount_of(pod: &PodVolumes, one: &One) -> Done<Vec<VolumeError>> {
     make_pod_dirs(&pod.dirs).expect("directories");
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    runtime.block_on(mount_all(pod, one, jiff::Timestamp::now()))
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    runtime.block_on(mount_all(&"u".into(), pod, one, jiff::Timestamp::now()))
 }
 
 fn refresh_of(pod: &PodVolumes, one: &One) -> Done<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
-    runtime.block_on(refresh(pod, one, jiff::Timestamp::now()))
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    runtime.block_on(refresh(&"u".into(), pod, one, jiff::Timestamp::now()))
 }
 
 fn texts(errors: &[VolumeError]) -> Vec<String> {
