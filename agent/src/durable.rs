@@ -18,16 +18,38 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     beside.push(".new");
     let beside = path.with_file_name(beside);
     let _ = fs::remove_file(&beside);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    let written = write(&beside, bytes, mode).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // On a full disk half a file must not take the room that the next attempt needs.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    file.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file_and_no_half_of_the_new_one() {
+        crate::volume::tests::with_private_mounts(|| {
+            let dir = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(dir.path(), Some(64 << 10)).expect("tmpfs");
+            let file = dir.path().join("state");
+            replace(&file, b"old", 0o600).expect("there is room");
+            let error = replace(&file, &vec![b'x'; 128 << 10], 0o600).expect_err("no room");
+            assert_eq!(error.raw_os_error(), Some(nix::libc::ENOSPC));
+            assert_eq!(fs::read(&file).expect("a file"), b"old");
+            replace(&file, &vec![b'y'; 48 << 10], 0o600).expect("the room is there again");
+        });
+    }
 
     #[test]
     fn a_secret_is_never_written_into_what_was_left_beside_it() {

@@ -130,7 +130,7 @@ impl Rotation {
                     Err(error) => {
                         self.counts.not_renewed();
                         tracing::warn!(signer = self.signer, "{error}");
-                        self.end_if_useless(&error);
+                        self.end_if_useless(&error).await;
                         let sleep = pause;
                         pause = (pause * 2).min(PAUSES.1);
                         sleep
@@ -147,7 +147,9 @@ impl Rotation {
     }
 
     async fn turn(&mut self, wanted: &Wanted) -> Result<Duration, RequestError> {
-        let current = self.store.read().map(|(_, validity)| validity);
+        // Files that do not answer say nothing about what they hold.
+        let Ok(current) = self.stored().await else { return Ok(PAUSES.0) };
+        let current = current.map(|(_, validity)| validity);
         let due = match self.at_once {
             true => Due::Now,
             false => due(current.as_ref(), wanted, self.part, now()),
@@ -163,8 +165,9 @@ impl Rotation {
         };
         let asked = (self.signer, wanted);
         let pem = request::certificate(client, asked, &key, false, SIGN_MAX).await?;
-        let stored = self.store.update(&pem, &key.serialize_pem(), jiff::Timestamp::now());
-        match stored {
+        let (store, key) = (self.store.clone(), key.serialize_pem());
+        let store = move || store.update(&pem, &key, jiff::Timestamp::now());
+        match blocking::try_run(Place::own("certificates"), store).await {
             Ok(()) => {
                 tracing::info!(signer = self.signer, "a new certificate is in force");
                 self.at_once = false;
@@ -172,7 +175,7 @@ impl Rotation {
                 if let Some(before) = &current {
                     self.counts.replaced(now() - before.not_before);
                 }
-                if let Some((pem, validity)) = self.store.read() {
+                if let Ok(Some((pem, validity))) = self.stored().await {
                     self.counts.ends_at(Some(validity.not_after));
                     (self.in_force)(&pem);
                 }
@@ -187,13 +190,18 @@ impl Rotation {
         Ok(Duration::from_secs(1))
     }
 
+    async fn stored(&self) -> Result<Option<(Vec<u8>, Validity)>, Blocked> {
+        let store = self.store.clone();
+        blocking::run(Place::own("certificates"), move || store.read()).await
+    }
+
     /// Whoever starts the agent again may bring new credentials.
     // k8s: pkg/kubelet/certificate/transport.go addCertRotation exitAfter
-    fn end_if_useless(&self, error: &RequestError) {
+    async fn end_if_useless(&self, error: &RequestError) {
         if self.signer != request::CLIENT_SIGNER || !error.is_answer() {
             return;
         }
-        let Some((_, validity)) = self.store.read() else { return };
+        let Ok(Some((_, validity))) = self.stored().await else { return };
         if now() - validity.not_after > EXPIRED_MAX_SECONDS {
             tracing::error!(
                 "the client certificate has expired and cannot be replaced, though the API server \

@@ -1,7 +1,9 @@
 //! The files of a certificate that is replaced: dated ones, and a link to the current one.
 //!
 //! `NAME-current.pem` is a link to `NAME-DATE.pem`, which holds certificate and key. The link is
-//! replaced as a whole, so that a crash leaves the old pair or the new one.
+//! replaced as a whole and the folder synced, so that a crash or a power loss leaves the old pair or
+//! the new one. A file is never written twice: of two updates within one second the later one gets a
+//! number. Blocks.
 // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_store.go
 
 use std::fs::{self, OpenOptions};
@@ -10,6 +12,9 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use super::certificate::Validity;
+
+/// Updates with the same date.
+const SAME_SECOND_MAX: u32 = 64;
 
 /// The files of one certificate.
 #[derive(Clone, Debug)]
@@ -48,19 +53,46 @@ impl Store {
     /// Puts a new pair in force. `stamp` dates its file.
     pub fn update(&self, certificate: &str, key: &str, stamp: jiff::Timestamp) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
-        let date = stamp.strftime("%Y-%m-%d-%H-%M-%S");
-        let path = std::path::absolute(self.dir.join(format!("{}-{date}.pem", self.name)))?;
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-        let gap = if certificate.ends_with('\n') { "" } else { "\n" };
-        file.write_all(format!("{certificate}{gap}{key}").as_bytes())?;
-        file.sync_all()?;
         if fs::symlink_metadata(self.current()).is_ok_and(|meta| !meta.is_symlink()) {
             let problem = format!("{} is a file; a link belongs there", self.current().display());
             return Err(io::Error::other(problem));
         }
+        let gap = if certificate.ends_with('\n') { "" } else { "\n" };
+        let path = self.write_new(&format!("{certificate}{gap}{key}"), stamp)?;
+        let linked = self.link(&path);
+        if linked.is_err() {
+            // Nothing refers to it.
+            let _ = fs::remove_file(&path);
+        }
+        linked?;
+        fs::File::open(&self.dir)?.sync_all()
+    }
+
+    /// Writes a file that did not exist.
+    fn write_new(&self, pem: &str, stamp: jiff::Timestamp) -> io::Result<PathBuf> {
+        let date = stamp.strftime("%Y-%m-%d-%H-%M-%S");
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        for number in 0..SAME_SECOND_MAX {
+            let number = if number == 0 { String::new() } else { format!("-{number}") };
+            let name = format!("{}-{date}{number}.pem", self.name);
+            let path = std::path::absolute(self.dir.join(name))?;
+            let mut file = match options.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                opened => opened?,
+            };
+            let written = file.write_all(pem.as_bytes()).and_then(|()| file.sync_all());
+            if written.is_err() {
+                let _ = fs::remove_file(&path);
+            }
+            return written.map(|()| path);
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    fn link(&self, path: &Path) -> io::Result<()> {
         let _ = fs::remove_file(self.updated());
-        symlink(&path, self.updated())?;
+        symlink(path, self.updated())?;
         fs::rename(self.updated(), self.current())
     }
 }
@@ -88,6 +120,38 @@ mod tests {
         assert!(target.ends_with("kubelet-client-1970-01-01-00-00-02.pem"), "{target:?}");
         let mode = fs::metadata(&target).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_second_update_within_a_second_leaves_the_first_pair_whole() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Store::open(dir.path(), "kubelet-client");
+        let pairs = [pair(&[], (2020, 2030)), pair(&[], (2020, 2040))];
+        let mut files = Vec::new();
+        for (certificate, key) in &pairs {
+            store.update(certificate, key, jiff::Timestamp::UNIX_EPOCH).expect("stored");
+            files.push(fs::read_link(store.current()).expect("a link"));
+        }
+        assert_ne!(files[0], files[1]);
+        for (file, (certificate, key)) in files.iter().zip(&pairs) {
+            assert_eq!(fs::read_to_string(file).expect("a pair"), format!("{certificate}{key}"));
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_pair_in_force() {
+        crate::volume::tests::with_private_mounts(|| {
+            let dir = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(dir.path(), Some(64 << 10)).expect("tmpfs");
+            let store = Store::open(dir.path(), "kubelet-client");
+            let (certificate, key) = pair(&[], (2020, 2030));
+            store.update(&certificate, &key, jiff::Timestamp::UNIX_EPOCH).expect("stored");
+            let huge = format!("{certificate}{}", "#".repeat(128 << 10));
+            let error = store.update(&huge, &key, jiff::Timestamp::now()).expect_err("no room");
+            assert_eq!(error.raw_os_error(), Some(nix::libc::ENOSPC));
+            assert_eq!(store.read().expect("a pair").0, format!("{certificate}{key}").into_bytes());
+            store.update(&certificate, &key, jiff::Timestamp::now()).expect("room again");
+        });
     }
 
     #[test]

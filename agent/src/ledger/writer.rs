@@ -3,8 +3,8 @@
 //! One task writes. What changed while a write was under way goes out with the next one, so a
 //! burst of pods costs two or three writes and not one for each (group commit). A pass whose effect
 //! could not be told from the runtime waits for its record (`wait`). A file is replaced in one
-//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once
-//! and lets the passes go on: the record is then re-made from the pods.
+//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once,
+//! lets the passes go on and is tried again until it succeeds, or until there is a newer state.
 //!
 //! Plain files and not the ring: two small files a burst, and a bare ring costs `unsafe`
 //! (docs/adr/0003-io-uring.md). Bounds: one state that waits, one write under way.
@@ -13,10 +13,12 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::checkpoint::{self, Entries};
+use crate::blocking::{self, Place};
 use crate::durable;
 
 /// What pods were given.
@@ -25,6 +27,9 @@ pub const ALLOCATED: &str = "allocated_pods_state";
 pub const ACTUATED: &str = "actuated_pods_state";
 /// Longest checkpoint that is read, in bytes.
 const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
+
+/// First and longest wait before a write that failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 /// A state to be written.
 #[derive(Debug)]
@@ -110,23 +115,34 @@ async fn write_all(
     done: watch::Sender<u64>,
 ) {
     let mut written: Option<Arc<Job>> = None;
-    let mut failed = false;
-    while queue.changed().await.is_ok() {
+    // How long to wait before the next attempt, after one that failed.
+    let mut retry: Option<Duration> = None;
+    loop {
+        let changed = match retry {
+            Some(wait) => tokio::time::timeout(wait, queue.changed()).await.unwrap_or(Ok(())),
+            None => queue.changed().await,
+        };
+        if changed.is_err() {
+            return;
+        }
         let Some(job) = queue.borrow_and_update().clone() else { continue };
         let (next, before, folder) = (Arc::clone(&job), written.take(), root.clone());
         let write = move || write(&folder, &next, before.as_deref());
-        let result = tokio::task::spawn_blocking(write).await.unwrap_or_else(|e| Err(e.into()));
-        match result {
+        match blocking::try_run(Place::own("checkpoints"), write).await {
             Ok(()) => {
-                failed = false;
+                if retry.take().is_some() {
+                    tracing::info!(root = %root.display(), "checkpoints are written again");
+                }
                 written = Some(Arc::clone(&job));
             }
-            Err(error) if !failed => {
-                failed = true;
-                tracing::warn!(%error, root = %root.display(),
-                    "--root-dir: checkpoints cannot be written; resizes may repeat after a restart");
+            Err(error) => {
+                if retry.is_none() {
+                    tracing::warn!(%error, root = %root.display(),
+                        "--root-dir: checkpoints cannot be written; resizes may repeat after a \
+                         restart");
+                }
+                retry = Some(retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1)));
             }
-            Err(_) => {}
         }
         let _ = done.send(job.number);
     }
@@ -179,6 +195,31 @@ mod tests {
                 assert_eq!(uids(&restored.actuated), ["z"]);
             })
             .await;
+    }
+
+    #[test]
+    fn a_write_that_found_the_disk_full_is_repeated_without_another_change() {
+        crate::volume::tests::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
+            let full = root.path().join("full");
+            let fill = || fs::write(&full, vec![0; 128 << 10]).expect_err("the disk is full");
+            assert_eq!(fill().raw_os_error(), Some(nix::libc::ENOSPC));
+            let path = root.path().to_owned();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime.expect("a runtime"), async move {
+                let mut ledger = Ledger::start(path.clone());
+                ledger.save(text("a"), text("z"));
+                ledger.wait(false).await;
+                assert!(load(&path).allocated.is_empty(), "passes go on though it is not written");
+                fs::remove_file(&full).expect("room again");
+                while uids(&load(&path).actuated) != ["z"] {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                assert_eq!(uids(&load(&path).allocated), ["a"]);
+            });
+        });
     }
 
     #[test]

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -22,6 +23,7 @@ use tokio::sync::mpsc;
 use super::manifest::{MANIFEST_BYTES_MAX, decode_pod};
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind};
+use crate::blocking::{self, Place};
 use crate::types::UnixNanos;
 
 /// Most manifests of a folder; the others are ignored and said.
@@ -192,15 +194,22 @@ fn is_hidden(path: &Path) -> bool {
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than allowed, so that decoding can tell that it is too large.
-    File::open(path)?.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    // Links are followed, as they are when the folder is listed; what is no file is not waited for.
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    file.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Delivers readings until the receiver is gone. Looks at each event and every `check_every`.
-pub async fn run(mut folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
-    let mut watch = Watch::start(&folder.path);
+pub async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
+    let path = folder.path.clone();
+    let folder = Arc::new(Mutex::new(folder));
+    let mut watch = Watch::start(&path).await;
     loop {
-        match folder.scan() {
+        match scanned(&folder).await {
             Ok(None) => {}
             Ok(Some(reading)) => {
                 if readings.send(reading).await.is_err() {
@@ -208,7 +217,7 @@ pub async fn run(mut folder: Folder, check_every: Duration, readings: mpsc::Send
                 }
             }
             Err(error) => {
-                tracing::warn!(path = %folder.path.display(), %error, "cannot list manifests");
+                tracing::warn!(path = %path.display(), %error, "cannot list manifests");
             }
         }
         tokio::select! {
@@ -221,9 +230,17 @@ pub async fn run(mut folder: Folder, check_every: Duration, readings: mpsc::Send
             () = readings.closed() => return,
         }
         if watch.is_none() {
-            watch = Watch::start(&folder.path);
+            watch = Watch::start(&path).await;
         }
     }
+}
+
+/// A scan where it may block.
+async fn scanned(folder: &Arc<Mutex<Folder>>) -> io::Result<Option<Reading>> {
+    let folder = Arc::clone(folder);
+    // One scan at a time; one that panicked left the files as they were read before.
+    let scan = move || folder.lock().unwrap_or_else(PoisonError::into_inner).scan();
+    blocking::try_run(Place::own("manifests"), scan).await
 }
 
 /// An inotify watch on the folder, or on the folder of the one file.
@@ -241,7 +258,17 @@ impl AsRawFd for InotifyFd {
 
 impl Watch {
     /// `None` when the folder cannot be watched now; the periodic look then is all there is.
-    fn start(path: &Path) -> Option<Self> {
+    async fn start(path: &Path) -> Option<Self> {
+        let path = path.to_owned();
+        let inotify = blocking::run(Place::own("manifests"), move || Self::open(&path)).await;
+        // `register` is unsafe because a type may hand out a descriptor it does not own. This one
+        // owns its own, and the crate has no unsafe code.
+        #[allow(deprecated)]
+        let inotify = AsyncFd::new(InotifyFd(inotify.ok()??)).ok()?;
+        Some(Self { inotify })
+    }
+
+    fn open(path: &Path) -> Option<Inotify> {
         let folder = if path.is_file() { path.parent()? } else { path };
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok()?;
         let events = AddWatchFlags::IN_CLOSE_WRITE
@@ -253,11 +280,7 @@ impl Watch {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF;
         inotify.add_watch(folder, events).ok()?;
-        // `register` is unsafe because a type may hand out a descriptor it does not own. This one
-        // owns its own, and the crate has no unsafe code.
-        #[allow(deprecated)]
-        let inotify = AsyncFd::new(InotifyFd(inotify)).ok()?;
-        Some(Self { inotify })
+        Some(inotify)
     }
 
     /// Waits for an event, for ever without a watch. True when the watch is of no use any more.
