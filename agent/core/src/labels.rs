@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, HTTPHeader, Lifecycle
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 
-use pintle_api_types::ids::PodUid;
+use pintle_api_types::ids::{PodUid, is_path_component};
 use pintle_api_types::pod;
 
 /// Label: the pod's name.
@@ -117,11 +117,38 @@ pub struct PodIdentity {
 // k8s: pkg/kubelet/kuberuntime/labels.go getPodSandboxInfoFromLabels
 pub fn identity(labels: &BTreeMap<String, String>) -> Option<PodIdentity> {
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
-    Some(PodIdentity {
-        uid: PodUid::from(label(POD_UID)?.as_str()),
-        namespace: label(POD_NAMESPACE)?.clone(),
-        name: label(POD_NAME)?.clone(),
-    })
+    let (uid, namespace, name) = (label(POD_UID)?, label(POD_NAMESPACE)?, label(POD_NAME)?);
+    // They name directories that are removed with the pod.
+    match PodUid::parse(uid).filter(|_| is_path_component(namespace) && is_path_component(name)) {
+        Some(uid) => Some(PodIdentity { uid, namespace: namespace.clone(), name: name.clone() }),
+        None => {
+            strange(&format!("pod {namespace:?}/{name:?} of uid {uid:?}"));
+            None
+        }
+    }
+}
+
+/// The uid that the labels name, alone.
+pub fn pod_uid(labels: &BTreeMap<String, String>) -> Option<PodUid> {
+    PodUid::parse(labels.get(POD_UID)?)
+}
+
+/// The container's name, by label or else as the runtime has it; `None` for one that is no name.
+pub fn container_name(labels: &BTreeMap<String, String>, known: Option<&str>) -> Option<String> {
+    let name = labels.get(CONTAINER_NAME).map(String::as_str).or(known)?;
+    if !is_path_component(name) {
+        strange(&format!("container {name:?}"));
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+/// Said once: such an object stands in each list.
+fn strange(what: &str) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!("{what}: the runtime's labels name no pod that can be; it is left alone");
+    });
 }
 
 /// What a container's annotations say.

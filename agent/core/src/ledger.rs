@@ -65,7 +65,8 @@ pub fn decode(text: &[u8]) -> Result<Entries, CheckpointError> {
         return Err(CheckpointError::Checksum { found, expected });
     }
     let data: DataIn = serde_json::from_str(&checkpoint.data)?;
-    Ok(data.entries.into_iter().map(|(uid, record)| (PodUid::from(uid), record)).collect())
+    let known = |(uid, record): (String, _)| Some((PodUid::parse(&uid)?, record));
+    Ok(data.entries.into_iter().filter_map(known).collect())
 }
 
 #[cfg(test)]

@@ -60,6 +60,5 @@ pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metri
 }
 
 fn pod_of(event: &v1::ContainerEventResponse) -> Option<PodUid> {
-    let labels = &event.pod_sandbox_status.as_ref()?.labels;
-    labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str()))
+    labels::pod_uid(&event.pod_sandbox_status.as_ref()?.labels)
 }

@@ -123,15 +123,12 @@ impl Listing {
 
 fn by_pod(all: &Lists) -> BTreeMap<PodUid, Lists> {
     let mut pods: BTreeMap<PodUid, Lists> = BTreeMap::new();
-    let uid = |labels: &BTreeMap<String, String>| {
-        labels.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str()))
-    };
     for sandbox in &all.sandboxes {
-        let Some(uid) = uid(&sandbox.labels) else { continue };
+        let Some(uid) = labels::pod_uid(&sandbox.labels) else { continue };
         pods.entry(uid).or_default().sandboxes.push(sandbox.clone());
     }
     for container in &all.containers {
-        let Some(uid) = uid(&container.labels) else { continue };
+        let Some(uid) = labels::pod_uid(&container.labels) else { continue };
         pods.entry(uid).or_default().containers.push(container.clone());
     }
     pods

@@ -8,21 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-macro_rules! string_id {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
-
+macro_rules! text_of_id {
+    ($name:ident) => {
         impl $name {
             /// The id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
-            }
-        }
-        impl<T: Into<Arc<str>>> From<T> for $name {
-            fn from(text: T) -> Self {
-                Self(text.into())
             }
         }
         impl fmt::Display for $name {
@@ -43,9 +34,59 @@ macro_rules! string_id {
     };
 }
 
-string_id! {
-    /// A pod's uid: the API server's UUID, or the hash that a static pod gets.
-    PodUid
+macro_rules! string_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        text_of_id!($name);
+        impl<T: Into<Arc<str>>> From<T> for $name {
+            fn from(text: T) -> Self {
+                Self(text.into())
+            }
+        }
+    };
+}
+
+text_of_id!(PodUid);
+
+/// Longest uid that is taken, in bytes; with namespace and name it is part of a file's name.
+const UID_BYTES_MAX: usize = 128;
+
+/// A pod's uid: the API server's UUID, or the hash that a static pod gets. It names directories and
+/// cgroups, so it is one plain component of a path, whoever said it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodUid(Arc<str>);
+
+impl PodUid {
+    /// A uid from outside; `None` when it is not plain: letters, digits, `-`, `_` and `.`, not
+    /// beginning with a `.`, of at most `UID_BYTES_MAX` bytes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fits = !text.is_empty() && text.len() <= UID_BYTES_MAX && !text.starts_with('.');
+        (fits && text.bytes().all(is_plain)).then(|| Self(text.into()))
+    }
+}
+
+impl<T: AsRef<str> + Into<Arc<str>>> From<T> for PodUid {
+    /// A uid that is known to be plain. One that is not becomes another one, which is.
+    fn from(text: T) -> Self {
+        let known = text.as_ref();
+        if known.is_empty() || Self::parse(known).is_some() {
+            return Self(text.into());
+        }
+        let plain = known.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+        Self(plain.take(UID_BYTES_MAX).collect::<String>().into())
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
+/// Whether a name from outside is one component of a path and stays where it is put.
+pub fn is_path_component(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 string_id! {
     /// A container's id in the runtime.
@@ -180,4 +221,31 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_uid_is_one_plain_component() {
+        for good in ["27995fb6-f160-45a2-ba3d-8e87cf8ec145", "u", "my_pod.1"] {
+            assert_eq!(PodUid::parse(good).as_ref().map(PodUid::as_str), Some(good));
+        }
+        for bad in ["", ".", "..", "../..", "a/b", "/etc", ".hidden", "a b", "a\0b", "ü", "a\n"] {
+            assert_eq!(PodUid::parse(bad), None, "{bad:?}");
+        }
+        assert_eq!(PodUid::parse(&"x".repeat(UID_BYTES_MAX + 1)), None);
+        assert_eq!(PodUid::from("../..").as_str(), "_____");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_uid_that_leads_elsewhere(text in "\\PC{0,300}") {
+            let uid = PodUid::from(text.as_str());
+            prop_assert!(text.is_empty() || PodUid::parse(uid.as_str()).is_some());
+            prop_assert!(text.is_empty() || is_path_component(uid.as_str()));
+        }
+    }
 }

@@ -60,15 +60,15 @@ pub fn container(
 ) -> Option<(PodIdentity, ObservedContainer)> {
     let owner = labels::identity(&status.labels)?;
     let notes = labels::container_notes(&status.annotations);
-    let name = status.labels.get(labels::CONTAINER_NAME);
-    let name = name.or(status.metadata.as_ref().map(|metadata| &metadata.name))?;
+    let known = status.metadata.as_ref().map(|metadata| metadata.name.as_str());
+    let name = labels::container_name(&status.labels, known)?;
     let image = status.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
     let image_id = if status.image_ref.is_empty() { &status.image_id } else { &status.image_ref };
     let linux = status.resources.as_ref().and_then(|resources| resources.linux.as_ref());
     let user = status.user.as_ref().and_then(|user| user.linux.as_ref());
     let record = ObservedContainer {
         id: ContainerId::from(status.id.as_str()),
-        name: name.clone(),
+        name,
         sandbox_id: sandbox_id.clone(),
         state: if is_cancelled(status) { RunState::Created } else { run_state(status.state()) },
         restart_count: notes.restart_count,

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::locate::{Outline, Position};
 use super::references::first_reference;
 use super::static_pod::{self, Origin};
+use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::validate::{self, FieldError};
 use pintle_api_types::pod::{self, defaults};
 
@@ -229,6 +230,16 @@ fn prepare(
     };
     if pod::name(&pod).is_empty() {
         return Err(located_all(vec![FieldError::required("metadata.name", "")]));
+    }
+    if let Some(uid) = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty())
+        && PodUid::parse(uid).is_none()
+    {
+        // It names the pod's directories, which are removed with it.
+        let detail = format!(
+            "Invalid value: {uid:?}: must be letters, digits, '-', '_' and '.' and not begin with \
+             '.'; leave it out to have one made from the manifest"
+        );
+        return Err(located_all(vec![FieldError { path: "metadata.uid".to_owned(), detail }]));
     }
     static_pod::identify(&mut pod, origin, node);
     defaults::apply(&mut pod);

@@ -127,6 +127,18 @@ fn a_url_may_hold_a_list() {
 }
 
 #[test]
+fn a_uid_that_would_lead_to_other_directories_is_refused_with_its_line() {
+    for uid in ["../..", "..", "a/b", "/etc", "a b"] {
+        let text = GOOD.replace("metadata:\n", &format!("metadata:\n  uid: '{uid}'\n"));
+        let error = decode(&text).expect_err(uid);
+        assert!(error.to_string().contains("metadata.uid: Invalid value"), "{error}");
+        assert!(error.line().is_some(), "{error}");
+    }
+    let own = GOOD.replace("metadata:\n", "metadata:\n  uid: my-own.uid_1\n");
+    assert_eq!(decode(&own).expect("a pod").metadata.uid.as_deref(), Some("my-own.uid_1"));
+}
+
+#[test]
 fn a_changed_manifest_is_a_removal_and_an_addition() {
     let mut sources = Sources::new([SourceKind::File]);
     let (old, new) = (decode(GOOD), decode(&GOOD.replace("busybox", "busybox:2")));
