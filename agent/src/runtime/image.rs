@@ -24,7 +24,7 @@ use crate::runtime::keyring::Keyring;
 use crate::runtime::provider::Providers;
 use crate::runtime::pull_credential::Credential;
 use crate::runtime::pull_records::Access;
-use crate::runtime::puller::{Pull, PullResult, Puller};
+use crate::runtime::puller::{self, Pull, PullResult, Puller};
 use crate::runtime::security::ImageUser;
 use crate::status::timeline::Recorder;
 use crate::types::PodUid;
@@ -151,7 +151,7 @@ impl Images {
 
     /// The image as the runtime has it.
     async fn look(&self, wanted: &Wanted<'_>, image: &str) -> Result<Option<v1::Image>, Failure> {
-        let spec = v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() };
+        let spec = puller::image_spec(image, wanted.sandbox);
         let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
         let answer = self.client.image_status(request).await.map_err(|error| {
             let message = format!("Failed to inspect image \"\": {error}");

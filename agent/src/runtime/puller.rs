@@ -45,7 +45,7 @@ pub(super) struct Pull {
 
 pub(super) type PullResult = Result<Pulled, String>;
 /// Image and credentials: whoever has others does not share the pull.
-type PullKey = (String, Vec<v1::AuthConfig>);
+type PullKey = (String, Vec<(String, String)>, Vec<v1::AuthConfig>);
 type SharedPull = Shared<LocalBoxFuture<'static, PullResult>>;
 
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl Puller {
     /// Joins the pull of this image, or begins it.
     async fn shared(&self, pull: &Pull) -> PullResult {
         let auths = pull.credentials.iter().map(|credential| credential.auth.clone());
-        let key = (pull.image.clone(), auths.collect::<Vec<_>>());
+        let key = (pull.image.clone(), told_apart(&pull.sandbox), auths.collect::<Vec<_>>());
         let under_way = self.pulls.borrow().iter().find(|(k, _)| *k == key).cloned();
         if let Some((_, pull)) = under_way {
             return pull.await;
@@ -125,7 +125,7 @@ impl Puller {
             self.turns.clone(),
             pull.image.clone(),
             pull.sandbox.clone(),
-            key.1.clone(),
+            key.2.clone(),
         );
         let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
         let once = once.inspect(move |_| {
@@ -149,7 +149,7 @@ async fn pull_once(
         None => None,
     };
     let begun = Instant::now();
-    let spec = v1::ImageSpec { image, ..v1::ImageSpec::default() };
+    let spec = image_spec(&image, &sandbox);
     let mut tries: Vec<_> = auths.into_iter().enumerate().map(Some).collect();
     if tries.is_empty() {
         tries.push(None);
@@ -172,6 +172,27 @@ async fn pull_once(
         }
     }
     Err(aggregate(&errors))
+}
+
+/// An image as a pod wants it: what the pod's annotations say may decide where the runtime puts it,
+/// as with a snapshotter for each runtime.
+// k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
+pub(super) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::ImageSpec {
+    v1::ImageSpec {
+        image: image.to_owned(),
+        annotations: sandbox.annotations.clone(),
+        ..v1::ImageSpec::default()
+    }
+}
+
+/// Annotations by which a pull is another one. Those that the agent adds differ from pod to pod and
+/// say nothing to the runtime.
+fn told_apart(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
+    let own = |name: &str| name.starts_with("kubernetes.io/config.");
+    let others = sandbox.annotations.iter().filter(|(name, _)| !own(name));
+    let mut others: Vec<_> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+    others.sort();
+    others
 }
 
 /// Several errors as one, each once.
@@ -205,7 +226,23 @@ async fn status_of(client: &Client, id: &str) -> Option<v1::Image> {
 
 #[cfg(test)]
 mod tests {
-    use super::aggregate;
+    use pintle_cri::v1;
+
+    use super::{aggregate, image_spec, told_apart};
+
+    #[test]
+    fn a_pods_annotations_go_with_its_image() {
+        let annotations = [("kubernetes.io/config.seen", "now"), ("snapshotter", "nydus")];
+        let annotations = annotations.map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let annotations = annotations.into_iter().collect();
+        let sandbox = v1::PodSandboxConfig { annotations, ..v1::PodSandboxConfig::default() };
+        let spec = image_spec("busybox:latest", &sandbox);
+        assert_eq!(
+            (spec.image.as_str(), &spec.annotations),
+            ("busybox:latest", &sandbox.annotations)
+        );
+        assert_eq!(told_apart(&sandbox), [("snapshotter".to_owned(), "nydus".to_owned())]);
+    }
 
     #[test]
     fn several_errors_are_told_each_once() {

@@ -152,17 +152,42 @@ pub struct EnvContext<'a> {
 pub struct Environment {
     variables: Vec<(String, String)>,
     places: HashMap<String, usize>,
+    /// Values that are no text, by their place: a secret may hold any bytes.
+    bytes: BTreeMap<usize, Vec<u8>>,
 }
 
 impl Environment {
-    fn set(&mut self, name: String, value: String) {
-        match self.places.get(&name) {
-            Some(place) => self.variables[*place].1 = value,
+    fn set(&mut self, name: String, value: impl Into<Vec<u8>>) {
+        let (text, bytes) = match String::from_utf8(value.into()) {
+            Ok(text) => (text, None),
+            Err(other) => {
+                let text = String::from_utf8_lossy(other.as_bytes()).into_owned();
+                (text, Some(other.into_bytes()))
+            }
+        };
+        let place = match self.places.get(&name) {
+            Some(place) => {
+                self.variables[*place].1 = text;
+                *place
+            }
             None => {
                 self.places.insert(name.clone(), self.variables.len());
-                self.variables.push((name, value));
+                self.variables.push((name, text));
+                self.variables.len() - 1
             }
+        };
+        match bytes {
+            Some(bytes) => drop(self.bytes.insert(place, bytes)),
+            None => drop(self.bytes.remove(&place)),
         }
+    }
+
+    /// All variables in order, with exactly the bytes that they were given.
+    pub fn values(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.variables.iter().enumerate().map(|(place, (name, text))| {
+            let bytes = self.bytes.get(&place).map_or(text.as_bytes(), Vec::as_slice);
+            (name.as_str(), bytes)
+        })
     }
 
     /// The value of a variable.
@@ -217,9 +242,12 @@ pub fn environment(container: &Container, ctx: &EnvContext<'_>) -> Result<Enviro
     }
     for variable in container.env.iter().flatten() {
         let value = match variable.value.as_deref().filter(|value| !value.is_empty()) {
-            Some(text) => Some(expand::expand(text, |name| {
-                environment.value(name).or_else(|| by_name.get(name).copied())
-            })),
+            Some(text) => {
+                let expanded = expand::expand(text, |name| {
+                    environment.value(name).or_else(|| by_name.get(name).copied())
+                });
+                Some(expanded.into_bytes())
+            }
             None => value_from(variable, container, ctx)?,
         };
         if let Some(value) = value {
@@ -251,8 +279,7 @@ fn add_all(
         let optional = reference.optional == Some(true);
         if let Some(secret) = secret(&reference.name, optional, ctx)? {
             for (key, value) in secret.data.iter().flatten() {
-                let text = String::from_utf8_lossy(&value.0).into_owned();
-                environment.set(format!("{prefix}{key}"), text);
+                environment.set(format!("{prefix}{key}"), value.0.clone());
             }
         }
     }
@@ -264,9 +291,9 @@ fn value_from(
     variable: &EnvVar,
     container: &Container,
     ctx: &EnvContext<'_>,
-) -> Result<Option<String>, EnvError> {
+) -> Result<Option<Vec<u8>>, EnvError> {
     let Some(source) = &variable.value_from else {
-        return Ok(Some(String::new()));
+        return Ok(Some(Vec::new()));
     };
     let EnvVarSource {
         config_map_key_ref,
@@ -276,20 +303,21 @@ fn value_from(
         secret_key_ref,
     } = source;
     if let Some(field) = field_ref {
-        return Ok(Some(downward::field(field, ctx.pod, ctx.pod_ips, ctx.node)?));
+        return Ok(Some(downward::field(field, ctx.pod, ctx.pod_ips, ctx.node)?.into()));
     }
     if let Some(resource) = resource_field_ref {
-        return Ok(Some(downward::resource(resource, ctx.pod, Some(container), ctx.node)?));
+        let text = downward::resource(resource, ctx.pod, Some(container), ctx.node)?;
+        return Ok(Some(text.into()));
     }
     if let Some(key) = config_map_key_ref {
-        return from_config_map(key, ctx);
+        return Ok(from_config_map(key, ctx)?.map(String::into_bytes));
     }
     if let Some(key) = secret_key_ref {
         return from_secret(key, ctx);
     }
     match file_key_ref {
-        Some(key) if ctx.env_files => from_file(key, ctx),
-        _ => Ok(Some(String::new())),
+        Some(key) if ctx.env_files => Ok(from_file(key, ctx)?.map(String::into_bytes)),
+        _ => Ok(Some(Vec::new())),
     }
 }
 
@@ -305,13 +333,13 @@ fn from_config_map(
     required(value, optional, || no_key("ConfigMap", &key.name, &key.key, ctx))
 }
 
-fn from_secret(key: &SecretKeySelector, ctx: &EnvContext<'_>) -> Result<Option<String>, EnvError> {
+fn from_secret(key: &SecretKeySelector, ctx: &EnvContext<'_>) -> Result<Option<Vec<u8>>, EnvError> {
     let optional = key.optional == Some(true);
     let Some(secret) = secret(&key.name, optional, ctx)? else {
         return Ok(None);
     };
     let value = secret.data.as_ref().and_then(|data| data.get(&key.key));
-    let value = value.map(|value| String::from_utf8_lossy(&value.0).into_owned());
+    let value = value.map(|value| value.0.clone());
     required(value, optional, || no_key("Secret", &key.name, &key.key, ctx))
 }
 
@@ -326,11 +354,11 @@ fn from_file(key: &FileKeySelector, ctx: &EnvContext<'_>) -> Result<Option<Strin
     })
 }
 
-fn required(
-    value: Option<String>,
+fn required<T>(
+    value: Option<T>,
     optional: bool,
     error: impl FnOnce() -> EnvError,
-) -> Result<Option<String>, EnvError> {
+) -> Result<Option<T>, EnvError> {
     if value.is_some() || optional { Ok(value) } else { Err(error()) }
 }
 

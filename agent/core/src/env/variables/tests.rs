@@ -97,6 +97,24 @@ fn variables_come_in_declared_order_and_later_ones_win_in_place() {
 }
 
 #[test]
+fn a_secret_that_is_no_text_reaches_the_container_byte_for_byte() {
+    let mut sources = sources();
+    let raw = vec![0xff, 0x00, 0x80, b'x'];
+    let data = Some([("key".to_owned(), ByteString(raw.clone()))].into());
+    sources.secrets.insert("raw".to_owned(), Secret { data, ..Secret::default() });
+    let reference = json!({"secretKeyRef": {"name": "raw", "key": "key"}});
+    let env =
+        json!([{"name": "ONE", "valueFrom": reference}, {"name": "two_key", "value": "text"}]);
+    let from = json!([{"secretRef": {"name": "raw"}, "prefix": "two_"},
+        {"secretRef": {"name": "raw"}, "prefix": "three_"}]);
+    let got = run(env, from, &sources).expect("an environment");
+    let values: BTreeMap<&str, &[u8]> = got.values().collect();
+    assert_eq!(values["ONE"], raw);
+    assert_eq!(values["three_key"], raw);
+    assert_eq!(values["two_key"], b"text", "a text in its place");
+}
+
+#[test]
 fn services_are_told_unless_overridden_and_can_be_referred_to() {
     let env = json!([
         {"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)"},
