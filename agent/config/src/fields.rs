@@ -185,7 +185,7 @@ pub const FIELDS: &[Field] = &[
     pointer("cpuCFSQuota", Kind::Bool, DONE),
     pointer("cpuCFSQuotaPeriod", Kind::Duration, DONE),
     pointer("nodeStatusMaxImages", Kind::Int32, DONE),
-    value("maxOpenFiles", Kind::Int64, HOST),
+    value("maxOpenFiles", Kind::Int64, DONE),
     value("contentType", Kind::Text, JSON),
     pointer("kubeAPIQPS", Kind::Int32, DONE),
     value("kubeAPIBurst", Kind::Int32, DONE),

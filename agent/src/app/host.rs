@@ -50,6 +50,7 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
              set failSwapOn to false and choose memorySwap.swapBehavior"
         );
     }
+    raise_open_files(config.kubelet.max_open_files);
     let root = &config.flags.root_dir;
     for dir in [root.clone(), root.join("pods"), PathBuf::from(&config.kubelet.pod_logs_dir)] {
         crate::volume::dir_fd::make_dir_all(&dir, 0o750)
@@ -65,6 +66,29 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
         tracing::warn!(%error, "oomScoreAdj: the agent keeps its own; CAP_SYS_RESOURCE is missing");
     }
     Ok(())
+}
+
+/// Files that the agent may hold open; its own limit, where the right to raise it is missing.
+// k8s: pkg/util/rlimit/rlimit_linux.go SetNumFiles
+fn raise_open_files(wanted: i64) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok(wanted) = u64::try_from(wanted) else { return };
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+        return;
+    }
+    let hard = getrlimit(Resource::RLIMIT_NOFILE).map(|(_, hard)| hard);
+    let given = hard.and_then(|hard| {
+        let soft = wanted.min(hard);
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).map(|()| soft)
+    });
+    match given {
+        Ok(given) => tracing::warn!(
+            given,
+            wanted,
+            "maxOpenFiles: the agent may not hold so many files open; CAP_SYS_RESOURCE is missing"
+        ),
+        Err(error) => tracing::warn!(%error, wanted, "maxOpenFiles: the limit stays as it is"),
+    }
 }
 
 /// A table of swap areas with more than its heading.
@@ -278,6 +302,17 @@ pub(super) fn users(config: &Config) -> Result<Users> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_is_what_was_asked_for_or_what_can_be_had() {
+        use nix::sys::resource::{Resource, getrlimit};
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        // More than this process may have, unless it has every right.
+        raise_open_files(i64::try_from(hard.saturating_mul(2).min(1 << 20)).expect("a number"));
+        let (raised, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        assert!(raised >= soft.min(hard), "{raised} of {hard}");
+        assert!(raised >= hard.min(1 << 20), "{raised} of {hard}");
+    }
 
     #[test]
     fn swap_is_on_when_the_kernel_lists_an_area() {

@@ -11,6 +11,7 @@
 //! never disagree with `/pods`.
 
 mod api_requests;
+mod blocking;
 mod census;
 mod certificates;
 mod credential_providers;
@@ -96,6 +97,7 @@ pub struct Metrics {
     images: Images,
     volumes: volumes::Volumes,
     certificates: certificates::Certificates,
+    blocking: blocking::Blocking,
 }
 
 impl Metrics {
@@ -132,6 +134,7 @@ impl Metrics {
             images: Images::register(&mut at),
             volumes: volumes::Volumes::register(&mut at),
             certificates: certificates::Certificates::default(),
+            blocking: blocking::Blocking::register(&mut at),
             registry,
         }
     }
@@ -386,6 +389,7 @@ impl Metrics {
         }
         self.own.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
         self.process.read();
+        self.blocking.read(&crate::blocking::Pool::of_process());
         let mut open_metrics = String::new();
         prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
             .expect("writing to a string cannot fail");
