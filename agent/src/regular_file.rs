@@ -80,9 +80,9 @@ pub fn overwrite_in(base: &Path, path: &Path, bytes: &[u8], mode: u32) -> io::Re
         Err(error) if error.kind() == io::ErrorKind::NotFound => create_in(base, path, mode)?,
         found => reopen(&found?, OFlag::O_WRONLY)?,
     };
-    // Only now is it known to be a file.
-    file.set_len(0)?;
+    // What was there goes last: on a full disk its blocks are still the file's to write into.
     file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)?;
     Ok(fchmod(&file, mode_bits(mode))?)
 }
 
@@ -238,6 +238,19 @@ pub(crate) mod tests {
         assert_eq!(fs::read(&path).expect("a file"), b"short");
         let meta = fs::metadata(&path).expect("a file");
         assert_eq!((meta.ino(), meta.permissions().mode() & 0o777), (inode, 0o644));
+    }
+
+    #[test]
+    fn a_file_is_overwritten_on_a_full_disk() {
+        crate::volume::tests::with_private_mounts(|| {
+            let dir = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(dir.path(), Some(64 << 10)).expect("tmpfs");
+            let name = Path::new("hosts");
+            overwrite_in(dir.path(), name, b"127.0.0.1 localhost", 0o644).expect("made");
+            fs::write(dir.path().join("full"), vec![0; 128 << 10]).expect_err("the disk is full");
+            overwrite_in(dir.path(), name, b"127.0.0.1 other", 0o644).expect("replaced");
+            assert_eq!(fs::read(dir.path().join("hosts")).expect("read"), b"127.0.0.1 other");
+        });
     }
 
     #[test]

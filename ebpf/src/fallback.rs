@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -24,6 +24,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::decode::{EventKind, Exit, KernelEvent, Monotonic, Slot};
 use crate::hierarchy::{Hierarchy, Mounted};
+use crate::process::pidfd_open;
 use crate::{TrackError, Watched};
 
 /// Processes watched at once.

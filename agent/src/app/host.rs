@@ -243,7 +243,7 @@ pub(super) fn cgroups(config: &Config, setup: &CgroupSetup) -> Result<Option<Rc<
 }
 
 pub(super) fn kernel_options(config: &Config, cgroups: Option<&Cgroups>) -> Options {
-    let v2 = cgroups.is_some_and(Cgroups::is_v2);
+    let v2 = cgroups.is_some_and(|cgroups| cgroups.is_v2());
     let hierarchy = if v2 { Hierarchy::V2 } else { Hierarchy::V1(Controller::Memory) };
     let mut options = Options::new(hierarchy);
     match config.flags.event_source {

@@ -1,7 +1,8 @@
 //! Whose job runs next: pure, no thread and no clock in it.
 //!
 //! Input: jobs as they are ordered, withdrawn, begun and ended, and instants. Output: the job to
-//! run next in a class, and whether one could. Bounds: `WAITING_PER_OWNER_MAX`.
+//! run next in a class, and whether one could. Bounds: `WAITING_PER_OWNER_MAX`,
+//! `WAITING_PER_PART_MAX`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use super::{Class, Lane, Limits, Owner, Place};
 pub(super) const SLOW_AFTER: Duration = Duration::from_secs(2);
 /// Waiting jobs of one owner in one class and lane.
 pub(super) const WAITING_PER_OWNER_MAX: usize = 64;
+/// The same of a part of the agent, which works for all pods.
+const WAITING_PER_PART_MAX: usize = 4096;
 
 /// Names one job.
 pub(super) type JobId = u64;
@@ -77,7 +80,11 @@ impl<J> Queue<J> {
         let line = self.line(place.class);
         let key = (place.owner.clone(), place.lane);
         let jobs = line.waiting.entry(key.clone()).or_default();
-        if jobs.len() >= WAITING_PER_OWNER_MAX {
+        let most = match place.owner {
+            Owner::Pod(_) => WAITING_PER_OWNER_MAX,
+            Owner::Part(_) => WAITING_PER_PART_MAX,
+        };
+        if jobs.len() >= most {
             return Err(job);
         }
         if jobs.is_empty() {

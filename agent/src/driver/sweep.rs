@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
+use crate::blocking::{self, Place};
 use crate::metrics::Metrics;
 use crate::runtime::execute::Executor;
 use crate::server::Views;
@@ -134,7 +135,7 @@ impl Sweeper {
         };
         tasks::spawn("sweep", async move {
             let _turn = turn;
-            if let Err(error) = tokio::task::spawn_blocking(work).await {
+            if let Err(error) = blocking::run(Place::bulk("orphans"), work).await {
                 tracing::error!(%error, "orphaned pod directories: the sweep ended early");
             }
         });

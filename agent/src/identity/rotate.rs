@@ -22,6 +22,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use super::certificate::Validity;
 use super::request::{self, RequestError, Wanted};
 use super::store::Store;
+use crate::blocking::{self, Blocked, Place};
 use crate::metrics::CertificateCounts;
 use crate::node::own::OwnNode;
 use crate::pace;

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_cri::{Client, v1};
 use tokio::sync::OnceCell;
 
+use crate::blocking::{self, Place};
 use crate::config::duration::GoDuration;
 use crate::metrics::Metrics;
 use crate::pod::image_name::{self, ImageNameError};
@@ -276,7 +277,9 @@ impl Lookup<'_> {
         let found = self.found.get_or_init(async || {
             let (image, keys) = (&self.image, &self.images.keys);
             let mut found = self.wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
-            found.extend(keys.files.of(image));
+            let (files, name) = (keys.files.clone(), image.clone());
+            let of_node = blocking::run(Place::own("credentials"), move || files.of(&name));
+            found.extend(of_node.await.map_err(|blocked| blocked.to_string())?);
             found.extend(keys.providers.keyring(image, self.wanted.pod).await.of(image));
             Ok(found)
         });

@@ -17,6 +17,7 @@
 
 mod clean;
 pub mod credentials;
+mod env_files;
 pub mod execute;
 pub mod hooks;
 pub mod image;

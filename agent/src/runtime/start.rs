@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_cri::v1;
 
 use crate::blocking::{self, Place as Work};
+use crate::files::try_read;
 use crate::node::conditions::NodeEvent;
 use crate::objects::ContainerObjects;
 use crate::pod;
@@ -25,7 +26,7 @@ use crate::runtime::image::{Found, Wanted};
 use crate::runtime::request::{self, ContainerContext, PodContext, paths};
 use crate::runtime::security::IdRange;
 use crate::runtime::turns::Place;
-use crate::runtime::{env, env_file, hosts, log_files, stop_order};
+use crate::runtime::{env, env_files, hosts, log_files, stop_order};
 use crate::types::{ContainerId, ContainerKind, PodUid};
 use crate::volume::{self, PodDirs, PodVolumes};
 use crate::worker::Failure;
@@ -436,7 +437,7 @@ impl EnvFiles {
         }
         let read = move || {
             let read = found.into_iter().map(|(root, name, path)| {
-                let text = env_file::read(&root, &path).ok();
+                let text = env_files::read(&root, &path).ok();
                 let host_path = root.join(&path).to_string_lossy().into_owned();
                 ((name, path), env::EnvFile { host_path, text })
             });
@@ -530,7 +531,7 @@ fn go_text(error: &std::io::Error) -> String {
 
 /// The beginning of a file of the node; empty when it cannot be read.
 fn read_some(path: &Path, bytes_max: usize) -> String {
-    crate::files::try_read(path, bytes_max).unwrap_or_default()
+    try_read(path, bytes_max).unwrap_or_default()
 }
 
 /// Eight random hexadecimal digits.

@@ -15,8 +15,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+
 use super::content::{Content, collect};
-use super::dir_fd::{make_dir, make_dir_all};
+use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
 use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs, pods_dir};
 use super::mounts::PlannedMount;
@@ -296,20 +298,35 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     for ready in [dirs.ready_dir(name), dirs.ready_dir(&format!("wrapped_{name}"))] {
         remove::remove_tree(&ready).map_err(fail)?;
     }
-    // The volume's own mount and whatever a container with bidirectional propagation left in it.
-    for point in mount::below(dir).map_err(fail)? {
-        mount::unmount(&point).map_err(fail)?;
-    }
-    let doomed = match file_name.starts_with(DELETING) {
-        true => dir.to_owned(),
-        false => {
-            let doomed = dir.with_file_name(format!("{DELETING}{name}"));
-            remove::remove_tree(&doomed).map_err(fail)?;
-            fs::rename(dir, &doomed).on("rename", dir).map_err(fail)?;
-            doomed
+    let doomed = dir.with_file_name(format!("{DELETING}{name}"));
+    let removed = take_away(dir, &doomed).or_else(|failure| {
+        // A container with bidirectional propagation left a mount inside. It stands in the way of
+        // everything, so the list of all the node's mounts is read only when one is met.
+        if !matches!(failure.errno, Errno::EXDEV | Errno::EBUSY) {
+            return Err(failure);
         }
-    };
-    remove::remove_tree(&doomed).map_err(fail)
+        for point in mount::below(dir)?.into_iter().chain(mount::below(&doomed)?) {
+            mount::unmount(&point)?;
+        }
+        take_away(dir, &doomed)
+    });
+    removed.map_err(fail)
+}
+
+/// Unmounts a volume's directory and removes it, under a name that is no volume's.
+fn take_away(dir: &Path, doomed: &Path) -> Result<(), IoFailure> {
+    if is_mount_point(dir)? {
+        mount::unmount(dir)?;
+    }
+    if dir != doomed {
+        remove::remove_tree(doomed)?;
+        match fs::rename(dir, doomed) {
+            // An attempt before this one has renamed it.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            renamed => renamed.on("rename", dir)?,
+        }
+    }
+    remove::remove_tree(doomed)
 }
 
 /// Unmounts sub-paths and removes their targets, which hold no data.

@@ -17,6 +17,12 @@ use super::error::{Context, IoFailure};
 /// How many mounts stacked on one path are taken off; a crash in between two mounts stacks two.
 const STACK_MAX: u32 = 16;
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has read the list of all mounts.
+    pub(super) static LISTS_READ: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// Set once the kernel refused the `noswap` option (before 6.4, or in a user namespace).
 static NOSWAP_REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -103,8 +109,11 @@ pub fn unmount(target: &Path) -> Result<(), IoFailure> {
     Ok(())
 }
 
-/// Mount points at and below `dir`, deepest first.
+/// Mount points at and below `dir`, deepest first. Reads the list of all mounts, which is long on a
+/// node with many pods.
 pub fn below(dir: &Path) -> Result<Vec<PathBuf>, IoFailure> {
+    #[cfg(test)]
+    LISTS_READ.with(|reads| reads.set(reads.get() + 1));
     // The thread's own view: a thread may have a mount namespace of its own.
     let path = Path::new("/proc/thread-self/mountinfo");
     let text = fs::read(path).on("read", path)?;

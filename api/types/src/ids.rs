@@ -88,6 +88,7 @@ fn is_plain(byte: u8) -> bool {
 pub fn is_path_component(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
+
 string_id! {
     /// A container's id in the runtime.
     ContainerId

@@ -4,6 +4,9 @@ use std::process::{Child, Command, Stdio};
 
 use std::fs;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::super::tree::remove_tree;
 use super::*;
 

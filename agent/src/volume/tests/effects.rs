@@ -194,6 +194,23 @@ fn data_behind_a_mount_left_in_a_volume_is_not_deleted() {
 }
 
 #[test]
+fn volumes_without_mounts_inside_go_without_the_list_of_all_mounts() {
+    with_private_mounts(|| {
+        let root = tempfile::tempdir().expect("root");
+        let pod = pod_with(
+            json!([{"name": "e", "emptyDir": {}}, {"name": "m", "emptyDir": {"medium": "Memory"}},
+                {"name": "c", "configMap": {"name": "cm1"}}]),
+            json!([{"name": "e", "mountPath": "/e"}, {"name": "m", "mountPath": "/m"}]),
+        );
+        run(root.path(), &pod).expect("mounted");
+        mount::LISTS_READ.with(|reads| reads.set(0));
+        unmount_all(&plan(root.path(), &pod).dirs).expect("taken away");
+        assert_eq!(mount::LISTS_READ.with(std::cell::Cell::get), 0);
+        end(root.path(), &pod);
+    });
+}
+
+#[test]
 fn a_tree_deeper_than_any_stack_is_deleted() {
     let root = tempfile::tempdir().expect("root");
     let top = root.path().join("top");
