@@ -5,6 +5,7 @@ mod cluster;
 mod conformance;
 mod demo;
 mod differential;
+mod layers;
 mod prepare;
 mod test;
 mod tidy;
