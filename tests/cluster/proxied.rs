@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
+use pintle_api_types::rng::Rng;
 use pintle_tests::cluster::TestCluster;
 use pintle_tests::cluster::proxy::{Fault, Protocol, Proxy, Seen};
 use pintle_tests::manifest::{condition, phase};
-use pintle_tests::rng::Rng;
 use pintle_tests::{LONG, until};
 
 use crate::secrets::{reader, secret};

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use pintle_api_types::rng::Rng;
 use pintle_tests::cluster::containers::Held;
 use pintle_tests::cluster::{NODE, TestCluster};
 use pintle_tests::manifest::{
     With, condition, container_id, last_end, phase, pod, restarts, script, status_of,
 };
-use pintle_tests::rng::Rng;
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::node::Leftovers;

@@ -6,7 +6,6 @@
 //! - `cri`: raw calls to the runtime, beside or without the agent
 //! - `stand`: the agent in this process, on a fake runtime and the API server of `apiserver`
 //! - `registry`: a docker-registry beside the node, and a slow way to it
-//! - `rng`: chance that a seed repeats
 //! - `wait`: waiting for a condition, and what to say when it does not come
 //!
 //! A test makes a `TestNode`, writes manifests, waits for what its name promises, and drops it. At
@@ -20,9 +19,7 @@ pub mod cri;
 pub mod manifest;
 pub mod node;
 pub mod registry;
-pub mod rng;
 pub mod stand;
-pub mod strategic;
 pub mod wait;
 
 pub use cri::{RawCri, RawPod};

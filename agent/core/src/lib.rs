@@ -12,20 +12,25 @@
 
 #![forbid(unsafe_code)]
 
+// Names and quantities.
 pub mod types;
 
+// What is wanted.
 pub mod desired;
 pub mod references;
 pub mod source;
 
+// What is.
 pub mod labels;
 pub mod observed;
 
+// What the node has, whom it lets in, what it gave.
 pub mod admit;
 pub mod ledger;
 pub mod node;
 pub mod resize;
 
+// What to do next, and what effects are asked for.
 pub mod cgroup;
 pub mod env;
 pub mod image;
@@ -35,10 +40,13 @@ pub mod request;
 pub mod sync;
 pub mod volume;
 
+// What users see, and the state machines that decide all of it.
 pub mod status;
 pub mod worker;
 
+// What is written and told.
 pub mod explain;
+pub mod intake;
 pub mod link;
 pub mod outbox;
 pub mod timeline;

@@ -3,7 +3,8 @@
 //! ```text
 //!   duration, url, jitter        texts and waits
 //!   ids                          names, instants and versions that are not to be taken for another
-//!   selector                     labels
+//!   selector, strategic          labels, and patches as the API server applies them
+//!   rng                          chance that a seed repeats, for simulations
 //!   pod                          everything that follows from a pod's spec alone
 //! ```
 //! Pure functions and plain data. Nothing here reads a clock, a file or the network.
@@ -14,5 +15,7 @@ pub mod duration;
 pub mod ids;
 pub mod jitter;
 pub mod pod;
+pub mod rng;
 pub mod selector;
+pub mod strategic;
 pub mod url;

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    pintle_agent::config::fuzz_load(bytes);
+    pintle_agent_config::fuzz_load(bytes);
 });

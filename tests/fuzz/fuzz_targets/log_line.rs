@@ -2,7 +2,7 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Ok(line) = pintle_agent::runtime::log_line::parse(bytes) {
+    if let Ok(line) = pintle_agent_core::logs::line::parse(bytes) {
         line.timestamp();
     }
 });

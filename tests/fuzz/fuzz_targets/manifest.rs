@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    pintle_agent::source::fuzz_manifest(bytes);
+    pintle_agent_core::source::fuzz_manifest(bytes);
 });

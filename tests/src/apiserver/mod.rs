@@ -15,7 +15,7 @@ use std::thread;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
-use crate::strategic;
+use pintle_api_types::strategic;
 
 /// Where an object is: path of its group, namespace, plural, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

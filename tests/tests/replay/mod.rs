@@ -16,7 +16,7 @@ use pintle_agent::pod;
 use pintle_agent::resize::{PodResources, ResizeConditions};
 use pintle_agent::status::{self, DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
 use pintle_agent::types::{NodeFacts, UnixNanos};
-use pintle_tests::strategic::merge;
+use pintle_api_types::strategic::merge;
 use serde_json::{Map, Value, json};
 
 /// "Unlimited" of cgroup v1 as the kubelet reports it.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::pod::defaults;
-use pintle_agent::types::PodUid;
+use pintle_agent_core::types::PodUid;
+use pintle_api_types::pod::defaults;
 use serde_json::{Value, json};
 
 use crate::rng::Rng;

@@ -5,7 +5,7 @@
 //! runtime. Whatever happens, the rules in `check` must hold at every step, and once the faults
 //! stop the node must become what the manifests say, with nothing left over.
 //!
-//! A failure prints its seed: `PINTLE_SEED=N cargo test -p pintle-tests --test sim` repeats it.
+//! A failure prints its seed: `PINTLE_SEED=N cargo test -p pintle-agent-core --test sim` repeats it.
 //! `PINTLE_SEEDS=N` runs more worlds than usual, `PINTLE_TRACE=1` prints every step.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
@@ -19,7 +19,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pintle_tests::rng;
+use pintle_api_types::rng;
 use world::{Faults, World};
 
 /// Worlds of one run, and the first seed of each test so that tests do not repeat each other.

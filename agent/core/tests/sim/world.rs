@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pintle_agent::admit::Node;
-use pintle_agent::observed::{ObservedPod, RunState, ToldEnd};
-use pintle_agent::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
-use pintle_agent::worker::backoff::Curve;
-use pintle_agent::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
+use pintle_agent_core::admit::Node;
+use pintle_agent_core::observed::{ObservedPod, RunState, ToldEnd};
+use pintle_agent_core::sync::backoff::Curve;
+use pintle_agent_core::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
+use pintle_agent_core::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
 
 use crate::agent::Pass;
 use crate::apiserver::{ApiServer, Wire};

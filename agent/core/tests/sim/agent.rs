@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::observed::{ObservedPod, RunState};
-use pintle_agent::runtime::plan::{Action, KillReason};
-use pintle_agent::runtime::stop_order::{self, Stop};
-use pintle_agent::status::outbox;
-use pintle_agent::types::PodUid;
-use pintle_agent::worker::{Command, Failure, Input};
+use pintle_agent_core::observed::{ObservedPod, RunState};
+use pintle_agent_core::outbox;
+use pintle_agent_core::sync::plan::{Action, KillReason};
+use pintle_agent_core::sync::stop_order::{self, Stop};
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::{Command, Failure, Input};
 
 use crate::world::{Event, MS, World};
 

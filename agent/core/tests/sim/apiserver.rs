@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::intake;
-use pintle_agent::observed::RunState;
-use pintle_agent::source::{Reading, SourceKind, SourceUpdate, Sources};
-use pintle_agent::status::outbox::{Answer, Ask, Input as Mail, Outbox, Request};
-use pintle_agent::types::{PodUid, UnixNanos};
-use pintle_agent::worker::Input;
-use pintle_tests::strategic;
+use pintle_agent_core::intake;
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::outbox::{Answer, Ask, Input as Mail, Outbox, Request};
+use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::worker::Input;
+use pintle_api_types::strategic;
 use serde_json::{Value, json};
 
 use crate::pods::Manifest;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pintle_agent::observed::RunState;
-use pintle_agent::types::{PodUid, UnixNanos};
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::types::{PodUid, UnixNanos};
 
 use crate::pods::{Behaviour, Manifest};
 use crate::runtime::Runtime;

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use pintle_agent::observed::{
+use pintle_agent_core::observed::{
     Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code,
 };
-use pintle_agent::types::{ContainerId, PodUid, SandboxId, UnixNanos};
-use pintle_agent::worker::ListedPod;
+use pintle_agent_core::types::{ContainerId, PodUid, SandboxId, UnixNanos};
+use pintle_agent_core::worker::ListedPod;
 
 #[derive(Clone, Debug)]
 pub struct Sandbox {
