@@ -3,7 +3,7 @@
 //! Input: the tables of `fields.rs`, `flag_table.rs` and `gate_table.rs`, and the configuration
 //! that was asked for. Output: one warning for each setting that differs from its default without
 //! having an effect, and the three tables of docs/COMPAT.md, which a test keeps equal to the code
-//! (`PINTLE_UPDATE=1 cargo test -p pintle-agent compat` rewrites them).
+//! (`PINTLE_UPDATE=1 cargo test -p pintle-agent-config compat` rewrites them).
 
 use std::fmt::Write as _;
 
