@@ -11,11 +11,9 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -34,11 +32,13 @@ use super::connections::{
     Busy, Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
 use super::secure::Verdict;
+use crate::tasks;
 
 /// Connections open at the same time: unknown ones by address, known ones by name. The API server's
-/// are those of all its users, so one name may have most of them.
+/// are those of all its users, so one name may have most of them; and as many handshakes at once as
+/// users begin an exec must not displace each other, so an address may have more than a few.
 pub(super) const LIMITS: Limits = Limits {
-    unknown: Share { total: 128, per_peer: 64 },
+    unknown: Share { total: 384, per_peer: 192 },
     known: Share { total: 512, per_peer: 384 },
 };
 /// How long a handshake may take.
@@ -49,9 +49,9 @@ const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(32);
 /// Largest head of a request, with the commands of an exec, from a client whose certificate holds.
 const HEAD_BYTES_KNOWN: usize = 256 * 1024;
 /// The same from anybody else: room for a large bearer token.
-const HEAD_BYTES_UNKNOWN: usize = 64 * 1024;
+const HEAD_BYTES_UNKNOWN: usize = 32 * 1024;
 /// Bytes that a client may send before a request of its is allowed, with those of TLS.
-const UNKNOWN_BYTES_MAX: usize = 128 * 1024;
+const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
 /// How long a connection may stay without a request, and how long a head may take.
 // k8s: pkg/kubelet/server/server.go IdleTimeout
 const IDLE_WAIT: Duration = Duration::from_secs(90);
@@ -244,8 +244,9 @@ async fn reply(
 ) -> Result<Reply, Infallible> {
     let busy = peer.connection.ask();
     let asked = async move { handler.reply(request, peer, busy).await };
-    Ok(AssertUnwindSafe(asked).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!("a request ended in a panic");
+    Ok(tasks::caught(asked).await.unwrap_or_else(|panic| {
+        tasks::counted("request");
+        tracing::error!(task = "request", "{panic}; one request is lost");
         Answer::text(500, "internal server error\n").into()
     }))
 }

@@ -62,6 +62,7 @@ use crate::metrics::Metrics;
 use crate::runtime::plan::Plan;
 use crate::status::link::Link;
 use crate::status::timeline::Recorder;
+use crate::tasks;
 use crate::types::PodUid;
 use api::Api;
 pub use health::Health;
@@ -201,7 +202,7 @@ fn spawn_at(parts: Parts, at: Addresses, reviews: Arc<dyn Reviews>) -> Result<Ha
 
 /// A thread with a runtime of its own that runs `all` to its end.
 fn thread(
-    name: &str,
+    name: &'static str,
     all: impl Future<Output = ()> + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -210,13 +211,12 @@ fn thread(
         .thread_name(format!("{name}-files"))
         .build()
         .map_err(ServeError::Thread)?;
-    let named = std::thread::Builder::new().name(name.to_owned());
     let run = move || {
         runtime.block_on(all);
         // Files that hang hold up nobody's end.
         runtime.shutdown_background();
     };
-    named.spawn(run).map_err(ServeError::Thread)
+    tasks::thread(name, run).map_err(ServeError::Thread)
 }
 
 impl Handle {
@@ -259,11 +259,13 @@ async fn serve_near(
     let (health, metrics) = (Arc::clone(&parts.health), Arc::clone(&parts.metrics));
     if let Some(listener) = healthz {
         let service = routes::healthz(Arc::clone(&parts));
-        tokio::spawn(listen::accept(listener, service, Arc::clone(&metrics)));
+        let accept = listen::accept(listener, service, Arc::clone(&metrics));
+        tokio::spawn(tasks::or_end("health check", accept));
     }
-    tokio::spawn(listen::accept(socket, local::routes(parts), metrics));
+    let accept = listen::accept(socket, local::routes(parts), metrics);
+    tokio::spawn(tasks::or_end("command socket", accept));
     if let Some(notifier) = notifier {
-        tokio::spawn(feed_watchdog(notifier, health));
+        tokio::spawn(tasks::or_end("watchdog", feed_watchdog(notifier, health)));
     }
     until(stopped).await;
 }
@@ -280,11 +282,13 @@ async fn serve_far(
     if let Some(listener) = read_only {
         let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
         let service = routes::read_only(Arc::clone(&parts), stats);
-        tokio::spawn(listen::accept(listener, service, Arc::clone(&parts.metrics)));
+        let accept = listen::accept(listener, service, Arc::clone(&parts.metrics));
+        tokio::spawn(tasks::or_end("read-only port", accept));
     }
     if let (Some(((listener, _), secure)), Some(runtime)) = (https, runtime) {
         let api = Arc::new(Api::new(Arc::clone(&parts), secure.gate, runtime));
-        tokio::spawn(https::accept(listener, secure.tls, api));
+        let accept = https::accept(listener, secure.tls, api);
+        tokio::spawn(tasks::or_end("HTTPS port", accept));
     }
     until(stopped).await;
 }

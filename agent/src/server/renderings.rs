@@ -45,8 +45,15 @@ struct Line {
     begun: AtomicU64,
     waiting: AtomicUsize,
     last: tokio::sync::Mutex<Option<(u64, Answer)>>,
-    /// A page that somebody still reads, and what it was made of.
-    read: Mutex<Option<(Weak<Snapshot>, Weak<Text>, Answer)>>,
+    read: Mutex<Option<Read>>,
+}
+
+/// A page that somebody may still read.
+struct Read {
+    made_of: Weak<Snapshot>,
+    text: Weak<Text>,
+    /// The page without its text.
+    shell: Answer,
 }
 
 /// A page's text while somebody holds it.
@@ -114,7 +121,7 @@ impl Renderings {
         page.body = Bytes::from_owner(Held(Arc::clone(&text)));
         if let Some(of) = of {
             let shell = Answer { body: Bytes::new(), ..page.clone() };
-            let read = (Arc::downgrade(of), Arc::downgrade(&text), shell);
+            let read = Read { made_of: Arc::downgrade(of), text: Arc::downgrade(&text), shell };
             *line.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
         }
         *last = Some((begun, page.clone()));
@@ -131,7 +138,7 @@ impl Renderings {
 impl Line {
     fn being_read(&self, of: &Arc<Snapshot>) -> Option<Answer> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let (made_of, text, shell) = read.as_ref()?;
+        let Read { made_of, text, shell } = read.as_ref()?;
         let is_same = made_of.upgrade().is_some_and(|made_of| Arc::ptr_eq(&made_of, of));
         let text = text.upgrade().filter(|_| is_same)?;
         Some(Answer { body: Bytes::from_owner(Held(text)), ..shell.clone() })

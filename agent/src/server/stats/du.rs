@@ -111,7 +111,7 @@ impl Count {
         if stat.st_dev != self.device {
             return false;
         }
-        let names = if is_folder(stat) { 1 } else { u64::from(stat.st_nlink).max(1) };
+        let names = if is_folder(stat) { 1 } else { stat.st_nlink.max(1) };
         let mut parts = 1;
         if names > 1 && !self.links.contains(&stat.st_ino) {
             match self.links.len() < self.links_max {

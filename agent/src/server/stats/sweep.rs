@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use super::network::{Interface, interfaces};
 use super::targets::{Key, Target};
 use crate::cgroup::stats::{Sample, Sampler};
+use crate::tasks;
 use crate::types::{PodUid, UnixNanos};
 
 /// Requests that wait for the thread.
@@ -97,19 +98,30 @@ impl Thread {
             };
             match request {
                 Ok(request) => {
-                    let swept = self.sweep(&request.targets, request.more);
-                    let _ = request.answer.send(Arc::new(swept)); // nobody waits any more: fine
-                    warm = Some((request.targets, Instant::now()));
+                    // A sweep that panics has no answer, and the next one is made.
+                    if let Some(swept) = self.caught(&request.targets, request.more) {
+                        let _ = request.answer.send(Arc::new(swept)); // nobody waits: fine
+                        warm = Some((request.targets, Instant::now()));
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some((targets, _)) = &warm {
-                        self.sweep(targets, false);
+                        self.caught(targets, false);
                     }
                     warm = warm.filter(|(_, asked)| asked.elapsed() < WARM_FOR);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    fn caught(&mut self, targets: &[Target], more: bool) -> Option<Sweep> {
+        let swept = tasks::catch(|| self.sweep(targets, more));
+        let lost = |panic: &tasks::Panicked| {
+            tasks::counted("stats");
+            tracing::error!(task = "stats", "{panic}; one sweep is lost");
+        };
+        swept.inspect_err(lost).ok()
     }
 
     fn sweep(&mut self, targets: &[Target], more: bool) -> Sweep {

@@ -22,6 +22,7 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::pod;
 use crate::status::view::{PodView, Snapshot};
+use crate::tasks;
 use crate::types::{PodUid, UnixNanos};
 use crate::volume::PodDirs;
 use crate::volume::layout::EMPTY_DIR_PLUGIN;
@@ -137,8 +138,16 @@ struct Thread {
 impl Thread {
     fn run(mut self, queue: &Receiver<Request>) {
         while let Ok(request) = queue.recv() {
-            let volumes = Arc::new(self.round(&request.targets));
-            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = volumes;
+            match tasks::catch(|| self.round(&request.targets)) {
+                Ok(volumes) => {
+                    let volumes = Arc::new(volumes);
+                    *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = volumes;
+                }
+                Err(panic) => {
+                    tasks::counted("volumes");
+                    tracing::error!(task = "volumes", "{panic}; one count is lost");
+                }
+            }
             let _ = request.done.send(()); // nobody waits any more: fine
         }
     }

@@ -66,6 +66,7 @@ impl Reviews for Cluster {
                 let _hanging = Hanging::new(&self.hanging);
                 std::future::pending::<()>().await;
             }
+            assert_ne!(token, "panic", "as a test wants it");
             if token == "down" {
                 return Err("the API server is down".to_owned());
             }
@@ -543,4 +544,49 @@ fn a_checkpoint_that_may_take_for_ever_is_no_panic() {
     let path = format!("POST /checkpoint/default/web/c?timeout={huge}");
     // There is no runtime behind this server: what matters is that it says so.
     assert_eq!(secured.ask(&path, "admin").status, 500);
+}
+
+#[test]
+fn a_panic_ends_one_request() {
+    let secured = Secured::new(|_| {});
+    let mut stream = secured.connect(anybody());
+    for (token, status) in [("panic", "500"), ("admin", "200"), ("panic", "500")] {
+        write!(
+            stream,
+            "GET /healthz/ping HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+        )
+        .expect("sent");
+        let mut answer = vec![0; 12];
+        stream.read_exact(&mut answer).expect("the connection goes on");
+        assert_eq!(answer, format!("HTTP/1.1 {status}").as_bytes(), "{token}");
+        let end: &[u8] = if status == "200" { b"\r\n\r\nok" } else { b"server error\n" };
+        while !answer.ends_with(end) {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("the rest");
+            answer.push(byte[0]);
+        }
+    }
+}
+
+#[test]
+fn a_hundred_scrapes_at_once_are_all_answered() {
+    let secured = Secured::new(|_| {});
+    std::thread::scope(|scope| {
+        let asks: Vec<_> = (0..100)
+            .map(|number| {
+                let path = ["/metrics", "/pods"][number % 2];
+                let secured = &secured;
+                scope.spawn(move || secured.ask(&format!("GET {path}"), "admin").status)
+            })
+            .collect();
+        for ask in asks {
+            assert_eq!(ask.join().expect("no panic"), 200);
+        }
+    });
+    let zipped = secured.ask_as(
+        anybody(),
+        "GET /metrics",
+        "Authorization: Bearer admin\r\nAccept-Encoding: gzip\r\n",
+    );
+    assert!(zipped.head.contains("content-encoding: gzip"), "{}", zipped.head);
 }
