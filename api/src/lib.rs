@@ -8,7 +8,8 @@
 //! carries them is ours: HTTP/2 connections with pings, or others with the kernel's probes, so that
 //! a dead peer is found within [`DEAD_AFTER`] and replaced, certificates and tokens that may change
 //! under way, a limit of requests per second, and a connection of its own for whoever asks for one.
-//! What is specific to one daemon (which objects it watches, what it writes) stays with it.
+//! What is specific to one daemon (which objects it watches, what it writes) stays with it. For those
+//! that run as one of several, `leader` chooses.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod events;
 mod exec;
 mod files;
 mod identity;
+pub mod leader;
 mod limit;
 mod observer;
 mod pool;

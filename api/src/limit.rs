@@ -17,7 +17,7 @@ pub struct Rate {
 }
 
 #[derive(Debug)]
-struct Bucket {
+pub(crate) struct Bucket {
     rate: Rate,
     /// May be negative: requests that wait have taken theirs already.
     tokens: f64,
@@ -25,12 +25,12 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn new(rate: Rate, now: Instant) -> Self {
+    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, tokens: f64::from(rate.burst.max(1)), filled_at: now }
     }
 
     /// Takes a token; says how long to wait for it.
-    fn take(&mut self, now: Instant) -> Duration {
+    pub(crate) fn take(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         let full = f64::from(self.rate.burst.max(1));
         self.tokens = (self.tokens + passed * self.rate.per_second).min(full) - 1.0;

@@ -1,0 +1,134 @@
+//! The requests of leader election: reads and writes the Lease until it is ours, and while it is.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Api, PostParams};
+
+use super::term::{Ask, Next, Term};
+use super::{JITTER, Timing, TimingError};
+use pintle_api_types::jitter;
+
+/// Takes part in one election.
+pub struct Elector {
+    api: Api<Lease>,
+    name: String,
+    timing: Timing,
+    term: Term,
+}
+
+impl Elector {
+    /// Takes part in the election on the lease `namespace/name` under this identity, which no other
+    /// process may have: upstream's is the host's name, `_`, and a random uuid. Nothing is sent yet.
+    pub fn new(
+        client: kube::Client,
+        (namespace, name): (&str, &str),
+        identity: String,
+        timing: Timing,
+    ) -> Result<Self, TimingError> {
+        let timing = timing.check()?;
+        let term = Term::new(identity, name.to_owned(), timing.lease);
+        Ok(Self { api: Api::namespaced(client, namespace), name: name.to_owned(), timing, term })
+    }
+
+    /// Who leads, as far as is known.
+    pub fn leader(&self) -> Option<&str> {
+        self.term.leader()
+    }
+
+    /// Waits until this process leads. May be dropped at any time.
+    pub async fn acquire(&mut self) {
+        loop {
+            // A request that hangs must not keep others from being made.
+            let tried = tokio::time::timeout(self.timing.renew, self.attempt()).await;
+            if tried.unwrap_or(false) {
+                tracing::info!(lease = self.name, "this process leads");
+                return;
+            }
+            tokio::time::sleep(self.pause()).await;
+        }
+    }
+
+    /// Keeps leading; returns when the lease could not be renewed in time. Whoever calls must stop
+    /// working then, before another process begins.
+    pub async fn hold(&mut self) {
+        let Timing { renew, retry, .. } = self.timing;
+        loop {
+            let renewed = async {
+                while !self.attempt().await {
+                    tokio::time::sleep(retry).await;
+                }
+            };
+            if tokio::time::timeout(renew, renewed).await.is_err() {
+                tracing::warn!(lease = self.name, "the lease could not be renewed in time");
+                return;
+            }
+            tokio::time::sleep(retry).await;
+        }
+    }
+
+    /// Gives the lease up, so that another process takes over at its next attempt instead of after
+    /// the lease's end. To be called when the work has stopped.
+    pub async fn release(self) {
+        let given_up = async {
+            let found = self.api.get(&self.name).await?;
+            if let Some(lease) = self.term.released(&found, Timestamp::now()) {
+                self.api.replace(&self.name, &PostParams::default(), &lease).await?;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        match tokio::time::timeout(self.timing.renew, given_up).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, lease = self.name, "the lease was not given up");
+            }
+            Err(_) => tracing::warn!(lease = self.name, "the lease was not given up in time"),
+        }
+    }
+
+    /// One attempt to acquire or renew; whether this process leads now.
+    // k8s: leaderelection.go tryAcquireOrRenew
+    async fn attempt(&mut self) -> bool {
+        let begun = Instant::now();
+        if let Ask::Renew(lease) = self.term.ask(begun, Timestamp::now()) {
+            match self.write(&lease, begun).await {
+                Ok(()) => return true,
+                Err(error) => tracing::debug!(%error, lease = self.name, "renewal; reading it"),
+            }
+        }
+        match self.read_and_write().await {
+            Ok(ours) => ours,
+            Err(error) => {
+                tracing::warn!(%error, lease = self.name, "the lease cannot be read or written");
+                false
+            }
+        }
+    }
+
+    async fn read_and_write(&mut self) -> Result<bool, kube::Error> {
+        let found = self.api.get_opt(&self.name).await?;
+        let now = Instant::now();
+        match self.term.read(found, now, Timestamp::now()) {
+            Next::Wait => Ok(false),
+            Next::Write(lease) => self.write(&lease, now).await.map(|()| true),
+            Next::Create(lease) => {
+                let made = self.api.create(&PostParams::default(), &lease).await?;
+                self.term.wrote(made, now);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Writes the lease; `begun` is from when it counts, which is not after the API server took it.
+    async fn write(&mut self, lease: &Lease, begun: Instant) -> Result<(), kube::Error> {
+        let written = self.api.replace(&self.name, &PostParams::default(), lease).await?;
+        self.term.wrote(written, begun);
+        Ok(())
+    }
+
+    /// Those who wait do not ask in step.
+    fn pause(&self) -> Duration {
+        jitter::jitter(self.timing.retry, JITTER)
+    }
+}

@@ -1,0 +1,77 @@
+//! Leader election on a Lease: one of several processes works, the others wait to take over.
+//!
+//! ```text
+//!   Elector::acquire ──leads──> Elector::hold ──lost──> the process ends or acquires again
+//!        │  Term::ask, Term::read (pure)                Elector::release: hand over at once
+//!        └──────────── Lease ────────────┘
+//! ```
+//! Input: a client, a lock's name, an identity, timings. Output: when the process leads, when it no
+//! longer does. Who reads a lease that another holds waits a whole lease duration from the moment
+//! at which it *saw* the last change, by its own monotonic clock: no two clocks are compared. A
+//! holder that cannot renew within the renew deadline stops before that can have passed.
+//! Bounds: one request at a time, each within the renew deadline.
+// k8s: staging/src/k8s.io/client-go/tools/leaderelection/leaderelection.go
+
+mod elector;
+mod term;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use elector::Elector;
+
+/// Longest spread of the wait between two attempts to acquire, as a factor.
+const JITTER: f64 = 1.2;
+
+/// How long a lease is good, how long its holder tries to renew it, how often anybody tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Others take over after this time without a change (`leaseDuration`).
+    pub lease: Duration,
+    /// The holder gives up after this time without a successful renewal (`renewDeadline`).
+    pub renew: Duration,
+    /// Wait between two attempts (`retryPeriod`).
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    /// Those of Kubernetes' components.
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(15),
+            renew: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Timings with which two could lead at once, or nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimingError {
+    /// A lease has whole seconds, at least one.
+    #[error("leaseDuration must be at least 1s; the default is 15s")]
+    LeaseTooShort,
+    /// The holder must have stopped when others take over.
+    #[error("leaseDuration must be longer than renewDeadline; the defaults are 15s and 10s")]
+    RenewNotShorter,
+    /// There must be time for a second attempt.
+    #[error("renewDeadline must be longer than 1.2 times retryPeriod; the defaults are 10s and 2s")]
+    RetryNotShorter,
+    /// Nobody may ask without a pause.
+    #[error("retryPeriod must be longer than zero; the default is 2s")]
+    RetryZero,
+}
+
+impl Timing {
+    // k8s: leaderelection.go NewLeaderElector
+    fn check(self) -> Result<Self, TimingError> {
+        match self {
+            _ if self.lease < Duration::from_secs(1) => Err(TimingError::LeaseTooShort),
+            _ if self.lease <= self.renew => Err(TimingError::RenewNotShorter),
+            _ if self.retry.is_zero() => Err(TimingError::RetryZero),
+            _ if self.renew <= self.retry.mul_f64(JITTER) => Err(TimingError::RetryNotShorter),
+            good => Ok(good),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What is known of the lease, and what to do about it. Pure: no clock, no I/O.
+//!
+//! Input: the time, what was read, what was written. Output: the next request.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+/// The first request of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ask {
+    /// We hold it: write this over what we wrote last.
+    Renew(Box<Lease>),
+    /// Look who holds it.
+    Read,
+}
+
+/// What follows from a read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Next {
+    /// There is none: make this one.
+    Create(Box<Lease>),
+    /// It is ours or nobody's: write this one.
+    Write(Box<Lease>),
+    /// Another holds it.
+    Wait,
+}
+
+/// A lease as it was last seen to change.
+#[derive(Clone, Debug)]
+struct Seen {
+    lease: Lease,
+    at: Instant,
+}
+
+/// One process' view of a lease.
+#[derive(Clone, Debug)]
+pub(super) struct Term {
+    identity: String,
+    name: String,
+    lease: Duration,
+    seen: Option<Seen>,
+}
+
+impl Term {
+    /// Nothing is known yet.
+    pub(super) fn new(identity: String, name: String, lease: Duration) -> Self {
+        Self { identity, name, lease, seen: None }
+    }
+
+    /// Who holds the lease, as far as is known.
+    pub(super) fn leader(&self) -> Option<&str> {
+        holder(&self.seen.as_ref()?.lease)
+    }
+
+    /// Whether that is this process.
+    pub(super) fn is_ours(&self) -> bool {
+        self.leader() == Some(self.identity.as_str())
+    }
+
+    /// How an attempt begins.
+    pub(super) fn ask(&self, now: Instant, wall: Timestamp) -> Ask {
+        match &self.seen {
+            Some(seen) if self.is_ours() && is_valid(seen, now) => {
+                Ask::Renew(Box::new(self.wanted(Some(&seen.lease), wall)))
+            }
+            _ => Ask::Read,
+        }
+    }
+
+    /// What was read; `None` when there is no lease.
+    pub(super) fn read(&mut self, found: Option<Lease>, now: Instant, wall: Timestamp) -> Next {
+        let Some(found) = found else {
+            return Next::Create(Box::new(self.wanted(None, wall)));
+        };
+        match &mut self.seen {
+            // Another version of the same words is no sign of life.
+            Some(seen) if seen.lease.spec == found.spec => seen.lease = found,
+            seen => *seen = Some(Seen { lease: found, at: now }),
+        }
+        let seen = self.seen.as_ref().expect("it was just stored");
+        if self.leader().is_some() && !self.is_ours() && is_valid(seen, now) {
+            return Next::Wait;
+        }
+        Next::Write(Box::new(self.wanted(Some(&seen.lease), wall)))
+    }
+
+    /// The API server took our lease.
+    pub(super) fn wrote(&mut self, lease: Lease, now: Instant) {
+        self.seen = Some(Seen { lease, at: now });
+    }
+
+    /// The lease given up, on top of what was read; `None` when it is not ours.
+    // k8s: leaderelection.go release
+    pub(super) fn released(&self, found: &Lease, wall: Timestamp) -> Option<Lease> {
+        if holder(found) != Some(self.identity.as_str()) {
+            return None;
+        }
+        let mut lease = found.clone();
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            acquire_time: Some(MicroTime(wall)),
+            renew_time: Some(MicroTime(wall)),
+            lease_transitions: found.spec.as_ref().and_then(|spec| spec.lease_transitions),
+            ..LeaseSpec::default()
+        });
+        Some(lease)
+    }
+
+    /// Our lease, on top of `base`.
+    fn wanted(&self, base: Option<&Lease>, wall: Timestamp) -> Lease {
+        let mut lease = base.cloned().unwrap_or_default();
+        lease.metadata.name = Some(self.name.clone());
+        let old = lease.spec.take().unwrap_or_default();
+        let is_renewal = old.holder_identity.as_deref() == Some(self.identity.as_str());
+        let transitions = old.lease_transitions.unwrap_or(0);
+        let (acquired, transitions) = match (base, is_renewal) {
+            (None, _) => (None, 0),
+            (Some(_), true) => (old.acquire_time, transitions),
+            (Some(_), false) => (None, transitions.saturating_add(1)),
+        };
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(self.lease.as_secs()).unwrap_or(i32::MAX)),
+            acquire_time: Some(acquired.unwrap_or(MicroTime(wall))),
+            renew_time: Some(MicroTime(wall)),
+            lease_transitions: Some(transitions),
+            ..old
+        });
+        lease
+    }
+}
+
+fn holder(lease: &Lease) -> Option<&str> {
+    let holder = lease.spec.as_ref()?.holder_identity.as_deref();
+    holder.filter(|holder| !holder.is_empty())
+}
+
+/// Whether its holder may still work, by the duration that the holder wrote.
+// k8s: leaderelection.go isLeaseValid
+fn is_valid(seen: &Seen, now: Instant) -> bool {
+    let seconds = seen.lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
+    let life = Duration::from_secs(u64::try_from(seconds.unwrap_or(0)).unwrap_or(0));
+    now.saturating_duration_since(seen.at) < life
+}

@@ -1,0 +1,220 @@
+//! Elections among processes with an API server in memory.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::term::{Ask, Next, Term};
+use super::{Elector, Timing, TimingError};
+
+const WALL: Timestamp = Timestamp::UNIX_EPOCH;
+/// Short, so that a hand-over does not take long; a lease has whole seconds.
+const QUICK: Timing = Timing {
+    lease: Duration::from_secs(1),
+    renew: Duration::from_millis(500),
+    retry: Duration::from_millis(50),
+};
+/// Long enough for any machine; nothing waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn timings_with_which_two_could_lead_are_refused() {
+    let timing = |lease, renew, retry| Timing {
+        lease: Duration::from_millis(lease),
+        renew: Duration::from_millis(renew),
+        retry: Duration::from_millis(retry),
+    };
+    assert_eq!(Timing::default().check(), Ok(Timing::default()));
+    for (timing, error) in [
+        (timing(999, 500, 100), TimingError::LeaseTooShort),
+        (timing(10_000, 10_000, 2_000), TimingError::RenewNotShorter),
+        (timing(15_000, 2_400, 2_000), TimingError::RetryNotShorter),
+        (timing(15_000, 10_000, 0), TimingError::RetryZero),
+    ] {
+        assert_eq!(timing.check(), Err(error), "{timing:?}");
+    }
+}
+
+fn term(identity: &str) -> Term {
+    Term::new(identity.into(), "lock".into(), Duration::from_secs(15))
+}
+
+fn spec(lease: &Lease) -> Value {
+    serde_json::to_value(lease.spec.as_ref()).expect("a spec")
+}
+
+#[test]
+fn a_lease_passes_from_one_to_the_other_when_it_has_not_changed_for_its_duration() {
+    let begun = Instant::now();
+    let after = |seconds| begun + Duration::from_secs(seconds);
+    let (mut first, mut second) = (term("a"), term("b"));
+    assert_eq!(first.ask(begun, WALL), Ask::Read);
+    let Next::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
+    assert_eq!(spec(&lease)["leaseTransitions"], 0);
+    assert_eq!(spec(&lease)["leaseDurationSeconds"], 15);
+    first.wrote(*lease.clone(), begun);
+    assert!(first.is_ours());
+
+    // The other one sees it late, and counts from then.
+    assert_eq!(second.read(Some(*lease.clone()), after(10), WALL), Next::Wait);
+    let mut untouched = *lease.clone();
+    untouched.metadata.resource_version = Some("9".into());
+    assert_eq!(second.read(Some(untouched.clone()), after(24), WALL), Next::Wait);
+    let Next::Write(taken) = second.read(Some(untouched), after(25), WALL) else {
+        panic!("15 s without a change")
+    };
+    assert_eq!(spec(&taken)["holderIdentity"], "b");
+    assert_eq!(spec(&taken)["leaseTransitions"], 1);
+    assert_eq!(taken.metadata.resource_version.as_deref(), Some("9"), "not over a newer one");
+
+    // The first one comes back: no longer valid, so it looks before it writes.
+    assert_eq!(first.ask(after(16), WALL), Ask::Read);
+    assert_eq!(first.read(Some(*taken), after(26), WALL), Next::Wait);
+    assert_eq!(first.leader(), Some("b"));
+}
+
+#[test]
+fn a_renewal_keeps_when_it_was_acquired_and_how_often_it_changed_hands() {
+    let begun = Instant::now();
+    let mut term = term("a");
+    let Next::Create(lease) = term.read(None, begun, WALL) else { panic!("nobody has it") };
+    term.wrote(*lease, begun);
+    let later = Timestamp::from_second(5).expect("a time");
+    let Ask::Renew(renewed) = term.ask(begun + Duration::from_secs(5), later) else {
+        panic!("it is ours")
+    };
+    let renewed = spec(&renewed);
+    assert_eq!(renewed["acquireTime"], "1970-01-01T00:00:00.000000Z");
+    assert_eq!(renewed["renewTime"], "1970-01-01T00:00:05.000000Z");
+    assert_eq!(renewed["leaseTransitions"], 0);
+}
+
+#[test]
+fn a_lease_given_up_is_taken_at_the_next_look() {
+    let begun = Instant::now();
+    let (mut first, mut second) = (term("a"), term("b"));
+    let Next::Create(lease) = first.read(None, begun, WALL) else { panic!("nobody has it") };
+    first.wrote(*lease.clone(), begun);
+    assert_eq!(second.read(Some(*lease.clone()), begun, WALL), Next::Wait);
+    assert_eq!(second.released(&lease, WALL), None, "it is not ours to give");
+    let given = first.released(&lease, WALL).expect("it is ours");
+    assert!(matches!(second.read(Some(given), begun, WALL), Next::Write(_)));
+}
+
+/// One lease, with resource versions; `broken` answers nothing but errors.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<(Option<Value>, u64, Vec<&'static str>)>>);
+
+impl Store {
+    /// A client for one process, which can be cut off.
+    fn client(&self) -> (kube::Client, Arc<Mutex<bool>>) {
+        let cut = Arc::new(Mutex::new(false));
+        let (store, is_cut) = (self.clone(), Arc::clone(&cut));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (store, is_cut) = (store.clone(), Arc::clone(&is_cut));
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let cut = *is_cut.lock().expect("no panic");
+                let (status, answer) = match cut {
+                    true => (StatusCode::INTERNAL_SERVER_ERROR, refusal(500)),
+                    false => store.answer(&head.method, &body),
+                };
+                let answer = Body::from(answer.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(Response::builder().status(status).body(answer)?)
+            }
+        });
+        (kube::Client::new(service, "default"), cut)
+    }
+
+    fn answer(&self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
+        let mut held = self.0.lock().expect("no panic");
+        let (lease, version, _) = &mut *held;
+        if *method == Method::GET {
+            return match lease {
+                Some(lease) => (StatusCode::OK, lease.clone()),
+                None => (StatusCode::NOT_FOUND, refusal(404)),
+            };
+        }
+        let mut wanted: Value = serde_json::from_slice(body).expect("JSON");
+        let current = lease.as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
+        if current.unwrap_or_default() != wanted["metadata"]["resourceVersion"] {
+            return (StatusCode::CONFLICT, refusal(409));
+        }
+        *version += 1;
+        wanted["metadata"]["resourceVersion"] = json!(version.to_string());
+        *lease = Some(wanted.clone());
+        (StatusCode::OK, wanted)
+    }
+
+    fn holder(&self) -> Value {
+        let held = self.0.lock().expect("no panic");
+        held.0.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default()
+    }
+}
+
+fn refusal(code: u16) -> Value {
+    let reason = match code {
+        404 => "NotFound",
+        409 => "Conflict",
+        _ => "InternalError",
+    };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "no", "reason": reason, "code": code})
+}
+
+fn elector(client: kube::Client, identity: &str) -> Elector {
+    Elector::new(client, ("kube-system", "lock"), identity.into(), QUICK).expect("good timings")
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let limited = async { tokio::time::timeout(PATIENCE, test).await.expect("in time") };
+    runtime.expect("a runtime").block_on(limited);
+}
+
+#[test]
+fn a_process_that_is_cut_off_stops_before_another_one_leads() {
+    run(async {
+        let store = Store::default();
+        let (client, cut) = store.client();
+        let mut first = elector(client, "a");
+        first.acquire().await;
+        assert_eq!(store.holder(), "a");
+        let mut second = elector(store.client().0, "b");
+        *cut.lock().expect("no panic") = true;
+        let stopped = async {
+            first.hold().await;
+            Instant::now()
+        };
+        let taken = async {
+            second.acquire().await;
+            Instant::now()
+        };
+        let (stopped, taken) = futures_util::future::join(stopped, taken).await;
+        assert!(stopped < taken, "both led for {:?}", stopped - taken);
+        assert_eq!((store.holder(), second.leader()), (json!("b"), Some("b")));
+    });
+}
+
+#[test]
+fn a_lease_that_is_released_is_taken_without_waiting_for_its_end() {
+    run(async {
+        let store = Store::default();
+        let (mut first, mut second) =
+            (elector(store.client().0, "a"), elector(store.client().0, "b"));
+        first.acquire().await;
+        // It has seen the first one's lease, and would wait for its end.
+        assert!(tokio::time::timeout(QUICK.retry, second.acquire()).await.is_err());
+        first.release().await;
+        assert_eq!(store.holder(), "");
+        second.acquire().await;
+        assert_eq!(store.holder(), "b");
+    });
+}
