@@ -9,7 +9,7 @@
 //! a dead peer is found within [`DEAD_AFTER`] and replaced, certificates and tokens that may change
 //! under way, a limit of requests per second, and a connection of its own for whoever asks for one.
 //! What is specific to one daemon (which objects it watches, what it writes) stays with it. For those
-//! that run as one of several, `leader` chooses.
+//! that run as one of several, `leader` chooses; for those that reconcile, `queue` orders the work.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod limit;
 mod observer;
 mod pool;
 mod proxy;
+pub mod queue;
 mod service;
 mod tls;
 

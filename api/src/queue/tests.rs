@@ -1,0 +1,174 @@
+//! The queue's rules, and that no key is lost or given out twice.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::WorkQueue;
+use super::state::State;
+
+#[test]
+fn a_key_that_is_added_twice_is_given_out_once() {
+    let now = Instant::now();
+    let mut state = State::<u8>::new(now);
+    [1, 2, 1].into_iter().for_each(|key| state.add(key, now));
+    assert_eq!([state.take(now), state.take(now), state.take(now)], [Some(1), Some(2), None]);
+}
+
+#[test]
+fn a_key_that_is_added_while_it_is_worked_on_comes_again_afterwards() {
+    let now = Instant::now();
+    let mut state = State::<u8>::new(now);
+    state.add(1, now);
+    assert_eq!(state.take(now), Some(1));
+    state.add(1, now);
+    assert_eq!(state.take(now), None, "one worker at a time");
+    state.done(&1, now);
+    assert_eq!(state.take(now), Some(1));
+}
+
+#[test]
+fn the_earliest_of_several_times_counts() {
+    let now = Instant::now();
+    let after = |seconds| now + Duration::from_secs(seconds);
+    let mut state = State::<u8>::new(now);
+    for seconds in [9, 3, 5] {
+        state.add_after(1, now, Duration::from_secs(seconds));
+    }
+    assert_eq!(state.next_due(), Some(after(3)));
+    assert_eq!((state.take(after(2)), state.take(after(3))), (None, Some(1)));
+    state.done(&1, after(3));
+    assert_eq!(state.take(after(100)), None, "later times are gone with the earliest");
+    state.add_after(2, now, Duration::MAX);
+    assert!(state.next_due().is_some(), "no wait is too long to be kept");
+}
+
+#[test]
+fn failures_wait_longer_each_time_until_forgotten() {
+    let now = Instant::now();
+    let mut state = State::<u8>::new(now);
+    let mut waits = Vec::new();
+    for _ in 0..40 {
+        state.add_rate_limited(1, now);
+        let due = state.next_due().expect("it waits");
+        waits.push(due - now);
+        assert_eq!(state.take(due), Some(1));
+        state.done(&1, due);
+    }
+    assert_eq!(waits[..3], [5, 10, 20].map(Duration::from_millis));
+    assert!(waits.is_sorted() && waits[39] == Duration::from_secs(1000), "{waits:?}");
+    assert_eq!(state.failures(&1), 40);
+    state.forget(&1);
+    state.add_rate_limited(1, now);
+    assert_eq!(state.next_due(), Some(now + Duration::from_millis(5)));
+}
+
+#[test]
+fn many_keys_that_fail_at_once_are_spread() {
+    let now = Instant::now();
+    let mut state = State::<u32>::new(now);
+    (0..200).for_each(|key| state.add_rate_limited(key, now));
+    let mut last = now;
+    while let Some(due) = state.next_due() {
+        last = due;
+        while state.take(due).is_some() {}
+    }
+    assert_eq!((last - now).as_secs(), 10, "100 at once, the others ten a second");
+}
+
+/// What may be done to a queue.
+#[derive(Clone, Debug)]
+enum Step {
+    Add(u8),
+    After(u8, u64),
+    Fail(u8),
+    Take,
+    Done,
+    Pass(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = 0..5_u8;
+    let step = prop_oneof![
+        key.clone().prop_map(Step::Add),
+        (key.clone(), 0..50_u64).prop_map(|(key, wait)| Step::After(key, wait)),
+        key.prop_map(Step::Fail),
+        Just(Step::Take),
+        Just(Step::Done),
+        (0..50_u64).prop_map(Step::Pass),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    #[test]
+    fn no_key_is_lost_or_worked_on_by_two(steps in steps()) {
+        let mut now = Instant::now();
+        let mut state = State::<u8>::new(now);
+        let mut working = BTreeSet::new();
+        // Keys with something that happened since they were last given out.
+        let mut owed = BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::Add(key) => {
+                    state.add(key, now);
+                    owed.insert(key);
+                }
+                Step::After(key, wait) => {
+                    state.add_after(key, now, Duration::from_millis(wait));
+                    owed.insert(key);
+                }
+                Step::Fail(key) => {
+                    state.add_rate_limited(key, now);
+                    owed.insert(key);
+                }
+                Step::Take => {
+                    if let Some(key) = state.take(now) {
+                        prop_assert!(working.insert(key), "{key} was given out twice");
+                        owed.remove(&key);
+                    }
+                }
+                Step::Done => {
+                    if let Some(key) = working.pop_first() {
+                        state.done(&key, now);
+                    }
+                }
+                Step::Pass(millis) => now += Duration::from_millis(millis),
+            }
+        }
+        // A key may have been given out for an addition while a later time was still to come: that
+        // is taken again, too, and counts as well as another.
+        working.iter().for_each(|key| state.done(key, now));
+        now += Duration::from_secs(10_000);
+        while let Some(key) = state.take(now) {
+            owed.remove(&key);
+            state.done(&key, now);
+        }
+        prop_assert!(owed.is_empty(), "{owed:?} were lost");
+    }
+}
+
+#[test]
+fn workers_are_woken_and_a_panic_gives_the_key_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let queue = WorkQueue::<u8>::default();
+        let worker = queue.clone();
+        let panics = tokio::spawn(async move {
+            let taken = worker.take().await.expect("a key");
+            worker.add(*taken.key());
+            panic!("on purpose");
+        });
+        tokio::task::yield_now().await;
+        queue.add(7);
+        assert!(panics.await.is_err());
+        let again = queue.take().await.expect("it was added meanwhile, and is free again");
+        assert_eq!((*again.key(), queue.stats().depth), (7, 0));
+        drop(again);
+        queue.add_after(8, Duration::from_millis(5));
+        assert_eq!(queue.take().await.map(|taken| *taken.key()), Some(8));
+        queue.close();
+        assert!(queue.take().await.is_none());
+    });
+}
