@@ -27,7 +27,6 @@ use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
 use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, InFlight};
-use pintle_ebpf::Mode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -68,8 +67,6 @@ use crate::worker::{Input, Pods, Settings};
 const QUERIES_MAX: usize = 64;
 /// Calls that create or start something at the same time, for each CPU.
 const STARTS_PER_CPU: usize = 4;
-/// Listing of everything behind a kernel source that works, and without one.
-const RELIST: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
 
 /// What every stage is given: the configuration, the connections, and where results go.
 pub struct Parts {
@@ -204,7 +201,7 @@ impl Parts {
             self.started_at,
             Arc::clone(&self.metrics),
         );
-        let settings = self.settings(facts.clone(), executor.tracker.mode())?;
+        let settings = self.settings(facts.clone(), executor.tracker.relist_period())?;
         let offered = Arc::clone(&settings.admission);
         let root_dir = self.config.flags.root_dir.clone();
         let mut pods = Pods::new(settings);
@@ -241,10 +238,10 @@ impl Parts {
         })
     }
 
-    fn settings(&self, node: crate::types::NodeFacts, mode: Mode) -> Result<Settings> {
+    fn settings(&self, node: crate::types::NodeFacts, relist: Duration) -> Result<Settings> {
         Ok(Settings {
             sync_period: self.config.kubelet.sync_frequency.to_std(),
-            relist_period: if mode == Mode::Relist { RELIST.1 } else { RELIST.0 },
+            relist_period: relist,
             crash_loop: context::crash_loop(&self.config),
             admission: Arc::new(host::offer(&self.config, &node)?),
             node,

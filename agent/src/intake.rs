@@ -206,3 +206,62 @@ impl Intake {
         self.inputs.send(input).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::labels;
+    use pintle_cri::fake::FakeRuntime;
+    use pintle_cri::{Client, Code, Deadlines, Method, v1};
+
+    /// A static pod that another agent started runs, and the runtime fails at first.
+    #[tokio::test]
+    async fn what_runs_is_asked_for_until_the_runtime_has_told_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+        let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+        let uid = "4af1cdbcca19c224c1ba02493adc56a0";
+        let labels = BTreeMap::from(
+            [(labels::POD_UID, uid), (labels::POD_NAME, "etcd"), (labels::POD_NAMESPACE, "ns")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        let metadata = v1::PodSandboxMetadata {
+            name: "etcd".to_owned(),
+            namespace: "ns".to_owned(),
+            uid: uid.to_owned(),
+            attempt: 0,
+        };
+        let config = v1::PodSandboxConfig {
+            metadata: Some(metadata),
+            labels: labels.clone(),
+            ..Default::default()
+        };
+        let config = Some(config);
+        let request = v1::RunPodSandboxRequest { config: config.clone(), ..Default::default() };
+        let pod_sandbox_id =
+            client.run_pod_sandbox(request).await.expect("a sandbox").pod_sandbox_id;
+        let image = Some(v1::ImageSpec { image: "etcd".to_owned(), ..Default::default() });
+        let pull = v1::PullImageRequest { image: image.clone(), ..Default::default() };
+        client.pull_image(pull).await.expect("an image");
+        let name = "c".to_owned();
+        let metadata = Some(v1::ContainerMetadata { name, attempt: 0 });
+        let container = v1::ContainerConfig { metadata, image, labels, ..Default::default() };
+        let create = v1::CreateContainerRequest {
+            pod_sandbox_id,
+            config: Some(container),
+            sandbox_config: config,
+        };
+        let container_id = client.create_container(create).await.expect("a container").container_id;
+        client.start_container(v1::StartContainerRequest { container_id }).await.expect("started");
+        runtime.clear_calls();
+        runtime.on(Method::ListPodSandbox).times(1).fail(Code::Unavailable, "it restarts");
+        runtime.on(Method::PodSandboxStatus).times(1).fail(Code::Unavailable, "it restarts");
+        let (inputs, _queue) = mpsc::channel(1);
+        let (reader, recorder) = (Reader::new(client), Recorder::default());
+        let intake = Intake::new(reader, recorder, inputs, Arc::default());
+        let running = intake.running().await;
+        let found = running.get(&("ns".to_owned(), "etcd".to_owned())).expect("it runs");
+        assert_eq!(found.uid.as_str(), uid);
+        assert!(runtime.calls_of(Method::ListPodSandbox, "").len() >= 3);
+    }
+}

@@ -80,23 +80,22 @@ impl Watch {
 
     pub(crate) fn track(&mut self, slot: Slot, dir: &Path) -> Result<(), TrackError> {
         let cgroup_id = self.mounted.cgroup_id(dir)?;
-        if self.pods.get(&slot).is_some_and(|pod| pod.cgroup_id == cgroup_id) {
+        let is_whole = |pod: &Pod| pod.watch.is_some() || self.inotify.is_none();
+        if self.pods.get(&slot).is_some_and(|pod| pod.cgroup_id == cgroup_id && is_whole(pod)) {
             return Ok(());
         }
         self.untrack(slot);
         let events_file = dir.join("cgroup.events");
-        let watch = match &self.inotify {
-            Some(inotify) => Some(
-                inotify
-                    .add_watch(&events_file, AddWatchFlags::IN_MODIFY)
-                    .map_err(|errno| TrackError::Watch { path: events_file.clone(), errno })?,
-            ),
-            None => None,
+        let watched = match &self.inotify {
+            Some(inotify) => inotify.add_watch(&events_file, AddWatchFlags::IN_MODIFY).map(Some),
+            None => Ok(None),
         };
         // Read after the watch is set: what changes from here on is announced.
         let populated = read_populated(&events_file);
+        let (path, watch) = (events_file.clone(), watched.ok().flatten());
+        // Its processes can be watched all the same.
         self.pods.insert(slot, Pod { cgroup_id, events_file, watch, populated });
-        Ok(())
+        watched.map(drop).map_err(|errno| TrackError::Watch { path, errno })
     }
 
     pub(crate) fn untrack(&mut self, slot: Slot) {

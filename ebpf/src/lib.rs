@@ -312,7 +312,8 @@ impl Source {
         }
     }
 
-    /// Waits for at least one event and appends up to [`BATCH_MAX`] to `out`. Cancel-safe.
+    /// Waits for at least one event and appends up to [`BATCH_MAX`] to `out`; for none when the
+    /// source has ended, which `mode` shows. Cancel-safe.
     pub async fn next_batch(&mut self, out: &mut Vec<KernelEvent>) {
         if self.pending.is_empty() {
             self.wait(out).await;
@@ -337,9 +338,9 @@ impl Source {
             Backend::Relist => std::future::pending().await,
         };
         if let Err(error) = result {
-            // Only while the runtime shuts down; the caller's relist is behind us in any case.
             tracing::error!(%error, "the kernel event source has ended");
-            std::future::pending::<()>().await;
+            self.reasons.push(format!("{}: {error}", self.mode.name()));
+            (self.backend, self.mode) = (Backend::Relist, Mode::Relist);
         }
     }
 }

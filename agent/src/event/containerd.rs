@@ -1,7 +1,7 @@
 //! containerd's own task events as hints: the one source on releases without container events.
 //!
-//! Owner: one task for the life of the agent; it asks again when the stream ends and gives up on a
-//! runtime that is not containerd. An exit's code and time are evidence beside the CRI answer, as
+//! Owner: one task for the life of the agent; it asks again when the stream ends, after which
+//! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time are evidence beside the CRI answer, as
 //! from the kernel; an event's container is found among the observed ones, and one that nobody
 //! knows yet is left to the relist. With it come the container's last words, which are complete once
 //! its process is gone: `status::told` shows such an end before the runtime lists it.
@@ -15,15 +15,30 @@ use crate::observed::{Reader, ToldEnd};
 use crate::types::{ContainerId, UnixNanos};
 use crate::worker::{Hint, Input};
 
+use super::or_open;
+
 /// First and longest wait before the stream is opened again.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Forwards task events as hints until the receiver is gone.
 pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<Input>) {
-    let mut wait = REOPEN.0;
+    let (mut wait, mut first) = (REOPEN.0, true);
     loop {
         let mut hints = containerd.hints();
-        while let Some(hint) = hints.next().await {
+        let mut gap = !std::mem::take(&mut first);
+        loop {
+            let item = or_open(gap, hints.next()).await;
+            if gap && !matches!(item, Some(None | Some(Err(_)))) {
+                gap = false;
+                if inputs.send(Input::Lost).await.is_err() {
+                    return;
+                }
+            }
+            let hint = match item {
+                Some(Some(hint)) => hint,
+                Some(None) => break,
+                None => continue,
+            };
             let hint = match hint {
                 Ok(hint) => hint,
                 Err(error) if error.is_unimplemented() => return,

@@ -1,7 +1,8 @@
 //! The runtime's own container events as hints.
 //!
 //! Owner: one task for the life of the agent. The first subscriber receives buffered history, and
-//! a stream may break at any time: neither matters, because an event only says which pod to read.
+//! a stream may break at any time: neither matters, because an event only says which pod to read, and
+//! once a stream is open again everything is listed.
 //! A runtime without the call is remembered as such by the client and asked again only after it
 //! restarted.
 // k8s: pkg/kubelet/pleg/evented.go (as a hint source only)
@@ -18,6 +19,8 @@ use crate::runtime::labels;
 use crate::types::{PodUid, UnixNanos};
 use crate::worker::{Hint, Input};
 
+use super::or_open;
+
 /// First and longest wait before the stream is opened again.
 const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// Wait before a runtime without events is asked again; it may have been upgraded.
@@ -25,12 +28,25 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Forwards events as hints until the receiver is gone.
 pub async fn run(client: Client, inputs: mpsc::Sender<Input>, metrics: Arc<Metrics>) {
-    let mut wait = REOPEN.0;
+    let (mut wait, mut first) = (REOPEN.0, true);
     loop {
         match client.get_container_events(v1::GetEventsRequest {}) {
             Ok(mut stream) => {
                 metrics.event_stream(true);
-                while let Some(Ok(event)) = stream.next().await {
+                let mut gap = !std::mem::take(&mut first);
+                loop {
+                    let item = or_open(gap, stream.next()).await;
+                    if gap && !matches!(item, Some(None | Some(Err(_)))) {
+                        gap = false;
+                        if inputs.send(Input::Lost).await.is_err() {
+                            return;
+                        }
+                    }
+                    let event = match item {
+                        Some(Some(Ok(event))) => event,
+                        Some(_) => break,
+                        None => continue,
+                    };
                     metrics.event_came(clock::now().since(UnixNanos(event.created_at)));
                     wait = REOPEN.0;
                     // What the agent does itself it reads afterwards.

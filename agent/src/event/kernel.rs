@@ -5,26 +5,34 @@
 //! name beneath the pod's cgroup is the container's id (cgroupfs) or ends with it (systemd), found
 //! by listing the pod's directory when an unknown id turns up. An event whose cgroup is gone
 //! already still says which pod to read.
+//!
+//! Behind it stands the relist: each `RELIST.0` while every pod is followed, each `RELIST.1` while
+//! one is not, or once the source has ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use pintle_ebpf::{Clocks, EventKind, KernelEvent, Mode, Options, Slot, Source};
+use pintle_ebpf::{Clocks, EventKind, KernelEvent, Mode, Options, Slot, Source, Watched};
 use tokio::sync::{mpsc, oneshot};
 
+use super::oom_pace::OomPace;
+use crate::clock;
 use crate::types::{ContainerId, PodUid, UnixNanos};
 use crate::worker::{Hint, Input};
 
+/// Listing of everything behind a source that follows all pods, and behind one that does not.
+pub const RELIST: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
 /// Requests that may wait for the task.
 const REQUESTS_MAX: usize = 256;
 
 enum Request {
     Track { uid: PodUid, dir: PathBuf, done: oneshot::Sender<()> },
     Untrack { uid: PodUid },
-    WatchInit { uid: PodUid, container: ContainerId, pid: u32 },
+    WatchInit { uid: PodUid, container: ContainerId, pid: Option<u32> },
 }
 
 /// Handle of the task; clones share it.
@@ -32,6 +40,8 @@ enum Request {
 pub struct Tracker {
     requests: mpsc::Sender<Request>,
     mode: Mode,
+    /// The source has ended: there are no events any more.
+    ended: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -41,11 +51,17 @@ impl Tracker {
         let source = Source::open(options);
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
-        let tracker = Self { requests, mode: source.mode(), dropped: Arc::clone(&dropped) };
+        let (mode, ended) = (source.mode(), Arc::new(AtomicBool::new(false)));
+        let tracker =
+            Self { requests, mode, ended: Arc::clone(&ended), dropped: Arc::clone(&dropped) };
         let task = Task {
+            relist: relist(mode, false),
             source,
             inputs,
+            ended,
             dropped,
+            blind: BTreeSet::new(),
+            ooms: OomPace::default(),
             next_slot: 1,
             pods: HashMap::new(),
             slots: HashMap::new(),
@@ -58,12 +74,20 @@ impl Tracker {
 
     /// The active mode.
     pub fn mode(&self) -> Mode {
-        self.mode
+        match self.ended.load(Ordering::Relaxed) {
+            true => Mode::Relist,
+            false => self.mode,
+        }
+    }
+
+    /// How often everything is to be listed to begin with.
+    pub fn relist_period(&self) -> Duration {
+        relist(self.mode(), false)
     }
 
     /// True when every container's first process has to be named by `watch_init`.
     pub fn needs_pids(&self) -> bool {
-        self.mode == Mode::Pidfd
+        self.mode() == Mode::Pidfd
     }
 
     /// Events lost so far.
@@ -85,8 +109,8 @@ impl Tracker {
         let _ = self.requests.send(Request::Untrack { uid: uid.clone() }).await;
     }
 
-    /// Names a container's first process.
-    pub async fn watch_init(&self, uid: &PodUid, container: &ContainerId, pid: u32) {
+    /// Names a container's first process; `None` when nobody could tell it.
+    pub async fn watch_init(&self, uid: &PodUid, container: &ContainerId, pid: Option<u32>) {
         let (uid, container) = (uid.clone(), container.clone());
         let _ = self.requests.send(Request::WatchInit { uid, container, pid }).await;
     }
@@ -95,7 +119,13 @@ impl Tracker {
 struct Task {
     source: Source,
     inputs: mpsc::Sender<Input>,
+    ended: Arc<AtomicBool>,
     dropped: Arc<AtomicU64>,
+    /// How often everything is listed, as last told.
+    relist: Duration,
+    /// Pods of which not everything can be followed.
+    blind: BTreeSet<PodUid>,
+    ooms: OomPace,
     next_slot: u64,
     pods: HashMap<Slot, (PodUid, PathBuf)>,
     slots: HashMap<PodUid, Slot>,
@@ -113,7 +143,12 @@ impl Task {
             tokio::select! {
                 biased;
                 request = queue.recv() => match request {
-                    Some(request) => self.serve(request),
+                    Some(request) => {
+                        let gone = self.serve(request);
+                        if let Some(input) = gone && self.inputs.send(input).await.is_err() {
+                            return;
+                        }
+                    }
                     None => return,
                 },
                 () = self.source.next_batch(&mut batch) => {}
@@ -125,6 +160,9 @@ impl Task {
                     return;
                 }
             }
+            if self.tell_relist().await.is_err() {
+                return;
+            }
             let dropped = self.source.dropped();
             if self.dropped.swap(dropped, Ordering::Relaxed) < dropped
                 && self.inputs.send(Input::Lost).await.is_err()
@@ -134,34 +172,73 @@ impl Task {
         }
     }
 
-    fn serve(&mut self, request: Request) {
+    /// Tells when the relist has to come more or less often than before.
+    async fn tell_relist(&mut self) -> Result<(), mpsc::error::SendError<Input>> {
+        let mode = self.source.mode();
+        if mode == Mode::Relist {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+        let period = relist(mode, !self.blind.is_empty());
+        if std::mem::replace(&mut self.relist, period) == period {
+            return Ok(());
+        }
+        self.inputs.send(Input::RelistEvery(period)).await
+    }
+
+    /// A hint, when what was to be followed had ended before.
+    fn serve(&mut self, request: Request) -> Option<Input> {
         match request {
             Request::Track { uid, dir, done } => {
                 let slot = *self.slots.entry(uid.clone()).or_insert_with(|| {
                     self.next_slot += 1;
                     Slot(self.next_slot)
                 });
-                if let Err(error) = self.source.track(slot, &dir) {
-                    tracing::debug!(pod = %uid, %error, "pod is not followed in the kernel");
+                match self.source.track(slot, &dir) {
+                    Ok(()) => {
+                        self.blind.remove(&uid);
+                    }
+                    Err(error) => {
+                        tracing::warn!(pod = %uid, %error, "pod is not followed in the kernel");
+                        self.blind.insert(uid.clone());
+                    }
                 }
                 self.pods.insert(slot, (uid, dir));
                 self.learn_names(slot);
                 let _ = done.send(());
+                None
             }
             Request::Untrack { uid } => {
-                let Some(slot) = self.slots.remove(&uid) else { return };
+                let slot = self.slots.remove(&uid)?;
+                self.blind.remove(&uid);
+                self.ooms.forget(slot);
                 if let Err(error) = self.source.untrack(slot) {
                     tracing::debug!(pod = %uid, %error, "pod is still followed in the kernel");
                 }
                 self.pods.remove(&slot);
                 self.names.retain(|_, (of, _)| *of != slot);
                 self.inits.retain(|_, (of, _)| *of != slot);
+                None
             }
             Request::WatchInit { uid, container, pid } => {
-                let Some(slot) = self.slots.get(&uid).copied() else { return };
-                self.inits.insert(pid, (slot, container));
-                if let Err(error) = self.source.watch_init(slot, pid) {
-                    tracing::debug!(pod = %uid, pid, %error, "process is not followed");
+                let slot = self.slots.get(&uid).copied()?;
+                let Some(pid) = pid else {
+                    self.blind.insert(uid);
+                    return None;
+                };
+                self.inits.insert(pid, (slot, container.clone()));
+                match self.source.watch_init(slot, pid) {
+                    Ok(Watched::Yes | Watched::Never) => None,
+                    Ok(Watched::Gone) => {
+                        self.inits.remove(&pid);
+                        let at = clock::now();
+                        let hint = Hint::Exited { container: Some(container), code: None, at };
+                        Some(Input::Hint { uid, hint })
+                    }
+                    Err(error) => {
+                        tracing::warn!(pod = %uid, pid, %error, "process is not followed");
+                        self.blind.insert(uid);
+                        None
+                    }
                 }
             }
         }
@@ -207,6 +284,11 @@ impl Task {
                 self.inits.remove(&event.pid);
                 Hint::Exited { container, code, at }
             }
+            EventKind::OomVictim { is_init, .. }
+                if !self.ooms.passes(slot, *is_init, clock::clocks().mono) =>
+            {
+                return None;
+            }
             EventKind::OomVictim { comm, is_init } => Hint::Oom {
                 container: self.container(slot, event),
                 init: *is_init,
@@ -228,6 +310,10 @@ impl Task {
         };
         Some(Input::Hint { uid, hint })
     }
+}
+
+fn relist(mode: Mode, is_blind: bool) -> Duration {
+    if mode == Mode::Relist || is_blind { RELIST.1 } else { RELIST.0 }
 }
 
 /// `<id>` under cgroupfs, `cri-containerd-<id>.scope` under systemd.

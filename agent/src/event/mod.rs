@@ -7,3 +7,18 @@
 pub mod containerd;
 pub mod cri;
 pub mod kernel;
+mod oom_pace;
+
+use std::time::Duration;
+
+/// A stream that was opened anew and has said nothing for so long is open: runtimes answer nothing
+/// before the first event.
+const OPEN_AFTER: Duration = Duration::from_secs(1);
+
+/// The next item of a stream; with `gap`, `None` once it counts as open. `next` is cancel safe.
+async fn or_open<T>(gap: bool, next: impl Future<Output = T>) -> Option<T> {
+    match gap {
+        true => tokio::time::timeout(OPEN_AFTER, next).await.ok(),
+        false => Some(next.await),
+    }
+}

@@ -79,6 +79,7 @@ impl Executor {
         }
         if let Some(dir) = cgroups.dir(&name, "memory") {
             self.tracker.track(&order.uid, &dir).await;
+            self.follow_running(order, pod).await;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::blocking::{self, Place as Work};
 use crate::files::try_read;
 use crate::node::conditions::NodeEvent;
 use crate::objects::ContainerObjects;
+use crate::observed::RunState;
 use crate::pod;
 use crate::runtime::dns::{About, DnsWarning};
 use crate::runtime::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOrder, sandbox_ips};
@@ -310,16 +311,37 @@ impl Executor {
 
     /// Names the first process to the kernel source where that cannot find it by itself.
     async fn follow(&self, start: &Start<'_>, created: &Created) {
-        let shared = pod::spec(start.pod).share_process_namespace == Some(true)
-            || pod::spec(start.pod).host_pid == Some(true)
-            || start.kind == ContainerKind::Ephemeral;
-        if !shared && !self.tracker.needs_pids() {
-            return;
-        }
-        if let Some(pid) = first_process(&self.client, &created.id).await {
+        if self.must_be_named(start.pod, Some(start.kind)) {
             let id = ContainerId::from(created.id.as_str());
-            self.tracker.watch_init(&start.order.uid, &id, pid).await;
+            self.follow_one(&start.order.uid, &id).await;
         }
+    }
+
+    /// The same for containers that ran before the pod was followed: those of an earlier agent.
+    pub(super) async fn follow_running(&self, order: &PassOrder, pod: &Pod) {
+        for container in &order.observed.containers {
+            let kind = pod::containers::find(pod::spec(pod), &container.name).map(|(kind, _)| kind);
+            if container.state == RunState::Running && self.must_be_named(pod, kind) {
+                self.follow_one(&order.uid, &container.id).await;
+            }
+        }
+    }
+
+    async fn follow_one(&self, uid: &PodUid, id: &ContainerId) {
+        let pid = first_process(&self.client, id.as_str()).await;
+        // What has ended already is seen by the read after the pass.
+        if pid != Some(0) {
+            self.tracker.watch_init(uid, id, pid).await;
+        }
+    }
+
+    /// The kernel source finds pid 1 of a namespace by itself.
+    fn must_be_named(&self, pod: &Pod, kind: Option<ContainerKind>) -> bool {
+        let spec = pod::spec(pod);
+        self.tracker.needs_pids()
+            || spec.share_process_namespace == Some(true)
+            || spec.host_pid == Some(true)
+            || kind == Some(ContainerKind::Ephemeral)
     }
 
     async fn post_start(
@@ -542,10 +564,14 @@ fn random_hex() -> String {
     format!("{:08x}", random & 0xffff_ffff)
 }
 
-/// Pid of a container's first process, from the runtime's verbose answer.
+/// Pid of a container's first process, from the runtime's verbose answer; 0 for one that has
+/// ended, `None` when the runtime does not tell.
 pub(super) async fn first_process(client: &pintle_cri::Client, id: &str) -> Option<u32> {
     let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let answer = client.container_status(request).await.ok()?;
+    let answer = match client.container_status(request).await {
+        Err(error) if error.is_not_found() => return Some(0),
+        answer => answer.ok()?,
+    };
     let info: serde_json::Value = serde_json::from_str(answer.info.get("info")?).ok()?;
-    u32::try_from(info.get("pid")?.as_u64()?).ok().filter(|pid| *pid > 0)
+    u32::try_from(info.get("pid")?.as_u64()?).ok()
 }

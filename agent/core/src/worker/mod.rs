@@ -14,6 +14,8 @@ mod desk_tests;
 #[cfg(test)]
 mod ends_tests;
 mod index;
+#[cfg(test)]
+mod list_tests;
 mod passes;
 mod pods;
 #[cfg(test)]
@@ -147,6 +149,8 @@ pub enum Input {
     Admission(Arc<admit::Node>),
     /// A source of hints lost some: list everything now.
     Lost,
+    /// How often everything is to be listed: the sources of hints see more or less than before.
+    RelistEvery(Duration),
     /// Time has passed: look at whatever is due.
     Tick,
 }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -17,6 +18,9 @@ use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
+
+/// Wait before a list that failed is repeated.
+const LIST_RETRY: Duration = Duration::from_secs(1);
 
 /// Namespace and name of a pod.
 type FullName = (String, String);
@@ -37,6 +41,10 @@ pub struct Pods {
     counter: u64,
     list_at: Mono,
     listing: bool,
+    /// Something was lost since the list under way began: another one follows it at once.
+    list_again: bool,
+    /// The first list that tells all pods since every source has reported.
+    ready_stamp: u64,
     pub(crate) out: Vec<Command>,
     /// Records of an earlier run, for pods that have not come yet.
     pub records: BTreeMap<PodUid, Record>,
@@ -61,6 +69,8 @@ impl Pods {
             counter: 0,
             list_at: Mono::PAST,
             listing: false,
+            list_again: false,
+            ready_stamp: 0,
             out: Vec::new(),
             records: BTreeMap::new(),
             pending: Vec::new(),
@@ -78,7 +88,8 @@ impl Pods {
             Input::SourcesReady => {
                 self.sources_ready = true;
                 self.listed_since_ready = false;
-                self.list_at = now.mono;
+                self.ready_stamp = self.counter + 1;
+                self.list_soon(now);
                 self.everyone(now);
                 // Whatever was admitted before has come by now.
                 self.records.clear();
@@ -90,7 +101,7 @@ impl Pods {
             Input::Observed { uid, stamp, result } => {
                 self.with(&uid, now, |w, scene| w.observe(stamp, result, scene));
             }
-            Input::Listed { stamp: _, result } => self.listed(result, now),
+            Input::Listed { stamp, result } => self.listed(stamp, result, now),
             Input::Hint { uid, hint } => self.with(&uid, now, |w, scene| w.hint(hint, scene)),
             Input::ContainerHint { container, hint } => {
                 if let Some(uid) = self.index.owner(&container).cloned() {
@@ -112,7 +123,11 @@ impl Pods {
                 self.everyone(now);
             }
             Input::Admission(node) => self.settings.admission = node,
-            Input::Lost => self.list_at = now.mono,
+            Input::Lost => self.list_soon(now),
+            Input::RelistEvery(period) => {
+                self.settings.relist_period = period;
+                self.list_at = self.list_at.min(now.mono.plus(period));
+            }
             Input::Tick => self.due(now),
         }
         self.resizes_due(now);
@@ -125,11 +140,6 @@ impl Pods {
         let list = (!self.listing).then_some(self.list_at);
         let resize = (!self.pending.is_empty()).then_some(self.resize_at);
         self.index.next_wake().into_iter().chain(list).chain(resize).min()
-    }
-
-    /// Changes how often everything is listed (the kernel source came or went).
-    pub fn set_relist_period(&mut self, period: std::time::Duration) {
-        self.settings.relist_period = period;
     }
 
     /// The pods that may look different since the last question.
@@ -282,13 +292,21 @@ impl Pods {
         self.out.push(Command::List { stamp: self.counter });
     }
 
-    fn listed(&mut self, result: Result<Vec<ListedPod>, String>, now: Now) {
+    /// A list that is under way may have missed what is to be seen.
+    fn list_soon(&mut self, now: Now) {
+        self.list_at = now.mono;
+        self.list_again = self.listing;
+    }
+
+    fn listed(&mut self, stamp: u64, result: Result<Vec<ListedPod>, String>, now: Now) {
         self.listing = false;
-        self.list_at = now.mono.plus(self.settings.relist_period);
-        let Ok(listed) = result else {
-            self.list_at = now.mono.plus(std::time::Duration::from_secs(1));
-            return;
+        let period = match result {
+            Ok(_) => self.settings.relist_period,
+            Err(_) => LIST_RETRY,
         };
+        let wait = if std::mem::take(&mut self.list_again) { Duration::ZERO } else { period };
+        self.list_at = now.mono.plus(wait);
+        let Ok(listed) = result else { return };
         let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
         self.claim_names(&listed);
         if self.sources_ready {
@@ -302,7 +320,7 @@ impl Pods {
             }
         }
         self.listed_once = true;
-        self.listed_since_ready |= self.sources_ready;
+        self.listed_since_ready |= self.sources_ready && stamp >= self.ready_stamp;
         self.begin_waiting(now);
         let uids: Vec<_> = self.workers.keys().cloned().collect();
         for uid in uids {
