@@ -4,9 +4,11 @@
 //! call that began after the question. A lone question is a filtered list. Questions that arrive
 //! while a list is under way wait for its end and then share one list of everything: thirty pods
 //! that end at once cost the runtime a few lists rather than thirty each time the kernel is ahead
-//! of it, and the runtime goes through all its containers for a filtered list anyway. Bounds: one
-//! list at a time; a question given up gives up its place. A failed shared list is asked again by
-//! each, so that everybody has an error of its own call.
+//! of it, and the runtime goes through all its containers for a filtered list anyway. A few among
+//! many pods are asked for one by one: to take in a list of all of them costs more than their own,
+//! and a pod's start must not cost more on a fuller node. Bounds: one shared list at a time; a
+//! question given up gives up its place. A failed shared list is asked again by each, so that
+//! everybody has an error of its own call.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,6 +27,9 @@ pub(super) struct Lists {
     pub(super) containers: Vec<v1::Container>,
 }
 
+/// A list of everything is made when it answers at least one question for so many pods.
+const PODS_PER_QUESTION: usize = 8;
+
 /// Answers questions for lists; clones share the line.
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
@@ -36,13 +41,15 @@ pub(super) struct Listing {
 struct Line {
     busy: bool,
     waiting: Vec<(PodUid, oneshot::Sender<Message>)>,
+    /// Pods that the runtime had when it was last asked for all.
+    pods: usize,
 }
 
 #[derive(Debug)]
 enum Message {
     /// The answer.
     Lists(Lists),
-    /// The shared list failed: ask for yourself.
+    /// There is no shared list, or it failed: ask for yourself.
     Alone,
     /// You make the next list.
     Lead(Lead),
@@ -55,6 +62,11 @@ struct Lead(Option<Rc<RefCell<Line>>>);
 impl Listing {
     pub(super) fn new(client: Client) -> Self {
         Self { client, line: Rc::default() }
+    }
+
+    /// The runtime has so many pods.
+    pub(super) fn counted(&self, pods: usize) {
+        self.line.borrow_mut().pods = pods;
     }
 
     /// What the runtime has of this pod, now or later.
@@ -84,20 +96,25 @@ impl Listing {
     /// One list for everybody who waits by now.
     async fn shared(&self, uid: &PodUid) -> Result<Lists, Error> {
         let group = std::mem::take(&mut self.line.borrow_mut().waiting);
-        if group.is_empty() {
+        let worth_it = (group.len() + 1) * PODS_PER_QUESTION >= self.line.borrow().pods;
+        if group.is_empty() || !worth_it {
+            for (_, answer) in group {
+                let _ = answer.send(Message::Alone); // or nobody waits there any more
+            }
             return self.filtered(uid).await;
         }
-        let all = self.list(None, None).await;
-        let mut pods = all.as_ref().map(by_pod).unwrap_or_default();
+        let wanted = group.iter().map(|(uid, _)| uid).chain([uid]);
+        let mut wanted: BTreeMap<_, _> =
+            wanted.map(|uid| (uid.clone(), Lists::default())).collect();
+        let listed = self.list(None, None).await.map(|all| pick(all, &mut wanted));
         for (uid, answer) in group {
-            let message = match &all {
-                Ok(_) => Message::Lists(pods.get(&uid).cloned().unwrap_or_default()),
+            let message = match &listed {
+                Ok(()) => Message::Lists(wanted.get(&uid).cloned().unwrap_or_default()),
                 Err(_) => Message::Alone,
             };
-            // Nobody waits there any more.
-            let _ = answer.send(message);
+            let _ = answer.send(message); // or nobody waits there any more
         }
-        all.map(|_| pods.remove(uid).unwrap_or_default())
+        listed.map(|()| wanted.remove(uid).unwrap_or_default())
     }
 
     async fn filtered(&self, uid: &PodUid) -> Result<Lists, Error> {
@@ -121,17 +138,20 @@ impl Listing {
     }
 }
 
-fn by_pod(all: &Lists) -> BTreeMap<PodUid, Lists> {
-    let mut pods: BTreeMap<PodUid, Lists> = BTreeMap::new();
-    for sandbox in &all.sandboxes {
-        let Some(uid) = labels::pod_uid(&sandbox.labels) else { continue };
-        pods.entry(uid).or_default().sandboxes.push(sandbox.clone());
+/// Moves what belongs to the wanted pods.
+fn pick(all: Lists, wanted: &mut BTreeMap<PodUid, Lists>) {
+    for sandbox in all.sandboxes {
+        let uid = labels::pod_uid(&sandbox.labels);
+        if let Some(lists) = uid.and_then(|uid| wanted.get_mut(&uid)) {
+            lists.sandboxes.push(sandbox);
+        }
     }
-    for container in &all.containers {
-        let Some(uid) = labels::pod_uid(&container.labels) else { continue };
-        pods.entry(uid).or_default().containers.push(container.clone());
+    for container in all.containers {
+        let uid = labels::pod_uid(&container.labels);
+        if let Some(lists) = uid.and_then(|uid| wanted.get_mut(&uid)) {
+            lists.containers.push(container);
+        }
     }
-    pods
 }
 
 impl Drop for Lead {
@@ -195,6 +215,21 @@ mod tests {
         };
         futures_util::future::join_all(names.iter().map(ask)).await;
         assert_eq!(runtime.calls_of(Method::ListPodSandbox, "").len(), 2);
+        assert!(!listing.line.borrow().busy);
+    }
+
+    #[tokio::test]
+    async fn a_few_questions_among_many_pods_are_not_answered_with_all_of_them() {
+        let names: Vec<String> = (0..40).map(|n| format!("uid-{n}")).collect();
+        let (_dir, runtime, listing) = with_pods(&names).await;
+        listing.counted(names.len());
+        runtime.clear_calls();
+        let ask = async |name: &String| {
+            let lists = listing.of(&PodUid::from(name.as_str())).await.expect("listed");
+            assert_eq!(lists.sandboxes.len(), 1);
+        };
+        futures_util::future::join_all(names[..3].iter().map(ask)).await;
+        assert_eq!(runtime.calls_of(Method::ListPodSandbox, "").len(), 3);
         assert!(!listing.line.borrow().busy);
     }
 

@@ -62,6 +62,7 @@ impl Reader {
         let mut listed: Vec<_> = pods.into_values().collect();
         listed.iter_mut().for_each(|pod| pod.digest.sort_unstable());
         let mut cache = self.cache.borrow_mut();
+        self.listing.counted(listed.len());
         cache.retain(|uid, _| listed.binary_search_by(|p| p.uid.cmp(uid)).is_ok());
         Ok(listed)
     }
