@@ -44,9 +44,13 @@ struct event {
 };
 
 /* Shared with src/load.rs. */
+enum tracked_state {
+	STATE_STARTED = 1, /* the container's entry point was executed */
+	STATE_NAMED = 2,   /* userspace named its first process: no other one here is one */
+};
 struct tracked {
 	u64 slot;
-	u64 started; /* the container's entry point was executed */
+	u64 state;
 };
 /* Tells a process apart from a later one with its number. */
 struct process {
@@ -195,7 +199,8 @@ struct who {
 /*
  * A container's first process is pid 1 of a namespace made directly under the agent's: one made
  * inside a container (docker in docker) is not meant. With a shared namespace userspace names the
- * process.
+ * process; in the host's, what a container makes itself lies directly under the agent's as well, so
+ * that there only the named process counts.
  */
 ALWAYS_INLINE struct who identify(struct task_struct *task, struct tracked *pod)
 {
@@ -205,7 +210,9 @@ ALWAYS_INLINE struct who identify(struct task_struct *task, struct tracked *pod)
 
 	u64 *slot = bpf_map_lookup_elem(&inits, &who.pid);
 
-	if (pid->level == level + 1 && number_at(pid, level + 1) == 1)
+	int named = pod && (pod->state & STATE_NAMED);
+
+	if (!named && pid->level == level + 1 && number_at(pid, level + 1) == 1)
 		who.flags = FLAG_INIT;
 	else if (pod && slot && *slot == pod->slot)
 		who.flags = FLAG_INIT;
@@ -249,13 +256,13 @@ int pod_exec(u64 *ctx)
 	u64 cgroup = task_cgroup(task);
 	struct tracked *pod = bpf_map_lookup_elem(&tracked, &cgroup);
 
-	if (!pod || pod->started)
+	if (!pod || (pod->state & STATE_STARTED))
 		return 0;
 	struct who who = identify(task, pod);
 
 	if (!(who.flags & FLAG_INIT))
 		return 0;
-	pod->started = 1;
+	pod->state |= STATE_STARTED;
 	emit(EVENT_EXEC, cgroup, pod, who, 0, task);
 	return 0;
 }
@@ -354,7 +361,7 @@ int pod_mkdir(u64 *ctx)
 	if (!pod)
 		return 0;
 	u64 id = cgroup->kn->id;
-	struct tracked child = { .slot = pod->slot, .started = 0 };
+	struct tracked child = { .slot = pod->slot, .state = pod->state & STATE_NAMED };
 
 	if (bpf_map_update_elem(&tracked, &id, &child, BPF_NOEXIST) == -7 /* E2BIG */)
 		count(COUNTER_MAP_FULL);

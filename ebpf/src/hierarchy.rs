@@ -99,7 +99,7 @@ impl Mounted {
         let cgroups = read_text(Path::new("/proc/self/cgroup"))?;
         let mounts = read_text(Path::new("/proc/self/mountinfo"))?;
         let absent = HierarchyError::Absent(hierarchy);
-        let id = hierarchy_id(hierarchy, &cgroups);
+        let id = line_of(hierarchy, &cgroups).map(|(id, _)| id);
         let device = device_of(hierarchy, &mounts);
         match (id, device) {
             (Some(id), Some(device)) => Ok(Self { hierarchy, id, device }),
@@ -125,6 +125,21 @@ impl Mounted {
         }
         Ok(metadata.ino())
     }
+
+    /// The id of the container's cgroup, directly below this pod's, in which a process is; `None`
+    /// when it has ended or is elsewhere.
+    pub(crate) fn container_of(&self, pod: &Path, pid: u32) -> Option<u64> {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let name = child_below(line_of(self.hierarchy, &cgroups)?.1, pod.file_name()?.to_str()?)?;
+        self.cgroup_id(&pod.join(name)).ok()
+    }
+}
+
+/// The name of the child of the cgroup `parent` through which this path leads.
+fn child_below<'a>(path: &'a str, parent: &str) -> Option<&'a str> {
+    let mut parts = path.split('/').skip_while(|part| *part != parent);
+    parts.next();
+    parts.next().filter(|name| !name.is_empty())
 }
 
 fn read_text(path: &Path) -> Result<String, HierarchyError> {
@@ -132,16 +147,17 @@ fn read_text(path: &Path) -> Result<String, HierarchyError> {
         .map_err(|source| HierarchyError::Read { path: path.to_owned(), source })
 }
 
-/// Lines are `id:controllers:path`; v2 is `0::path`.
-fn hierarchy_id(hierarchy: Hierarchy, cgroups: &str) -> Option<u32> {
+/// Id of a hierarchy, and the path in it, among the lines of /proc/PID/cgroup. These are
+/// `id:controllers:path`; v2 is `0::path`.
+fn line_of(hierarchy: Hierarchy, cgroups: &str) -> Option<(u32, &str)> {
     cgroups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
-        let (id, controllers) = (fields.next()?, fields.next()?);
+        let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
         let found = match hierarchy {
             Hierarchy::V2 => id == "0" && controllers.is_empty(),
             Hierarchy::V1(wanted) => controllers.split(',').any(|name| name == wanted.name()),
         };
-        if found { id.parse().ok() } else { None }
+        if found { Some((id.parse().ok()?, path)) } else { None }
     })
 }
 
@@ -168,6 +184,15 @@ fn device_of(hierarchy: Hierarchy, mounts: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_containers_cgroup_is_the_first_below_its_pods() {
+        let path = "/kubepods/burstable/pod1/abc/nested";
+        for (parent, child) in [("pod1", Some("abc")), ("abc", Some("nested")), ("pod2", None)] {
+            assert_eq!(child_below(path, parent), child, "{parent}");
+        }
+        assert_eq!(child_below("/kubepods/pod1", "pod1"), None, "the pod's own");
+    }
+
     const CGROUPS: &str = "9:name=systemd:/\n4:memory:/some/where\n2:cpu,cpuacct:/\n0::/\n";
     const MOUNTS: &str = "\
         20 1 0:18 / /sys rw - sysfs sysfs rw\n\
@@ -184,7 +209,7 @@ mod tests {
             (Hierarchy::V1(Controller::Pids), None, None),
         ];
         for (hierarchy, id, device) in table {
-            assert_eq!(hierarchy_id(hierarchy, CGROUPS), id, "{hierarchy:?}");
+            assert_eq!(line_of(hierarchy, CGROUPS).map(|(id, _)| id), id, "{hierarchy:?}");
             assert_eq!(device_of(hierarchy, MOUNTS), device, "{hierarchy:?}");
         }
     }

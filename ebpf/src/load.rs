@@ -45,8 +45,12 @@ const UNTRACK_PASSES_MAX: u32 = 3;
 const VERIFIER_STATISTICS: [&str; 3] = ["processed", "stack depth", "verification time"];
 const REFUSAL_CHARS_MAX: usize = 240;
 
-/// `struct tracked`: slot and whether the entry point has started.
+/// `struct tracked`: slot and state.
 type Entry = [u64; 2];
+/// The container's entry point has started.
+const STATE_STARTED: u64 = 1;
+/// Its first process was named.
+const STATE_NAMED: u64 = 2;
 
 /// Why the kernel source is not available at all.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +169,10 @@ impl Kernel {
         self.inits.insert(pid, slot.0, 0).map_err(|error| full(error, INITS_MAX))?;
         if !self.programs.contains(Program::CgroupCreated) {
             self.insert_tree(slot, root, &dir)?;
+        }
+        if let Some(id) = self.mounted.container_of(&dir, pid) {
+            let state = STATE_STARTED | STATE_NAMED;
+            self.tracked.insert(id, [slot.0, state], 0).map_err(|e| full(e, CGROUPS_MAX))?;
         }
         if process_lives(pid) {
             return Ok(Watched::Yes);

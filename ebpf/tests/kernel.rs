@@ -109,6 +109,21 @@ async fn a_namespace_made_inside_a_container_is_not_taken_for_a_container() {
     assert_eq!(event.kind, exit(ExitStatus::Code(3)));
 }
 
+/// A container in the host's pid namespace may make namespaces as it likes.
+#[tokio::test]
+async fn in_the_hosts_namespace_only_the_named_process_is_a_containers_first() {
+    let mut source = or_skip!(open_ebpf(&everything()));
+    let pod = Cgroup::new(memory_hierarchy());
+    let container = pod.child("container");
+    source.track(POD, pod.path()).expect("track");
+    let script = "for i in 1 2 3; do unshare -pf sh -c 'exit 5'; done; exit 3";
+    let mut process = Gated::new(&container, script);
+    assert_eq!(source.watch_init(POD, process.pid()).expect("watch"), Watched::Yes);
+    process.go();
+    let event = next_where(&mut source, |e| matches!(e.kind, EventKind::Exit(_))).await;
+    assert_eq!((event.kind, event.pid), (exit(ExitStatus::Code(3)), process.pid()));
+}
+
 #[tokio::test]
 async fn only_the_entry_point_is_reported_as_exec_and_only_the_init_as_exit() {
     let mut source = or_skip!(open_ebpf(&everything()));
