@@ -199,6 +199,9 @@ pub async fn measured<F: Future>(all: F) -> F::Output {
 mod tests {
     use super::*;
 
+    /// Set for the process that is to end.
+    const CHILD: &str = "PINTLE_TEST_PANICS";
+
     fn run<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         tokio::task::LocalSet::new().block_on(&runtime.expect("a runtime"), work)
@@ -213,6 +216,28 @@ mod tests {
         assert!(outcome.is_err_and(|panic: Panicked| panic.0.starts_with("of this")));
         assert_eq!(run(caught(async { 7 })), Ok(7));
         assert_eq!(CATCHING.get(), 0);
+    }
+
+    /// What the next test runs in a process of its own.
+    #[test]
+    fn as_a_child_a_singleton_panics() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        log_panics();
+        run(async {
+            singleton("prober", async { panic!("of this test") })
+                .await
+                .expect("it does not return");
+        });
+    }
+
+    #[test]
+    fn the_panic_of_a_singleton_ends_the_process() {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this test"));
+        child.args(["--exact", "tasks::tests::as_a_child_a_singleton_panics", "--nocapture"]);
+        let ended = child.env(CHILD, "1").output().expect("it runs");
+        assert_eq!(ended.status.code(), Some(PANIC_EXIT), "{ended:?}");
     }
 
     #[test]

@@ -357,3 +357,6 @@ fn tell_unread(recorder: &Recorder, uid: &PodUid, error: &pintle_cri::Error) {
         recorder.event(uid, true, "FailedSync", &text, None);
     }
 }
+
+#[cfg(test)]
+mod tests;

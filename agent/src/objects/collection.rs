@@ -90,7 +90,7 @@ impl<K: Kept> Collection<K> {
     /// Opens the watch if it is not.
     pub(super) fn open(&self, client: &Client) {
         self.task.borrow_mut().get_or_insert_with(|| {
-            tokio::task::spawn_local(run(client.clone(), Rc::clone(&self.state)))
+            crate::tasks::singleton("collection", run(client.clone(), Rc::clone(&self.state)))
         });
     }
 

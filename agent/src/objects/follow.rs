@@ -64,7 +64,7 @@ impl Follower {
         let signals = Rc::<Signals>::default();
         let shared = Rc::downgrade(shared);
         let (key, own) = (key.clone(), Rc::clone(&signals));
-        let task = tokio::task::spawn_local(async move {
+        let task = crate::tasks::spawn("object", async move {
             match key.kind {
                 Kind::ConfigMap => follow::<ConfigMapWire>(shared, key, own).await,
                 Kind::Secret => follow::<SecretWire>(shared, key, own).await,

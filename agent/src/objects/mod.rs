@@ -147,7 +147,7 @@ impl Objects {
             classes: runtime_class::Classes::default(),
         });
         if shared.settings.strategy != ChangeDetectionStrategy::Watch {
-            tokio::task::spawn_local(resync(Rc::downgrade(&shared)));
+            crate::tasks::singleton("object resync", resync(Rc::downgrade(&shared)));
         }
         Self(Some(shared))
     }

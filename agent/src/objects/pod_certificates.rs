@@ -190,7 +190,7 @@ impl PodCertificates {
                 request: request.clone(),
                 shown: Rc::clone(&shown),
             };
-            Projection { shown, task: tokio::task::spawn_local(keeper.run()) }
+            Projection { shown, task: crate::tasks::spawn("pod certificate", keeper.run()) }
         });
         projection.shown.borrow().clone()
     }

@@ -122,7 +122,7 @@ impl Tokens {
     /// Tokens from the API server behind `client`.
     pub(super) fn new(client: Client, inputs: mpsc::Sender<Input>) -> Self {
         let state = Rc::<State>::default();
-        tokio::task::spawn_local(remind(Rc::downgrade(&state), inputs));
+        crate::tasks::singleton("tokens", remind(Rc::downgrade(&state), inputs));
         Self { client, state }
     }
 

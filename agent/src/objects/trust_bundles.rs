@@ -198,7 +198,7 @@ impl TrustBundles {
         self.teller.borrow_mut().get_or_insert_with(|| {
             let (mut changes, inputs) = (self.all.changes(), self.inputs.clone());
             let shown_by = Rc::clone(&self.shown_by);
-            tokio::task::spawn_local(async move {
+            crate::tasks::singleton("trust bundles", async move {
                 while changes.changed().await.is_ok() {
                     let pods = shown_by.borrow().clone();
                     for uid in pods {

@@ -86,7 +86,7 @@ impl Puller {
     /// Pulls an image, or waits for a pull of it that is under way.
     pub(super) async fn pull(self: &Rc<Self>, pull: Pull) -> PullResult {
         let puller = Rc::clone(self);
-        let task = tokio::task::spawn_local(async move { puller.recorded(pull).await });
+        let task = crate::tasks::spawn("pull", async move { puller.recorded(pull).await });
         // The agent ends, or a pull panicked.
         task.await.unwrap_or_else(|error| Err(error.to_string()))
     }

@@ -25,7 +25,8 @@ use super::timeline::{self, Recorder};
 use crate::clock;
 use crate::metrics::Metrics;
 use crate::pod;
-use crate::types::PodUid;
+use crate::tasks;
+use crate::types::{Now, PodUid, UnixNanos};
 
 /// Longest wait for an answer.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
@@ -57,7 +58,7 @@ impl Writer {
             metrics: OnceCell::new(),
             alarm: Notify::new(),
         });
-        crate::tasks::singleton("status writer", Rc::clone(&writer).tick());
+        tasks::singleton("status writer", Rc::clone(&writer).tick());
         writer
     }
 
@@ -68,10 +69,11 @@ impl Writer {
 
     /// Tells the outbox, and begins what it asks for.
     pub fn take(self: &Rc<Self>, input: Input) {
-        let now = clock::now();
+        let clocks = clock::clocks();
         if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
-            metrics.shown(copy, now);
+            metrics.shown(copy, clocks.wall);
         }
+        let now = steady(clocks);
         let (requests, moved) = {
             let mut outbox = self.outbox.borrow_mut();
             let (before, was_out) = (outbox.next_wake(), outbox.is_outage());
@@ -97,10 +99,14 @@ impl Writer {
         }
         for request in requests {
             let writer = Rc::clone(self);
-            tokio::task::spawn_local(async move {
+            tasks::spawn("status write", async move {
                 let (ticket, begun) = (request.ticket, tokio::time::Instant::now());
                 let told = Written::of(&request.ask);
-                let answer = writer.ask(request).await;
+                let answer = tasks::caught(writer.ask(request)).await.unwrap_or_else(|panic| {
+                    tasks::counted("status write");
+                    tracing::error!("a write to the API server: {panic}");
+                    Answer::Unreachable(panic.to_string())
+                });
                 if let Some(told) = told {
                     told.tell(&writer.recorder, &answer, begun.elapsed());
                 }
@@ -118,7 +124,7 @@ impl Writer {
             };
             tokio::select! {
                 () = self.alarm.notified() => {}
-                () = tokio::time::sleep(at.since(clock::now())) => self.take(Input::Tick),
+                () = tokio::time::sleep(at.since(steady(clock::clocks()))) => self.take(Input::Tick),
             }
         }
     }
@@ -191,6 +197,12 @@ impl Writer {
             Err(error) => failed(&error),
         }
     }
+}
+
+/// The outbox waits and measures and stamps nothing: it is given the monotonic clock, which nobody
+/// sets, in the type of its times.
+fn steady(now: Now) -> UnixNanos {
+    UnixNanos(now.mono.0)
 }
 
 /// A write as the timeline tells it.

@@ -64,12 +64,8 @@ impl Sweeper {
             .inspect_err(|error| tracing::warn!(%error, "there are no statistics of pods"))
             .ok()?;
         let (requests, queue) = sync_channel(REQUESTS_MAX);
-        std::thread::Builder::new()
-            .name("stats".to_owned())
-            .spawn(move || {
-                Thread { sampler, before: HashMap::new(), rates: HashMap::new() }.run(&queue)
-            })
-            .ok()?;
+        let thread = Thread { sampler, before: HashMap::new(), rates: HashMap::new() };
+        crate::tasks::thread("stats", move || thread.run(&queue)).ok()?;
         Some(Self(requests))
     }
 

@@ -108,8 +108,7 @@ impl Counter {
         let (requests, queue) = sync_channel(1);
         let latest = Arc::default();
         let thread = Thread { period, metrics, known: HashMap::new(), latest: Arc::clone(&latest) };
-        let spawned = std::thread::Builder::new().name("volumes".to_owned());
-        spawned.spawn(move || thread.run(&queue)).ok()?;
+        crate::tasks::thread("volumes", move || thread.run(&queue)).ok()?;
         Some(Self { requests, latest })
     }
 

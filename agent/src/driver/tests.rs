@@ -1,0 +1,55 @@
+//! What a panic within a call of the runtime costs: that call, and nothing else.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pintle_cri::fake::FakeRuntime;
+use pintle_cri::{Client, Code, Deadlines, Method};
+
+use super::*;
+
+/// Panics with the end of the first call, as a library below might.
+#[derive(Debug, Default)]
+struct PanicsOnce(AtomicBool);
+
+impl pintle_cri::Observer for PanicsOnce {
+    fn call_ended(&self, _: Method, _: Option<Code>, _: Duration) {
+        assert!(self.0.swap(true, Ordering::Relaxed), "of a library");
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_panics_is_answered_and_the_next_one_is_made() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+    let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+    let client = client.with_observer(Arc::new(PanicsOnce::default()));
+    let (back, mut queue) = mpsc::channel(4);
+    let read = PodRead {
+        uid: PodUid::from("u"),
+        names: ("ns".to_owned(), "p".to_owned()),
+        reader: Reader::new(client),
+        back,
+        recorder: Recorder::default(),
+        metrics: Arc::new(Metrics::new("n")),
+        reads: Rc::default(),
+    };
+    read.reads.borrow_mut().asked(&read.uid);
+    for (stamp, good) in [(1, false), (2, true)] {
+        assert!(read.reads.borrow_mut().due(&read.uid, stamp), "{stamp}");
+        read.make(stamp).await;
+        let Some(Input::Observed { stamp: of, result, .. }) = queue.recv().await else {
+            panic!("a read is answered");
+        };
+        assert_eq!((of, result.is_ok()), (stamp, good), "{result:?}");
+    }
+    let text = read.metrics.render(&crate::metrics::Scrape {
+        snapshot: &crate::status::view::Snapshot::default(),
+        has_api: false,
+        event_source: "relist",
+        events_dropped: 0,
+        timeline_dropped: 0,
+        calls_in_flight: 0,
+    });
+    assert!(text.contains("pintle_task_panics_total{task=\"read\"}"), "{text}");
+    assert!(text.contains("pintle_main_loop_stall_seconds_bucket{le=\"0.01\"}"), "{text}");
+}
