@@ -18,12 +18,12 @@ use crate::error::ConnectError;
 use crate::exec::Plugin;
 use crate::files::Source;
 use crate::identity::{Certificate, Identity, Secret};
-use crate::limit::{Limiter, Rate};
+use crate::limit::Rate;
 use crate::observer::Observer;
-use crate::pool::Pool;
 use crate::proxy::Proxy;
-use crate::service::Carrier;
+use crate::service::{Carrier, Manner};
 use crate::tls::{self, Trust};
+use crate::turns::Lane;
 
 /// Where the server is and who we are.
 #[derive(Clone)]
@@ -47,7 +47,8 @@ pub struct ClientOptions {
     pub user_agent: String,
     /// Most requests per second; `None` is no limit.
     pub rate: Option<Rate>,
-    /// The longest that a request may wait for its answer's head; `None` is for ever.
+    /// The longest that a request may wait for its answer's head once its turn has come; `None`
+    /// is for ever.
     pub timeout: Option<Duration>,
     /// Told of every request.
     pub observer: Option<Arc<dyn Observer>>,
@@ -172,11 +173,46 @@ impl Access {
     /// A client with connections of its own. Nothing is sent yet. Must be called on a tokio
     /// runtime.
     pub fn client(&self, options: ClientOptions) -> kube::Client {
+        self.clients(options).urgent()
+    }
+
+    /// Clients that share connections and limits, for requests of different weight.
+    pub fn clients(&self, options: ClientOptions) -> Clients {
         let identity = Arc::new(Identity::new(self.clone(), options.observer.clone()));
-        let pool = Arc::new(Pool::new(Arc::clone(&identity)));
-        let limiter = options.rate.map(Limiter::new);
-        let carrier = Carrier::new(self.server.clone(), identity, pool, limiter, options);
-        kube::Client::new(carrier, self.namespace.clone())
+        let carrier = Carrier::new(self.server.clone(), identity, options);
+        Clients { carrier, namespace: self.namespace.clone() }
+    }
+}
+
+/// Clients that share connections and limits.
+#[derive(Clone)]
+pub struct Clients {
+    carrier: Carrier,
+    namespace: String,
+}
+
+impl Clients {
+    /// For what the whole node lives on: goes before the bulk.
+    pub fn urgent(&self) -> kube::Client {
+        self.with(|_| {})
+    }
+
+    /// For what single pods need: in turn by the requests' `Share`s, behind urgent requests.
+    pub fn bulk(&self) -> kube::Client {
+        self.with(|manner| manner.lane = Lane::Bulk)
+    }
+
+    /// For urgent writes that wait for so long for an answer once their turn has come. The answer
+    /// "later" comes back to whoever asks, with `retry_after` in its head.
+    pub fn writes(&self, timeout: Duration) -> kube::Client {
+        self.with(|manner| {
+            manner.timeout = Some(timeout);
+            manner.tells_later = true;
+        })
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Manner)) -> kube::Client {
+        kube::Client::new(self.carrier.with(change), self.namespace.clone())
     }
 }
 

@@ -74,13 +74,26 @@ pub(crate) struct Watched {
     paths: Vec<PathBuf>,
     stamps: Vec<Option<Stamp>>,
     looked_at: Instant,
+    /// The last change could not be used.
+    unused: bool,
 }
 
 impl Watched {
     /// Of files as they are now.
     pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let stamps = paths.iter().map(|path| Stamp::of(path)).collect();
-        Self { paths, stamps, looked_at: Instant::now() }
+        Self { paths, stamps, looked_at: Instant::now(), unused: false }
+    }
+
+    /// What was seen could not be used: `changed` is true at the next look.
+    pub(crate) fn look_again(&mut self) {
+        self.unused = true;
+    }
+
+    /// As if nobody had looked for so long.
+    #[cfg(test)]
+    pub(crate) fn age(&mut self, by: Duration) {
+        self.looked_at -= by;
     }
 
     /// Whether one changed since this was last true.
@@ -92,7 +105,7 @@ impl Watched {
         let stamps: Vec<_> = self.paths.iter().map(|path| Stamp::of(path)).collect();
         let changed = stamps != self.stamps;
         self.stamps = stamps;
-        changed
+        std::mem::take(&mut self.unused) || changed
     }
 }
 
@@ -112,6 +125,9 @@ mod tests {
         assert!(!watched.changed(later(10)), "it was looked at a moment ago");
         assert!(watched.changed(later(20)));
         assert!(!watched.changed(later(30)));
+        watched.look_again();
+        assert!(watched.changed(later(40)), "what it saw could not be used");
+        assert!(!watched.changed(later(50)));
     }
 
     #[test]

@@ -127,8 +127,9 @@ impl Identity {
                 Ok(now)
             }
             Err(error) => match state.now.clone() {
-                // Half of a pair may be written already: looked at again at the next change.
+                // Half of a pair may be written already, or it cannot be read for a moment.
                 Some(now) => {
+                    state.certificates.look_again();
                     tracing::warn!(%error, "the earlier client certificate stays in use");
                     Ok(now)
                 }
@@ -187,12 +188,16 @@ impl Identity {
                 token => header("Bearer", token),
             }
         });
-        match (read, &state.token) {
+        match (read, &mut state.token) {
             (Ok(token), _) => {
                 state.token = Some((watched, token.clone()));
                 Ok(token)
             }
-            (Err(_), Some((_, before))) => Ok(before.clone()),
+            (Err(error), Some((watched, before))) => {
+                watched.look_again();
+                tracing::warn!(path = %path.display(), %error, "the earlier token stays in use");
+                Ok(before.clone())
+            }
             (Err(error), None) => {
                 Err(io::Error::other(format!("tokenFile {}: {error}", path.display())))
             }
@@ -215,4 +220,54 @@ fn header(scheme: &str, secret: &str) -> Result<HeaderValue, io::Error> {
         .map_err(|_| io::Error::other("the token has characters that no header may have"))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A service account's token as a kubelet's kubeconfig names it.
+    fn identity(dir: &Path) -> Identity {
+        let token = dir.join("token");
+        std::fs::write(&token, "first").expect("written");
+        let text = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n\
+             users: [{{name: u, user: {{tokenFile: '{}'}}}}]\n",
+            token.display()
+        );
+        let path = dir.join("kubeconfig");
+        std::fs::write(&path, text).expect("written");
+        Identity::new(Access::read(&path).expect("a kubeconfig"), None)
+    }
+
+    async fn token(identity: &Identity) -> String {
+        let header = identity.authorization().await.expect("a token").expect("a header");
+        header.to_str().expect("text").to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_token_file_that_cannot_be_read_once_is_read_again() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let identity = identity(dir.path());
+        assert_eq!(token(&identity).await, "Bearer first");
+        let file = dir.path().join("token");
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::create_dir(&file).expect("made");
+        let changed = || {
+            let mut state = identity.state.lock().expect("not poisoned");
+            let (watched, _) = state.token.as_mut().expect("a token");
+            watched.age(Duration::from_secs(10));
+            let changed = watched.changed(Instant::now());
+            if changed {
+                watched.look_again();
+            }
+            watched.age(Duration::from_secs(10));
+            changed
+        };
+        assert!(changed());
+        assert_eq!(token(&identity).await, "Bearer first", "a folder is no token");
+        assert!(changed(), "nothing changed, but what is there was not read");
+    }
 }

@@ -5,7 +5,8 @@
 //! [`DEAD_AFTER`]; whatever waits on it then fails and a new connection is made. When certificates
 //! change, every connection ends. A server without HTTP/2 gets one connection per request, and the
 //! kernel's probes stand in for pings (`dial`).
-//! Bounds: `CONNECTIONS_MAX` shared connections.
+//! Bounds: `CONNECTIONS_MAX` shared connections, or `ALONE_MAX` of one request each; further
+//! requests wait for a place as `places` says.
 
 use std::io;
 use std::pin::Pin;
@@ -26,7 +27,9 @@ use kube::client::Body;
 use tokio::sync::{Mutex, watch};
 
 use crate::dial::{self, Dialed};
-use crate::identity::{Identity, Now};
+use crate::identity::Identity;
+use crate::places::{Places, Room};
+use crate::turns::{Lane, Share};
 
 /// A peer that is gone is found within this time.
 pub const DEAD_AFTER: Duration = Duration::from_secs(9);
@@ -35,6 +38,8 @@ const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 /// Requests that share a connection; no server allows less than 100.
 const STREAMS_MAX: usize = 100;
 const CONNECTIONS_MAX: usize = 64;
+/// Connections to a server that takes one request on each at a time.
+const ALONE_MAX: usize = 1_024;
 /// Bytes of one answer, and of all, that may be under way before they are read.
 const WINDOWS: (u32, u32) = (512 << 10, 4 << 20);
 
@@ -42,6 +47,7 @@ const WINDOWS: (u32, u32) = (512 << 10, 4 << 20);
 pub(crate) struct Pool {
     identity: Arc<Identity>,
     shared: Mutex<Shared>,
+    places: Arc<Places>,
 }
 
 struct Shared {
@@ -63,7 +69,7 @@ enum Place {
     Alone(http1::SendRequest<Body>),
 }
 
-/// Gives a stream's place back.
+/// Counts a stream of a connection; it is given back before the room that it was taken with.
 struct Taken(Arc<AtomicUsize>);
 
 impl Drop for Taken {
@@ -75,7 +81,8 @@ impl Drop for Taken {
 /// An answer's body; its place is given back when it ends.
 pub(crate) struct Answer {
     body: Incoming,
-    _place: Option<Taken>,
+    _stream: Option<Taken>,
+    _room: Room,
 }
 
 impl Pool {
@@ -86,12 +93,22 @@ impl Pool {
             close: watch::Sender::new(false),
             one_each: false,
         };
-        Self { identity, shared: Mutex::new(shared) }
+        let places = Places::new(CONNECTIONS_MAX * STREAMS_MAX);
+        Self { identity, shared: Mutex::new(shared), places }
+    }
+
+    /// Waits until one more request may be under way.
+    pub(crate) async fn room(&self, lane: Lane, share: &Share) -> Room {
+        self.places.room(lane, share).await
     }
 
     /// Sends a request; a connection that turns out to be closed before anything was sent is
     /// replaced once.
-    pub(crate) async fn send(&self, request: Request<Body>) -> io::Result<Response<Answer>> {
+    pub(crate) async fn send(
+        &self,
+        request: Request<Body>,
+        room: Room,
+    ) -> io::Result<Response<Answer>> {
         let mut request = request;
         let mut again = true;
         loop {
@@ -99,11 +116,16 @@ impl Pool {
                 Place::Alone(mut sender) => {
                     let request = for_http1(request)?;
                     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-                    return Ok(answer.map(|body| Answer { body, _place: None }));
+                    return Ok(answer.map(|body| Answer { body, _stream: None, _room: room }));
                 }
                 Place::Stream(mut sender, taken) => match sender.try_send_request(request).await {
                     Ok(answer) => {
-                        return Ok(answer.map(|body| Answer { body, _place: Some(taken) }));
+                        let stream = Some(taken);
+                        return Ok(answer.map(|body| Answer {
+                            body,
+                            _stream: stream,
+                            _room: room,
+                        }));
                     }
                     Err(mut error) => match error.take_message() {
                         Some(unsent) if again => {
@@ -132,29 +154,33 @@ impl Pool {
             return Ok(connection.place());
         }
         let closed = shared.close.subscribe();
-        if shared.one_each || shared.connections.len() >= CONNECTIONS_MAX {
+        if shared.one_each {
             // Whoever comes next need not wait for this connection.
             drop(shared);
-            return self.alone(now, closed).await;
+            let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
+            return match dialed.http2 {
+                true => Ok(shareable(dialed).await?.place()),
+                false => alone(dialed).await,
+            };
+        }
+        // With a room there is one on a connection, unless some of them have just been replaced.
+        let least = |one: &&Shareable| one.streams.load(Ordering::Relaxed);
+        if shared.connections.len() >= CONNECTIONS_MAX
+            && let Some(connection) = shared.connections.iter().min_by_key(least)
+        {
+            return Ok(connection.place());
         }
         // Requests that come meanwhile wait for this connection rather than make their own.
         let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
         if !dialed.http2 {
             shared.one_each = true;
+            self.places.limit(ALONE_MAX);
             return alone(dialed).await;
         }
         let connection = shareable(dialed).await?;
         let place = connection.place();
         shared.connections.push(connection);
         Ok(place)
-    }
-
-    async fn alone(&self, now: Now, closed: watch::Receiver<bool>) -> io::Result<Place> {
-        let dialed = dial::dial(&self.identity.access, now.tls, closed).await?;
-        match dialed.http2 {
-            true => Ok(shareable(dialed).await?.place()),
-            false => alone(dialed).await,
-        }
     }
 }
 

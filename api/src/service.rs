@@ -1,7 +1,8 @@
 //! The service below a `kube::Client`: what is done with each request.
 //!
-//! In order: the limit of requests per second, the server's address, headers, one try with its
-//! time limit, and another try when the server says "later" or does not know our plugin's word.
+//! In order: the limit of requests per second, a place among those under way, the server's address,
+//! headers, one try with its time limit, and another try when the server says "later" or does not
+//! know our plugin's word. Time limits begin when the request's turn has come.
 //! Bounds: `TRIES_MAX` tries, waits of `WAIT_MAX` between them.
 // k8s: staging/src/k8s.io/client-go/rest/request.go, with_retry.go
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use http::header::{AUTHORIZATION, RETRY_AFTER, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use kube::client::Body;
 use tower::Service;
 
@@ -22,39 +23,60 @@ use crate::access::ClientOptions;
 use crate::identity::Identity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
+use crate::places::Room;
 use crate::pool::{Answer, Pool};
+use crate::turns::{Lane, Share};
 
 /// Tries of one request.
 const TRIES_MAX: usize = 10;
 /// The longest that one "later" of the server is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Carries requests; clones share everything.
+/// How one of several clients that share connections and limits treats its requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    pub(crate) lane: Lane,
+    /// The longest wait for an answer's head, from the request's turn on.
+    pub(crate) timeout: Option<Duration>,
+    /// Whoever asks obeys "later" itself.
+    pub(crate) tells_later: bool,
+}
+
+/// Carries requests; clones share everything but the manner.
 #[derive(Clone)]
-pub(crate) struct Carrier(Arc<Parts>);
+pub(crate) struct Carrier {
+    parts: Arc<Parts>,
+    manner: Manner,
+}
 
 struct Parts {
     server: Uri,
     host: String,
     identity: Arc<Identity>,
     pool: Arc<Pool>,
-    limiter: Option<Limiter>,
+    limiter: Option<Arc<Limiter>>,
     user_agent: Option<HeaderValue>,
     options: ClientOptions,
 }
 
 impl Carrier {
-    pub(crate) fn new(
-        server: Uri,
-        identity: Arc<Identity>,
-        pool: Arc<Pool>,
-        limiter: Option<Limiter>,
-        options: ClientOptions,
-    ) -> Self {
+    pub(crate) fn new(server: Uri, identity: Arc<Identity>, options: ClientOptions) -> Self {
+        let pool = Arc::new(Pool::new(Arc::clone(&identity)));
+        let limiter = options.rate.map(Limiter::new);
+        let (lane, timeout) = (Lane::Urgent, options.timeout);
+        let manner = Manner { lane, timeout, tells_later: false };
         let host = server.authority().map_or("", |authority| authority.as_str()).to_owned();
         let user_agent = HeaderValue::from_str(&options.user_agent).ok();
         let user_agent = user_agent.filter(|value| !value.is_empty());
-        Self(Arc::new(Parts { server, host, identity, pool, limiter, user_agent, options }))
+        let parts = Parts { server, host, identity, pool, limiter, user_agent, options };
+        Self { parts: Arc::new(parts), manner }
+    }
+
+    /// One that shares connections and limits with this one.
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Manner)) -> Self {
+        let mut other = self.clone();
+        change(&mut other.manner);
+        other
     }
 }
 
@@ -68,14 +90,15 @@ impl Service<Request<Body>> for Carrier {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let parts = Arc::clone(&self.0);
-        Box::pin(async move { parts.carry(request).await })
+        let (parts, manner) = (Arc::clone(&self.parts), self.manner);
+        Box::pin(async move { parts.carry(request, manner).await })
     }
 }
 
 impl Parts {
-    async fn carry(&self, request: Request<Body>) -> io::Result<Response<Answer>> {
+    async fn carry(&self, request: Request<Body>, manner: Manner) -> io::Result<Response<Answer>> {
         let (mut head, body) = request.into_parts();
+        let share = head.extensions.remove::<Share>().unwrap_or_default();
         head.uri = joined(&self.server, &head.uri)?;
         if let Some(user_agent) = &self.user_agent {
             head.headers.insert(USER_AGENT, user_agent.clone());
@@ -85,7 +108,7 @@ impl Parts {
         let mut refused = false;
         for attempt in 1.. {
             if let Some(limiter) = &self.limiter {
-                let waited = limiter.turn().await;
+                let waited = limiter.turn(manner.lane, &share).await;
                 if let Some(observer) = &self.options.observer {
                     observer.limited(method.as_str(), &self.host, waited);
                 }
@@ -96,13 +119,15 @@ impl Parts {
             if let Some(authorization) = self.identity.authorization().await? {
                 request.headers_mut().insert(AUTHORIZATION, authorization);
             }
-            let answer = self.attempt(request).await?;
+            let room = self.pool.room(manner.lane, &share).await;
+            let answer = self.attempt(request, room, manner.timeout).await?;
             let again = match answer.status() {
                 StatusCode::UNAUTHORIZED if !refused => {
                     refused = true;
                     self.identity.refused().then_some(Duration::ZERO)
                 }
-                status => later(status, answer.headers().get(RETRY_AFTER)),
+                _ if manner.tells_later => None,
+                status => retry_after(status, answer.headers()).map(|wait| wait.min(WAIT_MAX)),
             };
             match again {
                 Some(wait) if attempt < TRIES_MAX && body.is_some() => {
@@ -116,11 +141,16 @@ impl Parts {
     }
 
     /// One try, within the time limit.
-    async fn attempt(&self, request: Request<Body>) -> io::Result<Response<Answer>> {
+    async fn attempt(
+        &self,
+        request: Request<Body>,
+        room: Room,
+        timeout: Option<Duration>,
+    ) -> io::Result<Response<Answer>> {
         let method = request.method().clone();
         let begun = Instant::now();
-        let sent = self.pool.send(request);
-        let answer = match self.options.timeout {
+        let sent = self.pool.send(request, room);
+        let answer = match timeout {
             None => sent.await,
             Some(limit) => tokio::time::timeout(limit, sent).await.unwrap_or_else(|_| {
                 let problem = format!("no answer within {} s", limit.as_secs());
@@ -137,12 +167,12 @@ impl Parts {
 }
 
 /// How long the server asks to wait; `None` when it does not.
-fn later(status: StatusCode, after: Option<&HeaderValue>) -> Option<Duration> {
+pub fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
         return None;
     }
-    let seconds = after?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(WAIT_MAX))
+    let seconds: u32 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.into()))
 }
 
 /// The server's address with the request's path behind its own.
@@ -173,13 +203,15 @@ mod tests {
 
     #[test]
     fn only_a_server_that_says_when_is_asked_again() {
-        let five = HeaderValue::from_static("5");
-        let wait = |code: u16, after| later(StatusCode::from_u16(code).expect("a code"), after);
-        assert_eq!(wait(429, Some(&five)), Some(Duration::from_secs(5)));
-        assert_eq!(wait(503, Some(&five)), Some(Duration::from_secs(5)));
+        let wait = |code: u16, after: Option<&'static str>| {
+            let after = after.map(|after| (RETRY_AFTER, HeaderValue::from_static(after)));
+            let status = StatusCode::from_u16(code).expect("a code");
+            retry_after(status, &after.into_iter().collect())
+        };
+        assert_eq!(wait(429, Some("5")), Some(Duration::from_secs(5)));
+        assert_eq!(wait(503, Some("5")), Some(Duration::from_secs(5)));
         assert_eq!(wait(503, None), None);
-        assert_eq!(wait(404, Some(&five)), None);
-        let long = HeaderValue::from_static("900");
-        assert_eq!(wait(429, Some(&long)), Some(WAIT_MAX));
+        assert_eq!(wait(404, Some("5")), None);
+        assert_eq!(wait(429, Some("9999999999999")), None, "no time to wait for");
     }
 }

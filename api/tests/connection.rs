@@ -9,7 +9,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::Api;
-use pintle_api::{Access, ClientOptions, DEAD_AFTER, Rate};
+use pintle_api::{Access, ClientOptions, DEAD_AFTER, Rate, Share};
 
 use server::{Authority, Server};
 
@@ -184,6 +184,49 @@ async fn later_is_obeyed_and_limits_hold() {
         nodes.get("n").await.expect("an answer");
     }
     assert!(begun.elapsed() >= Duration::from_millis(450), "ten requests at 20 a second");
+}
+
+/// A read of one pod in the bulk lane.
+fn bulk_read(client: &kube::Client, share: &str) -> tokio::task::JoinHandle<kube::Result<String>> {
+    let mut request = Request::get("/api/v1/namespaces/a/configmaps/c");
+    request.extensions_mut().expect("a good path").insert(Share::of(share));
+    let (client, request) = (client.clone(), request.body(Vec::new()).expect("a request"));
+    tokio::spawn(async move { client.request_text(request).await })
+}
+
+#[tokio::test]
+async fn a_pods_many_reads_hold_up_neither_writes_nor_other_pods() {
+    let server = Server::start(Authority::new()).await;
+    let rate = Some(Rate { per_second: 20.0, burst: 1 });
+    let options = ClientOptions { rate, ..Default::default() };
+    let clients = Access::read(&server.kubeconfig()).expect("a kubeconfig").clients(options);
+    let bulk = clients.bulk();
+    let greedy: Vec<_> = (0..2_000).map(|_| bulk_read(&bulk, "greedy")).collect();
+    until("reads have begun", async || server.requests() > 1).await;
+    // 2,000 reads take 100 s; the write's own time limit is far below that.
+    let nodes: Api<Node> = Api::all(clients.writes(Duration::from_secs(10)));
+    nodes.get("n").await.expect("a write's turn comes first");
+    bulk_read(&bulk, "other").await.expect("no panic").expect("the other pod's turn");
+    assert!(server.requests() < 200, "{} requests went before", server.requests());
+    greedy.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_writes_time_limit_begins_with_its_turn_and_later_is_told() {
+    let server = Server::start(Authority::new()).await;
+    let rate = Some(Rate { per_second: 1.0, burst: 1 });
+    let options = ClientOptions { rate, ..Default::default() };
+    let clients = Access::read(&server.kubeconfig()).expect("a kubeconfig").clients(options);
+    let nodes: Api<Node> = Api::all(clients.writes(Duration::from_millis(900)));
+    nodes.get("n").await.expect("an answer");
+    let (one, other) = tokio::join!(nodes.get("n"), nodes.get("n"));
+    one.and(other).expect("their turns come after 1 and 2 s, later than the limit");
+    server.refuse_once(429, Some("7"));
+    let request = Request::get("/api/v1/nodes/n").body(kube::client::Body::empty());
+    let client = clients.writes(Duration::from_secs(10));
+    let answer = client.send(request.expect("a request")).await.expect("an answer");
+    let after = pintle_api::retry_after(answer.status(), answer.headers());
+    assert_eq!(after, Some(Duration::from_secs(7)), "it is not waited for here");
 }
 
 #[tokio::test]

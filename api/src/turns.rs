@@ -1,0 +1,153 @@
+//! Whose turn comes next among requests that wait: pure.
+//!
+//! Two lanes: what the whole node lives on, and what single pods ask for. The first goes before the
+//! second, but for one turn in `BULK_EVERY`, so that neither can stop the other. Within the second
+//! lane each share (a pod, as a rule) has one turn after the other, however much it waits for.
+//! Bounds: as many waiters as there are callers; a share is forgotten when nothing of it waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Of so many turns at least one is for the bulk, if some of it waits.
+const BULK_EVERY: u32 = 8;
+
+/// In which order requests of one client are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// What the node lives on: statuses, the node's object, watches of pods.
+    #[default]
+    Urgent,
+    /// What single pods need: objects that they refer to.
+    Bulk,
+}
+
+/// On whose behalf a request in the bulk lane is made: an extension of the request. Requests
+/// without one are a share together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Share(Arc<str>);
+
+impl Share {
+    /// The share of that name: a pod's uid, for example.
+    pub fn of(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+/// Those who wait.
+#[derive(Debug)]
+pub(crate) struct Turns<W> {
+    urgent: VecDeque<W>,
+    bulk: BTreeMap<Share, VecDeque<W>>,
+    /// Shares with waiters, in the order of their turns.
+    ring: VecDeque<Share>,
+    /// Urgent turns since the last one of the bulk.
+    streak: u32,
+}
+
+impl<W> Default for Turns<W> {
+    fn default() -> Self {
+        Self { urgent: VecDeque::new(), bulk: BTreeMap::new(), ring: VecDeque::new(), streak: 0 }
+    }
+}
+
+impl<W> Turns<W> {
+    /// True when nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.ring.is_empty()
+    }
+
+    /// One more waits.
+    pub(crate) fn push(&mut self, lane: Lane, share: &Share, waiter: W) {
+        if lane == Lane::Urgent {
+            return self.urgent.push_back(waiter);
+        }
+        let queue = self.bulk.entry(share.clone()).or_default();
+        if queue.is_empty() {
+            self.ring.push_back(share.clone());
+        }
+        queue.push_back(waiter);
+    }
+
+    /// Who is next among those that `admits` lets in: `None` stands for the urgent lane.
+    pub(crate) fn pop(
+        &mut self,
+        admits: impl Fn(Option<&Share>) -> bool,
+    ) -> Option<(Lane, Share, W)> {
+        let bulk_first = self.streak + 1 >= BULK_EVERY;
+        if bulk_first && let Some(next) = self.pop_bulk(&admits) {
+            return Some(next);
+        }
+        if admits(None)
+            && let Some(waiter) = self.urgent.pop_front()
+        {
+            self.streak = if self.ring.is_empty() { 0 } else { self.streak.saturating_add(1) };
+            return Some((Lane::Urgent, Share::default(), waiter));
+        }
+        if bulk_first { None } else { self.pop_bulk(&admits) }
+    }
+
+    fn pop_bulk(&mut self, admits: impl Fn(Option<&Share>) -> bool) -> Option<(Lane, Share, W)> {
+        let at = self.ring.iter().position(|share| admits(Some(share)))?;
+        let share = self.ring.remove(at)?;
+        let queue = self.bulk.get_mut(&share)?;
+        let waiter = queue.pop_front()?;
+        if queue.is_empty() {
+            self.bulk.remove(&share);
+        } else {
+            self.ring.push_back(share.clone());
+        }
+        self.streak = 0;
+        Some((Lane::Bulk, share, waiter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(mut turns: Turns<String>) -> Vec<String> {
+        std::iter::from_fn(|| turns.pop(|_| true)).map(|(_, _, waiter)| waiter).collect()
+    }
+
+    #[test]
+    fn a_share_with_much_to_do_has_every_other_turn_at_most() {
+        let (greedy, other) = (Share::of("greedy"), Share::of("other"));
+        let mut turns = Turns::default();
+        for n in 0..1_000 {
+            turns.push(Lane::Bulk, &greedy, format!("greedy {n}"));
+        }
+        turns.push(Lane::Bulk, &other, "other 0".to_owned());
+        turns.push(Lane::Bulk, &other, "other 1".to_owned());
+        let order = order(turns);
+        assert_eq!(order[..4], ["greedy 0", "other 0", "greedy 1", "other 1"]);
+        assert_eq!(order.len(), 1_002);
+    }
+
+    #[test]
+    fn what_the_node_lives_on_goes_first_and_still_stops_nobody() {
+        let mut turns = Turns::default();
+        for n in 0..20 {
+            turns.push(Lane::Bulk, &Share::of("pod"), format!("bulk {n}"));
+            turns.push(Lane::Urgent, &Share::default(), format!("urgent {n}"));
+        }
+        let order = order(turns);
+        let bulk_at = |order: &[String]| order.iter().position(|one| one.starts_with("bulk"));
+        assert_eq!(bulk_at(&order), Some(BULK_EVERY as usize - 1), "{order:?}");
+        let urgent = order.iter().take(22).filter(|one| one.starts_with("urgent")).count();
+        assert_eq!(urgent, 20, "{order:?}");
+    }
+
+    #[test]
+    fn a_share_that_is_not_let_in_is_passed_over() {
+        let (full, free) = (Share::of("a"), Share::of("b"));
+        let mut turns = Turns::default();
+        turns.push(Lane::Bulk, &full, 1);
+        turns.push(Lane::Bulk, &free, 2);
+        let admits = |share: Option<&Share>| share == Some(&free);
+        assert_eq!(turns.pop(admits).map(|(_, _, waiter)| waiter), Some(2));
+        assert_eq!(turns.pop(admits).map(|(_, _, waiter)| waiter), None);
+        assert!(!turns.is_empty());
+        assert_eq!(turns.pop(|_| true).map(|(_, _, waiter)| waiter), Some(1));
+        assert!(turns.is_empty());
+    }
+}
