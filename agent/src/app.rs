@@ -210,7 +210,7 @@ impl Parts {
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime, &reader)?;
         let writer = self.cluster.as_ref().map(|cluster| {
-            let (client, recorder) = (cluster.client.clone(), self.recorder.clone());
+            let (client, recorder) = (cluster.writes.clone(), self.recorder.clone());
             let writer = Writer::start(client, &cluster.node_name, recorder, cluster.link.clone());
             writer.count_in(Arc::clone(&self.metrics));
             writer
@@ -302,7 +302,7 @@ impl Parts {
             recorder: self.recorder.clone(),
             node: Some(cluster.node.clone()),
         };
-        Objects::new(cluster.client.clone(), settings, self.inputs.clone())
+        Objects::new(cluster.objects.clone(), settings, self.inputs.clone())
     }
 
     /// The runtime's own events; the kernel's come from the executor's tracker.

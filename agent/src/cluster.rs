@@ -14,6 +14,10 @@ use crate::status::link::Link;
 pub struct Cluster {
     /// For everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
     pub client: kube::Client,
+    /// The same for what single pods refer to: behind everything else, and in turn by pod.
+    pub objects: kube::Client,
+    /// The same for the statuses of pods.
+    pub writes: kube::Client,
     /// For the lease and the node's status only: a connection of its own, so that nothing else
     /// can delay it.
     pub heartbeat: kube::Client,

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::desired::DesiredPods;
 use crate::observed::{ObservedPod, Reader};
 use crate::pod;
-use crate::source::{Delivery, SourceKind, SourceUpdate, Sources, static_pod};
+use crate::source::{Delivery, Reading, SourceKind, SourceUpdate, Sources, static_pod};
 use crate::status::outbox;
 use crate::status::timeline::Recorder;
 use crate::status::writer::Writer;
@@ -104,6 +104,10 @@ impl Intake {
         }
         while let Some((kind, delivery)) = self.deliveries.next().await {
             let now = clock::now();
+            let listed = match &delivery {
+                Delivery::All(reading) if kind == SourceKind::Api => listed(reading),
+                _ => Vec::new(),
+            };
             let updates = match delivery {
                 Delivery::All(reading) => sources.set(kind, reading, now, &adopt),
                 Delivery::Changed(pod) => Vec::from_iter(sources.change(kind, *pod, now)),
@@ -113,6 +117,9 @@ impl Intake {
                 if self.feed(kind, update).await.is_err() {
                     return;
                 }
+            }
+            for copy in listed {
+                self.tell(outbox::Input::Listed(copy));
             }
             if kind != SourceKind::Api {
                 let broken = sources.problems().map(ToString::to_string).collect();
@@ -205,6 +212,12 @@ impl Intake {
         }
         self.inputs.send(input).await
     }
+}
+
+/// Every object of a complete list, without what only its change is read for.
+fn listed(reading: &Reading) -> Vec<Arc<Pod>> {
+    let metadata = |pod: &Pod| Pod { metadata: pod.metadata.clone(), ..Pod::default() };
+    reading.pods.iter().map(|(pod, _)| Arc::new(metadata(pod))).collect()
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use crate::node::own::{self, OwnNode};
 use crate::node::runtime::Runtime;
 use crate::node::task;
 use crate::status::link::Link;
+use crate::status::writer;
 use crate::tasks;
 use crate::types::NodeFacts;
 use crate::worker::Input;
@@ -48,7 +49,9 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     });
     let general =
         ClientOptions { user_agent: user_agent(), rate, timeout: None, observer: observer.clone() };
-    let client = access.client(general);
+    let general = access.clients(general);
+    let (client, objects) = (general.urgent(), general.bulk());
+    let writes = general.writes(writer::REQUEST_MAX);
     // k8s: cmd/kubelet/app/server.go run: a heartbeat must not wait longer than a lease lives
     let lease = u64::from(kubelet.node_lease_duration_seconds.max(1).unsigned_abs());
     let lease = Duration::from_secs(lease);
@@ -77,7 +80,7 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     let events = ClientOptions { user_agent: user_agent(), rate: None, timeout: None, observer };
     let events = start_events(config, access.client(events));
     let link = Link::default();
-    Ok(Some(Cluster { client, heartbeat, node_name, node, access, events, link }))
+    Ok(Some(Cluster { client, objects, writes, heartbeat, node_name, node, access, events, link }))
 }
 
 /// The kubelet's name as the source: people and tools look for it.

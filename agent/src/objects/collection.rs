@@ -1,7 +1,7 @@
 //! All objects of one kind, followed by one watch and kept as small as their readers allow.
 //!
 //! The watch brings the initial objects one by one, so that there is never a list of all of them;
-//! an API server that cannot do so is asked for a list. A kind that the API server does not have
+//! an API server that cannot do so is asked for pages of `PAGE` objects. A kind that the API server does not have
 //! under one path is looked for under the next.
 //!
 //! Effects; the record is one value. Owner: whoever holds the `Collection`. Bounds: what is kept is
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kube::Client;
+use pintle_api::Share;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -22,6 +23,8 @@ use super::wire::{self, Event, Events, Pace, WireError};
 
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Objects of one answer to a list.
+const PAGE: u32 = 500;
 /// How long a watch is asked to last, in seconds.
 const WATCH_SECONDS: u32 = 600;
 
@@ -45,8 +48,17 @@ pub(super) trait Kept: Default + 'static {
 #[derive(Deserialize)]
 #[serde(bound = "T: DeserializeOwned")]
 struct ListWire<T> {
-    metadata: Meta,
+    metadata: ListMeta,
     items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct ListMeta {
+    resource_version: String,
+    /// Where the next page begins; empty on the last one.
+    r#continue: String,
 }
 
 /// What is known.
@@ -148,9 +160,10 @@ struct Place {
 async fn run<K: Kept>(client: Client, state: Rc<State<K>>) {
     let mut pace = Pace::new(RETRY.0, RETRY.1);
     let mut place = Place { path: 0, from: None, streams: true };
+    let mut said = String::new();
     loop {
         match follow(&client, &state, &mut place, &mut pace).await {
-            Ok(()) => {}
+            Ok(()) => said.clear(),
             Err(WireError::Gone(_)) => place.from = None,
             Err(WireError::Refused(_)) if place.streams && place.from.is_none() => {
                 place.streams = false;
@@ -166,7 +179,16 @@ async fn run<K: Kept>(client: Client, state: Rc<State<K>>) {
                     state.tell(Known::NoKind);
                 }
             }
-            Err(error) => tracing::debug!(%error, "{} cannot be watched", K::NAME),
+            Err(error) => {
+                let error = error.to_string();
+                // Pods may wait for them: said aloud, but not over and over.
+                if error == said {
+                    tracing::debug!(error, "{} cannot be watched", K::NAME);
+                } else {
+                    tracing::warn!(error, "{} cannot be watched; trying again", K::NAME);
+                }
+                said = error;
+            }
         }
         pace.wait().await;
     }
@@ -181,14 +203,15 @@ async fn follow<K: Kept>(
     let at = K::PATHS[place.path];
     let mut fresh = K::default();
     if place.from.is_none() && !place.streams {
-        let list: ListWire<K::Wire> =
-            wire::read(client, &format!("{at}?resourceVersion=0")).await?;
-        list.items.into_iter().for_each(|object| state.has_room::<K>(fresh.put(object)));
+        let version =
+            list(client, at, &mut |object| state.has_room::<K>(fresh.put(object))).await?;
         state.replace(std::mem::take(&mut fresh));
-        place.from = Some(list.metadata.resource_version);
+        place.from = Some(version);
     }
     let mut initial = place.from.is_none();
-    let mut events = Events::<K::Wire>::open(client, &path(at, place.from.as_deref())).await?;
+    let mut events =
+        Events::<K::Wire>::open(client, &Share::default(), &path(at, place.from.as_deref()))
+            .await?;
     while let Some(event) = events.next().await {
         let event = event?;
         pace.reset();
@@ -211,6 +234,38 @@ async fn follow<K: Kept>(
         }
     }
     Ok(())
+}
+
+/// Every object, page by page; returns the version that they are of.
+async fn list<T: DeserializeOwned>(
+    client: &Client,
+    at: &str,
+    take: &mut impl FnMut(T),
+) -> Result<String, WireError> {
+    let mut next = String::new();
+    loop {
+        let more = match next.is_empty() {
+            true => String::new(),
+            false => format!("&continue={}", escaped(&next)),
+        };
+        let path = format!("{at}?limit={PAGE}{more}");
+        let page: ListWire<T> = wire::read(client, &Share::default(), &path).await?;
+        page.items.into_iter().for_each(&mut *take);
+        if page.metadata.r#continue.is_empty() {
+            return Ok(page.metadata.resource_version);
+        }
+        next = page.metadata.r#continue;
+    }
+}
+
+/// Tokens of pages are base64 for URLs today, which nobody promises.
+fn escaped(token: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let each = token.bytes().map(|byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    each.collect()
 }
 
 fn path(at: &str, from: Option<&str>) -> String {

@@ -13,6 +13,7 @@
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use pintle_api::Share;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -34,6 +35,8 @@ const WATCH_SECONDS: u32 = 1800;
 const PROVEN: Duration = Duration::from_secs(2);
 /// How long somebody waits for an object of which nothing is known yet.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// A watch that has to wait for its turn for so long: the object is read in the meantime.
+const TURN_MAX: Duration = Duration::from_secs(300);
 /// How long somebody waits for a newer copy of one that is known.
 const WAIT_NEWER_MAX: Duration = Duration::from_secs(1);
 
@@ -109,6 +112,13 @@ impl Objects {
 }
 
 impl Shared {
+    /// Watches last, so they are counted apart: they must not stop a pod's reads.
+    fn share(&self, key: &Key, of: &str) -> Share {
+        let table = self.table.borrow();
+        let payer = table.payer(key).map_or("", PodUid::as_str);
+        Share::of(&format!("{payer}{of}"))
+    }
+
     /// True when the strategy asks for a new read.
     fn is_stale(&self, signals: &Signals) -> bool {
         match self.settings.strategy {
@@ -161,7 +171,8 @@ async fn keep_read<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signa
             signals.due.notified().await;
             continue;
         };
-        let told = match wire::read::<T>(&shared.client, &object_path(key)).await {
+        let share = shared.share(key, "");
+        let told = match wire::read::<T>(&shared.client, &share, &object_path(key)).await {
             Ok(object) => shared.table.borrow_mut().answered(key, due, Some(object.keep())),
             Err(WireError::NotFound(_)) => shared.table.borrow_mut().answered(key, due, None),
             Err(error) => {
@@ -188,11 +199,15 @@ async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signals) 
     let mut from = "0".to_owned();
     while let Some(shared) = shared.upgrade().filter(|s| !s.table.borrow().is_immutable(key)) {
         let begun = Instant::now();
-        let opened = Events::<T>::open(&shared.client, &watch_path(key, &from)).await;
+        let (share, path) = (shared.share(key, " watches"), watch_path(key, &from));
+        let opened = Events::<T>::open(&shared.client, &share, &path);
+        let opened = tokio::time::timeout(TURN_MAX, opened).await;
         let shared = Rc::downgrade(&shared);
         let ended = match opened {
-            Ok(events) => drain(&shared, key, signals, events, &mut from).await,
-            Err(error) => Err(error),
+            Ok(Ok(events)) => drain(&shared, key, signals, events, &mut from).await,
+            Ok(Err(error)) => Err(error),
+            // A pod that refers to more than may be watched for it sees changes late.
+            Err(_) => Err(WireError::Gone("its watch waits for a turn".to_owned())),
         };
         // A server that accepts watches and drops them again is not asked at once each time.
         if begun.elapsed() >= PROVEN {

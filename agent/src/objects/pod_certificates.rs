@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use pintle_api::Share;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -326,9 +327,14 @@ impl Keeper {
         });
         let path = format!("{GROUP}/namespaces/{namespace}/{REQUESTS}");
         let made: Result<RequestWire, _> =
-            wire::create(&self.desk.client, &path, body.to_string().into_bytes()).await;
+            wire::create(&self.desk.client, &self.share(), &path, body.to_string().into_bytes())
+                .await;
         let made = made.map_err(|error| format!("while creating on API: {error}"))?;
         Ok((key.pem, made.metadata.name))
+    }
+
+    fn share(&self) -> Share {
+        Share::of(self.uid.as_str())
     }
 
     /// How a request ended; `None` when it was deleted.
@@ -343,10 +349,11 @@ impl Keeper {
         let mut pace = Pace::new(RETRY.0, RETRY.1);
         loop {
             // Begins with the object as it is now.
-            let seen = match Events::<RequestWire>::open(&self.desk.client, &path).await {
-                Ok(events) => drain(events).await,
-                Err(error) => Err(error),
-            };
+            let seen =
+                match Events::<RequestWire>::open(&self.desk.client, &self.share(), &path).await {
+                    Ok(events) => drain(events).await,
+                    Err(error) => Err(error),
+                };
             match seen {
                 Ok(Seen::Ended(outcome)) => return Some(outcome),
                 Ok(Seen::Nothing) => return None,

@@ -4,9 +4,11 @@
 //! pod that comes later: `asked` counts these, `answered` is the count at the start of the newest
 //! read that ended. So whoever waits until `answered` has reached what `asked` was when it began
 //! has an object at least as new as a read of its own. A watch keeps it up to date in between.
-//! Versions decide which of two copies is newer; what is older is dropped.
+//! Versions decide which of two copies is newer; what is older is dropped, unless a read brings it
+//! that nothing has overtaken: then the API server has gone back to an earlier state.
 //!
-//! Owner: `Objects`. Bound: `ENTRIES_MAX` objects; pods beyond it are refused what they ask for.
+//! Owner: `Objects`. Bound: `ENTRIES_MAX` objects; a pod has no more of them than it leaves to
+//! others, and is refused what it asks for beyond that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -91,7 +93,7 @@ impl Table {
         let mut now = BTreeSet::new();
         for (key, usage) in references {
             let known = self.entries.contains_key(&key);
-            if !known && self.entries.len() >= ENTRIES_MAX {
+            if !known && now.len() >= ENTRIES_MAX - self.entries.len() {
                 continue;
             }
             let entry = self.entries.entry(key.clone()).or_default();
@@ -182,7 +184,17 @@ impl Table {
             return Vec::new();
         }
         entry.answered = entry.answered.max(due.ticket);
-        entry.take(found)
+        // Reads see the newest state. An older one that no event came before is the newest again:
+        // the store was restored.
+        let fresh = entry.changes == due.changes;
+        entry.take(found, fresh)
+    }
+
+    /// Whose share of requests a read of the object is taken from: the pod with the fewest
+    /// references, so that nobody waits for what another pod asks for besides.
+    pub(super) fn payer(&self, key: &Key) -> Option<&PodUid> {
+        let references = |uid: &&PodUid| self.pods.get(*uid).map_or(0, BTreeSet::len);
+        self.entries.get(key)?.referrers.keys().min_by_key(references)
     }
 
     /// A read or watch failed.
@@ -196,7 +208,7 @@ impl Table {
     pub(super) fn changed(&mut self, key: &Key, object: Object) -> Vec<Told> {
         let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
         entry.changes += 1;
-        entry.take(Some(object))
+        entry.take(Some(object), false)
     }
 
     /// The watch saw the object deleted, at this version.
@@ -205,7 +217,7 @@ impl Table {
         entry.changes += 1;
         match &entry.known {
             Known::Present(object) if object.version > version => Vec::new(),
-            _ => entry.take(None),
+            _ => entry.take(None, false),
         }
     }
 
@@ -250,9 +262,11 @@ impl Entry {
         Err(failure)
     }
 
-    fn take(&mut self, found: Option<Object>) -> Vec<Told> {
+    fn take(&mut self, found: Option<Object>, fresh: bool) -> Vec<Told> {
         let (changed, appeared) = match (&self.known, &found) {
-            (Known::Present(old), Some(new)) if new.version < old.version => return Vec::new(),
+            (Known::Present(old), Some(new)) if !fresh && new.version < old.version => {
+                return Vec::new();
+            }
             (Known::Present(old), Some(new)) => (old.content != new.content, false),
             (_, Some(_)) => (true, true),
             (Known::Missing, None) => (false, false),

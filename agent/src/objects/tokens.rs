@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
+use pintle_api::Share;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
@@ -193,7 +194,8 @@ impl Tokens {
                 },
             },
         });
-        let answer = self.ask(&path, body.to_string().into_bytes()).await?;
+        let answer =
+            self.ask(&Share::of(uid.as_str()), &path, body.to_string().into_bytes()).await?;
         let ends_at = answer.status.expiration_timestamp.as_nanosecond();
         let ends_at = UnixNanos(i64::try_from(ends_at).unwrap_or(i64::MAX));
         let asked = key.expiration_seconds.unwrap_or(DEFAULT_SECONDS);
@@ -208,15 +210,15 @@ impl Tokens {
 
     /// The node may ask for a pod's tokens from the moment the authorizer has seen the pod bound,
     /// which may be a little after this agent has.
-    async fn ask(&self, path: &str, body: Vec<u8>) -> Result<TokenWire, WireError> {
+    async fn ask(&self, share: &Share, path: &str, body: Vec<u8>) -> Result<TokenWire, WireError> {
         let mut pace = Pace::new(RETRY.0, RETRY.1);
         for _ in 1..ATTEMPTS_MAX {
-            match wire::create::<TokenWire>(&self.client, path, body.clone()).await {
+            match wire::create::<TokenWire>(&self.client, share, path, body.clone()).await {
                 Err(WireError::Forbidden(_)) => pace.wait().await,
                 done => return done,
             }
         }
-        wire::create(&self.client, path, body).await
+        wire::create(&self.client, share, path, body).await
     }
 }
 

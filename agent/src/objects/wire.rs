@@ -2,7 +2,8 @@
 //!
 //! The client of `kube` prints what it cannot parse; a secret or a token must not end there. So
 //! requests go through its connection, but answers are read here: up to `BODY_BYTES_MAX` for a
-//! body or one event. Effects; no retries, which are the callers'.
+//! body or one event. Each request is made in the share of the pod that needs it, so that a pod that
+//! refers to thousands of objects holds up itself. Effects; no retries, which are the callers'.
 
 use std::marker::PhantomData;
 
@@ -13,6 +14,7 @@ use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
+use pintle_api::Share;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -67,17 +69,24 @@ struct StatusWire {
 }
 
 /// Reads one object.
-pub(super) async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, WireError> {
-    parse(&send(client, Request::get(path).body(Body::empty())).await?)
+pub(super) async fn read<T: DeserializeOwned>(
+    client: &Client,
+    share: &Share,
+    path: &str,
+) -> Result<T, WireError> {
+    let request = Request::get(path).extension(share.clone());
+    parse(&send(client, request.body(Body::empty())).await?)
 }
 
 /// Creates something and returns what came of it.
 pub(super) async fn create<T: DeserializeOwned>(
     client: &Client,
+    share: &Share,
     path: &str,
     body: Vec<u8>,
 ) -> Result<T, WireError> {
     let request = Request::post(path).header("content-type", "application/json");
+    let request = request.extension(share.clone());
     parse(&send(client, request.body(Body::from(body))).await?)
 }
 
@@ -174,8 +183,13 @@ pub(super) struct Events<T> {
 
 impl<T: DeserializeOwned> Events<T> {
     /// Opens a watch.
-    pub(super) async fn open(client: &Client, path: &str) -> Result<Self, WireError> {
+    pub(super) async fn open(
+        client: &Client,
+        share: &Share,
+        path: &str,
+    ) -> Result<Self, WireError> {
         let request = Request::get(path).header("accept-encoding", "identity");
+        let request = request.extension(share.clone());
         let answer = answer(client, request.body(Body::empty())).await?;
         let body = answer.into_body().into_data_stream().boxed();
         Ok(Self { body, held: Vec::new(), scanned: 0, of: PhantomData })

@@ -2,20 +2,24 @@
 //!
 //! Owner: the main thread; the driver and the intake call `take`, each request is a task of its
 //! own. Input: statuses, copies, answers. Output: PATCH, DELETE, POST and GET of pods. A request
-//! that takes longer than `REQUEST_MAX` counts as failed. Decides nothing: see `outbox`.
+//! that takes longer than `REQUEST_MAX` once it is sent counts as failed. "Later" is an answer like
+//! others: the outbox waits, with whatever status is the newest then. Decides nothing: see `outbox`.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::Request as HttpRequest;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::{HeaderMap, Request as HttpRequest, StatusCode};
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Status};
+use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::Request as ApiRequest;
-use kube::{Api, Client};
+use kube::client::Body;
+use kube::core::{PartialObjectMeta, Request as ApiRequest};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -26,12 +30,18 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::pod;
 use crate::tasks;
-use crate::types::{Now, PodUid, UnixNanos};
+use crate::types::{Now, PodUid, UnixNanos, with_causes};
 
-/// Longest wait for an answer.
-const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for an answer, from the moment at which the request's turn has come.
+pub const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Least wait when the API server says that it is busy and not for how long.
 const BUSY: Duration = Duration::from_secs(1);
+/// The longest that one "later" of the API server is obeyed.
+const LATER_MAX: Duration = Duration::from_secs(600);
+/// Longest answer.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Longest text of an answer that is no object of the API.
+const WORDS_BYTES_MAX: usize = 512;
 
 /// Writes statuses, deletions and mirror pods.
 pub struct Writer {
@@ -130,72 +140,75 @@ impl Writer {
     }
 
     async fn ask(&self, Request { name, ask, .. }: Request) -> Answer {
-        let asked = async {
-            match ask {
-                Ask::Patch(body) => self.patch(&name, body).await,
-                Ask::Delete(uid) => self.delete(&name, uid).await,
-                Ask::Mirror(pod) => self.mirror(&pod).await,
-                Ask::Look => self.send(pods(&name).get(&name.1, &Default::default())).await,
+        let asked = match ask {
+            Ask::Patch(body) => self.patch(&name, body).await,
+            Ask::Delete(uid) => self.delete(&name, uid).await,
+            Ask::Mirror(pod) => self.mirror(&pod).await,
+            Ask::Look => {
+                let pod = self.send::<Slim>(pods(&name).get(&name.1, &Default::default())).await;
+                pod.map(|pod| Answer::Copy(Box::new(pod.into())))
             }
         };
-        match tokio::time::timeout(REQUEST_MAX, asked).await {
-            Ok(answer) => answer,
-            Err(_) => Answer::Unreachable(format!("no answer within {REQUEST_MAX:?}")),
-        }
+        asked.unwrap_or_else(|refusal| refusal)
     }
 
     // k8s: pkg/util/pod/pod.go PatchPodStatus
-    async fn patch(&self, name: &FullName, body: Value) -> Answer {
+    async fn patch(&self, name: &FullName, body: Value) -> Result<Answer, Answer> {
         let (patch, params) = (Patch::Strategic(body), PatchParams::default());
-        self.send(pods(name).patch_subresource("status", &name.1, &params, &patch)).await
+        let request = pods(name).patch_subresource("status", &name.1, &params, &patch);
+        let pod: Slim = self.send(request).await?;
+        Ok(Answer::Copy(Box::new(pod.into())))
     }
 
-    async fn send(
-        &self,
-        request: Result<HttpRequest<Vec<u8>>, kube::core::request::Error>,
-    ) -> Answer {
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => return Answer::Refused(error.to_string()),
-        };
-        match self.client.request::<Slim>(request).await {
-            Ok(slim) => Answer::Copy(Box::new(slim.into())),
-            Err(error) => failed(&error),
-        }
-    }
-
-    async fn delete(&self, name: &FullName, uid: PodUid) -> Answer {
+    /// A conflict may be that of two writes, so whoever asks has to look: the object may be another
+    /// one of that name, or still ours.
+    async fn delete(&self, name: &FullName, uid: PodUid) -> Result<Answer, Answer> {
         let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
         let params = DeleteParams::default().grace_period(0).preconditions(preconditions);
-        let pods = Api::<Pod>::namespaced(self.client.clone(), &name.0);
-        match pods.delete(&name.1, &params).await {
-            Ok(_) => Answer::Deleted,
-            Err(error) => match failed(&error) {
-                // Gone already, or another one of that name: either way ours is no more.
-                Answer::Missing | Answer::Conflict => Answer::Deleted,
-                other => other,
-            },
+        match self.send::<IgnoredAny>(pods(name).delete(&name.1, &params)).await {
+            Ok(_) | Err(Answer::Missing) => Ok(Answer::Deleted),
+            Err(other) => Err(other),
         }
     }
 
     /// The node's own object owns the mirror pod; without one, or with one that is on its way
     /// out, there is none.
     // k8s: pkg/kubelet/pod/mirror_client.go CreateMirrorPod
-    async fn mirror(&self, of: &Pod) -> Answer {
-        let nodes = Api::<Node>::all(self.client.clone());
-        let node = match nodes.get_metadata(&self.node_name).await {
-            Ok(node) => node.metadata,
-            Err(error) => return no_node(failed(&error)),
+    async fn mirror(&self, of: &Pod) -> Result<Answer, Answer> {
+        let node =
+            ApiRequest::new("/api/v1/nodes").get_metadata(&self.node_name, &Default::default());
+        let node: PartialObjectMeta<Node> = self.send(node).await.map_err(no_node)?;
+        if node.metadata.deletion_timestamp.is_some() {
+            return Err(no_node(Answer::Missing));
+        }
+        let mirror = mirror_of(of, &self.node_name, node.metadata);
+        let body =
+            serde_json::to_vec(&mirror).map_err(|error| Answer::Refused(error.to_string()))?;
+        let name = (pod::namespace(of).to_owned(), pod::name(of).to_owned());
+        let pod: Slim = self.send(pods(&name).create(&PostParams::default(), body)).await?;
+        Ok(Answer::Copy(Box::new(pod.into())))
+    }
+
+    /// Sends a request. The client's time limit for the head begins when its turn has come; the
+    /// body has as long again.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<HttpRequest<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, Answer> {
+        let request = request.map_err(|error| Answer::Refused(error.to_string()))?;
+        let answer = self.client.send(request.map(Body::from)).await;
+        let answer = answer.map_err(|error| Answer::Unreachable(with_causes(&error)))?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect();
+        let body = match tokio::time::timeout(REQUEST_MAX, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => return Err(Answer::Unreachable(error.to_string())),
+            Err(_) => return Err(Answer::Unreachable(format!("no answer within {REQUEST_MAX:?}"))),
         };
-        if node.deletion_timestamp.is_some() {
-            return no_node(Answer::Missing);
+        if !head.status.is_success() {
+            return Err(failed(head.status, &head.headers, &body));
         }
-        let mirror = mirror_of(of, &self.node_name, node);
-        let pods = Api::<Pod>::namespaced(self.client.clone(), pod::namespace(of));
-        match pods.create(&PostParams::default(), &mirror).await {
-            Ok(created) => Answer::Copy(Box::new(slim(created.metadata, created.status))),
-            Err(error) => failed(&error),
-        }
+        serde_json::from_slice(&body).map_err(|error| Answer::Unreachable(error.to_string()))
     }
 }
 
@@ -301,20 +314,55 @@ fn mirror_of(of: &Pod, node_name: &str, node: ObjectMeta) -> Pod {
     mirror
 }
 
-fn failed(error: &kube::Error) -> Answer {
-    let kube::Error::Api(status) = error else {
-        return Answer::Unreachable(error.to_string());
+/// What an answer that is an error means.
+fn failed(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
+    let status: Status = serde_json::from_slice(body).unwrap_or_default();
+    let why = match status.message {
+        Some(message) if !message.is_empty() => message,
+        _ => String::from_utf8_lossy(&body[..body.len().min(WORDS_BYTES_MAX)]).trim().to_owned(),
     };
-    let why = status.message.clone();
-    let details = status.details.as_ref();
-    let asked = details.map_or(0, |details| details.retry_after_seconds);
-    match status.code {
+    match code.as_u16() {
         404 => Answer::Missing,
         409 => Answer::Conflict,
         429 | 500..=599 => {
-            let after = Duration::from_secs(u64::from(asked)).max(BUSY);
-            Answer::Busy { after, why }
+            let asked = status.details.and_then(|details| details.retry_after_seconds);
+            let asked =
+                asked.map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs().into()));
+            let asked = pintle_api::retry_after(code, headers).max(asked).unwrap_or_default();
+            Answer::Busy { after: asked.clamp(BUSY, LATER_MAX), why }
         }
         _ => Answer::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::{HeaderValue, RETRY_AFTER};
+
+    #[test]
+    fn later_is_what_the_header_or_the_answer_says() {
+        let busy = |code: u16, header: Option<&'static str>, body: &str| {
+            let header = header.map(|value| (RETRY_AFTER, HeaderValue::from_static(value)));
+            let code = StatusCode::from_u16(code).expect("a code");
+            match failed(code, &header.into_iter().collect(), body.as_bytes()) {
+                Answer::Busy { after, why } => (after.as_secs(), why),
+                other => panic!("{other:?}"),
+            }
+        };
+        let plain = "Too many requests, please try again later.\n";
+        assert_eq!(busy(429, Some("25"), plain), (25, plain.trim().to_owned()));
+        assert_eq!(busy(429, None, plain).0, BUSY.as_secs());
+        let status = r#"{"kind":"Status","message":"wait","details":{"retryAfterSeconds":7}}"#;
+        assert_eq!(busy(503, Some("3"), status), (7, "wait".to_owned()));
+        assert_eq!(busy(500, Some("999999"), "").0, LATER_MAX.as_secs());
+    }
+
+    #[test]
+    fn a_conflict_is_no_end_of_the_object() {
+        let failed = |code| failed(code, &HeaderMap::new(), b"{}");
+        assert_eq!(failed(StatusCode::CONFLICT), Answer::Conflict);
+        assert_eq!(failed(StatusCode::NOT_FOUND), Answer::Missing);
+        assert!(matches!(failed(StatusCode::FORBIDDEN), Answer::Refused(_)));
     }
 }

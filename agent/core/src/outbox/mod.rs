@@ -67,6 +67,8 @@ pub enum Input {
     Gone(PodUid),
     /// The API server has this pod, or this mirror pod.
     Seen(Arc<Pod>),
+    /// A complete list of what the API server has shows this copy; its metadata is enough.
+    Listed(Arc<Pod>),
     /// It has it no longer.
     Unseen(Arc<Pod>),
     /// Every source has delivered: a mirror pod without a static pod is left over.
@@ -193,6 +195,13 @@ impl Outbox {
             Input::Seen(pod) => {
                 let key = Key::of_copy(&pod);
                 self.slots.entry(key.clone()).or_default().seen(pod);
+                self.look_at(&key, now);
+            }
+            Input::Listed(pod) => {
+                let key = Key::of_copy(&pod);
+                if let Some(slot) = self.slots.get_mut(&key) {
+                    slot.listed(&pod);
+                }
                 self.look_at(&key, now);
             }
             Input::Unseen(pod) => {

@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     deleted: Option<PodUid>,
     /// The copy may be out of date: ask for it before anything else.
     doubt: bool,
+    /// The version that was known when the request under way began.
+    begun_with: Option<u64>,
     /// The last body that the API server took, and when.
     written: Option<(Value, UnixNanos)>,
     /// The body under way.
@@ -90,6 +92,31 @@ impl Slot {
         let known = self.copy.as_deref().filter(|known| known.metadata.uid == copy.metadata.uid);
         if known.is_none_or(|known| version(&copy) >= version(known)) {
             self.copy = Some(copy);
+        }
+    }
+
+    /// A complete list has this copy. One that is older than what is known, or that was deleted,
+    /// may be what a restored store has: the API server is asked.
+    pub(super) fn listed(&mut self, copy: &Pod) {
+        let uid = &copy.metadata.uid;
+        let known = self.copy.as_deref().filter(|known| known.metadata.uid == *uid);
+        let back = known.is_some_and(|known| version(copy) < version(known));
+        let deleted = self.deleted.as_ref() == Some(&pod::uid(copy));
+        // What our deletion leaves for finalizers has no grace.
+        let anew = deleted && copy.metadata.deletion_grace_period_seconds != Some(0);
+        if back || anew {
+            self.deleted = None;
+            self.doubt = true;
+        }
+    }
+
+    /// Takes the copy of an answer. Requests see the newest state: one that is older than what was
+    /// known before it was asked for is what a restored store has.
+    fn answer(&mut self, copy: Arc<Pod>) {
+        let is_back = version(&copy) < self.begun_with;
+        match is_back {
+            true => self.copy = Some(copy),
+            false => self.seen(copy),
         }
     }
 
@@ -213,6 +240,7 @@ impl Slot {
             Work::Look => Ask::Look,
         };
         self.flight = Some(ticket);
+        self.begun_with = self.copy.as_deref().and_then(version);
         self.gather_since = None;
         // A request that never comes back to us counts from its begin.
         self.retry_at = self.retry_at.filter(|at| *at > now);
@@ -241,7 +269,7 @@ impl Slot {
             Answer::Copy(copy) if is_its(key, &copy) => {
                 self.written = writing.map(|body| (body, now));
                 self.calm();
-                self.seen(Arc::new(*copy));
+                self.answer(Arc::new(*copy));
             }
             Answer::Deleted => {
                 self.deleted = self.copy.as_deref().map(pod::uid);
@@ -336,11 +364,24 @@ fn somebody_waits(theirs: &PodStatus, ours: &PodStatus, stopping: bool) -> bool 
     };
     let ends = is_terminal(ours.phase.as_deref()) && ours.phase != theirs.phase;
     let newly_ended = ended(ours).any(|end| !ended(theirs).any(|known| known == end));
-    match (ends, newly_ended) {
+    match (ends, newly_ended || (is_networked(ours) && !is_told_network(theirs, ours))) {
         (true, _) => true,
         (false, true) => !stopping,
         (false, false) => ready(theirs) != ready(ours),
     }
+}
+
+/// True once the pod has an address and a sandbox: headless services and network policies wait for
+/// just this.
+// k8s: pkg/kubelet/kubelet.go SyncPod writes the sandbox's addresses before anything is started
+fn is_networked(status: &PodStatus) -> bool {
+    let mut all = status.conditions.iter().flatten();
+    status.pod_ip.as_ref().is_some_and(|ip| !ip.is_empty())
+        && all.any(|c| c.type_ == "PodReadyToStartContainers" && c.status == "True")
+}
+
+fn is_told_network(theirs: &PodStatus, ours: &PodStatus) -> bool {
+    is_networked(theirs) && (&theirs.pod_ip, &theirs.pod_ips) == (&ours.pod_ip, &ours.pod_ips)
 }
 
 /// Containers that have ended, by id.

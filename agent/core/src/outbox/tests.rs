@@ -117,7 +117,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     assert!(desk.outbox.is_settled(&"1".into()));
     // What nobody waits for goes when its time has come.
     let mut slow = ready(true);
-    slow["podIP"] = json!("10.0.0.1");
+    slow["hostIP"] = json!("10.0.0.1");
     assert_eq!(desk.give(derived(&object, slow, Stage::Syncing)), []);
     assert!(matches!(only(desk.after(GATHER)).ask, Ask::Patch(_)));
 }
@@ -413,4 +413,96 @@ fn a_mirror_that_cannot_be_made_is_tried_with_patience() {
         asked += 1;
     }
     assert!((5..20).contains(&asked), "{asked} attempts in a minute");
+}
+
+#[test]
+fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
+    let waits = json!({"name": "a", "state": {"waiting": {"reason": "ContainerCreating"}}});
+    let status = |ip: Option<&str>, told: bool| {
+        let ready = if told { "True" } else { "False" };
+        json!({"phase": "Pending", "containerStatuses": [waits], "podIP": ip,
+            "conditions": [{"type": "PodReadyToStartContainers", "status": ready}]})
+    };
+    // What the API server has, what we have, stage, whether it is told at once.
+    let table = [
+        (status(None, false), status(Some("10.0.0.1"), true), Stage::Syncing, true),
+        (status(Some("10.0.0.1"), true), status(Some("10.0.0.2"), true), Stage::Syncing, true),
+        (status(Some("10.0.0.1"), true), status(Some("10.0.0.1"), true), Stage::Syncing, false),
+        (status(Some("10.0.0.1"), true), status(Some("10.0.0.1"), false), Stage::Syncing, false),
+        (status(None, false), status(Some("10.0.0.1"), true), Stage::Terminating, false),
+    ];
+    for (theirs, ours, stage, at_once) in table {
+        let mut desk = Desk::new();
+        let object = api("1", theirs);
+        desk.seen(object.clone());
+        let asked = desk.give(derived(&object, ours.clone(), stage));
+        assert_eq!(asked.len(), usize::from(at_once), "{ours} {stage:?}");
+    }
+}
+
+#[test]
+fn a_list_of_a_restored_store_is_asked_about_and_believed() {
+    let mut desk = Desk::new();
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    desk.version = 900;
+    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(desk.took(&write, api("1", ready(true))), []);
+    // The store is restored: the list shows the pod as it was.
+    desk.version = 400;
+    let copy = desk.copy(api("1", json!({"phase": "Pending"})));
+    let look = only(desk.give(Input::Listed(copy)));
+    assert_eq!(look.ask, Ask::Look);
+    let again = only(desk.took(&look, api("1", json!({"phase": "Pending"}))));
+    assert!(matches!(again.ask, Ask::Patch(_)), "it is written again: {again:?}");
+    assert_eq!(desk.took(&again, api("1", ready(true))), []);
+    // From now on its versions are the ones that count: a deletion is seen.
+    let mut going = deleted("1", ready(true));
+    going["metadata"]["deletionGracePeriodSeconds"] = json!(30);
+    desk.seen(going.clone());
+    let over = json!({"phase": "Failed"});
+    let last = only(desk.give(derived(&going, over.clone(), Stage::Finished)));
+    let delete = only(desk.took(&last, {
+        going["status"] = over;
+        going.clone()
+    }));
+    assert_eq!(delete.ask, Ask::Delete("1".into()));
+    assert_eq!(desk.answer(&delete, Answer::Deleted), []);
+    // And once more: the pod is there again.
+    desk.version = 410;
+    let copy = desk.copy(going.clone());
+    let look = only(desk.give(Input::Listed(copy)));
+    assert_eq!(only(desk.took(&look, going)).ask, Ask::Delete("1".into()));
+}
+
+#[test]
+fn an_answer_that_is_older_than_what_was_known_before_it_is_believed() {
+    let mut desk = Desk::new();
+    desk.version = 900;
+    let object = api("1", json!({"phase": "Pending"}));
+    desk.seen(object.clone());
+    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    desk.version = 400;
+    assert_eq!(desk.took(&write, api("1", ready(true))), []);
+    assert!(matches!(only(desk.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
+}
+
+#[test]
+fn a_deletion_that_meets_a_conflict_is_asked_for_again() {
+    let mut desk = Desk::new();
+    let over = json!({"phase": "Failed"});
+    let object = deleted("1", over.clone());
+    desk.seen(object.clone());
+    let delete = only(desk.give(derived(&object, over, Stage::Finished)));
+    assert_eq!(delete.ask, Ask::Delete("1".into()));
+    assert_eq!(desk.answer(&delete, Answer::Conflict), []);
+    let look = only(desk.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Look);
+    let again = only(desk.took(&look, object));
+    assert_eq!(again.ask, Ask::Delete("1".into()), "it is still there");
+    // Another pod of that name is nothing to delete.
+    assert_eq!(desk.answer(&again, Answer::Conflict), []);
+    let look = only(desk.after(Duration::from_secs(1)));
+    assert_eq!(desk.took(&look, api("2", json!({"phase": "Pending"}))), []);
+    assert_eq!(desk.after(Duration::from_secs(60)), []);
 }

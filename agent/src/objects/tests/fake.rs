@@ -155,13 +155,26 @@ async fn serve(State(fake): State<Fake>, request: Request<Body>) -> Response {
     match world.objects.get(&path) {
         Some(object) => axum::Json(object.clone()).into_response(),
         None if path.ends_with("services") => {
-            let items: Vec<&Value> = of_collection(&world, &path, "").collect();
-            let version = world.version.to_string();
-            axum::Json(json!({"metadata": {"resourceVersion": version}, "items": items}))
-                .into_response()
+            axum::Json(page(&world, &path, &query)).into_response()
         }
         None => status(404, &format!("{path} not found")),
     }
+}
+
+/// As the API server: a list that may be old is never cut into pages.
+fn page(world: &World, path: &str, query: &str) -> Value {
+    let parameter = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
+    };
+    let limit = parameter("limit").filter(|_| parameter("resourceVersion") != Some("0"));
+    let limit = limit.and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
+    let begin: usize = parameter("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
+    let all: Vec<&Value> = of_collection(world, path, "").skip(begin).collect();
+    let next = if all.len() > limit { (begin + limit).to_string() } else { String::new() };
+    let items = &all[..all.len().min(limit)];
+    json!({"metadata": {"resourceVersion": world.version.to_string(), "continue": next},
+        "items": items})
 }
 
 fn of_collection<'a>(

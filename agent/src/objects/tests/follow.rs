@@ -357,6 +357,20 @@ fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
 }
 
 #[test]
+fn services_of_an_api_server_that_only_lists_come_in_pages() {
+    watched(async |scene| {
+        scene.fake.world().streams = false;
+        for n in 0..1_201 {
+            scene.fake.put("services", &format!("s{n}"), service("10.0.0.1"));
+        }
+        let pod = reads("p", "a");
+        scene.register(&pod);
+        assert_eq!(addresses(&scene, &pod).await.len(), 1_201);
+        assert_eq!(scene.fake.count("/services?limit=500"), 3, "{:?}", scene.fake.world().requests);
+    });
+}
+
+#[test]
 fn a_static_pod_does_not_wait_for_services() {
     watched(async |scene| {
         scene.fake.world().faults.push(("/services".to_owned(), 500));

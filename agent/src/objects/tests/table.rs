@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::objects::object::{ConfigMapWire, Object, Written};
 use crate::objects::references::{Key, Kind, References, Use};
-use crate::objects::table::{Orders, Table, Told};
+use crate::objects::table::{ENTRIES_MAX, Orders, Table, Told};
 use crate::runtime::env::LookupError;
 use crate::types::PodUid;
 
@@ -117,12 +117,44 @@ fn a_read_that_was_overtaken_does_not_bring_back_the_past() {
     assert_eq!(value(&mut table, "p", "a"), "new");
     assert!(table.due(&key("a")).is_some());
     // An older copy answers the question but does not replace the newer one.
-    assert_eq!(answer(&mut table, "a", Some(object(4, "old"))), []);
+    let due = table.due(&key("a")).expect("due");
+    table.changed(&key("a"), object(6, "new"));
+    assert_eq!(table.answered(&key("a"), due, Some(object(4, "old"))), []);
     assert_eq!(value(&mut table, "p", "a"), "new");
     assert_eq!(table.due(&key("a")), None);
     // Neither does a deletion that came before.
     assert_eq!(table.deleted(&key("a"), 4), []);
     assert_eq!(value(&mut table, "p", "a"), "new");
+}
+
+#[test]
+fn a_read_that_nothing_overtook_wins_though_its_version_went_back() {
+    let mut table = Table::default();
+    table.register(&uid("p"), refers(&[("a", true)]));
+    answer(&mut table, "a", Some(object(900, "late")));
+    // The store was restored from a backup. The watch alone cannot tell that from an event that is
+    // late, the read can.
+    assert_eq!(table.changed(&key("a"), object(400, "restored")), []);
+    table.want(&key("a"), true);
+    let all = told(&[("p", true)]);
+    assert_eq!(answer(&mut table, "a", Some(object(400, "restored"))), all);
+    assert_eq!(table.changed(&key("a"), object(401, "changed since")), all);
+    assert_eq!(value(&mut table, "p", "a"), "changed since");
+}
+
+#[test]
+fn a_pod_that_refers_to_very_much_leaves_as_much_to_others() {
+    let mut table = Table::default();
+    let names: Vec<String> = (0..20_000).map(|n| format!("n{n}")).collect();
+    let greedy: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), false)).collect();
+    assert_eq!(table.register(&uid("greedy"), refers(&greedy)).open.len(), ENTRIES_MAX / 2);
+    let orders = table.register(&uid("p"), refers(&[("a", true), ("b", true)]));
+    assert_eq!(orders.open.len(), 2);
+    assert_eq!(table.payer(&key("a")), Some(&uid("p")));
+    // What both refer to is read at the expense of the one that asks for little.
+    let name = table.register(&uid("q"), refers(&[(names[0].as_str(), true)]));
+    assert_eq!(name.read.len() + name.open.len(), 1);
+    assert_eq!(table.payer(&key(&names[0])), Some(&uid("q")));
 }
 
 #[test]
