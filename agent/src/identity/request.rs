@@ -20,6 +20,10 @@ use kube::runtime::wait::await_condition;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use ring::digest::{Context, SHA512_256};
 
+use crate::pace;
+
+/// First and longest pause before a request is watched again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// The group of all nodes.
 pub const ORGANIZATION: &str = "system:nodes";
 /// Signs certificates by which nodes speak to the API server.
@@ -103,11 +107,21 @@ pub async fn certificate(
     let settled = |request: Option<&CertificateSigningRequest>| {
         request.is_some_and(|request| answer(request).is_some())
     };
-    let waited = await_condition(api, &name, settled);
+    // The watch is one of this request, whatever becomes of connections meanwhile: somebody may
+    // just be approving it.
+    let waited = async {
+        let mut pause = PAUSES.0;
+        loop {
+            match await_condition(api.clone(), &name, settled).await {
+                Ok(request) => return request,
+                Err(error) => tracing::warn!(request = name, %error, "cannot be watched"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = pace::doubled(pause, PAUSES.1);
+        }
+    };
     let waited = tokio::time::timeout(limit, waited).await;
-    let Ok(waited) = waited else { return Err(RequestError::Unsigned { name, limit }) };
-    let request = waited
-        .map_err(|error| RequestError::Refused { name: name.clone(), why: error.to_string() })?;
+    let Ok(request) = waited else { return Err(RequestError::Unsigned { name, limit }) };
     match request.as_ref().and_then(answer) {
         Some(Ok(certificate)) => Ok(certificate),
         Some(Err(why)) => Err(RequestError::Refused { name, why }),
@@ -247,5 +261,63 @@ mod tests {
         let denied = json!({"conditions": [
             {"type": "Denied", "status": "True", "reason": "No", "message": "never"}]});
         assert_eq!(of(denied), Some(Err("Denied: No: never".to_owned())));
+    }
+
+    /// An API server that knows one request, and fails the first `failures` questions about it.
+    async fn api(failures: usize) -> (kube::Client, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+        use axum::http::{Method, Request, StatusCode};
+        use axum::response::IntoResponse as _;
+        let asked = std::sync::Arc::<std::sync::Mutex<Vec<String>>>::default();
+        let seen = std::sync::Arc::clone(&asked);
+        let answer = move |request: Request<axum::body::Body>| {
+            let seen = std::sync::Arc::clone(&seen);
+            async move {
+                let object = |status: serde_json::Value| {
+                    json!({"apiVersion": "certificates.k8s.io/v1",
+                        "kind": "CertificateSigningRequest", "status": status,
+                        "metadata": {"name": "csr-1", "resourceVersion": "5"},
+                        "spec": {"request": "", "signerName": "s"}})
+                };
+                let tries = {
+                    let mut seen = seen.lock().expect("not poisoned");
+                    seen.push(format!("{} {}", request.method(), request.uri()));
+                    seen.len() - 1
+                };
+                if request.method() == Method::POST {
+                    return axum::Json(object(json!({}))).into_response();
+                }
+                if tries <= failures {
+                    return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+                }
+                let approved = json!([{"type": "Approved", "status": "True"}]);
+                let signed = object(json!({"conditions": approved, "certificate": "aGk="}));
+                let list = json!({"apiVersion": "certificates.k8s.io/v1",
+                    "kind": "CertificateSigningRequestList",
+                    "metadata": {"resourceVersion": "5"}, "items": [signed]});
+                axum::Json(list).into_response()
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let router = axum::Router::new().fallback(answer);
+        tokio::spawn(async move {
+            let _ = axum::serve(listener, router).await;
+        });
+        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
+        (kube::Client::try_from(kube::Config::new(url)).expect("a client"), asked)
+    }
+
+    #[tokio::test]
+    async fn a_request_outlives_a_watch_that_breaks() {
+        let (client, asked) = api(3).await;
+        let key = KeyPair::generate().expect("a key");
+        let wanted = wanted();
+        let minute = Duration::from_secs(60);
+        let got = certificate(client, (SERVING_SIGNER, &wanted), &key, false, minute).await;
+        assert_eq!(got.expect("a certificate"), "hi");
+        let asked = asked.lock().expect("not poisoned").clone();
+        let posts = asked.iter().filter(|line| line.starts_with("POST")).count();
+        assert_eq!(posts, 1, "one request, however often it was looked at: {asked:?}");
+        assert!(asked.len() > 4, "{asked:?}");
     }
 }

@@ -123,12 +123,14 @@ impl Rotation {
             let now_wanted = wanted.borrow_and_update().clone();
             let sleep = match &now_wanted {
                 None => SLEEP_MAX,
-                Some(names) => match self.turn(names).await {
-                    Ok(sleep) => {
+                Some(names) => match self.turn_unless_changed(names, &mut wanted).await {
+                    // A certificate that names what is not so any more is not waited for.
+                    None => continue,
+                    Some(Ok(sleep)) => {
                         pause = PAUSES.0;
                         sleep
                     }
-                    Err(error) => {
+                    Some(Err(error)) => {
                         self.counts.not_renewed();
                         tracing::warn!(signer = self.signer, "{error}");
                         self.end_if_useless(&error).await;
@@ -144,6 +146,25 @@ impl Rotation {
                     tokio::time::sleep(sleep).await;
                 },
             }
+        }
+    }
+
+    /// A turn; `None` when it was given up because other names are wanted now.
+    // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go run, lastRequestCancel
+    async fn turn_unless_changed(
+        &mut self,
+        names: &Wanted,
+        wanted: &mut watch::Receiver<Option<Wanted>>,
+    ) -> Option<Result<Duration, RequestError>> {
+        let changed = async {
+            let others = |now: &Option<Wanted>| now.as_ref().is_some_and(|now| now != names);
+            if wanted.wait_for(others).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            done = self.turn(names) => Some(done),
+            () = changed => None,
         }
     }
 
