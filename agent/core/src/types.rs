@@ -29,6 +29,8 @@ pub struct NodeFacts {
     pub hugepage_sizes: Vec<u64>,
     /// When this agent began.
     pub agent_started_at: UnixNanos,
+    /// Statuses name the stop signal (`ContainerStopSignals`).
+    pub stop_signals: bool,
     /// Why the runtime cannot connect pods; `None` while it can.
     pub network_error: Option<String>,
 }

@@ -32,6 +32,7 @@ pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
     facts.storage_allocatable_bytes = left.storage_bytes;
     facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
     facts.supplemental_groups_policy = runtime.supplemental_groups_policy;
+    facts.stop_signals = config.gates.enabled("ContainerStopSignals");
     let cgroup = cgroup_setup(config, runtime);
     let version_2 = cgroup.version == CgroupVersion::V2;
     NodeContext {

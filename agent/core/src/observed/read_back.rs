@@ -13,6 +13,7 @@ use crate::observed::{
     Evidence, ObservedContainer, ObservedMount, ObservedResources, ObservedSandbox, ObservedUser,
     RunState,
 };
+use crate::request::signal;
 use pintle_api_types::ids::{ContainerId, SandboxId, UnixNanos};
 
 /// A sandbox from its status.
@@ -90,6 +91,7 @@ pub fn container(
             gid: user.gid,
             supplemental_groups: user.supplemental_groups.clone(),
         }),
+        stop_signal: signal::name(status.stop_signal()),
         evidence: Evidence::default(),
     };
     Some((owner, record))

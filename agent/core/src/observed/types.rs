@@ -103,6 +103,8 @@ pub struct ObservedContainer {
     pub resources: Option<ObservedResources>,
     /// User in force, when the runtime tells.
     pub user: Option<ObservedUser>,
+    /// The signal that stops it, as the API names it, when the runtime tells.
+    pub stop_signal: Option<String>,
     /// What only the kernel knew.
     pub evidence: Evidence,
 }

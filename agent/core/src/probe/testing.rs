@@ -63,6 +63,7 @@ pub fn container_named(id: ContainerId, name: &str, started_at: i64) -> Observed
         mounts: Vec::new(),
         resources: None,
         user: None,
+        stop_signal: None,
         evidence: Evidence::default(),
     }
 }

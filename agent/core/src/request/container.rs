@@ -9,6 +9,7 @@ use crate::env::variables::{EnvContext, EnvError, Environment};
 use crate::labels;
 use crate::request::hostname::{self, HostnameError};
 use crate::request::security::{self, SecurityError};
+use crate::request::signal;
 
 /// Why a container cannot be asked for. Its status waits with `REASON` and this text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,5 +132,5 @@ fn stop_signal(ctx: &PodContext<'_>, container: &ContainerContext<'_>) -> v1::Si
     let lifecycle = container.container.lifecycle.as_ref();
     let named = lifecycle.and_then(|lifecycle| lifecycle.stop_signal.as_deref());
     let named = named.filter(|_| ctx.node.gates.container_stop_signals);
-    named.and_then(v1::Signal::from_str_name).unwrap_or(v1::Signal::RuntimeDefault)
+    named.and_then(signal::of_name).unwrap_or(v1::Signal::RuntimeDefault)
 }

@@ -112,6 +112,7 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
         restart_count: i32::try_from(instance.restart_count).unwrap_or(i32::MAX),
         volume_mounts: volume_mounts(input, subject, Some(instance)),
         user: user(instance),
+        stop_signal: instance.stop_signal.clone().filter(|_| input.node.stop_signals),
         ..ContainerStatus::default()
     };
     if let Some(old) = old {

@@ -111,6 +111,7 @@ pub fn container(name: &str, id: &str) -> ObservedContainer {
         mounts: Vec::new(),
         resources: None,
         user: None,
+        stop_signal: None,
         evidence: Evidence::default(),
     }
 }

@@ -56,6 +56,7 @@ pub(super) fn container(
         mounts: Vec::new(),
         resources: None,
         user: None,
+        stop_signal: None,
         evidence: Evidence::default(),
     }
 }
