@@ -20,12 +20,12 @@ use nix::errno::Errno;
 use super::content::{Content, collect};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
-use super::layout::{DIR_MODE, OWN_PLUGINS, PodDirs, pods_dir};
+use super::layout::{DIR_MODE, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir};
 use super::mounts::PlannedMount;
 use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};
-use super::{atomic, empty_dir, host_path, mount, ownership, remove};
+use super::{atomic, empty_dir, host_path, mount, nfs, ownership, remove};
 use crate::blocking::{self, Blocked, Place};
 use crate::regular_file;
 use crate::types::PodUid;
@@ -178,6 +178,7 @@ fn set_up(
             return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
         }
         VolumeKind::Image { .. } => Ok(()),
+        VolumeKind::Nfs(source) => nfs::HOST.set_up(&pod.dirs.volume(NFS_PLUGIN, name), source),
         VolumeKind::HostPath { path, kind } => match kind {
             Ok(kind) => host_path::check(path, *kind),
             Err(text) => Err(format!("{text} is an invalid volume type").into()),
@@ -295,6 +296,10 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
     let file_name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = file_name.strip_prefix(DELETING).unwrap_or(&file_name);
     let fail = |failure: IoFailure| VolumeError::tear_down(name, failure);
+    if dir.parent().is_some_and(|plugin| plugin.ends_with(NFS_PLUGIN)) {
+        // What is in it is not ours to delete, nor to look at.
+        return nfs::HOST.tear_down(dir).map_err(fail);
+    }
     for ready in [dirs.ready_dir(name), dirs.ready_dir(&format!("wrapped_{name}"))] {
         remove::remove_tree(&ready).map_err(fail)?;
     }

@@ -17,8 +17,10 @@ pub mod error;
 pub mod execute;
 pub mod host_path;
 pub mod mount;
+pub mod nfs;
 pub mod orphan;
 pub mod ownership;
+mod program;
 pub mod remove;
 pub mod sub_path;
 

@@ -10,8 +10,11 @@ use pintle_api_types::ids::PodUid;
 
 /// Directory of the empty-dir plugin, as every local volume's bookkeeping is kept there.
 pub const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
+/// Directory of volumes that a server of the network has.
+pub const NFS_PLUGIN: &str = "kubernetes.io~nfs";
 /// Directories whose volumes we make and may therefore delete.
-pub const OWN_PLUGINS: [&str; 5] = [
+pub const OWN_PLUGINS: [&str; 6] = [
+    NFS_PLUGIN,
     EMPTY_DIR_PLUGIN,
     "kubernetes.io~configmap",
     "kubernetes.io~secret",

@@ -5,13 +5,14 @@
 //! pod's worker, which plans again before each sync, so changed annotations reach downward API
 //! volumes. It decides sizes and rejects what cannot be; it never looks at the disk.
 
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, EmptyDirVolumeSource, Pod, Volume, VolumeProjection,
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, NFSVolumeSource, Pod, Volume, VolumeProjection,
 };
 
-use super::layout::{EMPTY_DIR_PLUGIN, PodDirs};
+use super::layout::{EMPTY_DIR_PLUGIN, NFS_PLUGIN, PodDirs};
 use super::nested;
 use super::payload::{
     CertificateRequest, Keys, Source, Sources, TokenRequest, TrustRequest, mode_bits,
@@ -111,6 +112,8 @@ pub enum VolumeKind {
         /// Content.
         sources: Sources,
     },
+    /// A directory of a file server.
+    Nfs(Nfs),
     /// An image, mounted by the runtime.
     Image {
         /// Reference.
@@ -120,6 +123,28 @@ pub enum VolumeKind {
     },
     /// A kind that no plugin here serves: the field's name.
     Unsupported(&'static str),
+}
+
+/// A directory of a file server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nfs {
+    /// `server:/path`.
+    pub source: String,
+    /// Nobody may write.
+    pub read_only: bool,
+}
+
+impl Nfs {
+    /// From a pod's spec.
+    // k8s: pkg/volume/nfs/nfs.go getServerFromSource
+    fn of(source: &NFSVolumeSource) -> Self {
+        let server = match source.server.parse::<Ipv6Addr>() {
+            Ok(_) => format!("[{}]", source.server),
+            Err(_) => source.server.clone(),
+        };
+        let read_only = source.read_only == Some(true);
+        Self { source: format!("{server}:{}", source.path), read_only }
+    }
 }
 
 /// An emptyDir, decided in full.
@@ -151,6 +176,7 @@ impl PodVolume {
             VolumeKind::EmptyDir(_) => Some(dirs.volume(EMPTY_DIR_PLUGIN, &self.name)),
             VolumeKind::HostPath { path, .. } => Some(path.clone()),
             VolumeKind::Payload { plugin, .. } => Some(dirs.volume(plugin, &self.name)),
+            VolumeKind::Nfs(_) => Some(dirs.volume(NFS_PLUGIN, &self.name)),
             VolumeKind::Image { .. } | VolumeKind::Unsupported(_) => None,
         }
     }
@@ -236,6 +262,9 @@ impl Planner<'_> {
             let reference = source.reference.clone().unwrap_or_default();
             let pull_policy = source.pull_policy.clone().unwrap_or_default();
             return VolumeKind::Image { reference, pull_policy };
+        }
+        if let Some(source) = &volume.nfs {
+            return VolumeKind::Nfs(Nfs::of(source));
         }
         match unsupported(volume) {
             Some(field) => VolumeKind::Unsupported(field),
@@ -406,7 +435,6 @@ fn unsupported(volume: &Volume) -> Option<&'static str> {
         (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
         (volume.csi.is_some(), "csi"),
         (volume.ephemeral.is_some(), "ephemeral"),
-        (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.fc.is_some(), "fc"),
         (volume.flex_volume.is_some(), "flexVolume"),
