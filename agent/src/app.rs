@@ -14,6 +14,8 @@
 
 mod cluster;
 mod host;
+mod host_processes;
+mod kernel_tunables;
 mod reserve;
 mod sources;
 pub mod thread;
@@ -124,6 +126,10 @@ pub async fn run(config: Config) -> Result<()> {
     let driver = parts.driver(&runtime, queue, queries)?;
     let cgroups = driver.executor.cgroups.clone();
     reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
+    host_processes::start(&parts.config, &driver.executor.node.cgroup).await?;
+    if parts.config.kubelet.make_iptables_util_chains {
+        tokio::task::spawn_local(node::iptables::keep());
+    }
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
     let ledger = Ledger::start(parts.config.flags.root_dir.clone());
@@ -216,6 +222,11 @@ impl Parts {
             writer
         });
         sources::start(self, &reader, writer.clone(), offered.features)?;
+        let own = self.cluster.as_ref().map(|cluster| cluster.node.clone());
+        let kubelet = &self.config.kubelet;
+        let (cidr, every) = (kubelet.pod_cidr.clone(), kubelet.node_status_update_frequency);
+        let client = self.runtime.clone();
+        tokio::task::spawn_local(node::pod_cidr::follow(client, cidr, own, every.to_std()));
         if let Some(cluster) = &self.cluster {
             cluster::start(self, cluster, runtime, facts.clone(), offered);
         }

@@ -1,11 +1,15 @@
 //! Pods on the network: ports of the host, other pods, names.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Child, Command};
+use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, bail, ensure};
+use pintle_agent::node::iptables::Tables;
 use pintle_tests::manifest::{With, address, condition, container, phase, pod, script};
 use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};
+use xtask::runtime::{Runtime, Version};
 
 use crate::support::{ended, log, log_until, remove_all};
 
@@ -100,4 +104,95 @@ fn hostname_hosts_and_resolver_are_what_the_manifest_says() {
         }
     }
     remove_all(&node);
+}
+
+/// A network namespace of its own, while it is held.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new() -> Self {
+        let holder = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn();
+        let holder = holder.expect("a process in a namespace");
+        let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        until(LONG, "the namespace is there", || {
+            ensure!(of(&holder.id().to_string()) != of("self"), "not yet");
+            Ok(())
+        });
+        Self(holder)
+    }
+
+    /// What runs a program in it, with the programs of the runtime.
+    fn enter(&self) -> Vec<String> {
+        let runtime = Runtime::ensure(Version::V2_1).expect("a runtime with its tools");
+        let net = format!("--net=/proc/{}/ns/net", self.0.id());
+        let path = format!("PATH={}", runtime.path());
+        ["nsenter", &net, "env", &path].map(str::to_owned).into()
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Result<String> {
+        let enter = self.enter();
+        let output = Command::new(&enter[0]).args(&enter[1..]).arg(program).args(args).output()?;
+        if !output.status.success() {
+            bail!("{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The chains as other components look for them, in both families; flushed tables get them again.
+#[test]
+fn chains_of_the_node_are_made_and_made_again_when_the_tables_are_flushed() {
+    let namespace = Namespace::new();
+    let enter = namespace.enter();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let every = Duration::from_millis(50);
+            let v4 = Tables::new("iptables", true).behind(enter.clone());
+            let v6 = Tables::new("ip6tables", false).behind(enter);
+            assert!(v4.is_there().await && v6.is_there().await);
+            tokio::join!(v4.keep(every), v6.keep(every));
+        });
+    });
+    let is_complete = |program: &str| -> Result<()> {
+        let mangle = namespace.run(program, &["-t", "mangle", "-S"])?;
+        ensure!(mangle.contains("-N KUBE-IPTABLES-HINT"), "{mangle}");
+        for table in ["mangle", "nat", "filter"] {
+            let text = namespace.run(program, &["-t", table, "-S"])?;
+            ensure!(text.contains("-N KUBE-KUBELET-CANARY"), "{table}: {text}");
+        }
+        Ok(())
+    };
+    let rules = || namespace.run("iptables", &["-t", "filter", "-S"]);
+    let has_firewall = || -> Result<()> {
+        let text = rules()?;
+        for rule in ["-A INPUT -j KUBE-FIREWALL", "-A OUTPUT -j KUBE-FIREWALL"] {
+            ensure!(text.lines().filter(|line| *line == rule).count() == 1, "{text}");
+        }
+        let drop = text.lines().find(|line| line.starts_with("-A KUBE-FIREWALL"));
+        let drop = drop.unwrap_or_default();
+        for part in ["! -s 127.0.0.0/8", "-d 127.0.0.0/8", "block incoming localnet", "-j DROP"] {
+            ensure!(drop.contains(part), "{text}");
+        }
+        Ok(())
+    };
+    until(LONG, "IPv4 is complete", || is_complete("iptables").and_then(|()| has_firewall()));
+    until(LONG, "IPv6 is complete", || is_complete("ip6tables"));
+    let six = namespace.run("ip6tables", &["-t", "filter", "-S"]).expect("rules");
+    assert!(!six.contains("KUBE-FIREWALL"), "{six}");
+    for program in ["iptables", "ip6tables"] {
+        for table in ["mangle", "nat", "filter"] {
+            namespace.run(program, &["-t", table, "-F"]).expect("flushed");
+            namespace.run(program, &["-t", table, "-X"]).expect("without chains");
+        }
+    }
+    until(LONG, "IPv4 is complete again", || is_complete("iptables").and_then(|()| has_firewall()));
+    until(LONG, "IPv6 is complete again", || is_complete("ip6tables"));
 }

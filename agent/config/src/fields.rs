@@ -91,21 +91,17 @@ pub fn is_object(path: &str) -> bool {
 const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");
 const JSON: Status = Status::Never("requests and answers are JSON");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
-const MOVED: Status = Status::NotYet("processes of the host are not moved between cgroups yet");
 const QOS_RESERVED: Status = Status::NotYet("memory is not kept from lower classes yet");
 const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
 const EVICTION: Status = Status::NotYet("pods are not evicted yet");
 const SHUTDOWN: Status = Status::NotYet("node shutdown is not watched yet");
 const MEMORY_QOS: Status =
     Status::NotYet("memory.high, memory.min and memory.low are not written yet");
-const HOST: Status = Status::NotYet("the host is neither checked nor tuned by this yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
 const TRACING: Status =
     Status::NotYet("spans are not exported; `timeline` shows the stages of a pod");
 const METRICS: Status = Status::NotYet("no metric is hidden yet");
 const NO_EFFECT: Status = Status::Never("has no effect in the kubelet either");
-const IPTABLES: Status =
-    Status::Never("the hint chain serves components that 1.36 no longer ships");
 const GO_ONLY: Status = Status::Never("profiles of the Go runtime do not exist here");
 const UNBUFFERED: Status = Status::Never("log lines are written at once");
 const BRIDGE: Status = Status::Never("the network plugin decides, as with every CRI runtime");
@@ -161,8 +157,8 @@ pub const FIELDS: &[Field] = &[
     pointer("imageGCHighThresholdPercent", Kind::Int32, IMAGE_GC),
     pointer("imageGCLowThresholdPercent", Kind::Int32, IMAGE_GC),
     value("volumeStatsAggPeriod", Kind::Duration, DONE),
-    value("kubeletCgroups", Kind::Text, MOVED),
-    value("systemCgroups", Kind::Text, MOVED),
+    value("kubeletCgroups", Kind::Text, DONE),
+    value("systemCgroups", Kind::Text, DONE),
     value("cgroupRoot", Kind::Text, DONE),
     pointer("cgroupsPerQOS", Kind::Bool, DONE),
     value("cgroupDriver", Kind::Word, DONE),
@@ -178,7 +174,7 @@ pub const FIELDS: &[Field] = &[
     value("runtimeRequestTimeout", Kind::Duration, DONE),
     value("hairpinMode", Kind::Word, BRIDGE),
     value("maxPods", Kind::Int32, DONE),
-    value("podCIDR", Kind::Text, HOST),
+    value("podCIDR", Kind::Text, DONE),
     pointer("podPidsLimit", Kind::Int64, DONE),
     pointer("resolvConf", Kind::Text, DONE),
     value("runOnce", Kind::Bool, RUN_ONCE),
@@ -200,8 +196,8 @@ pub const FIELDS: &[Field] = &[
     pointer("mergeDefaultEvictionSettings", Kind::Bool, EVICTION),
     value("podsPerCore", Kind::Int32, DONE),
     pointer("enableControllerAttachDetach", Kind::Bool, DONE),
-    value("protectKernelDefaults", Kind::Bool, HOST),
-    pointer("makeIPTablesUtilChains", Kind::Bool, IPTABLES),
+    value("protectKernelDefaults", Kind::Bool, DONE),
+    pointer("makeIPTablesUtilChains", Kind::Bool, DONE),
     pointer("iptablesMasqueradeBit", Kind::Int32, NO_EFFECT),
     pointer("iptablesDropBit", Kind::Int32, NO_EFFECT),
     value("featureGates", Kind::Map, DONE),
@@ -250,6 +246,6 @@ pub const FIELDS: &[Field] = &[
     pointer("localStorageCapacityIsolation", Kind::Bool, EVICTION),
     value("containerRuntimeEndpoint", Kind::Text, DONE),
     value("imageServiceEndpoint", Kind::Text, DONE),
-    pointer("failCgroupV1", Kind::Bool, HOST),
+    pointer("failCgroupV1", Kind::Bool, DONE),
     pointer("userNamespaces.idsPerPod", Kind::Int64, DONE),
 ];

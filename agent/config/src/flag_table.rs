@@ -181,6 +181,8 @@ const OWN_GROUPS: &[Group] = &[
                 "Socket of the commands; default <root-dir>/pintle/agent.sock"),
             own("pintle-events", FlagKind::Text, DONE,
                 "Where hints come from: auto, ebpf, pidfd or relist"),
+            own("pintle-recreate-node", FlagKind::Bool, DONE,
+                "Create the Node object again, cordoned, when somebody deletes it"),
         ],
     },
     Group {

@@ -162,7 +162,7 @@ pub const GATES: &[Gate] = &[
     locked_on("InPlacePodVerticalScaling", Stage::Ga, DONE),
     off("InPlacePodVerticalScalingExclusiveCPUs", Stage::Alpha, NOT_YET),
     off("InPlacePodVerticalScalingExclusiveMemory", Stage::Alpha, NOT_YET),
-    on("InPlacePodVerticalScalingInitContainers", Stage::Beta, NOT_YET),
+    on("InPlacePodVerticalScalingInitContainers", Stage::Beta, DONE),
     locked_on("JobBackoffLimitPerIndex", Stage::Ga, ELSEWHERE),
     locked_on("JobManagedBy", Stage::Ga, ELSEWHERE),
     locked_on("JobPodReplacementPolicy", Stage::Ga, ELSEWHERE),

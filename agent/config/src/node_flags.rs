@@ -81,6 +81,8 @@ pub struct NodeFlags {
     pub socket: PathBuf,
     /// Where hints come from.
     pub event_source: EventSource,
+    /// Create the Node object again, cordoned, when somebody deletes it.
+    pub recreate_node: bool,
 }
 
 impl NodeFlags {
@@ -129,6 +131,7 @@ impl NodeFlags {
             allocatable_ignores_eviction: given.is_true("experimental-allocatable-ignore-eviction"),
             socket: path("pintle-socket").unwrap_or_else(|| root_dir.join(SOCKET)),
             event_source: event_source.unwrap_or_default(),
+            recreate_node: given.is_true("pintle-recreate-node"),
             root_dir,
         })
     }

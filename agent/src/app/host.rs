@@ -13,6 +13,7 @@ use pintle_cri::{Client, Code, Deadlines, v1};
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
+use super::kernel_tunables;
 use crate::admit;
 use crate::cgroup::names::{CgroupDriver, CgroupSetup};
 use crate::cgroup::{CgroupError, Cgroups};
@@ -37,6 +38,8 @@ use crate::types::{ContainerId, NodeFacts};
 /// After this long without an answer of the runtime the log says so.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
 
+/// There only with the unified hierarchy of cgroups.
+const UNIFIED: &str = "/sys/fs/cgroup/cgroup.controllers";
 /// How often the runtime is asked for its cgroup driver, and the pause between.
 const DRIVER_TRIES: u32 = 3;
 const DRIVER_PAUSE: Duration = Duration::from_secs(2);
@@ -50,6 +53,17 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
              set failSwapOn to false and choose memorySwap.swapBehavior"
         );
     }
+    let unified = Path::new(UNIFIED).exists();
+    if config.kubelet.fail_cgroup_v1 && !unified {
+        // k8s: pkg/kubelet/apis/config/validation/validation_linux.go
+        bail!(
+            "failCgroupV1: kubelet is configured to not run on a host using cgroup v1. cgroup v1 \
+             support is unsupported and will be removed in a future release; boot with the unified \
+             hierarchy, or set failCgroupV1 to false"
+        );
+    }
+    let protect = config.kubelet.protect_kernel_defaults;
+    kernel_tunables::settle(Path::new(kernel_tunables::SETTINGS), protect)?;
     raise_open_files(config.kubelet.max_open_files);
     let root = &config.flags.root_dir;
     for dir in [root.clone(), root.join("pods"), PathBuf::from(&config.kubelet.pod_logs_dir)] {

@@ -301,6 +301,27 @@ impl Cgroups {
             wait *= 2;
         }
     }
+
+    /// Moves a process into the cgroup, in every hierarchy.
+    pub fn adopt(&self, name: &str, pid: i32) -> Result<(), CgroupError> {
+        check_name(name)?;
+        for dir in self.dirs(name) {
+            let path = dir.join("cgroup.procs");
+            let written = fs::OpenOptions::new()
+                .append(true)
+                .open(&path)
+                .and_then(|mut file| io::Write::write_all(&mut file, pid.to_string().as_bytes()));
+            written.map_err(|source| CgroupError::Write { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// Processes that are in no cgroup of the hierarchy with memory limits.
+    pub fn root_pids(&self) -> Vec<i32> {
+        let Some(dir) = self.dir("", "memory") else { return Vec::new() };
+        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
+    }
 }
 
 fn check_name(name: &str) -> Result<(), CgroupError> {

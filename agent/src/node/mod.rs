@@ -13,10 +13,12 @@ pub mod context;
 pub mod csi_node;
 pub mod facts;
 pub mod host;
+pub mod iptables;
 pub mod lease;
 pub mod oom;
 pub mod own;
 pub mod pleg;
+pub mod pod_cidr;
 pub mod report;
 pub mod task;
 

@@ -103,15 +103,25 @@ impl Reporter {
     pub async fn run(mut self) {
         let settings = self.facts.borrow().settings.clone();
         if settings.register {
-            self.register(true).await;
+            let events = self.register(false).await;
+            events.into_iter().for_each(|event| (self.events)(event));
         }
         self.prepare_volumes().await;
         loop {
-            if self.was_deleted() && settings.register {
-                tracing::warn!("the Node object was deleted; the node registers again");
+            if self.was_deleted() {
                 self.latest = None;
-                self.register(false).await;
-                self.prepare_volumes().await;
+                // As the kubelet, which registers when it starts: who deletes a node means it.
+                if settings.recreate {
+                    tracing::warn!(
+                        "the Node object was deleted; the node registers again, cordoned"
+                    );
+                    self.register(true).await;
+                    self.prepare_volumes().await;
+                } else {
+                    tracing::warn!(
+                        "the Node object was deleted; start the agent again to register the node"
+                    );
+                }
             }
             self.tell_schedulable();
             self.round().await;
@@ -142,12 +152,13 @@ impl Reporter {
         }
     }
 
-    /// Until the Node object exists and is ours.
-    async fn register(&mut self, first: bool) {
+    /// Until the Node object exists and is ours; returns what is to be told of it.
+    async fn register(&mut self, again: bool) -> Vec<NodeEvent> {
         let mut wait = BACKOFF.0;
         let mut said = false;
         loop {
             let (initial, events) = status::initial(&self.facts.borrow(), clock::clocks());
+            let initial = if again { cordoned(initial) } else { initial };
             let tried = self.try_register(&initial).await;
             if let Err(error) = &tried {
                 let now = clock::now();
@@ -156,10 +167,7 @@ impl Reporter {
             match tried {
                 Ok(()) => {
                     self.cluster.link.works(Task::Registration);
-                    if first {
-                        events.into_iter().for_each(|event| (self.events)(event));
-                    }
-                    return;
+                    return events;
                 }
                 Err(error) if !said => {
                     said = true;
@@ -286,6 +294,12 @@ impl Reporter {
             (self.events)(NodeEvent::status(&self.cluster.node_name, reason));
         }
     }
+}
+
+/// Not uncordoned by chance: whoever deleted it had drained it, perhaps with taints that are gone.
+fn cordoned(mut node: Node) -> Node {
+    node.spec.get_or_insert_default().unschedulable = Some(true);
+    node
 }
 
 async fn ensure_csi_node(

@@ -67,6 +67,8 @@ pub struct NodeSettings {
     pub report_every: Duration,
     /// Create the Node object when there is none.
     pub register: bool,
+    /// Create it again, cordoned, when somebody deletes it.
+    pub recreate: bool,
 }
 
 /// How much a hard eviction threshold keeps free.
@@ -109,6 +111,7 @@ impl NodeSettings {
             update_every: kubelet.node_status_update_frequency.to_std(),
             report_every: kubelet.node_status_report_frequency.to_std(),
             register: kubelet.register_node,
+            recreate: kubelet.register_node && config.flags.recreate_node,
         }
     }
 
