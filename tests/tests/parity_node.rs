@@ -5,11 +5,10 @@
 //!   create           the object for registration, with the conditions' errors of that moment
 //!   patch            the change from the object before it to the one after it
 //!   create, refused  a restart; the object that is there has conditions that somebody else set
-//! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing file is said and skipped.
+//! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing file fails
+//! unless the folder says that it was not recorded.
 //! An empty patch is what the kubelet sends when nothing changed but the period is over within one
 //! second; ours sends nothing then.
-
-use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,18 +19,13 @@ use pintle_agent::node::{csi_node, patch};
 use pintle_agent::pod::quantity::Amount;
 use pintle_agent::types::{Mono, Now, UnixNanos};
 use pintle_cri::v1;
+use pintle_tests::recorded;
 use serde_json::{Value, json};
 
 #[test]
 fn every_recorded_write_about_the_node_is_made_again() {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
-    let folder = std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from);
-    let file = folder.join("node-writes.json");
-    let Ok(text) = std::fs::read_to_string(&file) else {
-        pintle_tests::lacks(&format!("no {}", file.display()));
-        return;
-    };
-    let writes: Vec<Value> = serde_json::from_str(&text).expect("a recording is JSON");
+    let Some(writes) = recorded::json("node-writes.json") else { return };
+    let writes = writes.as_array().expect("a list of writes");
     let mut node: Option<Node> = None;
     let mut compared = 0;
     for (index, write) in writes.iter().enumerate() {

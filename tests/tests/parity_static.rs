@@ -3,10 +3,10 @@
 //! The recording says which two manifests the kubelet was given and holds its /pods answer, the
 //! mirror pods and its CRI calls. Read by our source, the same manifests must give the same names,
 //! annotations and defaulted specs, the same container hashes, and, since the pods run, the same
-//! uids. `PINTLE_RECORDED=DIR` takes another folder; a missing file is said and skipped.
+//! uids. `PINTLE_RECORDED=DIR` takes another folder; a folder
+//! without a file has to say so (`pintle_tests::recorded`).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
@@ -15,6 +15,7 @@ use pintle_agent::source::manifest::decode_pod;
 use pintle_agent::source::static_pod::{self, Origin};
 use pintle_agent::source::{Reading, SourceKind, SourceUpdate, Sources};
 use pintle_agent::types::{PodUid, UnixNanos};
+use pintle_tests::recorded;
 use serde_json::Value;
 
 const NODE: &str = "localhost";
@@ -50,14 +51,7 @@ spec:
 "#;
 
 fn recording() -> Option<Value> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
-    let folder = std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from);
-    let file = folder.join("static-pods.json");
-    let Ok(text) = std::fs::read_to_string(&file) else {
-        pintle_tests::lacks(&format!("no {}", file.display()));
-        return None;
-    };
-    Some(serde_json::from_str(&text).expect("a recording is JSON"))
+    recorded::json("static-pods.json")
 }
 
 fn read(text: &str) -> Pod {
@@ -189,6 +183,7 @@ fn running(recording: &Value, pod: &Pod) -> ObservedPod {
             mounts: Vec::new(),
             resources: None,
             user: None,
+            stop_signal: None,
             evidence: Evidence::default(),
         });
     }
@@ -208,29 +203,20 @@ const ADMISSION_FIELDS: [&str; 5] =
 
 #[test]
 fn defaults_are_those_of_the_api_server_and_what_it_took_is_valid() {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
-    let folder = std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from).join("pods");
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        pintle_tests::lacks(&format!("no recordings in {}", folder.display()));
-        return;
-    };
+    let Some(recordings) = recorded::pods() else { return };
     let mut compared = 0;
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let text = std::fs::read_to_string(&path).expect("a readable recording");
-        let recording: Value = serde_json::from_str(&text).expect("a recording is JSON");
-        let Ok(mut pod) = serde_json::from_value::<Pod>(recording["manifest"].clone()) else {
-            pintle_tests::lacks(&format!("{} has no manifest", path.display()));
-            continue;
-        };
+    for (name, recording) in &recordings {
+        let manifest = recording["manifest"].clone();
+        let mut pod: Pod = serde_json::from_value(manifest).expect("a recording has a manifest");
         pod::defaults::apply(&mut pod);
         let spec = serde_json::to_value(&pod.spec).expect("a spec is JSON");
         let wanted = &recording["pod_when_seen"]["spec"];
-        assert_eq!(without_admission(&spec), without_admission(wanted), "{}", path.display());
-        assert_eq!(pod::validate::pod(&pod), [], "{}", path.display());
+        assert_eq!(without_admission(&spec), without_admission(wanted), "{name}");
+        assert_eq!(pod::validate::pod(&pod), [], "{name}");
         compared += 1;
     }
-    assert!(compared > 0, "{} has no manifest", folder.display());
     println!("{compared} specs");
+    assert!(compared > 0, "recordings without a single pod");
 }
 
 /// The spec without what admission sets or adds: an account, its token, tolerations, priority.

@@ -39,6 +39,7 @@ fn parity_of_every_recorded_vector() {
     println!("{} clusters, {cases} cases, {} differences", recordings.len(), differences.len());
     let shown: Vec<_> = differences.iter().take(DIFFERENCES_SHOWN).cloned().collect();
     assert!(differences.is_empty(), "{}", shown.join("\n"));
+    assert!(cases > 0, "a recording without a single case");
 }
 
 /// Reports every observable of a case: what, ours, recorded.
@@ -215,6 +216,7 @@ fn parity_of_every_recorded_preemption() {
     );
     let shown: Vec<_> = differences.iter().take(DIFFERENCES_SHOWN).cloned().collect();
     assert!(differences.is_empty(), "{}", shown.join("\n"));
+    assert!(cases > 0, "a recording without a single case");
 }
 
 fn compare_preemption(

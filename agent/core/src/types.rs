@@ -15,6 +15,8 @@ pub struct NodeFacts {
     pub recursive_read_only: bool,
     /// The runtime follows `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
+    /// The first `--node-ip` is one of IPv6: so is a pod's first address.
+    pub prefers_v6: bool,
     /// The node's addresses, the primary family first. Empty when none is known.
     pub host_ips: Vec<std::net::IpAddr>,
     /// Memory capacity in bytes, for `oom_score_adj`.

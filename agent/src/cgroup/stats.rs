@@ -61,6 +61,8 @@ pub struct Sample {
     pub tasks: u64,
     /// Memory limit; `None` without one.
     pub memory_limit_bytes: Option<u64>,
+    /// Limit of swap, on v1 of memory and swap; `None` without one, 0 where swap is not counted.
+    pub swap_limit_bytes: Option<u64>,
     /// Stalls: CPU, memory, I/O; `None` where the kernel does not account for them.
     pub pressure: Option<[Pressure; 3]>,
     /// What is read only when it is asked for.
@@ -209,6 +211,8 @@ impl Sampler {
         sample.swap_bytes = swap.unwrap_or_else(|| if path == "/" { of_root() } else { 0 });
         let limit = self.kept(path, "", "memory.max").and_then(|text| number(&text));
         sample.memory_limit_bytes = limit.filter(|limit| *limit < UNLIMITED);
+        let most = self.kept(path, "", "memory.swap.max");
+        sample.swap_limit_bytes = most.map_or(Some(0), |text| number(&text));
         let tasks = self.kept(path, "", "pids.current");
         sample.tasks = tasks.and_then(|text| number(&text)).unwrap_or(0);
         sample.pressure = self.pressure(path);
@@ -331,6 +335,8 @@ fn memory_v1(sample: &mut Sample, usage: u64, stat: &str) {
     sample.faults = (field(stat, "pgfault"), field(stat, "pgmajfault"));
     let limit = field(stat, "hierarchical_memory_limit");
     sample.memory_limit_bytes = Some(limit).filter(|limit| *limit != 0 && *limit < UNLIMITED);
+    let most = field(stat, "hierarchical_memsw_limit");
+    sample.swap_limit_bytes = Some(most).filter(|most| *most < UNLIMITED);
 }
 
 fn memory_v2(sample: &mut Sample, usage: Option<u64>, stat: &str) {
@@ -397,6 +403,11 @@ mod tests {
         assert_eq!((sample.rss_bytes, sample.cache_bytes, sample.swap_bytes), (400, 300, 6));
         assert_eq!((sample.faults, sample.file_bytes), ((7, 1), (90, 100)));
         assert_eq!(sample.memory_limit_bytes, None, "v1's largest number is no limit");
+        assert_eq!(sample.swap_limit_bytes, Some(0), "swap is not counted");
+        memory_v1(&mut sample, 900, "hierarchical_memsw_limit 8192\ntotal_swap 6\n");
+        assert_eq!(sample.swap_limit_bytes, Some(8192));
+        memory_v1(&mut sample, 900, "hierarchical_memsw_limit 9223372036854771712\n");
+        assert_eq!(sample.swap_limit_bytes, None);
         memory_v1(&mut sample, 50, "hierarchical_memory_limit 4096\ntotal_inactive_file 90\n");
         assert_eq!((sample.memory_limit_bytes, sample.working_set_bytes), (Some(4096), 0));
     }

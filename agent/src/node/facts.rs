@@ -18,6 +18,7 @@ pub fn read(name: &str, given: &[IpAddr], runtime_name: &str) -> NodeFacts {
     NodeFacts {
         name: name.to_owned(),
         host_ips: addresses(name, given),
+        prefers_v6: given.first().is_some_and(IpAddr::is_ipv6),
         memory_capacity_bytes: meminfo("MemTotal:"),
         hugepage_sizes: hugepage_sizes(Path::new("/sys/kernel/mm/hugepages")),
         runtime_name: runtime_name.to_owned(),

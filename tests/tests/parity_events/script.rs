@@ -93,22 +93,13 @@ fn code_of(name: &str) -> Code {
 }
 
 fn failures(stand: &Stand, pod: &str, recording: &Value) {
-    let created = created(recording);
     let mut seen = BTreeSet::new();
     for call in items(&recording["cri_calls"]).filter(|call| !call["error"].is_null()) {
         let config = &call["request"]["config"]["metadata"]["name"];
         let (method, subject) = match text(&call["method"]) {
             "RunPodSandbox" => (Method::RunPodSandbox, pod.to_owned()),
             "CreateContainer" => (Method::CreateContainer, format!("{pod}/{}", text(config))),
-            "StartContainer" => {
-                let id = text(&call["request"]["container_id"]);
-                let words = text(&call["error"]["details"]).replace(id, "{id}");
-                if let Some((name, attempt, _)) = created.iter().find(|c| c.2 == id) {
-                    let at = format!("{pod}/{name}#{attempt}.");
-                    stand.runtime.script(&at, Behaviour::start_error(&words));
-                }
-                continue;
-            }
+            // A start that is refused is a part of the container's life.
             _ => continue,
         };
         if !seen.insert((method.name(), subject.clone())) {
@@ -185,7 +176,19 @@ fn lives(recording: &Value) -> Vec<Life> {
         let mut calls = items(&recording["cri_calls"]);
         calls.any(|c| c["method"] == "StopContainer" && c["request"]["container_id"] == id)
     };
+    let refused = |id: &str| {
+        let mut calls = items(&recording["cri_calls"]);
+        let call = calls.find(|call| {
+            let start = call["method"] == "StartContainer" && !call["error"].is_null();
+            start && call["request"]["container_id"] == id
+        });
+        call.map(|call| text(&call["error"]["details"]).replace(id, "{id}"))
+    };
     let of = |(name, attempt, id): (String, u64, String)| {
+        if let Some(words) = refused(&id) {
+            let behaviour = Behaviour::start_error(&words);
+            return Life { name, attempt, behaviour };
+        }
         let end = ends.iter().find(|end| text(&end["containerID"]).ends_with(&id));
         let code = end.and_then(|end| end["exitCode"].as_i64()).unwrap_or(137);
         let code = i32::try_from(code).unwrap_or(-1);

@@ -6,8 +6,8 @@
 //! cgroup. Left out of the comparison is only what nobody can foretell: times, random file names,
 //! the order of variables (a Go map's), the address of the host's resolver.
 //!
-//! `PINTLE_RECORDED=DIR` reads another folder of the same layout; what is absent there is named
-//! and skipped. A table of pods and requests is printed in the end.
+//! `PINTLE_RECORDED=DIR` reads another folder of the same layout; what is absent there fails
+//! unless the folder says so. A table of pods and requests is printed in the end.
 
 mod files;
 mod json;
@@ -19,6 +19,7 @@ use pintle_agent::runtime::plan::KillReason;
 use pintle_agent::runtime::{request, stop_order};
 use pintle_cri::json::to_json;
 use pintle_cri::v1;
+use pintle_tests::recorded;
 use serde_json::Value;
 
 use json::{difference, normal_container, normal_sandbox};
@@ -52,6 +53,7 @@ impl Table {
             .collect();
         println!("{} comparisons, {} differ", self.lines.len(), differ.len());
         assert!(differ.is_empty(), "{}", differ.join("\n"));
+        assert!(!self.lines.is_empty() || recorded::path("pods").is_none(), "nothing to compare");
     }
 }
 

@@ -4,7 +4,6 @@
 #![allow(unreachable_pub, dead_code, reason = "shared by several test programs")]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,32 +16,15 @@ use pintle_agent::resize::{PodResources, ResizeConditions};
 use pintle_agent::status::{self, DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
 use pintle_agent::types::{NodeFacts, UnixNanos};
 use pintle_api_types::strategic::merge;
+use pintle_tests::recorded;
 use serde_json::{Map, Value, json};
 
 /// "Unlimited" of cgroup v1 as the kubelet reports it.
 const UNLIMITED_V1: &str = "9007199254740988Ki";
 
-/// The recordings, by file name; empty when there are none, which is said.
+/// The recordings, by file name; empty only when the folder says that there are none.
 pub fn recordings() -> Vec<(String, Value)> {
-    let folder = folder().join("pods");
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        pintle_tests::lacks(&format!("no recordings in {}", folder.display()));
-        return Vec::new();
-    };
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
-    files.sort();
-    let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(&path).expect("a readable recording");
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        (name, serde_json::from_str(&text).expect("a recording is JSON"))
-    };
-    files.into_iter().map(read).collect()
-}
-
-fn folder() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
-    std::env::var_os("PINTLE_RECORDED").map_or(own, PathBuf::from)
+    recorded::pods().unwrap_or_default()
 }
 
 /// The status after creation and after each patch.
@@ -197,8 +179,19 @@ fn node(status: &PodStatus) -> NodeFacts {
     NodeFacts {
         runtime_name: "containerd".to_owned(),
         host_ips: ips.collect(),
+        recursive_read_only: default_handler_makes_read_only_mounts_recursive(),
         ..NodeFacts::default()
     }
+}
+
+/// What the runtime's default handler can do, as the node told the API server.
+fn default_handler_makes_read_only_mounts_recursive() -> bool {
+    let writes = recorded::json_or_own("node-writes.json");
+    let handlers = writes.as_array().into_iter().flatten().flat_map(|write| {
+        write["body"]["status"]["runtimeHandlers"].as_array().into_iter().flatten()
+    });
+    let mut default = handlers.filter(|handler| handler["name"] == "");
+    default.any(|handler| handler["features"]["recursiveReadOnlyMounts"] == true)
 }
 
 /// The verdict that shows later in the recording, from the step on at which its effect shows.
@@ -332,6 +325,7 @@ fn container(call: &Value, status: &PodStatus) -> Option<ObservedContainer> {
         mounts: mounts(config),
         resources: Some(resources(&config["linux"]["resources"])),
         user: user(recorded),
+        stop_signal: None,
         evidence: Evidence::default(),
     };
     if let Some(end) = end {

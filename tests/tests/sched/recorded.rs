@@ -1,9 +1,8 @@
 //! Recorded clusters of the real scheduler: where they are, and how they become a `Cluster`.
 //!
 //! Input: `PINTLE_RECORDED`, or the folder in the repository; gzipped JSON lines. Output: parsed lines.
-//! A file that is not there is skipped by name, as another folder may hold only some.
+//! A file that is not there fails, unless the folder says that it was not recorded.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
@@ -55,16 +54,9 @@ impl Recording {
     }
 }
 
-/// The lines of a recording; `None` when the folder has no such file.
+/// The lines of a recording; `None` when it was not recorded.
 pub(crate) fn load(name: &str) -> Option<Vec<Recording>> {
-    let folder = std::env::var_os("PINTLE_RECORDED").map(PathBuf::from);
-    let folder =
-        folder.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recorded"));
-    let path = folder.join(name);
-    if !path.exists() {
-        pintle_tests::lacks(&format!("{name}: not in {}", folder.display()));
-        return None;
-    }
+    let path = pintle_tests::recorded::path(name)?;
     let output = Command::new("gzip").arg("-dc").arg(&path).output().expect("gzip runs");
     assert!(output.status.success(), "{} is not gzip", path.display());
     let text = String::from_utf8(output.stdout).expect("UTF-8");

@@ -433,7 +433,8 @@ fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
     ];
     for (theirs, ours, stage, at_once) in table {
         let mut desk = Desk::new();
-        let object = api("1", theirs);
+        let going = stage == Stage::Terminating;
+        let object = if going { deleted("1", theirs) } else { api("1", theirs) };
         desk.seen(object.clone());
         let asked = desk.give(derived(&object, ours.clone(), stage));
         assert_eq!(asked.len(), usize::from(at_once), "{ours} {stage:?}");

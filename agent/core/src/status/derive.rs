@@ -260,12 +260,12 @@ fn list<T>(items: Vec<T>) -> Option<Vec<T>> {
     Some(items).filter(|items| !items.is_empty())
 }
 
-/// At most one address of each family, the node's primary family first.
+/// At most one address of each family, that of the first `--node-ip` first.
 // k8s: pkg/kubelet/kubelet_pods.go sortPodIPs
 pub fn pod_ips(observed: Option<&ObservedPod>, node: &NodeFacts) -> Vec<String> {
     let sandbox = observed.and_then(ObservedPod::newest_sandbox).filter(|sandbox| sandbox.ready);
     let ips = sandbox.map(|sandbox| &*sandbox.ips).unwrap_or_default();
-    let primary_is_v4 = node.host_ips.first().is_none_or(IpAddr::is_ipv4);
+    let primary_is_v4 = !node.prefers_v6;
     let first = ips.iter().find(|ip| ip.is_ipv4() == primary_is_v4);
     let second = ips.iter().find(|ip| ip.is_ipv4() != primary_is_v4);
     first.into_iter().chain(second).map(IpAddr::to_string).collect()

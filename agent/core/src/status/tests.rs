@@ -373,6 +373,10 @@ fn addresses_put_the_nodes_family_first_and_host_network_takes_the_nodes() {
     assert_eq!(ips(world.derive()), ["10.0.0.7", "fd00::7"]);
     world.previous = None;
     world.node.host_ips = vec![six, "192.0.2.2".parse().expect("an address")];
+    // What the Node object says first is not what --node-ip says.
+    assert_eq!(ips(world.derive()), ["10.0.0.7", "fd00::7"]);
+    world.previous = None;
+    world.node.prefers_v6 = true;
     assert_eq!(ips(world.derive()), ["fd00::7", "10.0.0.7"]);
     world.previous = None;
     world.pod.spec.as_mut().expect("a spec").host_network = Some(true);

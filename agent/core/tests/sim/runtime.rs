@@ -207,6 +207,7 @@ fn observed(id: &str, container: &Container, now: UnixNanos) -> ObservedContaine
         mounts: Vec::new(),
         resources: None,
         user: None,
+        stop_signal: None,
         evidence: Evidence::default(),
     }
 }

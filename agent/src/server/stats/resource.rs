@@ -98,7 +98,10 @@ fn figures(text: &mut Text, what: &str, rows: &[Row<'_>]) {
     text.family("container_swap_limit_bytes", "gauge");
     for row in rows {
         let at = row.found.sample.at.0 / 1_000_000;
-        let limit = row.found.sample.swap_bytes as f64;
+        let sample = &row.found.sample;
+        // What is used and what is left.
+        let Some(limit) = sample.swap_limit_bytes else { continue };
+        let limit = limit.max(sample.swap_bytes) as f64;
         text.sample("container_swap_limit_bytes", &row.labels, limit, Some(at));
     }
 }

@@ -318,7 +318,7 @@ fn container(
             let usage = storage.logs.get(id).copied().unwrap_or_default();
             file_system(&storage.node, node.now, Some(&usage))
         }),
-        swap: swap(&found.sample, Some(0)),
+        swap: swap(&found.sample, found.sample.swap_limit_bytes),
     })
 }
 
