@@ -307,7 +307,7 @@ impl Cgroups {
         check_name(name)?;
         for dir in self.dirs(name) {
             let path = dir.join("cgroup.procs");
-            let written = fs::OpenOptions::new()
+            let written = std::fs::OpenOptions::new()
                 .append(true)
                 .open(&path)
                 .and_then(|mut file| io::Write::write_all(&mut file, pid.to_string().as_bytes()));
@@ -319,7 +319,7 @@ impl Cgroups {
     /// Processes that are in no cgroup of the hierarchy with memory limits.
     pub fn root_pids(&self) -> Vec<i32> {
         let Some(dir) = self.dir("", "memory") else { return Vec::new() };
-        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
     }
 }
