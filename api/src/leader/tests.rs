@@ -107,9 +107,15 @@ fn a_lease_given_up_is_taken_at_the_next_look() {
     assert!(matches!(second.read(Some(given), begun, WALL), Next::Write(_)));
 }
 
-/// One lease, with resource versions; `broken` answers nothing but errors.
+/// One lease, with resource versions.
 #[derive(Clone, Default)]
-struct Store(Arc<Mutex<(Option<Value>, u64, Vec<&'static str>)>>);
+struct Store(Arc<Mutex<Held>>);
+
+#[derive(Default)]
+struct Held {
+    lease: Option<Value>,
+    version: u64,
+}
 
 impl Store {
     /// A client for one process, which can be cut off.
@@ -135,7 +141,7 @@ impl Store {
 
     fn answer(&self, method: &Method, body: &[u8]) -> (StatusCode, Value) {
         let mut held = self.0.lock().expect("no panic");
-        let (lease, version, _) = &mut *held;
+        let Held { lease, version } = &mut *held;
         if *method == Method::GET {
             return match lease {
                 Some(lease) => (StatusCode::OK, lease.clone()),
@@ -155,7 +161,7 @@ impl Store {
 
     fn holder(&self) -> Value {
         let held = self.0.lock().expect("no panic");
-        held.0.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default()
+        held.lease.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default()
     }
 }
 
