@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::apt::Index;
 use crate::cache;
@@ -176,7 +176,15 @@ fn fetch_runtime(version: Version, tools: &Path, staging: &Path, done: &Path) ->
     cache::remove(&unpacked)?;
     let found = capture(Command::new(bin.join("containerd")).arg("--version"))?;
     say("", found.trim());
+    // What is tested as 2.1 must not become something else when an archive goes on.
+    ensure!(is_release(&found, version), "this is not containerd {}: {found}", version.name());
     Ok(())
+}
+
+/// Whether `containerd --version` printed a version of this release.
+fn is_release(printed: &str, version: Version) -> bool {
+    let number = printed.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v');
+    number.strip_prefix(version.name()).is_some_and(|patch| patch.starts_with('.'))
 }
 
 /// Gives runc the libc of its own release: the host's is older.
@@ -241,4 +249,24 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_read_from_what_containerd_prints() {
+        let printed = "containerd github.com/containerd/containerd/v2 2.1.9 2.1.9~ds1-2\n";
+        assert!(is_release(printed, Version::V2_1));
+        assert!(!is_release(printed, Version::V1_7));
+        assert!(!is_release(
+            "containerd github.com/containerd/containerd/v2 2.10.1 x",
+            Version::V2_1
+        ));
+        assert!(is_release(
+            "containerd github.com/containerd/containerd 1.6.20~ds1 x",
+            Version::V1_6
+        ));
+    }
 }

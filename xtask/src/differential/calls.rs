@@ -123,10 +123,15 @@ fn sort_stops(order: &mut [Value], main: &BTreeMap<String, bool>) {
     }
 }
 
-/// Later repetitions of the same call are left out.
+/// Calls that make something: each of them counts.
+const MAKING: [&str; 3] = ["RunPodSandbox", "CreateContainer", "StartContainer"];
+
+/// Later repetitions of the same call are left out, but of those that make something twice.
 fn once(calls: &mut Vec<String>) {
     let mut seen = BTreeSet::new();
-    calls.retain(|call| seen.insert(call.clone()));
+    calls.retain(|call| {
+        seen.insert(call.clone()) || MAKING.iter().any(|making| call.starts_with(making))
+    });
 }
 
 /// The message of a line of containerd's log.

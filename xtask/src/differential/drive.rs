@@ -15,6 +15,8 @@ use super::flat::{self, Lines};
 use super::look::Look;
 use crate::cluster::Cluster;
 
+/// All that a step waits for came.
+pub(super) const CAME: &str = "came";
 /// The longest wait for what a case names.
 const STEP_MAX: Duration = Duration::from_secs(90);
 /// The longest that a pod may take to go.
@@ -78,7 +80,7 @@ impl<'a> Side<'a> {
             }
             let (seen, missing) = self.wait(step);
             let suffix = if at == 0 { String::new() } else { format!("@{}", at + 1) };
-            let result = missing.map_or_else(|| "came".to_owned(), |m| m.join(", "));
+            let result = missing.map_or_else(|| CAME.to_owned(), |m| m.join(", "));
             lines.insert((format!("wait{suffix}"), "missing".to_owned()), result);
             let look =
                 Look { cluster: self.cluster, api: self.api, node: self.node, suffix: &suffix };

@@ -27,16 +27,24 @@ pub(super) fn containers(cluster: &Cluster, node: &str, subject: &Subject) -> Re
         capture(cmd.args(["-n", "k8s.io", "containers"]).args(args))
     };
     let of_pod = format!("labels.\"io.kubernetes.pod.uid\"=={}", subject.uid);
-    let (mut configs, mut names) = (json!({}), Vec::new());
+    let (mut configs, mut names) = (json!({}), Vec::<(String, String)>::new());
     for id in ctr(&["ls", "-q", &of_pod])?.lines().map(str::trim) {
         // One that goes meanwhile is not there to be compared.
         let Ok(text) = ctr(&["info", id]) else { continue };
         let info: Value = serde_json::from_str(&text).context("read what ctr prints")?;
         let (name, config) = config(&info)?;
+        // Two of one name and attempt are one too many, and both are shown.
+        let same = names.iter().filter(|(_, known)| is_of(known, &name)).count();
+        let name = if same == 0 { name } else { format!("{name} ({})", same + 1) };
         names.push((id.to_owned(), name.clone()));
         configs[name] = config;
     }
     Ok(Containers { configs, names })
+}
+
+/// Whether it is the name, or the name with the number of a further one.
+fn is_of(known: &str, name: &str) -> bool {
+    known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
 }
 
 /// The name and the configuration of one.
