@@ -7,7 +7,7 @@
 //! per pod under way (the driver sees to it), one cached record per pod.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go GetPodStatus
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -26,12 +26,38 @@ pub struct Reader {
     client: Client,
     listing: Listing,
     cache: Rc<RefCell<HashMap<PodUid, Rc<ObservedPod>>>>,
+    /// Counts the changes of resources, of any pod.
+    epoch: Rc<Cell<u64>>,
+}
+
+/// Has a pod's running containers asked for in full once it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Reinspect {
+    reader: Reader,
+    uid: PodUid,
+}
+
+impl Drop for Reinspect {
+    fn drop(&mut self) {
+        self.reader.reinspect(&self.uid);
+    }
+}
+
+/// Running containers are asked for in full at the next read.
+fn forget_running(pod: &mut ObservedPod) {
+    pod.containers.retain(|container| container.state != RunState::Running);
 }
 
 impl Reader {
     /// A reader with nothing cached.
     pub fn new(client: Client) -> Self {
-        Self { listing: Listing::new(client.clone()), client, cache: Rc::default() }
+        Self {
+            listing: Listing::new(client.clone()),
+            client,
+            cache: Rc::default(),
+            epoch: Rc::default(),
+        }
     }
 
     /// Every pod that the runtime knows, with the digest by which a change shows.
@@ -69,6 +95,7 @@ impl Reader {
 
     /// One pod in full; a pod of which the runtime has nothing is an empty record.
     pub async fn read(&self, uid: &PodUid, names: (&str, &str)) -> Result<ObservedPod, Error> {
+        let epoch = self.epoch.get();
         let lists = self.listing.of(uid).await?;
         let cached = self.cache.borrow().get(uid).cloned();
         let mut pod = ObservedPod::empty(uid.clone(), names.0, names.1);
@@ -78,19 +105,28 @@ impl Reader {
         for listed in lists.containers {
             pod.containers.extend(self.container(uid, listed, cached.as_deref()).await?);
         }
-        pod.sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
-        pod.containers.sort_by_key(|c| std::cmp::Reverse(c.created_at));
+        pod.sort();
         pod.version = Version(cached.map_or(1, |c| c.version.0 + 1));
-        self.cache.borrow_mut().insert(uid.clone(), Rc::new(pod.clone()));
+        let mut kept = pod.clone();
+        if self.epoch.get() != epoch {
+            forget_running(&mut kept);
+        }
+        self.cache.borrow_mut().insert(uid.clone(), Rc::new(kept));
         Ok(pod)
     }
 
-    /// Has the pod's running containers asked for in full at the next read: their resources
-    /// changed, which no state tells.
-    pub fn reinspect(&self, uid: &PodUid) {
+    /// Has the pod's running containers asked for in full at the next read after this guard is
+    /// gone, whatever ends it: their resources change meanwhile, which no state tells.
+    pub fn reinspect_after(&self, uid: &PodUid) -> Reinspect {
+        Reinspect { reader: self.clone(), uid: uid.clone() }
+    }
+
+    fn reinspect(&self, uid: &PodUid) {
+        // A read under way has numbers of before: it must not keep them.
+        self.epoch.set(self.epoch.get() + 1);
         let mut cache = self.cache.borrow_mut();
         if let Some(known) = cache.get_mut(uid) {
-            Rc::make_mut(known).containers.retain(|c| c.state != RunState::Running);
+            forget_running(Rc::make_mut(known));
         }
     }
 

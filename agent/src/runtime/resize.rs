@@ -50,8 +50,7 @@ impl Executor {
         self.refuse_used(pod, resize.updates, of_pod.as_ref()).await?;
         let (now, then) = of_pod.as_ref().map(|p| (p.now, p.then)).unwrap_or_default();
         let mut have: Vec<Figures> = resize.updates.iter().map(|update| update.from).collect();
-        // Whatever comes of it, the runtime's numbers are read anew afterwards.
-        self.reader.reinspect(&order.uid);
+        let _anew = self.reader.reinspect_after(&order.uid);
         for step in steps::steps(resize, &now, &then) {
             match (step, of_pod.as_mut()) {
                 (Step::Container(index, resource), _) => {

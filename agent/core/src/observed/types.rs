@@ -4,6 +4,7 @@
 //! changed only by `observed::store`. Lists are newest first, so "the current container of a name"
 //! is the first hit.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -212,6 +213,13 @@ impl ObservedPod {
             sandboxes: Vec::new(),
             containers: Vec::new(),
         }
+    }
+
+    /// Puts the newest first: by the number of the attempt, which only grows. The time at which
+    /// it was made is one of the wall clock, which may have been set back since the last one.
+    pub fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|s| Reverse((s.attempt, s.created_at)));
+        self.containers.sort_by_key(|c| Reverse((c.restart_count, c.created_at)));
     }
 
     /// The newest container of that name.
