@@ -204,7 +204,6 @@ impl Images {
         let begun = Instant::now();
         match self.pulled(lookup).await {
             Ok(pulled) => {
-                self.back_off.borrow_mut().remove(&key);
                 let size = pulled.image.as_ref().map_or(0, |image| image.size);
                 self.metrics.pulled(wanted.uid, begun.elapsed(), size);
                 let text = format!(
@@ -249,7 +248,9 @@ impl Images {
 
     fn failed(&self, key: (PodUid, String), reason: String) -> Duration {
         let mut table = self.back_off.borrow_mut();
-        let before = table.get(&key).map(|entry| entry.wait);
+        // A pull that succeeded meanwhile changes nothing.
+        let recent = |entry: &&BackOff| entry.failed_at.elapsed() <= 2 * BACK_OFF.1;
+        let before = table.get(&key).filter(recent).map(|entry| entry.wait);
         let wait = before.map_or(BACK_OFF.0, |wait| (wait * 2).min(BACK_OFF.1));
         table.insert(key, BackOff { wait, failed_at: Instant::now(), reason });
         wait

@@ -64,7 +64,9 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
     apply_waiting(input, subject, newest, &mut status);
     apply_probes(input, subject, newest, &mut status);
     status.last_state.get_or_insert_default();
-    let share = MESSAGES_BYTES_MAX / containers::all(pod::spec(input.pod)).count().max(1);
+    let spec = pod::spec(input.pod);
+    let ephemeral = spec.ephemeral_containers.iter().flatten().count();
+    let share = MESSAGES_BYTES_MAX / (containers::all(spec).count() + ephemeral).max(1);
     for state in [&mut status.state, &mut status.last_state].into_iter().flatten() {
         cut_message(state, share);
     }

@@ -46,7 +46,7 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
     let mut status = PodStatus {
         conditions: Some(conditions::all(input, previous, &lists.all(), settled)),
         qos_class: Some(qos::class_of(input.pod).as_str().to_owned()),
-        resources: Some(resources::of_pod(input.pod)),
+        resources: Some(resources::of_pod(input, previous)),
         allocated_resources: resources::allocated_to_pod(input.pod),
         container_statuses: Some(lists.main),
         init_container_statuses: Some(lists.init).filter(|list| !list.is_empty()),
@@ -328,6 +328,14 @@ fn was_initialized(input: &DeriveInput, status: &PodStatus) -> bool {
         let end = state.as_ref().and_then(|state| state.terminated.as_ref());
         end.is_some_and(|end| end.exit_code == 0)
     };
-    mains.into_iter().any(|main| !is_untried(main))
-        || inits.last().is_some_and(|last| done(&last.state) || done(&last.last_state))
+    let sidecar = pod::spec(input.pod).init_containers.iter().flatten().next_back();
+    let sidecar = sidecar.is_some_and(containers::is_sidecar);
+    let passed = |last: &ContainerStatus| match sidecar {
+        true => {
+            let runs = last.state.as_ref().is_some_and(|state| state.running.is_some());
+            runs && last.started == Some(true)
+        }
+        false => done(&last.state) || done(&last.last_state),
+    };
+    mains.into_iter().any(|main| !is_untried(main)) || inits.last().is_some_and(passed)
 }

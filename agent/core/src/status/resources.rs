@@ -1,16 +1,18 @@
 //! `resources` and `allocatedResources` of a status.
 //!
 //! A running container shows what the runtime has in force for the resources that can change while
-//! it runs, else what the spec asks for. At pod level the values follow from the spec: reading them
-//! back from the pod's cgroup, as upstream does, reports "unlimited" as a limit of 8 EiB on
-//! cgroup v1 and flickers between both forms.
+//! it runs, else what the spec asks for. At pod level the values are those that the pod's cgroup was
+//! last given: reading them back from it, as upstream does, reports "unlimited" as a limit of 8 EiB
+//! on cgroup v1 and flickers between both forms.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::DeriveInput;
 use super::container::Subject;
+use super::phase::RUNNING;
 use crate::observed::{ObservedContainer, ObservedResources, RunState};
 use crate::resize::PodResources;
 use pintle_api_types::pod;
@@ -100,11 +102,17 @@ fn cpu_request(actual: &ObservedResources) -> Option<Amount> {
     Some(Amount::from_millis(if actual.cpu_shares <= SHARES_MIN { SHARES_MIN } else { whole }))
 }
 
-/// Resources of the pod.
+/// Resources of the pod: while it runs, those at pod level that are in force.
 // k8s: pkg/kubelet/kubelet_pods.go convertToAPIPodLevelResourcesStatus
-pub(crate) fn of_pod(pod: &Pod) -> ResourceRequirements {
+pub(crate) fn of_pod(input: &DeriveInput, previous: &PodStatus) -> ResourceRequirements {
+    let runs = previous.phase.as_deref() == Some(RUNNING);
+    let in_force = input.in_force.pod.clone().filter(|_| runs);
+    let in_force = in_force.and_then(|of_pod| {
+        PodResources { pod: Some(of_pod), ..PodResources::default() }.apply(input.pod)
+    });
+    let pod = in_force.as_deref().unwrap_or(input.pod);
     ResourceRequirements {
-        claims: pod::spec(pod).resources.as_ref().and_then(|own| own.claims.clone()),
+        claims: pod::spec(input.pod).resources.as_ref().and_then(|own| own.claims.clone()),
         requests: Some(to_quantities(pod_requests(pod))).filter(|list| !list.is_empty()),
         limits: Some(to_quantities(pod_limits(pod))).filter(|list| !list.is_empty()),
     }
