@@ -227,14 +227,16 @@ impl Parts {
         let (cidr, every) = (kubelet.pod_cidr.clone(), kubelet.node_status_update_frequency);
         let client = self.runtime.clone();
         tokio::task::spawn_local(node::pod_cidr::follow(client, cidr, own, every.to_std()));
-        if let Some(cluster) = &self.cluster {
-            cluster::start(self, cluster, runtime, facts.clone(), offered);
-        }
+        let node_reads = self
+            .cluster
+            .as_ref()
+            .map(|cluster| cluster::start(self, cluster, runtime, facts.clone(), offered));
         Ok(Driver {
             pods,
             inputs: queue,
             back: self.inputs.clone(),
             queries,
+            node_reads,
             reader,
             executor: Rc::new(executor),
             prober,
@@ -255,6 +257,7 @@ impl Parts {
             relist_period: relist,
             crash_loop: context::crash_loop(&self.config),
             admission: Arc::new(host::offer(&self.config, &node)?),
+            has_node_object: self.cluster.is_some(),
             node,
         })
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use pintle_api::events;
 use pintle_api::{Access, ClientOptions, Observer, Rate};
 use tokio::sync::{mpsc, watch};
@@ -33,6 +33,9 @@ use crate::status::writer;
 use crate::tasks;
 use crate::types::NodeFacts;
 use crate::worker::Input;
+
+/// Longest read of the Node object for a pod that waits for it.
+const NODE_READ_MAX: Duration = Duration::from_secs(10);
 
 /// The clients of `--kubeconfig`; `None` in standalone mode. With a bootstrap kubeconfig this may
 /// wait for the first certificate.
@@ -158,14 +161,15 @@ pub(super) fn teller(cluster: Option<&Cluster>) -> NodeEvents {
     })
 }
 
-/// Starts what belongs to the cluster, each part in a task of its own.
+/// Starts what belongs to the cluster, each part in a task of its own. Takes questions for the
+/// Node object.
 pub(super) fn start(
     parts: &Parts,
     cluster: &Cluster,
     runtime: &Runtime,
     facts: NodeFacts,
     offered: Arc<admit::Node>,
-) {
+) -> mpsc::Sender<u64> {
     start_serving(parts, cluster);
     let node = task::Parts {
         config: Arc::clone(&parts.config),
@@ -178,24 +182,52 @@ pub(super) fn start(
         events: teller(Some(cluster)),
     };
     task::start(node, runtime);
-    let offers = offer(cluster.node.clone(), offered, parts.inputs.clone());
+    // The workers have one question at a time.
+    let (asks, asked) = mpsc::channel(1);
+    let (client, name) = (cluster.client.clone(), Arc::clone(&cluster.node_name));
+    let own = cluster.node.clone();
+    let offers = offer(client, name, own, offered, asked, parts.inputs.clone());
     tasks::singleton("admission facts", offers);
+    asks
 }
 
-/// Tells admission what the Node object says whenever that changes: labels, taints, allocatable.
+/// Tells admission what the Node object says whenever that changes: labels, taints, allocatable;
+/// and what it says now whenever somebody asks.
 async fn offer(
+    client: kube::Client,
+    name: Arc<str>,
     mut own: watch::Receiver<OwnNode>,
     mut offered: Arc<admit::Node>,
+    mut asked: mpsc::Receiver<u64>,
     inputs: mpsc::Sender<Input>,
 ) {
-    while own.changed().await.is_ok() {
-        let Some(object) = own.borrow_and_update().object().cloned() else { continue };
-        let now = offered.with_object(&object);
-        if now == *offered {
-            continue;
-        }
-        offered = Arc::new(now);
-        if inputs.send(Input::Admission(Arc::clone(&offered))).await.is_err() {
+    let nodes = kube::Api::<Node>::all(client);
+    // That there is no object yet is an answer, too: pods wait for the first.
+    let mut told = false;
+    loop {
+        let input = tokio::select! {
+            changed = own.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let object = own.borrow_and_update().object().cloned();
+                let now = object.map(|object| offered.with_object(&object));
+                if std::mem::replace(&mut told, true) && now.as_ref().is_none_or(|n| *n == *offered)
+                {
+                    continue;
+                }
+                offered = now.map_or(offered, Arc::new);
+                Input::Admission(Arc::clone(&offered))
+            }
+            Some(ticket) = asked.recv() => {
+                let read = tokio::time::timeout(NODE_READ_MAX, nodes.get(&name)).await;
+                let object = read.ok().and_then(Result::ok);
+                let node = object.map(|object| Arc::new(offered.with_object(&object)));
+                offered = node.clone().unwrap_or(offered);
+                Input::NodeFetched { ticket, node }
+            }
+        };
+        if inputs.send(input).await.is_err() {
             return;
         }
     }

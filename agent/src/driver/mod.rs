@@ -62,6 +62,8 @@ pub struct Driver {
     pub back: mpsc::Sender<Input>,
     /// Questions from the server.
     pub queries: mpsc::Receiver<Query>,
+    /// Asks for the Node object; `None` without an API server.
+    pub node_reads: Option<mpsc::Sender<u64>>,
     /// Reads pods.
     pub reader: Reader,
     /// Executes passes.
@@ -180,6 +182,7 @@ impl Driver {
                 let order = PassOrder { uid, ticket, pod, observed, actions };
                 self.run_pass(order, cancel, &mut turns.saver);
             }
+            Command::FetchNode { ticket } => self.fetch_node(ticket),
             Command::Cancel { ticket, .. } => {
                 if let Some(cancel) = turns.passes.get(&ticket) {
                     cancel.cancel();
@@ -211,6 +214,16 @@ impl Driver {
         }
         turns.reads.borrow_mut().forget(&uid);
         turns.followed.forget(&uid);
+    }
+
+    /// Has the Node object read; the answer is an input, also when nobody is there to read it.
+    fn fetch_node(&self, ticket: u64) {
+        if self.node_reads.as_ref().is_none_or(|reads| reads.try_send(ticket).is_err()) {
+            let back = self.back.clone();
+            tokio::task::spawn_local(async move {
+                let _ = back.send(Input::NodeFetched { ticket, node: None }).await;
+            });
+        }
     }
 
     fn tell(&self, input: outbox::Input) {

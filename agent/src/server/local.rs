@@ -200,13 +200,14 @@ impl Step {
 }
 
 fn plan_shown(view: &PodView, plan: &Plan) -> Value {
+    let now = clock::clocks();
     let steps = |actions: &[Action]| actions.iter().map(Step::of).collect::<Vec<_>>();
     let held = |held: &Held| {
         json!({
             "container": held.name,
-            "untilUnixNanos": held.until.0,
-            "waitSeconds": held.wait.as_secs(),
-            "leftSeconds": held.until.since(clock::clocks().mono).as_secs(),
+            "untilUnixNanos": now.wall_at(held.until).0,
+            "waitSeconds": held.wait.map(|wait| wait.as_secs()),
+            "leftSeconds": held.until.since(now.mono).as_secs(),
         })
     };
     let mut shown = json!({

@@ -32,7 +32,7 @@ impl Shortage {
 
     /// How much would have to become free.
     pub(crate) fn missing(&self) -> i64 {
-        self.requested - (self.capacity - self.used)
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn shortages(
     let all = &node.allocatable;
     let mut short = Vec::new();
     let mut check = |resource: &str, requested: i64, used: i64, capacity: i64| {
-        if requested > 0 && requested > capacity - used {
+        if requested > 0 && requested > capacity.saturating_sub(used) {
             let resource = resource.to_owned();
             short.push(Shortage { resource, requested, used, capacity });
         }

@@ -71,11 +71,13 @@ pub struct Refusal {
     pub reason: String,
     /// The kubelet's sentence, as its event has it.
     pub message: String,
+    /// Nothing but the pod's node affinity keeps it out.
+    pub by_affinity_alone: bool,
 }
 
 impl Refusal {
     pub(crate) fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: reason.into(), message: message.into() }
+        Self { reason: reason.into(), message: message.into(), by_affinity_alone: false }
     }
 
     /// The status of the refused pod.
@@ -110,9 +112,12 @@ pub fn admit(
             preempt::make_room(admitted, pod, &mut failures)?
         }
         // A critical pod is refused for what no pod's end could mend.
-        (_, Some(first)) if pod::is_critical(pod) => return Err(first.clone()),
+        (Some(_), Some(first)) if pod::is_critical(pod) => return Err(first.clone()),
         (Some(first), _) => return Err(first.refusal()),
-        (None, Some(first)) => return Err(first.clone()),
+        (None, Some(first)) => {
+            let by_affinity_alone = mismatches.iter().all(|m| m.reason == placement::AFFINITY);
+            return Err(Refusal { by_affinity_alone, ..first.clone() });
+        }
     };
     apparmor::check(node, pod)?;
     features(node, pod)?;

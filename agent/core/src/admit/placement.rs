@@ -15,6 +15,9 @@ use super::{Admitted, Node, Refusal};
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
 
+/// Reason when the node's labels are not those that the pod asks for.
+pub(super) const AFFINITY: &str = "NodeAffinity";
+
 /// Everything because of which the pod does not belong here.
 pub(super) fn mismatches(node: &Node, admitted: &[Admitted<'_>], pod: &Pod) -> Vec<Refusal> {
     let mut found = Vec::new();
@@ -22,7 +25,7 @@ pub(super) fn mismatches(node: &Node, admitted: &[Admitted<'_>], pod: &Pod) -> V
         found.push(Refusal::new(name, format!("Predicate {name} failed: {why}")));
     };
     if !has_affinity(node, pod) {
-        fail("NodeAffinity", "node(s) didn't match Pod's node affinity/selector");
+        fail(AFFINITY, "node(s) didn't match Pod's node affinity/selector");
     }
     let wanted = pod::spec(pod).node_name.as_deref().unwrap_or_default();
     if !wanted.is_empty() && wanted != node.name {

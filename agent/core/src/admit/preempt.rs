@@ -111,7 +111,7 @@ fn nearest<'a>(
 /// The share of what is missing that the pod would not free, squared and summed.
 fn distance(missing: &[Missing], pod: &Admitted<'_>) -> f64 {
     let rests = missing.iter().map(|short| {
-        let rest = (short.quantity - requested(pod, &short.resource)).max(0);
+        let rest = short.quantity.saturating_sub(requested(pod, &short.resource)).max(0);
         (rest as f64 / short.quantity as f64).powi(2)
     });
     rests.sum()

@@ -15,6 +15,31 @@ use pintle_api_types::ids::Mono;
 // k8s: pkg/kubelet/kubelet.go crashLoopBackOff.HasExpiredFunc
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
+/// A failed attempt waits before the next one; what does not depend on it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Not before this.
+    pub until: Mono,
+    /// Failures in a row.
+    pub failures: u32,
+}
+
+impl Pause {
+    /// The pause after one more failure, between the first and the longest wait.
+    pub fn after(before: Option<Self>, bounds: (Duration, Duration), now: Mono) -> Self {
+        let failures = before.map_or(0, |before| before.failures).saturating_add(1);
+        Self { until: now.plus(grown(bounds, failures)), failures }
+    }
+}
+
+/// The wait after that many failures: the first one doubled each time, up to the longest.
+pub fn grown((first, longest): (Duration, Duration), failures: u32) -> Duration {
+    first.saturating_mul(2_u32.pow(failures.clamp(1, 16) - 1)).min(longest)
+}
+
+/// Containers that could not be started, by name.
+pub type Pauses = BTreeMap<String, Pause>;
+
 /// Bounds of the curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Curve {

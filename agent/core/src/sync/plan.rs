@@ -10,7 +10,8 @@
 //!    once the pod is initialised, main containers;
 //! 3. nothing runs and nothing will: kill the pod's remains (sidecars, sandbox).
 //!
-//! A container that has to wait (crash loop) is not in the actions but in `held`. Nothing here may
+//! A container that has to wait (crash loop, image back-off) is not in the actions but in `held`;
+//! it holds up no other one. Nothing here may
 //! start a container while an older attempt of it runs.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodActions, SyncPod
 
@@ -21,7 +22,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::resize::{Change, ContainerUpdate, PodResources, change};
-use crate::sync::backoff::{CrashLoop, Key};
+use crate::sync::backoff::{CrashLoop, Key, Pauses};
 use crate::sync::plan_init::plan_init;
 use crate::sync::restart;
 use pintle_api_types::ids::{ContainerId, ContainerKind, Mono, SandboxId};
@@ -174,6 +175,8 @@ pub struct PlanInput<'a> {
     pub backoff: &'a CrashLoop,
     /// When each dead container ended.
     pub ends: &'a BTreeMap<ContainerId, Mono>,
+    /// Containers that could not be started and wait before the next attempt.
+    pub pauses: &'a Pauses,
     /// What its containers have in force.
     pub in_force: &'a PodResources,
     /// True while the pod restarts all its containers in place.
@@ -189,8 +192,9 @@ pub struct Held {
     pub name: String,
     /// Until when.
     pub until: Mono,
-    /// The whole wait, for the message.
-    pub wait: Duration,
+    /// The whole wait in its crash loop, for the message; `None` when it could not be started,
+    /// which its status tells.
+    pub wait: Option<Duration>,
 }
 
 /// What to do now and what has to wait.
@@ -303,7 +307,7 @@ fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
     let mut plan = Plan { actions: std::mem::take(&mut wanted.kill), held: Vec::new() };
     plan.actions.extend(stale_attempts(spec, observed));
     let sandbox = observed.newest_sandbox().map(|s| s.id.clone());
-    append_ephemeral(&mut plan, &ephemeral, sandbox.as_ref());
+    append_ephemeral(&mut plan, input, &ephemeral, sandbox.as_ref());
     // Before anything starts: a sidecar that starts with more CPU than its pod has is refused by
     // the kernel. The kubelet resizes after the init containers and restarts such a one twice.
     plan.actions.extend(pod_resize(input, spec, &mut wanted, initialised));
@@ -412,13 +416,24 @@ fn ephemeral_to_start(spec: &PodSpec, observed: &ObservedPod) -> Vec<String> {
         .collect()
 }
 
-fn append_ephemeral(plan: &mut Plan, names: &[String], sandbox: Option<&SandboxId>) {
-    plan.actions.extend(names.iter().map(|name| Action::StartContainer {
-        name: name.clone(),
-        kind: ContainerKind::Ephemeral,
-        restart_count: None,
-        sandbox: sandbox.cloned(),
-    }));
+fn append_ephemeral(
+    plan: &mut Plan,
+    input: &PlanInput<'_>,
+    names: &[String],
+    sandbox: Option<&SandboxId>,
+) {
+    for name in names {
+        if let Some(held) = paused(input, name) {
+            plan.held.push(held);
+            continue;
+        }
+        plan.actions.push(Action::StartContainer {
+            name: name.clone(),
+            kind: ContainerKind::Ephemeral,
+            restart_count: None,
+            sandbox: sandbox.cloned(),
+        });
+    }
 }
 
 /// Appends starts in order; what is in back-off is held, and a held init container holds all
@@ -448,10 +463,20 @@ fn append_starts(
 }
 
 fn held(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
+    // What its last start failed for is shown until that is tried again.
+    paused(input, &container.name).or_else(|| in_crash_loop(input, container))
+}
+
+fn in_crash_loop(input: &PlanInput<'_>, container: &Container) -> Option<Held> {
     let dead = input.observed.attempts(&container.name).find(|c| c.state == RunState::Exited)?;
-    let (until, wait) =
-        input.backoff.held_until(key(container), *input.ends.get(&dead.id)?, input.now)?;
-    Some(Held { name: container.name.clone(), until, wait })
+    let ended_at = *input.ends.get(&dead.id)?;
+    let (until, wait) = input.backoff.held_until(key(container), ended_at, input.now)?;
+    Some(Held { name: container.name.clone(), until, wait: Some(wait) })
+}
+
+fn paused(input: &PlanInput<'_>, name: &str) -> Option<Held> {
+    let until = input.pauses.get(name)?.until;
+    (input.now < until).then(|| Held { name: name.to_owned(), until, wait: None })
 }
 
 /// The crash-loop key of a container: a new image or new resources start afresh.

@@ -20,7 +20,7 @@ use pintle_api_types::pod;
 pub const GRACE_SECONDS_MIN: i64 = 2;
 /// Longest grace that a runtime is asked for, a year: runtimes count nanoseconds in 64 bits, and a
 /// longer one turns negative there, which kills at once.
-pub const GRACE_SECONDS_MAX: i64 = 365 * 24 * 3600;
+pub use pintle_api_types::pod::GRACE_SECONDS_MAX;
 
 /// One container to stop.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ pub fn stop_container(
     Stop {
         id: container.id.clone(),
         name: container.name.clone(),
-        grace_seconds: grace.unwrap_or(own),
+        grace_seconds: grace.unwrap_or(own).clamp(0, GRACE_SECONDS_MAX),
         pre_stop,
         ports,
         after: Vec::new(),

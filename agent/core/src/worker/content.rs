@@ -23,6 +23,8 @@ impl Worker {
         if self.last_failure.as_ref().is_some_and(|failure| waits(&failure.reason)) {
             self.retry_at = None;
         }
+        let waiting = &self.waiting;
+        self.pauses.retain(|name, _| !waiting.get(name).is_some_and(|why| waits(&why.reason)));
     }
 
     /// Containers go on with the files that they have; nothing else of the pod waits.

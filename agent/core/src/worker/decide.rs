@@ -126,6 +126,7 @@ impl Worker {
     fn sync(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         let mut plan = self.plan(&pod, scene.now.mono);
+        plan.actions.retain(|action| !self.is_paused(action, scene.now.mono));
         if self.lacks_network(&pod, &plan, scene) {
             return;
         }
@@ -181,6 +182,7 @@ impl Worker {
             in_force: &self.in_force,
             backoff: &self.backoff,
             ends: &self.ends,
+            pauses: &self.pauses,
             // The status may know of an end that the record does not show yet: what has ended by
             // itself is not to be killed.
             restart_all: status::is_restarting(&self.status)
@@ -190,8 +192,12 @@ impl Worker {
     }
 
     fn hold(&mut self, held: &plan::Held, pod: &Pod, scene: &mut Scene<'_>) {
+        let at = held.until;
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+        // One that could not be started waits with the reason of that.
+        let Some(wait) = held.wait else { return };
         let full = pod::described(pod);
-        let wait = GoDuration::from_std(held.wait);
+        let wait = GoDuration::from_std(wait);
         let name = &held.name;
         let message = format!("back-off {wait} restarting failed container={name} pod={full}");
         let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
@@ -204,8 +210,6 @@ impl Worker {
                 container: Some(name.clone()),
             });
         }
-        let at = held.until;
-        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     fn announce(&self, actions: &[Action], scene: &mut Scene<'_>) {
@@ -387,7 +391,9 @@ impl Worker {
         // What is due already waits for a read or a pass, and their end is an input of its own.
         let due_later = |at: &Mono| *at > scene.now.mono;
         let refresh_at = self.refresh_at.filter(|_| self.stale);
-        let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at);
+        let pauses = self.resize_pause.into_iter().chain(self.removal_pause);
+        let pauses = pauses.map(|pause| pause.until);
+        let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at).chain(pauses);
         let mut at = at.filter(due_later).min();
         if self.stage == Stage::Syncing && self.pass.is_none() {
             // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.

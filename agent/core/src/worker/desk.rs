@@ -2,8 +2,8 @@
 //!
 //! Pure, part of `Pods`. A pod that is new is held against the node and the pods that were
 //! admitted before it; a refused one gets its terminal status and never starts. A critical pod
-//! may cost others their place: it waits at the door until they have ended. Nothing is asked of a
-//! pod that is over or about to end, and of one that was admitted before the agent restarted.
+//! may cost others their place: it waits until they have ended, as any pod waits for those that no
+//! source wants any more, but not for ever. Nothing is asked of a pod that is over or about to end, and of one that was admitted before the agent restarted.
 // k8s: pkg/kubelet/kubelet.go HandlePodAdditions, rejectPod
 
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::admit::{self, Admitted, Candidate, Grant, Refusal};
 use crate::status::{self, Verdict};
+use crate::worker::lobby::Blocked;
 use crate::worker::pods::Pods;
 use crate::worker::resizes::Arrival;
-use crate::worker::step::{Stage, Worker};
+use crate::worker::step::{Stage, Worker, patience};
 use crate::worker::{Command, Count};
 use pintle_api_types::ids::{Now, PodUid};
 use pintle_api_types::pod;
@@ -24,16 +25,22 @@ impl Pods {
     /// A pod that has no worker yet.
     pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
         let arrival = Arrival::of(pod, self.records.remove(&uid));
-        let asked = !arrival.admitted_before && !is_ending(&arrival.pod);
-        let outcome = match asked {
-            true => self.admit(&uid, &arrival.pod, &arrival.requests),
-            false => Ok(Grant::default()),
+        if arrival.is_asked() && self.lobby.must_wait(&arrival.pod) {
+            return self.wait_for_node(uid, arrival);
+        }
+        self.decide(uid, arrival, false, now);
+    }
+
+    /// Lets a pod in or refuses it; `fresh` when the node was read after it came.
+    pub(super) fn decide(&mut self, uid: PodUid, arrival: Arrival, fresh: bool, now: Now) {
+        let waited_for = self.lobby.leave(&uid);
+        let outcome = match arrival.is_asked() {
+            true => self.admit_new(&uid, &arrival),
+            false => Ok((Grant::default(), Vec::new())),
         };
         match outcome {
-            Ok(grant) => {
-                if !grant.victims.is_empty() {
-                    self.blocked.insert(uid.clone(), grant.victims.clone());
-                }
+            Ok((grant, leaving)) => {
+                self.block(&uid, &grant, leaving, now);
                 let waits = arrival.wanted.is_some();
                 self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
                 self.notes.unsaved = true;
@@ -44,6 +51,9 @@ impl Pods {
                     self.retry_resizes("pods_added", now);
                 }
             }
+            Err(refusal) if refusal.by_affinity_alone && !fresh && self.may_look_again() => {
+                self.wait_for_fresh_node(uid, arrival, waited_for);
+            }
             Err(refusal) => {
                 self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
                 self.refused(&uid, &refusal);
@@ -52,6 +62,41 @@ impl Pods {
                     w.kill(refusal.verdict(), None);
                 });
             }
+        }
+    }
+
+    /// Holds a new pod against the node. Pods that no source wants any more take nothing from it:
+    /// where it needs their share it waits until they have ended.
+    // k8s: pkg/kubelet/kubelet.go HandlePodAdditions: removed pods are not among the active ones
+    fn admit_new(&self, uid: &PodUid, arrival: &Arrival) -> Result<(Grant, Vec<PodUid>), Refusal> {
+        let (pod, requests) = (&*arrival.pod, &arrival.requests);
+        let first = self.admit(uid, pod, requests);
+        if first.as_ref().is_ok_and(|grant| grant.victims.is_empty()) {
+            return first.map(|grant| (grant, Vec::new()));
+        }
+        let others = || self.workers().filter(|w| w.uid() != uid);
+        let leaving = others().filter(|w| w.is_removed() && w.admitted().is_some());
+        let leaving: Vec<_> = leaving.map(|w| w.uid().clone()).collect();
+        if leaving.is_empty() {
+            return first.map(|grant| (grant, leaving));
+        }
+        let staying: Vec<_> =
+            others().filter(|w| !w.is_removed()).filter_map(Worker::admitted).collect();
+        let node = &self.settings.admission;
+        let grant = admit::admit(node, &staying, &Candidate { pod, requests })?;
+        Ok((grant, leaving))
+    }
+
+    /// The pod begins when those have ended that it costs their place and those that leave anyway.
+    fn block(&mut self, uid: &PodUid, grant: &Grant, leaving: Vec<PodUid>, now: Now) {
+        let others = [grant.victims.clone(), leaving].concat();
+        let graces = others.iter().filter_map(|other| {
+            let other = self.workers.get(other)?;
+            other.grace_seconds.or_else(|| other.pod.as_deref().map(pod::grace_seconds))
+        });
+        if let Some(grace) = graces.max() {
+            let until = now.mono.plus(patience(grace));
+            self.blocked.insert(uid.clone(), Blocked { others, until });
         }
     }
 
@@ -96,17 +141,10 @@ impl Pods {
 
     /// True while a pod waits for others to make room for it.
     pub(super) fn is_blocked(&self, uid: &PodUid) -> bool {
-        let alive = |victim: &PodUid| {
-            self.workers.get(victim).is_some_and(|w| w.stage() < Stage::Terminated)
-        };
-        self.blocked.get(uid).is_some_and(|victims| victims.iter().any(alive))
+        let alive =
+            |other: &PodUid| self.workers.get(other).is_some_and(|w| w.stage() < Stage::Terminated);
+        self.blocked.get(uid).is_some_and(|blocked| blocked.others.iter().any(alive))
     }
-}
-
-/// Nothing is asked of a pod that will not run: it has ended, or it is being deleted.
-fn is_ending(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    status::is_terminal(phase) || pod::is_deleted(pod)
 }
 
 impl Worker {

@@ -13,9 +13,14 @@ mod desk;
 mod desk_tests;
 #[cfg(test)]
 mod ends_tests;
+#[cfg(test)]
+mod extremes_tests;
 mod index;
 #[cfg(test)]
 mod list_tests;
+mod lobby;
+#[cfg(test)]
+mod lobby_tests;
 mod passes;
 mod pods;
 #[cfg(test)]
@@ -145,8 +150,16 @@ pub enum Input {
     },
     /// Facts of the node changed.
     Node(NodeFacts),
-    /// What the node offers to pods changed: labels, taints, allocatable amounts, pressure.
+    /// What the node offers to pods, as its object has it now or as it is known without one:
+    /// labels, taints, allocatable amounts, pressure.
     Admission(Arc<admit::Node>),
+    /// Answer to `Command::FetchNode`.
+    NodeFetched {
+        /// The command's.
+        ticket: u64,
+        /// The node as its object is now; `None` when it could not be read.
+        node: Option<Arc<admit::Node>>,
+    },
     /// A source of hints lost some: list everything now.
     Lost,
     /// How often everything is to be listed: the sources of hints see more or less than before.
@@ -257,6 +270,11 @@ pub enum Command {
         /// To be returned with the answer.
         stamp: u64,
     },
+    /// Read the node's object, beginning not before now.
+    FetchNode {
+        /// To be returned with the answer.
+        ticket: u64,
+    },
     /// Execute these actions in order.
     Run {
         /// The pod's uid.
@@ -353,6 +371,8 @@ pub struct Settings {
     pub crash_loop: Curve,
     /// Name of the runtime, the prefix of container ids in the status.
     pub node: NodeFacts,
-    /// What the node offers to pods.
+    /// What the node offers to pods, as far as is known without its object.
     pub admission: Arc<admit::Node>,
+    /// The node has an object at an API server: pods from there wait until it was looked at.
+    pub has_node_object: bool,
 }

@@ -1,12 +1,15 @@
 //! What a worker makes of its pass: what each action has done, when a failed one is tried again.
 //!
-//! Pure. Every failure has a wait of its own kind, and the earliest of a pass' waits counts. A pass
-//! that ended is followed by a read, and nothing is planned before its answer.
+//! Pure. A container that could not be started waits alone, and so do a resize and the removal of
+//! dead attempts. What the whole pod needs (volumes, sandbox, a stop) holds up the pod; the earliest
+//! of a pass' waits counts. A pass that ended is followed by a read, and nothing is planned before
+//! its answer.
 
 use std::time::Duration;
 
 use crate::observed::RunState;
 use crate::status::Waiting;
+use crate::sync::backoff::{Pause, grown};
 use crate::sync::plan::{self, Action};
 use crate::worker::Failure;
 use crate::worker::step::{Scene, Stage, Worker};
@@ -64,9 +67,13 @@ impl Worker {
             Action::Refresh => self.refresh_failures = 0,
             Action::StartContainer { name, .. } => {
                 self.waiting.remove(name);
+                self.pauses.remove(name);
                 self.note_start(name, scene.now.mono);
             }
-            Action::ResizePod(resize) => self.resized(resize, scene),
+            Action::ResizePod(resize) => {
+                self.resize_pause = None;
+                self.resized(resize, scene);
+            }
             _ => {}
         }
     }
@@ -85,32 +92,58 @@ impl Worker {
     }
 
     fn action_failed(&mut self, action: &Action, failure: Failure, scene: &mut Scene<'_>) {
-        self.failures += 1;
-        let steps = self.failures.min(12) - 1;
-        let grow = |(first, max): (Duration, Duration)| (first * 2_u32.pow(steps)).min(max);
-        let wait = match action {
-            Action::Prepare | Action::Teardown | Action::Cleanup => grow(VOLUME_RETRY),
-            Action::KillPod { .. } | Action::KillContainer { .. } => grow(KILL_RETRY),
-            Action::StartContainer { .. } if MADE.contains(&&*failure.reason) => {
-                grow(COME_UP_RETRY)
+        let now = scene.now.mono;
+        match action {
+            Action::StartContainer { name, .. } => self.start_failed(name, &failure, now),
+            Action::ResizePod(_) => {
+                self.resize_failed(&failure, scene);
+                self.resize_pause = Some(Pause::after(self.resize_pause, (RETRY, RETRY), now));
             }
-            _ => failure.retry_after.unwrap_or(RETRY),
+            Action::RemoveContainer { keep_logs: false, .. } => {
+                self.removal_pause = Some(Pause::after(self.removal_pause, (RETRY, RETRY), now));
+            }
+            _ => self.pod_failed(action, &failure, now),
+        }
+        self.last_failure = Some(failure);
+    }
+
+    /// A container could not be started: it alone waits.
+    fn start_failed(&mut self, name: &str, failure: &Failure, now: Mono) {
+        self.note_start(name, now);
+        let before = self.pauses.get(name).copied();
+        let bounds = match failure.retry_after {
+            _ if MADE.contains(&&*failure.reason) => COME_UP_RETRY,
+            Some(wait) => (wait, wait),
+            None => (RETRY, RETRY),
         };
-        let at = scene.now.mono.plus(wait);
+        self.pauses.insert(name.to_owned(), Pause::after(before, bounds, now));
+        let (reason, message) = (failure.reason.clone(), failure.message.clone());
+        self.waiting.insert(name.to_owned(), Waiting { reason, message });
+    }
+
+    /// What the whole pod needs failed: volumes, sandbox, a stop.
+    fn pod_failed(&mut self, action: &Action, failure: &Failure, now: Mono) {
+        self.failures += 1;
+        let bounds = match action {
+            Action::Prepare | Action::Teardown | Action::Cleanup => VOLUME_RETRY,
+            Action::KillPod { .. } | Action::KillContainer { .. } => KILL_RETRY,
+            _ => failure.retry_after.map_or((RETRY, RETRY), |wait| (wait, wait)),
+        };
+        let at = now.plus(grown(bounds, self.failures));
         self.retry_at = Some(self.retry_at.map_or(at, |earlier| earlier.min(at)));
         if *action == Action::Prepare {
             self.prepared = false;
         }
-        if let Action::ResizePod(_) = action {
-            self.resize_failed(&failure, scene);
-        }
-        if let Action::StartContainer { name, .. } = action {
-            self.note_start(name, scene.now.mono);
-            let reason = failure.reason.clone();
-            let waiting = Waiting { reason, message: failure.message.clone() };
-            self.waiting.insert(name.clone(), waiting);
-        }
-        self.last_failure = Some(failure);
+    }
+
+    /// True for what failed and waits before it is tried again.
+    pub(super) fn is_paused(&self, action: &Action, now: Mono) -> bool {
+        let pause = match action {
+            Action::ResizePod(_) => self.resize_pause,
+            Action::RemoveContainer { keep_logs: false, .. } => self.removal_pause,
+            _ => None,
+        };
+        pause.is_some_and(|pause| now < pause.until)
     }
 
     /// The pass ended.
@@ -118,7 +151,9 @@ impl Worker {
         let Some(pass) = self.pass.take_if(|p| p.ticket == ticket) else { return };
         if !pass.failed && !pass.cancelled {
             self.failures = 0;
-            self.last_failure = None;
+            if self.pauses.values().all(|pause| pause.until <= scene.now.mono) {
+                self.last_failure = None;
+            }
             if pass.actions.contains(&Action::Teardown) {
                 self.stage = Stage::Finished;
             }

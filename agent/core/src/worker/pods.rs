@@ -1,8 +1,9 @@
 //! All workers: who may begin, who is an orphan, when to list everything, when to wake.
 //!
-//! Pure, see the module's header. Pods of one name run one after the other: a newcomer waits until
-//! the earlier one has ended. What the runtime knows and no source wants is stopped, but only
+//! Pure, see the module's header. Static pods of one name run one after the other: a newcomer waits
+//! until the earlier one has ended. What the runtime knows and no source wants is stopped, but only
 //! once every source has reported. Bounds: one worker per uid, one pass and one read per worker.
+//! Indices keep what an input costs apart from how many pods there are.
 // k8s: pkg/kubelet/pod_workers.go allowPodStart, kubelet_pods.go HandlePodCleanups
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::digest_of;
 use crate::worker::index::Index;
+use crate::worker::lobby::{Blocked, Lobby};
 use crate::worker::resizes::Record;
 use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
@@ -23,7 +25,7 @@ use pintle_api_types::pod;
 const LIST_RETRY: Duration = Duration::from_secs(1);
 
 /// Namespace and name of a pod.
-type FullName = (String, String);
+pub(super) type FullName = (String, String);
 
 /// The set of pods of this node.
 #[derive(Debug)]
@@ -31,10 +33,14 @@ pub struct Pods {
     pub(crate) settings: Settings,
     pub(crate) workers: BTreeMap<PodUid, Worker>,
     pub(crate) index: Index,
-    /// Pods that may begin when these others have ended.
-    pub blocked: BTreeMap<PodUid, Vec<PodUid>>,
-    /// Which uid owns a name; the others of that name wait.
+    /// Pods that begin when others have made room for them.
+    pub(super) blocked: BTreeMap<PodUid, Blocked>,
+    /// New pods that wait for the node's object.
+    pub(super) lobby: Lobby,
+    /// Which uid owns a name; other static pods of that name wait.
     owners: BTreeMap<FullName, PodUid>,
+    /// Workers that have not begun.
+    waiting: BTreeSet<PodUid>,
     pub(crate) sources_ready: bool,
     listed_once: bool,
     listed_since_ready: bool,
@@ -58,11 +64,13 @@ impl Pods {
     /// An empty set; the first input makes it list what the runtime has.
     pub fn new(settings: Settings) -> Self {
         Self {
+            lobby: Lobby::new(settings.has_node_object),
             settings,
             workers: BTreeMap::new(),
             index: Index::default(),
             blocked: BTreeMap::new(),
             owners: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             sources_ready: false,
             listed_once: false,
             listed_since_ready: false,
@@ -83,8 +91,12 @@ impl Pods {
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Command> {
         match input {
             Input::Desired { uid, pod } => self.desired(uid, pod, now),
+            Input::Reconciled { uid, pod } if self.lobby.has(&uid) => self.desired(uid, pod, now),
             Input::Reconciled { uid, pod } => self.with(&uid, now, |w, _| w.reconcile(pod)),
-            Input::Removed { uid } => self.with(&uid, now, |w, _| w.remove()),
+            Input::Removed { uid } => {
+                self.lobby.leave(&uid);
+                self.with(&uid, now, |w, _| w.remove());
+            }
             Input::SourcesReady => {
                 self.sources_ready = true;
                 self.listed_since_ready = false;
@@ -122,7 +134,11 @@ impl Pods {
                 self.settings.node = node;
                 self.everyone(now);
             }
-            Input::Admission(node) => self.settings.admission = node,
+            Input::Admission(node) => {
+                self.settings.admission = node;
+                self.node_seen(now);
+            }
+            Input::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
             Input::Lost => self.list_soon(now),
             Input::RelistEvery(period) => {
                 self.settings.relist_period = period;
@@ -139,7 +155,8 @@ impl Pods {
     pub fn next_wake(&self) -> Option<Mono> {
         let list = (!self.listing).then_some(self.list_at);
         let resize = (!self.pending.is_empty()).then_some(self.resize_at);
-        self.index.next_wake().into_iter().chain(list).chain(resize).min()
+        let blocked = self.blocked.values().map(|blocked| blocked.until);
+        self.index.next_wake().into_iter().chain(list).chain(resize).chain(blocked).min()
     }
 
     /// The pods that may look different since the last question.
@@ -165,10 +182,10 @@ impl Pods {
     /// True once every pod that a source wants or the runtime has is known: whatever else there is
     /// of a pod on the node is left over.
     pub fn knows_all(&self) -> bool {
-        self.sources_ready && self.listed_since_ready
+        self.sources_ready && self.listed_since_ready && self.lobby.is_empty()
     }
 
-    fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
+    pub(super) fn desired(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
         if !self.workers.contains_key(&uid) {
             return self.arrive(uid, pod, now);
         }
@@ -184,15 +201,25 @@ impl Pods {
 
     fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
         let curve = self.settings.crash_loop;
-        let mut worker = Worker::new(uid.clone(), pod, (&name.0, &name.1), curve);
-        let blocked = self.is_blocked(&uid);
-        let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
+        let mut worker = Worker::new(uid.clone(), pod, name.clone(), curve);
+        if !worker.is_serial() {
+            // A list before its source may have taken it for one that stands in others' way.
+            self.release_name(&uid, &name);
+        }
         // Before the first list nobody knows whether an earlier pod of this name still runs.
-        if *owner == uid && self.listed_once && !blocked {
+        let begins = self.may_begin(&uid, worker.is_serial(), name) && self.listed_once;
+        if begins && !self.is_blocked(&uid) {
             worker.begin();
+        } else {
+            self.waiting.insert(uid.clone());
         }
         self.index.touch(&uid);
         self.workers.insert(uid, worker);
+    }
+
+    /// True when no other pod stands in the way of this one's name, which is the pod's then.
+    fn may_begin(&mut self, uid: &PodUid, serial: bool, name: FullName) -> bool {
+        !serial || self.owners.entry(name).or_insert_with(|| uid.clone()) == uid
     }
 
     /// Runs `change` on one worker, lets it act, and takes it away when nothing is left of it.
@@ -218,11 +245,14 @@ impl Pods {
             self.notes.freed = Some("pod_terminated");
         }
         self.index.changed(uid, before, worker.indexed(), worker.observed());
-        let ended = worker.stage() == Stage::Finished;
-        if worker.is_gone() {
+        let (gone, ended) = (worker.is_gone(), worker.stage() == Stage::Finished);
+        if gone {
             self.gone(uid, now);
         } else if ended {
             self.pass_name_on(uid, now);
+        }
+        if self.blocked.values().any(|blocked| blocked.others.contains(uid)) {
+            self.begin_waiting(now);
         }
     }
 
@@ -231,7 +261,8 @@ impl Pods {
         self.index.gone(uid, worker.indexed());
         self.out.push(Command::Gone { uid: uid.clone() });
         self.blocked.remove(uid);
-        self.release_name(uid);
+        self.waiting.remove(uid);
+        self.release_name(uid, &worker.full_name);
         if let Some(pod) = worker.take_again() {
             self.out.push(Command::Count(Count::Restarted(pod::is_static(&pod))));
             self.desired(uid.clone(), pod, now);
@@ -239,32 +270,38 @@ impl Pods {
         self.begin_waiting(now);
     }
 
-    /// A finished pod no longer stands in the way of another one of its name.
+    /// A finished pod no longer stands in the way of another one of its name, now or later.
     fn pass_name_on(&mut self, uid: &PodUid, now: Now) {
-        if self.workers.values().any(|w| w.stage() == Stage::Waiting) {
-            self.release_name(uid);
+        let Some(name) = self.workers.get(uid).map(|w| w.full_name.clone()) else { return };
+        if self.release_name(uid, &name) {
             self.begin_waiting(now);
         }
     }
 
-    fn release_name(&mut self, uid: &PodUid) {
-        self.owners.retain(|_, owner| owner != uid);
+    /// True when the name was the pod's.
+    fn release_name(&mut self, uid: &PodUid, name: &FullName) -> bool {
+        let owned = self.owners.get(name) == Some(uid);
+        if owned {
+            self.owners.remove(name);
+        }
+        owned
     }
 
-    /// Lets pods begin whose name is free now.
+    /// Lets pods begin whose name is free now and that need not wait for room.
     fn begin_waiting(&mut self, now: Now) {
-        let waiting: Vec<(PodUid, FullName)> = self
-            .workers
-            .values()
-            .filter(|w| w.stage() == Stage::Waiting && !self.is_blocked(w.uid()))
-            .map(|w| {
-                let o = w.observed();
-                (w.uid().clone(), (o.namespace.clone(), o.name.clone()))
-            })
-            .collect();
-        for (uid, name) in waiting {
-            let owner = self.owners.entry(name).or_insert_with(|| uid.clone());
-            if *owner == uid {
+        if !self.listed_once {
+            return;
+        }
+        for uid in self.waiting.iter().cloned().collect::<Vec<_>>() {
+            let waits = |w: &&Worker| w.stage() == Stage::Waiting;
+            let Some(worker) = self.workers.get(&uid).filter(waits) else {
+                self.waiting.remove(&uid);
+                continue;
+            };
+            let (name, serial) = (worker.full_name.clone(), worker.is_serial());
+            if !self.is_blocked(&uid) && self.may_begin(&uid, serial, name) {
+                self.waiting.remove(&uid);
+                self.blocked.remove(&uid);
                 self.with(&uid, now, |w, _| w.begin());
             }
         }
@@ -280,6 +317,11 @@ impl Pods {
     fn due(&mut self, now: Now) {
         for uid in self.index.due(now.mono) {
             self.with(&uid, now, |_, _| {});
+        }
+        let blocked = self.blocked.len();
+        self.blocked.retain(|_, blocked| blocked.until > now.mono);
+        if self.blocked.len() < blocked {
+            self.begin_waiting(now);
         }
     }
 
@@ -310,9 +352,9 @@ impl Pods {
         let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
         self.claim_names(&listed);
         if self.sources_ready {
-            for pod in
-                listed.iter().filter(|p| !self.workers.contains_key(&p.uid)).collect::<Vec<_>>()
-            {
+            let unknown =
+                |p: &&ListedPod| !self.workers.contains_key(&p.uid) && !self.lobby.has(&p.uid);
+            for pod in listed.iter().filter(unknown).collect::<Vec<_>>() {
                 let name = (pod.namespace.clone(), pod.name.clone());
                 self.create_named(pod.uid.clone(), None, name);
                 self.with(&pod.uid, now, |w, _| w.orphaned());
@@ -357,16 +399,20 @@ impl Pods {
 impl Pods {
     /// A pod that the runtime has, wanted or not, owns its name before any that it has not.
     fn claim_names(&mut self, listed: &[ListedPod]) {
-        let in_runtime = |uid: &PodUid| listed.iter().any(|p| p.uid == *uid);
+        let in_runtime: BTreeSet<_> = listed.iter().map(|pod| &pod.uid).collect();
         let workers = &self.workers;
-        self.owners.retain(|_, uid| in_runtime(uid) || workers.contains_key(uid));
+        self.owners.retain(|_, uid| in_runtime.contains(uid) || workers.contains_key(uid));
         for pod in listed {
+            let worker = workers.get(&pod.uid);
+            let stands = |w: &Worker| w.is_serial() && w.stage() != Stage::Finished;
+            if self.lobby.has(&pod.uid) || worker.is_some_and(|w| !stands(w)) {
+                continue;
+            }
             let name = (pod.namespace.clone(), pod.name.clone());
             let begun =
                 |uid: &PodUid| workers.get(uid).is_some_and(|w| w.stage() != Stage::Waiting);
-            let finished = workers.get(&pod.uid).is_some_and(|w| w.stage() == Stage::Finished);
             let owner = self.owners.entry(name).or_insert_with(|| pod.uid.clone());
-            if !begun(owner) && !in_runtime(owner) && !finished {
+            if !begun(owner) && !in_runtime.contains(owner) {
                 *owner = pod.uid.clone();
             }
         }

@@ -175,6 +175,7 @@ impl Watch {
             crash_loop: Curve::default(),
             node: NodeFacts::default(),
             admission: Arc::new(crate::admit::Node::roomy("node")),
+            has_node_object: false,
         };
         Self {
             pods: Pods::new(settings),
@@ -327,7 +328,10 @@ impl Watch {
                 let life = self.lives.remove(uid).unwrap_or_default();
                 prop_assert!(life.pass.is_none(), "gone with a pass under way");
             }
-            Command::Probe { .. } | Command::Event { .. } | Command::Count(_) => {}
+            Command::Probe { .. }
+            | Command::Event { .. }
+            | Command::Count(_)
+            | Command::FetchNode { .. } => {}
         }
         Ok(())
     }

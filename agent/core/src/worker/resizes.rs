@@ -19,6 +19,7 @@ use crate::ledger::Entries;
 use crate::resize::allocation::held_requests;
 use crate::resize::condition::{DEFERRED, ERROR, INFEASIBLE};
 use crate::resize::{PodResources, ResizeConditions, change, message};
+use crate::status;
 use crate::sync::plan::{Action, PodResize};
 use crate::worker::pods::Pods;
 use crate::worker::step::{Scene, Stage, Worker};
@@ -62,6 +63,13 @@ impl Arrival {
         };
         let requests = held_requests(&pod, &in_force);
         Self { pod, wanted, requests, admitted_before, in_force }
+    }
+
+    /// Nothing is asked of a pod that was admitted before, and of one that will not run: it has
+    /// ended, or it is being deleted.
+    pub(super) fn is_asked(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        !(self.admitted_before || status::is_terminal(phase) || pod::is_deleted(&self.pod))
     }
 }
 

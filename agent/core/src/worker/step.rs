@@ -15,11 +15,12 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use crate::observed::{Evidence, KernelExit, ObservedContainer, ObservedPod, OomKill, RunState};
 use crate::resize::{PodResources, ResizeConditions};
 use crate::status::{ProbeView, Verdict, Waiting};
-use crate::sync::backoff::{CrashLoop, Curve};
+use crate::sync::backoff::{CrashLoop, Curve, Pause, Pauses};
 use crate::sync::plan::{self, Action, ProbeVerdicts};
 use crate::types::NodeFacts;
 use crate::volume;
 use crate::worker::index::Indexed;
+use crate::worker::pods::FullName;
 use crate::worker::{Command, Failure, Hint, ProbeKind};
 use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
@@ -39,12 +40,22 @@ const READ_STOPPING: Duration = Duration::from_secs(1);
 const READ_RETRY_MAX: Duration = Duration::from_secs(10);
 /// Reads in a row that may disagree with the kernel before the relist is left to settle it.
 const REREADS_MAX: u32 = 40;
+/// The same for a container of which the kernel has told an end before that was none.
+const REREADS_DOUBTED_MAX: u32 = 6;
 /// Grace period of a pod that no source knows, in seconds.
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
 const ORPHAN_GRACE_SECONDS: i64 = 1;
 
 /// A pod that had to go is overdue after half its grace period more, and not before this.
 const OVERDUE_SECONDS_MIN: u64 = 10;
+
+/// How long a pod that has to go may take before others no longer wait for it: half its grace
+/// period more.
+// k8s: pkg/kubelet/pod_workers.go killPodNow
+pub(super) fn patience(grace_seconds: i64) -> Duration {
+    let grace = grace_seconds.clamp(0, pod::GRACE_SECONDS_MAX).unsigned_abs();
+    Duration::from_secs((grace + grace / 2).max(OVERDUE_SECONDS_MIN))
+}
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,6 +114,7 @@ impl Scene<'_> {
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub(crate) uid: PodUid,
+    pub(crate) full_name: FullName,
     pub(crate) pod: Option<Arc<Pod>>,
     pub(crate) stage: Stage,
     /// Effective grace period in seconds once terminating; only shrinks.
@@ -120,6 +132,8 @@ pub struct Worker {
     pub(super) need_stamp: u64,
     pub(crate) reading: Option<u64>,
     pub(super) expected_exits: BTreeSet<ContainerId>,
+    /// Containers of which the kernel has told ends that were none.
+    pub(super) doubted: BTreeSet<ContainerId>,
     pub(super) rereads: u32,
     pub(super) read_failures: u32,
     pub(crate) evidence: BTreeMap<ContainerId, Evidence>,
@@ -136,9 +150,15 @@ pub struct Worker {
     pub(crate) probes: ProbeView,
     pub(crate) status: Arc<PodStatus>,
     /// The status and the stage that were told last.
-    pub published: (Arc<PodStatus>, Stage),
+    pub(crate) published: (Arc<PodStatus>, Stage),
     pub(crate) failures: u32,
-    pub(super) retry_at: Option<Mono>,
+    /// When the pod is looked at again after something failed that all of it needs.
+    pub(crate) retry_at: Option<Mono>,
+    /// Containers that could not be started.
+    pub(crate) pauses: Pauses,
+    pub(crate) resize_pause: Option<Pause>,
+    /// Of the removal of dead attempts.
+    pub(crate) removal_pause: Option<Pause>,
     pub(crate) wake_at: Option<Mono>,
     pub(crate) adopted: bool,
     pub(crate) prepared: bool,
@@ -162,11 +182,17 @@ pub struct Worker {
 impl Worker {
     /// A worker for a pod that a source wants, or, without `pod`, for one that only the runtime
     /// knows.
-    pub fn new(uid: PodUid, pod: Option<Arc<Pod>>, names: (&str, &str), curve: Curve) -> Self {
+    pub(crate) fn new(
+        uid: PodUid,
+        pod: Option<Arc<Pod>>,
+        full_name: FullName,
+        curve: Curve,
+    ) -> Self {
         let status = Arc::<PodStatus>::default();
-        let observed = Arc::new(ObservedPod::empty(uid.clone(), names.0, names.1));
+        let observed = Arc::new(ObservedPod::empty(uid.clone(), &full_name.0, &full_name.1));
         Self {
             uid,
+            full_name,
             pod,
             stage: Stage::Waiting,
             grace_seconds: None,
@@ -179,6 +205,7 @@ impl Worker {
             need_stamp: 1,
             reading: None,
             expected_exits: BTreeSet::new(),
+            doubted: BTreeSet::new(),
             rereads: 0,
             read_failures: 0,
             evidence: BTreeMap::new(),
@@ -194,6 +221,9 @@ impl Worker {
             status,
             failures: 0,
             retry_at: None,
+            pauses: Pauses::new(),
+            resize_pause: None,
+            removal_pause: None,
             wake_at: None,
             adopted: false,
             prepared: false,
@@ -267,6 +297,13 @@ impl Worker {
         (self.wake_at, self.observed.version)
     }
 
+    /// True for a pod that may not run beside another one of its name: a static one, whose files
+    /// and mirror pod go by name, and one that only the runtime knows.
+    // k8s: pkg/kubelet/pod_workers.go allowStaticPodStart
+    pub(super) fn is_serial(&self) -> bool {
+        self.pod.as_ref().is_none_or(|pod| pod::is_static(pod))
+    }
+
     /// True once nothing of the pod is left anywhere and no source wants it.
     pub fn is_gone(&self) -> bool {
         self.removed && self.stage == Stage::Finished && self.pass.is_none() && self.cleaned()
@@ -307,6 +344,8 @@ impl Worker {
             self.stale |= volume::plan::shows_change(&before, now);
         }
         self.retry_at = None;
+        self.pauses.clear();
+        self.resize_pause = None;
         if deleted {
             self.terminate(grace);
         }
@@ -344,9 +383,7 @@ impl Worker {
     // k8s: pkg/kubelet/pod_workers.go killPodNow
     pub fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: Mono) {
         let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
-        let grace_seconds = u64::try_from(grace.unwrap_or(own)).unwrap_or(0);
-        let patience = (grace_seconds + grace_seconds / 2).max(OVERDUE_SECONDS_MIN);
-        self.overdue_at = Some(now.plus(Duration::from_secs(patience)));
+        self.overdue_at = Some(now.plus(patience(grace.unwrap_or(own))));
         self.kill(verdict, grace);
     }
 
@@ -360,7 +397,8 @@ impl Worker {
     pub(crate) fn terminate(&mut self, grace_seconds: Option<i64>) {
         let spec = self.pod.as_ref().and_then(|p| p.spec.as_ref());
         let own = spec.and_then(|s| s.termination_grace_period_seconds);
-        let asked = grace_seconds.or(self.grace_seconds).or(own).unwrap_or(1).max(1);
+        let asked = grace_seconds.or(self.grace_seconds).or(own).unwrap_or(1);
+        let asked = asked.clamp(1, pod::GRACE_SECONDS_MAX);
         let shrunk = self.grace_seconds.is_none_or(|current| asked < current);
         if shrunk {
             self.grace_seconds = Some(asked);
@@ -387,7 +425,9 @@ impl Worker {
             Hint::Exited { container: Some(id), code, at } => {
                 if let Some(code) = code {
                     let evidence = self.evidence.entry(id.clone()).or_default();
-                    evidence.exit.get_or_insert(KernelExit { code, at });
+                    if evidence.exit.as_ref().is_none_or(|known| known.at < at) {
+                        evidence.exit = Some(KernelExit { code, at });
+                    }
                 }
                 soon = self.expect_exit(id);
                 self.apply_evidence();
@@ -456,11 +496,14 @@ impl Worker {
         self.apply_evidence();
         self.note_ends(&before, scene.now);
         self.forget_dead();
-        let behind = self.behind_kernel();
-        if behind && self.rereads < REREADS_MAX && !self.is_being_stopped() {
+        let behind = self.behind_kernel() && !self.is_being_stopped();
+        let rereads = if self.was_wrong() { REREADS_DOUBTED_MAX } else { REREADS_MAX };
+        if behind && self.rereads < rereads {
             let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(3))).min(REREAD_MAX);
             self.rereads += 1;
             self.read(wait, scene);
+        } else if behind {
+            self.disbelieve();
         }
         if !self.adopted {
             self.adopted = true;
@@ -475,6 +518,26 @@ impl Worker {
             observed.containers.iter().any(|c| c.id == *id && c.state != RunState::Exited)
         });
         !self.expected_exits.is_empty()
+    }
+
+    /// The kernel has told ends of one of these containers that were none.
+    fn was_wrong(&self) -> bool {
+        self.expected_exits.iter().any(|id| self.doubted.contains(id))
+    }
+
+    /// The runtime goes on saying that these containers run, so what ended was not their first
+    /// process: a pod that shares the host's processes may make more that look like it.
+    fn disbelieve(&mut self) {
+        for id in std::mem::take(&mut self.expected_exits) {
+            if let Some(evidence) = self.evidence.get_mut(&id) {
+                evidence.exit = None;
+            }
+            self.doubted.insert(id);
+        }
+        let observed = Arc::make_mut(&mut self.observed);
+        for container in observed.containers.iter_mut().filter(|c| self.doubted.contains(&c.id)) {
+            container.evidence.exit = None;
+        }
     }
 
     fn apply_evidence(&mut self) {
@@ -517,6 +580,7 @@ impl Worker {
         self.evidence.retain(|id, _| ids.contains(id));
         self.verdicts.retain(|id, _| ids.contains(id));
         self.ends.retain(|id, _| ids.contains(id));
+        self.doubted.retain(|id| ids.contains(id));
         self.probes.ready.retain(|id, _| ids.contains(id));
         self.probes.started.retain(|id, _| ids.contains(id));
         let observed = &self.observed;

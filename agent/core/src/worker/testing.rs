@@ -31,6 +31,7 @@ pub(super) fn settings(sync_period: Duration) -> Settings {
         crash_loop: Curve::default(),
         node: NodeFacts::default(),
         admission: Arc::new(admit::Node::roomy("n")),
+        has_node_object: false,
     }
 }
 
@@ -65,6 +66,8 @@ pub(super) struct Host {
     pub(super) starts: Vec<String>,
     /// What the prober was told: the pod's address, and how many of its containers run.
     pub(super) probed: Vec<(Option<String>, usize)>,
+    /// Reads of the node's object that wait for their answer.
+    pub(super) node_reads: Vec<u64>,
 }
 
 /// A pod on the host's network.
@@ -82,8 +85,12 @@ pub(super) fn small_settings() -> Settings {
 
 impl Host {
     pub(super) fn new() -> Self {
+        Self::with(small_settings())
+    }
+
+    pub(super) fn with(settings: Settings) -> Self {
         let mut host = Self {
-            pods: Pods::new(small_settings()),
+            pods: Pods::new(settings),
             now: now(),
             records: BTreeMap::new(),
             counter: 0,
@@ -95,6 +102,7 @@ impl Host {
             failing: BTreeMap::new(),
             starts: Vec::new(),
             probed: Vec::new(),
+            node_reads: Vec::new(),
         };
         host.tell(Input::Tick);
         host.tell(Input::SourcesReady);
@@ -113,6 +121,14 @@ impl Host {
             self.want(pod);
         }
         self.tell(Input::SourcesReady);
+    }
+
+    /// What was begun while it lingered comes to its end.
+    pub(super) fn finish(&mut self, uid: &str) {
+        self.lingers = false;
+        let ticket = self.pods.worker(&uid.into()).and_then(|w| w.pass.as_ref()).map(|p| p.ticket);
+        let ticket = ticket.expect("a pass under way");
+        self.tell(Input::PassDone { uid: uid.into(), ticket });
     }
 
     pub(super) fn want(&mut self, pod: Pod) {
@@ -183,6 +199,7 @@ impl Host {
                 let running = observed.containers.iter().filter(|c| c.state == RunState::Running);
                 self.probed.push((pod_ip, running.count()));
             }
+            Command::FetchNode { ticket } => self.node_reads.push(ticket),
             _ => {}
         }
     }
@@ -304,6 +321,14 @@ pub(super) fn sized_pod(uid: &str, cpu: &str, generation: i64, more: Value) -> P
     spec["terminationGracePeriodSeconds"] = json!(1);
     let pod = json!({"metadata": meta, "spec": spec, "status": more["status"]});
     serde_json::from_value(pod).expect("a pod")
+}
+
+/// A pod of a manifest in a folder.
+pub(super) fn of_folder(mut pod: Pod, name: &str) -> Pod {
+    let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    pod.metadata.annotations.get_or_insert_default().extend([source]);
+    pod.metadata.name = Some(name.to_owned());
+    pod
 }
 
 pub(super) fn plain(uid: &str, cpu: &str) -> Pod {

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::worker::testing::{Host, plain};
-use crate::worker::{Command, Input};
-use pintle_api_types::ids::UnixNanos;
+use crate::worker::{Command, Failure, Hint, Input, ProbeKind};
+use pintle_api_types::ids::{ContainerId, UnixNanos};
 
 const HOUR: i64 = 3600 * 1_000_000_000;
 
@@ -90,5 +91,135 @@ fn everything_is_listed_in_its_time_whatever_the_wall_clock_does() {
         };
         assert!(!lists(3590), "{hours}");
         assert!(lists(11), "{hours}");
+    }
+}
+
+/// A pod of two containers and a sidecar.
+fn of_three() -> Pod {
+    let containers = json!([{"name": "a", "image": "a:1", "livenessProbe": {"exec": {}}},
+        {"name": "typo", "image": "typo:1"}]);
+    let init = json!([{"name": "s", "image": "s:1", "restartPolicy": "Always"}]);
+    let meta = json!({"uid": "p", "name": "p", "namespace": "ns"});
+    let spec = json!({"containers": containers, "initContainers": init});
+    let mut pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
+    pintle_api_types::pod::defaults::apply(&mut pod);
+    pod
+}
+
+/// The image of `typo` cannot be pulled for the next five minutes.
+fn with_back_off() -> Host {
+    let mut host = Host::new();
+    let mut failure = Failure::new("ImagePullBackOff", "Back-off pulling image");
+    failure.retry_after = Some(Duration::from_secs(300));
+    host.failing.insert("typo".to_owned(), failure);
+    host.want(of_three());
+    assert_eq!(host.take_starts(), ["s", "a"]);
+    host
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_holds_up_no_other_container() {
+    let mut host = with_back_off();
+    host.end("p", "a", 1);
+    assert_eq!(host.take_starts(), ["a"], "it ended and waits for another one's image");
+    host.end("p", "s", 1);
+    assert_eq!(host.take_starts(), ["s"], "a sidecar");
+    host.end("p", "a", 1);
+    assert_eq!(host.take_starts(), [""; 0], "its own crash loop");
+    host.wait(Duration::from_secs(10));
+    assert_eq!(host.take_starts(), ["a"], "after its own crash loop");
+    let id = host.records["p"].latest("a").expect("it runs").id.clone();
+    let (uid, probe) = ("p".into(), ProbeKind::Liveness);
+    host.tell(Input::Probed { uid, container: id, probe, healthy: false });
+    host.wait(Duration::from_secs(20));
+    assert_eq!(host.take_starts(), ["a"], "its liveness probe failed");
+}
+
+#[test]
+fn a_container_waits_as_long_as_its_failure_says_and_not_for_others() {
+    let mut host = with_back_off();
+    let waits = |host: &Host| {
+        let statuses = host.status("p")["containerStatuses"].clone();
+        let typo = statuses.as_array().expect("a list").iter().find(|c| c["name"] == "typo");
+        typo.expect("a status")["state"]["waiting"]["reason"].clone()
+    };
+    assert_eq!(waits(&host), "ImagePullBackOff");
+    host.wait(Duration::from_secs(100));
+    host.end("p", "a", 1);
+    assert_eq!(waits(&host), "ImagePullBackOff", "it stays what it is");
+    host.failing.clear();
+    host.wait(Duration::from_secs(199));
+    assert!(!host.take_starts().contains(&"typo".to_owned()), "too soon");
+    host.wait(Duration::from_secs(2));
+    assert_eq!(host.take_starts(), ["typo"]);
+}
+
+#[test]
+fn a_debug_container_whose_image_is_not_there_harms_nobody() {
+    let mut host = Host::new();
+    let mut failure = Failure::new("ImagePullBackOff", "Back-off pulling image");
+    failure.retry_after = Some(Duration::from_secs(300));
+    host.failing.insert("debug".to_owned(), failure);
+    host.want(of_three());
+    host.take_starts();
+    let mut pod = serde_json::to_value(of_three()).expect("json");
+    pod["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "typo"}]);
+    host.want(serde_json::from_value(pod).expect("a pod"));
+    host.end("p", "a", 1);
+    assert_eq!(host.take_starts(), ["a"]);
+}
+
+#[test]
+fn an_end_that_the_runtime_goes_on_denying_was_none() {
+    let mut host = Host::new();
+    host.want(plain("p", "100m"));
+    let id = host.records["p"].containers[0].id.clone();
+    for _ in 0..3 {
+        let (container, at) = (Some(id.clone()), host.now.wall);
+        let hint = Hint::Exited { container, code: Some(3), at };
+        host.tell(Input::Hint { uid: "p".into(), hint });
+        let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
+        assert_eq!(shown.containers[0].evidence.exit, None, "it is kept as evidence");
+    }
+    // Its real end, which the runtime loses, is told by the kernel again.
+    let (container, at) = (Some(id.clone()), host.now.plus(Duration::from_secs(1)).wall);
+    let record = host.records.get_mut("p").expect("a pod");
+    record.containers[0].state = crate::observed::RunState::Exited;
+    (record.containers[0].exit_code, record.containers[0].reason) = (255, "Unknown".to_owned());
+    let hint = Hint::Exited { container, code: Some(9), at };
+    host.tell(Input::Hint { uid: "p".into(), hint });
+    let shown = host.pods.worker(&"p".into()).expect("a worker").observed().clone();
+    let ended = shown.containers.iter().find(|c| c.id == id).expect("its end");
+    assert_eq!(ended.exit_code, 9);
+}
+
+#[test]
+fn what_was_lost_while_a_list_was_under_way_is_listed_again() {
+    let mut host = Host::new();
+    let mut lists = |input| {
+        let commands = host.pods.handle(host.now, input);
+        let stamp = |command: &Command| match command {
+            Command::List { stamp } => Some(*stamp),
+            _ => None,
+        };
+        commands.iter().find_map(stamp)
+    };
+    let stamp = lists(Input::Lost).expect("a list");
+    assert_eq!(lists(Input::Lost), None, "one at a time");
+    assert!(lists(Input::Listed { stamp, result: Ok(Vec::new()) }).is_some());
+}
+
+#[test]
+fn a_hint_finds_its_pod_by_container_and_by_sandbox() {
+    let mut host = Host::new();
+    host.want(plain("p", "100m"));
+    let record = &host.records["p"];
+    let container = record.containers[0].id.clone();
+    let sandbox = ContainerId::from(record.sandboxes[0].id.as_str());
+    for (id, reads) in [(container, true), (sandbox, true), ("other".into(), false)] {
+        let input = Input::ContainerHint { container: id.clone(), hint: Hint::Changed };
+        let commands = host.pods.handle(host.now, input);
+        let read = commands.iter().any(|command| matches!(command, Command::Read { .. }));
+        assert_eq!(read, reads, "{id}");
     }
 }

@@ -31,6 +31,9 @@ pub const ANNOTATION_MIRROR: &str = "kubernetes.io/config.mirror";
 const PRIORITY_SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// Grace period of a pod that names none, in seconds.
 const GRACE_SECONDS_DEFAULT: i64 = 30;
+/// Longest grace period in seconds, a year: the API sets no bound, and whatever is computed from
+/// it must not overflow.
+pub const GRACE_SECONDS_MAX: i64 = 365 * 24 * 3600;
 
 /// The pod's spec; an object without one has an empty spec.
 pub fn spec(pod: &Pod) -> &PodSpec {
@@ -110,7 +113,7 @@ pub fn is_deleted(pod: &Pod) -> bool {
 pub fn grace_seconds(pod: &Pod) -> i64 {
     let own = spec(pod).termination_grace_period_seconds.unwrap_or(GRACE_SECONDS_DEFAULT);
     let asked = pod.metadata.deletion_grace_period_seconds.filter(|_| is_deleted(pod));
-    asked.unwrap_or(own).max(0)
+    asked.unwrap_or(own).clamp(0, GRACE_SECONDS_MAX)
 }
 
 /// Grace period after a failed liveness or startup probe: the probe's own, else the pod's.
@@ -118,4 +121,5 @@ pub fn probe_grace_seconds(pod: &Pod, probe: Option<&k8s_openapi::api::core::v1:
     probe
         .and_then(|probe| probe.termination_grace_period_seconds)
         .unwrap_or_else(|| spec(pod).termination_grace_period_seconds.unwrap_or(30))
+        .clamp(0, GRACE_SECONDS_MAX)
 }

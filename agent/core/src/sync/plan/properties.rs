@@ -25,9 +25,19 @@ impl World {
     fn plan(&self) -> Plan {
         let (pod, observed, probes) = (&self.pod, &self.observed, &self.probes);
         let (backoff, ends, now) = (&CrashLoop::default(), &BTreeMap::new(), Mono(0));
-        let restart_all = self.restart_all;
+        let (restart_all, pauses) = (self.restart_all, &Pauses::new());
         let in_force = &PodResources::default();
-        plan(&PlanInput { pod, observed, probes, backoff, ends, in_force, restart_all, now })
+        plan(&PlanInput {
+            pod,
+            observed,
+            probes,
+            backoff,
+            ends,
+            pauses,
+            in_force,
+            restart_all,
+            now,
+        })
     }
 
     fn spec(&self) -> &PodSpec {

@@ -103,8 +103,18 @@ fn decide_with(
 ) -> String {
     let restart_all = restart::restart_all_requested(pintle_api_types::pod::spec(pod), observed);
     let (ends, now) = (&ends(observed), Mono(0));
-    let in_force = &PodResources::of(pod);
-    shown(&plan(&PlanInput { pod, observed, probes, backoff, ends, in_force, restart_all, now }))
+    let (in_force, pauses) = (&PodResources::of(pod), &Pauses::new());
+    shown(&plan(&PlanInput {
+        pod,
+        observed,
+        probes,
+        backoff,
+        ends,
+        pauses,
+        in_force,
+        restart_all,
+        now,
+    }))
 }
 
 use RunState::{Created, Exited, Running, Unknown};
@@ -337,8 +347,18 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
     let (probes, backoff, ends) = (BTreeMap::new(), CrashLoop::default(), BTreeMap::new());
     let of = |pod: &Pod, in_force: &PodResources| {
         let (probes, backoff, observed, now) = (&probes, &backoff, &observed, Mono(0));
-        let (ends, restart_all) = (&ends, false);
-        plan(&PlanInput { pod, observed, probes, backoff, ends, in_force, restart_all, now })
+        let (ends, restart_all, pauses) = (&ends, false, &Pauses::new());
+        plan(&PlanInput {
+            pod,
+            observed,
+            probes,
+            backoff,
+            ends,
+            pauses,
+            in_force,
+            restart_all,
+            now,
+        })
     };
     assert!(of(&old, &PodResources::of(&old)).is_empty());
     let plan = of(&new, &PodResources::of(&old));

@@ -1,0 +1,147 @@
+//! New pods before they are admitted: they wait for the node's object, or for a fresh copy of it.
+//!
+//! Pure, part of `Pods`. A pod of the API server is not held against labels that nobody has seen:
+//! until the watch of the Node object has told something, new ones wait. A pod that only its node
+//! affinity keeps out is looked at once more with labels that were read after it came, because
+//! whoever labelled the node may have been faster than the watch. Static pods wait for neither an
+//! API server nor its answer, unless their affinity fails. Bounds: one entry for each new pod, one
+//! read of the node under way.
+// k8s: pkg/kubelet/config/apiserver.go NewSourceApiserver nodeHasSynced
+// k8s: pkg/kubelet/lifecycle/predicate.go generalFilter
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::admit;
+use crate::worker::Command;
+use crate::worker::pods::Pods;
+use crate::worker::resizes::Arrival;
+use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::pod;
+
+/// A pod that begins when others have made room for it.
+#[derive(Clone, Debug)]
+pub(super) struct Blocked {
+    /// Those that have to end first.
+    pub(super) others: Vec<PodUid>,
+    /// After this they are no longer waited for.
+    // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests: it goes on as well
+    pub(super) until: Mono,
+}
+
+/// A pod that waits.
+#[derive(Debug)]
+struct Guest {
+    arrival: Arrival,
+    /// The earliest read of the node that may decide; `None` when any knowledge of it will do.
+    read: Option<u64>,
+}
+
+/// Pods that have come and were not admitted or refused yet.
+#[derive(Debug)]
+pub(super) struct Lobby {
+    guests: BTreeMap<PodUid, Guest>,
+    /// There is a Node object to look at.
+    has_object: bool,
+    /// The watch of it has told something.
+    node_seen: bool,
+    /// Number of the last read of it that was asked for.
+    reads: u64,
+    /// One is under way.
+    reading: bool,
+}
+
+impl Lobby {
+    pub(super) fn new(has_object: bool) -> Self {
+        let guests = BTreeMap::new();
+        Self { guests, has_object, node_seen: !has_object, reads: 0, reading: false }
+    }
+
+    pub(super) fn has(&self, uid: &PodUid) -> bool {
+        self.guests.contains_key(uid)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+
+    /// The pod is no longer wanted, or it is decided now. Tells which read it waited for.
+    pub(super) fn leave(&mut self, uid: &PodUid) -> Option<u64> {
+        self.guests.remove(uid)?.read
+    }
+
+    /// True when the pod cannot be admitted or refused before the node is known.
+    pub(super) fn must_wait(&self, pod: &Pod) -> bool {
+        !self.node_seen && !pod::is_static(pod)
+    }
+
+    /// Takes those out that may be decided now, the oldest pod first.
+    fn take(&mut self, may: impl Fn(&Guest) -> bool) -> Vec<(PodUid, Arrival)> {
+        let ready = self.guests.extract_if(.., |_, guest| may(guest));
+        let mut ready: Vec<_> = ready.map(|(uid, guest)| (uid, guest.arrival)).collect();
+        ready.sort_by_key(|(_, arrival)| {
+            arrival.pod.metadata.creation_timestamp.as_ref().map(|created| created.0)
+        });
+        ready
+    }
+}
+
+impl Pods {
+    /// A pod waits until something is known of the node.
+    pub(super) fn wait_for_node(&mut self, uid: PodUid, arrival: Arrival) {
+        self.lobby.guests.insert(uid, Guest { arrival, read: None });
+    }
+
+    /// True when a pod that only its node affinity keeps out deserves a second look.
+    pub(super) fn may_look_again(&self) -> bool {
+        self.lobby.has_object
+    }
+
+    /// A pod waits for a read of the node that begins after it came.
+    pub(super) fn wait_for_fresh_node(
+        &mut self,
+        uid: PodUid,
+        arrival: Arrival,
+        waited_for: Option<u64>,
+    ) {
+        // One that changed while it waited need not wait longer for that.
+        let read = waited_for.or(Some(self.lobby.reads + 1));
+        self.lobby.guests.insert(uid, Guest { arrival, read });
+        self.read_node();
+    }
+
+    fn read_node(&mut self) {
+        let lobby = &mut self.lobby;
+        if lobby.reading || !lobby.guests.values().any(|guest| guest.read > Some(lobby.reads)) {
+            return;
+        }
+        lobby.reading = true;
+        lobby.reads += 1;
+        self.out.push(Command::FetchNode { ticket: lobby.reads });
+    }
+
+    /// The watch of the node has told something.
+    pub(super) fn node_seen(&mut self, now: Now) {
+        self.lobby.node_seen = true;
+        for (uid, arrival) in self.lobby.take(|guest| guest.read.is_none()) {
+            self.decide(uid, arrival, false, now);
+        }
+    }
+
+    /// Answer to `Command::FetchNode`; without a node what is known has to do.
+    pub(super) fn node_fetched(&mut self, ticket: u64, node: Option<Arc<admit::Node>>, now: Now) {
+        if !self.lobby.reading || ticket != self.lobby.reads {
+            return;
+        }
+        self.lobby.reading = false;
+        if let Some(node) = node {
+            self.settings.admission = node;
+        }
+        for (uid, arrival) in self.lobby.take(|g| g.read.is_some_and(|read| read <= ticket)) {
+            self.decide(uid, arrival, true, now);
+        }
+        self.read_node();
+    }
+}

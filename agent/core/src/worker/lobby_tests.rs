@@ -1,0 +1,161 @@
+//! Who waits for what before it begins, through the whole core: the node's object, the name of
+//! another pod, the place of one that leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use crate::admit;
+use crate::worker::testing::{Host, of_folder, plain, small_settings};
+use crate::worker::{Input, Settings, Stage};
+
+/// A node whose object nobody has seen yet.
+fn unseen() -> Host {
+    Host::with(Settings { has_node_object: true, ..small_settings() })
+}
+
+fn labelled(disk: &str) -> Arc<admit::Node> {
+    let mut node = (*small_settings().admission).clone();
+    node.labels.insert("disk".to_owned(), disk.to_owned());
+    Arc::new(node)
+}
+
+/// A pod for nodes with this disk.
+fn selective(uid: &str, disk: &str) -> Pod {
+    let mut pod = plain(uid, "100m");
+    let spec = pod.spec.get_or_insert_default();
+    spec.node_selector = Some([("disk".to_owned(), disk.to_owned())].into());
+    pod
+}
+
+#[test]
+fn pods_of_the_api_wait_until_the_node_was_seen_and_static_ones_do_not() {
+    let mut host = unseen();
+    host.want(selective("a", "ssd"));
+    host.want(of_folder(plain("static", "100m"), "static"));
+    assert_eq!((host.take().as_str(), host.stage("a")), ("StartContainer static", None));
+    assert!(!host.pods.knows_all(), "what is there of it is not left over");
+    host.tell(Input::Admission(labelled("ssd")));
+    assert_eq!(host.take(), "StartContainer a");
+    assert!(host.pods.knows_all());
+}
+
+#[test]
+fn one_that_waits_for_the_node_may_change_and_go() {
+    let mut host = unseen();
+    host.want(selective("a", "hdd"));
+    host.want(selective("a", "ssd"));
+    host.want(selective("b", "ssd"));
+    host.remove("b");
+    host.tell(Input::Admission(labelled("ssd")));
+    assert_eq!(host.take(), "StartContainer a");
+}
+
+#[test]
+fn a_pod_that_waits_for_the_node_is_no_orphan() {
+    let mut host = unseen();
+    host.want(plain("a", "100m"));
+    let record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
+    host.records.insert("a".into(), record);
+    host.tell(Input::Lost);
+    assert_eq!(host.stage("a"), None);
+    host.tell(Input::Admission(labelled("ssd")));
+    assert_eq!(host.take(), "StartContainer a");
+}
+
+#[test]
+fn labels_are_read_once_more_before_a_pod_is_failed_for_them() {
+    for (fresh, told) in [(Some("ssd"), "StartContainer a"), (None, "NodeAffinity a")] {
+        let mut host = unseen();
+        host.tell(Input::Admission(labelled("hdd")));
+        host.want(selective("a", "ssd"));
+        assert_eq!(host.take(), "", "it is not failed for what may be old");
+        let ticket = host.node_reads.pop().expect("a read of the node");
+        host.tell(Input::NodeFetched { ticket, node: fresh.map(labelled) });
+        assert_eq!(host.take(), told, "{fresh:?}");
+    }
+    let mut host = Host::new();
+    host.want(selective("a", "ssd"));
+    assert_eq!(host.take(), "NodeAffinity a", "there is no object to be read");
+}
+
+#[test]
+fn a_read_that_began_before_a_pod_came_does_not_decide_about_it() {
+    let mut host = unseen();
+    host.tell(Input::Admission(labelled("hdd")));
+    host.want(selective("a", "ssd"));
+    host.want(selective("b", "ssd"));
+    let ticket = host.node_reads.pop().expect("a read of the node");
+    assert_eq!(host.node_reads.pop(), None, "one at a time");
+    host.tell(Input::NodeFetched { ticket, node: Some(labelled("hdd")) });
+    assert_eq!(host.take(), "NodeAffinity a");
+    let ticket = host.node_reads.pop().expect("another read");
+    host.tell(Input::NodeFetched { ticket, node: Some(labelled("ssd")) });
+    assert_eq!(host.take(), "StartContainer b");
+}
+
+#[test]
+fn a_static_pod_begins_when_an_earlier_one_of_its_name_has_ended() {
+    let mut host = Host::new();
+    host.want(of_folder(plain("old", "100m"), "x"));
+    host.take();
+    host.lingers = true;
+    host.remove("old");
+    host.want(of_folder(plain("new", "100m"), "x"));
+    assert_eq!(host.stage("new"), Some(Stage::Waiting));
+    host.finish("old");
+    assert_eq!(host.stage("new"), Some(Stage::Syncing), "{}", host.take());
+}
+
+#[test]
+fn a_static_pod_need_not_wait_for_the_removal_of_what_an_earlier_one_left() {
+    let mut host = Host::new();
+    let mut old = of_folder(plain("old", "100m"), "x");
+    old.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
+    host.want(old);
+    host.end("old", "c", 0);
+    assert_eq!(host.stage("old"), Some(Stage::Finished));
+    host.lingers = true;
+    host.remove("old");
+    host.want(of_folder(plain("new", "100m"), "x"));
+    assert_eq!(host.stage("new"), Some(Stage::Syncing), "{}", host.take());
+}
+
+#[test]
+fn pods_of_the_api_do_not_wait_for_one_of_their_name() {
+    let mut host = Host::new();
+    let named = |uid: &str| {
+        let mut pod = plain(uid, "100m");
+        pod.metadata.name = Some("web-0".to_owned());
+        pod
+    };
+    host.want(named("old"));
+    host.stubborn = true;
+    host.remove("old");
+    host.take();
+    host.want(named("new"));
+    assert_eq!(host.take(), "StartContainer new");
+}
+
+#[test]
+fn a_new_pod_waits_for_the_place_of_one_that_was_deleted_by_force_but_not_for_ever() {
+    for stubborn in [false, true] {
+        let mut host = Host::new();
+        host.want(plain("old", "800m"));
+        host.take();
+        host.lingers = !stubborn;
+        host.stubborn = stubborn;
+        host.remove("old");
+        host.want(plain("new", "800m"));
+        assert_eq!(host.stage("new"), Some(Stage::Waiting), "{}", host.take());
+        host.take();
+        match stubborn {
+            false => host.finish("old"),
+            true => host.wait(Duration::from_secs(11)),
+        }
+        assert_eq!(host.stage("new"), Some(Stage::Syncing), "{stubborn}: {}", host.take());
+        assert_eq!(host.status("new")["phase"], json!("Running"));
+    }
+}
