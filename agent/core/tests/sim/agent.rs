@@ -3,16 +3,23 @@
 //! an effect or after.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::{ObservedPod, RunState};
 use pintle_agent_core::outbox;
 use pintle_agent_core::sync::plan::{Action, KillReason};
 use pintle_agent_core::sync::stop_order::{self, Stop};
-use pintle_agent_core::types::PodUid;
+use pintle_agent_core::types::{Mono, PodUid};
 use pintle_agent_core::worker::{Command, Failure, Input};
+use pintle_api_types::pod::{containers, hash};
 
-use crate::world::{Event, MS, World};
+use crate::faults::Fault;
+use crate::runtime::Making;
+use crate::world::{Event, MS, S, World};
+
+/// First and longest wait after a failed pull, as for the agent's own images.
+const PULL_BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
 /// A pass under way.
 pub struct Pass {
@@ -36,6 +43,8 @@ enum Step {
     },
     /// The container was created.
     Created(String),
+    /// It was started and its hook runs.
+    Hooked(String),
 }
 
 impl World {
@@ -67,15 +76,26 @@ impl World {
                 }
             }
             Command::Publish { uid, status, pod, stage } => {
-                self.check.published(&uid, status.phase.as_deref().unwrap_or_default());
+                self.check.published(&uid, &status);
+                let reason = status.reason.as_deref().unwrap_or_default();
+                let wrong = reason.starts_with("OutOf")
+                    || reason == "NodeAffinity" && !self.node.unread
+                    || reason == "NodePorts";
+                assert!(!wrong, "{uid} is refused although it has its place here: {reason}");
                 self.mail(outbox::Input::Derived { pod, status, stage });
             }
             Command::Gone { uid } => {
                 self.check.gone(&uid);
                 self.mail(outbox::Input::Gone(uid.clone()));
                 self.failures.retain(|(of, _), _| *of != uid);
+                self.pulls.retain(|(of, _), _| *of != uid);
+                self.probing.remove(&uid);
             }
-            Command::Probe { .. } | Command::Event { .. } | Command::Count(_) => {}
+            Command::Probe { uid, observed, terminating, .. } => {
+                self.probe(&uid, &observed, terminating);
+            }
+            Command::FetchNode { ticket } => self.fetch_node(ticket),
+            Command::Event { .. } | Command::Count(_) => {}
         }
     }
 
@@ -85,11 +105,11 @@ impl World {
             let Some(action) = pass.actions.get(pass.index) else { continue };
             match (action, &pass.step) {
                 (Action::CreateSandbox { attempt, .. }, _) if self.rng.chance(50) => {
-                    let name = pass.observed.name.clone();
-                    let _ = self.runtime.run_sandbox(&pass.uid, &name, *attempt, self.now);
+                    let (name, now) = (pass.observed.name.clone(), self.clocks());
+                    let _ = self.runtime.run_sandbox(&pass.uid, &name, *attempt, now);
                 }
                 (Action::StartContainer { .. }, Step::Created(id))
-                    if self.rng.chance(50) && self.runtime.start(id, self.now).is_ok() =>
+                    if self.rng.chance(50) && self.runtime.start(id, self.clocks()).is_ok() =>
                 {
                     self.started(&id.clone());
                 }
@@ -135,10 +155,10 @@ impl World {
         if pass.cancelled && !ending {
             return Some(Err(Failure::cancelled()));
         }
-        if self.faults.calls && self.trouble(4) {
+        if self.trouble(Fault::Calls, 4) {
             return Some(Err(Failure::new("Unavailable", "before any effect")));
         }
-        let late = self.faults.calls && self.trouble(3);
+        let late = self.trouble(Fault::Calls, 3);
         let done = self.effect(pass, action)?;
         match late && done.is_ok() {
             true => Some(Err(Failure::new("Unavailable", "the reply was lost"))),
@@ -150,15 +170,22 @@ impl World {
         let refused = |text: String| Err(Failure::new("Refused", text));
         match action {
             Action::Prepare => {
+                let from_s = self.check.known[&pass.uid].volumes_from_s;
+                if self.now < Mono::default().plus(Duration::from_secs(from_s)) {
+                    return Some(Err(Failure::new("FailedMount", "the server does not answer")));
+                }
                 self.prepared.insert(pass.uid.clone());
             }
             Action::Refresh => {
                 let there = self.prepared.contains(&pass.uid);
                 assert!(there, "volumes of {} are written before they are there", pass.uid);
+                if self.trouble(Fault::Volumes, 30) {
+                    return Some(Err(Failure::new("FailedMount", "no space left")));
+                }
             }
             Action::CreateSandbox { attempt, .. } => {
-                let name = pass.observed.name.clone();
-                match self.runtime.run_sandbox(&pass.uid, &name, *attempt, self.now) {
+                let (name, now) = (pass.observed.name.clone(), self.clocks());
+                match self.runtime.run_sandbox(&pass.uid, &name, *attempt, now) {
                     Ok(id) => pass.sandbox = Some(id),
                     Err(text) => return Some(refused(text)),
                 }
@@ -167,10 +194,9 @@ impl World {
                 return self.start(pass, name, *restart_count);
             }
             Action::KillPod { grace_seconds } => {
-                let stops =
-                    || stop_order::stop_pod(pass.pod.as_deref(), &pass.observed, *grace_seconds);
                 if let Step::Begin = pass.step {
-                    let stops = stops();
+                    let pod = pass.pod.as_deref();
+                    let stops = stop_order::stop_pod(pod, &pass.observed, *grace_seconds);
                     let asked = vec![false; stops.len()];
                     pass.step = Step::Stopping { stops, asked };
                 }
@@ -193,13 +219,24 @@ impl World {
                     return None;
                 }
             }
-            Action::ResizePod(_) => {}
+            Action::ResizePod(resize) => {
+                for update in &resize.updates {
+                    let container = self.runtime.containers.get_mut(update.id.as_str());
+                    let Some(container) = container else {
+                        return Some(refused("no such container".to_owned()));
+                    };
+                    container.made.cpu_millis = update.to.cpu_request;
+                }
+            }
             Action::RemoveContainer { id, .. } => self.remove(id.as_str()),
             Action::Teardown => {
                 let alive = self.runtime.containers.values();
                 let mut alive = alive.filter(|c| c.uid == pass.uid);
                 let running = alive.any(|c| c.state == RunState::Running);
                 assert!(!running, "volumes of {} are taken away while it runs", pass.uid);
+                if self.trouble(Fault::Volumes, 30) {
+                    return Some(Err(Failure::new("FailedUnmount", "busy")));
+                }
                 self.prepared.remove(&pass.uid);
             }
             Action::Cleanup => {
@@ -223,6 +260,27 @@ impl World {
         self.runtime.remove_container(id);
     }
 
+    /// Why the image is not there, and for how long nobody asks for it again.
+    fn pull(&mut self, uid: &PodUid, name: &str) -> Result<(), Failure> {
+        let from_s = self.check.known[uid].get(name).image_from_s;
+        let key = (uid.clone(), name.to_owned());
+        if self.now >= Mono::default().plus(Duration::from_secs(from_s)) {
+            return Ok(());
+        }
+        let before = self.pulls.get(&key).copied();
+        let left = before.and_then(|(at, wait)| wait.checked_sub(self.now.since(at)));
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            let mut failure = Failure::new("ImagePullBackOff", "Back-off pulling image");
+            failure.retry_after = Some(left);
+            return Err(failure);
+        }
+        let wait = before.map_or(PULL_BACK_OFF.0, |(_, wait)| (wait * 2).min(PULL_BACK_OFF.1));
+        self.pulls.insert(key, (self.now, wait));
+        let mut failure = Failure::new("ErrImagePull", "no such image");
+        failure.retry_after = Some(wait.min(Duration::from_secs(1)));
+        Err(failure)
+    }
+
     fn start(
         &mut self,
         pass: &mut Pass,
@@ -230,17 +288,33 @@ impl World {
         restart_count: Option<u32>,
     ) -> Option<Result<(), Failure>> {
         let refused = |text: String| Some(Err(Failure::new("Refused", text)));
-        if let Step::Created(id) = &pass.step {
-            let id = id.clone();
-            return match self.runtime.start(&id, self.now) {
-                Ok(()) => {
-                    self.started(&id);
-                    Some(Ok(()))
+        match &pass.step {
+            Step::Created(id) => {
+                let id = id.clone();
+                if let Err(text) = self.runtime.start(&id, self.clocks()) {
+                    return refused(text);
                 }
-                Err(text) => refused(text),
-            };
+                self.started(&id);
+                if self.check.known[&pass.uid].get(name).hook {
+                    pass.step = Step::Hooked(id);
+                    return None;
+                }
+                return Some(Ok(()));
+            }
+            Step::Hooked(id) => {
+                let id = id.clone();
+                if self.trouble(Fault::Hooks, 30) {
+                    self.exit(&id, 137, false);
+                    return Some(Err(Failure::new("PostStartHookError", "it said no")));
+                }
+                return Some(Ok(()));
+            }
+            _ => {}
         }
         self.check.start_asked(&pass.uid, name);
+        if let Err(failure) = self.pull(&pass.uid.clone(), name) {
+            return Some(Err(failure));
+        }
         let newest = pass.observed.newest_sandbox().map(|s| s.id.as_str().to_owned());
         let Some(sandbox) = pass.sandbox.clone().or(newest) else {
             return refused("no sandbox".to_owned());
@@ -250,7 +324,8 @@ impl World {
         let attempts = attempts.filter(|c| c.uid == pass.uid && c.name == name);
         let from_logs = attempts.map(|c| c.attempt + 1).max().unwrap_or(0);
         let attempt = restart_count.unwrap_or(from_logs);
-        match self.runtime.create(&sandbox, name, attempt, self.now) {
+        let made = making(pass.pod.as_deref(), name);
+        match self.runtime.create(&sandbox, (name, attempt), made, self.clocks()) {
             Ok(id) => {
                 pass.step = Step::Created(id);
                 None
@@ -284,9 +359,21 @@ impl World {
             let signalled = self.rng.range(MS, 900 * MS);
             match stubborn {
                 false => self.at(signalled, Event::Exit { id: id.clone(), code: 143 }),
-                true => self.at(timeout as u64 * 1000 * MS, Event::Kill { id: id.clone() }),
+                true => self.at(timeout as u64 * S, Event::Kill { id: id.clone() }),
             }
         }
         stops.iter().all(|stop| over(self, stop))
     }
+}
+
+/// What the runtime is told of a container.
+pub fn making(pod: Option<&Pod>, name: &str) -> Making {
+    let spec = pod.and_then(|pod| pod.spec.as_ref()).expect("a pod that starts has a spec");
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(containers::from_ephemeral);
+    let container = containers::find(spec, name).map(|(_, container)| container.clone());
+    let container = container.or_else(|| ephemeral.into_iter().find(|c| c.name == name));
+    let container = container.expect("a container of the pod");
+    let cpu = container.resources.as_ref().and_then(|own| own.requests.as_ref()?.get("cpu"));
+    let millis = cpu.and_then(|cpu| cpu.0.trim_end_matches('m').parse().ok());
+    Making { hash: hash::container_hash(&container), cpu_millis: millis.unwrap_or(0) }
 }

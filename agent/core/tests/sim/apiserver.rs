@@ -3,7 +3,6 @@
 //! own `Sources` and `Outbox`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -11,13 +10,14 @@ use pintle_agent_core::intake;
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::outbox::{Answer, Ask, Input as Mail, Outbox, Request};
 use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
-use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::types::{Mono, PodUid, UnixNanos};
 use pintle_agent_core::worker::Input;
 use pintle_api_types::strategic;
 use serde_json::{Value, json};
 
+use crate::faults::Fault;
 use crate::pods::Manifest;
-use crate::world::{Event, MS, World};
+use crate::world::{Event, MS, START, World};
 
 /// What goes over the wire, or happens to it.
 #[derive(Debug)]
@@ -45,13 +45,13 @@ pub struct ApiServer {
     version: u64,
     out: bool,
     /// When the last watch event arrives: they keep their order.
-    watched_until: UnixNanos,
+    watched_until: Mono,
     /// Counts the watches of the agent; events of an earlier one are lost.
     epoch: u64,
     sources: Sources,
     outbox: Outbox,
     said_ready: bool,
-    ticks_at: Option<UnixNanos>,
+    ticks_at: Option<Mono>,
     /// Objects that were deleted from it by the agent.
     pub completed: u64,
 }
@@ -62,7 +62,7 @@ impl ApiServer {
             objects: BTreeMap::new(),
             version: 0,
             out: false,
-            watched_until: UnixNanos::NEVER,
+            watched_until: Mono::PAST,
             epoch: 0,
             sources: Sources::new([SourceKind::Api]),
             outbox: Outbox::default(),
@@ -70,6 +70,29 @@ impl ApiServer {
             ticks_at: None,
             completed: 0,
         }
+    }
+
+    pub fn is_out(&self) -> bool {
+        self.out
+    }
+
+    /// CPU that pods ask for that are not over, in millicores.
+    pub fn cpu_of_living(&self, known: &BTreeMap<PodUid, Manifest>) -> u64 {
+        let living = self.objects.values().filter(|object| !is_over(object));
+        let uids = living.filter_map(|object| object["metadata"]["uid"].as_str());
+        uids.filter_map(|uid| known.get(uid)).map(Manifest::cpu_millis).sum()
+    }
+
+    /// The pod's status as it was last written.
+    pub fn status(&self, name: &str) -> Option<&Value> {
+        Some(&self.objects.get(name)?["status"])
+    }
+
+    /// True when the API server knows since when the pod runs.
+    pub fn knows_start(&self, uid: &PodUid) -> bool {
+        let of = |object: &&Value| object["metadata"]["uid"] == uid.as_str();
+        let object = self.objects.values().find(of);
+        object.is_some_and(|object| object["status"]["startTime"].is_string())
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -102,10 +125,19 @@ impl World {
     /// Somebody creates a pod.
     pub fn api_create(&mut self, manifest: &Manifest, name: &str) {
         let mut object = serde_json::to_value(&*manifest.pod).expect("JSON");
-        object["metadata"]["annotations"] = json!({});
         object["metadata"]["generation"] = json!(1);
         object["status"] = json!({"phase": "Pending"});
         self.api().objects.insert(name.to_owned(), object);
+        self.api_changed(name);
+    }
+
+    /// Somebody changes a pod's spec.
+    pub fn api_update(&mut self, manifest: &Manifest, name: &str) {
+        let new = serde_json::to_value(&*manifest.pod).expect("JSON");
+        let object = self.api().objects.get_mut(name).expect("an object");
+        object["spec"] = new["spec"].clone();
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+        object["metadata"]["generation"] = json!(generation + 1);
         self.api_changed(name);
     }
 
@@ -118,7 +150,8 @@ impl World {
         object["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:00:00Z");
         object["metadata"]["deletionGracePeriodSeconds"] =
             json!(before.unwrap_or(asked).min(asked));
-        object["metadata"]["generation"] = json!(2);
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+        object["metadata"]["generation"] = json!(generation + 1);
         self.api_changed(name);
         if graceless {
             self.api_remove(name);
@@ -144,7 +177,7 @@ impl World {
     /// The watch delivers in order, late, sometimes twice, and sometimes it breaks.
     fn api_watch(&mut self, gone: bool, pod: Pod) {
         let (run, epoch) = (self.run, self.api().epoch);
-        if self.faults.api && self.trouble(4) {
+        if self.trouble(Fault::Api, 4) {
             self.api().epoch += 1;
             let delay = self.rng.range(100 * MS, 5_000 * MS);
             self.at(delay, Event::Wire(Wire::List { run }));
@@ -154,7 +187,7 @@ impl World {
         let at = self.now.plus(Duration::from_nanos(lag)).max(self.api().watched_until);
         self.api().watched_until = at;
         let delay = u64::try_from(at.since(self.now).as_nanos()).expect("a short time");
-        for _ in 0..if self.faults.api && self.rng.chance(10) { 2 } else { 1 } {
+        for _ in 0..if self.rng.chance(10) { 2 } else { 1 } {
             let pod = Box::new(pod.clone());
             self.at(delay, Event::Wire(Wire::Watched { run, epoch, gone, pod }));
         }
@@ -177,7 +210,8 @@ impl World {
                     return;
                 }
                 let pods = pods.into_iter().map(|pod| (pod, UnixNanos::NEVER)).collect();
-                let (now, reading) = (self.now, Reading { pods, problems: Vec::new() });
+                let now = self.clocks().wall;
+                let reading = Reading { pods, problems: Vec::new() };
                 let updates = self.api().sources.set(SourceKind::Api, reading, now, &|_, _| None);
                 self.api_updates(updates);
                 if !std::mem::replace(&mut self.api().said_ready, true) {
@@ -189,7 +223,7 @@ impl World {
                 if run != self.run || epoch != self.api().epoch || self.agent.is_none() {
                     return;
                 }
-                let now = self.now;
+                let now = self.clocks().wall;
                 let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
                 let sources = &mut self.api().sources;
                 let update = match gone {
@@ -240,13 +274,15 @@ impl World {
 
     /// Gives the outbox something and sends what it asks for.
     pub fn mail(&mut self, mail: Mail) {
-        let (now, run) = (self.now, self.run);
+        // Its waits are on the monotonic clock.
+        let (now, run) = (UnixNanos(START.0 + self.now.0), self.run);
         let Some(api) = self.api.as_mut() else { return };
         let requests = api.outbox.handle(now, mail);
         let wake = api.outbox.next_wake();
+        let wake = wake.map(|at| Mono(at.0 - START.0));
         if let Some(at) = wake.filter(|at| api.ticks_at.is_none_or(|known| *at < known)) {
             api.ticks_at = Some(at);
-            let delay = u64::try_from(at.since(now).as_nanos()).expect("a short time");
+            let delay = u64::try_from(at.since(self.now).as_nanos()).expect("a short time");
             self.at(delay, Event::Wire(Wire::Tick { run }));
         }
         for request in requests {
@@ -259,16 +295,16 @@ impl World {
     fn api_asked(&mut self, run: u64, request: Request) {
         let ticket = request.ticket;
         let out = self.api().out;
-        let answer = if out || (self.faults.api && self.trouble(5)) {
+        let answer = if out || self.trouble(Fault::Api, 5) {
             Answer::Unreachable("the connection broke".to_owned())
-        } else if self.faults.api && self.trouble(5) {
+        } else if self.trouble(Fault::Api, 5) {
             let after = Duration::from_secs(self.rng.range(0, 3));
             Answer::Busy { after, why: "too many requests".to_owned() }
-        } else if self.faults.api && self.trouble(3) {
+        } else if self.trouble(Fault::Api, 3) {
             Answer::Conflict
         } else {
             let answer = self.api_does(request);
-            match self.faults.api && self.trouble(5) {
+            match self.trouble(Fault::Api, 5) {
                 true => Answer::Unreachable("the answer was lost".to_owned()),
                 false => answer,
             }
@@ -338,12 +374,5 @@ impl World {
             let phase = worker.status().phase.as_deref();
             assert_eq!(object["status"]["phase"].as_str(), phase, "{name}: the phase is not told");
         }
-    }
-
-    /// A manifest as an object of the API.
-    pub fn as_object(manifest: &Manifest) -> Manifest {
-        let mut pod = (*manifest.pod).clone();
-        pod.metadata.annotations = None;
-        Manifest { pod: Arc::new(pod), ..manifest.clone() }
     }
 }

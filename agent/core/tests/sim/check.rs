@@ -2,11 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pintle_agent_core::observed::RunState;
-use pintle_agent_core::types::{PodUid, UnixNanos};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::pods::{Behaviour, Manifest};
-use crate::runtime::Runtime;
+use k8s_openapi::api::core::v1::PodStatus;
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::types::{Mono, PodUid};
+
+use crate::apiserver::ApiServer;
+use crate::faults::{Fault, Faults};
+use crate::pods::{Behaviour, Box, Manifest};
+use crate::runtime::{Container, Runtime};
+
+/// How long a change may take to have its consequences, beside the waits that belong to it.
+const SLACK: Duration = Duration::from_secs(40);
 
 /// What the checker remembers of the world.
 #[derive(Debug, Default)]
@@ -20,7 +29,9 @@ pub struct Checker {
     /// Terminal phases that were published.
     terminal: BTreeMap<PodUid, String>,
     /// When a stop of the container was first asked for, and with how much time.
-    pub stops: BTreeMap<String, (UnixNanos, i64)>,
+    pub stops: BTreeMap<String, (Mono, i64)>,
+    /// The last status of each pod.
+    pub statuses: BTreeMap<PodUid, Arc<PodStatus>>,
 }
 
 impl Checker {
@@ -35,7 +46,8 @@ impl Checker {
     pub fn started(&mut self, id: &str, runtime: &Runtime) {
         let this = &runtime.containers[id];
         let twin = runtime.containers.iter().find(|(other, c)| {
-            *other != id && c.state == RunState::Running && c.pod == this.pod && c.name == this.name
+            let same = c.uid == this.uid || self.known[&c.uid].of_folder && c.pod == this.pod;
+            *other != id && c.state == RunState::Running && same && c.name == this.name
         });
         if let Some((other, twin)) = twin {
             panic!("{} runs twice: {other} of {} and {id} of {}", this.name, twin.uid, this.uid);
@@ -46,7 +58,7 @@ impl Checker {
             if earlier.name == this.name && me.init {
                 break;
             }
-            if !earlier.init {
+            if !earlier.init || me.ephemeral {
                 continue;
             }
             let key = (this.sandbox.clone(), earlier.name.clone());
@@ -75,7 +87,7 @@ impl Checker {
             return;
         }
         let (asked, grace) = self.stops[id];
-        let had = this.finished.since(asked).as_secs_f64();
+        let had = this.finished_at.since(asked).as_secs_f64();
         assert!(
             had + 0.001 >= grace.min(manifest.grace) as f64,
             "{} of {} had {had} s of {} before SIGKILL",
@@ -86,7 +98,7 @@ impl Checker {
     }
 
     /// The agent asks for a stop with that timeout.
-    pub fn stop_asked(&mut self, uid: &PodUid, id: &str, timeout: i64, now: UnixNanos) {
+    pub fn stop_asked(&mut self, uid: &PodUid, id: &str, timeout: i64, now: Mono) {
         let own = self.known[uid].grace.max(2);
         assert!(
             timeout == own || timeout == 2,
@@ -115,8 +127,26 @@ impl Checker {
         self.ended.remove(uid);
     }
 
+    /// The agent died. It may not know any more why a pod was over that has no trace of that.
+    pub fn crashed(&mut self, api: Option<&ApiServer>) {
+        let forgotten = self.statuses.iter().filter(|(uid, status)| {
+            match status.reason.as_deref().unwrap_or_default() {
+                "DeadlineExceeded" => !api.is_some_and(|api| api.knows_start(uid)),
+                "NodeAffinity" => true,
+                _ => false,
+            }
+        });
+        for uid in forgotten.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
+            self.terminal.remove(&uid);
+            self.ended.remove(&uid);
+        }
+        self.statuses.clear();
+    }
+
     /// A status was published.
-    pub fn published(&mut self, uid: &PodUid, phase: &str) {
+    pub fn published(&mut self, uid: &PodUid, status: &Arc<PodStatus>) {
+        let phase = status.phase.as_deref().unwrap_or_default();
+        self.statuses.insert(uid.clone(), Arc::clone(status));
         if let Some(terminal) = self.terminal.get(uid) {
             assert_eq!(terminal, phase, "{uid} left its terminal phase");
         }
@@ -127,7 +157,13 @@ impl Checker {
     }
 
     /// The world is quiet: it must be what the manifests say.
-    pub fn converged(&self, wanted: &BTreeMap<String, Manifest>, runtime: &Runtime) {
+    pub fn converged(
+        &self,
+        wanted: &BTreeMap<String, Manifest>,
+        runtime: &Runtime,
+        now: Mono,
+        faults: Faults,
+    ) {
         let uids: BTreeSet<_> = wanted.values().map(|m| &m.uid).collect();
         for (id, sandbox) in &runtime.sandboxes {
             assert!(uids.contains(&sandbox.uid), "sandbox {id} of {} is left over", sandbox.uid);
@@ -137,48 +173,96 @@ impl Checker {
             assert!(uids.contains(of), "container {id} of {of} is left over");
         }
         for manifest in wanted.values() {
-            self.pod_converged(manifest, runtime);
+            self.pod_converged(manifest, runtime, now, faults);
         }
     }
 
-    fn pod_converged(&self, manifest: &Manifest, runtime: &Runtime) {
+    fn pod_converged(&self, manifest: &Manifest, runtime: &Runtime, now: Mono, faults: Faults) {
         let uid = &manifest.uid;
-        let failed_init = self.init_fails_for_good(manifest);
-        let newest = |name: &str| {
-            let all = runtime.containers.values().filter(|c| c.uid == *uid && c.name == name);
-            all.max_by_key(|c| c.created)
-        };
         let over = self.terminal.contains_key(uid);
+        let mut of_pod = runtime.containers.values().filter(|c| c.uid == *uid);
+        if over {
+            let runs = of_pod.find(|c| c.state == RunState::Running);
+            assert!(runs.is_none(), "{uid} is over and {runs:?} runs");
+        }
+        assert!(over || manifest.deadline_s.is_none(), "{uid} runs longer than it may");
         let homeless = !runtime.sandboxes.values().any(|s| s.uid == *uid && s.ready);
         if manifest.policy == "Never" && homeless && !over {
             // As upstream: a pod that never restarts gets no second sandbox, whatever is missing.
             return;
         }
-        for container in manifest.boxes.iter().filter(|b| !b.init) {
-            let latest = newest(&container.name);
-            if failed_init {
-                assert!(latest.is_none(), "{uid}: {} ran after a failed init", container.name);
-                assert!(over, "{uid}: init failed and the pod is not Failed");
+        let failed_init = self.init_fails_for_good(manifest);
+        assert!(over || !failed_init, "{uid}: init failed and the pod is not Failed");
+        let mut reached = true;
+        for container in &manifest.boxes {
+            let latest = runtime.latest(uid, &container.name);
+            let never = container.image_from_s == u64::MAX;
+            if container.init && !container.sidecar {
+                // What comes after it waits for it.
+                reached &=
+                    !never && !matches!(container.behaviour, Behaviour::Ends { code: 1.., .. });
                 continue;
             }
-            let latest = latest.unwrap_or_else(|| panic!("{uid}: {} never ran", container.name));
-            let forever = container.behaviour == Behaviour::Forever
-                || (matches!(container.behaviour, Behaviour::FailsFirst { .. })
-                    && manifest.policy != "Never");
-            if forever && !over {
-                let state = latest.state;
-                // A container that fails first may still wait for its back-off.
-                let waits = matches!(container.behaviour, Behaviour::FailsFirst { .. });
-                assert!(
-                    state == RunState::Running || waits,
-                    "{uid}: {} is {state:?} and should run",
-                    container.name
-                );
+            if failed_init && !container.init {
+                assert!(latest.is_none(), "{uid}: {} ran after a failed init", container.name);
             }
-            if manifest.policy == "Never" && !forever {
-                assert_eq!(latest.state, RunState::Exited, "{uid}: {}", container.name);
+            let pulled = reached && !never;
+            reached &= !(container.init && never);
+            match latest {
+                Some(latest) if !over => {
+                    self.container_converged(manifest, container, latest, now, faults);
+                }
+                Some(_) => {}
+                None => assert!(over || !pulled, "{uid}: {} never ran", container.name),
             }
         }
+    }
+
+    fn container_converged(
+        &self,
+        manifest: &Manifest,
+        me: &Box,
+        latest: &Container,
+        now: Mono,
+        faults: Faults,
+    ) {
+        let (uid, name, state) = (&manifest.uid, &me.name, latest.state);
+        let changed = latest.started_at.max(latest.finished_at);
+        let since = now.since(changed);
+        let again = !me.ephemeral
+            && (me.sidecar
+                || manifest.policy == "Always"
+                || manifest.policy == "OnFailure" && latest.code != 0);
+        match state {
+            RunState::Running => {
+                let grace = Duration::from_secs(manifest.grace.unsigned_abs());
+                let sick = me.sick_after_ms.map(|ms| Duration::from_millis(ms) + grace + SLACK);
+                let healed = sick.is_none_or(|sick| since < sick);
+                assert!(healed, "{uid}: {name} is sick for {since:?} and goes on");
+                let same = latest.made.hash == self.hash_of(manifest, name);
+                assert!(same || since < SLACK, "{uid}: {name} runs with another image");
+                let known = manifest.of_folder || faults.has(Fault::Disk) || me.ephemeral;
+                let cpu = i64::try_from(me.cpu_millis).expect("small") == latest.made.cpu_millis;
+                assert!(known || cpu, "{uid}: {name} has {} m", latest.made.cpu_millis);
+            }
+            RunState::Exited if again => {
+                let wait = longest_wait(manifest, me, latest.attempt, faults);
+                let never = me.image_from_s == u64::MAX;
+                assert!(
+                    never || since < wait + SLACK,
+                    "{uid}: {name} ended {since:?} ago, attempt {}, and is not started again",
+                    latest.attempt
+                );
+            }
+            RunState::Exited => {}
+            RunState::Created | RunState::Unknown => {
+                assert!(since < SLACK, "{uid}: {name} is {state:?} for {since:?}");
+            }
+        }
+    }
+
+    fn hash_of(&self, manifest: &Manifest, name: &str) -> u32 {
+        crate::agent::making(Some(&manifest.pod), name).hash
     }
 
     fn init_fails_for_good(&self, manifest: &Manifest) -> bool {
@@ -187,4 +271,17 @@ impl Checker {
                 b.init && !b.sidecar && matches!(b.behaviour, Behaviour::Ends { code: 1, .. })
             })
     }
+}
+
+/// How long a container may wait after an end, by its attempts.
+fn longest_wait(manifest: &Manifest, me: &Box, attempt: u32, faults: Faults) -> Duration {
+    let longest = Duration::from_secs(300);
+    // Failed starts count as well, and an agent that starts anew takes over what it sees.
+    let counts = [Fault::Calls, Fault::Crashes, Fault::Hooks, Fault::Images, Fault::Volumes];
+    let exact = !counts.into_iter().any(|fault| faults.has(fault));
+    let loops = Duration::from_secs(10) * 2_u32.pow(attempt.min(10));
+    let own = if exact { loops.min(longest) } else { longest };
+    // While nothing of a pod runs but a sidecar is to be restarted, the others wait for that.
+    let others = manifest.boxes.iter().filter(|b| b.sidecar && b.name != me.name).count();
+    own + longest * u32::try_from(others).unwrap_or(0)
 }

@@ -5,28 +5,42 @@
 //! runtime. Whatever happens, the rules in `check` must hold at every step, and once the faults
 //! stop the node must become what the manifests say, with nothing left over.
 //!
-//! A failure prints its seed: `PINTLE_SEED=N cargo test -p pintle-agent-core --test sim` repeats it.
-//! `PINTLE_SEEDS=N` runs more worlds than usual, `PINTLE_TRACE=1` prints every step.
+//! A failure prints its seed and how to repeat it. `PINTLE_SEEDS=N` runs more worlds than usual,
+//! `PINTLE_TRACE=1` prints every step.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
 mod agent;
 mod apiserver;
 mod check;
+mod faults;
+mod node;
 mod pods;
 mod runtime;
+mod truth;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use faults::Faults;
 use pintle_api_types::rng;
-use world::{Faults, World};
+use world::{Stats, World};
 
-/// Worlds of one run, and the first seed of each test so that tests do not repeat each other.
+/// Worlds of a run with the same seeds each time, for each of the two kinds of sources.
 const SEEDS: u64 = 500;
+/// Worlds of a run whose seeds and faults nobody has seen before.
+const FRESH: u64 = 300;
+/// Steps after which the agent dies once, in each of a few worlds.
+const DEATHS: u64 = 150;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
 
 fn seeds(first: u64, share: u64) -> Vec<u64> {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("PINTLE_SEED") {
         return vec![seed];
     }
@@ -34,52 +48,117 @@ fn seeds(first: u64, share: u64) -> Vec<u64> {
     (first..first + count).collect()
 }
 
-fn run_all(seeds: Vec<u64>, faults: Faults) {
-    let mut stats = world::Stats::default();
-    for seed in seeds {
-        let run = catch_unwind(AssertUnwindSafe(|| World::new(seed, faults).run()));
-        match run {
-            Ok(one) => stats.add(&one),
-            Err(cause) => {
-                let text = cause.downcast_ref::<String>().map_or("no message", String::as_str);
-                panic!("seed {seed} ({faults:?}): {text}");
+/// Runs a world of each seed, on every CPU, and sums up what happened.
+fn run_all(seeds: &[u64], world: impl Fn(u64) -> World + Sync) -> Stats {
+    let (next, stats) = (AtomicUsize::new(0), Mutex::new(Stats::default()));
+    let failed = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let faults = world(*seed).faults;
+            match catch_unwind(AssertUnwindSafe(|| world(*seed).run())) {
+                Ok(one) => stats.lock().expect("no panic within").add(&one),
+                Err(cause) => {
+                    let text = cause.downcast_ref::<String>().map(String::as_str);
+                    let text = text.or(cause.downcast_ref::<&str>().copied());
+                    let text = text.unwrap_or("no message");
+                    let line = format!("seed {seed} {faults:?}: {text}");
+                    failed.lock().expect("no panic within").push((*seed, line));
+                }
             }
         }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().expect("no panic within");
+    if let Some((seed, _)) = failed.first() {
+        let lines: Vec<_> = failed.iter().map(|(_, line)| line.as_str()).collect();
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        panic!(
+            "{} of {} worlds failed; PINTLE_SEED={seed} cargo test -p pintle-agent-core --test sim \
+             {test} repeats the first\n{}",
+            failed.len(),
+            seeds.len(),
+            lines[..lines.len().min(20)].join("\n")
+        );
     }
+    let stats = stats.into_inner().expect("no panic within");
     println!("{stats:?}");
-    // A simulator in which nothing happens proves nothing.
-    assert!(!faults.api || stats.completed > stats.worlds / 2, "{stats:?}");
+    stats
+}
+
+/// A simulator in which nothing happens proves nothing.
+fn run_preset(seeds: &[u64], faults: Faults) {
+    let stats = run_all(seeds, |seed| World::new(seed, faults));
+    let api = faults.has(faults::Fault::Api);
+    assert!(!api || stats.completed > stats.worlds / 2, "{stats:?}");
     assert!(stats.started > stats.worlds && stats.exited > 0, "{stats:?}");
+    let dies = faults.has(faults::Fault::Crashes) && seeds.len() > 1;
+    assert!(!dies || stats.crashes_in_pass > stats.worlds / 4, "{stats:?}");
+}
+
+/// Seeds that change from run to run.
+fn fresh_seeds() -> Vec<u64> {
+    if let Some(seed) = number("PINTLE_SEED") {
+        return vec![seed];
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    let first = 1_000_000 + u64::try_from(now / 1_000 % 1_000_000_000_000).unwrap_or(0);
+    println!("seeds from {first}");
+    (first..first + number("PINTLE_SEEDS").unwrap_or(FRESH)).collect()
+}
+
+#[test]
+fn worlds_that_nobody_has_seen_before_converge_whatever_goes_wrong_in_them() {
+    let stats = run_all(&fresh_seeds(), |seed| World::new(seed, Faults::drawn(seed)));
+    let one = stats.worlds == 1;
+    assert!(one || stats.crashes_in_pass > stats.worlds / 20, "{stats:?}");
+}
+
+#[test]
+fn an_agent_may_die_after_any_step() {
+    for (first, faults) in [(60_000, Faults::CALM), (61_000, Faults::API)] {
+        let repeated = number("PINTLE_SEED").map(|seed| vec![seed]);
+        let seeds = repeated.unwrap_or_else(|| (first..first + DEATHS).collect());
+        let stats = run_all(&seeds, |seed| {
+            // A few worlds; the seed also says after which step it dies.
+            World::new(first + seed % 3, faults).dying_after(1 + seed.saturating_sub(first))
+        });
+        assert!(seeds.len() == 1 || stats.crashes_in_pass > stats.worlds / 4, "{stats:?}");
+    }
 }
 
 #[test]
 fn pods_reach_what_their_manifests_say_in_a_calm_world() {
-    run_all(seeds(1, 20), Faults::CALM);
+    run_preset(&seeds(1, 20), Faults::CALM);
 }
 
 #[test]
 fn pods_survive_failing_calls_and_lost_replies_and_hints() {
-    run_all(seeds(10_000, 30), Faults::CALLS);
+    run_preset(&seeds(10_000, 30), Faults::CALLS);
 }
 
 #[test]
 fn crashing_the_agent_at_any_step_breaks_no_rule() {
-    run_all(seeds(20_000, 30), Faults::CRASHES);
+    run_preset(&seeds(20_000, 30), Faults::CRASHES);
 }
 
 #[test]
 fn everything_at_once_still_converges() {
-    run_all(seeds(30_000, 20), Faults::ALL);
+    run_preset(&seeds(30_000, 20), Faults::ALL);
 }
 
 #[test]
 fn pods_of_an_api_server_that_lags_fails_and_goes_away() {
-    run_all(seeds(40_000, 60), Faults::API);
+    run_preset(&seeds(40_000, 60), Faults::API);
 }
 
 #[test]
 fn pods_of_an_api_server_while_the_agent_dies_at_any_step() {
-    run_all(seeds(50_000, 40), Faults::API_CRASHES);
+    run_preset(&seeds(50_000, 40), Faults::API_CRASHES);
 }
 
 #[test]

@@ -7,7 +7,11 @@ use pintle_agent_core::types::PodUid;
 use pintle_api_types::pod::defaults;
 use serde_json::{Value, json};
 
+use crate::faults::{Fault, Faults};
 use crate::rng::Rng;
+
+/// CPU of every container in millicores, before any resize.
+pub const CPU_MILLIS: u64 = 100;
 
 /// How a container behaves once started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,21 +33,101 @@ pub struct Box {
     pub behaviour: Behaviour,
     /// Ignores SIGTERM and has to be killed.
     pub stubborn: bool,
+    /// Changes with the image.
+    pub image: u64,
+    /// Its image can be pulled from this second of the world on; never, if it is `u64::MAX`.
+    pub image_from_s: u64,
+    pub cpu_millis: u64,
+    /// Each process of it gets sick after so long, which its liveness probe finds.
+    pub sick_after_ms: Option<u64>,
+    /// It is ready after so long, says its readiness probe.
+    pub ready_after_ms: Option<u64>,
+    /// It has started after so long, says its startup probe.
+    pub started_after_ms: Option<u64>,
+    /// It has a hook after its start, which may fail.
+    pub hook: bool,
+    pub ephemeral: bool,
+}
+
+impl Box {
+    fn new(name: String, behaviour: Behaviour, rng: &mut Rng) -> Self {
+        Self {
+            name,
+            init: false,
+            sidecar: false,
+            behaviour,
+            stubborn: rng.chance(20),
+            image: 1,
+            image_from_s: 0,
+            cpu_millis: CPU_MILLIS,
+            sick_after_ms: None,
+            ready_after_ms: None,
+            started_after_ms: None,
+            hook: false,
+            ephemeral: false,
+        }
+    }
+
+    fn with_faults(mut self, faults: Faults, rng: &mut Rng) -> Self {
+        let lasts = !self.init || self.sidecar;
+        if faults.has(Fault::Images) && rng.chance(20) {
+            self.image_from_s = *rng.pick(&[30, 200, 400, u64::MAX]);
+        }
+        if faults.has(Fault::Probes) && lasts {
+            self.sick_after_ms = rng.chance(20).then(|| rng.range(1_000, 100_000));
+            self.ready_after_ms = rng.chance(30).then(|| rng.range(0, 5_000));
+            self.started_after_ms = rng.chance(20).then(|| rng.range(0, 5_000));
+        }
+        self.hook = faults.has(Fault::Hooks) && lasts && rng.chance(30);
+        self
+    }
+
+    fn spec(&self) -> Value {
+        let exec = json!({"exec": {"command": ["x"]}});
+        let cpu = json!({"cpu": format!("{}m", self.cpu_millis)});
+        let mut container = json!({"name": self.name, "image": format!("image:{}", self.image)});
+        if self.sidecar {
+            container["restartPolicy"] = json!("Always");
+        }
+        if !self.ephemeral {
+            container["resources"] = json!({"requests": cpu.clone(), "limits": cpu});
+        }
+        let probes = [
+            ("livenessProbe", self.sick_after_ms),
+            ("readinessProbe", self.ready_after_ms),
+            ("startupProbe", self.started_after_ms),
+        ];
+        for (probe, _) in probes.iter().filter(|(_, after)| after.is_some()) {
+            container[*probe] = exec.clone();
+        }
+        if self.hook {
+            container["lifecycle"] = json!({"postStart": exec});
+        }
+        container
+    }
 }
 
 /// A manifest.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     pub uid: PodUid,
+    pub name: String,
     pub pod: Arc<Pod>,
     pub boxes: Vec<Box>,
     pub policy: &'static str,
     pub grace: i64,
+    pub deadline_s: Option<u64>,
+    /// Volumes can be made ready from this second of the world on.
+    pub volumes_from_s: u64,
+    /// For a node with a label only.
+    pub selective: bool,
+    /// Of a folder, not of the API server.
+    pub of_folder: bool,
 }
 
 impl Manifest {
     /// A version of the pod `name`; its uid follows from its content, as for a static pod.
-    pub fn random(name: &str, version: u64, rng: &mut Rng) -> Self {
+    pub fn random(name: &str, version: u64, faults: Faults, rng: &mut Rng) -> Self {
         let policy = *rng.pick(&["Always", "Always", "OnFailure", "Never"]);
         let grace = *rng.pick(&[1, 2, 5, 30]);
         let mut boxes = Vec::new();
@@ -56,8 +140,8 @@ impl Manifest {
                 (false, 1) if policy == "Never" => Behaviour::Ends { after_ms: 50, code: 1 },
                 (false, _) => Behaviour::Ends { after_ms: rng.range(10, 3_000), code: 0 },
             };
-            let name = format!("i{index}");
-            boxes.push(Box { name, init: true, sidecar, behaviour, stubborn: rng.chance(20) });
+            let new = Box::new(format!("i{index}"), behaviour, rng);
+            boxes.push(Box { init: true, sidecar, ..new }.with_faults(faults, rng));
         }
         for index in 0..rng.range(1, 4) {
             let behaviour = match rng.range(0, 5) {
@@ -66,37 +150,81 @@ impl Manifest {
                 2 => Behaviour::FailsFirst { times: rng.range(1, 4) as u32 },
                 _ => Behaviour::Forever,
             };
-            let name = format!("c{index}");
-            let stubborn = rng.chance(20);
-            boxes.push(Box { name, init: false, sidecar: false, behaviour, stubborn });
+            boxes.push(Box::new(format!("c{index}"), behaviour, rng).with_faults(faults, rng));
         }
-        let uid = PodUid::from(format!("{name}-v{version}"));
-        let pod = Arc::new(pod(name, uid.as_str(), &boxes, policy, grace));
-        Self { uid, pod, boxes, policy, grace }
+        let api = faults.has(Fault::Api);
+        let deadline_s =
+            (api && faults.has(Fault::Deadlines) && rng.chance(40)).then(|| rng.range(20, 200));
+        let volumes_from_s = match faults.has(Fault::Volumes) && rng.chance(30) {
+            true => rng.range(0, 300),
+            false => 0,
+        };
+        let mut manifest = Self {
+            uid: PodUid::from(format!("{name}-v{version}")),
+            name: name.to_owned(),
+            pod: Arc::default(),
+            boxes,
+            policy,
+            grace,
+            deadline_s,
+            volumes_from_s,
+            selective: api && faults.has(Fault::Node) && rng.chance(50),
+            of_folder: !api,
+        };
+        manifest.write();
+        manifest
+    }
+
+    /// Writes the pod anew from what is known of it.
+    pub fn write(&mut self) {
+        let of = |init: bool| -> Vec<Value> {
+            let of_list = |b: &&Box| b.init == init && !b.ephemeral;
+            self.boxes.iter().filter(of_list).map(Box::spec).collect()
+        };
+        let ephemeral: Vec<_> = self.boxes.iter().filter(|b| b.ephemeral).map(Box::spec).collect();
+        let source = match self.of_folder {
+            true => json!({"kubernetes.io/config.source": "file"}),
+            false => json!({}),
+        };
+        let mut pod = serde_json::from_value(json!({
+            "metadata": {"name": self.name, "namespace": "sim", "uid": self.uid.as_str(),
+                "annotations": source},
+            "spec": {"restartPolicy": self.policy, "terminationGracePeriodSeconds": self.grace,
+                "activeDeadlineSeconds": self.deadline_s,
+                "nodeSelector": if self.selective { json!({"disk": "ssd"}) } else { json!({}) },
+                "initContainers": of(true), "containers": of(false),
+                "ephemeralContainers": ephemeral},
+        }))
+        .expect("a pod");
+        defaults::apply(&mut pod);
+        self.pod = Arc::new(pod);
+    }
+
+    /// The spec changes as the API lets it.
+    pub fn change(&mut self, rng: &mut Rng) {
+        let debugged = self.boxes.iter().any(|b| b.ephemeral);
+        let mut lasting: Vec<_> =
+            self.boxes.iter_mut().filter(|b| (!b.init || b.sidecar) && !b.ephemeral).collect();
+        let index = rng.range(0, lasting.len() as u64) as usize;
+        match rng.range(0, 4) {
+            0 if self.policy != "Never" => lasting[index].image += 1,
+            1 if !debugged => {
+                let behaviour = Behaviour::Ends { after_ms: rng.range(10, 30_000), code: 3 };
+                let new = Box::new("debug".to_owned(), behaviour, rng);
+                let image_from_s = *rng.pick(&[0, 0, u64::MAX]);
+                self.boxes.push(Box { ephemeral: true, image_from_s, ..new });
+            }
+            _ => lasting[index].cpu_millis = *rng.pick(&[50, 100, 200, 300]),
+        }
+        self.write();
     }
 
     pub fn get(&self, container: &str) -> &Box {
         self.boxes.iter().find(|b| b.name == container).expect("a container of the manifest")
     }
-}
 
-fn pod(name: &str, uid: &str, boxes: &[Box], policy: &str, grace: i64) -> Pod {
-    let container = |b: &Box| {
-        let mut container = json!({"name": b.name, "image": "image:1"});
-        if b.sidecar {
-            container["restartPolicy"] = json!("Always");
-        }
-        container
-    };
-    let of = |init: bool| boxes.iter().filter(|b| b.init == init).map(container).collect();
-    let (init, main): (Vec<Value>, Vec<Value>) = (of(true), of(false));
-    let mut pod = serde_json::from_value(json!({
-        "metadata": {"name": name, "namespace": "sim", "uid": uid,
-            "annotations": {"kubernetes.io/config.source": "file"}},
-        "spec": {"restartPolicy": policy, "terminationGracePeriodSeconds": grace,
-            "initContainers": init, "containers": main},
-    }))
-    .expect("a pod");
-    defaults::apply(&mut pod);
-    pod
+    pub fn cpu_millis(&self) -> u64 {
+        // Init containers run before the others: the sum is more than it needs.
+        self.boxes.iter().map(|b| b.cpu_millis).sum()
+    }
 }

@@ -2,14 +2,15 @@
 //!
 //! A record's true state changes at once; what a read shows lags behind an exit, as containerd
 //! finishes its own clean-up first. Names are reserved: a second sandbox or container of the same
-//! name and attempt is refused until the first is removed.
+//! name and attempt is refused until the first is removed. Stamps are of the wall clock, as in
+//! containerd; what the world itself measures with is monotonic.
 
 use std::collections::BTreeMap;
 
 use pintle_agent_core::observed::{
     Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code,
 };
-use pintle_agent_core::types::{ContainerId, PodUid, SandboxId, UnixNanos};
+use pintle_agent_core::types::{ContainerId, Mono, Now, PodUid, SandboxId, UnixNanos};
 use pintle_agent_core::worker::ListedPod;
 
 #[derive(Clone, Debug)]
@@ -19,6 +20,13 @@ pub struct Sandbox {
     pub attempt: u32,
     pub ready: bool,
     pub created: UnixNanos,
+}
+
+/// What the runtime was told of a container when it was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Making {
+    pub hash: u32,
+    pub cpu_millis: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -32,9 +40,12 @@ pub struct Container {
     pub created: UnixNanos,
     pub started: UnixNanos,
     pub finished: UnixNanos,
+    pub started_at: Mono,
+    pub finished_at: Mono,
     pub code: i32,
     /// From when on a read shows the exit.
-    pub shown: UnixNanos,
+    pub shown: Mono,
+    pub made: Making,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,7 +61,7 @@ impl Runtime {
         uid: &PodUid,
         pod: &str,
         attempt: u32,
-        now: UnixNanos,
+        now: Now,
     ) -> Result<String, String> {
         let taken = |s: &Sandbox| s.uid == *uid && s.attempt == attempt;
         if self.sandboxes.values().any(taken) {
@@ -59,7 +70,7 @@ impl Runtime {
         self.next += 1;
         let id = format!("s{}", self.next);
         let (uid, pod) = (uid.clone(), pod.to_owned());
-        let sandbox = Sandbox { uid, pod, attempt, ready: true, created: now };
+        let sandbox = Sandbox { uid, pod, attempt, ready: true, created: now.wall };
         self.sandboxes.insert(id.clone(), sandbox);
         Ok(id)
     }
@@ -67,9 +78,9 @@ impl Runtime {
     pub fn create(
         &mut self,
         sandbox: &str,
-        name: &str,
-        attempt: u32,
-        now: UnixNanos,
+        (name, attempt): (&str, u32),
+        made: Making,
+        now: Now,
     ) -> Result<String, String> {
         let Some(home) = self.sandboxes.get(sandbox).filter(|s| s.ready) else {
             return Err("sandbox is not running".to_owned());
@@ -88,17 +99,20 @@ impl Runtime {
             sandbox: sandbox.to_owned(),
             attempt,
             state: RunState::Created,
-            created: now,
+            created: now.wall,
             started: UnixNanos::NEVER,
             finished: UnixNanos::NEVER,
+            started_at: now.mono,
+            finished_at: Mono::PAST,
             code: 0,
-            shown: UnixNanos::NEVER,
+            shown: Mono::PAST,
+            made,
         };
         self.containers.insert(id.clone(), container);
         Ok(id)
     }
 
-    pub fn start(&mut self, id: &str, now: UnixNanos) -> Result<(), String> {
+    pub fn start(&mut self, id: &str, now: Now) -> Result<(), String> {
         let ready = self.containers.get(id).and_then(|c| self.sandboxes.get(&c.sandbox));
         if !ready.is_some_and(|s| s.ready) {
             return Err("sandbox is not running".to_owned());
@@ -108,19 +122,26 @@ impl Runtime {
             return Err("container is not in created state".to_owned());
         }
         container.state = RunState::Running;
-        container.started = now;
+        (container.started, container.started_at) = (now.wall, now.mono);
         Ok(())
     }
 
     /// The container's process ended. False when it had ended before.
-    pub fn exit(&mut self, id: &str, code: i32, now: UnixNanos, shown: UnixNanos) -> bool {
+    pub fn exit(&mut self, id: &str, code: i32, now: Now, shown: Mono) -> bool {
         let Some(container) = self.containers.get_mut(id) else { return false };
         if container.state != RunState::Running {
             return false;
         }
         container.state = RunState::Exited;
-        (container.code, container.finished, container.shown) = (code, now, shown);
+        (container.code, container.shown) = (code, shown);
+        (container.finished, container.finished_at) = (now.wall, now.mono);
         true
+    }
+
+    /// The last attempt of a container.
+    pub fn latest(&self, uid: &PodUid, name: &str) -> Option<&Container> {
+        let of = |c: &&Container| c.uid == *uid && c.name == name;
+        self.containers.values().filter(of).max_by_key(|c| c.attempt)
     }
 
     pub fn remove_container(&mut self, id: &str) -> Option<Container> {
@@ -128,7 +149,7 @@ impl Runtime {
     }
 
     /// One pod as a read at `now` shows it.
-    pub fn read(&self, uid: &PodUid, pod: &str, now: UnixNanos) -> ObservedPod {
+    pub fn read(&self, uid: &PodUid, pod: &str, now: Mono) -> ObservedPod {
         let mut record = ObservedPod::empty(uid.clone(), "sim", pod);
         for (id, sandbox) in self.sandboxes.iter().filter(|(_, s)| s.uid == *uid) {
             record.sandboxes.push(ObservedSandbox {
@@ -146,13 +167,12 @@ impl Runtime {
         for (id, container) in self.containers.iter().filter(|(_, c)| c.uid == *uid) {
             record.containers.push(observed(id, container, now));
         }
-        record.sandboxes.sort_by_key(|s| std::cmp::Reverse(s.created_at));
-        record.containers.sort_by_key(|c| std::cmp::Reverse(c.created_at));
+        record.sort();
         record
     }
 
     /// All pods as a list at `now` shows them.
-    pub fn list(&self, now: UnixNanos) -> Vec<ListedPod> {
+    pub fn list(&self, now: Mono) -> Vec<ListedPod> {
         let mut pods: BTreeMap<PodUid, ListedPod> = BTreeMap::new();
         let mut note = |uid: &PodUid, pod: &str, id: &str, state: u8| {
             let listed = pods.entry(uid.clone()).or_insert_with(|| ListedPod {
@@ -175,12 +195,12 @@ impl Runtime {
     }
 }
 
-fn shown_state(container: &Container, now: UnixNanos) -> RunState {
+fn shown_state(container: &Container, now: Mono) -> RunState {
     let hidden = container.state == RunState::Exited && now < container.shown;
     if hidden { RunState::Running } else { container.state }
 }
 
-fn observed(id: &str, container: &Container, now: UnixNanos) -> ObservedContainer {
+fn observed(id: &str, container: &Container, now: Mono) -> ObservedContainer {
     let state = shown_state(container, now);
     let over = state == RunState::Exited;
     ObservedContainer {
@@ -189,7 +209,7 @@ fn observed(id: &str, container: &Container, now: UnixNanos) -> ObservedContaine
         sandbox_id: SandboxId::from(container.sandbox.as_str()),
         state,
         restart_count: container.attempt,
-        hash: None,
+        hash: Some(container.made.hash),
         created_at: container.created,
         started_at: container.started,
         finished_at: if over { container.finished } else { UnixNanos::NEVER },

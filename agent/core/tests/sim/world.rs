@@ -1,57 +1,40 @@
 //! One world: a queue of events in simulated time, chance from one seed.
+//!
+//! The world itself is on the monotonic clock; the wall clock is a number beside it that somebody
+//! may set. What happens is decided by the seed and the set of faults alone.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pintle_agent_core::admit::Node;
+use pintle_agent_core::ledger as checkpoint;
 use pintle_agent_core::observed::{ObservedPod, RunState, ToldEnd};
 use pintle_agent_core::sync::backoff::Curve;
 use pintle_agent_core::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
-use pintle_agent_core::worker::{Command, Hint, Input, ListedPod, Pods, Settings};
+use pintle_agent_core::worker::{Command, Hint, Input, ListedPod, Pods, ProbeKind, Settings};
 
 use crate::agent::Pass;
 use crate::apiserver::{ApiServer, Wire};
 use crate::check::Checker;
+use crate::faults::{Fault, Faults};
+use crate::node::{Node, NodeNews};
 use crate::pods::{Behaviour, Manifest};
 use crate::rng::Rng;
 use crate::runtime::Runtime;
 
 pub const MS: u64 = 1_000_000;
-const S: u64 = 1_000 * MS;
+pub const S: u64 = 1_000 * MS;
 /// Time during which manifests change and faults happen.
 const BUSY: u64 = 240 * S;
 /// Time that the node has afterwards.
-const QUIET: u64 = 1_200 * S;
+const QUIET: u64 = 900 * S;
 /// How much longer it lasts while something is to be written.
 const SETTLE: u64 = 20 * S;
 /// The wall clock when a world begins.
-const START: UnixNanos = UnixNanos(1_800_000_000_000_000_000);
+pub const START: UnixNanos = UnixNanos(1_800_000_000_000_000_000);
 /// Steps of a world; more means that something spins.
 const STEPS_MAX: u64 = 400_000;
-
-/// What may go wrong.
-#[derive(Clone, Copy, Debug)]
-pub struct Faults {
-    pub calls: bool,
-    pub hints: bool,
-    pub crashes: bool,
-    pub restarts: bool,
-    /// Pods come from an API server, which has faults of its own.
-    pub api: bool,
-}
-
-impl Faults {
-    pub const CALM: Self =
-        Self { calls: false, hints: false, crashes: false, restarts: false, api: false };
-    pub const CALLS: Self = Self { calls: true, hints: true, ..Self::CALM };
-    pub const CRASHES: Self = Self { crashes: true, hints: true, ..Self::CALM };
-    pub const ALL: Self =
-        Self { calls: true, hints: true, crashes: true, restarts: true, api: false };
-    pub const API: Self = Self { api: true, ..Self::CALM };
-    pub const API_CRASHES: Self = Self { api: true, ..Self::CRASHES };
-}
 
 /// What happened, summed up.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +44,7 @@ pub struct Stats {
     pub started: u64,
     pub exited: u64,
     pub crashes: u64,
+    pub crashes_in_pass: u64,
     pub failed_calls: u64,
     pub completed: u64,
 }
@@ -72,6 +56,7 @@ impl Stats {
         self.started += other.started;
         self.exited += other.exited;
         self.crashes += other.crashes;
+        self.crashes_in_pass += other.crashes_in_pass;
         self.failed_calls += other.failed_calls;
         self.completed += other.completed;
     }
@@ -94,10 +79,18 @@ pub enum Event {
     Kill { id: String },
     /// A manifest changes.
     Edit,
-    /// The agent dies; another one starts a moment later.
-    Crash,
     /// The agent starts.
     Boot,
+    /// Somebody sets the wall clock.
+    SetClock { by_ns: i64 },
+    /// Hints are lost until the stream is opened again.
+    Deaf { on: bool },
+    /// Files that a pod refers to change.
+    Content,
+    /// The prober looks at a container.
+    Probe { run: u64, uid: PodUid, id: String },
+    /// What the agent learns of the node.
+    Node(NodeNews),
     /// The driver's sweep for what nobody knows.
     Sweep,
     /// Every container of a sandbox dies with it.
@@ -107,35 +100,53 @@ pub enum Event {
 }
 
 pub struct World {
-    pub now: UnixNanos,
+    pub now: Mono,
+    /// How far the wall clock is from where it began.
+    skew_ns: i64,
     pub rng: Rng,
     pub faults: Faults,
     pub runtime: Runtime,
     pub check: Checker,
     pub stats: Stats,
-    queue: BinaryHeap<Reverse<(UnixNanos, u64, usize)>>,
+    queue: BinaryHeap<Reverse<(Mono, u64, usize)>>,
     events: Vec<Option<Event>>,
     order: u64,
-    manifests: BTreeMap<String, Manifest>,
+    pub manifests: BTreeMap<String, Manifest>,
     versions: u64,
     pub run: u64,
     pub agent: Option<Pods>,
     pub passes: BTreeMap<u64, Pass>,
     /// Failures so far of a container that fails first.
     pub failures: BTreeMap<(PodUid, String), u32>,
+    /// When a pull last failed, and how long it is not tried again.
+    pub pulls: BTreeMap<(PodUid, String), (Mono, Duration)>,
+    /// Containers that are probed, and what was said of them last.
+    pub probing: Probing,
+    pub node: Node,
+    /// Steps until the agent dies.
+    crash_in: Option<u64>,
+    /// Lists that are still to fail.
+    list_failures: u64,
+    /// No hint comes through.
+    deaf: bool,
+    /// Both checkpoints as they are on the disk.
+    disk: Option<(String, String)>,
     /// Prints what happens, for a look at one seed.
     trace: bool,
     /// Volumes and cgroups of pods that are ready.
-    pub prepared: std::collections::BTreeSet<PodUid>,
+    pub prepared: BTreeSet<PodUid>,
     /// The API server of a world that has one.
     pub api: Option<ApiServer>,
 }
 
+/// By pod: a container's id, and what its probes said last.
+pub type Probing = BTreeMap<PodUid, BTreeMap<String, BTreeMap<ProbeKind, bool>>>;
+
 impl World {
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let start = START;
         let mut world = Self {
-            now: start,
+            now: Mono::default(),
+            skew_ns: 0,
             rng: Rng::new(seed),
             faults,
             runtime: Runtime::default(),
@@ -150,46 +161,91 @@ impl World {
             agent: None,
             passes: BTreeMap::new(),
             failures: BTreeMap::new(),
+            pulls: BTreeMap::new(),
+            probing: BTreeMap::new(),
+            node: Node::default(),
+            crash_in: None,
+            list_failures: 0,
+            deaf: false,
+            disk: None,
             trace: std::env::var_os("PINTLE_TRACE").is_some(),
-            prepared: Default::default(),
-            api: faults.api.then(ApiServer::new),
+            prepared: BTreeSet::new(),
+            api: faults.has(Fault::Api).then(ApiServer::new),
         };
-        for _ in 0..world.rng.range(1, 4) {
-            world.edit();
-        }
-        world.at(0, Event::Boot);
-        world.at(30 * S, Event::Sweep);
-        for _ in 0..world.rng.range(2, 10) {
-            let when = world.rng.range(0, BUSY);
-            world.at(when, Event::Edit);
-        }
-        if faults.api {
-            for _ in 0..world.rng.range(0, 3) {
-                let (when, long) = (world.rng.range(0, BUSY), world.rng.range(S, 60 * S));
-                world.at(when, Event::Wire(Wire::Outage { on: true }));
-                world.at(when + long, Event::Wire(Wire::Outage { on: false }));
-            }
-        }
-        if faults.crashes {
-            for _ in 0..world.rng.range(1, 8) {
-                let when = world.rng.range(0, BUSY);
-                world.at(when, Event::Crash);
-            }
-        }
-        if faults.restarts {
-            let when = world.rng.range(0, BUSY);
-            world.at(when, Event::SandboxDies);
-        }
+        world.plan_events();
         world
     }
 
-    /// Faults happen only while the world is busy.
-    pub fn trouble(&mut self, percent: u64) -> bool {
-        self.busy() && self.rng.chance(percent)
+    /// The agent dies after this many steps.
+    pub fn dying_after(mut self, steps: u64) -> Self {
+        self.crash_in = Some(steps);
+        self
+    }
+
+    /// What is sure to happen, and when.
+    fn plan_events(&mut self) {
+        let faults = self.faults;
+        self.plan_node();
+        for _ in 0..self.rng.range(1, 4) {
+            self.edit();
+        }
+        self.at(0, Event::Boot);
+        self.at(30 * S, Event::Sweep);
+        for _ in 0..self.rng.range(2, 10) {
+            let when = self.rng.range(0, BUSY);
+            self.at(when, Event::Edit);
+        }
+        if faults.has(Fault::Api) {
+            for _ in 0..self.rng.range(0, 3) {
+                let (when, long) = (self.rng.range(0, BUSY), self.rng.range(S, 60 * S));
+                self.at(when, Event::Wire(Wire::Outage { on: true }));
+                self.at(when + long, Event::Wire(Wire::Outage { on: false }));
+            }
+        }
+        if faults.has(Fault::Crashes) {
+            self.crash_in = Some(self.rng.range(1, 400));
+        }
+        if faults.has(Fault::Sandboxes) {
+            for _ in 0..self.rng.range(1, 4) {
+                let when = self.rng.range(0, BUSY);
+                self.at(when, Event::SandboxDies);
+            }
+        }
+        if faults.has(Fault::Clock) {
+            for _ in 0..self.rng.range(1, 5) {
+                let when = self.rng.range(0, BUSY);
+                let by = *self.rng.pick(&[-8 * 3600, -3600, -60, -1, 1, 60, 3600, 8 * 3600_i64]);
+                self.at(when, Event::SetClock { by_ns: by * S as i64 });
+            }
+        }
+        if faults.has(Fault::Streams) {
+            for _ in 0..self.rng.range(1, 4) {
+                let (when, long) = (self.rng.range(0, BUSY), self.rng.range(MS, 20 * S));
+                self.at(when, Event::Deaf { on: true });
+                self.at(when + long, Event::Deaf { on: false });
+            }
+        }
+        if faults.has(Fault::Volumes) {
+            for _ in 0..self.rng.range(1, 6) {
+                let when = self.rng.range(0, BUSY);
+                self.at(when, Event::Content);
+            }
+        }
+    }
+
+    /// Both clocks of the node.
+    pub fn clocks(&self) -> Now {
+        let wall = UnixNanos(START.0 + self.skew_ns + self.now.0);
+        Now { wall, mono: self.now }
+    }
+
+    /// A fault of a kind that the world has; faults happen only while it is busy.
+    pub fn trouble(&mut self, fault: Fault, percent: u64) -> bool {
+        self.faults.has(fault) && self.busy() && self.rng.chance(percent)
     }
 
     fn busy(&self) -> bool {
-        self.now < START.plus(Duration::from_nanos(BUSY))
+        self.now < Mono::default().plus(Duration::from_nanos(BUSY))
     }
 
     pub fn at(&mut self, after_ns: u64, event: Event) {
@@ -204,7 +260,6 @@ impl World {
         let last = end.plus(Duration::from_nanos(SETTLE));
         loop {
             let wake = self.agent.as_ref().and_then(Pods::next_wake);
-            let wake = wake.map(|at| UnixNanos(START.0.saturating_add(at.0)));
             let next = self.queue.peek().map(|Reverse((when, _, _))| *when);
             let tick_first = match (wake, next) {
                 (Some(wake), Some(next)) => wake <= next,
@@ -212,10 +267,11 @@ impl World {
             };
             let when = if tick_first { wake } else { next };
             // What a container in a crash loop does in the last moment is still to be written.
-            let goes_on = |when: &UnixNanos| *when < end || *when < last && !self.api_settled();
+            let goes_on = |when: &Mono| *when < end || *when < last && !self.api_settled();
             let Some(when) = when.filter(goes_on) else { break };
             self.now = self.now.max(when);
             self.stats.steps += 1;
+            self.count_down();
             assert!(self.stats.steps < STEPS_MAX, "the world spins at {:?}", self.now);
             if tick_first {
                 self.tell(Input::Tick);
@@ -225,8 +281,9 @@ impl World {
             let event = self.events[index].take().expect("an event happens once");
             self.happen(event);
         }
-        self.check.converged(&self.manifests, &self.runtime);
+        self.check.converged(&self.manifests, &self.runtime, self.now, self.faults);
         self.api_converged();
+        self.told_the_truth();
         self.stats.completed += self.api.as_ref().map_or(0, |api| api.completed);
         for uid in &self.prepared {
             let wanted = self.manifests.values().any(|m| m.uid == *uid);
@@ -245,16 +302,29 @@ impl World {
             Event::Exit { id, code } => self.exit(&id, code, false),
             Event::Kill { id } => self.exit(&id, 137, true),
             Event::Edit => self.edit(),
-            Event::Crash => self.crash(),
             Event::Boot => self.boot(),
             Event::SandboxDies => self.sandbox_dies(),
             Event::Sweep => self.sweep(),
             Event::Wire(wire) => self.wire(wire),
+            Event::SetClock { by_ns } => self.skew_ns += by_ns,
+            Event::Deaf { on } => {
+                self.deaf = on;
+                if !on {
+                    self.tell(Input::Lost);
+                }
+            }
+            Event::Content => self.content(),
+            Event::Probe { run, uid, id } => self.look_at(run, &uid, &id),
+            Event::Node(news) => self.learn(news),
         }
     }
 
     /// Gives the agent an input and does what it asks for.
     pub fn tell(&mut self, input: Input) {
+        let hint = matches!(input, Input::Hint { .. } | Input::ContainerHint { .. });
+        if self.deaf && hint {
+            return;
+        }
         let Some(mut agent) = self.agent.take() else { return };
         if let Input::Removed { uid } = &input {
             self.check.removed(uid);
@@ -264,6 +334,13 @@ impl World {
         }
         let shown = self.trace.then(|| format!("{input:?}"));
         let commands = agent.handle(self.clocks(), input);
+        // A write that fails leaves what was there.
+        if agent.is_unsaved() {
+            let records = agent.checkpoints();
+            if !self.trouble(Fault::Disk, 40) {
+                self.disk = Some(records);
+            }
+        }
         self.agent = Some(agent);
         if let Some(input) = shown {
             self.print(&input, &commands);
@@ -273,14 +350,9 @@ impl World {
         }
     }
 
-    /// Both clocks of the node.
-    fn clocks(&self) -> Now {
-        Now { wall: self.now, mono: Mono(self.now.0 - START.0) }
-    }
-
     fn print(&self, input: &str, commands: &[Command]) {
         let cut = |text: &str| text.chars().take(400).collect::<String>();
-        let ms = (self.now.0 - START.0) as f64 / MS as f64;
+        let ms = self.now.0 as f64 / MS as f64;
         println!("{ms:.3} > {}", cut(input));
         for command in commands {
             match command {
@@ -295,7 +367,7 @@ impl World {
     }
 
     fn take_read(&mut self, run: u64, uid: &PodUid, pod: &str, stamp: u64) {
-        let result: Result<ObservedPod, String> = match self.faults.calls && self.trouble(5) {
+        let result: Result<ObservedPod, String> = match self.trouble(Fault::Calls, 5) {
             true => Err("unavailable".to_owned()),
             false => Ok(self.runtime.read(uid, pod, self.now)),
         };
@@ -305,12 +377,46 @@ impl World {
     }
 
     fn take_list(&mut self, run: u64, stamp: u64) {
-        let result: Result<Vec<ListedPod>, String> = match self.faults.calls && self.trouble(10) {
+        let result: Result<Vec<ListedPod>, String> = match self.list_fails() {
             true => Err("unavailable".to_owned()),
             false => Ok(self.runtime.list(self.now)),
         };
         let delay = self.rng.range(MS / 10, 20 * MS);
         self.at(delay, Event::ToAgent(run, Input::Listed { stamp, result }));
+    }
+
+    fn list_fails(&mut self) -> bool {
+        if self.list_failures > 0 {
+            self.list_failures -= 1;
+            return true;
+        }
+        self.trouble(Fault::Calls, 10)
+    }
+
+    /// The agent dies after some step, wherever it is.
+    fn count_down(&mut self) {
+        let Some(steps) = self.crash_in else { return };
+        if steps > 1 {
+            self.crash_in = Some(steps - 1);
+            return;
+        }
+        self.crash_in = None;
+        if self.busy() {
+            self.crash();
+        }
+        if self.busy() && self.faults.has(Fault::Crashes) {
+            self.crash_in = Some(self.rng.range(1, 400));
+        }
+    }
+
+    /// Files that some pod refers to change.
+    fn content(&mut self) {
+        let uids: Vec<_> = self.manifests.values().map(|m| m.uid.clone()).collect();
+        if uids.is_empty() {
+            return;
+        }
+        let (uid, files) = (self.rng.pick(&uids).clone(), self.rng.chance(70));
+        self.tell(Input::Content { uid, files });
     }
 
     /// A container has started: decides when it ends.
@@ -319,6 +425,7 @@ impl World {
         self.check.started(id, &self.runtime);
         let container = self.runtime.containers[id].clone();
         let me = self.check.known[&container.uid].get(&container.name).clone();
+        self.at(MS, Event::Probe { run: self.run, uid: container.uid.clone(), id: id.to_owned() });
         let key = (container.uid.clone(), container.name.clone());
         let end = match me.behaviour {
             Behaviour::Forever => None,
@@ -342,7 +449,7 @@ impl World {
     pub fn exit(&mut self, id: &str, code: i32, killed: bool) {
         let lag = self.rng.range(1, 45) * MS;
         let shown = self.now.plus(Duration::from_nanos(lag));
-        if !self.runtime.exit(id, code, self.now, shown) {
+        if !self.runtime.exit(id, code, self.clocks(), shown) {
             return;
         }
         self.stats.exited += 1;
@@ -353,8 +460,8 @@ impl World {
     /// The kernel tells at once, the runtime a little later; both may be lost or told twice.
     fn hints(&mut self, id: &str, code: i32, lag: u64) {
         let uid = self.runtime.containers[id].uid.clone();
-        let at = self.now;
-        let lost = self.faults.hints && self.trouble(20);
+        let at = self.clocks().wall;
+        let lost = self.trouble(Fault::Hints, 20);
         let repeats = if lost { 0 } else { self.rng.range(1, 3) };
         for _ in 0..repeats {
             let named = !self.rng.chance(10);
@@ -374,7 +481,7 @@ impl World {
             let input = Input::Hint { uid: uid.clone(), hint };
             self.at(delay, Event::ToAgent(self.run, input));
         }
-        if !(self.faults.hints && self.trouble(30)) {
+        if !self.trouble(Fault::Hints, 30) {
             let input = Input::Hint { uid, hint: Hint::Changed };
             let delay = lag + self.rng.range(0, 5 * MS);
             self.at(delay, Event::ToAgent(self.run, input));
@@ -391,7 +498,7 @@ impl World {
         let goes = before.is_some() && self.rng.chance(40);
         if !goes {
             self.versions += 1;
-            let manifest = Manifest::random(&name, self.versions, &mut self.rng);
+            let manifest = Manifest::random(&name, self.versions, self.faults, &mut self.rng);
             self.check.known.insert(manifest.uid.clone(), manifest.clone());
             self.manifests.insert(name.clone(), manifest);
         } else if self.rng.chance(30) {
@@ -408,9 +515,12 @@ impl World {
         }
     }
 
-    /// A pod is created, or deleted in one of the ways that there are.
+    /// A pod is created, changed, or deleted in one of the ways that there are.
     fn edit_object(&mut self, name: String) {
         if self.api.as_ref().is_some_and(|api| api.has(&name)) {
+            if self.faults.has(Fault::Edits) && self.rng.chance(60) {
+                return self.change_object(&name);
+            }
             let own = self.manifests.remove(&name).map(|manifest| manifest.grace);
             let grace = match self.rng.range(0, 4) {
                 0 => 0,
@@ -421,11 +531,27 @@ impl World {
             return;
         }
         self.versions += 1;
-        let manifest = Manifest::random(&name, self.versions, &mut self.rng);
-        let manifest = Self::as_object(&manifest);
+        let mut manifest = Manifest::random(&name, self.versions, self.faults, &mut self.rng);
+        // As a scheduler does it: nothing is sent where it has no place.
+        if !self.has_room(manifest.cpu_millis()) {
+            return;
+        }
+        if manifest.selective && !self.node.labelled {
+            manifest.selective = false;
+            manifest.write();
+        }
         self.check.known.insert(manifest.uid.clone(), manifest.clone());
         self.api_create(&manifest, &name);
         self.manifests.insert(name, manifest);
+    }
+
+    /// The spec of a pod that is not being deleted changes.
+    fn change_object(&mut self, name: &str) {
+        let Some(mut manifest) = self.manifests.remove(name) else { return };
+        manifest.change(&mut self.rng);
+        self.check.known.insert(manifest.uid.clone(), manifest.clone());
+        self.api_update(&manifest, name);
+        self.manifests.insert(name.to_owned(), manifest);
     }
 
     fn tell_removed(&mut self, before: Option<&Manifest>) {
@@ -439,7 +565,9 @@ impl World {
             return;
         }
         self.stats.crashes += 1;
+        self.stats.crashes_in_pass += u64::from(!self.passes.is_empty());
         self.run += 1;
+        self.check.crashed(self.api.as_ref());
         self.orphan_calls();
         let pause = self.rng.range(MS, 5_000 * MS);
         self.at(pause, Event::Boot);
@@ -448,16 +576,29 @@ impl World {
     fn boot(&mut self) {
         self.run += 1;
         let node = NodeFacts { name: "node".to_owned(), ..NodeFacts::default() };
-        let relist = *self.rng.pick(&[1_u64, 60]);
-        self.agent = Some(Pods::new(Settings {
+        // Without a source of hints everything is listed every second; that is slow to simulate.
+        let relist = *self.rng.pick(&[1_u64, 60, 60, 60, 60, 60, 60, 60]);
+        let mut agent = Pods::new(Settings {
             sync_period: Duration::from_secs(60),
             relist_period: Duration::from_secs(relist),
             crash_loop: Curve::default(),
             node,
-            admission: Arc::new(Node::roomy("node")),
-        }));
+            admission: Arc::new(self.node.unseen()),
+            has_node_object: self.api.is_some(),
+        });
+        if let Some((allocated, actuated)) = &self.disk {
+            let read = |text: &str| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
+            agent.restore(read(allocated), read(actuated));
+        }
+        self.agent = Some(agent);
+        (self.pulls, self.probing) = Default::default();
+        self.list_failures = match self.faults.has(Fault::Lists) && self.busy() {
+            true => self.rng.range(0, 5),
+            false => 0,
+        };
         self.tell(Input::Tick);
         if self.api.is_some() {
+            self.node_boot();
             return self.api_boot();
         }
         // Sources deliver in any order relative to the first list.
@@ -475,8 +616,7 @@ impl World {
     fn sweep(&mut self) {
         self.at(30 * S, Event::Sweep);
         let Some(agent) = self.agent.as_ref().filter(|agent| agent.knows_all()) else { return };
-        let known: std::collections::BTreeSet<_> =
-            agent.workers().map(|worker| worker.uid().clone()).collect();
+        let known: BTreeSet<_> = agent.workers().map(|worker| worker.uid().clone()).collect();
         let swept: Vec<_> = self.prepared.difference(&known).cloned().collect();
         for uid in swept {
             let mut alive = self.runtime.containers.values().filter(|c| c.uid == uid);

@@ -1,0 +1,79 @@
+//! What people are told in the end against what is true.
+
+use std::time::Duration;
+
+use pintle_agent_core::observed::RunState;
+use serde_json::Value;
+
+use crate::pods::{Box, Manifest};
+use crate::runtime::Container;
+use crate::world::World;
+
+/// What has just happened may not have been told yet.
+const FRESH: Duration = Duration::from_secs(25);
+
+impl World {
+    /// The last status of each pod says what the runtime has.
+    pub fn told_the_truth(&self) {
+        for (name, manifest) in &self.manifests {
+            let told = match &self.api {
+                Some(api) => api.status(name).cloned(),
+                None => self
+                    .check
+                    .statuses
+                    .get(&manifest.uid)
+                    .map(|status| serde_json::to_value(&**status).expect("JSON")),
+            };
+            let told = told.unwrap_or_else(|| panic!("{}: nothing is told", manifest.uid));
+            self.pod_is_told(manifest, &told);
+        }
+    }
+
+    fn pod_is_told(&self, manifest: &Manifest, told: &Value) {
+        let mut runs = false;
+        for me in &manifest.boxes {
+            let Some(latest) = self.runtime.latest(&manifest.uid, &me.name) else {
+                let shown = status_of(told, &me.name);
+                assert!(shown["state"]["running"].is_null(), "{}: {shown}", manifest.uid);
+                continue;
+            };
+            let age = self.now.since(latest.started_at.max(latest.finished_at));
+            runs |= latest.state == RunState::Running && !me.init && !me.ephemeral;
+            if age > FRESH {
+                is_told(manifest, me, latest, told);
+            }
+        }
+        let phase = told["phase"].as_str().unwrap_or_default();
+        let over = matches!(phase, "Succeeded" | "Failed");
+        assert!(!(runs && over), "{} runs and is {phase}", manifest.uid);
+    }
+}
+
+fn is_told(manifest: &Manifest, me: &Box, latest: &Container, told: &Value) {
+    let shown = status_of(told, &me.name);
+    let (state, last) = (&shown["state"], &shown["lastState"]);
+    let subject = format!("{}: {} is {:?}", manifest.uid, me.name, latest.state);
+    match latest.state {
+        RunState::Running => {
+            assert!(state["running"].is_object(), "{subject}, told as {shown}");
+            let ready = me.init && !me.sidecar || shown["ready"] == true;
+            assert!(ready || me.ephemeral, "{subject}, told as not ready: {shown}");
+        }
+        RunState::Exited => {
+            let is = |end: &Value| end["terminated"]["exitCode"] == latest.code;
+            let told = is(state) || state["waiting"].is_object() && is(last);
+            assert!(told, "{subject} with {}, told as {shown}", latest.code);
+        }
+        RunState::Created | RunState::Unknown => return,
+    }
+    // An attempt that was made, never started and removed may count although its number is used
+    // again.
+    let count = shown["restartCount"].as_u64().unwrap_or_default();
+    assert!(count >= latest.attempt.into(), "{subject}: {shown}");
+}
+
+fn status_of<'a>(told: &'a Value, name: &str) -> &'a Value {
+    let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let mut all = lists.iter().filter_map(|list| told[list].as_array()).flatten();
+    all.find(|status| status["name"] == name).unwrap_or(&Value::Null)
+}
