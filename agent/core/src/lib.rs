@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 // Names and quantities.
+pub mod signal;
 pub mod types;
 
 // What is wanted.

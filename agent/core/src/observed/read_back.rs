@@ -13,7 +13,7 @@ use crate::observed::{
     Evidence, ObservedContainer, ObservedMount, ObservedResources, ObservedSandbox, ObservedUser,
     RunState,
 };
-use crate::request::signal;
+use crate::signal;
 use pintle_api_types::ids::{ContainerId, SandboxId, UnixNanos};
 
 /// A sandbox from its status.

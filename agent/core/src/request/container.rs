@@ -9,7 +9,7 @@ use crate::env::variables::{EnvContext, EnvError, Environment};
 use crate::labels;
 use crate::request::hostname::{self, HostnameError};
 use crate::request::security::{self, SecurityError};
-use crate::request::signal;
+use crate::signal;
 
 /// Why a container cannot be asked for. Its status waits with `REASON` and this text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

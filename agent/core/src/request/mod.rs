@@ -19,7 +19,6 @@ mod resources;
 pub mod runtime;
 mod sandbox;
 pub mod security;
-pub mod signal;
 pub mod sysctl;
 
 pub use container::{ConfigError, container_config, container_environment};
