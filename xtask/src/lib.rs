@@ -9,7 +9,8 @@
 //! - `upstream`: Kubernetes' own programs, built from `tests/upstream`
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
 //! - `conformance`: upstream's end-to-end suite on such a cluster
-//! - `table`, `bench_report`, `chart`: what benchmarks print and keep. `ratio`: our agent beside the kubelet in such a cluster
+//! - `table`, `bench_report`, `chart`: what benchmarks print and keep. `ratio`: our agent beside
+//!   the kubelet in such a cluster
 //! - `differential`: the same pods on our agent and on the kubelet, everything compared
 //! - `task`: demo, test, bench, cluster, conformance, differential, tidy, vm
 //!

@@ -92,7 +92,10 @@ mod tests {
 
     #[test]
     fn the_kubelets_own_file_is_read() {
-        let data = r#"{"entries":{"u":{"ContainerResources":{"main":{"requests":{"cpu":"50m"}}},"PodLevelResources":null}}}"#;
+        let data = concat!(
+            r#"{"entries":{"u":{"ContainerResources":{"main":{"requests":{"cpu":"50m"}}},"#,
+            r#""PodLevelResources":null}}}"#
+        );
         let checksum = hash::go_string_checksum(data);
         let text = format!("{{\"data\":{},\"checksum\":{checksum}}}", json!(data));
         let entries = decode(text.as_bytes()).expect("a checkpoint");

@@ -1,10 +1,11 @@
 //! containerd's own task events as hints: the one source on releases without container events.
 //!
 //! Owner: one task for the life of the agent; it asks again when the stream ends, after which
-//! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time are evidence beside the CRI answer, as
-//! from the kernel; an event's container is found among the observed ones, and one that nobody
-//! knows yet is left to the relist. With it come the container's last words, which are complete once
-//! its process is gone: `status::told` shows such an end before the runtime lists it.
+//! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time
+//! are evidence beside the CRI answer, as from the kernel; an event's container is found among the
+//! observed ones, and one that nobody knows yet is left to the relist. With it come the container's
+//! last words, which are complete once its process is gone: `status::told` shows such an end before
+//! the runtime lists it.
 
 use std::time::{Duration, SystemTime};
 

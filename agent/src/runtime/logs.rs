@@ -10,9 +10,9 @@
 //! kept open (about 1 µs). Bounds: `ROTATIONS_MAX` rotations at once, so that a runtime call that
 //! hangs holds up its own log only; one compression at a time; after a failed rotation the log
 //! is tried again after `RETRY`. Every name is opened, renamed and removed in the pool for what may
-//! block (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint: `BACKSTOP` stands behind it. Without inotify
-//! every log is looked at each `POLL`.
-//! It never writes to a log.
+//! block (`blocking`), as a pod that mounts the folder can put anything there. A watch is a hint:
+//! `BACKSTOP` stands behind it. Without inotify every log is looked at each `POLL`. It never writes
+//! to a log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;

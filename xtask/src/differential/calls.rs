@@ -56,9 +56,10 @@ impl Patterns {
             create: new(
                 r#"^CreateContainer within sandbox "(\w+)" for container .*Name:([^,]+),Attempt:(\d+)"#,
             ),
-            container: new(
-                r#"^CreateContainer within sandbox "(\w+)" for .*Name:([^,]+),Attempt:(\d+).* returns container id "(\w+)""#,
-            ),
+            container: new(concat!(
+                r#"^CreateContainer within sandbox "(\w+)" for "#,
+                r#".*Name:([^,]+),Attempt:(\d+).* returns container id "(\w+)""#
+            )),
             by_id: new(
                 r#"^(StartContainer|StopContainer|StopPodSandbox|UpdateContainerResources) for "(\w+)"(.*)$"#,
             ),
@@ -183,7 +184,8 @@ mod tests {
             "RunPodSandbox for &PodSandboxMetadata{Name:b,Uid:v,Namespace:n,Attempt:0,}",
             "RunPodSandbox for &PodSandboxMetadata{Name:a,Uid:u,Namespace:n,Attempt:0,} returns sandbox id \"s1\"",
             "CreateContainer within sandbox \"s1\" for container &ContainerMetadata{Name:m,Attempt:0,}",
-            "CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:m,Attempt:0,} returns container id \"c1\"",
+            "CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:m,Attempt:0,} \
+             returns container id \"c1\"",
             "StartContainer for \"c1\"",
             "StartContainer for \"c1\" returns successfully",
             "ExecSync for \"c1\" with command [ls] and timeout 1 (s)",

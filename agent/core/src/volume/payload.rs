@@ -1,7 +1,8 @@
 //! What the files of a configMap, secret, downwardAPI or projected volume contain: pure.
 //!
-//! Input: the volume's sources and the objects they name, which `content` fetches. Output: a map from relative path to bytes, mode and
-//! owner, for `atomic` to write. Bounds: paths as upstream bounds them; sizes are the API's.
+//! Input: the volume's sources and the objects they name, which `content` fetches. Output: a map
+//! from relative path to bytes, mode and owner, for `atomic` to write. Bounds: paths as upstream
+//! bounds them; sizes are the API's.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,8 @@
 //! Pure, part of `Pods`. A pod that is new is held against the node and the pods that were
 //! admitted before it; a refused one gets its terminal status and never starts. A critical pod
 //! may cost others their place: it waits until they have ended, as any pod waits for those that no
-//! source wants any more, but not for ever. Nothing is asked of a pod that is over or about to end, and of one that was admitted before the agent restarted.
+//! source wants any more, but not for ever. Nothing is asked of a pod that is over or about to end,
+//! and of one that was admitted before the agent restarted.
 // k8s: pkg/kubelet/kubelet.go HandlePodAdditions, rejectPod
 
 use std::sync::Arc;

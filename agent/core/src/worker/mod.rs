@@ -21,6 +21,7 @@ mod list_tests;
 mod lobby;
 #[cfg(test)]
 mod lobby_tests;
+mod observe;
 mod passes;
 mod pods;
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! known when its client has proved who it is (a client certificate that holds, or a request that
 //! was allowed). The two classes never compete: unknown connections only ever displace unknown ones,
 //! so nobody without credentials takes anything away from the API server, and known ones have a share
-//! for each name, so that no other name does. Accepting never waits for room: the newcomer gets it at once and the idle connection that is least worth keeping goes.
+//! for each name, so that no other name does. Accepting never waits for room: the newcomer gets it
+//! at once and the idle connection that is least worth keeping goes.
 //!
 //! `io` meters what is read, so that one connection cannot keep the thread. Owner: the listener's
 //! task makes a `Connection` for each socket; dropping it gives the room back. Bounds: `Limits`.

@@ -1,8 +1,8 @@
 //! Who may do what: everything, or what the API server says in access reviews.
 //!
 //! Answers are remembered, "yes" for `cacheAuthorizedTTL` and "no" for `cacheUnauthorizedTTL`.
-//! Equal questions that come together are asked once. Bounds: `ENTRIES_MAX` answers; requests whose description is longer than `REMEMBERED_BYTES_MAX`
-//! are asked about each time.
+//! Equal questions that come together are asked once. Bounds: `ENTRIES_MAX` answers; requests whose
+//! description is longer than `REMEMBERED_BYTES_MAX` are asked about each time.
 // k8s: staging/src/k8s.io/apiserver/plugin/pkg/authorizer/webhook/webhook.go Authorize
 
 use std::sync::{Arc, Mutex, PoisonError};

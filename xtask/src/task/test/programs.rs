@@ -160,6 +160,8 @@ fn totals(text: &str) -> Counts {
 mod tests {
     use std::os::unix::process::ExitStatusExt as _;
 
+    use serde_json::json;
+
     use super::*;
 
     fn read(lines: &[&str], code: i32) -> Outcome {
@@ -207,12 +209,21 @@ mod tests {
 
     #[test]
     fn programs_are_those_that_cargo_built_as_tests() {
-        let messages = r#"{"reason":"compiler-artifact","executable":"/t/e2e-1","profile":{"test":true},
-            "manifest_path":"/r/tests/Cargo.toml","target":{"name":"e2e","kind":["test"]}}
-{"executable":"/t/agent","profile":{"test":false},"manifest_path":"/r/agent/Cargo.toml","target":{"name":"agent","kind":["bin"]}}
-{"executable":null,"profile":{"test":true},"manifest_path":"/r/agent/Cargo.toml","target":{"name":"agent","kind":["lib"]}}
-{"executable":"/t/agent-1","profile":{"test":true},"manifest_path":"/r/agent/Cargo.toml","target":{"name":"pintle_agent","kind":["lib"]}}"#;
-        let messages = messages.replace("true},\n            ", "true},");
+        let built = |executable: &str, test: bool, package: &str, name: &str, kind: &str| {
+            let manifest = format!("/r/{package}/Cargo.toml");
+            json!({"reason": "compiler-artifact", "executable": executable,
+                "profile": {"test": test}, "manifest_path": manifest,
+                "target": {"name": name, "kind": [kind]}})
+        };
+        let mut library = built("", true, "agent", "agent", "lib");
+        library["executable"] = Value::Null;
+        let messages = [
+            built("/t/e2e-1", true, "tests", "e2e", "test"),
+            built("/t/agent", false, "agent", "agent", "bin"),
+            library,
+            built("/t/agent-1", true, "agent", "pintle_agent", "lib"),
+        ];
+        let messages = messages.map(|message| message.to_string()).join("\n");
         let names: Vec<String> = named(&messages).into_iter().map(|p| p.name).collect();
         assert_eq!(names, ["tests e2e", "agent lib"]);
     }

@@ -1,0 +1,179 @@
+//! What a worker makes of a read: when it believes the runtime, when the kernel, when to look again.
+//!
+//! Pure. The kernel is ahead of the runtime: after an end that it told, the pod is read again until
+//! the runtime agrees, a bounded number of times. What only the kernel knows is kept as evidence.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::observed::{ObservedContainer, ObservedPod, RunState};
+use crate::sync::plan;
+use crate::worker::step::{Scene, Stage, Worker};
+use pintle_api_types::ids::{ContainerId, Mono, Now};
+
+/// First wait before a read that has to show an end which kernel or task events told. containerd
+/// needs 30 to 45 ms until it does and then says so itself: each read before is in competition with
+/// that. There were ten for every end when this was 5 ms after a first one at once.
+const REREAD_FIRST: Duration = Duration::from_millis(20);
+/// Longest such wait.
+const REREAD_MAX: Duration = Duration::from_millis(160);
+/// Longest wait before a failed read is repeated.
+const READ_RETRY_MAX: Duration = Duration::from_secs(10);
+/// Reads in a row that may disagree with the kernel before the relist is left to settle it.
+const REREADS_MAX: u32 = 40;
+/// The same for a container of which the kernel has told an end before that was none.
+const REREADS_DOUBTED_MAX: u32 = 6;
+
+impl Worker {
+    /// A pass is under way that starts nothing any more.
+    pub(super) fn is_being_stopped(&self) -> bool {
+        self.stage >= Stage::Terminating && self.pass.is_some()
+    }
+
+    /// Has the pod read until the runtime shows this end; tells when to begin with that.
+    pub(super) fn expect_exit(&mut self, id: ContainerId) -> Duration {
+        let known = self.observed.containers.iter().find(|c| c.id == id);
+        if known.is_none_or(|c| c.state == RunState::Exited) {
+            return Duration::ZERO;
+        }
+        self.expected_exits.insert(id);
+        self.rereads = 0;
+        REREAD_FIRST
+    }
+
+    /// A read's answer.
+    pub fn observe(
+        &mut self,
+        stamp: u64,
+        result: Result<ObservedPod, String>,
+        scene: &mut Scene<'_>,
+    ) {
+        if self.reading == Some(stamp) {
+            self.reading = None;
+        }
+        let Ok(mut pod) = result else {
+            // The runtime did not answer: the record stays as it is and the read is repeated.
+            self.read_failures += 1;
+            let steps = self.read_failures.min(8);
+            self.read((REREAD_MAX * 2_u32.pow(steps)).min(READ_RETRY_MAX), scene);
+            return;
+        };
+        self.read_failures = 0;
+        if stamp < self.observed_stamp {
+            return;
+        }
+        pod.version = pintle_api_types::ids::Version(self.observed.version.0 + 1);
+        let before = std::mem::replace(&mut self.observed, Arc::new(pod));
+        self.observed_stamp = stamp;
+        self.apply_evidence();
+        self.note_ends(&before, scene.now);
+        self.forget_dead();
+        let behind = self.behind_kernel() && !self.is_being_stopped();
+        let rereads = if self.was_wrong() { REREADS_DOUBTED_MAX } else { REREADS_MAX };
+        if behind && self.rereads < rereads {
+            let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(3))).min(REREAD_MAX);
+            self.rereads += 1;
+            self.read(wait, scene);
+        } else if behind {
+            self.disbelieve();
+        }
+        if !self.adopted {
+            self.adopted = true;
+            self.adopt_backoff(scene.now);
+        }
+    }
+
+    /// The kernel saw an end that the runtime does not show yet.
+    fn behind_kernel(&mut self) -> bool {
+        let observed = &self.observed;
+        self.expected_exits.retain(|id| {
+            observed.containers.iter().any(|c| c.id == *id && c.state != RunState::Exited)
+        });
+        !self.expected_exits.is_empty()
+    }
+
+    /// The kernel has told ends of one of these containers that were none.
+    fn was_wrong(&self) -> bool {
+        self.expected_exits.iter().any(|id| self.doubted.contains(id))
+    }
+
+    /// The runtime goes on saying that these containers run, so what ended was not their first
+    /// process: a pod that shares the host's processes may make more that look like it.
+    fn disbelieve(&mut self) {
+        for id in std::mem::take(&mut self.expected_exits) {
+            if let Some(evidence) = self.evidence.get_mut(&id) {
+                evidence.exit = None;
+            }
+            self.doubted.insert(id);
+        }
+        let observed = Arc::make_mut(&mut self.observed);
+        for container in observed.containers.iter_mut().filter(|c| self.doubted.contains(&c.id)) {
+            container.evidence.exit = None;
+        }
+    }
+
+    pub(super) fn apply_evidence(&mut self) {
+        if self.evidence.is_empty() {
+            return;
+        }
+        let observed = Arc::make_mut(&mut self.observed);
+        for container in &mut observed.containers {
+            let Some(evidence) = self.evidence.get(&container.id) else { continue };
+            container.evidence = evidence.clone();
+            let lost = container.exit_code == 255 && container.reason == "Unknown";
+            if let (RunState::Exited, true, Some(exit)) = (container.state, lost, evidence.end()) {
+                container.exit_code = exit.code;
+                container.finished_at = exit.at;
+                container.reason = if exit.code == 0 { "Completed" } else { "Error" }.to_owned();
+            }
+        }
+    }
+
+    /// Notes when containers ended, once for each: the runtime's stamp is one of the wall clock,
+    /// which may have been set since or may yet be. What ran at the last read ended after it.
+    fn note_ends(&mut self, before: &ObservedPod, now: Now) {
+        let dead = self.observed.containers.iter().filter(|c| c.state == RunState::Exited);
+        for container in dead {
+            let ran = |c: &ObservedContainer| c.id == container.id && c.state == RunState::Running;
+            let earliest =
+                if before.containers.iter().any(ran) { self.observed_at } else { Mono::PAST };
+            let end = self.ends.entry(container.id.clone()).or_insert(Mono::PAST);
+            // A runtime that was down tells of the end first and learns later when it was.
+            if *end == Mono::PAST {
+                *end = now.mono_of(container.finished_at).max(earliest);
+            }
+        }
+        self.observed_at = now.mono;
+    }
+
+    /// Drops what is kept about containers that the runtime no longer has.
+    fn forget_dead(&mut self) {
+        let ids: BTreeSet<_> = self.observed.containers.iter().map(|c| &c.id).collect();
+        self.evidence.retain(|id, _| ids.contains(id));
+        self.verdicts.retain(|id, _| ids.contains(id));
+        self.ends.retain(|id, _| ids.contains(id));
+        self.doubted.retain(|id| ids.contains(id));
+        self.probes.ready.retain(|id, _| ids.contains(id));
+        self.probes.started.retain(|id, _| ids.contains(id));
+        let observed = &self.observed;
+        self.waiting
+            .retain(|name, _| observed.latest(name).is_none_or(|c| c.state != RunState::Running));
+    }
+
+    /// Continues the crash loops of an earlier run of the agent.
+    fn adopt_backoff(&mut self, now: Now) {
+        let Some(pod) = self.pod.clone() else { return };
+        let Some(spec) = pod.spec.as_ref() else { return };
+        for container in spec.init_containers.iter().flatten().chain(&spec.containers) {
+            let mut attempts = self.observed.attempts(&container.name);
+            let (Some(latest), previous) = (attempts.next(), attempts.next()) else { continue };
+            if latest.restart_count == 0 {
+                continue;
+            }
+            let gap = previous.map(|p| latest.created_at.since(p.finished_at));
+            let gap = gap.unwrap_or_default();
+            self.backoff.adopt(plan::key(container), gap, now.mono_of(latest.created_at));
+        }
+    }
+}
