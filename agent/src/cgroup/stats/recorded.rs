@@ -95,7 +95,7 @@ fn usage_of_v2_is_what_cadvisor_makes_of_it() {
         mapped_bytes: 0,
         file_bytes: (8192, 40_960),
         swap_bytes: 0,
-        swap_limit_bytes: Some(0),
+        swap_limit_bytes: None, // the recorded one is "max"
         kernel_bytes: 0,
         faults: (20_822, 7),
         tasks: 1,

@@ -265,7 +265,7 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
             {"name": "h", "hostPath": {"path": "/etc/passwd", "type": "Directory"}},
             {"name": "s", "secret": {"secretName": "nope"}},
             {"name": "k", "configMap": {"name": "cm1", "items": [{"key": "no", "path": "p"}]}},
-            {"name": "n", "nfs": {"server": "x", "path": "/"}},
+            {"name": "n", "fc": {"targetWWNs": ["5"], "lun": 1}},
             {"name": "g", "emptyDir": {"medium": "HugePages"}},
             {"name": "ok", "emptyDir": {}}]);
         let pod = pod_with(volumes, json!([]));
@@ -274,7 +274,7 @@ fn failures_name_volume_path_and_cause_and_do_not_hide_each_other() {
             "MountVolume.SetUp failed for volume \"h\" : hostPath type check failed: /etc/passwd is not a directory",
             "MountVolume.SetUp failed for volume \"s\" : secret \"nope\" not found",
             "MountVolume.SetUp failed for volume \"k\" : configmap references non-existent config key: no",
-            "MountVolume.SetUp failed for volume \"n\" : no volume plugin matched: nfs",
+            "MountVolume.SetUp failed for volume \"n\" : no volume plugin matched: fc",
             "MountVolume.SetUp failed for volume \"g\" : medium HugePages: \
              hugePages storage requested, but there is no resource request for huge pages",
         ];
