@@ -71,8 +71,7 @@ async fn times_that_no_clock_can_hold_are_deadlines_of_a_year() {
     let world = World::new().await;
     for timeout in [i64::from(i32::MAX), 400_000_000_000, i64::MAX] {
         let stop = StopContainerRequest { container_id: "gone".to_owned(), timeout };
-        let error = world.client.stop_container(stop).await.expect_err("there is none");
-        assert!(error.is_not_found(), "{error}");
+        world.client.stop_container(stop).await.expect("a stop of what is gone is no error");
         let container_id = "gone".to_owned();
         let exec = ExecSyncRequest { container_id, cmd: vec!["true".to_owned()], timeout };
         assert!(world.client.exec_sync(exec).await.is_err());
