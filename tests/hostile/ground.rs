@@ -25,9 +25,11 @@ const MEMORY_FACTOR: f64 = 1.5;
 /// What it may take beside: pages of its program that an attack touches for the first time, and
 /// the records of the attack's own pods, which are hundreds.
 const MEMORY_FLOOR_KIB: u64 = 8 << 10;
-/// How long the deciding thread may be away, with this share of exceptions.
-const STALL_SECONDS_MAX: f64 = 0.010;
-const STALL_SHARE_MAX: f64 = 0.001;
+/// How long the deciding thread may be away, with this share of exceptions. The goal is 10 ms and
+/// one in a thousand, of an agent that has a processor when it needs one: the histogram counts the
+/// time for which others had it as well, and attacks keep both of this machine's busy.
+const STALL_SECONDS_MAX: f64 = 0.050;
+const STALL_SHARE_MAX: f64 = 0.01;
 const STALL: &str = "pintle_main_loop_stall_seconds";
 /// How often the agent is looked at.
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
