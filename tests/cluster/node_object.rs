@@ -5,7 +5,7 @@ use pintle_tests::manifest::{With, condition, container_id, pod, restarts, scrip
 use serde_json::json;
 
 #[test]
-fn a_deleted_node_registers_again_and_its_pods_never_notice() {
+fn a_deleted_node_registers_again_when_the_agent_starts_and_its_pods_never_notice() {
     let test = TestCluster::take();
     let manifest = pod("stays", &[script("c", "sleep 1000")]).with_spec("nodeName", json!(NODE));
     test.apply(&manifest);
@@ -13,6 +13,8 @@ fn a_deleted_node_registers_again_and_its_pods_never_notice() {
     let old = test.node_until("is ready", is_ready);
 
     test.kubectl(&["delete", "node", NODE]).expect("deleted");
+    // Whoever deleted it means it: like the kubelet, the agent registers when it starts only.
+    test.restart_agent();
     test.node_until("is there anew and ready", |node| {
         node.metadata.uid != old.metadata.uid && is_ready(node)
     });
