@@ -38,6 +38,8 @@ use crate::worker::{Failure, Input};
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
 /// cores need for a hundred pods, and half of what a kubelet lets them stay.
 const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long they stay when none of those others gets done: they wait for something themselves.
+const CLEANUP_STILL_MAX: Duration = Duration::from_millis(500);
 
 /// Ends a pass early; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -169,9 +171,12 @@ impl Executor {
         let is_new = order.actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
         let place = Place::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
         let mut state = PassState { place, sandbox: None, image_volumes: OnceCell::new() };
+        let mut hurry = Some(self.rush.join());
         for (index, action) in order.actions.iter().enumerate() {
             let begun = tokio::time::Instant::now();
-            let _hurry = (*action != Action::Cleanup).then(|| self.rush.join());
+            if *action == Action::Cleanup {
+                drop(hurry.take());
+            }
             let outcome = match cancel.is_cancelled() && !is_ending(action) {
                 true => Err(Failure::cancelled()),
                 false => self.act_or_fail(&order, action, &mut state, &cancel).await,
@@ -239,7 +244,7 @@ impl Executor {
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => {
-                self.rush.over(CLEANUP_WAIT_MAX).await;
+                self.rush.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
                 Place::new(&self.cleanups, CallFor::Begun).call(self.clean_up(order)).await
             }
             Action::Prepare

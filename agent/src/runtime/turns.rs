@@ -7,10 +7,12 @@
 //! come before new pods, else it goes by arrival. Those are few by nature, so new ones do not
 //! starve. Bounds: `count` turns; one waiter per pass; a turn is kept for `CALL_MAX` in a call and
 //! for `PAUSE_MAX` between two, so that whoever hangs or pulls an image holds up nobody for longer.
-//! `Rush` is what somebody waits for, so that what nobody waits for can come after it.
+//! `Rush` is what somebody waits for, so that what nobody waits for can come after it. Whoever comes
+//! after it waits for those that were there before, for as long as they get done: not for newcomers,
+//! which may come for ever, and not for what hangs in a hook or in a long grace period.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -159,35 +161,58 @@ impl Drop for Place {
 
 /// What is under way for which somebody waits; clones share it.
 #[derive(Clone, Debug)]
-pub struct Rush(watch::Sender<usize>);
+pub struct Rush(watch::Sender<Crowd>);
+
+#[derive(Debug, Default)]
+struct Crowd {
+    next: u64,
+    under_way: BTreeSet<u64>,
+}
 
 /// A part of the rush; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Hurry(watch::Sender<usize>);
+pub struct Hurry(u64, watch::Sender<Crowd>);
 
 impl Default for Rush {
     fn default() -> Self {
-        Self(watch::Sender::new(0))
+        Self(watch::Sender::new(Crowd::default()))
     }
 }
 
 impl Rush {
     /// Something begins for which somebody waits.
     pub fn join(&self) -> Hurry {
-        self.0.send_modify(|count| *count += 1);
-        Hurry(self.0.clone())
+        let mut number = 0;
+        self.0.send_modify(|crowd| {
+            number = crowd.next;
+            crowd.next += 1;
+            crowd.under_way.insert(number);
+        });
+        Hurry(number, self.0.clone())
     }
 
-    /// Waits until nothing of that kind is under way, at most so long.
-    pub async fn over(&self, limit: Duration) {
-        let mut count = self.0.subscribe();
-        let _ = tokio::time::timeout(limit, count.wait_for(|count| *count == 0)).await;
+    /// Waits until all is over that was under way when this was called, or until none of it got
+    /// done for `still`; at most for `limit`.
+    pub async fn over(&self, still: Duration, limit: Duration) {
+        let mut crowd = self.0.subscribe();
+        let mut left = crowd.borrow().under_way.clone();
+        let all_over = async {
+            while !left.is_empty() {
+                let is_done = |crowd: &Crowd| left.iter().any(|n| !crowd.under_way.contains(n));
+                let one_over = tokio::time::timeout(still, crowd.wait_for(is_done)).await;
+                let Ok(Ok(crowd)) = one_over else { return };
+                left.retain(|n| crowd.under_way.contains(n));
+            }
+        };
+        let _ = tokio::time::timeout(limit, all_over).await;
     }
 }
 
 impl Drop for Hurry {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.1.send_modify(|crowd| {
+            crowd.under_way.remove(&self.0);
+        });
     }
 }
 
@@ -198,19 +223,38 @@ mod tests {
 
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     #[tokio::test]
-    async fn what_nobody_waits_for_comes_after_the_rush_or_after_its_limit() {
-        let (rush, hour) = (Rush::default(), Duration::from_secs(3600));
-        assert!(rush.over(hour).now_or_never().is_some(), "there is no rush");
+    async fn what_nobody_waits_for_comes_after_the_rush_that_was_there_before() {
+        let rush = Rush::default();
+        assert!(rush.over(HOUR, HOUR).now_or_never().is_some(), "there is no rush");
         let (first, second) = (rush.join(), rush.join());
-        let over = rush.over(hour);
+        let over = rush.over(HOUR, HOUR);
         tokio::pin!(over);
+        assert!(over.as_mut().now_or_never().is_none(), "two are under way");
+        let _newcomer = rush.join();
         drop(first);
         assert!(over.as_mut().now_or_never().is_none(), "one is left");
         drop(second);
         over.await;
+    }
+
+    #[tokio::test]
+    async fn a_rush_that_hangs_is_waited_for_while_others_of_it_get_done_and_no_longer() {
+        let (rush, moment) = (Rush::default(), Duration::from_millis(1));
         let _hangs = rush.join();
-        rush.over(Duration::from_millis(1)).await;
+        rush.over(moment, HOUR).await;
+        rush.over(HOUR, moment).await;
+
+        let (one, two) = (rush.join(), rush.join());
+        let over = rush.over(HOUR, HOUR);
+        tokio::pin!(over);
+        for done in [one, two] {
+            assert!(over.as_mut().now_or_never().is_none(), "they get done");
+            drop(done);
+        }
+        assert!(over.as_mut().now_or_never().is_none(), "there is time for the one that hangs");
     }
 
     /// Takes a turn, notes its name, and returns the turn.
