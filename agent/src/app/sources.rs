@@ -1,7 +1,6 @@
 //! Starts what delivers pods: files, HTTP, and with a cluster the API server.
 //!
-//! Every source sends what it delivers through a channel of its own, `DELIVERIES_MAX` of them
-//! wait; the intake merges them.
+//! Every source sends what it delivers through a channel of its own; the intake merges them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,8 +17,10 @@ use crate::source::{self, SourceKind};
 use crate::status::writer::Writer;
 use crate::tasks;
 
-/// Deliveries of a source that may wait.
+/// Changes from the API server that may wait.
 const DELIVERIES_MAX: usize = 16;
+/// Readings that may wait: each tells all there is, broken files by the thousand included.
+const READINGS_MAX: usize = 1;
 
 /// Starts every configured source and the intake behind them.
 pub(super) fn start(
@@ -60,7 +61,7 @@ fn start_file(config: &Config, intake: &mut Intake) -> bool {
     if kubelet.static_pod_path.is_empty() {
         return false;
     }
-    let (readings, queue) = mpsc::channel(DELIVERIES_MAX);
+    let (readings, queue) = mpsc::channel(READINGS_MAX);
     let folder = source::file::Folder::new(&kubelet.static_pod_path, &config.node_name);
     let every = kubelet.file_check_frequency.to_std();
     tasks::singleton("manifest folder", source::file::run(folder, every, readings));
@@ -73,7 +74,7 @@ fn start_http(config: &Config, intake: &mut Intake) -> Result<bool> {
     if kubelet.static_pod_url.is_empty() {
         return Ok(false);
     }
-    let (readings, queue) = mpsc::channel(DELIVERIES_MAX);
+    let (readings, queue) = mpsc::channel(READINGS_MAX);
     let headers: Vec<(String, String)> = kubelet
         .static_pod_url_header
         .iter()

@@ -20,7 +20,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::manifest::{MANIFEST_BYTES_MAX, decode_pod};
+use super::manifest::{MANIFEST_BYTES_MAX, ManifestError, decode_pod};
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind};
 use crate::blocking::{self, Place};
@@ -39,6 +39,8 @@ pub struct Folder {
     path: PathBuf,
     node_name: String,
     files: BTreeMap<PathBuf, Manifest>,
+    /// Files beyond `FILES_MAX`, as they were last told.
+    ignored: usize,
     scanned: bool,
 }
 
@@ -47,7 +49,8 @@ pub struct Folder {
 struct Manifest {
     stamp: Stamp,
     settled: bool,
-    pod: Option<(Pod, UnixNanos)>,
+    /// Boxed: a file without one is small, and there may be thousands.
+    pod: Option<Box<(Pod, UnixNanos)>>,
     error: Option<ProblemCause>,
 }
 
@@ -89,6 +92,7 @@ impl Folder {
             path: path.into(),
             node_name: node_name.into(),
             files: BTreeMap::new(),
+            ignored: 0,
             scanned: false,
         }
     }
@@ -97,7 +101,12 @@ impl Folder {
     /// exist is empty.
     // k8s: pkg/kubelet/config/file.go listConfig
     pub fn scan(&mut self) -> io::Result<Option<Reading>> {
-        let found = list(&self.path)?;
+        let (found, ignored) = list(&self.path)?;
+        if ignored > 0 && self.ignored == 0 {
+            let path = self.path.display();
+            tracing::warn!(%path, ignored, read = FILES_MAX, "too many manifests; the last are ignored");
+        }
+        self.ignored = ignored;
         let mut changed = !self.scanned || found.len() != self.files.len();
         let mut files = BTreeMap::new();
         for (path, metadata) in found {
@@ -119,20 +128,19 @@ impl Folder {
         Ok(changed.then(|| self.reading()))
     }
 
-    fn read(&self, path: &Path, stamp: Stamp, previous: Option<(Pod, UnixNanos)>) -> Manifest {
+    fn read(&self, path: &Path, stamp: Stamp, previous: Option<Box<(Pod, UnixNanos)>>) -> Manifest {
         let settled = stamp.is_settled();
         let origin = Origin {
             kind: SourceKind::File,
             place: path.display().to_string(),
             changed_at: stamp.modified,
         };
-        let read = read_bounded(path).map_err(|error| ProblemCause::Read(error.to_string()));
-        let decoded = read.and_then(|bytes| {
+        let decoded = read_bounded(path).and_then(|bytes| {
             decode_pod(&bytes, &origin, &self.node_name).map_err(ProblemCause::from)
         });
         match decoded {
             Ok(pod) => {
-                let pod = Some((pod, stamp.modified));
+                let pod = Some(Box::new((pod, stamp.modified)));
                 Manifest { stamp, settled, pod, error: None }
             }
             Err(error) => Manifest { stamp, settled, pod: previous, error: Some(error) },
@@ -140,7 +148,7 @@ impl Folder {
     }
 
     fn reading(&self) -> Reading {
-        let pods = self.files.values().filter_map(|file| file.pod.clone());
+        let pods = self.files.values().filter_map(|file| file.pod.as_deref().cloned());
         let problems = self.files.iter().filter_map(|(path, file)| {
             Some(Problem {
                 place: path.display().to_string(),
@@ -158,24 +166,22 @@ impl Manifest {
     }
 }
 
-/// The regular files of a folder that may be manifests, or the one file.
-fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
+/// The regular files of a folder that may be manifests, or the one file; and how many files there
+/// are beyond those that are read.
+fn list(path: &Path) -> io::Result<(BTreeMap<PathBuf, Metadata>, usize)> {
     let mut found = BTreeMap::new();
     let root = match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((found, 0)),
         root => root?,
     };
     if root.is_file() {
         found.insert(path.to_owned(), root);
-        return Ok(found);
+        return Ok((found, 0));
     }
     let mut names: Vec<_> = fs::read_dir(path)?.flatten().map(|entry| entry.path()).collect();
     names.retain(|path| !is_hidden(path));
     names.sort();
-    if names.len() > FILES_MAX {
-        let ignored = names.len() - FILES_MAX;
-        tracing::warn!(path = %path.display(), ignored, "too many manifests");
-    }
+    let ignored = names.len().saturating_sub(FILES_MAX);
     for path in names.into_iter().take(FILES_MAX) {
         // A file that vanished meanwhile or cannot be looked at is treated as deleted.
         if let Ok(metadata) = fs::metadata(&path)
@@ -184,23 +190,32 @@ fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Metadata>> {
             found.insert(path, metadata);
         }
     }
-    Ok(found)
+    Ok((found, ignored))
 }
 
 fn is_hidden(path: &Path) -> bool {
     path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // One byte more than allowed, so that decoding can tell that it is too large.
+/// A file's bytes, unless it is larger than a manifest may be.
+fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
+    let said = |error: io::Error| ProblemCause::Read(error.to_string());
     // Links are followed, as they are when the folder is listed; what is no file is not waited for.
-    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
+    let options = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
+    let file = options.map_err(said)?;
+    let metadata = file.metadata().map_err(said)?;
+    if !metadata.is_file() {
+        return Err(ProblemCause::Read("not a regular file".to_owned()));
     }
-    file.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let too_large = || Err(ManifestError::TooLarge.into());
+    let Some(size) = usize::try_from(metadata.len()).ok().filter(|n| *n <= MANIFEST_BYTES_MAX)
+    else {
+        return too_large();
+    };
+    // It may grow meanwhile: one byte more than allowed tells.
+    let mut bytes = Vec::with_capacity(size + 1);
+    file.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(said)?;
+    if bytes.len() > MANIFEST_BYTES_MAX { too_large() } else { Ok(bytes) }
 }
 
 /// Delivers readings until the receiver is gone. Looks at each event and every `check_every`.
@@ -307,7 +322,6 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::ManifestError;
     use tempfile::TempDir;
 
     const CHECK_EVERY: Duration = Duration::from_secs(3600);

@@ -22,8 +22,9 @@ use pintle_api_types::pod::{self, defaults};
 pub const MANIFEST_BYTES_MAX: usize = 10 << 20;
 /// Deepest nesting of a manifest; a pod needs about 20.
 const DEPTH_MAX: usize = 64;
-/// Most YAML events of a manifest.
-const EVENTS_MAX: usize = 1_000_000;
+/// Most YAML events of a manifest: as many as the API's largest objects have, and not so many that
+/// their tree takes more memory than the node agent itself.
+const EVENTS_MAX: usize = 200_000;
 /// Most YAML events that aliases may repeat: few bytes of nested aliases stand for billions.
 const REPLAYS_MAX: usize = 20_000;
 
