@@ -5,9 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -15,6 +12,7 @@ use pintle_agent::config::{self, Command, Config};
 use pintle_agent::{app, client, logging, tasks};
 
 fn main() -> ExitCode {
+    pintle_heap::give_back_soon();
     match config::parse(std::env::args_os()) {
         Ok(Command::Print(text)) => {
             // A reader that has seen enough, as `head`, is no reason to fail.

@@ -3,9 +3,6 @@
 
 use clap::{Parser, Subcommand};
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Kubernetes scheduler that looks at every node for every pod.
 #[derive(Parser)]
 #[command(name = "pintle-scheduler", version)]
@@ -21,6 +18,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    pintle_heap::give_back_soon();
     let result = match Cli::parse().command {
         Command::Simulate(options) => pintle_scheduler::simulate::run(&options),
     };
