@@ -30,6 +30,8 @@ const MEMORY_FLOOR_KIB: u64 = 8 << 10;
 /// time for which others had it as well, and attacks keep both of this machine's busy.
 const STALL_SECONDS_MAX: f64 = 0.050;
 const STALL_SHARE_MAX: f64 = 0.01;
+/// From here on the histogram is shown.
+const STALL_GOAL_SECONDS: f64 = 0.010;
 const STALL: &str = "pintle_main_loop_stall_seconds";
 /// How often the agent is looked at.
 const WATCH_PERIOD: Duration = Duration::from_millis(50);
@@ -152,6 +154,9 @@ fn check_stalls(metrics: &str) -> Result<()> {
     let Some((_, all)) = buckets.iter().copied().find(|(le, _)| le.is_infinite()) else {
         return Ok(()); // not served
     };
+    for (le, count) in buckets.iter().filter(|(le, _)| *le >= STALL_GOAL_SECONDS) {
+        eprintln!("    {} of {all} turns were longer than {le} s", all - count);
+    }
     let fits = buckets.iter().filter(|(le, _)| *le <= STALL_SECONDS_MAX);
     let quick = fits.map(|(_, count)| *count).fold(0.0, f64::max);
     let share = (all - quick) / all.max(1.0);

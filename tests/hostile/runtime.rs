@@ -186,7 +186,7 @@ fn few_descriptors(ground: &mut Ground) {
         cmd.args(["--pid", &node.agent_pid().to_string(), &format!("--nofile={files}")]);
         shell::run(&mut cmd).expect("limited");
     };
-    limit("160:160");
+    limit("160:");
     let held: Vec<_> = (0..200).filter_map(|_| ground.port.socket(node).ok()).collect();
     node.put("poor.json", &paused("poor"));
     until(LONG, "the agent knows of the pod, or is out of descriptors", || {
@@ -196,6 +196,6 @@ fn few_descriptors(ground: &mut Ground) {
     });
     drop(held);
     node.pod_until("poor", "is ready after all", |p| condition(p, "Ready"));
-    limit("20000:20000");
+    limit("20000:");
     ground.bystander("with descriptors again");
 }
