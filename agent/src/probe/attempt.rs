@@ -78,15 +78,17 @@ impl Tools {
         self.conclude(target, kind, verdict)
     }
 
+    /// Each kind is boxed, so that an attempt that waits is as large as its own kind, not as the
+    /// largest: hundreds may wait.
     async fn once(&self, target: &Target, probe: &Probe, limit: Duration) -> Verdict {
         if let Some(exec) = &probe.exec {
-            exec::probe(&self.client, target, exec, limit).await
+            Box::pin(exec::probe(&self.client, target, exec, limit)).await
         } else if let Some(get) = &probe.http_get {
-            http::probe(&self.resolver, target, get, limit).await
+            Box::pin(http::probe(&self.resolver, target, get, limit)).await
         } else if let Some(socket) = &probe.tcp_socket {
-            tcp::probe(&self.resolver, target, socket, limit).await
+            Box::pin(tcp::probe(&self.resolver, target, socket, limit)).await
         } else if let Some(grpc) = &probe.grpc {
-            grpc::probe(target, grpc, limit).await
+            Box::pin(grpc::probe(target, grpc, limit)).await
         } else {
             let name = &target.container.name;
             Verdict::unknown(format!("missing probe handler for {}:{name}", target.uid))

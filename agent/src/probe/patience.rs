@@ -26,7 +26,8 @@ pub(super) struct Waited<T> {
 pub(super) async fn patiently<T>(limit: Duration, work: impl Future<Output = T>) -> Waited<T> {
     let slice = limit / SLICES;
     let mut delay = Duration::ZERO;
-    tokio::pin!(work);
+    // Boxed: pinned in here it would take its room twice, as what is given and as what is waited for.
+    let mut work = Box::pin(work);
     for _ in 0..SLICES {
         let began = Instant::now();
         if let Ok(done) = timeout(slice, &mut work).await {

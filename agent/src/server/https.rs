@@ -122,7 +122,8 @@ pub(super) async fn accept(
                 let Some(place) = connections.open(PeerKey::of(address.ip())) else { continue };
                 let (tls, handler) = (tls.clone(), Arc::clone(&handler));
                 tokio::spawn(async move {
-                    let served = connection(socket, (address, place), tls, handler);
+                    // Boxed, here and below: a future that is given away takes its room twice.
+                    let served = Box::pin(connection(socket, (address, place), tls, handler));
                     let _ = tokio::time::timeout(AGE_MAX, served).await;
                 });
             }
@@ -146,7 +147,7 @@ async fn connection(
     tune(&socket);
     let socket = Metered::new(socket, Arc::clone(&place), UNKNOWN_BYTES_MAX);
     let shaken = tokio::select! {
-        shaken = tokio::time::timeout(HANDSHAKE_WAIT, tls.accept(socket)) => shaken,
+        shaken = tokio::time::timeout(HANDSHAKE_WAIT, Box::pin(tls.accept(socket))) => shaken,
         _ = place.over() => return tracing::debug!(%address, "a TLS handshake made room"),
     };
     let stream = match shaken {
@@ -168,8 +169,8 @@ async fn connection(
         None => HEAD_BYTES_UNKNOWN,
     };
     let ended = match h2 {
-        true => serve_h2(stream, handler, peer, head_bytes).await,
-        false => serve_h1(stream, handler, peer, head_bytes).await,
+        true => Box::pin(serve_h2(stream, handler, peer, head_bytes)).await,
+        false => Box::pin(serve_h1(stream, handler, peer, head_bytes)).await,
     };
     if let Err(error) = ended {
         tracing::debug!(%error, %address, "a connection broke");
