@@ -3,11 +3,12 @@
 //! Input: YAML or JSON bytes from a file (one pod) or a URL (a pod or a list), and their origin.
 //! Output: defaulted, validated pods with their static identity, or a `ManifestError` that says
 //! line and field. Pure; never panics whatever the bytes (`fuzz_manifest`). Bounds: 10 MiB of
-//! text, 64 levels of nesting, 1 million YAML events of which aliases
+//! text, 64 levels of nesting, 100,000 YAML events of which aliases
 //! may make 20,000.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
 
 use super::locate::{Outline, Position};
@@ -22,9 +23,9 @@ use pintle_api_types::pod::{self, defaults};
 pub const MANIFEST_BYTES_MAX: usize = 10 << 20;
 /// Deepest nesting of a manifest; a pod needs about 20.
 const DEPTH_MAX: usize = 64;
-/// Most YAML events of a manifest: as many as the API's largest objects have, and not so many that
-/// their tree takes more memory than the node agent itself.
-const EVENTS_MAX: usize = 200_000;
+/// Most YAML events of a manifest: more than any pod of the API has, whose objects end at 1.5 MB,
+/// and so few that their tree is smaller than the agent.
+const EVENTS_MAX: usize = 100_000;
 /// Most YAML events that aliases may repeat: few bytes of nested aliases stand for billions.
 const REPLAYS_MAX: usize = 20_000;
 
@@ -112,6 +113,14 @@ struct Header {
     kind: Option<String>,
 }
 
+/// The same before it is known that these are texts.
+#[derive(Deserialize)]
+#[serde(rename = "Header", rename_all = "camelCase")]
+struct RawHeader {
+    api_version: Option<Value>,
+    kind: Option<Value>,
+}
+
 /// A list of pods; items carry no kind of their own.
 #[derive(Deserialize)]
 struct PodItems {
@@ -169,9 +178,12 @@ fn text_of(bytes: &[u8]) -> Result<&str, ManifestError> {
     if text.trim().is_empty() { Err(ManifestError::Empty) } else { Ok(text) }
 }
 
-/// The object's kind, after its version was checked.
+/// The object's kind, after its version was checked. Nothing else of the text is kept: what is no
+/// pod must not take a pod's memory.
 fn kind_of(text: &str) -> Result<String, ManifestError> {
-    let header: Header = parse(text)?;
+    let tree: RawHeader = read(text)?;
+    let header = serde_json::json!({"apiVersion": tree.api_version, "kind": tree.kind});
+    let header: Header = typed(&header, text)?;
     let missing = |field: &str| syntax(None, String::new(), format!("Object '{field}' is missing"));
     let kind = header.kind.filter(|kind| !kind.is_empty()).ok_or_else(|| missing("Kind"))?;
     let version = header.api_version.filter(|version| !version.is_empty());
@@ -185,15 +197,27 @@ fn kind_of(text: &str) -> Result<String, ManifestError> {
 /// YAML to JSON to the type, as the API's own decoder does it: a number is no text here. Straight
 /// from YAML would also make the program 4 MB larger, with every type of a pod compiled once more.
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ManifestError> {
-    let tree: serde_json::Value = serde_saphyr::from_str_with_options(text, yaml_options())
-        .map_err(|error| {
-            let at = error.location().map(|at| Position { line: at.line(), column: at.column() });
-            let field = at.and_then(|at| Outline::of(text).field(at).map(str::to_owned));
-            let shown = error.without_snippet().to_string();
-            syntax(at.map(|at| at.line), field.unwrap_or_default(), without_place(&shown))
-        })?;
-    // No line has two values, so that the line of an error names one field.
-    let json = serde_json::to_string_pretty(&tree)
+    typed(&read(text)?, text)
+}
+
+/// What a YAML text says, as much of it as the type asks for.
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ManifestError> {
+    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| {
+        let at = error.location().map(|at| Position { line: at.line(), column: at.column() });
+        let field = at.and_then(|at| Outline::of(text).field(at).map(str::to_owned));
+        let shown = error.without_snippet().to_string();
+        syntax(at.map(|at| at.line), field.unwrap_or_default(), without_place(&shown))
+    })
+}
+
+/// The tree of a text as a value of the type.
+fn typed<T: serde::de::DeserializeOwned>(tree: &Value, text: &str) -> Result<T, ManifestError> {
+    if let Ok(value) = T::deserialize(tree) {
+        return Ok(value);
+    }
+    // Where it is wrong is told by a text only. No line has two values, so that the line of an error
+    // names one field.
+    let json = serde_json::to_string_pretty(tree)
         .map_err(|error| syntax(None, String::new(), error.to_string()))?;
     serde_json::from_str(&json).map_err(|error| {
         let at = Position { line: error.line() as u64, column: u64::MAX };
