@@ -4,8 +4,13 @@
 //! The damage is drawn from a generator with a fixed seed, so a failure comes back; the input that
 //! made a decoder panic is printed by `Dropped`.
 
+#[path = "../fuzz/targets.rs"]
+mod targets;
+
 use std::fs;
 use std::path::Path;
+
+use pintle_agent::server;
 
 /// Damaged inputs of each seed file.
 const DAMAGED: u32 = 1_500;
@@ -88,8 +93,8 @@ impl Drop for Dropped<'_> {
     }
 }
 
-fn feed(folder: &str, decode: fn(&[u8])) {
-    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(folder);
+fn feed(name: &str, decode: targets::Decoder) {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(name);
     let mut files: Vec<_> = fs::read_dir(&seeds)
         .expect("a folder of seeds")
         .map(|e| e.expect("a seed").path())
@@ -110,39 +115,22 @@ fn feed(folder: &str, decode: fn(&[u8])) {
 }
 
 #[test]
-fn damaged_manifests_are_refused_without_a_panic() {
-    feed("manifest", pintle_agent::source::fuzz_manifest);
-}
-
-#[test]
-fn damaged_configuration_is_refused_without_a_panic() {
-    feed("config", pintle_agent::config::fuzz_load);
-}
-
-#[test]
-fn damaged_log_lines_are_refused_without_a_panic() {
-    feed("log_line", |bytes| {
-        if let Ok(line) = pintle_agent::runtime::log_line::parse(bytes) {
-            line.timestamp();
+fn damaged_input_is_refused_without_a_panic() {
+    std::thread::scope(|scope| {
+        for (name, decode) in targets::TARGETS {
+            let thread = std::thread::Builder::new().name((*name).to_owned());
+            thread.spawn_scoped(scope, move || feed(name, *decode)).expect("a thread");
         }
     });
 }
 
 #[test]
-fn damaged_kernel_events_are_refused_without_a_panic() {
-    feed("kernel_event", |bytes| {
-        if let Ok(event) = pintle_ebpf::decode(bytes) {
-            assert_eq!(bytes.len(), pintle_ebpf::EVENT_BYTES);
-            assert!(!format!("{event:?}").is_empty());
-        }
-    });
-}
-
-#[test]
-fn damaged_frames_and_credentials_are_refused_without_a_panic() {
-    feed("websocket", pintle_agent::server::fuzz_websocket);
-    feed("spdy", pintle_agent::server::fuzz_spdy);
-    feed("credentials", pintle_agent::server::fuzz_credentials);
+fn every_folder_of_seeds_has_its_decoder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds");
+    for entry in fs::read_dir(folder).expect("folders of seeds") {
+        let name = entry.expect("a folder").file_name();
+        assert!(targets::TARGETS.iter().any(|(known, _)| name == *known), "{name:?}");
+    }
 }
 
 #[test]

@@ -20,3 +20,8 @@ pub(super) fn build_tools() -> Result<()> {
 pub(super) fn node_tools() -> Result<()> {
     install_missing(&[(&["ip"], "iproute2"), (&["nsenter"], "util-linux")])
 }
+
+/// Installs what compiles libFuzzer, which is C++.
+pub(super) fn fuzz_tools() -> Result<()> {
+    install_missing(&[(&["c++"], "g++")])
+}

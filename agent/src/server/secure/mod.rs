@@ -34,7 +34,9 @@ pub(super) use authn::Verdict;
 use authz::{Authorizer, AuthzError};
 pub(super) use reviews::{ApiReviews, Reviews};
 pub use serving::{ServingCert, ServingCertError};
+pub use subject::fuzz as fuzz_certificate;
 use user::User;
+pub use websocket::fuzz as fuzz_token;
 
 /// Why the rules of access cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -61,21 +63,6 @@ pub enum AccessError {
         /// What is wrong with it.
         reason: String,
     },
-}
-
-/// Reads any bytes as what clients prove themselves with, for fuzzing: a certificate, and a list of
-/// WebSocket protocols with a token among them, which must not be left in the list.
-pub fn fuzz_credentials(bytes: &[u8]) {
-    let _ = subject::subject(bytes);
-    let Ok(value) = hyper::header::HeaderValue::from_bytes(bytes) else { return };
-    let mut headers = HeaderMap::new();
-    for (name, value) in [("connection", "Upgrade"), ("upgrade", "websocket")] {
-        headers.insert(name, hyper::header::HeaderValue::from_static(value));
-    }
-    headers.insert(hyper::header::SEC_WEBSOCKET_PROTOCOL, value);
-    let token = websocket::token(&headers);
-    websocket::strip(&mut headers);
-    assert_eq!(websocket::token(&headers), Ok(None), "after {token:?}");
 }
 
 /// Lets requests in or turns them away.

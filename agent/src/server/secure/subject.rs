@@ -56,6 +56,15 @@ pub(super) fn subject(certificate: &[u8]) -> Option<Subject> {
     Some(Subject { name: name.filter(|name| !name.is_empty())?, groups })
 }
 
+/// Reads any bytes as a certificate, for fuzzing: what is found was in them.
+pub fn fuzz(bytes: &[u8]) {
+    if let Some(Subject { name, groups }) = subject(bytes) {
+        assert!(!name.is_empty() && groups.len() <= GROUPS_MAX);
+        let texts: usize = groups.iter().map(String::len).sum();
+        assert!(name.len() + texts <= bytes.len());
+    }
+}
+
 /// A value of ASN.1: tag and content.
 struct Value<'a> {
     tag: u8,

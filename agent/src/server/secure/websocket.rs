@@ -50,6 +50,18 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     headers.extend(left.map(|value| (SEC_WEBSOCKET_PROTOCOL, value)));
 }
 
+/// Reads any bytes as a list of sub-protocols, for fuzzing: no token is left in it once it is taken.
+pub fn fuzz(bytes: &[u8]) {
+    let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+    let mut headers = HeaderMap::new();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
+    let before = token(&headers);
+    strip(&mut headers);
+    assert_eq!(token(&headers), Ok(None), "after {before:?}");
+}
+
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     values.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)

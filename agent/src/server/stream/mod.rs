@@ -5,11 +5,13 @@
 //!   WebSocket v5.channel.k8s.io        streams translated    remote.rs   ──> SPDY/3.1 v4
 //!   WebSocket SPDY/3.1+portforward     SPDY bytes unwrapped  tunnel.rs   ──> SPDY/3.1
 //! ```
-//! `request` is pure: what the URL asks for. `websocket` and `spdy` are the frames of either side.
+//! `request` is pure: what the URL asks for; `handshake` answers it, `websocket` and `spdy` are the
+//! frames of either side.
 //! Nothing of a stream passes the main thread; every direction holds one buffer of
 //! `proxy::BUFFER_BYTES`, so a client that stalls holds up its stream and nothing else.
 // k8s: pkg/kubelet/server/server.go getExec, getAttach, getPortForward
 
+mod handshake;
 mod proxy;
 mod remote;
 mod request;
@@ -31,45 +33,8 @@ use crate::observed::{ObservedContainer, RunState};
 use crate::pod::containers;
 use crate::status::view::PodView;
 use request::Wire;
-
-/// Reads any bytes as frames of a client's WebSocket, for fuzzing: every payload passes through one
-/// small buffer, and no frame gives more than the bytes that are there.
-pub fn fuzz_websocket(bytes: &[u8]) {
-    use futures_util::FutureExt as _;
-    let read = async {
-        let (mut reader, mut buffer, mut taken) = (websocket::Reader::new(bytes), [0; 16], 0);
-        while let Ok(Some(mut head)) = reader.head().await {
-            if matches!(head.opcode, websocket::Opcode::Ping | websocket::Opcode::Pong) {
-                match reader.control(head).await {
-                    Ok(payload) => taken += payload.len(),
-                    Err(_) => break,
-                }
-                continue;
-            }
-            while let Ok(read @ 1..) = reader.piece(&mut head, &mut buffer).await {
-                taken += read;
-            }
-        }
-        taken
-    };
-    // Bytes that are there never make anybody wait.
-    let taken = read.now_or_never().expect("a slice is always ready");
-    assert!(taken <= bytes.len());
-}
-
-/// Reads any bytes as heads of a runtime's SPDY frames, for fuzzing.
-pub fn fuzz_spdy(bytes: &[u8]) {
-    let mut rest = bytes;
-    while let Some((head, after)) = rest.split_first_chunk() {
-        let (spdy::Head::Data { bytes, .. }
-        | spdy::Head::Reset { bytes }
-        | spdy::Head::Ping { bytes }
-        | spdy::Head::GoAway { bytes }
-        | spdy::Head::Other { bytes }) = spdy::Head::parse(*head);
-        assert!(bytes < 1 << 24, "a length has 24 bits");
-        rest = after.get(bytes as usize..).unwrap_or_default();
-    }
-}
+pub use spdy::fuzz as fuzz_spdy;
+pub use websocket::fuzz as fuzz_websocket;
 
 /// What is wanted: the request and the URL of the runtime that answers it.
 struct Wanted {

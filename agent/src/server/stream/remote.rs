@@ -17,12 +17,12 @@ use tokio::io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::Wanted;
 use super::proxy::{BUFFER_BYTES, dial};
 use super::request::{Streams, V5};
 use super::spdy::{self, FIRST_STREAM, Framer, Head};
 use super::tunnel::{SPDY, STREAM_PROTOCOL};
 use super::websocket::{self, Opcode, Reader};
+use super::{Wanted, handshake};
 use crate::server::answer::Answer;
 use crate::server::body::Reply;
 use crate::server::https::AGE_MAX;
@@ -45,7 +45,7 @@ const CLOSE: u8 = 255;
 /// Opens the WebSocket; the runtime is reached afterwards, and what fails then is its status.
 pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
     let Wanted { mut request, url, turn, .. } = wanted;
-    let Some(reply) = websocket::accept(request.headers(), V5) else {
+    let Some(reply) = handshake::accept(request.headers(), V5) else {
         return Answer::text(400, "the WebSocket has no key\n").into();
     };
     let client = hyper::upgrade::on(&mut request);

@@ -4,7 +4,8 @@
 //! runtime; their heads are parsed, their headers never looked at, so nothing is ever
 //! decompressed. Our own headers are "compressed" in stored blocks, which every zlib reads: the
 //! stream's state is then the position in it and nothing else. There is no flow control in this
-//! dialect; a side that does not read holds up the whole connection. Pure.
+//! dialect; a side that does not read holds up the whole connection. Pure, and
+//! of nothing else of the agent: fuzzing links this file alone.
 // k8s: staging/src/k8s.io/streaming/pkg/httpstream/spdy/connection.go; github.com/moby/spdystream
 
 /// Bytes of every frame's head.
@@ -58,6 +59,20 @@ impl Head {
             GO_AWAY => Self::GoAway { bytes },
             _ => Self::Other { bytes },
         }
+    }
+}
+
+/// Reads any bytes as heads of a runtime's frames, for fuzzing.
+pub fn fuzz(bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Some((head, after)) = rest.split_first_chunk() {
+        let (Head::Data { bytes, .. }
+        | Head::Reset { bytes }
+        | Head::Ping { bytes }
+        | Head::GoAway { bytes }
+        | Head::Other { bytes }) = Head::parse(*head);
+        assert!(bytes < 1 << 24, "a length has 24 bits");
+        rest = after.get(bytes as usize..).unwrap_or_default();
     }
 }
 

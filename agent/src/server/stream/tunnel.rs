@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::Wanted;
 use super::proxy::{BUFFER_BYTES, dial, refused};
 use super::request::{TUNNEL_PREFIX, tunnelled};
 use super::websocket::{self, Opcode, Reader};
+use super::{Wanted, handshake};
 use crate::server::answer::Answer;
 use crate::server::body::Reply;
 use crate::server::https::AGE_MAX;
@@ -40,7 +40,7 @@ pub(super) async fn open(wanted: Wanted) -> Reply {
     }
     let chosen = answer.headers().get(STREAM_PROTOCOL).and_then(|value| value.to_str().ok());
     let protocol = format!("{TUNNEL_PREFIX}{}", chosen.unwrap_or_default().trim());
-    let Some(reply) = websocket::accept(request.headers(), &protocol) else {
+    let Some(reply) = handshake::accept(request.headers(), &protocol) else {
         return Answer::text(400, "the WebSocket has no key\n").into();
     };
     let runtime = hyper::upgrade::on(&mut answer);

@@ -1,25 +1,16 @@
-//! WebSocket, the server's side: the handshake's answer and frames (RFC 6455).
+//! Frames of WebSocket, the server's side (RFC 6455).
 //!
-//! `accept_key`, `Head::parse` and `head` are pure; `Reader` and `write` move frames. A message is
-//! never gathered: its payload passes through the caller's buffer piece by piece, so a frame of
-//! any length costs nothing. Extensions are not offered. What breaks the protocol ends the stream.
+//! `head` is pure; `Reader` and `write` move frames. A message is never gathered: its payload passes
+//! through the caller's buffer piece by piece, so a frame of any length costs nothing. Extensions
+//! are not offered. What breaks the protocol ends the stream. Uses nothing of the agent: fuzzing
+//! links this file alone.
 
 use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use hyper::header::{
-    CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_PROTOCOL, UPGRADE,
-};
-use hyper::{Response, StatusCode};
-use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::server::body::{Reply, whole};
-
-/// Appended to the client's key before it is hashed.
-const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Largest payload of a control frame.
 const CONTROL_BYTES_MAX: usize = 125;
 /// Largest head of a server's frame.
@@ -65,24 +56,6 @@ impl Opcode {
     fn is_control(self) -> bool {
         matches!(self, Self::Close | Self::Ping | Self::Pong)
     }
-}
-
-/// The answer that opens a WebSocket with that sub-protocol; `None` when the request has no key.
-pub(super) fn accept(headers: &HeaderMap, protocol: &str) -> Option<Reply> {
-    let key = headers.get(SEC_WEBSOCKET_KEY)?.to_str().ok()?;
-    let mut response = Response::new(whole(hyper::body::Bytes::new()));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept_key(key)).ok()?);
-    headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocol).ok()?);
-    Some(response)
-}
-
-fn accept_key(key: &str) -> String {
-    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{}{KEY_SUFFIX}", key.trim()).as_bytes());
-    STANDARD.encode(hash.as_ref())
 }
 
 /// The head of a frame that a client sends.
@@ -168,6 +141,31 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
+/// Reads any bytes as frames of a client, for fuzzing: every payload passes through one small
+/// buffer, and no frame gives more than the bytes that are there.
+pub fn fuzz(bytes: &[u8]) {
+    let read = async {
+        let (mut reader, mut buffer, mut taken) = (Reader::new(bytes), [0; 16], 0);
+        while let Ok(Some(mut head)) = reader.head().await {
+            if matches!(head.opcode, Opcode::Ping | Opcode::Pong) {
+                match reader.control(head).await {
+                    Ok(payload) => taken += payload.len(),
+                    Err(_) => break,
+                }
+                continue;
+            }
+            while let Ok(read @ 1..) = reader.piece(&mut head, &mut buffer).await {
+                taken += read;
+            }
+        }
+        taken
+    };
+    let Poll::Ready(taken) = pin!(read).poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("bytes that are there make nobody wait");
+    };
+    assert!(taken <= bytes.len());
+}
+
 /// Sends a whole message in one frame: `first` and then `payload`.
 pub(super) async fn write(
     to: &mut (impl AsyncWrite + Unpin),
@@ -250,11 +248,6 @@ mod tests {
     fn wait<F: Future>(future: F) -> F::Output {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(future)
-    }
-
-    #[test]
-    fn the_key_is_answered_as_in_the_specification() {
-        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]

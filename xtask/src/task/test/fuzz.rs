@@ -1,24 +1,28 @@
-//! The fuzz targets of `tests/fuzz`, for half a minute each, at the same time.
+//! The fuzz targets of `tests/fuzz`, for half a minute each, as many at a time as there are cores.
 //!
-//! libFuzzer with the compiler's own coverage and no sanitizer: that needs no nightly compiler, and
+//! One program, a process for each target. libFuzzer with the compiler's own coverage and no sanitizer: that needs no nightly compiler, and
 //! safe Rust needs none. Each begins with its seeds and with what earlier runs on this machine
 //! found worth keeping (`corpus`, which git ignores). An input that breaks something is left in
 //! `target/fuzz/finds`; it becomes a seed with the fix.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Counts, Run};
+use super::{Counts, Run, prepare};
 use crate::repository;
 use crate::shell::{self, capture, capture_shown, cargo, tail};
 
+/// Names the target that the program is to run.
+const CHOICE: &str = "PINTLE_FUZZ";
 /// How long each target runs, in seconds.
 const SECONDS: &str = "30";
-/// What is too long for one input, in seconds: the targets share two cores.
+/// What is too long for one input, in seconds, on a machine that does other things, too.
 const INPUT_SECONDS_MAX: &str = "20";
 /// What is too much memory, in MiB.
 const MEMORY_MIB_MAX: &str = "1024";
@@ -32,32 +36,38 @@ const COVERAGE: [&str; 5] = [
 ];
 
 pub(super) fn run(_: &Run) -> Result<Counts> {
+    prepare::fuzz_tools()?;
     let dir = repository().join("tests/fuzz");
     let finds = repository().join("target/fuzz/finds");
     fs::create_dir_all(&finds).with_context(|| format!("create {}", finds.display()))?;
-    let programs = build(&dir)?;
-    ensure!(!programs.is_empty(), "there is no fuzz target");
-    let started: Result<Vec<Running>> =
-        programs.into_iter().map(|program| Running::start(program, &dir, &finds)).collect();
+    let program = build(&dir)?;
+    let seeds = fs::read_dir(dir.join("seeds")).context("read the folders of seeds")?.flatten();
+    let mut names: Vec<_> =
+        seeds.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
     let mut counts = Counts::default();
-    for mut running in started? {
-        match running.end() {
-            Ok(inputs) => {
-                shell::say("fuzz", &format!("{}: {inputs} inputs", running.name));
-                counts.passed += 1;
-            }
-            Err(error) => {
-                shell::say("failed", &format!("{}: {error:#}", running.name));
-                counts.failed += 1;
+    for together in names.chunks(thread::available_parallelism().map_or(1, NonZero::get)) {
+        let started: Result<Vec<Running>> =
+            together.iter().map(|name| Running::start(&program, name, &dir, &finds)).collect();
+        for mut running in started? {
+            match running.end() {
+                Ok(inputs) => {
+                    shell::say("fuzz", &format!("{}: {inputs} inputs", running.name));
+                    counts.passed += 1;
+                }
+                Err(error) => {
+                    shell::say("failed", &format!("{}: {error:#}", running.name));
+                    counts.failed += 1;
+                }
             }
         }
     }
     Ok(counts)
 }
 
-/// Builds all targets, of the versions that the product is built of. With a target triple, so that
-/// build scripts and macros stay as they are.
-fn build(dir: &Path) -> Result<Vec<PathBuf>> {
+/// Builds the program of all targets, of the versions that the product is built of. With a target
+/// triple, so that build scripts and macros stay as they are.
+fn build(dir: &Path) -> Result<PathBuf> {
     fs::copy(repository().join("Cargo.lock"), dir.join("Cargo.lock")).context("copy Cargo.lock")?;
     let version = capture(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|l| l.strip_prefix("host: "));
@@ -68,7 +78,8 @@ fn build(dir: &Path) -> Result<Vec<PathBuf>> {
     cmd.env("RUSTFLAGS", COVERAGE.join(" ")).env_remove("CARGO_ENCODED_RUSTFLAGS");
     let text = capture_shown(&mut cmd).context("build the fuzz targets")?;
     let messages = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-    Ok(messages.filter_map(|m| m["executable"].as_str().map(PathBuf::from)).collect())
+    let built = messages.filter_map(|m| m["executable"].as_str().map(PathBuf::from)).next_back();
+    built.context("cargo names the program that it built")
 }
 
 /// A target at work.
@@ -79,23 +90,20 @@ struct Running {
 }
 
 impl Running {
-    fn start(program: PathBuf, dir: &Path, finds: &Path) -> Result<Self> {
-        let name = program.file_name().context("a program has a name")?.to_string_lossy();
-        let name = name.into_owned();
-        let (corpus, seeds) = (dir.join("corpus").join(&name), dir.join("seeds").join(&name));
+    fn start(program: &Path, name: &str, dir: &Path, finds: &Path) -> Result<Self> {
+        let (corpus, seeds) = (dir.join("corpus").join(name), dir.join("seeds").join(name));
         fs::create_dir_all(&corpus)?;
-        ensure!(seeds.is_dir(), "{name} has no seeds");
         let log = finds.join(format!("{name}.log"));
         let out = fs::File::create(&log)?;
         let mut cmd = Command::new(program);
-        cmd.arg(format!("-max_total_time={SECONDS}"));
+        cmd.env(CHOICE, name).arg(format!("-max_total_time={SECONDS}"));
         cmd.arg(format!("-timeout={INPUT_SECONDS_MAX}"));
         cmd.arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}")).arg("-print_final_stats=1");
         cmd.arg(format!("-artifact_prefix={}/{name}-", finds.display()));
         cmd.arg(corpus).arg(seeds).current_dir(dir).stdin(Stdio::null());
         let child = cmd.stdout(out.try_clone()?).stderr(out).spawn();
         let child = child.with_context(|| format!("start {}", shell::line(&cmd)))?;
-        Ok(Self { name, child, log })
+        Ok(Self { name: name.to_owned(), child, log })
     }
 
     /// Waits for its end and says how many inputs it has tried; none is as bad as one that broke

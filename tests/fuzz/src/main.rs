@@ -1,0 +1,18 @@
+//! All fuzz targets in one program: `PINTLE_FUZZ` names the one that is run.
+#![no_main]
+
+mod server;
+#[path = "../targets.rs"]
+mod targets;
+
+use std::sync::LazyLock;
+
+static CHOSEN: LazyLock<targets::Decoder> = LazyLock::new(|| {
+    let name = std::env::var("PINTLE_FUZZ").unwrap_or_default();
+    let found = targets::TARGETS.iter().find(|(known, _)| *known == name);
+    found.unwrap_or_else(|| panic!("PINTLE_FUZZ names no target: {name:?}")).1
+});
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    (*CHOSEN)(bytes);
+});

@@ -1,0 +1,18 @@
+//! Decoders of the agent's server. Their files use nothing else of the agent, and are compiled here
+//! once more: with all that the agent links, the program would take minutes longer to build.
+
+#![allow(dead_code, unreachable_pub, reason = "most of these files is for the agent")]
+
+#[path = "../../../agent/src/server/stream/spdy.rs"]
+mod spdy;
+#[path = "../../../agent/src/server/secure/subject.rs"]
+mod subject;
+#[path = "../../../agent/src/server/secure/websocket.rs"]
+mod token;
+#[path = "../../../agent/src/server/stream/websocket.rs"]
+mod websocket;
+
+pub(crate) use spdy::fuzz as fuzz_spdy;
+pub(crate) use subject::fuzz as fuzz_certificate;
+pub(crate) use token::fuzz as fuzz_token;
+pub(crate) use websocket::fuzz as fuzz_websocket;

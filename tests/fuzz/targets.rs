@@ -1,0 +1,102 @@
+// Every decoder of bytes that others wrote, by the name of its folder of seeds. The fuzz targets
+// run these, and so does `tests/tests/decoders.rs` for a moment in each run of the unit tests.
+
+use pintle_agent_core::image::{keyring, pull_credential, pull_record};
+use pintle_agent_core::observed::{read_back, termination};
+use pintle_agent_core::{env, ledger, logs, source};
+use pintle_cri_v1 as v1;
+use prost::Message as _;
+
+// Those of the server: the agent's, or its files alone.
+use super::server;
+
+/// Takes any bytes; a panic is a find.
+pub(crate) type Decoder = fn(&[u8]);
+
+/// All of them.
+pub(crate) const TARGETS: &[(&str, Decoder)] = &[
+    ("manifest", source::fuzz_manifest),
+    ("config", pintle_agent_config::fuzz_load),
+    ("log_line", log_line),
+    ("kernel_event", kernel_event),
+    ("checkpoint", checkpoint),
+    ("pull_record", a_pull_record),
+    ("env_file", env_file),
+    ("keyring", a_keyring),
+    ("cri_answer", cri_answer),
+    ("websocket", server::fuzz_websocket),
+    ("spdy", server::fuzz_spdy),
+    ("certificate", server::fuzz_certificate),
+    ("token", server::fuzz_token),
+];
+
+fn log_line(bytes: &[u8]) {
+    if let Ok(line) = logs::line::parse(bytes) {
+        line.timestamp();
+    }
+}
+
+fn kernel_event(bytes: &[u8]) {
+    if let Ok(event) = pintle_ebpf::decode(bytes) {
+        assert_eq!(bytes.len(), pintle_ebpf::EVENT_BYTES);
+        assert!(!format!("{event:?}").is_empty());
+    }
+}
+
+/// Any bytes as the file, and as what the file says under a good checksum. What is read is written,
+/// and read again the same.
+fn checkpoint(bytes: &[u8]) {
+    use ledger::{CheckpointError, decode, encode};
+    let _ = decode(bytes); // any answer is fine
+    let Ok(data) = std::str::from_utf8(bytes) else { return };
+    let with = |checksum: u32| serde_json::json!({"data": data, "checksum": checksum}).to_string();
+    let Err(CheckpointError::Checksum { expected, .. }) = decode(with(0).as_bytes()) else {
+        return;
+    };
+    if let Ok(entries) = decode(with(expected).as_bytes()) {
+        let again = decode(encode(entries.iter()).as_bytes()).expect("our own words are read");
+        assert_eq!(again, entries);
+    }
+}
+
+/// What is read of a record or an intent is written, and read again.
+fn a_pull_record(bytes: &[u8]) {
+    use pull_record::{Intent, Record};
+    if let Some((record, _)) = Record::read(bytes) {
+        assert!(Record::read(&record.text()).is_some_and(|(_, is_current)| is_current));
+    }
+    if let Some((intent, _)) = Intent::read(bytes) {
+        assert!(Intent::read(&intent.text()).is_some());
+    }
+}
+
+/// The first line is the name that is looked for, the rest is the file.
+fn env_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (key, file) = text.split_once('\n').unwrap_or(("", text));
+    let _ = env::file::value_of(file, key); // any answer is fine
+}
+
+fn a_keyring(bytes: &[u8]) {
+    let source = pull_credential::Source::Node;
+    let mut keys = keyring::Keyring::default();
+    // Any answer is fine, and so is any credential for an image.
+    let _ = (keys.add_config_json(bytes, &source), keys.add_dockercfg(bytes, &source));
+    for image in ["pintle.test/box:1", "127.0.0.1:5000/a/b", "busybox", ""] {
+        let _ = keys.of(image);
+    }
+}
+
+/// A status as a runtime answers it, of a container or of a sandbox.
+fn cri_answer(bytes: &[u8]) {
+    let container = v1::ContainerStatusResponse::decode(bytes).ok().and_then(|a| a.status);
+    let container = container.and_then(|status| read_back::container(&status, &"s".into()));
+    if let Some((_, container)) = container {
+        let mounts = container.mounts.iter();
+        let mounts = mounts.map(|m| (m.container_path.as_str(), m.host_path.as_str()));
+        let (notes, reason) = (&container.annotations, &container.reason);
+        let _ = termination::last_words(notes, mounts, container.exit_code, reason);
+    }
+    let sandbox = v1::PodSandboxStatusResponse::decode(bytes).ok().and_then(|a| a.status);
+    let _ = sandbox.and_then(|status| read_back::sandbox(&status)); // any answer is fine
+}
