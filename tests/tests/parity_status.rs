@@ -1,20 +1,20 @@
 //! Pod statuses against what the Go kubelet wrote.
 //!
 //! Each recording holds the status patches of one pod's life. They are replayed in order: the
-//! runtime's state at a step is rebuilt from the recorded CRI calls and from the container states
-//! of that step, the last recorded status is the previous one, and the derived status must equal
-//! the recorded one field by field. Also the object that was read back must occur in the replay,
-//! or the replay itself would be wrong.
+//! runtime's state at a step is rebuilt from the recorded CRI calls and events (`replay::lives`), the
+//! last recorded status is the previous one, and the derived status must equal the recorded one
+//! field by field. Also the object that was read back must occur in the replay, or the replay itself
+//! would be wrong.
 //!
-//! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing folder is said and
-//! skipped. One thing is deliberately not equal: on cgroup v1 the kubelet reports "no memory
-//! limit" of a pod's cgroup as a limit of 8 EiB, now and then; that limit is ignored.
+//! `PINTLE_RECORDED=DIR` replays another folder of recordings. A missing folder fails, unless it says
+//! that nothing was recorded. One thing is deliberately not equal: on cgroup v1 the kubelet reports
+//! "no memory limit" of a pod's cgroup as a limit of 8 EiB, now and then; that limit is ignored.
 
 mod replay;
 
 use pintle_agent::status;
 use replay::{World, compare, normal, statuses};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn every_recorded_status_is_derived_again() {
@@ -28,6 +28,38 @@ fn every_recorded_status_is_derived_again() {
     assert!(recordings.is_empty() || steps > 0, "recordings without a single status");
 }
 
+/// What a container did is not taken from the status that is to be derived.
+#[test]
+fn a_recording_whose_calls_and_events_tell_something_else_is_not_derived() {
+    let recordings = [
+        ("readiness", include_str!("../recorded/pods/readiness.json")),
+        ("crashloop", include_str!("../recorded/pods/crashloop.json")),
+        ("minimal", include_str!("../recorded/pods/minimal.json")),
+    ];
+    for (name, text) in recordings {
+        let mut recording: Value = serde_json::from_str(text).expect("a recording");
+        let mut differences = Vec::new();
+        play(name, &recording, &mut differences);
+        assert_eq!(differences, Vec::<String>::new(), "{name} as it was recorded");
+        let calls = recording["cri_calls"].as_array_mut().expect("calls");
+        match name {
+            "readiness" => {
+                // It never had the time to be healthy.
+                let failed = json!({"reason": "Unhealthy", "message": "Readiness probe failed",
+                    "fieldPath": "spec.containers{c}", "count": 1000});
+                recording["events"].as_array_mut().expect("events").push(failed);
+            }
+            "crashloop" => recording["events"] = Value::Null,
+            _ => {
+                let create = calls.iter_mut().find(|call| call["method"] == "CreateContainer");
+                create.expect("a container")["request"]["config"]["image"] = Value::Null;
+            }
+        }
+        play(name, &recording, &mut differences);
+        assert!(!differences.is_empty(), "{name}: derived against all that was told");
+    }
+}
+
 /// Replays one recording; tells how many statuses were compared.
 fn play(file: &str, recording: &Value, differences: &mut Vec<String>) -> usize {
     let seen = &recording["pod_when_seen"];
@@ -39,8 +71,7 @@ fn play(file: &str, recording: &Value, differences: &mut Vec<String>) -> usize {
     if !statuses.iter().any(|status| normal(status) == normal(&seen["status"])) {
         differences.push(format!("{name}: the object read back is none of the replayed statuses"));
     }
-    for step in 1..statuses.len() {
-        let world = World::at(recording, &statuses, step);
+    for (world, step) in World::all(recording, &statuses).into_iter().zip(1..) {
         let derived = status::derive(&world.input());
         let mut derived = normal(&serde_json::to_value(derived).expect("a status is JSON"));
         let want = normal(&statuses[step]);

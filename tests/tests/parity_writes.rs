@@ -66,9 +66,10 @@ impl<'a> Desk<'a> {
         let name = self.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         self.object["status"] = statuses[0].clone();
         self.see();
-        for step in 1..statuses.len() {
+        let worlds = World::all(self.recording, &statuses);
+        let last = worlds.last().map(|world| world.pod.clone());
+        for (world, step) in worlds.into_iter().zip(1..) {
             let at = format!("{name} #{step}");
-            let world = World::at(self.recording, &statuses, step);
             if world.pod.metadata.deletion_timestamp.is_some() && !self.is_deleted() {
                 self.object["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
                 self.see();
@@ -87,7 +88,9 @@ impl<'a> Desk<'a> {
             self.object["status"] = normal(&statuses[step]);
             self.see();
         }
-        self.finish(&name, &statuses, differences);
+        if let Some(pod) = last {
+            self.finish(&name, pod, &statuses, differences);
+        }
     }
 
     fn is_deleted(&self) -> bool {
@@ -139,20 +142,19 @@ impl<'a> Desk<'a> {
         }
     }
 
-    fn finish(&mut self, name: &str, statuses: &[Value], differences: &mut Vec<String>) {
+    fn finish(&mut self, name: &str, pod: Pod, statuses: &[Value], differences: &mut Vec<String>) {
         let writes = self.recording["api_writes"].as_array().into_iter().flatten();
         let Some(delete) = writes.into_iter().find(|write| write["verb"] == "delete") else {
             return;
         };
         let last = statuses.len() - 1;
-        let world = World::at(self.recording, statuses, last);
         if !self.is_deleted() {
             self.object["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
             self.see();
         }
         let status = serde_json::from_value(normal(&statuses[last])).expect("a status");
         let status = Arc::new(status);
-        let pod = Arc::new(world.pod);
+        let pod = Arc::new(pod);
         let asked = self.after(Input::Derived { pod, status, stage: Stage::Finished });
         let deletions: Vec<_> = asked
             .iter()

@@ -1,16 +1,15 @@
 //! Recordings of the Go kubelet, played again: the runtime's state at each status patch is rebuilt
-//! from the recorded CRI calls and from the container states of that patch.
+//! from the recorded CRI calls and events.
 
 #![allow(unreachable_pub, dead_code, reason = "shared by several test programs")]
 
+mod lives;
+
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use pintle_agent::observed::{
-    Evidence, ObservedContainer, ObservedMount, ObservedPod, ObservedResources, ObservedSandbox,
-    ObservedUser, RunState,
-};
+use pintle_agent::observed::{ObservedMount, ObservedPod, ObservedResources, ObservedSandbox};
 use pintle_agent::pod;
 use pintle_agent::resize::{PodResources, ResizeConditions};
 use pintle_agent::status::{self, DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
@@ -18,6 +17,8 @@ use pintle_agent::types::{NodeFacts, UnixNanos};
 use pintle_api_types::strategic::merge;
 use pintle_tests::recorded;
 use serde_json::{Map, Value, json};
+
+use lives::{Lives, Moment};
 
 /// "Unlimited" of cgroup v1 as the kubelet reports it.
 const UNLIMITED_V1: &str = "9007199254740988Ki";
@@ -93,7 +94,40 @@ pub struct World {
 }
 
 impl World {
-    pub fn at(recording: &Value, statuses: &[Value], step: usize) -> Self {
+    /// The worlds of all steps, the first one's after the first patch.
+    ///
+    /// What containers do is taken from the calls and events (`lives`); of a status only the moment
+    /// is looked for at which it was written: no earlier than that of the status before it, and the
+    /// first at which the container's status is the recorded one. Where there is none, the earliest
+    /// moment stands, and the comparison tells the difference.
+    pub fn all(recording: &Value, statuses: &[Value]) -> Vec<Self> {
+        let lives = Lives::of(recording, statuses);
+        let mut moments: Vec<(String, Moment)> =
+            lives.containers().map(|name| (name.to_owned(), Moment::default())).collect();
+        let mut worlds = Vec::new();
+        for step in 1..statuses.len() {
+            let mut world = Self::without_containers(recording, statuses, step);
+            for at in 0..moments.len() {
+                let name = moments[at].0.clone();
+                let Some(want) = status_of(&statuses[step], &name) else { continue };
+                let want = normal(want);
+                let before = moments[at].1.clone();
+                let found = lives.moments(&name, &before).into_iter().find(|moment| {
+                    moments[at].1 = moment.clone();
+                    world.play(&lives, &moments);
+                    let derived = status::derive(&world.input());
+                    let derived = serde_json::to_value(derived).expect("a status is JSON");
+                    status_of(&derived, &name).is_some_and(|got| normal(got) == want)
+                });
+                moments[at].1 = found.unwrap_or(before);
+            }
+            world.play(&lives, &moments);
+            worlds.push(world);
+        }
+        worlds
+    }
+
+    fn without_containers(recording: &Value, statuses: &[Value], step: usize) -> Self {
         let (previous, current) = (&statuses[step - 1], &statuses[step]);
         let parsed: PodStatus = parse(current);
         let deleted = parsed.observed_generation
@@ -109,8 +143,8 @@ impl World {
             (false, true) => Lifecycle::Terminating,
             (false, false) => Lifecycle::Syncing,
         };
-        let mut world = Self {
-            observed: observed(recording, statuses, step, &parsed),
+        Self {
+            observed: sandbox(recording, statuses, step),
             previous: parse(previous),
             lifecycle,
             waiting: BTreeMap::new(),
@@ -121,35 +155,32 @@ impl World {
             node: node(&parsed),
             now: now(previous, current),
             pod,
-        };
-        for status in all_statuses(&parsed) {
-            world.note(status);
         }
-        world
     }
 
-    /// Takes waiting reasons and probe results from a container's recorded status.
-    fn note(&mut self, recorded: &ContainerStatus) {
-        let state = recorded.state.clone().unwrap_or_default();
-        let reason = state.waiting.as_ref().and_then(|waiting| waiting.reason.clone());
-        match reason.as_deref() {
-            None | Some("ContainerCreating" | "PodInitializing") => {}
-            Some(reason) => {
-                let message = state.waiting.and_then(|waiting| waiting.message);
-                let why =
-                    Waiting { reason: reason.to_owned(), message: message.unwrap_or_default() };
-                self.waiting.insert(recorded.name.clone(), why);
+    /// Puts every container where it stands at its moment.
+    fn play(&mut self, lives: &Lives, moments: &[(String, Moment)]) {
+        (self.waiting, self.probes) = (BTreeMap::new(), ProbeView::default());
+        let mut containers = Vec::new();
+        for (name, moment) in moments {
+            containers.extend(lives.seen(name, moment));
+            if let Some(waiting) = &moment.waiting {
+                self.waiting.insert(name.clone(), waiting.clone());
+            }
+            let found = pod::containers::find(pod::spec(&self.pod), name);
+            let (Some((_, container)), Some(id)) = (found, lives.id(name, moment)) else {
+                continue;
+            };
+            if container.readiness_probe.is_some() {
+                self.probes.ready.insert(id.into(), moment.ready);
+            }
+            if container.startup_probe.is_some() {
+                self.probes.started.insert(id.into(), moment.started);
             }
         }
-        let found = pod::containers::find(pod::spec(&self.pod), &recorded.name);
-        let (Some((_, container)), Some(id)) = (found, bare_id(&recorded.container_id)) else {
-            return;
-        };
-        if container.readiness_probe.is_some() {
-            self.probes.ready.insert(id.clone().into(), recorded.ready);
-        }
-        if container.startup_probe.is_some() {
-            self.probes.started.insert(id.into(), recorded.started == Some(true));
+        if let Some(observed) = &mut self.observed {
+            containers.sort_by_key(|(order, _)| std::cmp::Reverse(*order));
+            observed.containers = containers.into_iter().map(|(_, container)| container).collect();
         }
     }
 
@@ -223,31 +254,13 @@ fn now(previous: &Value, current: &Value) -> UnixNanos {
     UnixNanos(latest.and_then(|nanos| i64::try_from(nanos).ok()).unwrap_or(i64::MAX / 2))
 }
 
-fn all_statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
-    let lists = [
-        &status.init_container_statuses,
-        &status.container_statuses,
-        &status.ephemeral_container_statuses,
-    ];
-    lists.into_iter().flatten().flatten()
-}
-
-fn bare_id(qualified: &Option<String>) -> Option<String> {
-    Some(qualified.as_deref()?.split_once("://")?.1.to_owned())
-}
-
 fn calls<'a>(recording: &'a Value, method: &'a str) -> impl Iterator<Item = &'a Value> {
     let calls = recording["cri_calls"].as_array().into_iter().flatten();
     calls.filter(move |call| call["method"] == method)
 }
 
-/// What the runtime had of the pod at a step.
-fn observed(
-    recording: &Value,
-    statuses: &[Value],
-    step: usize,
-    status: &PodStatus,
-) -> Option<ObservedPod> {
+/// What the runtime had of the pod at a step, without its containers.
+fn sandbox(recording: &Value, statuses: &[Value], step: usize) -> Option<ObservedPod> {
     let serves = |status: &Value| {
         let conditions = status["conditions"].as_array().into_iter().flatten();
         conditions
@@ -272,9 +285,6 @@ fn observed(
         annotations: BTreeMap::new(),
         runtime_handler: String::new(),
     });
-    let containers = calls(recording, "CreateContainer").filter_map(|call| container(call, status));
-    observed.containers = containers.collect();
-    observed.containers.reverse();
     Some(observed)
 }
 
@@ -284,64 +294,6 @@ fn text(value: &Value) -> String {
 
 fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
-}
-
-/// The created container, when the status of the step proves that it existed then.
-fn container(call: &Value, status: &PodStatus) -> Option<ObservedContainer> {
-    let id = call["response"]["container_id"].as_str()?;
-    let config = &call["request"]["config"];
-    let name = text(&config["metadata"]["name"]);
-    let recorded = all_statuses(status).find(|status| status.name == name)?;
-    let (state, last) = (recorded.state.as_ref()?, recorded.last_state.as_ref());
-    let is_current = bare_id(&recorded.container_id).as_deref() == Some(id);
-    let ended = |state: Option<&ContainerState>| {
-        let end = state?.terminated.clone()?;
-        (bare_id(&end.container_id).as_deref() == Some(id)).then_some(end)
-    };
-    let end = ended(Some(state)).or_else(|| ended(last));
-    if !is_current && end.is_none() {
-        return None;
-    }
-    let running = state.running.as_ref().filter(|_| is_current && end.is_none());
-    let started = running.and_then(|running| running.started_at.clone());
-    let annotations = &config["annotations"];
-    let mut container = ObservedContainer {
-        id: id.into(),
-        name,
-        sandbox_id: text(&call["request"]["pod_sandbox_id"]).into(),
-        state: if running.is_some() { RunState::Running } else { RunState::Created },
-        restart_count: text(&annotations["io.kubernetes.container.restartCount"]).parse().ok()?,
-        hash: None,
-        created_at: UnixNanos(1),
-        started_at: nanos(started),
-        finished_at: UnixNanos::NEVER,
-        exit_code: 0,
-        reason: String::new(),
-        message: String::new(),
-        image: recorded.image.clone(),
-        image_id: recorded.image_id.clone(),
-        log_path: String::new(),
-        annotations: BTreeMap::new(),
-        mounts: mounts(config),
-        resources: Some(resources(&config["linux"]["resources"])),
-        user: user(recorded),
-        stop_signal: None,
-        evidence: Evidence::default(),
-    };
-    if let Some(end) = end {
-        container.state = RunState::Exited;
-        container.exit_code = end.exit_code;
-        container.reason = end.reason.unwrap_or_default();
-        container.message = end.message.unwrap_or_default();
-        container.started_at = nanos(end.started_at);
-        container.finished_at = nanos(end.finished_at);
-    }
-    Some(container)
-}
-
-fn nanos(time: Option<Time>) -> UnixNanos {
-    let nanos = time.and_then(|time| i64::try_from(time.0.as_nanosecond()).ok());
-    UnixNanos(nanos.unwrap_or(0))
 }
 
 fn mounts(config: &Value) -> Vec<ObservedMount> {
@@ -364,11 +316,9 @@ fn resources(requested: &Value) -> ObservedResources {
     }
 }
 
-fn user(recorded: &ContainerStatus) -> Option<ObservedUser> {
-    let linux = recorded.user.as_ref()?.linux.as_ref()?;
-    Some(ObservedUser {
-        uid: linux.uid,
-        gid: linux.gid,
-        supplemental_groups: linux.supplemental_groups.clone().unwrap_or_default(),
-    })
+/// The status of a container within that of its pod.
+fn status_of<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
+    let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
+    let mut all = lists.iter().flat_map(|list| status[*list].as_array().into_iter().flatten());
+    all.find(|one| one["name"] == name)
 }
