@@ -6,6 +6,7 @@ mod conformance;
 mod demo;
 mod differential;
 mod layers;
+mod licences;
 mod prepare;
 mod test;
 mod tidy;
@@ -35,7 +36,7 @@ usage: cargo xtask TASK
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
-  tidy             what is over the style's limits
+  tidy             what is over the style's limits, licences of dependencies
   fetch            put every container runtime and test image into the cache";
 
 /// Runs the task named by the first argument.

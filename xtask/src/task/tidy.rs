@@ -41,6 +41,7 @@ pub(super) fn run() -> Result<ExitCode> {
     let mut list = Command::new("git");
     list.args(["ls-files", "*.rs"]).current_dir(repository());
     super::layers::check()?;
+    super::licences::check()?;
     let (mut hard, mut soft) = (0, 0);
     for name in capture(&mut list)?.lines() {
         let Ok(text) = fs::read_to_string(repository().join(name)) else { continue };
