@@ -12,13 +12,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use pintle_api_types::rate::Rate;
 use secrecy::ExposeSecret as _;
 
 use crate::error::ConnectError;
 use crate::exec::Plugin;
 use crate::files::Source;
 use crate::identity::{Certificate, Identity, Secret};
-use crate::limit::Rate;
 use crate::observer::Observer;
 use crate::proxy::Proxy;
 use crate::service::{Carrier, Manner};

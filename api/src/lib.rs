@@ -33,8 +33,8 @@ mod turns;
 
 pub use access::{Access, ClientOptions, Clients};
 pub use error::ConnectError;
-pub use limit::Rate;
 pub use observer::{Observer, Sent};
+pub use pintle_api_types::rate::Rate;
 pub use pool::DEAD_AFTER;
 pub use service::retry_after;
 pub use tls::system_tls;

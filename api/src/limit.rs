@@ -1,66 +1,15 @@
 //! The limit of requests per second, with a burst.
 //!
-//! `Bucket` is pure: it takes the time and says how long to wait. Whoever has to wait gets its turn
-//! as `turns` says; while somebody waits, one task hands out what the bucket has.
-// k8s: staging/src/k8s.io/client-go/util/flowcontrol/throttle.go
+//! Whoever has to wait gets its turn as `turns` says; while somebody waits, one task hands out what
+//! the bucket (`rate`, pure) has.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pintle_api_types::rate::{Bucket, Rate};
 use tokio::sync::oneshot;
 
 use crate::turns::{Lane, Share, Turns};
-
-/// Requests per second and how many may come at once.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// Requests per second, above zero.
-    pub per_second: f64,
-    /// How many may come at once, at least one.
-    pub burst: u32,
-}
-
-#[derive(Debug)]
-pub(crate) struct Bucket {
-    rate: Rate,
-    tokens: f64,
-    filled_at: Instant,
-}
-
-impl Bucket {
-    pub(crate) fn new(rate: Rate, now: Instant) -> Self {
-        Self { rate, tokens: f64::from(rate.burst.max(1)), filled_at: now }
-    }
-
-    /// Takes a token, even one that is not there yet; says how long to wait for it.
-    pub(crate) fn take(&mut self, now: Instant) -> Duration {
-        self.fill(now);
-        self.tokens -= 1.0;
-        Duration::from_secs_f64(-self.tokens.min(0.0) / self.rate.per_second)
-    }
-
-    fn fill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
-        let full = f64::from(self.rate.burst.max(1));
-        self.tokens = (self.tokens + passed * self.rate.per_second).min(full);
-        self.filled_at = now;
-    }
-
-    /// How long until there is a token.
-    fn wait(&mut self, now: Instant) -> Duration {
-        self.fill(now);
-        match self.tokens < 1.0 {
-            // What is lost by rounding must not make a turn of its own.
-            true => Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second)
-                .max(Duration::from_micros(1)),
-            false => Duration::ZERO,
-        }
-    }
-
-    fn spend(&mut self) {
-        self.tokens -= 1.0;
-    }
-}
 
 #[derive(Debug)]
 struct State {
@@ -76,7 +25,7 @@ pub(crate) struct Limiter(Mutex<State>);
 
 impl Limiter {
     pub(crate) fn new(rate: Rate) -> Arc<Self> {
-        let bucket = Bucket::new(rate, Instant::now());
+        let bucket = Bucket::new(rate);
         let state = State { bucket, turns: Turns::default(), handing_out: false };
         Arc::new(Self(Mutex::new(state)))
     }
@@ -138,24 +87,6 @@ async fn hand_out(limiter: Arc<Limiter>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_burst_passes_and_the_rest_waits_its_turn() {
-        let begun = Instant::now();
-        let mut bucket = Bucket::new(Rate { per_second: 10.0, burst: 2 }, begun);
-        let mut take = |at: Instant| {
-            let wait = bucket.wait(at);
-            if wait.is_zero() {
-                bucket.spend();
-            }
-            wait.as_millis()
-        };
-        assert_eq!([0, 0, 100, 100], [(); 4].map(|()| take(begun)));
-        let next = begun + Duration::from_millis(100);
-        assert_eq!([0, 100], [(); 2].map(|()| take(next)));
-        let later = begun + Duration::from_secs(60);
-        assert_eq!([0, 0, 100], [(); 3].map(|()| take(later)));
-    }
 
     #[tokio::test]
     async fn whoever_gives_up_costs_nothing_and_urgent_ones_overtake() {

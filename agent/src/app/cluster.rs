@@ -88,12 +88,12 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
 
 /// The kubelet's name as the source: people and tools look for it.
 fn start_events(config: &Config, client: kube::Client) -> events::Recorder {
-    let limits = events::Limits {
+    let rate = Rate {
         per_second: f64::from(config.kubelet.event_record_qps),
         burst: u32::try_from(config.kubelet.event_burst).unwrap_or(0),
     };
     let name = &config.node_name;
-    let (recorder, sink) = events::recorder(client, "kubelet", name, limits);
+    let (recorder, sink) = events::recorder(client, "kubelet", name, rate);
     tasks::singleton("event sink", sink.run());
     recorder
 }

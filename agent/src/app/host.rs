@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use pintle_api_types::rate::Rate;
 use pintle_cri::{Client, Code, Deadlines, v1};
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
@@ -210,8 +211,10 @@ pub(super) fn images(
 ) -> Result<Images> {
     let limits = PullLimits {
         parallel: config.parallel_pulls_max(),
-        per_second: f64::from(config.kubelet.registry_pull_qps),
-        burst: u32::try_from(config.kubelet.registry_burst).unwrap_or(0),
+        rate: Rate {
+            per_second: f64::from(config.kubelet.registry_pull_qps),
+            burst: u32::try_from(config.kubelet.registry_burst).unwrap_or(0),
+        },
     };
     let keys = NodeKeys { files: NodeCredentials::new(&config.flags.root_dir), providers };
     let records = pull_records(config, client, metrics)?;

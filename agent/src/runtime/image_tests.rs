@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_api_types::rate::Rate;
 use pintle_cri::fake::{FakeRuntime, Lift};
 use pintle_cri::{Client, Deadlines, Method, v1};
 use serde_json::{Value, json};
@@ -49,7 +50,7 @@ impl Scene {
             PullRecords::open(self.dir.path(), policy, client.clone(), Arc::clone(&metrics))
                 .expect("folders")
         });
-        let limits = PullLimits { parallel: None, per_second: 0.0, burst: 0 };
+        let limits = PullLimits { parallel: None, rate: Rate { per_second: 0.0, burst: 0 } };
         let accounts = Box::new(Objects::none());
         let keys = NodeKeys {
             files: NodeCredentials::new(self.dir.path()),

@@ -40,7 +40,7 @@ pub mod users;
 pub use pintle_agent_core::env::{
     downward, expand, file as env_file, services as service_env, variables as env,
 };
-pub use pintle_agent_core::image::{keyring, pull_credential, pull_rate, registry_match};
+pub use pintle_agent_core::image::{keyring, pull_credential, registry_match};
 pub use pintle_agent_core::labels;
 pub use pintle_agent_core::logs::{line as log_line, pace as log_pace};
 pub use pintle_agent_core::observed::{read_back, termination};

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
+use pintle_api_types::rate::{Bucket, Rate};
 use pintle_cri::{Client, v1};
 use tokio::sync::Semaphore;
 
 use crate::runtime::pull_credential::Credential;
-use crate::runtime::pull_rate::PullRate;
 use crate::runtime::pull_records::PullRecords;
 use crate::runtime::start::rpc_text;
 
@@ -26,10 +26,8 @@ use crate::runtime::start::rpc_text;
 pub struct PullLimits {
     /// Pulls at the same time; `None` for no limit.
     pub parallel: Option<usize>,
-    /// Pulls started per second; 0 for no limit.
-    pub per_second: f64,
-    /// Pulls that may be started at once.
-    pub burst: u32,
+    /// Pulls that are started; one that comes too early is refused, not held back.
+    pub rate: Rate,
 }
 
 /// A pull to make.
@@ -61,7 +59,7 @@ pub(super) struct Pulled {
 pub struct Puller {
     client: Client,
     turns: Option<Rc<Semaphore>>,
-    rate: RefCell<PullRate>,
+    rate: RefCell<Bucket>,
     pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
     records: Option<PullRecords>,
 }
@@ -72,7 +70,7 @@ impl Puller {
         Self {
             client,
             turns: limits.parallel.map(|n| Rc::new(Semaphore::new(n))),
-            rate: RefCell::new(PullRate::new(limits.per_second, limits.burst, Instant::now())),
+            rate: RefCell::new(Bucket::new(limits.rate)),
             pulls: Rc::default(),
             records,
         }
@@ -117,7 +115,7 @@ impl Puller {
         if let Some((_, pull)) = under_way {
             return pull.await;
         }
-        if !self.rate.borrow_mut().take(Instant::now()) {
+        if !self.rate.borrow_mut().try_take(Instant::now()) {
             return Err("pull QPS exceeded".to_owned());
         }
         let once = pull_once(

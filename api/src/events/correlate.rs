@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use pintle_api_types::rate::{Bucket, Rate};
 use serde_json::{Value, json};
 
-use super::bucket::Bucket;
+use super::Happened;
 use super::recent::{Key, Recent};
-use super::{Happened, Limits};
 
 /// Objects and events remembered.
 // k8s: maxLruCacheEntries
@@ -26,7 +26,7 @@ const SIMILAR_MAX: usize = 10;
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 /// What one object may say: so much at once, and then one in five minutes.
 // k8s: defaultSpamBurst, defaultSpamQPS
-const SPAM: Limits = Limits { per_second: 1.0 / 300.0, burst: 25 };
+const SPAM: Rate = Rate { per_second: 1.0 / 300.0, burst: 25 };
 
 /// What is to be sent.
 #[derive(Clone, Debug, PartialEq)]

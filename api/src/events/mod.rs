@@ -9,7 +9,6 @@
 //! An outage of `TRIES_MAX * TRY_AGAIN` loses events, as in every other component.
 // k8s: staging/src/k8s.io/client-go/tools/record/event.go
 
-mod bucket;
 mod correlate;
 mod recent;
 #[cfg(test)]
@@ -23,9 +22,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use pintle_api_types::rate::{Bucket, Rate};
 use tokio::sync::mpsc;
 
-use bucket::Bucket;
 pub use correlate::{Correlated, Correlator};
 
 /// Events that wait to be sent.
@@ -72,15 +71,6 @@ pub struct Happened {
     pub at: Timestamp,
 }
 
-/// How many events may be sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
-    /// In the long run, each second; zero is no limit.
-    pub per_second: f64,
-    /// At once.
-    pub burst: u32,
-}
-
 /// Takes events; clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Recorder {
@@ -98,10 +88,10 @@ pub struct Sink {
 
 /// A recorder and its sink, which the caller runs as a task. `component` and `host` are the
 /// source of every event: `kubelet` and the node's name.
-pub fn recorder(client: Client, component: &str, host: &str, limits: Limits) -> (Recorder, Sink) {
+pub fn recorder(client: Client, component: &str, host: &str, rate: Rate) -> (Recorder, Sink) {
     let (sender, queue) = mpsc::channel(QUEUE_MAX);
     let source = EventSource { component: Some(component.to_owned()), host: Some(host.to_owned()) };
-    let (correlator, bucket) = (Correlator::new(source), Bucket::new(limits));
+    let (correlator, bucket) = (Correlator::new(source), Bucket::new(rate));
     let recorder = Recorder { queue: sender, dropped: Arc::default() };
     (recorder, Sink { client, queue, correlator, bucket })
 }

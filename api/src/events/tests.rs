@@ -1,12 +1,9 @@
 //! The correlator as client-go's own tests describe it.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EventSource, ObjectReference};
 use serde_json::json;
 
-use super::bucket::Bucket;
 use super::recent::{Key, Recent};
 use super::*;
 
@@ -106,15 +103,4 @@ fn what_was_used_least_recently_is_forgotten() {
     assert_eq!(recent.len(), 2);
     assert_eq!(*recent.entry(a, || 7), 1);
     assert_eq!(*recent.entry(b, || 7), 7, "b was forgotten");
-}
-
-#[test]
-fn a_bucket_gives_its_burst_and_then_its_rate() {
-    let now = std::time::Instant::now();
-    let mut bucket = Bucket::new(Limits { per_second: 10.0, burst: 3 });
-    let waits: Vec<_> = (0..5).map(|_| bucket.take(now).as_millis()).collect();
-    assert_eq!(waits, [0, 0, 0, 100, 200]);
-    assert_eq!(bucket.take(now + Duration::from_secs(1)), Duration::ZERO);
-    let mut open = Bucket::new(Limits { per_second: 0.0, burst: 0 });
-    assert_eq!(open.take(now), Duration::ZERO);
 }

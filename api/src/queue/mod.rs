@@ -52,7 +52,7 @@ impl<K> Clone for WorkQueue<K> {
 
 impl<K: Clone + Eq + Hash + Ord> Default for WorkQueue<K> {
     fn default() -> Self {
-        let state = Mutex::new(State::new(Instant::now()));
+        let state = Mutex::new(State::new());
         Self { shared: Arc::new(Shared { state, changed: Notify::new() }) }
     }
 }

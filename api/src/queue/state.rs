@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use pintle_api_types::rate::{Bucket, Rate};
+
 use super::QueueStats;
-use crate::limit::{Bucket, Rate};
 
 /// Wait after the first failure; doubles with each.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -31,7 +32,7 @@ pub(super) struct State<K> {
 }
 
 impl<K: Clone + Eq + Hash + Ord> State<K> {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             waiting: VecDeque::new(),
             dirty: HashSet::new(),
@@ -39,7 +40,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
             delayed: BTreeSet::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
-            retries: Bucket::new(RETRIES, now),
+            retries: Bucket::new(RETRIES),
             closed: false,
             adds: 0,
             retried: 0,

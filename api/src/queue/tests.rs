@@ -11,7 +11,7 @@ use super::state::State;
 #[test]
 fn a_key_that_is_added_twice_is_given_out_once() {
     let now = Instant::now();
-    let mut state = State::<u8>::new(now);
+    let mut state = State::<u8>::new();
     [1, 2, 1].into_iter().for_each(|key| state.add(key, now));
     assert_eq!([state.take(now), state.take(now), state.take(now)], [Some(1), Some(2), None]);
 }
@@ -19,7 +19,7 @@ fn a_key_that_is_added_twice_is_given_out_once() {
 #[test]
 fn a_key_that_is_added_while_it_is_worked_on_comes_again_afterwards() {
     let now = Instant::now();
-    let mut state = State::<u8>::new(now);
+    let mut state = State::<u8>::new();
     state.add(1, now);
     assert_eq!(state.take(now), Some(1));
     state.add(1, now);
@@ -32,7 +32,7 @@ fn a_key_that_is_added_while_it_is_worked_on_comes_again_afterwards() {
 fn the_earliest_of_several_times_counts() {
     let now = Instant::now();
     let after = |seconds| now + Duration::from_secs(seconds);
-    let mut state = State::<u8>::new(now);
+    let mut state = State::<u8>::new();
     for seconds in [9, 3, 5] {
         state.add_after(1, now, Duration::from_secs(seconds));
     }
@@ -47,7 +47,7 @@ fn the_earliest_of_several_times_counts() {
 #[test]
 fn failures_wait_longer_each_time_until_forgotten() {
     let now = Instant::now();
-    let mut state = State::<u8>::new(now);
+    let mut state = State::<u8>::new();
     let mut waits = Vec::new();
     for _ in 0..40 {
         state.add_rate_limited(1, now);
@@ -67,7 +67,7 @@ fn failures_wait_longer_each_time_until_forgotten() {
 #[test]
 fn many_keys_that_fail_at_once_are_spread() {
     let now = Instant::now();
-    let mut state = State::<u32>::new(now);
+    let mut state = State::<u32>::new();
     (0..200).for_each(|key| state.add_rate_limited(key, now));
     let mut last = now;
     while let Some(due) = state.next_due() {
@@ -105,7 +105,7 @@ proptest! {
     #[test]
     fn no_key_is_lost_or_worked_on_by_two(steps in steps()) {
         let mut now = Instant::now();
-        let mut state = State::<u8>::new(now);
+        let mut state = State::<u8>::new();
         let mut working = BTreeSet::new();
         // Keys with something that happened since they were last given out.
         let mut owed = BTreeSet::new();

@@ -1,7 +1,7 @@
 //! What every daemon needs to know of the API's types, without I/O.
 //!
 //! ```text
-//!   duration, url, jitter        texts and waits
+//!   duration, url, jitter, rate  texts, waits and how often something may happen
 //!   ids                          names, instants and versions that are not to be taken for another
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          chance that a seed repeats, for simulations
@@ -15,6 +15,7 @@ pub mod duration;
 pub mod ids;
 pub mod jitter;
 pub mod pod;
+pub mod rate;
 pub mod rng;
 pub mod selector;
 pub mod strategic;

@@ -2,6 +2,5 @@
 
 pub mod keyring;
 pub mod pull_credential;
-pub mod pull_rate;
 pub mod pull_record;
 pub mod registry_match;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt as _, Shared};
+use pintle_api_types::rate::{Bucket, Rate};
 use tokio::sync::Semaphore;
 
 use crate::server::connections::PeerKey;
@@ -24,8 +25,8 @@ const WAITING_PER_PEER: usize = 64;
 /// How long one waits for its turn.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Questions per second, and at once. The kubelet's go through the client of kubeAPIQPS.
-const RATE: (f64, f64) = (50.0, 100.0);
-const PEER_RATE: (f64, f64) = (10.0, 30.0);
+const RATE: Rate = Rate { per_second: 50.0, burst: 100 };
+const PEER_RATE: Rate = Rate { per_second: 10.0, burst: 30 };
 /// Peers with an account.
 const PEERS_MAX: usize = 4096;
 
@@ -62,37 +63,6 @@ struct Account {
     bucket: Bucket,
     under_way: Arc<Semaphore>,
     waiting: usize,
-}
-
-/// Tokens that come back with time. Pure.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    rate: (f64, f64),
-    tokens: f64,
-    filled_at: Instant,
-}
-
-impl Bucket {
-    fn new(rate: (f64, f64), now: Instant) -> Self {
-        Self { rate, tokens: rate.1, filled_at: now }
-    }
-
-    fn fill(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
-        self.tokens = (self.tokens + passed * self.rate.0).min(self.rate.1);
-        self.filled_at = now;
-    }
-
-    /// How long until there is a token.
-    fn wait(&mut self, now: Instant) -> Duration {
-        self.fill(now);
-        Duration::from_secs_f64(((1.0 - self.tokens) / self.rate.0).max(0.0))
-    }
-
-    fn is_full(&mut self, now: Instant) -> bool {
-        self.fill(now);
-        self.tokens >= self.rate.1
-    }
 }
 
 impl<K, V> Flights<K, V>
@@ -162,7 +132,7 @@ impl Drop for Waiting<'_> {
 
 impl Turns {
     fn new(wait_max: Duration) -> Self {
-        let all = Bucket::new(RATE, Instant::now());
+        let all = Bucket::new(RATE);
         let accounts = Mutex::new(Accounts { all, peers: HashMap::new() });
         Self { wait_max, under_way: Semaphore::new(UNDER_WAY_MAX), accounts }
     }
@@ -198,7 +168,7 @@ impl Turns {
             }
         }
         let account = accounts.peers.entry(peer).or_insert_with(|| Account {
-            bucket: Bucket::new(PEER_RATE, now),
+            bucket: Bucket::new(PEER_RATE),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_PER_PEER)),
             waiting: 0,
         });
@@ -216,8 +186,8 @@ impl Turns {
         let Some(account) = accounts.peers.get_mut(&peer) else { return Duration::ZERO };
         let wait = account.bucket.wait(now).max(accounts.all.wait(now));
         if wait.is_zero() {
-            account.bucket.tokens -= 1.0;
-            accounts.all.tokens -= 1.0;
+            account.bucket.spend();
+            accounts.all.spend();
         }
         wait
     }
@@ -303,20 +273,5 @@ mod tests {
         }
         let again = flights.answer(0, peer(1), || async { Ok(2) }.boxed()).await;
         assert_eq!(again, Ok(2), "nobody waits for the earlier ones: they are dropped");
-    }
-
-    #[test]
-    fn a_bucket_fills_to_its_burst_and_no_further() {
-        let begun = Instant::now();
-        let mut bucket = Bucket::new((10.0, 2.0), begun);
-        for (after_ms, wait_ms) in
-            [(0, 0), (0, 0), (0, 100), (60_000, 0), (60_000, 0), (60_000, 100)]
-        {
-            let wait = bucket.wait(begun + Duration::from_millis(after_ms));
-            assert_eq!(wait.as_millis(), wait_ms);
-            if wait.is_zero() {
-                bucket.tokens -= 1.0;
-            }
-        }
     }
 }
