@@ -76,9 +76,18 @@ impl Link {
         self.board().tasks.remove(&task);
     }
 
-    /// What of pods is not written now.
-    pub fn unwritten(&self, pods: BTreeMap<PodUid, Unwritten>) {
-        self.board().pods = pods;
+    /// What of these pods is not written now; the others are as they were.
+    pub fn unwritten(&self, news: BTreeMap<PodUid, Option<Unwritten>>) {
+        if news.is_empty() {
+            return;
+        }
+        let mut board = self.board();
+        for (uid, unwritten) in news {
+            match unwritten {
+                Some(unwritten) => drop(board.pods.insert(uid, unwritten)),
+                None => drop(board.pods.remove(&uid)),
+            }
+        }
     }
 
     /// What of this pod is not written.
@@ -112,5 +121,20 @@ mod tests {
         assert_eq!(trouble.words.chars().count(), WORDS_BYTES_MAX / 2);
         link.works(Task::Pods);
         assert!(link.troubles().is_empty());
+    }
+
+    #[test]
+    fn what_is_unwritten_of_a_pod_stays_until_there_is_news_of_it() {
+        let link = Link::default();
+        let trouble = || Trouble::again(None, "no", UnixNanos(1));
+        let unwritten = || Some(Unwritten { what: "its status", trouble: trouble() });
+        link.unwritten([("a", unwritten()), ("b", unwritten())].map(of).into());
+        link.unwritten([of(("a", None))].into());
+        assert_eq!(link.of_pod(&"a".into()), None);
+        assert_eq!(link.of_pod(&"b".into()), unwritten());
+    }
+
+    fn of((uid, news): (&str, Option<Unwritten>)) -> (PodUid, Option<Unwritten>) {
+        (PodUid::from(uid), news)
     }
 }

@@ -30,7 +30,7 @@ use crate::clock;
 use crate::metrics::Metrics;
 use crate::pod;
 use crate::tasks;
-use crate::types::{Now, PodUid, UnixNanos, with_causes};
+use crate::types::{PodUid, with_causes};
 
 /// Longest wait for an answer, from the moment at which the request's turn has come.
 pub const REQUEST_MAX: Duration = Duration::from_secs(10);
@@ -83,15 +83,11 @@ impl Writer {
         if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
             metrics.shown(copy, clocks.wall);
         }
-        let now = steady(clocks);
         let (requests, moved) = {
             let mut outbox = self.outbox.borrow_mut();
             let (before, was_out) = (outbox.next_wake(), outbox.is_outage());
-            let answered = matches!(input, Input::Answered { .. } | Input::Gone(_));
-            let requests = outbox.handle(now, input);
-            if answered {
-                self.link.unwritten(outbox.unwritten());
-            }
+            let requests = outbox.handle(clocks, input);
+            self.link.unwritten(outbox.take_unwritten());
             for took in outbox.take_written() {
                 if let Some(metrics) = self.metrics.get() {
                     metrics.status_written(took);
@@ -134,7 +130,7 @@ impl Writer {
             };
             tokio::select! {
                 () = self.alarm.notified() => {}
-                () = tokio::time::sleep(at.since(steady(clock::clocks()))) => self.take(Input::Tick),
+                () = tokio::time::sleep(at.since(clock::clocks().mono)) => self.take(Input::Tick),
             }
         }
     }
@@ -210,12 +206,6 @@ impl Writer {
         }
         serde_json::from_slice(&body).map_err(|error| Answer::Unreachable(error.to_string()))
     }
-}
-
-/// The outbox waits and measures and stamps nothing: it is given the monotonic clock, which nobody
-/// sets, in the type of its times.
-fn steady(now: Now) -> UnixNanos {
-    UnixNanos(now.mono.0)
 }
 
 /// A write as the timeline tells it.

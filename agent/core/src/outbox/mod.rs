@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::link::Unwritten;
 use crate::worker::Stage;
-use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
 use slot::{Slot, Work};
 
@@ -169,7 +169,9 @@ pub struct Outbox {
     slots: BTreeMap<Key, Slot>,
     flights: BTreeMap<u64, Key>,
     queue: BTreeSet<(Class, u64, Key)>,
-    timers: BTreeSet<(UnixNanos, Key)>,
+    timers: BTreeSet<(Mono, Key)>,
+    /// Which mirror pods a static pod of this uid belongs to.
+    mirrors: BTreeMap<PodUid, BTreeSet<FullName>>,
     /// Source of tickets and of the order in the queue; only grows.
     counter: u64,
     sources_ready: bool,
@@ -178,52 +180,54 @@ pub struct Outbox {
     out: Vec<Request>,
     /// How long each status that was written since the last question had differed.
     written: Vec<Duration>,
+    /// What is not written of pods of which that changed since the last question.
+    unwritten: BTreeMap<PodUid, Option<Unwritten>>,
 }
 
 impl Outbox {
     /// Takes one input; tells what to ask of the API server.
-    pub fn handle(&mut self, now: UnixNanos, input: Input) -> Vec<Request> {
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Request> {
         match input {
-            Input::Wanted(pod) => self.wanted(pod, now),
+            Input::Wanted(pod) => self.wanted(pod, now.mono),
             Input::Derived { pod, status, stage } => {
-                let key = Key::of_local(&pod);
+                let key = self.key_of_local(&pod);
                 let slot = self.slots.entry(key.clone()).or_default();
                 slot.derived(pod, status, stage);
-                self.look_at(&key, now);
+                self.look_at(&key, now.mono);
             }
-            Input::Gone(uid) => self.gone(&uid, now),
+            Input::Gone(uid) => self.gone(&uid, now.mono),
             Input::Seen(pod) => {
                 let key = Key::of_copy(&pod);
                 self.slots.entry(key.clone()).or_default().seen(pod);
-                self.look_at(&key, now);
+                self.look_at(&key, now.mono);
             }
             Input::Listed(pod) => {
                 let key = Key::of_copy(&pod);
                 if let Some(slot) = self.slots.get_mut(&key) {
                     slot.listed(&pod);
                 }
-                self.look_at(&key, now);
+                self.look_at(&key, now.mono);
             }
             Input::Unseen(pod) => {
                 let key = Key::of_copy(&pod);
                 if let Some(slot) = self.slots.get_mut(&key) {
                     slot.unseen(&pod);
                 }
-                self.look_at(&key, now);
+                self.look_at(&key, now.mono);
             }
             Input::SourcesReady => {
                 self.sources_ready = true;
-                self.everything(now);
+                self.everything(now.mono);
             }
             Input::Answered { ticket, answer } => self.answered(ticket, answer, now),
-            Input::Tick => self.due(now),
+            Input::Tick => self.due(now.mono),
         }
-        self.dispatch(now);
+        self.dispatch(now.mono);
         std::mem::take(&mut self.out)
     }
 
     /// When the next `Input::Tick` is needed.
-    pub fn next_wake(&self) -> Option<UnixNanos> {
+    pub fn next_wake(&self) -> Option<Mono> {
         self.timers.first().map(|(at, _)| *at)
     }
 
@@ -239,45 +243,57 @@ impl Outbox {
 
     /// True when nothing of this pod waits or is under way.
     pub fn is_settled(&self, uid: &PodUid) -> bool {
-        let slot = self.slots.iter().find(|(key, slot)| match key {
-            Key::Pod(of) => of == uid,
-            Key::Mirror(_) => slot.has_local(uid),
-        });
-        slot.is_none_or(|(key, slot)| {
-            slot.flight.is_none() && slot.work(key, self.sources_ready).is_none()
-        })
+        self.keys_of(uid).iter().filter_map(|key| self.slots.get_key_value(key)).all(
+            |(key, slot)| slot.flight.is_none() && slot.work(key, self.sources_ready).is_none(),
+        )
     }
 
-    /// What the API server has not taken although it was asked, by pod.
-    pub fn unwritten(&self) -> BTreeMap<PodUid, Unwritten> {
-        self.slots.values().flat_map(Slot::unwritten).collect()
+    /// What the API server has not taken although it was asked, of each pod of which that changed
+    /// since the last question.
+    pub fn take_unwritten(&mut self) -> BTreeMap<PodUid, Option<Unwritten>> {
+        std::mem::take(&mut self.unwritten)
     }
 
-    fn wanted(&mut self, pod: Arc<Pod>, now: UnixNanos) {
-        let key = Key::of_local(&pod);
+    /// The key of a pod as a worker has it, which is remembered for its end.
+    fn key_of_local(&mut self, pod: &Pod) -> Key {
+        let key = Key::of_local(pod);
+        if let Key::Mirror(name) = &key {
+            self.mirrors.entry(pod::uid(pod)).or_default().insert(name.clone());
+        }
+        key
+    }
+
+    /// Where something of this pod may be.
+    fn keys_of(&self, uid: &PodUid) -> Vec<Key> {
+        let names = self.mirrors.get(uid).into_iter().flatten();
+        let mirrors = names.map(|name| Key::Mirror(name.clone()));
+        mirrors.chain([Key::Pod(uid.clone())]).collect()
+    }
+
+    fn wanted(&mut self, pod: Arc<Pod>, now: Mono) {
+        let key = self.key_of_local(&pod);
         self.slots.entry(key.clone()).or_default().wanted(pod);
         self.look_at(&key, now);
     }
 
-    fn gone(&mut self, uid: &PodUid, now: UnixNanos) {
-        let of_pod = Key::Pod(uid.clone());
-        let is_its = |(key, slot): &(&Key, &Slot)| **key == of_pod || slot.has_local(uid);
-        let keys: Vec<_> = self.slots.iter().filter(is_its).map(|(key, _)| key.clone()).collect();
-        for key in keys {
+    fn gone(&mut self, uid: &PodUid, now: Mono) {
+        for key in self.keys_of(uid) {
             if let Some(slot) = self.slots.get_mut(&key) {
                 slot.forget(uid);
             }
             self.look_at(&key, now);
         }
+        self.mirrors.remove(uid);
+        self.unwritten.insert(uid.clone(), None);
     }
 
-    fn everything(&mut self, now: UnixNanos) {
+    fn everything(&mut self, now: Mono) {
         for key in self.slots.keys().cloned().collect::<Vec<_>>() {
             self.look_at(&key, now);
         }
     }
 
-    fn due(&mut self, now: UnixNanos) {
+    fn due(&mut self, now: Mono) {
         while let Some((at, key)) = self.timers.first().cloned() {
             if at > now {
                 return;
@@ -290,26 +306,27 @@ impl Outbox {
         }
     }
 
-    fn answered(&mut self, ticket: u64, answer: Answer, now: UnixNanos) {
+    fn answered(&mut self, ticket: u64, answer: Answer, now: Now) {
         let Some(key) = self.flights.remove(&ticket) else { return };
         let unreachable = matches!(answer, Answer::Unreachable(_));
         let back = self.outage && !unreachable;
         self.outage = unreachable;
         if let Some(slot) = self.slots.get_mut(&key) {
             self.written.extend(slot.answered(&key, answer, now));
+            self.unwritten.extend(slot.unwritten());
         }
-        self.look_at(&key, now);
+        self.look_at(&key, now.mono);
         if back {
             // What waited for the API server need not wait any longer.
             for slot in self.slots.values_mut() {
                 slot.retry_at = None;
             }
-            self.everything(now);
+            self.everything(now.mono);
         }
     }
 
     /// Puts a pod where it belongs: in the queue, at a timer, or nowhere.
-    fn look_at(&mut self, key: &Key, now: UnixNanos) {
+    fn look_at(&mut self, key: &Key, now: Mono) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         if let Some((class, order)) = slot.queued.take() {
             self.queue.remove(&(class, order, key.clone()));
@@ -351,7 +368,7 @@ impl Outbox {
         self.queue.insert((class, self.counter, key.clone()));
     }
 
-    fn dispatch(&mut self, now: UnixNanos) {
+    fn dispatch(&mut self, now: Mono) {
         while self.flights.len() < FLIGHTS_MAX {
             let Some((_, _, key)) = self.queue.pop_first() else { return };
             let Some(slot) = self.slots.get_mut(&key) else { continue };

@@ -16,7 +16,7 @@ use crate::outbox::{merge, patch};
 use crate::status::is_terminal;
 use crate::status::phase::PENDING;
 use crate::worker::Stage;
-use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
 /// A pod as this node has it.
@@ -48,7 +48,7 @@ pub(crate) struct Slot {
     /// The version that was known when the request under way began.
     begun_with: Option<u64>,
     /// The last body that the API server took, and when.
-    written: Option<(Value, UnixNanos)>,
+    written: Option<(Value, Mono)>,
     /// The body under way.
     writing: Option<Value>,
     /// What is under way is the creation of a mirror pod.
@@ -58,13 +58,13 @@ pub(crate) struct Slot {
     asked: &'static str,
     pub trouble: Option<Trouble>,
     /// Since when the API server has another status than we have.
-    pub(super) differs_since: Option<UnixNanos>,
+    pub(super) differs_since: Option<Mono>,
     pub flight: Option<u64>,
     pub(super) queued: Option<(Class, u64)>,
-    pub timer: Option<UnixNanos>,
-    pub(super) retry_at: Option<UnixNanos>,
+    pub timer: Option<Mono>,
+    pub(super) retry_at: Option<Mono>,
     /// When the first of the changes came that wait for others.
-    pub(super) gather_since: Option<UnixNanos>,
+    pub(super) gather_since: Option<Mono>,
 }
 
 impl Slot {
@@ -78,8 +78,9 @@ impl Slot {
         self.locals.insert(pod::uid(&pod), Local { pod, status: Some(status), stage });
     }
 
-    pub(super) fn has_local(&self, uid: &PodUid) -> bool {
-        self.locals.contains_key(uid)
+    #[cfg(test)]
+    pub(super) fn uids(&self) -> impl Iterator<Item = &PodUid> {
+        self.locals.keys()
     }
 
     pub(crate) fn forget(&mut self, uid: &PodUid) {
@@ -203,7 +204,7 @@ impl Slot {
     }
 
     /// Until when a write is held back because the same one had no effect.
-    pub(super) fn repeat_at(&self, work: &Work) -> Option<UnixNanos> {
+    pub(super) fn repeat_at(&self, work: &Work) -> Option<Mono> {
         let (body, at) = self.written.as_ref()?;
         matches!(work, Work::Patch { body: now, .. } if now == body).then(|| at.plus(REPEAT))
     }
@@ -214,7 +215,7 @@ impl Slot {
         key: &Key,
         ticket: u64,
         work: Work,
-        now: UnixNanos,
+        now: Mono,
     ) -> Option<(FullName, Ask)> {
         let name = match key {
             Key::Mirror(name) => name.clone(),
@@ -248,23 +249,18 @@ impl Slot {
     }
 
     /// Takes the answer; tells how long the status that was written had differed.
-    pub(crate) fn answered(
-        &mut self,
-        key: &Key,
-        answer: Answer,
-        now: UnixNanos,
-    ) -> Option<Duration> {
+    pub(crate) fn answered(&mut self, key: &Key, answer: Answer, now: Now) -> Option<Duration> {
         let is_written = self.writing.is_some() && matches!(&answer, Answer::Copy(_));
         let since = if is_written { self.differs_since.take() } else { None };
         self.take(key, answer, now);
-        since.map(|since| now.since(since))
+        since.map(|since| now.mono.since(since))
     }
 
-    fn take(&mut self, key: &Key, answer: Answer, now: UnixNanos) {
+    fn take(&mut self, key: &Key, answer: Answer, Now { wall, mono: now }: Now) {
         self.flight = None;
         let writing = self.writing.take();
         let creating = std::mem::take(&mut self.creating);
-        self.note(&answer, creating, now);
+        self.note(&answer, creating, wall);
         match answer {
             Answer::Copy(copy) if is_its(key, &copy) => {
                 self.written = writing.map(|body| (body, now));
@@ -295,7 +291,7 @@ impl Slot {
         }
     }
 
-    /// Remembers why something is not written, for people.
+    /// Remembers why something is not written, and since when by people's clock.
     fn note(&mut self, answer: &Answer, creating: bool, now: UnixNanos) {
         let words = match answer {
             Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
@@ -309,20 +305,17 @@ impl Slot {
         self.trouble = Some(Trouble::again(self.trouble.take(), words, now));
     }
 
-    /// What is not written of which pods.
-    pub(crate) fn unwritten(&self) -> impl Iterator<Item = (PodUid, Unwritten)> {
-        let trouble = self.trouble.clone();
-        trouble.into_iter().flat_map(|trouble| {
-            let unwritten = Unwritten { what: self.asked, trouble };
-            self.locals.keys().map(move |uid| (uid.clone(), unwritten.clone()))
-        })
+    /// What is not written of its pods.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = (PodUid, Option<Unwritten>)> {
+        let unwritten = self.trouble.clone().map(|trouble| Unwritten { what: self.asked, trouble });
+        self.locals.keys().map(move |uid| (uid.clone(), unwritten.clone()))
     }
 
     fn calm(&mut self) {
         (self.failures, self.retry_at, self.doubt) = (0, None, false);
     }
 
-    fn wait(&mut self, now: UnixNanos, at_least: Duration) {
+    fn wait(&mut self, now: Mono, at_least: Duration) {
         self.failures += 1;
         let own = (RETRY.0 * 2_u32.pow((self.failures - 1).min(8))).min(RETRY.1);
         self.retry_at = Some(now.plus(own.max(at_least)));

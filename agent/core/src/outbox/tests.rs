@@ -11,18 +11,21 @@ use super::{
     gather_among,
 };
 use crate::worker::Stage;
-use pintle_api_types::ids::UnixNanos;
+use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
+
+/// What people's clock shows first; far from the agent's own.
+const WALL: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
 /// An outbox with its clock.
 struct Desk {
     outbox: Outbox,
-    now: UnixNanos,
+    now: Now,
     version: u64,
 }
 
 impl Desk {
     fn new() -> Self {
-        Self { outbox: Outbox::default(), now: UnixNanos(1), version: 0 }
+        Self { outbox: Outbox::default(), now: Now { wall: WALL, mono: Mono(1) }, version: 0 }
     }
 
     fn give(&mut self, input: Input) -> Vec<Request> {
@@ -107,7 +110,7 @@ fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
     assert_eq!(desk.seen(object.clone()), []);
     let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), Stage::Syncing);
     assert_eq!(desk.give(waits), []);
-    assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(GATHER_CHANGING.0)));
+    assert_eq!(desk.outbox.next_wake(), Some(desk.now.mono.plus(GATHER_CHANGING.0)));
     let request = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
     assert_eq!(request.name, ("ns".into(), "web".into()));
     let Ask::Patch(body) = &request.ask else { panic!("{request:?}") };
@@ -164,7 +167,7 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
         let object = api("1", json!({"phase": "Pending"}));
         desk.seen(object.clone());
         assert_eq!(desk.give(derived(&object, status(container), Stage::Syncing)), []);
-        assert_eq!(desk.outbox.next_wake(), Some(desk.now.plus(gathers)), "{container}");
+        assert_eq!(desk.outbox.next_wake(), Some(desk.now.mono.plus(gathers)), "{container}");
     }
     // A pod that runs before that time is told of once, and no later than any other.
     let mut desk = Desk::new();
@@ -272,12 +275,53 @@ fn an_outage_delays_and_its_end_wakes_every_pod() {
     }
     assert_eq!(requests.len(), 2, "both are still tried");
     let wake = desk.outbox.next_wake().expect("a retry");
-    assert!(wake <= desk.now.plus(Duration::from_secs(10)));
+    assert!(wake <= desk.now.mono.plus(Duration::from_secs(10)));
     let again = desk.after(Duration::from_secs(10));
     let rest = desk.answer(&again[1], out());
     assert_eq!(rest, []);
     assert_eq!(desk.took(&again[0], api("1", ready(true))).len(), 1, "the other follows at once");
     assert!(!desk.outbox.is_outage());
+}
+
+#[test]
+fn an_answer_tells_what_is_unwritten_of_its_own_pods_alone_and_by_peoples_clock() {
+    let mut desk = Desk::new();
+    let mut requests = Vec::new();
+    for uid in ["1", "2", "3"] {
+        let object = api(uid, json!({"phase": "Pending"}));
+        desk.seen(object.clone());
+        requests.extend(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    }
+    assert!(desk.outbox.take_unwritten().is_empty());
+    desk.after(Duration::from_secs(5));
+    let since = desk.now.wall;
+    for request in &requests {
+        desk.answer(request, Answer::Refused("no".into()));
+    }
+    let told = desk.outbox.take_unwritten();
+    let all = told.values().map(|unwritten| unwritten.as_ref().expect("unwritten"));
+    assert!(all.clone().all(|it| (it.what, it.trouble.since) == ("its status", since)), "{told:?}");
+    assert_eq!(all.count(), 3);
+    let again = desk.after(Duration::from_secs(1));
+    desk.took(&again[1], api("2", ready(true)));
+    let told = desk.outbox.take_unwritten();
+    assert_eq!(told, [(PodUid::from("2"), None)].into(), "nothing of the others");
+    desk.give(Input::Gone("3".into()));
+    assert_eq!(desk.outbox.take_unwritten(), [(PodUid::from("3"), None)].into());
+}
+
+#[test]
+fn a_static_pods_end_is_found_at_every_name_that_it_had() {
+    let mut desk = Desk::new();
+    let mut other = static_pod("1");
+    other["metadata"]["name"] = json!("other");
+    for object in [&static_pod("1"), &other, &static_pod("2")] {
+        desk.give(derived(object, ready(true), Stage::Syncing));
+    }
+    desk.give(Input::Gone("1".into()));
+    let left: Vec<_> = desk.outbox.slots.values().map(|slot| slot.uids().count()).collect();
+    assert_eq!(left, [0, 1], "one waits for its request only, the other has a pod");
+    assert_eq!(desk.outbox.mirrors.len(), 1);
 }
 
 #[test]
@@ -405,11 +449,11 @@ fn a_mirror_that_cannot_be_made_is_tried_with_patience() {
     let mut desk = Desk::new();
     let mut request = only(desk.give(derived(&static_pod("h1"), ready(true), Stage::Syncing)));
     let mut asked = 0;
-    let end = desk.now.plus(Duration::from_secs(60));
-    while desk.now < end {
+    let end = desk.now.mono.plus(Duration::from_secs(60));
+    while desk.now.mono < end {
         assert_eq!(desk.answer(&request, NO), []);
         let wake = desk.outbox.next_wake().expect("another attempt");
-        request = only(desk.after(wake.since(desk.now)));
+        request = only(desk.after(wake.since(desk.now.mono)));
         asked += 1;
     }
     assert!((5..20).contains(&asked), "{asked} attempts in a minute");

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::faults::Fault;
 use crate::pods::Manifest;
-use crate::world::{Event, MS, START, World};
+use crate::world::{Event, MS, World};
 
 /// What goes over the wire, or happens to it.
 #[derive(Debug)]
@@ -274,12 +274,10 @@ impl World {
 
     /// Gives the outbox something and sends what it asks for.
     pub fn mail(&mut self, mail: Mail) {
-        // Its waits are on the monotonic clock.
-        let (now, run) = (UnixNanos(START.0 + self.now.0), self.run);
+        let (now, run) = (self.clocks(), self.run);
         let Some(api) = self.api.as_mut() else { return };
         let requests = api.outbox.handle(now, mail);
         let wake = api.outbox.next_wake();
-        let wake = wake.map(|at| Mono(at.0 - START.0));
         if let Some(at) = wake.filter(|at| api.ticks_at.is_none_or(|known| *at < known)) {
             api.ticks_at = Some(at);
             let delay = u64::try_from(at.since(self.now).as_nanos()).expect("a short time");
