@@ -4,10 +4,12 @@
 // k8s: pkg/kubelet/allocation/state/checkpoint.go, pkg/kubelet/checkpointmanager/checksum
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::resize::PodResources;
+use crate::status::pod_map::PodMap;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod::hash;
 
@@ -36,25 +38,60 @@ struct Checkpoint {
     checksum: u32,
 }
 
-#[derive(Serialize)]
-struct DataOut<'a> {
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    entries: BTreeMap<&'a str, &'a PodResources>,
-}
-
 #[derive(Deserialize)]
 struct DataIn {
     #[serde(default)]
     entries: BTreeMap<String, PodResources>,
 }
 
+/// A checkpoint with the text of each pod. Clones share them, so whoever writes the file puts it
+/// together where that costs nobody anything.
+#[derive(Clone, Debug, Default)]
+pub struct Draft(PodMap<String>);
+
+impl Draft {
+    /// The pod's record is this now, or there is none.
+    pub fn put(&mut self, uid: &PodUid, record: Option<&PodResources>) {
+        match record {
+            // Maps with text keys and plain values always serialise.
+            Some(record) => {
+                let text = serde_json::to_string(record).unwrap_or_default();
+                if self.0.get(uid) != Some(&text) {
+                    self.0.insert(uid.clone(), Arc::new(text));
+                }
+            }
+            None => self.0.remove(uid),
+        }
+    }
+
+    /// The text of the file.
+    pub fn text(&self) -> String {
+        let mut data = String::from("{");
+        for (index, (uid, record)) in self.0.iter().enumerate() {
+            data.push_str(if index == 0 { "\"entries\":{" } else { "," });
+            data.push_str(&serde_json::to_string(uid.as_str()).unwrap_or_default());
+            data.push(':');
+            data.push_str(record);
+        }
+        data.push_str(if self.0.is_empty() { "}" } else { "}}" });
+        let checkpoint = Checkpoint { checksum: hash::go_string_checksum(&data), data };
+        serde_json::to_string(&checkpoint).unwrap_or_default()
+    }
+}
+
+impl<'a> FromIterator<(&'a PodUid, &'a PodResources)> for Draft {
+    fn from_iter<I: IntoIterator<Item = (&'a PodUid, &'a PodResources)>>(entries: I) -> Self {
+        let mut draft = Self::default();
+        for (uid, record) in entries {
+            draft.put(uid, Some(record));
+        }
+        draft
+    }
+}
+
 /// The text of a checkpoint.
 pub fn encode<'a>(entries: impl Iterator<Item = (&'a PodUid, &'a PodResources)>) -> String {
-    let entries = entries.map(|(uid, record)| (uid.as_str(), record)).collect();
-    // Maps with text keys and plain values always serialise.
-    let data = serde_json::to_string(&DataOut { entries }).unwrap_or_default();
-    let checkpoint = Checkpoint { checksum: hash::go_string_checksum(&data), data };
-    serde_json::to_string(&checkpoint).unwrap_or_default()
+    entries.collect::<Draft>().text()
 }
 
 /// Reads a checkpoint.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::checkpoint::{self, Entries};
+use super::checkpoint::{self, Draft, Entries};
 use crate::blocking::{self, Place};
 use crate::durable;
 
@@ -35,9 +35,12 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 #[derive(Debug)]
 struct Job {
     number: u64,
-    allocated: String,
-    actuated: String,
+    allocated: Draft,
+    actuated: Draft,
 }
+
+/// What both files hold.
+type Texts = (String, String);
 
 /// Orders writes and tells when they are done.
 #[derive(Debug)]
@@ -92,7 +95,7 @@ impl Ledger {
     }
 
     /// Orders a write of this state; it replaces one that still waits.
-    pub fn save(&mut self, allocated: String, actuated: String) {
+    pub fn save(&mut self, allocated: Draft, actuated: Draft) {
         self.last += 1;
         let number = self.last;
         // The task lives as long as the driver.
@@ -114,7 +117,7 @@ async fn write_all(
     mut queue: watch::Receiver<Option<Arc<Job>>>,
     done: watch::Sender<u64>,
 ) {
-    let mut written: Option<Arc<Job>> = None;
+    let mut written: Option<Texts> = None;
     // How long to wait before the next attempt, after one that failed.
     let mut retry: Option<Duration> = None;
     loop {
@@ -127,13 +130,13 @@ async fn write_all(
         }
         let Some(job) = queue.borrow_and_update().clone() else { continue };
         let (next, before, folder) = (Arc::clone(&job), written.take(), root.clone());
-        let write = move || write(&folder, &next, before.as_deref());
+        let write = move || write(&folder, &next, before);
         match blocking::try_run(Place::own("checkpoints"), write).await {
-            Ok(()) => {
+            Ok(texts) => {
                 if retry.take().is_some() {
                     tracing::info!(root = %root.display(), "checkpoints are written again");
                 }
-                written = Some(Arc::clone(&job));
+                written = Some(texts);
             }
             Err(error) => {
                 if retry.is_none() {
@@ -148,14 +151,16 @@ async fn write_all(
     }
 }
 
-fn write(root: &Path, job: &Job, before: Option<&Job>) -> io::Result<()> {
-    if before.is_none_or(|before| before.allocated != job.allocated) {
-        replace(root, ALLOCATED, &job.allocated)?;
+fn write(root: &Path, job: &Job, before: Option<Texts>) -> io::Result<Texts> {
+    let texts = (job.allocated.text(), job.actuated.text());
+    if before.as_ref().is_none_or(|before| before.0 != texts.0) {
+        replace(root, ALLOCATED, &texts.0)?;
     }
-    if before.is_none_or(|before| before.actuated != job.actuated) {
-        replace(root, ACTUATED, &job.actuated)?;
+    if before.as_ref().is_none_or(|before| before.1 != texts.1) {
+        replace(root, ACTUATED, &texts.1)?;
     }
-    fs::File::open(root)?.sync_all()
+    fs::File::open(root)?.sync_all()?;
+    Ok(texts)
 }
 
 fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
@@ -168,8 +173,8 @@ mod tests {
     use crate::resize::PodResources;
     use crate::types::PodUid;
 
-    fn text(uid: &str) -> String {
-        checkpoint::encode([(&PodUid::from(uid), &PodResources::default())].into_iter())
+    fn text(uid: &str) -> Draft {
+        [(&PodUid::from(uid), &PodResources::default())].into_iter().collect()
     }
 
     fn uids(entries: &Entries) -> Vec<&str> {
@@ -227,7 +232,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         assert!(load(root.path()).allocated.is_empty());
         replace(root.path(), ALLOCATED, "{\"data\":\"{}\",\"checksum\":1}").expect("written");
-        replace(root.path(), ACTUATED, &text("u")).expect("written");
+        replace(root.path(), ACTUATED, &text("u").text()).expect("written");
         let restored = load(root.path());
         assert!(restored.allocated.is_empty());
         assert_eq!(uids(&restored.actuated), ["u"]);
@@ -236,12 +241,12 @@ mod tests {
     #[test]
     fn a_write_that_was_cut_leaves_the_old_file() {
         let root = tempfile::tempdir().expect("a folder");
-        replace(root.path(), ALLOCATED, &text("old")).expect("written");
+        replace(root.path(), ALLOCATED, &text("old").text()).expect("written");
         // As a crash between writing and renaming leaves it.
         let beside = root.path().join(format!(".{ALLOCATED}.new"));
         fs::write(beside, "half").expect("written");
         assert_eq!(uids(&load(root.path()).allocated), ["old"]);
-        replace(root.path(), ALLOCATED, &text("new")).expect("written");
+        replace(root.path(), ALLOCATED, &text("new").text()).expect("written");
         assert_eq!(uids(&load(root.path()).allocated), ["new"]);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admitted, Allocatable, Candidate, Node, Refusal};
+use super::{Allocatable, Candidate, Node, Others, Refusal};
 use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::Amounts;
 
@@ -39,7 +39,7 @@ impl Shortage {
 /// What the candidate asks for and does not get, in the kubelet's order.
 pub(super) fn shortages(
     node: &Node,
-    admitted: &[Admitted<'_>],
+    others: &Others<'_>,
     candidate: &Candidate<'_>,
 ) -> Vec<Shortage> {
     let all = &node.allocatable;
@@ -50,27 +50,15 @@ pub(super) fn shortages(
             short.push(Shortage { resource, requested, used, capacity });
         }
     };
-    let count = i64::try_from(admitted.len()).unwrap_or(i64::MAX);
-    check("pods", 1, count, all.pods);
+    check("pods", 1, others.count(), all.pods);
     let asked = asked(all, candidate.requests);
-    let mut used: BTreeMap<&str, i64> = BTreeMap::new();
-    for pod in admitted {
-        for (name, amount) in pod.requests {
-            if let Some((resource, _)) = asked.get_key_value(name.as_str()) {
-                let sum = used.entry(*resource).or_insert(0);
-                *sum = sum.saturating_add(in_units(name, *amount));
-            }
-        }
-    }
     for resource in ["cpu", "memory", "ephemeral-storage"] {
         let requested = asked.get(resource).copied().unwrap_or(0);
-        let used = used.get(resource).copied().unwrap_or(0);
-        check(resource, requested, used, capacity(all, resource));
+        check(resource, requested, others.used(resource), capacity(all, resource));
     }
     for (resource, requested) in &asked {
         if !matches!(*resource, "cpu" | "memory" | "ephemeral-storage") {
-            let used = used.get(resource).copied().unwrap_or(0);
-            check(resource, *requested, used, capacity(all, resource));
+            check(resource, *requested, others.used(resource), capacity(all, resource));
         }
     }
     short

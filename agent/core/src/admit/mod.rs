@@ -4,8 +4,8 @@
 //! share, and the candidate. Output: a `Grant`, perhaps at the cost of other pods, or a `Refusal`
 //! in the kubelet's words, which becomes the pod's terminal status. A resize asks the same
 //! questions; there a refusal only means "not now". Owner: `worker::Pods` calls it when a pod
-//! appears and when a resize is looked at; nothing here remembers anything. Bounds: one pass over
-//! the admitted pods.
+//! appears and when a resize is looked at; what the admitted pods hold together it keeps in `Taken`.
+//! Bounds: the sums of the admitted pods, and one pass over them where some have to go.
 //!
 //! The checks run in the kubelet's order, and the first refusal counts:
 //! pressure, sysctls, operating system, groups, room and placement, AppArmor, features, shutdown.
@@ -17,9 +17,12 @@ mod node;
 mod placement;
 mod preempt;
 mod resize;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod update;
+
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -33,6 +36,7 @@ use pintle_api_types::pod::resources::Amounts;
 pub use node::{Allocatable, Features, Node};
 pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
 pub use resize::infeasible;
+pub use taken::{Others, Taken};
 pub use update::{LACKING, lacking};
 
 /// A pod that was admitted and still holds what it was given.
@@ -41,7 +45,7 @@ pub struct Admitted<'a> {
     /// Its uid.
     pub uid: &'a PodUid,
     /// The pod.
-    pub pod: &'a Pod,
+    pub pod: &'a Arc<Pod>,
     /// What it requests: the larger of what it was given and what it still has in force.
     pub requests: &'a Amounts,
 }
@@ -94,7 +98,7 @@ impl Refusal {
 /// Decides whether a pod may run beside those that were admitted.
 pub fn admit(
     node: &Node,
-    admitted: &[Admitted<'_>],
+    others: &Others<'_>,
     candidate: &Candidate<'_>,
 ) -> Result<Grant, Refusal> {
     let pod = candidate.pod;
@@ -104,12 +108,12 @@ pub fn admit(
     }
     operating_system(node, pod)?;
     supplemental_groups(node, pod)?;
-    let mut failures = fit::shortages(node, admitted, candidate);
-    let mismatches = placement::mismatches(node, admitted, pod);
+    let mut failures = fit::shortages(node, others, candidate);
+    let mismatches = placement::mismatches(node, others, pod);
     let grant = match (failures.first(), mismatches.first()) {
         (None, None) => Grant::default(),
         (Some(_), None) if pod::is_critical(pod) => {
-            preempt::make_room(admitted, pod, &mut failures)?
+            preempt::make_room(&others.each(), pod, &mut failures)?
         }
         // A critical pod is refused for what no pod's end could mend.
         (Some(_), Some(first)) if pod::is_critical(pod) => return Err(first.clone()),

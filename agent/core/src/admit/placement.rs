@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
     ContainerPort, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
 };
 
-use super::{Admitted, Node, Refusal};
+use super::{Node, Others, Refusal};
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
 
@@ -19,7 +19,7 @@ use pintle_api_types::pod;
 pub(super) const AFFINITY: &str = "NodeAffinity";
 
 /// Everything because of which the pod does not belong here.
-pub(super) fn mismatches(node: &Node, admitted: &[Admitted<'_>], pod: &Pod) -> Vec<Refusal> {
+pub(super) fn mismatches(node: &Node, others: &Others<'_>, pod: &Pod) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut fail = |name: &str, why: &str| {
         found.push(Refusal::new(name, format!("Predicate {name} failed: {why}")));
@@ -31,7 +31,7 @@ pub(super) fn mismatches(node: &Node, admitted: &[Admitted<'_>], pod: &Pod) -> V
     if !wanted.is_empty() && wanted != node.name {
         fail("NodeName", "node(s) didn't match the requested node name");
     }
-    if ports_taken(admitted, pod) {
+    if ports_taken(others, pod) {
         fail("NodePorts", "node(s) didn't have free ports for the requested pod ports");
     }
     if !pod::is_static(pod) && !tolerates_all(node, pod) {
@@ -87,18 +87,16 @@ fn requirement_holds(labels: &BTreeMap<String, String>, wanted: &NodeSelectorReq
 
 /// True when another pod has one of the pod's host ports.
 // k8s: pkg/scheduler/framework/plugins/nodeports/node_ports.go Fits
-fn ports_taken(admitted: &[Admitted<'_>], pod: &Pod) -> bool {
-    let wanted: Vec<_> = host_ports(pod).collect();
-    if wanted.is_empty() {
-        return false;
-    }
-    let mut used = admitted.iter().flat_map(|other| host_ports(other.pod));
-    used.any(|used| wanted.iter().any(|wanted| conflict(wanted, used)))
+fn ports_taken(others: &Others<'_>, pod: &Pod) -> bool {
+    host_ports(pod).any(|wanted| {
+        let port = wanted.host_port.unwrap_or_default();
+        others.on_port(port).any(|used| conflict(wanted, used))
+    })
 }
 
 /// Host ports of main containers and sidecars.
 // k8s: pkg/scheduler/util/utils.go GetHostPorts
-fn host_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
+pub(super) fn host_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     let lasting = pod::containers::all(pod::spec(pod))
         .filter(|(kind, _)| *kind != ContainerKind::Init)
         .flat_map(|(_, container)| container.ports.iter().flatten());

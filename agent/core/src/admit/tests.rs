@@ -10,7 +10,7 @@ use pintle_api_types::pod::resources::pod_requests;
 /// A pod with its requests and uid.
 struct Made {
     uid: PodUid,
-    pod: Pod,
+    pod: Arc<Pod>,
     requests: Amounts,
 }
 
@@ -24,7 +24,7 @@ fn made(uid: &str, meta: Value, spec: Value) -> Made {
     let mut meta = meta;
     meta["uid"] = json!(uid);
     let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
-    Made { uid: PodUid::from(uid), requests: pod_requests(&pod), pod }
+    Made { uid: PodUid::from(uid), requests: pod_requests(&pod), pod: Arc::new(pod) }
 }
 
 fn spec(more: Value) -> Value {
@@ -55,9 +55,9 @@ fn node() -> Node {
 }
 
 fn refusal_of(node: &Node, admitted: &[Made], pod: &Made) -> Option<(String, String)> {
-    let others: Vec<_> = admitted.iter().map(Made::admitted).collect();
+    let others = Taken::of(admitted.iter().map(Made::admitted));
     let candidate = Candidate { pod: &pod.pod, requests: &pod.requests };
-    admit(node, &others, &candidate).err().map(|refusal| (refusal.reason, refusal.message))
+    admit(node, &others.all(), &candidate).err().map(|refusal| (refusal.reason, refusal.message))
 }
 
 fn message(node: &Node, admitted: &[Made], pod: &Made) -> String {
@@ -271,9 +271,9 @@ fn guaranteed(uid: &str, cpu: &str) -> Made {
 }
 
 fn victims_of(admitted: &[Made], pod: &Made) -> Vec<String> {
-    let others: Vec<_> = admitted.iter().map(Made::admitted).collect();
+    let others = Taken::of(admitted.iter().map(Made::admitted));
     let candidate = Candidate { pod: &pod.pod, requests: &pod.requests };
-    let grant = admit(&node(), &others, &candidate).expect("admitted");
+    let grant = admit(&node(), &others.all(), &candidate).expect("admitted");
     grant.victims.iter().map(ToString::to_string).collect()
 }
 
@@ -329,16 +329,16 @@ proptest! {
         let pods: Vec<_> = cpus.iter().enumerate().map(|(index, (cpu, safe))| {
             let uid = format!("p{index}");
             let mut pod = asks(&uid, json!({"cpu": format!("{cpu}m")}));
-            pod.pod.spec.as_mut().expect("a spec").priority = safe.then_some(2_000_001_000);
+            Arc::make_mut(&mut pod.pod).spec.as_mut().expect("a spec").priority = safe.then_some(2_000_001_000);
             pod
         }).collect();
-        let others: Vec<_> = pods.iter().map(Made::admitted).collect();
+        let others = Taken::of(pods.iter().map(Made::admitted));
         let pod = critical(json!({"cpu": format!("{asked}m")}));
         let candidate = Candidate { pod: &pod.pod, requests: &pod.requests };
         let roomy = Node {
             allocatable: Allocatable { pods: 100, ..node().allocatable }, ..node()
         };
-        if let Ok(grant) = admit(&roomy, &others, &candidate) {
+        if let Ok(grant) = admit(&roomy, &others.all(), &candidate) {
             let left = |without: &[PodUid]| -> i64 {
                 let stay = pods.iter().zip(&cpus).filter(|(pod, _)| !without.contains(&pod.uid));
                 2000 - stay.map(|(_, (cpu, _))| cpu).sum::<i64>()

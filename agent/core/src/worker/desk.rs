@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::admit::{self, Admitted, Candidate, Grant, Refusal};
+use crate::admit::{self, Admitted, Candidate, Grant, Refusal, Taken};
 use crate::status::{self, Verdict};
-use crate::worker::lobby::Blocked;
+use crate::worker::line::Blocked;
 use crate::worker::pods::Pods;
 use crate::worker::resizes::Arrival;
 use crate::worker::step::{Stage, Worker, patience};
@@ -25,7 +25,9 @@ use pintle_api_types::pod::resources::Amounts;
 impl Pods {
     /// A pod that has no worker yet.
     pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
-        let arrival = Arrival::of(pod, self.records.remove(&uid));
+        let record = self.records.remove(&uid);
+        self.book.changed(&uid);
+        let arrival = Arrival::of(pod, record);
         if arrival.is_asked() && self.lobby.must_wait(&arrival.pod) {
             return self.wait_for_node(uid, arrival);
         }
@@ -45,6 +47,7 @@ impl Pods {
                 let waits = arrival.wanted.is_some();
                 self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
                 self.notes.unsaved = true;
+                self.book.changed(&uid);
                 self.with(&uid, now, |w, _| w.let_in(arrival));
                 self.preempt(&grant, now);
                 if waits {
@@ -81,10 +84,9 @@ impl Pods {
         if leaving.is_empty() {
             return first.map(|grant| (grant, leaving));
         }
-        let staying: Vec<_> =
-            others().filter(|w| !w.is_removed()).filter_map(Worker::admitted).collect();
-        let node = &self.settings.admission;
-        let grant = admit::admit(node, &staying, &Candidate { pod, requests })?;
+        let staying = others().filter(|w| !w.is_removed()).filter_map(Worker::admitted);
+        let (node, staying) = (&self.settings.admission, Taken::of(staying));
+        let grant = admit::admit(node, &staying.all(), &Candidate { pod, requests })?;
         Ok((grant, leaving))
     }
 
@@ -97,14 +99,13 @@ impl Pods {
         });
         if let Some(grace) = graces.max() {
             let until = now.mono.plus(patience(grace));
-            self.blocked.insert(uid.clone(), Blocked { others, until });
+            self.line.block(uid, Blocked { others, until });
         }
     }
 
     /// Holds a pod against the node and everybody else who is in.
     pub fn admit(&self, uid: &PodUid, pod: &Pod, requests: &Amounts) -> Result<Grant, Refusal> {
-        let others: Vec<_> =
-            self.workers().filter(|w| w.uid() != uid).filter_map(Worker::admitted).collect();
+        let others = self.taken.but(uid);
         admit::admit(&self.settings.admission, &others, &Candidate { pod, requests })
     }
 
@@ -144,7 +145,7 @@ impl Pods {
     pub(super) fn is_blocked(&self, uid: &PodUid) -> bool {
         let alive =
             |other: &PodUid| self.workers.get(other).is_some_and(|w| w.stage() < Stage::Terminated);
-        self.blocked.get(uid).is_some_and(|blocked| blocked.others.iter().any(alive))
+        self.line.blocked(uid).is_some_and(|blocked| blocked.others.iter().any(alive))
     }
 }
 
@@ -153,7 +154,9 @@ impl Worker {
     /// can be read in its status: whoever reads that may send another pod at once.
     // k8s: pkg/kubelet/kubelet_pods.go filterOutInactivePods
     pub fn admitted(&self) -> Option<Admitted<'_>> {
-        let (pod, requests) = (self.pod.as_deref()?, self.requests.as_ref()?);
+        #[cfg(test)]
+        super::visits::count();
+        let (pod, requests) = (self.pod.as_ref()?, self.requests.as_ref()?);
         let of_source = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         let over =
             status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());

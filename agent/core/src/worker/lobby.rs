@@ -18,18 +18,8 @@ use crate::admit;
 use crate::worker::Command;
 use crate::worker::pods::Pods;
 use crate::worker::resizes::Arrival;
-use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::ids::{Now, PodUid};
 use pintle_api_types::pod;
-
-/// A pod that begins when others have made room for it.
-#[derive(Clone, Debug)]
-pub(super) struct Blocked {
-    /// Those that have to end first.
-    pub(super) others: Vec<PodUid>,
-    /// After this they are no longer waited for.
-    // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests: it goes on as well
-    pub(super) until: Mono,
-}
 
 /// A pod that waits.
 #[derive(Debug)]

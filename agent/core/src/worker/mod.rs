@@ -4,9 +4,12 @@
 //! the simulator in `tests/`) executes commands and feeds back what came of them. Because nothing
 //! else decides, a run is a list of inputs and can be replayed.
 
+mod book;
 mod content;
 #[cfg(test)]
 mod content_tests;
+#[cfg(test)]
+mod cost_tests;
 mod decide;
 mod desk;
 #[cfg(test)]
@@ -16,6 +19,7 @@ mod ends_tests;
 #[cfg(test)]
 mod extremes_tests;
 mod index;
+mod line;
 #[cfg(test)]
 mod list_tests;
 mod lobby;
@@ -31,6 +35,8 @@ mod resizes;
 mod step;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod visits;
 #[cfg(test)]
 mod waits_tests;
 

@@ -12,9 +12,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::admit::Taken;
 use crate::observed::digest_of;
+use crate::worker::book::Book;
 use crate::worker::index::Index;
-use crate::worker::lobby::{Blocked, Lobby};
+use crate::worker::line::Line;
+use crate::worker::lobby::Lobby;
 use crate::worker::resizes::Record;
 use crate::worker::step::{Notes, Scene, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
@@ -33,14 +36,16 @@ pub struct Pods {
     pub(crate) settings: Settings,
     pub(crate) workers: BTreeMap<PodUid, Worker>,
     pub(crate) index: Index,
-    /// Pods that begin when others have made room for them.
-    pub(super) blocked: BTreeMap<PodUid, Blocked>,
+    /// What the admitted pods hold together.
+    pub(super) taken: Taken,
+    /// Workers that have not begun.
+    pub(super) line: Line,
     /// New pods that wait for the node's object.
     pub(super) lobby: Lobby,
     /// Which uid owns a name; other static pods of that name wait.
     owners: BTreeMap<FullName, PodUid>,
-    /// Workers that have not begun.
-    waiting: BTreeSet<PodUid>,
+    /// Names that became free outside of a worker's change.
+    freed: Vec<FullName>,
     pub(crate) sources_ready: bool,
     listed_once: bool,
     listed_since_ready: bool,
@@ -54,6 +59,8 @@ pub struct Pods {
     pub(crate) out: Vec<Command>,
     /// Records of an earlier run, for pods that have not come yet.
     pub records: BTreeMap<PodUid, Record>,
+    /// What has to survive a restart.
+    pub(super) book: Book,
     /// Pods whose resize is looked at again, in the order in which that is done.
     pub pending: Vec<PodUid>,
     pub(super) resize_at: Mono,
@@ -68,9 +75,10 @@ impl Pods {
             settings,
             workers: BTreeMap::new(),
             index: Index::default(),
-            blocked: BTreeMap::new(),
+            taken: Taken::default(),
+            line: Line::default(),
             owners: BTreeMap::new(),
-            waiting: BTreeSet::new(),
+            freed: Vec::new(),
             sources_ready: false,
             listed_once: false,
             listed_since_ready: false,
@@ -81,6 +89,7 @@ impl Pods {
             ready_stamp: 0,
             out: Vec::new(),
             records: BTreeMap::new(),
+            book: Book::default(),
             pending: Vec::new(),
             resize_at: Mono::NEVER,
             notes: Notes::default(),
@@ -97,16 +106,7 @@ impl Pods {
                 self.lobby.leave(&uid);
                 self.with(&uid, now, |w, _| w.remove());
             }
-            Input::SourcesReady => {
-                self.sources_ready = true;
-                self.listed_since_ready = false;
-                self.ready_stamp = self.counter + 1;
-                self.list_soon(now);
-                self.everyone(now);
-                // Whatever was admitted before has come by now.
-                self.records.clear();
-                self.retry_resizes("pods_added", now);
-            }
+            Input::SourcesReady => self.ready(now),
             Input::Kill { uid, verdict, grace_seconds } => {
                 self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now.mono));
             }
@@ -146,16 +146,31 @@ impl Pods {
             }
             Input::Tick => self.due(now),
         }
+        self.begin_freed(now);
         self.resizes_due(now);
         self.list_if_due(now);
         std::mem::take(&mut self.out)
+    }
+
+    /// Every source has delivered.
+    fn ready(&mut self, now: Now) {
+        self.sources_ready = true;
+        self.listed_since_ready = false;
+        self.ready_stamp = self.counter + 1;
+        self.list_soon(now);
+        self.everyone(now);
+        // Whatever was admitted before has come by now.
+        for (uid, _) in std::mem::take(&mut self.records) {
+            self.book.changed(&uid);
+        }
+        self.retry_resizes("pods_added", now);
     }
 
     /// When the next `Input::Tick` is needed at the latest.
     pub fn next_wake(&self) -> Option<Mono> {
         let list = (!self.listing).then_some(self.list_at);
         let resize = (!self.pending.is_empty()).then_some(self.resize_at);
-        let blocked = self.blocked.values().map(|blocked| blocked.until);
+        let blocked = self.line.next_wake();
         self.index.next_wake().into_iter().chain(list).chain(resize).chain(blocked).min()
     }
 
@@ -204,14 +219,16 @@ impl Pods {
         let mut worker = Worker::new(uid.clone(), pod, name.clone(), curve);
         if !worker.is_serial() {
             // A list before its source may have taken it for one that stands in others' way.
-            self.release_name(&uid, &name);
+            if self.release_name(&uid, &name) {
+                self.freed.push(name.clone());
+            }
         }
         // Before the first list nobody knows whether an earlier pod of this name still runs.
-        let begins = self.may_begin(&uid, worker.is_serial(), name) && self.listed_once;
+        let begins = self.may_begin(&uid, worker.is_serial(), name.clone()) && self.listed_once;
         if begins && !self.is_blocked(&uid) {
             worker.begin();
         } else {
-            self.waiting.insert(uid.clone());
+            self.line.wait(&uid, name);
         }
         self.index.touch(&uid);
         self.workers.insert(uid, worker);
@@ -239,11 +256,18 @@ impl Pods {
             out: &mut self.out,
         };
         let (held, before) = (worker.admitted().is_some(), worker.indexed());
+        let (pod, unsaved) = (worker.pod.clone(), std::mem::take(&mut scene.notes.unsaved));
         change(worker, &mut scene);
         worker.advance(&mut scene);
-        if held && worker.admitted().is_none() {
+        let holds = worker.admitted();
+        if held && holds.is_none() {
             self.notes.freed = Some("pod_terminated");
         }
+        self.taken.set(uid, holds);
+        if self.notes.unsaved || !is_same(pod.as_ref(), worker.pod.as_ref()) {
+            self.book.changed(uid);
+        }
+        self.notes.unsaved |= unsaved;
         self.index.changed(uid, before, worker.indexed(), worker.observed());
         let (gone, ended) = (worker.is_gone(), worker.stage() == Stage::Finished);
         if gone {
@@ -251,30 +275,35 @@ impl Pods {
         } else if ended {
             self.pass_name_on(uid, now);
         }
-        if self.blocked.values().any(|blocked| blocked.others.contains(uid)) {
-            self.begin_waiting(now);
+        for waiting in self.line.after(uid) {
+            self.begin_one(&waiting, now);
         }
     }
 
     fn gone(&mut self, uid: &PodUid, now: Now) {
         let Some(mut worker) = self.workers.remove(uid) else { return };
         self.index.gone(uid, worker.indexed());
+        self.taken.set(uid, None);
+        self.book.changed(uid);
         self.out.push(Command::Gone { uid: uid.clone() });
-        self.blocked.remove(uid);
-        self.waiting.remove(uid);
-        self.release_name(uid, &worker.full_name);
+        self.line.leave(uid);
+        let is_free = self.release_name(uid, &worker.full_name);
         if let Some(pod) = worker.take_again() {
             self.out.push(Command::Count(Count::Restarted(pod::is_static(&pod))));
             self.desired(uid.clone(), pod, now);
         }
-        self.begin_waiting(now);
+        if is_free {
+            self.begin_named(&worker.full_name, now);
+        }
     }
 
     /// A finished pod no longer stands in the way of another one of its name, now or later.
     fn pass_name_on(&mut self, uid: &PodUid, now: Now) {
-        let Some(name) = self.workers.get(uid).map(|w| w.full_name.clone()) else { return };
-        if self.release_name(uid, &name) {
-            self.begin_waiting(now);
+        let Some(worker) = self.workers.get(uid) else { return };
+        if self.owners.get(&worker.full_name) == Some(uid) {
+            let name = worker.full_name.clone();
+            self.owners.remove(&name);
+            self.begin_named(&name, now);
         }
     }
 
@@ -289,21 +318,39 @@ impl Pods {
 
     /// Lets pods begin whose name is free now and that need not wait for room.
     fn begin_waiting(&mut self, now: Now) {
+        for uid in self.line.all() {
+            self.begin_one(&uid, now);
+        }
+    }
+
+    /// The same, of names that became free while a pod came.
+    fn begin_freed(&mut self, now: Now) {
+        for name in std::mem::take(&mut self.freed) {
+            self.begin_named(&name, now);
+        }
+    }
+
+    /// The same, of one name.
+    fn begin_named(&mut self, name: &FullName, now: Now) {
+        for uid in self.line.of_name(name) {
+            self.begin_one(&uid, now);
+        }
+    }
+
+    fn begin_one(&mut self, uid: &PodUid, now: Now) {
         if !self.listed_once {
             return;
         }
-        for uid in self.waiting.iter().cloned().collect::<Vec<_>>() {
-            let waits = |w: &&Worker| w.stage() == Stage::Waiting;
-            let Some(worker) = self.workers.get(&uid).filter(waits) else {
-                self.waiting.remove(&uid);
-                continue;
-            };
-            let (name, serial) = (worker.full_name.clone(), worker.is_serial());
-            if !self.is_blocked(&uid) && self.may_begin(&uid, serial, name) {
-                self.waiting.remove(&uid);
-                self.blocked.remove(&uid);
-                self.with(&uid, now, |w, _| w.begin());
-            }
+        #[cfg(test)]
+        super::visits::count();
+        let waits = |w: &&Worker| w.stage() == Stage::Waiting;
+        let Some(worker) = self.workers.get(uid).filter(waits) else {
+            return self.line.leave(uid);
+        };
+        let (name, serial) = (worker.full_name.clone(), worker.is_serial());
+        if !self.is_blocked(uid) && self.may_begin(uid, serial, name) {
+            self.line.leave(uid);
+            self.with(uid, now, |w, _| w.begin());
         }
     }
 
@@ -318,9 +365,7 @@ impl Pods {
         for uid in self.index.due(now.mono) {
             self.with(&uid, now, |_, _| {});
         }
-        let blocked = self.blocked.len();
-        self.blocked.retain(|_, blocked| blocked.until > now.mono);
-        if self.blocked.len() < blocked {
+        if self.line.give_up(now.mono) {
             self.begin_waiting(now);
         }
     }
@@ -375,10 +420,20 @@ impl Pods {
     }
 }
 
+/// The very same pod, not an equal one.
+fn is_same(a: Option<&Arc<Pod>>, b: Option<&Arc<Pod>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
+}
+
 #[cfg(test)]
 impl Pods {
     /// The indices say what a search through all workers would.
     pub(super) fn assert_indexed(&self) {
+        let held = Taken::of(self.workers.values().filter_map(Worker::admitted));
+        assert_eq!(format!("{:?}", self.taken), format!("{held:?}"));
         let wake = self.workers.values().filter_map(Worker::wake_at).min();
         assert_eq!(self.index.next_wake(), wake);
         if let Some(now) = wake {

@@ -280,6 +280,7 @@ impl Watch {
             prop_assert!(wake.is_none_or(|at| at > self.now.mono), "due at once again: {wake:?}");
         }
         self.pods.assert_indexed();
+        self.pods.assert_recorded();
         let workers: Vec<Worker> = self.pods.workers().cloned().collect();
         workers.iter().try_for_each(|worker| self.look(worker))
     }

@@ -14,7 +14,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::admit::{self, Grant};
-use crate::ledger as checkpoint;
 use crate::ledger::Entries;
 use crate::resize::allocation::held_requests;
 use crate::resize::condition::{DEFERRED, ERROR, INFEASIBLE};
@@ -36,8 +35,8 @@ const RETRY: Duration = Duration::from_secs(180);
 /// What an earlier run of the agent knew of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    allocated: Option<PodResources>,
-    in_force: PodResources,
+    pub(super) allocated: Option<PodResources>,
+    pub(super) in_force: PodResources,
 }
 
 /// A pod at the door.
@@ -82,27 +81,9 @@ impl Pods {
         for (uid, in_force) in in_force {
             self.records.entry(uid).or_default().in_force = in_force;
         }
-    }
-
-    /// True when records changed since the last `checkpoints`.
-    pub fn is_unsaved(&self) -> bool {
-        self.notes.unsaved
-    }
-
-    /// The texts of both checkpoints: what pods were given, and what they have in force.
-    pub fn checkpoints(&mut self) -> (String, String) {
-        self.notes.unsaved = false;
-        let admitted = || self.workers.values().filter(|worker| worker.requests.is_some());
-        let given = |worker: &Worker| worker.pod.as_deref().map(PodResources::of);
-        let mut allocated: Entries =
-            admitted().filter_map(|w| Some((w.uid.clone(), given(w)?))).collect();
-        for (uid, record) in &self.records {
-            allocated.extend(record.allocated.clone().map(|record| (uid.clone(), record)));
+        for uid in self.records.keys() {
+            self.book.changed(uid);
         }
-        let known = self.records.iter().map(|(uid, record)| (uid, &record.in_force));
-        let in_force = admitted().map(|worker| (&worker.uid, &worker.in_force)).chain(known);
-        let in_force = in_force.filter(|(_, record)| **record != PodResources::default());
-        (checkpoint::encode(allocated.iter()), checkpoint::encode(in_force))
     }
 
     /// A pod that has a worker is wanted differently.
@@ -129,6 +110,8 @@ impl Pods {
         if let Some(worker) = self.workers.get_mut(&uid) {
             (worker.wanted, worker.pod) = (Some(pod), Some(Arc::clone(&shown)));
             self.index.touch(&uid);
+            self.taken.set(&uid, worker.admitted());
+            self.book.changed(&uid);
         }
         self.put_off(uid.clone());
         self.retry_resizes("pod_updated", now);

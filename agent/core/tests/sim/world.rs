@@ -336,7 +336,8 @@ impl World {
         let commands = agent.handle(self.clocks(), input);
         // A write that fails leaves what was there.
         if agent.is_unsaved() {
-            let records = agent.checkpoints();
+            let (allocated, in_force) = agent.checkpoints();
+            let records = (allocated.text(), in_force.text());
             if !self.trouble(Fault::Disk, 40) {
                 self.disk = Some(records);
             }

@@ -1,0 +1,127 @@
+//! Pods that were let in and have not begun: who waits for a name, and who for others to make room.
+//!
+//! Pure, part of `Pods`. Kept by what is waited for, so that the end of a pod costs what waits for
+//! it and not all that waits. Bounds: an entry per pod that has not begun, and per pod that one of
+//! them waits for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::worker::pods::FullName;
+use pintle_api_types::ids::{Mono, PodUid};
+
+/// A pod that begins when others have made room for it.
+#[derive(Clone, Debug)]
+pub(super) struct Blocked {
+    /// Those that have to end first.
+    pub(super) others: Vec<PodUid>,
+    /// After this they are no longer waited for.
+    // k8s: pkg/kubelet/preemption/preemption.go evictPodsToFreeRequests: it goes on as well
+    pub(super) until: Mono,
+}
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    waiting: BTreeMap<PodUid, FullName>,
+    by_name: BTreeMap<FullName, BTreeSet<PodUid>>,
+    blocked: BTreeMap<PodUid, Blocked>,
+    by_other: BTreeMap<PodUid, BTreeSet<PodUid>>,
+}
+
+impl Line {
+    /// The pod has not begun.
+    pub(super) fn wait(&mut self, uid: &PodUid, name: FullName) {
+        self.by_name.entry(name.clone()).or_default().insert(uid.clone());
+        self.waiting.insert(uid.clone(), name);
+    }
+
+    /// It begins after others.
+    pub(super) fn block(&mut self, uid: &PodUid, blocked: Blocked) {
+        self.unblock(uid);
+        for other in &blocked.others {
+            self.by_other.entry(other.clone()).or_default().insert(uid.clone());
+        }
+        self.blocked.insert(uid.clone(), blocked);
+    }
+
+    /// It has begun, or is gone.
+    pub(super) fn leave(&mut self, uid: &PodUid) {
+        if let Some(name) = self.waiting.remove(uid) {
+            take_out(&mut self.by_name, &name, uid);
+        }
+        self.unblock(uid);
+    }
+
+    fn unblock(&mut self, uid: &PodUid) {
+        for other in self.blocked.remove(uid).into_iter().flat_map(|blocked| blocked.others) {
+            take_out(&mut self.by_other, &other, uid);
+        }
+    }
+
+    /// Those that were waited for until now are no longer; tells whether there were any.
+    pub(super) fn give_up(&mut self, now: Mono) -> bool {
+        let over = self.blocked.iter().filter(|(_, blocked)| blocked.until <= now);
+        let over: Vec<_> = over.map(|(uid, _)| uid.clone()).collect();
+        over.iter().for_each(|uid| self.unblock(uid));
+        !over.is_empty()
+    }
+
+    /// Whom a pod waits for.
+    pub(super) fn blocked(&self, uid: &PodUid) -> Option<&Blocked> {
+        self.blocked.get(uid)
+    }
+
+    /// When the first wait for others ends at the latest.
+    pub(super) fn next_wake(&self) -> Option<Mono> {
+        self.blocked.values().map(|blocked| blocked.until).min()
+    }
+
+    /// All that have not begun.
+    pub(super) fn all(&self) -> Vec<PodUid> {
+        self.waiting.keys().cloned().collect()
+    }
+
+    /// Those of this name.
+    pub(super) fn of_name(&self, name: &FullName) -> Vec<PodUid> {
+        self.by_name.get(name).into_iter().flatten().cloned().collect()
+    }
+
+    /// Those that wait for this pod's end.
+    pub(super) fn after(&self, other: &PodUid) -> Vec<PodUid> {
+        self.by_other.get(other).into_iter().flatten().cloned().collect()
+    }
+}
+
+fn take_out<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PodUid>>, key: &K, uid: &PodUid) {
+    let Some(uids) = index.get_mut(key) else { return };
+    uids.remove(uid);
+    if uids.is_empty() {
+        index.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_found_by_what_it_waits_for_until_it_leaves() {
+        let (mut line, [a, b, c]) = (Line::default(), ["a", "b", "c"].map(PodUid::from));
+        let name = |name: &str| ("ns".to_owned(), name.to_owned());
+        line.wait(&a, name("x"));
+        line.wait(&b, name("x"));
+        let blocked = |until| Blocked { others: vec![c.clone()], until: Mono(until) };
+        line.block(&a, blocked(5));
+        line.block(&b, blocked(9));
+        assert_eq!(line.of_name(&name("x")), [a.clone(), b.clone()]);
+        assert_eq!(line.after(&c), [a.clone(), b.clone()]);
+        assert_eq!(line.next_wake(), Some(Mono(5)));
+        assert!(!line.give_up(Mono(4)) && line.give_up(Mono(5)));
+        assert_eq!(line.after(&c), [b.clone()], "it waits for its name alone now");
+        assert_eq!(line.all(), [a.clone(), b.clone()]);
+        line.leave(&a);
+        line.leave(&b);
+        assert!(line.waiting.is_empty() && line.by_name.is_empty());
+        assert!(line.blocked.is_empty() && line.by_other.is_empty());
+    }
+}

@@ -1,0 +1,24 @@
+//! Counts how often a pod was looked at, so that tests can tell what an input costs.
+
+use std::cell::Cell;
+
+thread_local! {
+    static VISITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A pod is looked at.
+pub(super) fn count() {
+    VISITS.set(VISITS.get() + 1);
+}
+
+/// What a test looks at itself does not count.
+pub(super) fn uncounted(look: impl FnOnce()) {
+    let before = VISITS.get();
+    look();
+    VISITS.set(before);
+}
+
+/// How often that was, so far.
+pub(super) fn so_far() -> u64 {
+    VISITS.get()
+}
