@@ -25,7 +25,8 @@ use crate::pod;
 use crate::types::{ContainerId, ContainerKind, PodUid, UnixNanos};
 use crate::worker::{Input, ProbeKind};
 
-/// Entries of the heap from which on it is looked whether they still hold.
+/// Entries of the heap from which on it is looked whether they still hold; after that, when they
+/// have doubled: an entry costs the same however many there are.
 const HEAP_MIN: usize = 64;
 
 /// `Command::Probe`, taken apart.
@@ -85,6 +86,8 @@ pub(super) struct Board {
     agent_started_at: UnixNanos,
     pods: BTreeMap<PodUid, Probed>,
     heap: BinaryHeap<HeapEntry>,
+    /// Length of the heap at which it is rebuilt.
+    trim_at: usize,
     /// Places of attempts, given-up ones that have not ended yet included.
     places: Shares<PodUid, (ContainerId, ProbeKind)>,
     results: VecDeque<Input>,
@@ -98,6 +101,7 @@ impl Board {
             agent_started_at,
             pods: BTreeMap::new(),
             heap: BinaryHeap::new(),
+            trim_at: HEAP_MIN,
             places: Shares::new(attempts_max),
             results: VecDeque::new(),
             counter: 0,
@@ -320,18 +324,15 @@ impl Board {
         self.trim();
     }
 
-    /// Rebuilds the heap when entries that no longer hold outweigh the others.
+    /// Drops entries that no longer hold once there are twice as many as were left last time.
     fn trim(&mut self) {
-        if self.heap.len() <= HEAP_MIN {
-            return;
-        }
-        let probes: usize = self.pods.values().map(|pod| pod.containers.len() * KINDS.len()).sum();
-        if self.heap.len() <= HEAP_MIN + 4 * probes {
+        if self.heap.len() <= self.trim_at {
             return;
         }
         let heap = std::mem::take(&mut self.heap);
         let entries: BTreeSet<_> = heap.into_iter().filter(|entry| self.holds(entry)).collect();
         self.heap = entries.into_iter().collect();
+        self.trim_at = HEAP_MIN.max(2 * self.heap.len());
     }
 }
 

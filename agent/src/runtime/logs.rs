@@ -14,7 +14,7 @@
 //! `BACKSTOP` stands behind it. Without inotify every log is looked at each `POLL`. It never writes
 //! to a log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::future::Future;
@@ -85,6 +85,8 @@ pub struct Rotator<R> {
     reopen: Rc<R>,
     policy: RotatePolicy,
     logs: BTreeMap<ContainerId, Log>,
+    /// What is to be looked at next; as `Log::due` says.
+    due: BTreeSet<(Instant, ContainerId)>,
     inotify: Option<AsyncFd<Watches>>,
     watched: HashMap<WatchDescriptor, ContainerId>,
     started: Instant,
@@ -99,6 +101,8 @@ struct Log {
     pace: Pace,
     /// When to look; `None` while it is being opened or rotated.
     due: Option<Instant>,
+    /// What tells of the next write.
+    watch: Option<WatchDescriptor>,
     /// It is being opened or rotated.
     busy: bool,
     /// There is no regular file by its name.
@@ -150,6 +154,7 @@ impl<R: Reopen + 'static> Rotator<R> {
             reopen: Rc::new(reopen),
             policy,
             logs: BTreeMap::new(),
+            due: BTreeSet::new(),
             inotify: inotify.ok(),
             watched: HashMap::new(),
             started: Instant::now(),
@@ -184,24 +189,22 @@ impl<R: Reopen + 'static> Rotator<R> {
                     return;
                 }
                 let pace = Pace::new(self.policy.max_bytes, 0, self.started.elapsed());
-                let due = Some(Instant::now());
+                let (due, watch, file) = (None, None, None);
                 let (busy, missing) = (false, false);
-                let log = Log { path, file: None, pace, due, busy, missing, failures: 0 };
-                self.logs.insert(id, log);
+                let log = Log { path, file, pace, due, watch, busy, missing, failures: 0 };
+                self.forget(&id);
+                self.logs.insert(id.clone(), log);
+                self.set_due(&id, Some(Instant::now()));
             }
-            LogCommand::Forget { id } => {
-                self.logs.remove(&id);
-                self.unwatch(&id);
-            }
+            LogCommand::Forget { id } => self.forget(&id),
         }
     }
 
     /// Looks at every log that is due and says what is to be done.
     fn due(&mut self) -> Vec<(ContainerId, Wanted)> {
         let now = Instant::now();
-        let due = |log: &Log| log.due.is_some_and(|due| due <= now) && !log.busy;
-        let ids: Vec<ContainerId> =
-            self.logs.iter().filter(|(_, log)| due(log)).map(|(id, _)| id.clone()).collect();
+        let due = self.due.iter().take_while(|(at, _)| *at <= now);
+        let ids: Vec<ContainerId> = due.map(|(_, id)| id.clone()).collect();
         let mut room = ROTATIONS_MAX.saturating_sub(self.rotations);
         let mut wanted = Vec::new();
         for id in ids {
@@ -233,82 +236,108 @@ impl<R: Reopen + 'static> Rotator<R> {
     }
 
     fn set_due(&mut self, id: &ContainerId, due: Option<Instant>) {
-        if let Some(log) = self.logs.get_mut(id) {
-            log.due = due;
+        self.change(id, |log| log.due = due);
+    }
+
+    /// Changes a log and enters when it is due then.
+    fn change<T>(&mut self, id: &ContainerId, change: impl FnOnce(&mut Log) -> T) -> Option<T> {
+        let log = self.logs.get_mut(id)?;
+        let before = log.due;
+        let changed = change(log);
+        if before != log.due {
+            self.due.extend(log.due.map(|at| (at, id.clone())));
+            if let Some(at) = before {
+                self.due.remove(&(at, id.clone()));
+            }
         }
+        Some(changed)
+    }
+
+    fn forget(&mut self, id: &ContainerId) {
+        let Some(log) = self.logs.remove(id) else { return };
+        if let Some(at) = log.due {
+            self.due.remove(&(at, id.clone()));
+        }
+        self.unwatch(log.watch);
     }
 
     /// Waits for the next write of a log that is silent.
     fn sleep(&mut self, id: &ContainerId) {
+        let watch = self.watch(id);
         let Some(log) = self.logs.get_mut(id) else { return };
-        let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
-        let (Some(inotify), Some(file)) = (&self.inotify, &log.file) else {
-            log.due = Some(Instant::now() + POLL);
-            return;
+        let before = std::mem::replace(&mut log.watch, watch);
+        // What was written before the watch stood is seen now.
+        let wait = match watch {
+            Some(_) if log.size() != Some(log.pace.size()) => Duration::ZERO,
+            Some(_) => BACKSTOP,
+            None => POLL,
         };
-        // The open file itself: its name may lead elsewhere by now.
-        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match inotify.get_ref().0.add_watch(file.as_str(), flags) {
-            Ok(watch) => {
-                log.due = Some(Instant::now() + BACKSTOP);
-                self.watched.insert(watch, id.clone());
-                // What was written before the watch stood is seen now.
-                let size = log.size();
-                if size != Some(log.pace.size()) {
-                    log.due = Some(Instant::now());
-                }
-            }
-            Err(_) => log.due = Some(Instant::now() + POLL),
+        self.set_due(id, Some(Instant::now() + wait));
+        if before != watch {
+            self.unwatch(before);
         }
     }
 
-    fn unwatch(&mut self, id: &ContainerId) {
-        let Some(inotify) = &self.inotify else { return };
-        self.watched.retain(|watch, of| {
-            if of == id {
-                // Gone already when it fired or the file was deleted.
-                let _ = inotify.get_ref().0.rm_watch(*watch);
-            }
-            of != id
-        });
+    fn watch(&mut self, id: &ContainerId) -> Option<WatchDescriptor> {
+        let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
+        let (inotify, file) = (self.inotify.as_ref()?, self.logs.get(id)?.file.as_ref()?);
+        // The open file itself: its name may lead elsewhere by now.
+        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let watch = inotify.get_ref().0.add_watch(file.as_str(), flags).ok()?;
+        self.watched.insert(watch, id.clone());
+        Some(watch)
+    }
+
+    fn unwatch(&mut self, watch: Option<WatchDescriptor>) {
+        let (Some(inotify), Some(watch)) = (&self.inotify, watch) else { return };
+        if self.watched.remove(&watch).is_some() {
+            // Gone already when the file was deleted.
+            let _ = inotify.get_ref().0.rm_watch(watch);
+        }
     }
 
     async fn wait_for_writes(&mut self) {
-        let Some(inotify) = &self.inotify else { return std::future::pending().await };
-        let Ok(mut ready) = inotify.readable().await else {
-            return std::future::pending().await;
-        };
-        let events = match inotify.get_ref().0.read_events() {
-            Ok(events) => events,
-            Err(Errno::EAGAIN) => {
-                ready.clear_ready();
-                return;
+        let events = {
+            let Some(inotify) = &self.inotify else { return std::future::pending().await };
+            let Ok(mut ready) = inotify.readable().await else {
+                return std::future::pending().await;
+            };
+            match inotify.get_ref().0.read_events() {
+                Ok(events) => events,
+                Err(Errno::EAGAIN) => return ready.clear_ready(),
+                Err(_) => Vec::new(),
             }
-            Err(_) => Vec::new(),
         };
         let now = self.started.elapsed();
         for event in events {
             let Some(id) = self.watched.remove(&event.wd) else { continue };
-            let Some(log) = self.logs.get_mut(&id).filter(|log| !log.busy) else { continue };
-            if let Next::Look(after) = log.pace.woken(now) {
-                log.due = Some(Instant::now() + after);
-            }
+            self.change(&id, |log| {
+                log.watch = None;
+                if !log.busy
+                    && let Next::Look(after) = log.pace.woken(now)
+                {
+                    log.due = Some(Instant::now() + after);
+                }
+            });
         }
     }
 
     fn next_deadline(&self, room: bool) -> Option<Instant> {
         // With no room for a rotation, what is due waits for one to end.
         let now = Instant::now();
-        let waits = |log: &&Log| !log.busy && (room || log.due.is_some_and(|due| due > now));
-        self.logs.values().filter(waits).filter_map(|log| log.due).min()
+        match self.due.first()? {
+            (at, _) if room || *at > now => Some(*at),
+            // There are as many as came due at once.
+            _ => self.due.iter().map(|(at, _)| *at).find(|at| *at > now),
+        }
     }
 
     /// Touches nothing of `self` until it ends, so many run at once.
     fn begin(&mut self, id: ContainerId, wanted: &Wanted) -> Option<Work> {
-        let log = self.logs.get_mut(&id)?;
-        log.busy = true;
-        log.due = None;
-        let path = log.path.clone();
+        let path = self.change(&id, |log| {
+            (log.busy, log.due) = (true, None);
+            log.path.clone()
+        })?;
         match wanted {
             Wanted::Open => Some(Box::pin(async move { (id, Outcome::Opened(open(path).await)) })),
             Wanted::Rotate => {
@@ -330,17 +359,18 @@ impl<R: Reopen + 'static> Rotator<R> {
             self.rotations = self.rotations.saturating_sub(1);
         }
         let now = self.started.elapsed();
-        let Some(log) = self.logs.get_mut(id) else { return };
-        log.busy = false;
-        match outcome {
-            Outcome::Opened(file) => {
-                log.missing = file.is_none();
-                log.file = file;
-                // To be looked at as it is now.
-                log.due = Some(Instant::now());
+        self.change(id, |log| {
+            log.busy = false;
+            match outcome {
+                Outcome::Opened(file) => {
+                    log.missing = file.is_none();
+                    log.file = file;
+                    // To be looked at as it is now.
+                    log.due = Some(Instant::now());
+                }
+                Outcome::Rotated(done) => log.rotated(id, done, now),
             }
-            Outcome::Rotated(done) => log.rotated(id, done, now),
-        }
+        });
     }
 }
 
@@ -459,7 +489,7 @@ fn is_disk_full(log: &Path) -> bool {
 
 /// Compression takes its time and space: after the rotation, one log at a time.
 fn tidy_in_background(log: PathBuf, max_files: usize) {
-    tokio::task::spawn_local(async move {
+    crate::tasks::spawn("rotated logs", async move {
         let (place, path) = (Place::compression(&owner(&log)), log.clone());
         let tidy = move || log_files::beside(&path, |log| log_rotate::tidy(log, max_files));
         if let Ok(Err(failure)) = blocking::run(place, tidy).await {
