@@ -128,7 +128,7 @@ pub async fn run(config: Config) -> Result<()> {
     reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
     host_processes::start(&parts.config, &driver.executor.node.cgroup).await?;
     if parts.config.kubelet.make_iptables_util_chains {
-        tokio::task::spawn_local(node::iptables::keep());
+        tasks::singleton("iptables chains", node::iptables::keep());
     }
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
@@ -226,7 +226,7 @@ impl Parts {
         let kubelet = &self.config.kubelet;
         let (cidr, every) = (kubelet.pod_cidr.clone(), kubelet.node_status_update_frequency);
         let client = self.runtime.clone();
-        tokio::task::spawn_local(node::pod_cidr::follow(client, cidr, own, every.to_std()));
+        tasks::singleton("pod CIDR", node::pod_cidr::follow(client, cidr, own, every.to_std()));
         let node_reads = self
             .cluster
             .as_ref()

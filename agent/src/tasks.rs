@@ -88,6 +88,14 @@ where
     tokio::task::spawn_local(Named { name, work: Box::pin(work) })
 }
 
+/// The same on a thread that has no local tasks: one connection, one request.
+pub fn serve<F>(name: &'static str, work: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    tokio::spawn(Named { name, work: Box::pin(work) })
+}
+
 /// A thread that must not end before the process does.
 pub fn thread<T: Send + 'static>(
     name: &'static str,

@@ -1,7 +1,8 @@
 //! Cgroups of the host's processes: `kubeletCgroups` holds the agent, `systemCgroups` what else
 //! runs outside of any cgroup.
 //!
-//! Owner: one task, at the start and each minute, because others move processes, too. Effects: makes
+//! Owner: one task, at the start and each minute, because others move processes, too; the files
+//! are the pool's (`blocking`), as there may be thousands of processes. Effects: makes
 //! the cgroups, moves processes, keeps the agent's `oom_score_adj`. In a process namespace of its
 //! own the agent leaves its place alone: somebody else has put it there.
 // k8s: pkg/kubelet/cm/container_manager_linux.go setupNode, ensureSystemCgroups,
@@ -13,9 +14,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::blocking::{self, Place};
 use crate::cgroup::names::{CgroupDriver, CgroupSetup};
+use crate::cgroup::tree::Tree;
 use crate::cgroup::{CgroupLimits, Cgroups};
 use crate::config::Config;
+use crate::tasks;
 use crate::types::with_causes;
 
 /// How often processes are looked at.
@@ -47,13 +51,20 @@ pub(super) async fn start(config: &Config, setup: &CgroupSetup) -> Result<()> {
             made.with_context(|| format!("kubeletCgroups or systemCgroups: /{name}"))?;
         }
     }
-    tokio::task::spawn_local(async move {
+    let tree = cgroups.as_ref().map(Cgroups::tree);
+    tasks::singleton("host processes", async move {
         loop {
-            if let Some(cgroups) = &cgroups {
-                keep(cgroups, &own, &others);
-            }
-            if is_on_host() {
-                keep_score(oom_score_adj);
+            let (tree, own, others) = (tree.clone(), own.clone(), others.clone());
+            let work = move || {
+                if let Some(tree) = &tree {
+                    keep(tree, &own, &others);
+                }
+                if is_on_host() {
+                    keep_score(oom_score_adj);
+                }
+            };
+            if let Err(error) = blocking::run(Place::own("host processes"), work).await {
+                tracing::warn!(%error, "cgroups of the host's processes are not looked after");
             }
             tokio::time::sleep(EVERY).await;
         }
@@ -61,7 +72,7 @@ pub(super) async fn start(config: &Config, setup: &CgroupSetup) -> Result<()> {
     Ok(())
 }
 
-fn keep(cgroups: &Cgroups, own: &str, others: &str) {
+fn keep(cgroups: &Tree, own: &str, others: &str) {
     if !others.is_empty() {
         for _ in 0..ROUNDS {
             let left: Vec<i32> =

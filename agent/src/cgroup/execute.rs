@@ -302,6 +302,18 @@ impl Cgroups {
         }
     }
 
+    /// The files, for work in the pool.
+    pub fn tree(&self) -> Arc<Tree> {
+        Arc::clone(&self.tree)
+    }
+
+    /// Names of the cgroups right below this one.
+    pub async fn children(&self, name: &str) -> Result<Vec<String>, CgroupError> {
+        self.on_disk(name, Tree::children).await
+    }
+}
+
+impl Tree {
     /// Moves a process into the cgroup, in every hierarchy.
     pub fn adopt(&self, name: &str, pid: i32) -> Result<(), CgroupError> {
         check_name(name)?;
@@ -321,6 +333,12 @@ impl Cgroups {
         let Some(dir) = self.dir("", "memory") else { return Vec::new() };
         let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect()
+    }
+
+    fn children(&self, name: &str) -> Vec<String> {
+        let Some(dir) = self.dir(name, "memory") else { return Vec::new() };
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 }
 

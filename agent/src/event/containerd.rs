@@ -55,7 +55,7 @@ pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<In
                 HintKind::Exited { code, .. } => match i32::try_from(code) {
                     Ok(code) => {
                         let told = tell_end(reader.clone(), inputs.clone(), (container, code, at));
-                        tokio::task::spawn_local(told);
+                        crate::tasks::spawn("last words", told);
                         continue;
                     }
                     Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },

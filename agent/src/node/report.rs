@@ -218,7 +218,7 @@ impl Reporter {
         let (client, name) = (self.cluster.client.clone(), Arc::clone(&self.cluster.node_name));
         let (facts, changed) = (Rc::clone(&self.facts), Rc::clone(&self.changed));
         let own = self.own.clone();
-        let prepared = tokio::task::spawn_local(async move {
+        let prepared = crate::tasks::spawn("CSINode", async move {
             ensure_csi_node(client, &name, uid, own).await;
             facts.borrow_mut().storage_error = None;
             changed.notify_one();

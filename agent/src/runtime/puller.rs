@@ -126,9 +126,15 @@ impl Puller {
             key.2.clone(),
         );
         let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
-        let once = once.inspect(move |_| {
+        let once = async move {
+            let pulled = crate::tasks::caught(once).await;
+            // Whatever came of it: the next one who asks begins anew.
             pulls.borrow_mut().retain(|(key, _)| *key != own_key);
-        });
+            pulled.unwrap_or_else(|panic| {
+                crate::tasks::counted("pull");
+                Err(panic.to_string())
+            })
+        };
         let once = once.boxed_local().shared();
         self.pulls.borrow_mut().push((key, once.clone()));
         once.await

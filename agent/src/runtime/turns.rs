@@ -138,7 +138,7 @@ impl Place {
             return;
         }
         let held = Rc::clone(&self.held);
-        let timer = tokio::task::spawn_local(async move {
+        let timer = crate::tasks::spawn("turn", async move {
             tokio::time::sleep(limit).await;
             drop(held.borrow_mut().take());
         });

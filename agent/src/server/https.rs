@@ -70,8 +70,6 @@ const SEND_BYTES_MAX: usize = 64 * 1024;
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 /// How long a connection that is closed for idleness has for its farewell.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
-/// Pause after the kernel refused a connection, as when descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Patience =
     Patience { first_request: FIRST_REQUEST_WAIT, unknown: FIRST_REQUEST_WAIT, known: IDLE_WAIT };
 
@@ -121,17 +119,13 @@ pub(super) async fn accept(
             Ok((socket, address)) => {
                 let Some(place) = connections.open(PeerKey::of(address.ip())) else { continue };
                 let (tls, handler) = (tls.clone(), Arc::clone(&handler));
-                tokio::spawn(async move {
+                tasks::serve("HTTPS connection", async move {
                     // Boxed, here and below: a future that is given away takes its room twice.
                     let served = Box::pin(connection(socket, (address, place), tls, handler));
                     let _ = tokio::time::timeout(AGE_MAX, served).await;
                 });
             }
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                connections.shed();
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            Err(error) => connections.refused(&error).await,
         }
     }
 }

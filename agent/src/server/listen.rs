@@ -32,6 +32,7 @@ use crate::server::connections::{
     Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
 use crate::server::secure::{AccessError, ServingCertError};
+use crate::tasks;
 
 /// Connections open at the same time on one listener. Nobody is known here.
 const SHARE: Share = Share { total: 64, per_peer: 48 };
@@ -49,8 +50,6 @@ const CONNECTION_AGE: Duration = Duration::from_secs(300);
 const CLOSE_WAIT: Duration = Duration::from_secs(30);
 const PATIENCE: Patience =
     Patience { first_request: HEAD_WAIT, unknown: HEAD_WAIT, known: HEAD_WAIT };
-/// Pause after the kernel refused a connection, as when descriptors run out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A request as routes see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -265,15 +264,11 @@ pub(super) async fn accept(listener: Listener, service: Service, metrics: Arc<Me
         match open.next().await {
             Ok(Some((stream, peer))) => {
                 if let Some(place) = connections.open(peer) {
-                    tokio::spawn(connection(stream, place, Arc::clone(&service)));
+                    tasks::serve("connection", connection(stream, place, Arc::clone(&service)));
                 }
             }
             Ok(None) => {}
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                connections.shed();
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            Err(error) => connections.refused(&error).await,
         }
     }
 }

@@ -80,7 +80,7 @@ async fn queried(
     }
     let turn = turn()?;
     let (sink, text) = body::streamed();
-    tokio::spawn(async move {
+    crate::tasks::serve("node log", async move {
         journal::copy(root, &asked, &sink).await;
         drop(turn);
     });
@@ -173,7 +173,7 @@ fn escape(text: &str) -> String {
 
 fn sent(file: File) -> Reply {
     let (sink, text) = body::streamed();
-    tokio::spawn(send(file, sink));
+    crate::tasks::serve("node log", send(file, sink));
     let mut response = Response::new(text);
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, plain);

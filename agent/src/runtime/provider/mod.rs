@@ -46,6 +46,7 @@ use crate::pod;
 use crate::runtime::keyring::Keyring;
 use crate::runtime::pull_credential::{Coordinates, Source, sha256_hex};
 use crate::runtime::registry_match;
+use crate::tasks;
 
 /// User and password by registry, as a plugin said.
 type Logins = BTreeMap<String, (String, String)>;
@@ -202,14 +203,21 @@ impl Provider {
         let (settings, metrics) = (Rc::clone(&self.settings), Arc::clone(&self.metrics));
         let (runs, own) = (Rc::clone(&self.runs), key.clone());
         let run = async move {
-            let answer = exec::run(&settings, &request, &metrics).await;
+            let answer = tasks::caught(exec::run(&settings, &request, &metrics)).await;
+            // Whatever came of it: the next one who asks begins anew.
             runs.borrow_mut().remove(&own);
-            answer.map(Rc::new)
+            match answer {
+                Ok(answer) => answer.map(Rc::new),
+                Err(panic) => {
+                    tasks::counted("credential provider");
+                    Err(panic.to_string())
+                }
+            }
         };
         let run = run.boxed_local().shared();
         self.runs.borrow_mut().insert(key, run.clone());
         // Driven by a task of its own: whoever asked first may give up, the others not.
-        tokio::task::spawn_local(run.clone());
+        tasks::spawn("credential provider", run.clone());
         run.await
     }
 

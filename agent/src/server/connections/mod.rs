@@ -28,6 +28,38 @@ pub(super) use table::{Limits, Share};
 /// Bytes that a stalled client has to take within one idle time to count as reading.
 const PROGRESS_BYTES: u64 = 4096;
 
+/// Pause after the kernel refused a connection, as when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why `accept` gave no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// The client has given up, or its network has: the next one may be there.
+    Client,
+    /// Descriptors or memory have run out.
+    Short,
+    /// Anything else.
+    Other,
+}
+
+impl Refusal {
+    // accept(2), "Error handling"
+    fn of(error: &std::io::Error) -> Self {
+        use nix::errno::Errno::{
+            ECONNABORTED, ECONNRESET, EHOSTDOWN, EHOSTUNREACH, EINTR, EMFILE, ENETDOWN,
+            ENETUNREACH, ENFILE, ENOBUFS, ENOMEM, ENONET, ENOPROTOOPT, EOPNOTSUPP, EPERM, EPROTO,
+        };
+        match error.raw_os_error().map(nix::errno::Errno::from_raw) {
+            Some(EMFILE | ENFILE | ENOBUFS | ENOMEM) => Self::Short,
+            Some(
+                ECONNABORTED | ECONNRESET | EHOSTDOWN | EHOSTUNREACH | EINTR | ENETDOWN
+                | ENETUNREACH | ENONET | ENOPROTOOPT | EOPNOTSUPP | EPERM | EPROTO,
+            ) => Self::Client,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// How long a connection may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
@@ -110,10 +142,19 @@ impl Connections {
         }))
     }
 
-    /// Gives up an idle unknown connection, when descriptors have run out.
-    pub(super) fn shed(&self) {
-        let gone = self.table().shed();
-        self.displace(gone);
+    /// The kernel gave no connection. Where it is short of something an idle unknown one makes
+    /// room, and the listener comes back after a pause, because it would be refused again at once.
+    pub(super) async fn refused(&self, error: &std::io::Error) {
+        tracing::debug!(%error, "a connection was not accepted");
+        match Refusal::of(error) {
+            Refusal::Client => return,
+            Refusal::Short => {
+                let gone = self.table().shed();
+                self.displace(gone);
+            }
+            Refusal::Other => {}
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 
     fn displace(&self, gone: Option<Arc<Notify>>) {
@@ -235,6 +276,41 @@ mod tests {
         assert!(all.open(peer(1)).is_none(), "nobody is idle");
         drop((third, busy));
         assert!(all.open(peer(1)).is_some());
+    }
+
+    #[test]
+    fn a_client_that_gives_up_costs_nobody_a_pause() {
+        use nix::errno::Errno;
+        let table = [
+            (Errno::EMFILE, Refusal::Short),
+            (Errno::ENFILE, Refusal::Short),
+            (Errno::ENOBUFS, Refusal::Short),
+            (Errno::ENOMEM, Refusal::Short),
+            (Errno::ECONNABORTED, Refusal::Client),
+            (Errno::EPERM, Refusal::Client),
+            (Errno::EINVAL, Refusal::Other),
+        ];
+        for (errno, refusal) in table {
+            assert_eq!(Refusal::of(&errno.into()), refusal, "{errno}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_descriptors_an_idle_stranger_goes_and_the_listener_pauses() {
+        use futures_util::FutureExt as _;
+        let share = Share { total: 4, per_peer: 4 };
+        let wait = Duration::from_secs(3600);
+        let patience = Patience { first_request: wait, unknown: wait, known: wait };
+        let all = Connections::new(Limits { unknown: share, known: share }, patience, || {});
+        let idle = all.open(peer(1)).expect("room");
+        let refused = |errno: nix::errno::Errno| {
+            let error = errno.into();
+            all.refused(&error).now_or_never()
+        };
+        assert!(refused(nix::errno::Errno::ECONNABORTED).is_some(), "the next one may be there");
+        assert!(idle.over().now_or_never().is_none());
+        assert!(refused(nix::errno::Errno::EMFILE).is_none(), "it would be refused at once");
+        assert_eq!(idle.over().await, Over::Displaced);
     }
 
     #[tokio::test]

@@ -63,7 +63,7 @@ pub(super) fn container_logs(
         views: views.clone(),
         watches: watches.clone(),
     };
-    tokio::spawn(async move {
+    crate::tasks::serve("log stream", async move {
         follow.run(sink).await;
         drop(turn);
     });

@@ -54,7 +54,8 @@ impl Watches {
         match inotify {
             Ok(inotify) => {
                 let shared = Arc::new(Shared { inotify, folders: Mutex::default() });
-                tokio::spawn(read(Arc::clone(&shared)));
+                // Without it followed logs are looked at once a second.
+                crate::tasks::serve("log watch", read(Arc::clone(&shared)));
                 Self(Some(shared))
             }
             Err(error) => {

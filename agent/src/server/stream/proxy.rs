@@ -24,9 +24,11 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::Wanted;
+use crate::blocking::{self, Place};
 use crate::server::answer::Answer;
 use crate::server::body::{Body, Reply, whole};
 use crate::server::https::AGE_MAX;
+use crate::tasks;
 
 /// Buffer of one direction of a stream.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
@@ -54,7 +56,7 @@ pub(super) async fn open(wanted: Wanted) -> Reply {
     }
     let runtime = hyper::upgrade::on(&mut answer);
     let client = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
+    tasks::serve("stream", async move {
         join(client, runtime).await;
         drop(turn);
     });
@@ -124,8 +126,8 @@ async fn send(
         false => Box::new(socket),
         true => {
             // Files are read for it, and exec over TLS is rare.
-            let trust = tokio::task::spawn_blocking(pintle_api::system_tls).await;
-            let trust = trust.map_err(std::io::Error::other)?.map_err(std::io::Error::other)?;
+            let read = blocking::run(Place::serve_node("streaming TLS"), pintle_api::system_tls);
+            let trust = read.await.map_err(std::io::Error::from)?.map_err(std::io::Error::other)?;
             Box::new(secured(socket, host, trust).await?)
         }
     };
@@ -134,7 +136,7 @@ async fn send(
         .handshake(TokioIo::new(socket))
         .await?;
     // Ends with the upgrade, or with the refusal's last byte.
-    tokio::spawn(async move {
+    tasks::serve("stream connection", async move {
         let _ = timeout(AGE_MAX, connection.with_upgrades()).await;
     });
     if !headers.contains_key(HOST)

@@ -49,7 +49,7 @@ pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
         return Answer::text(400, "the WebSocket has no key\n").into();
     };
     let client = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
+    crate::tasks::serve("stream", async move {
         if timeout(AGE_MAX, translate(client, &url, streams)).await.is_err() {
             tracing::debug!("a stream was cut at its greatest age");
         }

@@ -45,7 +45,7 @@ pub(super) async fn open(wanted: Wanted) -> Reply {
     };
     let runtime = hyper::upgrade::on(&mut answer);
     let client = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
+    crate::tasks::serve("stream", async move {
         join(client, runtime).await;
         drop(turn);
     });
