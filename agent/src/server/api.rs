@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use pintle_cri::Client;
 
 use super::answer::Answer;
-use super::body::Reply;
+use super::body::{self, Reply};
 use super::connections::Busy;
 use super::https::{Handler, Peer, held};
 use super::listen::Asked;
@@ -148,7 +148,11 @@ impl Api {
                 }
             }
             Kind::Run => match self.turn(&found, (peer, under_way)) {
-                Ok(_turn) => run::run(self, &found.words, &Query::parse(&query)).await.into(),
+                // The answer may be large, and its reader may take its time.
+                Ok(turn) => {
+                    let answer = run::run(self, &found.words, &Query::parse(&query)).await;
+                    Reply::from(answer).map(|body| body::holding(body, turn))
+                }
                 Err(answer) => answer.into(),
             },
             Kind::Checkpoint => {
@@ -192,7 +196,7 @@ impl Api {
             Kind::Exec => "ExecStream",
             Kind::Attach => "AttachStream",
             Kind::PortForward => "PortForwardStream",
-            Kind::Run => "RunStream",
+            Kind::Run => open::RUN,
             _ => "LogStream",
         };
         let words = &found.words;

@@ -3,7 +3,9 @@
 //! A stream begins with a turn and holds it until it ends. Input: what was asked for, and by whom.
 //! Output: the open streams, for `explain`. Clones share one table. Bounds: `STREAMS_MAX`, of them
 //! `STREAMS_PER_POD` of one pod (those of the node's own logs count as one pod), so that the readers
-//! of one pod leave room for the others', and `STREAMS_PER_PEER` of one peer.
+//! of one pod leave room for the others', and `STREAMS_PER_PEER` of one peer. A command whose output is
+//! one answer holds all of it, up to a message of the runtime: of those there are `RUNS_MAX`, and
+//! `RUNS_PER_POD` of one pod.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +19,12 @@ pub(super) const STREAMS_MAX: usize = 512;
 const STREAMS_PER_POD: usize = 128;
 /// Those of one peer. The API server's are all users' streams, so it may have most of them.
 const STREAMS_PER_PEER: usize = 384;
+/// Commands that are answered in one piece, until their answers are taken.
+const RUNS_MAX: usize = 8;
+/// Those of one pod.
+const RUNS_PER_POD: usize = 2;
+/// What they are called.
+pub(super) const RUN: &str = "RunStream";
 
 /// An open stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +72,11 @@ pub(super) enum Full {
     /// Of whoever asks.
     #[error("{STREAMS_PER_PEER} streams from this address are open already")]
     Peer,
+    /// Of commands that are answered in one piece.
+    #[error(
+        "{RUNS_MAX} commands run already whose output is one answer, or {RUNS_PER_POD} of this pod"
+    )]
+    Runs,
 }
 
 impl Streams {
@@ -81,6 +94,13 @@ impl Streams {
         }
         if count(|a, b| a.peer == b.peer) >= STREAMS_PER_PEER {
             return Err(Full::Peer);
+        }
+        let is_run = stream.what == RUN;
+        if is_run
+            && (count(|a, _| a.what == RUN) >= RUNS_MAX
+                || count(|a, b| a.what == RUN && a.pod == b.pod) >= RUNS_PER_POD)
+        {
+            return Err(Full::Runs);
         }
         table.next += 1;
         let key = table.next;
@@ -150,5 +170,18 @@ mod tests {
         assert_eq!(streams.open().len(), STREAMS_MAX);
         turns.clear();
         assert_eq!(fill(&mut turns, 1, 1), Full::Pod);
+    }
+
+    #[test]
+    fn answers_that_are_held_whole_are_few_and_no_pod_has_them_all() {
+        let streams = Streams::default();
+        let run = |pod| streams.enter(Stream { what: RUN, ..stream(pod, "c", 1) });
+        let mut turns: Vec<_> = (0..RUNS_PER_POD).map(|_| run(1).expect("room")).collect();
+        assert_eq!(run(1).err(), Some(Full::Runs));
+        assert!(streams.enter(stream(1, "c", 1)).is_ok(), "others are not held up");
+        turns.extend((RUNS_PER_POD..RUNS_MAX).map(|pod| run(10 + pod).expect("room")));
+        assert_eq!(run(2).err(), Some(Full::Runs));
+        turns.pop();
+        assert!(run(2).is_ok());
     }
 }
