@@ -299,6 +299,7 @@ impl Parts {
             classes: tokio::sync::Mutex::default(),
             containerd: self.containerd(runtime)?,
             shims: std::cell::RefCell::default(),
+            strangers: crate::cgroup::sweep::Strangers::default(),
             node,
             client: client.clone(),
         })

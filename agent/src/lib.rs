@@ -39,6 +39,7 @@ pub mod server;
 pub mod source;
 pub mod status;
 pub mod tasks;
+pub mod twice;
 pub mod volume;
 
 pub use pintle_agent_core::{admit, desired, resize, types};

@@ -144,33 +144,14 @@ impl Executor {
         removed.map_err(|text| Failure::new("CleanupError", text))
     }
 
-    /// Removes empty cgroups of pods that nobody knows: what a crash between making the cgroup and
-    /// making the sandbox left. Whether a pod is known is asked right before its cgroup goes: one
-    /// may have come while another one's was removed.
+    /// Removes cgroups of pods that nobody knows.
     pub async fn sweep_cgroups(&self, is_known: impl Fn(&PodUid) -> bool) {
         use crate::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
         let Some(cgroups) = &self.cgroups else { return };
-        for qos in [Guaranteed, Burstable, BestEffort] {
-            let class = self.below_root(&self.node.cgroup.qos(qos));
-            let Some(dir) = cgroups.dir(&class, "memory") else { continue };
-            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-                let Ok(leaf) = entry.file_name().into_string() else { continue };
-                let Some(uid) = self.node.cgroup.uid_of_leaf(&leaf) else { continue };
-                let name = format!("{class}/{leaf}");
-                if is_known(&uid) {
-                    continue;
-                }
-                let pids = cgroups.on_disk(&name, |tree, name| tree.pids(name)).await;
-                let is_empty = pids.flatten().is_ok_and(|pids| pids.is_empty());
-                if is_empty
-                    && !is_known(&uid)
-                    && let Err(error) = cgroups.remove_pod(&name).await
-                {
-                    let error = with_causes(&error);
-                    tracing::warn!(pod = %uid, error, "an orphaned cgroup stays");
-                }
-            }
-        }
+        let names = &self.node.cgroup;
+        let classes =
+            [Guaranteed, Burstable, BestEffort].map(|qos| self.below_root(&names.qos(qos)));
+        cgroups.sweep(&classes, |leaf| names.uid_of_leaf(leaf), &self.strangers, is_known).await;
     }
 
     /// Removes log folders of pods that nobody knows: what a crash between making the folder and

@@ -161,6 +161,8 @@ pub struct Executor {
     pub containerd: Option<(Containerd, String)>,
     /// Shims that nothing belongs to.
     pub shims: std::cell::RefCell<crate::runtime::shims::Watch>,
+    /// Cgroups with processes, of pods that nobody knows.
+    pub strangers: crate::cgroup::sweep::Strangers,
     /// The turn to write the limits of the classes.
     pub classes: tokio::sync::Mutex<()>,
 }

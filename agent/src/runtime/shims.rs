@@ -19,6 +19,7 @@ use pintle_cri::containerd::NAMESPACE;
 use crate::blocking::{self, Place};
 use crate::runtime::execute::Executor;
 use crate::status::view::Snapshot;
+use crate::twice::Twice;
 
 /// Processes of the node that are looked at.
 const PROCESSES_MAX: usize = 65_536;
@@ -85,7 +86,7 @@ fn of_cmdline(cmdline: &[u8], pid: u32) -> Option<Shim> {
 #[derive(Debug, Default)]
 pub struct Watch {
     sweeps: u32,
-    suspects: BTreeSet<Shim>,
+    suspects: Twice<Shim>,
     told: BTreeSet<Shim>,
 }
 
@@ -99,11 +100,10 @@ impl Watch {
 
     /// Takes what a look found; gives what the look before found too and nobody was told of.
     fn take(&mut self, found: BTreeSet<Shim>) -> Vec<Shim> {
-        let again: BTreeSet<Shim> = found.intersection(&self.suspects).cloned().collect();
-        let news = again.difference(&self.told).cloned().collect();
         self.told.retain(|shim| found.contains(shim));
+        let again = self.suspects.take(found);
+        let news = again.difference(&self.told).cloned().collect();
         self.told.extend(again);
-        self.suspects = found;
         news
     }
 }

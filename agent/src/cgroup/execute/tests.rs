@@ -182,6 +182,37 @@ async fn removal_kills_what_still_runs_in_nested_cgroups_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn what_runs_in_the_cgroup_of_an_unknown_pod_ends_when_two_sweeps_have_found_it() {
+    use crate::cgroup::sweep::Strangers;
+    let Some(root) = Root::new("sweep").await else { return };
+    let class = "kubepods/besteffort".to_owned();
+    let pod = |name: &str| format!("{class}/pod{name}");
+    for name in ["known", "strange", "empty", "coming"] {
+        root.cgroups.create_pod(&pod(name), &CgroupLimits::default()).await.expect("created");
+    }
+    let run = |name: &str| Sleeper::inside(&root, &format!("{}/container", pod(name)));
+    let [mut known, mut strange, mut coming] = ["known", "strange", "coming"].map(run);
+    let strangers = Strangers::default();
+    let uid_of = |leaf: &str| leaf.strip_prefix("pod").map(PodUid::from);
+    let sweep = async |all_known: &[&str]| {
+        let is_known = |uid: &PodUid| all_known.contains(&uid.as_str());
+        root.cgroups.sweep(std::slice::from_ref(&class), uid_of, &strangers, is_known).await;
+    };
+    sweep(&["known"]).await;
+    assert!(root.cgroups.dirs(&pod("empty")).all(|dir| !dir.exists()));
+    for sleeper in [&mut known, &mut strange, &mut coming] {
+        assert!(sleeper.0.try_wait().expect("asked").is_none(), "it may be on its way");
+    }
+    sweep(&["known", "coming"]).await;
+    assert!(!strange.0.wait().expect("waited").success(), "it was killed");
+    assert!(root.cgroups.dirs(&pod("strange")).all(|dir| !dir.exists()));
+    for sleeper in [&mut known, &mut coming] {
+        assert!(sleeper.0.try_wait().expect("asked").is_none(), "somebody knows it");
+    }
+    assert!(root.cgroups.exists(&class), "nothing above was touched");
+}
+
+#[tokio::test]
 async fn names_that_climb_out_of_the_root_are_refused() {
     let Ok(cgroups) = Cgroups::open("/pintle-test-names") else { return };
     for name in ["", "/kubepods", "kubepods/../..", "kubepods//pod", "."] {

@@ -1,0 +1,38 @@
+//! What two looks in a row found: what comes or goes just now is found by one of them only. Pure.
+
+use std::collections::BTreeSet;
+
+/// Remembers the last look.
+#[derive(Debug)]
+pub struct Twice<T>(BTreeSet<T>);
+
+impl<T> Default for Twice<T> {
+    fn default() -> Self {
+        Self(BTreeSet::new())
+    }
+}
+
+impl<T: Ord + Clone> Twice<T> {
+    /// Takes what a look found; gives what the one before it found, too.
+    pub fn take(&mut self, found: BTreeSet<T>) -> BTreeSet<T> {
+        let again = found.intersection(&self.0).cloned().collect();
+        self.0 = found;
+        again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_there_in_two_looks_in_a_row_counts() {
+        let mut twice = Twice::default();
+        let looks: [(&[u8], &[u8]); 5] =
+            [(&[1], &[]), (&[1, 2], &[1]), (&[2], &[2]), (&[1], &[]), (&[1], &[1])];
+        for (found, again) in looks {
+            let found = found.iter().copied().collect();
+            assert_eq!(twice.take(found).into_iter().collect::<Vec<_>>(), again);
+        }
+    }
+}
