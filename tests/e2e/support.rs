@@ -13,7 +13,7 @@ use pintle_tests::manifest::{container_id, status_of};
 use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};
-use xtask::node::{Leftovers, process};
+use xtask::node::process;
 
 /// A folder of the node that containers see as `/shared`.
 pub(crate) fn shared(node: &TestNode) -> PathBuf {
@@ -22,15 +22,18 @@ pub(crate) fn shared(node: &TestNode) -> PathBuf {
     dir
 }
 
-/// Waits until nothing of any pod is left but shims that containerd itself has forgotten, which no
-/// call of it ends: a caller that went away while it made a sandbox leaves such.
+/// Waits until nothing of any pod is left but shims that containerd itself has forgotten, with what
+/// they have mounted, which no call of it ends: a caller that went away while it made a sandbox
+/// leaves such. Their processes in a pod's cgroup the agent ends when two of its sweeps have found
+/// them.
 pub(crate) fn clean_of_what_the_runtime_knows(node: &TestNode) {
-    until(LONG, "nothing of the pods is left", || {
-        let left = node.leftovers();
+    until(LONG * 2, "nothing of the pods is left", || {
+        let mut left = node.leftovers();
         let known = node.runtime_node().ctr(&["containers", "ls", "-q"])?;
         ensure!(known.trim().is_empty(), "known: {known}");
-        let left = Leftovers { shims: Vec::new(), ..left };
-        ensure!(left.is_empty(), "{left:#?}");
+        let forgotten = std::mem::take(&mut left.shims);
+        left.mounts.retain(|mount| !forgotten.iter().any(|id| mount.contains(id)));
+        ensure!(left.is_empty(), "{left:#?}, and the shims {forgotten:?}");
         Ok(())
     });
 }
