@@ -30,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ground::Ground;
+use ground::{Ground, Stalls};
 
 /// One attack.
 struct Attack {
@@ -57,31 +57,8 @@ const THEMES: [&[Attack]; 6] = [
     runtime::ATTACKS,
 ];
 
-/// Attacks that the agent does not withstand yet, and what is missing. They are told as ignored;
-/// `--include-ignored` runs them all the same.
-const OPEN: &[(&str, &str)] = &[
-    ("tenant::a_grace_of_twelve_thousand_years", "deadlines of calls overflow"),
-    ("tenant::numbers_at_their_limits", "deadlines of calls overflow"),
-    ("tenant::hooks_that_never_end", "removals wait while others start or stop"),
-    ("tenant::a_crowd_in_a_crash_loop", "removals wait while others start or stop"),
-    ("tenant::one_name_for_two_and_a_uid_that_climbs", "a uid is a path"),
-    ("probes::never_answered_and_never_given_up", "probe attempts have no share for each pod"),
-    ("probes::of_names_that_hang", "names are resolved where volumes are mounted"),
-    ("clients::seven_hundred_that_say_nothing", "connections have no share for each peer"),
-    ("clients::seven_hundred_idle_with_h2", "connections have no share for each peer"),
-    ("clients::idle_at_the_plain_ports", "connections have no share for each peer"),
-    ("clients::heads_that_drip", "connections have no share of memory"),
-    ("clients::followers_that_never_read", "connections have no share of memory"),
-    ("clients::scrapes_all_at_once", "connections have no share of memory"),
-    ("clients::numbers_in_questions", "deadlines of calls overflow"),
-    ("files::a_huge_fragmented_hosts_file", "files are written where decisions are made"),
-    ("files::links_where_the_agent_writes", "files are written through links"),
-    ("files::logs_that_are_something_else", "logs are opened whatever they are"),
-    ("runtime::a_frozen_shim", "removals wait while others start or stop"),
-    ("runtime::registries_that_hang", "pulls hold up starts"),
-    ("manifests::text_that_grows_when_it_is_read", "manifests are read where decisions are made"),
-    ("runtime::an_image_that_cannot_be_had", "one image holds up the pod's other containers"),
-];
+/// What is asked of all attacks together, when all of them ran.
+const STALLS: &str = "all::the_deciding_thread_is_never_away_for_long";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -99,31 +76,30 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let begin = Instant::now();
-    println!("\nrunning {} tests", chosen.len());
-    let is_open = |attack: &&Attack| {
-        let why = OPEN.iter().find(|(name, _)| *name == attack.name).map(|(_, why)| why);
-        why.filter(|_| !options.contains(&"--include-ignored"))
-            .inspect(|why| println!("test {} ... ignored, {why}", attack.name))
-            .is_some()
-    };
-    let (open, chosen): (Vec<&Attack>, Vec<&Attack>) = chosen.into_iter().partition(is_open);
-    let failed = run_all(&chosen);
+    let is_complete = chosen.len() == all.len();
+    let count = chosen.len() + usize::from(is_complete);
+    println!("\nrunning {count} tests");
+    let (mut failed, stalls) = run_all(&chosen);
+    if is_complete {
+        let checked = stalls.check_all().inspect_err(|error| eprintln!("{error:#}"));
+        println!("test {STALLS} ... {}", if checked.is_ok() { "ok" } else { "FAILED" });
+        failed += usize::from(checked.is_err());
+    }
     let word = if failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {word}. {} passed; {failed} failed; {} ignored; 0 measured; {} filtered \
+        "\ntest result: {word}. {} passed; {failed} failed; 0 ignored; 0 measured; {} filtered \
          out; finished in {:.2}s\n",
-        chosen.len() - failed,
-        open.len(),
-        all.len() - chosen.len() - open.len(),
+        count - failed,
+        all.len() - chosen.len(),
         begin.elapsed().as_secs_f64()
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns how many failed.
-fn run_all(chosen: &[&Attack]) -> usize {
-    let mut failed = 0;
-    let mut ground = None;
+/// Returns how many failed, and how long the deciding threads were away.
+fn run_all(chosen: &[&Attack]) -> (usize, Stalls) {
+    let (mut failed, mut stalls) = (0, Stalls::default());
+    let mut ground: Option<Ground> = None;
     for attack in chosen {
         let begin = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -139,11 +115,12 @@ fn run_all(chosen: &[&Attack]) -> usize {
         }
         println!("test {} ... FAILED", attack.name);
         failed += 1;
-        if let Some(ground) = &ground {
-            ground.show_log();
-        }
         // A node that an attack has harmed proves nothing about the next one.
-        ground = None;
+        if let Some(ground) = ground.take() {
+            ground.show_log();
+            stalls = stalls.and(ground.all_stalls());
+        }
     }
-    failed
+    let last = ground.map_or_else(Stalls::default, |ground| ground.all_stalls());
+    (failed, stalls.and(last))
 }

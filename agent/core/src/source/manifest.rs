@@ -212,13 +212,12 @@ fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ManifestError> 
 
 /// The tree of a text as a value of the type.
 fn typed<T: serde::de::DeserializeOwned>(tree: &Value, text: &str) -> Result<T, ManifestError> {
-    if let Ok(value) = T::deserialize(tree) {
+    let unwritable = |error: serde_json::Error| syntax(None, String::new(), error.to_string());
+    if let Ok(value) = serde_json::from_str(&serde_json::to_string(tree).map_err(unwritable)?) {
         return Ok(value);
     }
-    // Where it is wrong is told by a text only. No line has two values, so that the line of an error
-    // names one field.
-    let json = serde_json::to_string_pretty(tree)
-        .map_err(|error| syntax(None, String::new(), error.to_string()))?;
+    // Where it is wrong: no line has two values, so that the line of an error names one field.
+    let json = serde_json::to_string_pretty(tree).map_err(unwritable)?;
     serde_json::from_str(&json).map_err(|error| {
         let at = Position { line: error.line() as u64, column: u64::MAX };
         let field = Outline::of(&json).field(at).map(str::to_owned).unwrap_or_default();
