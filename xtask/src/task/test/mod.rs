@@ -47,9 +47,7 @@ const STAGES: [Stage; 15] = [
     Stage { name: "conformance", needs_tools: true, run: conformance },
 ];
 /// Stages that run when they are named: what they show is in other stages as well.
-const BY_NAME: [Stage; 1] = [
-    Stage { name: "demo", needs_tools: true, run: demo },
-];
+const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo }];
 /// Stages made of tests: those that a name filter is applied to.
 const FILTERED: [&str; 6] = ["unit", "parity", "sim", "e2e", "hostile", "cluster"];
 /// Stages made of test targets of their own.
