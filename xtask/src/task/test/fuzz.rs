@@ -1,9 +1,10 @@
 //! The fuzz targets of `tests/fuzz`, for half a minute each, as many at a time as there are cores.
 //!
 //! One program, a process for each target. libFuzzer with the compiler's own coverage and no
-//! sanitizer: that needs no nightly compiler, and safe Rust needs none. Each begins with its seeds and with what earlier runs on this machine
-//! found worth keeping (`corpus`, which git ignores). An input that breaks something is left in
-//! `target/fuzz/finds`; it becomes a seed with the fix.
+//! sanitizer: that needs no nightly compiler, and safe Rust needs none. Each begins
+//! with its seeds and with what earlier runs on this machine found worth keeping (`corpus`, which
+//! git ignores). An input that breaks something is left in `target/fuzz/finds`; it becomes a seed
+//! with the fix.
 
 use std::fs;
 use std::num::NonZero;
