@@ -29,10 +29,15 @@ impl Worker {
         if self.stage == Stage::Waiting {
             return;
         }
-        self.check_deadline(scene);
         self.check_overdue(scene);
         self.follow_resize(scene);
         self.derive(scene);
+        // The first status after a restart of the agent tells since when the pod runs: whoever
+        // looked before that would start what has been over for long. How its containers have
+        // ended since changes nothing.
+        if self.exceeds_deadline(scene) {
+            self.derive(scene);
+        }
         if self.stage == Stage::Syncing
             && self.pass.is_none()
             && self.fresh()
@@ -240,15 +245,16 @@ impl Worker {
         self.pass = Some(Pass { ticket, actions, done: 0, cancelled: false, failed: false });
     }
 
+    /// Ends a pod that has run as long as it may; true when it does so now.
     // k8s: pkg/kubelet/active_deadline.go
-    fn check_deadline(&mut self, scene: &mut Scene<'_>) {
-        if self.stage != Stage::Syncing {
-            return;
+    fn exceeds_deadline(&mut self, scene: &mut Scene<'_>) -> bool {
+        if self.stage != Stage::Syncing || status::is_terminal(self.status.phase.as_deref()) {
+            return false;
         }
-        let Some(at) = self.deadline(scene.now) else { return };
+        let Some(at) = self.deadline(scene.now) else { return false };
         if scene.now.mono < at {
-            self.wake_at = Some(at);
-            return;
+            self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+            return false;
         }
         let message = "Pod was active on the node longer than the specified deadline".to_owned();
         scene.out.push(Command::Event {
@@ -260,6 +266,7 @@ impl Worker {
         });
         let (phase, reason) = ("Failed".to_owned(), "DeadlineExceeded".to_owned());
         self.kill(Verdict { phase, reason, message }, None);
+        true
     }
 
     // k8s: pkg/kubelet/pod_workers.go killPodNow

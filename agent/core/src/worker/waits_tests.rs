@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
+use crate::observed::RunState;
 use crate::worker::testing::{Host, plain};
 use crate::worker::{Command, Failure, Hint, Input, ProbeKind};
 use pintle_api_types::ids::{ContainerId, UnixNanos};
@@ -75,6 +77,40 @@ fn a_pods_deadline_is_a_time_that_passes_and_not_one_that_a_clock_shows() {
         assert_eq!(host.status("p")["phase"], "Running", "{hours}");
         host.wait(Duration::from_secs(2));
         assert_eq!(host.status("p")["reason"], json!("DeadlineExceeded"), "{hours}");
+    }
+}
+
+#[test]
+fn a_pod_whose_time_was_over_before_the_agent_came_is_not_begun() {
+    for (seconds, begins) in [(60, false), (6_000, true)] {
+        let mut host = Host::new();
+        let mut pod = plain("p", "100m");
+        pod.spec.get_or_insert_default().active_deadline_seconds = Some(seconds);
+        let since = UnixNanos(host.now.wall.0 - HOUR / 30).to_seconds();
+        pod.status.get_or_insert_default().start_time = Some(Time(since));
+        host.want(pod);
+        assert_eq!(host.take_starts().is_empty(), !begins, "{seconds} s, since 120 s");
+        assert_eq!(host.status("p")["reason"] == "DeadlineExceeded", !begins, "{seconds} s");
+    }
+}
+
+#[test]
+fn a_pod_that_was_stopped_at_its_deadline_has_failed_whatever_its_containers_returned() {
+    for (phase, want) in [("Running", "Failed"), ("Succeeded", "Succeeded")] {
+        let mut host = Host::new();
+        let mut pod = plain("p", "100m");
+        let spec = pod.spec.get_or_insert_default();
+        spec.active_deadline_seconds = Some(60);
+        spec.restart_policy = Some("Never".to_owned());
+        host.want(pod.clone());
+        let status = host.status("p");
+        host.records.get_mut("p").expect("a pod").containers[0].state = RunState::Exited;
+        host.now = host.now.plus(Duration::from_secs(60));
+        let mut status: PodStatus = serde_json::from_value(status).expect("a status");
+        status.phase = Some(phase.to_owned());
+        pod.status = Some(status);
+        host.restart(vec![pod]);
+        assert_eq!(host.status("p")["phase"], want, "told as {phase}");
     }
 }
 
