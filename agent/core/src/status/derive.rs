@@ -117,7 +117,8 @@ impl Lists {
         let spec = pod::spec(input.pod);
         let olds = previous.container_statuses.iter().flatten();
         let mut olds = olds.chain(previous.init_container_statuses.iter().flatten());
-        !restart::may_restart_all(spec)
+        restart::pod_policy(spec) != restart::RestartPolicy::Always
+            && !restart::may_restart_all(spec)
             && olds.any(|old| {
                 let state = |status: &ContainerStatus| status.state.clone()?.terminated;
                 let Some((end, (_, container))) = state(old).zip(containers::find(spec, &old.name))

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::observed::{ObservedContainer, ObservedPod, RunState};
+use crate::observed::RunState;
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
 use crate::sync::plan::{self, Action, PlanInput};
 use crate::worker::step::{Pass, Scene, Stage, Worker};
-use crate::worker::{Command, Failure};
+use crate::worker::{Command, Failure, shown};
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
 use pintle_api_types::pod;
@@ -234,6 +234,7 @@ impl Worker {
     fn run(&mut self, actions: Vec<Action>, scene: &mut Scene<'_>) {
         assert!(self.pass.is_none(), "one pass at a time");
         self.note_in_force(&actions, scene);
+        self.replaced = shown::replaced(&actions);
         let ticket = scene.next();
         scene.out.push(Command::Run {
             uid: self.uid.clone(),
@@ -321,46 +322,16 @@ impl Worker {
         }
     }
 
-    /// The record as it is shown, `None` when that is as it is: with ends that the runtime tells
-    /// and does not list yet, and with containers whose postStart hook still runs as not started
-    /// yet, because the kubelet tells of them only when the hook is done.
-    fn shown(&self) -> Option<ObservedPod> {
-        let hooked = self.hooked();
-        let shown = |container: &ObservedContainer| {
-            let waits = hooked == Some(&*container.name) && container.state == RunState::Running;
-            let created = || ObservedContainer { state: RunState::Created, ..container.clone() };
-            status::ending(container).or_else(|| waits.then(created))
-        };
-        let mut changed = self.observed.containers.iter().map(shown).collect::<Vec<_>>();
-        changed.iter().any(Option::is_some).then(|| {
-            let mut pod = (*self.observed).clone();
-            for (container, shown) in pod.containers.iter_mut().zip(&mut changed) {
-                if let Some(shown) = shown.take() {
-                    *container = shown;
-                }
-            }
-            pod
-        })
-    }
-
-    /// The container that is being started, if it has a postStart hook.
-    fn hooked(&self) -> Option<&str> {
-        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
-        let action = pass.actions.get(pass.done)?;
-        let name =
-            matches!(action, Action::StartContainer { .. }).then(|| action.container())??;
-        let container = pod::containers::find(pod::spec(pod), name).map(|(_, c)| c);
-        let hooks = container.and_then(|c| c.lifecycle.as_ref());
-        hooks.is_some_and(|hooks| hooks.post_start.is_some()).then_some(name)
-    }
-
     fn derive(&mut self, scene: &mut Scene<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         // Before the first read nobody knows whether the pod runs or is over already.
         if self.observed_stamp == 0 {
             return;
         }
-        let shown = self.shown();
+        if self.pass.is_none() && self.fresh() {
+            self.replaced.clear();
+        }
+        let shown = self.unreplaced(&pod, self.shown());
         let mut input = self.derive_input(&pod, scene);
         input.observed = shown.as_ref().or(input.observed);
         let derived = status::derive(&input);

@@ -31,7 +31,10 @@ mod pods;
 #[cfg(test)]
 mod properties;
 pub mod reads;
+#[cfg(test)]
+mod replace_tests;
 mod resizes;
+mod shown;
 mod step;
 #[cfg(test)]
 mod testing;

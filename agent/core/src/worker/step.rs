@@ -126,6 +126,8 @@ pub struct Worker {
     pub(super) read_failures: u32,
     pub(crate) evidence: BTreeMap<ContainerId, Evidence>,
     pub(crate) pass: Option<Pass>,
+    /// Containers that the pass kills to start them again, until a read shows what came of it.
+    pub(super) replaced: BTreeMap<String, ContainerId>,
     pub(crate) waiting: BTreeMap<String, Waiting>,
     pub(crate) backoff: CrashLoop,
     /// When each dead container ended.
@@ -198,6 +200,7 @@ impl Worker {
             read_failures: 0,
             evidence: BTreeMap::new(),
             pass: None,
+            replaced: BTreeMap::new(),
             waiting: BTreeMap::new(),
             backoff: CrashLoop::new(curve),
             ends: BTreeMap::new(),

@@ -1,0 +1,95 @@
+//! The record of a pod as people and its prober see it.
+//!
+//! Pure, part of the worker. What is planned is planned on the record itself; what is shown differs
+//! from it in three ways: an end that the runtime has told and does not list yet is shown already, a
+//! container whose postStart hook still runs is shown as not started yet, and one that a pass kills
+//! to start it again is shown as it was until the pass is over.
+// k8s: pkg/kubelet/kubelet.go SyncPod: a status is made before a sync, never within it
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::observed::{ObservedContainer, ObservedPod, RunState};
+use crate::status;
+use crate::sync::plan::Action;
+use crate::worker::step::Worker;
+use pintle_api_types::ids::ContainerId;
+use pintle_api_types::pod;
+use pintle_api_types::pod::restart;
+
+impl Worker {
+    /// The record as it is shown, `None` when that is as it is: with ends that the runtime tells
+    /// and does not list yet, and with containers whose postStart hook still runs as not started
+    /// yet, because the kubelet tells of them only when the hook is done.
+    pub(super) fn shown(&self) -> Option<ObservedPod> {
+        let hooked = self.hooked();
+        let shown = |container: &ObservedContainer| {
+            let waits = hooked == Some(&*container.name) && container.state == RunState::Running;
+            let created = || ObservedContainer { state: RunState::Created, ..container.clone() };
+            status::ending(container).or_else(|| waits.then(created))
+        };
+        let mut changed = self.observed.containers.iter().map(shown).collect::<Vec<_>>();
+        changed.iter().any(Option::is_some).then(|| {
+            let mut pod = (*self.observed).clone();
+            for (container, shown) in pod.containers.iter_mut().zip(&mut changed) {
+                if let Some(shown) = shown.take() {
+                    *container = shown;
+                }
+            }
+            pod
+        })
+    }
+
+    /// The container that is being started, if it has a postStart hook.
+    fn hooked(&self) -> Option<&str> {
+        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
+        let action = pass.actions.get(pass.done)?;
+        let name =
+            matches!(action, Action::StartContainer { .. }).then(|| action.container())??;
+        let container = pod::containers::find(pod::spec(pod), name).map(|(_, c)| c);
+        let hooks = container.and_then(|c| c.lifecycle.as_ref());
+        hooks.is_some_and(|hooks| hooks.post_start.is_some()).then_some(name)
+    }
+
+    /// A container that the pass replaces and that would not come back by itself is never shown
+    /// dead: nothing may leave such an end, so the status would stay as it is for ever.
+    // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
+    pub(super) fn unreplaced(&self, pod: &Pod, shown: Option<ObservedPod>) -> Option<ObservedPod> {
+        let spec = pod::spec(pod);
+        let record = shown.as_ref().unwrap_or(&self.observed);
+        let stays_dead = |dead: &ObservedContainer| {
+            let container = pod::containers::find(spec, &dead.name).map(|(_, c)| c);
+            dead.state == RunState::Exited
+                && container.is_some_and(|c| !restart::may_restart(c, spec, dead.exit_code))
+        };
+        let killed = |c: &ObservedContainer| self.replaced.get(&c.name) == Some(&c.id);
+        let dead = record.containers.iter().filter(|c| killed(c) && stays_dead(c));
+        let dead: BTreeMap<_, _> =
+            dead.map(|c| (c.name.clone(), (c.id.clone(), c.restart_count))).collect();
+        if dead.is_empty() {
+            return shown;
+        }
+        let mut record = shown.unwrap_or_else(|| (*self.observed).clone());
+        record.containers.retain(|c| dead.get(&c.name).is_none_or(|(_, n)| c.restart_count <= *n));
+        for container in &mut record.containers {
+            if dead.get(&container.name).is_some_and(|(id, _)| *id == container.id) {
+                container.state = RunState::Running;
+            }
+        }
+        Some(record)
+    }
+}
+
+/// Containers that these actions kill and start again, with what is killed.
+pub(super) fn replaced(actions: &[Action]) -> BTreeMap<String, ContainerId> {
+    let starts = |of: &str| {
+        let starts = |a: &Action| matches!(a, Action::StartContainer { name, .. } if name == of);
+        actions.iter().any(starts)
+    };
+    let killed = actions.iter().filter_map(|action| match action {
+        Action::KillContainer { id, name, .. } => Some((name.clone(), id.clone())),
+        _ => None,
+    });
+    killed.filter(|(name, _)| starts(name)).collect()
+}
