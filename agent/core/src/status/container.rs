@@ -58,7 +58,10 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
     };
     let older =
         older.and_then(|older| seen(input, &Subject { old: None, ..*subject }, older).state);
-    if let Some(end) = older.filter(|state| state.terminated.is_some()) {
+    // An end that nobody saw, of the newest attempt itself, is later than that of the one before.
+    let newer = newest.is_some_and(|newest| newest.state == RunState::Unknown)
+        && status.last_state.as_ref().is_some_and(is_lost);
+    if let Some(end) = older.filter(|state| state.terminated.is_some() && !newer) {
         status.last_state = Some(end);
     }
     apply_waiting(input, subject, newest, &mut status);
@@ -76,6 +79,10 @@ pub(crate) fn status(input: &DeriveInput, subject: &Subject) -> ContainerStatus 
 /// The terminated state of a container whose end nobody saw.
 pub(crate) fn lost() -> ContainerState {
     unknown_end(REASON_UNKNOWN, MESSAGE_LOST)
+}
+
+fn is_lost(state: &ContainerState) -> bool {
+    state.terminated.as_ref().is_some_and(|end| end.message.as_deref() == Some(MESSAGE_LOST))
 }
 
 fn unknown_reason(subject: &Subject) -> &'static str {
@@ -120,7 +127,10 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
     if let Some(old) = old {
         status.restart_count = status.restart_count.max(old.restart_count);
         status.last_state = carried_last_state(old, &id);
-        // The count comes from the log files after a restart in place; they may be gone, too.
+        // The count comes from the log files after a restart in place; they may be gone, too. The
+        // number of an attempt that was made, never started and removed is given again: as
+        // upstream's, this count has it twice then.
+        // k8s: pkg/kubelet/kubelet_pods.go convertToAPIContainerStatuses
         let follows_end = ended_as(old).is_some() && old.container_id.as_deref() != Some(&id);
         if follows_end && instance.state == RunState::Running {
             status.restart_count = status.restart_count.max(old.restart_count.saturating_add(1));

@@ -169,6 +169,51 @@ fn a_running_container_that_vanished_counts_as_ended_not_as_never_started() {
 }
 
 #[test]
+fn an_end_that_nobody_saw_is_later_than_that_of_the_attempt_before() {
+    let why = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off".into() };
+    let newest = ObservedContainer { restart_count: 1, ..container("a", "2") };
+    let mut world = World::new(one("Always")).with(vec![newest, exited("a", "1", 3)]);
+    world.waiting.insert("a".into(), why);
+    world.derive();
+    world.observed.as_mut().expect("observed").containers[0].state = RunState::Unknown;
+    let status = world.derive();
+    let last = main_status(&status, "a").last_state.clone().and_then(|last| last.terminated);
+    assert_eq!(last.expect("an end").reason.as_deref(), Some("ContainerStatusUnknown"));
+    assert_eq!(world.derive(), status, "it is told once and stays so");
+}
+
+#[test]
+fn a_number_that_is_given_twice_counts_twice_as_it_does_for_the_kubelet() {
+    let attempt = |id: &str, restart_count| ObservedContainer {
+        restart_count,
+        created_at: UnixNanos(950 * SECOND),
+        ..container("a", id)
+    };
+    let count = |world: &mut World| main_status(&world.derive(), "a").restart_count;
+    let mut world = World::new(one("Always")).with(vec![exited("a", "1", 3)]);
+    assert_eq!(count(&mut world), 0);
+    let made = ObservedContainer { state: RunState::Created, ..attempt("2", 1) };
+    let mut world = world.with(vec![made, exited("a", "1", 3)]);
+    assert_eq!(count(&mut world), 1);
+    let mut world = world.with(vec![exited("a", "1", 3)]);
+    assert_eq!(count(&mut world), 1, "it was removed before it could start");
+    let mut world = world.with(vec![attempt("3", 1), exited("a", "1", 3)]);
+    assert_eq!(count(&mut world), 2);
+    assert_eq!(count(&mut world), 2, "once more");
+}
+
+#[test]
+fn a_container_that_never_comes_back_may_be_replaced_where_its_pod_always_does() {
+    let policy = json!({"name": "a", "image": "i", "restartPolicy": "Never"});
+    let mut world = World::new(pod(json!({"restartPolicy": "Always", "containers": [policy]})));
+    world = world.with(vec![exited("a", "1", 0)]);
+    world.derive();
+    let mut world = world.with(vec![container("a", "2")]);
+    let status = world.derive();
+    assert_eq!(main_status(&status, "a").container_id.as_deref(), Some("containerd://2"));
+}
+
+#[test]
 fn before_the_first_read_nothing_is_taken_for_lost() {
     let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
