@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::status::Verdict;
 use crate::sync::plan::Action;
 use crate::sync::stop_order;
-use crate::worker::testing::{Host, plain};
+use crate::worker::testing::{Host, plain, settings};
 use crate::worker::{Failure, Input};
 use pintle_api_types::ids::{Mono, UnixNanos};
 use pintle_api_types::pod;
@@ -147,6 +147,21 @@ proptest! {
         // A year, and half a year more.
         host.wait(Duration::from_secs(3600 * 24 * 548));
         prop_assert_eq!(host.take(), "ExceededGracePeriod p");
+    }
+
+    #[test]
+    fn a_pod_of_any_numbers_comes_to_rest_and_goes(numbers in any_numbers(), other in any_numbers()) {
+        let mut host = Host::with(settings(Duration::from_secs(60)));
+        host.want(numbers.pod());
+        host.wait(Duration::from_secs(3600));
+        host.want(other.pod());
+        host.wait(Duration::from_secs(3600));
+        host.restart(vec![numbers.pod()]);
+        host.wait(Duration::from_secs(3600));
+        host.want(numbers.removed());
+        host.remove("p");
+        host.wait(Duration::from_secs(3600));
+        prop_assert_eq!(host.stage("p"), None, "{}", host.take());
     }
 
     #[test]

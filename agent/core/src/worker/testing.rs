@@ -70,6 +70,9 @@ pub(super) struct Host {
     pub(super) node_reads: Vec<u64>,
 }
 
+/// Inputs that may follow from one, before it counts as spinning.
+const TURNS_MAX: usize = 1_000;
+
 /// A pod on the host's network.
 pub(super) const ON_HOST: &str = "on-host";
 
@@ -145,7 +148,10 @@ impl Host {
     /// Feeds an input and everything that follows from it.
     pub(super) fn tell(&mut self, input: Input) {
         let mut inputs = std::collections::VecDeque::from([input]);
+        let mut turns = 0;
         while let Some(input) = inputs.pop_front() {
+            turns += 1;
+            assert!(turns < TURNS_MAX, "it spins at {input:?}: {}", self.take());
             self.now = self.now.plus(Duration::from_millis(1));
             for command in self.pods.handle(self.now, input) {
                 self.execute(command, &mut inputs);
