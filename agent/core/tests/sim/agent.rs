@@ -55,6 +55,7 @@ impl World {
                 let agent = self.agent.as_ref().expect("it asked");
                 let pod = agent.worker(&uid).map(|w| w.observed().name.clone());
                 let pod = pod.unwrap_or_default();
+                self.reads.asked(&uid);
                 let delay = after.as_nanos() as u64 + self.rng.range(MS / 20, 2 * MS);
                 self.at(delay, Event::TakeRead { run, uid, pod, stamp });
             }
@@ -86,6 +87,7 @@ impl World {
             }
             Command::Gone { uid } => {
                 self.check.gone(&uid);
+                self.reads.forget(&uid);
                 self.mail(outbox::Input::Gone(uid.clone()));
                 self.failures.retain(|(of, _), _| *of != uid);
                 self.pulls.retain(|(of, _), _| *of != uid);
@@ -355,11 +357,11 @@ impl World {
             let timeout = stops[index].grace_seconds.max(stop_order::GRACE_SECONDS_MIN);
             self.check.stop_asked(&uid, &id, timeout, self.now);
             let name = self.runtime.containers[&id].name.clone();
-            let stubborn = self.check.known[&uid].get(&name).stubborn;
+            let me = self.check.known[&uid].get(&name).clone();
             let signalled = self.rng.range(MS, 900 * MS);
-            match stubborn {
-                false => self.at(signalled, Event::Exit { id: id.clone(), code: 143 }),
-                true => self.at(timeout as u64 * S, Event::Kill { id: id.clone() }),
+            match me.stubborn {
+                false => self.at(signalled, Event::Exit { id, code: me.stopped_code }),
+                true => self.at(timeout as u64 * S, Event::Kill { id }),
             }
         }
         stops.iter().all(|stop| over(self, stop))

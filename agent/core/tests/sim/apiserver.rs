@@ -3,6 +3,7 @@
 //! own `Sources` and `Outbox`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -36,6 +37,18 @@ pub enum Wire {
     Tick { run: u64 },
     /// The API server goes away for a while, or is back.
     Outage { on: bool },
+    /// A copy of its store is made.
+    Saved,
+    /// The copy takes the place of the store.
+    Restored,
+}
+
+/// A copy of the store, and what people wanted then.
+#[derive(Debug)]
+struct Backup {
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    manifests: BTreeMap<String, Manifest>,
 }
 
 /// The API server, and the agent's side of it.
@@ -54,6 +67,9 @@ pub struct ApiServer {
     ticks_at: Option<Mono>,
     /// Objects that were deleted from it by the agent.
     pub completed: u64,
+    backup: Option<Backup>,
+    /// Its store is an older one: a request under way may be about what is no longer so.
+    restored: bool,
 }
 
 impl ApiServer {
@@ -69,6 +85,8 @@ impl ApiServer {
             said_ready: false,
             ticks_at: None,
             completed: 0,
+            backup: None,
+            restored: false,
         }
     }
 
@@ -93,6 +111,12 @@ impl ApiServer {
         let of = |object: &&Value| object["metadata"]["uid"] == uid.as_str();
         let object = self.objects.values().find(of);
         object.is_some_and(|object| object["status"]["startTime"].is_string())
+    }
+
+    /// True when the API server knows that the pod is over.
+    pub fn knows_end(&self, uid: &PodUid) -> bool {
+        let of = |object: &&Value| object["metadata"]["uid"] == uid.as_str();
+        self.objects.values().find(of).is_some_and(is_over)
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -204,16 +228,22 @@ impl World {
                     self.at(50 * MS, Event::Wire(Wire::List { run }));
                 }
             }
+            Wire::Saved => self.api_save(),
+            Wire::Restored => self.api_restore(),
             Wire::List { run } => self.api_list(run),
             Wire::Listed { run, epoch, pods } => {
                 if run != self.run || epoch != self.api().epoch || self.agent.is_none() {
                     return;
                 }
+                let copies: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
                 let pods = pods.into_iter().map(|pod| (pod, UnixNanos::NEVER)).collect();
                 let now = self.clocks().wall;
                 let reading = Reading { pods, problems: Vec::new() };
                 let updates = self.api().sources.set(SourceKind::Api, reading, now, &|_, _| None);
                 self.api_updates(updates);
+                for copy in copies {
+                    self.mail(Mail::Listed(copy));
+                }
                 if !std::mem::replace(&mut self.api().said_ready, true) {
                     self.mail(Mail::SourcesReady);
                     self.tell(Input::SourcesReady);
@@ -242,6 +272,37 @@ impl World {
             }
             Wire::Answered { .. } | Wire::Tick { .. } => {}
         }
+    }
+
+    fn api_save(&mut self) {
+        let manifests = self.manifests.clone();
+        let api = self.api();
+        let (objects, version) = (api.objects.clone(), api.version);
+        api.backup = Some(Backup { objects, version, manifests });
+    }
+
+    /// What was created since is gone, what was deleted since is back, and versions are given
+    /// once more.
+    fn api_restore(&mut self) {
+        let run = self.run;
+        let Some(backup) = self.api().backup.take() else { return };
+        let manifests = backup.manifests.values();
+        self.check.known.extend(manifests.map(|m| (m.uid.clone(), m.clone())));
+        self.manifests = backup.manifests;
+        let api = self.api();
+        (api.objects, api.version) = (backup.objects, backup.version);
+        api.restored = true;
+        api.epoch += 1;
+        self.forget_undone();
+        self.at(50 * MS, Event::Wire(Wire::List { run }));
+    }
+
+    /// What was told to a store that is no more is forgotten with the agent that told it.
+    pub fn forget_undone(&mut self) {
+        let Some(api) = self.api.as_ref().filter(|api| api.restored) else { return };
+        let agent = self.agent.as_ref();
+        let works = |uid: &PodUid| agent.is_some_and(|agent| agent.worker(uid).is_some());
+        self.check.undone(|uid| api.knows_end(uid) || works(uid));
     }
 
     fn api_list(&mut self, run: u64) {
@@ -329,7 +390,12 @@ impl World {
             }
             Ask::Delete(uid) if object["metadata"]["uid"] != uid.as_str() => Answer::Deleted,
             Ask::Delete(uid) => {
-                self.check_completed(&uid, &object);
+                let stays = !object["metadata"]["deletionTimestamp"].is_string();
+                match stays && self.api().restored {
+                    // The request was made before the deletion was undone.
+                    true => drop(self.manifests.remove(&name)),
+                    false => self.check_completed(&uid, &object),
+                }
                 self.api_remove(&name);
                 self.api().completed += 1;
                 Answer::Deleted

@@ -17,6 +17,9 @@ use crate::runtime::{Container, Runtime};
 /// How long a change may take to have its consequences, beside the waits that belong to it.
 const SLACK: Duration = Duration::from_secs(40);
 
+/// Why nothing more is started of a pod.
+const PHASE_IS_TERMINAL: &str = "its phase is terminal";
+
 /// What the checker remembers of the world.
 #[derive(Debug, Default)]
 pub struct Checker {
@@ -143,6 +146,14 @@ impl Checker {
         self.statuses.clear();
     }
 
+    /// The API server's store is an older one: a pod that neither it nor the agent knows to be over
+    /// may be begun anew, because the runtime has nothing left of it.
+    pub fn undone(&mut self, is_known: impl Fn(&PodUid) -> bool) {
+        self.terminal.retain(|uid, _| is_known(uid));
+        let terminal = &self.terminal;
+        self.ended.retain(|uid, why| *why != PHASE_IS_TERMINAL || terminal.contains_key(uid));
+    }
+
     /// A status was published.
     pub fn published(&mut self, uid: &PodUid, status: &Arc<PodStatus>) {
         let phase = status.phase.as_deref().unwrap_or_default();
@@ -152,7 +163,7 @@ impl Checker {
         }
         if phase == "Succeeded" || phase == "Failed" {
             self.terminal.insert(uid.clone(), phase.to_owned());
-            self.ended.insert(uid.clone(), "its phase is terminal");
+            self.ended.insert(uid.clone(), PHASE_IS_TERMINAL);
         }
     }
 
@@ -203,11 +214,11 @@ impl Checker {
                     !never && !matches!(container.behaviour, Behaviour::Ends { code: 1.., .. });
                 continue;
             }
-            if failed_init && !container.init {
+            if failed_init && !container.init && !container.ephemeral {
                 assert!(latest.is_none(), "{uid}: {} ran after a failed init", container.name);
             }
             let pulled = reached && !never;
-            reached &= !(container.init && never);
+            reached &= !(container.init && (never || container.ends_before_it_starts()));
             match latest {
                 Some(latest) if !over => {
                     self.container_converged(manifest, container, latest, now, faults);
@@ -239,6 +250,10 @@ impl Checker {
                 let sick = me.sick_after_ms.map(|ms| Duration::from_millis(ms) + grace + SLACK);
                 let healed = sick.is_none_or(|sick| since < sick);
                 assert!(healed, "{uid}: {name} is sick for {since:?} and goes on");
+                let stuck = me.stuck_ms.filter(|_| manifest.is_stuck(name, latest.attempt));
+                let stuck = stuck.map(|ms| Duration::from_millis(ms) + grace + SLACK);
+                let given_up = stuck.is_none_or(|stuck| since < stuck);
+                assert!(given_up, "{uid}: {name} does not start for {since:?} and goes on");
                 let same = latest.made.hash == self.hash_of(manifest, name);
                 assert!(same || since < SLACK, "{uid}: {name} runs with another image");
                 let known = manifest.of_folder || faults.has(Fault::Disk) || me.ephemeral;
@@ -256,7 +271,9 @@ impl Checker {
             }
             RunState::Exited => {}
             RunState::Created | RunState::Unknown => {
-                assert!(since < SLACK, "{uid}: {name} is {state:?} for {since:?}");
+                // One to debug with is made once, whatever becomes of its start.
+                let stays = me.ephemeral || since < SLACK;
+                assert!(stays, "{uid}: {name} is {state:?} for {since:?}");
             }
         }
     }
@@ -265,9 +282,11 @@ impl Checker {
         crate::agent::making(Some(&manifest.pod), name).hash
     }
 
+    /// An init container ends badly, and nothing before it is waited for in vain.
     fn init_fails_for_good(&self, manifest: &Manifest) -> bool {
+        let mut reached = manifest.boxes.iter().take_while(|b| b.image_from_s != u64::MAX);
         manifest.policy == "Never"
-            && manifest.boxes.iter().any(|b| {
+            && reached.any(|b| {
                 b.init && !b.sidecar && matches!(b.behaviour, Behaviour::Ends { code: 1, .. })
             })
     }

@@ -38,9 +38,11 @@ pub enum Fault {
     Edits,
     /// Pods may run for a limited time.
     Deadlines,
+    /// The store of the API server is restored from an older copy.
+    Restored,
 }
 
-const ALL: [Fault; 16] = [
+const ALL: [Fault; 17] = [
     Fault::Calls,
     Fault::Hints,
     Fault::Crashes,
@@ -57,6 +59,7 @@ const ALL: [Fault; 16] = [
     Fault::Node,
     Fault::Edits,
     Fault::Deadlines,
+    Fault::Restored,
 ];
 
 /// A set of faults.

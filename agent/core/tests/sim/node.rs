@@ -59,7 +59,9 @@ impl Node {
 
 impl World {
     pub fn plan_node(&mut self) {
-        self.node.roomy = self.api.is_none() || self.faults.has(Fault::Edits);
+        // What comes back with an older store asks nobody for room.
+        let crowded = self.faults.has(Fault::Edits) || self.faults.has(Fault::Restored);
+        self.node.roomy = self.api.is_none() || crowded;
         if self.faults.has(Fault::Node) {
             let when = self.rng.range(0, 120 * S);
             self.at(when, Event::Node(NodeNews::Label));
@@ -127,6 +129,9 @@ impl World {
         let (true, Some(container)) = (run == self.run && probed, container) else { return };
         let me = self.check.known[uid].get(&container.name).clone();
         let age_ms = self.now.since(container.started_at).as_millis() as u64;
+        if let Some(stuck_ms) = me.stuck_ms.filter(|_| container.attempt == 0) {
+            return self.give_up(uid, id, stuck_ms.saturating_sub(age_ms));
+        }
         let mut answers = Vec::new();
         let mut next = None;
         for (kind, after, healthy_before) in [
@@ -146,11 +151,21 @@ impl World {
         // The other two are asked once it has started.
         let waits = answers.contains(&(ProbeKind::Startup, false));
         for (kind, healthy) in answers {
-            // A startup probe that fails for long is another fault than one that takes its time.
+            // A startup probe that takes its time has not failed.
             if waits || self.said(uid, id, kind) == Some(healthy) {
                 continue;
             }
             self.say(uid, id, kind, healthy);
+        }
+    }
+
+    /// Its startup probe has failed as often as it may once that time is over; nothing else is asked.
+    fn give_up(&mut self, uid: &PodUid, id: &str, left_ms: u64) {
+        if left_ms > 0 {
+            let (run, uid, id) = (self.run, uid.clone(), id.to_owned());
+            self.at(left_ms * MS, Event::Probe { run, uid, id });
+        } else if self.said(uid, id, ProbeKind::Startup).is_none() {
+            self.say(uid, id, ProbeKind::Startup, false);
         }
     }
 

@@ -33,6 +33,8 @@ pub struct Box {
     pub behaviour: Behaviour,
     /// Ignores SIGTERM and has to be killed.
     pub stubborn: bool,
+    /// Its exit code after SIGTERM.
+    pub stopped_code: i32,
     /// Changes with the image.
     pub image: u64,
     /// Its image can be pulled from this second of the world on; never, if it is `u64::MAX`.
@@ -44,6 +46,8 @@ pub struct Box {
     pub ready_after_ms: Option<u64>,
     /// It has started after so long, says its startup probe.
     pub started_after_ms: Option<u64>,
+    /// Its first process never starts, and its startup probe gives it up after so long.
+    pub stuck_ms: Option<u64>,
     /// It has a hook after its start, which may fail.
     pub hook: bool,
     pub ephemeral: bool,
@@ -57,15 +61,23 @@ impl Box {
             sidecar: false,
             behaviour,
             stubborn: rng.chance(20),
+            stopped_code: *rng.pick(&[143, 143, 0]),
             image: 1,
             image_from_s: 0,
             cpu_millis: CPU_MILLIS,
             sick_after_ms: None,
             ready_after_ms: None,
             started_after_ms: None,
+            stuck_ms: None,
             hook: false,
             ephemeral: false,
         }
+    }
+
+    /// What waits for it to start may wait in vain: it ends sooner than its startup probe says so.
+    pub fn ends_before_it_starts(&self) -> bool {
+        let Behaviour::Ends { after_ms, .. } = self.behaviour else { return false };
+        self.started_after_ms.is_some_and(|started_ms| started_ms + 500 > after_ms)
     }
 
     fn with_faults(mut self, faults: Faults, rng: &mut Rng) -> Self {
@@ -77,6 +89,8 @@ impl Box {
             self.sick_after_ms = rng.chance(20).then(|| rng.range(1_000, 100_000));
             self.ready_after_ms = rng.chance(30).then(|| rng.range(0, 5_000));
             self.started_after_ms = rng.chance(20).then(|| rng.range(0, 5_000));
+            let may_be_stuck = self.started_after_ms.is_some() && rng.chance(50);
+            self.stuck_ms = may_be_stuck.then(|| rng.range(100, 10_000));
         }
         self.hook = faults.has(Fault::Hooks) && lasts && rng.chance(30);
         self
@@ -134,7 +148,7 @@ impl Manifest {
         for index in 0..rng.range(0, 3) {
             let sidecar = rng.chance(40);
             let behaviour = match (sidecar, rng.range(0, 4)) {
-                (true, 0) => Behaviour::Ends { after_ms: rng.range(100, 20_000), code: 1 },
+                (true, 0) => Behaviour::Ends { after_ms: rng.range(500, 20_000), code: 1 },
                 (true, _) => Behaviour::Forever,
                 (false, 0) if policy != "Never" => Behaviour::FailsFirst { times: 1 },
                 (false, 1) if policy == "Never" => Behaviour::Ends { after_ms: 50, code: 1 },
@@ -207,7 +221,7 @@ impl Manifest {
             self.boxes.iter_mut().filter(|b| (!b.init || b.sidecar) && !b.ephemeral).collect();
         let index = rng.range(0, lasting.len() as u64) as usize;
         match rng.range(0, 4) {
-            0 if self.policy != "Never" => lasting[index].image += 1,
+            0 => lasting[index].image += 1,
             1 if !debugged => {
                 let behaviour = Behaviour::Ends { after_ms: rng.range(10, 30_000), code: 3 };
                 let new = Box::new("debug".to_owned(), behaviour, rng);
@@ -217,6 +231,11 @@ impl Manifest {
             _ => lasting[index].cpu_millis = *rng.pick(&[50, 100, 200, 300]),
         }
         self.write();
+    }
+
+    /// True for a process that its startup probe gives up.
+    pub fn is_stuck(&self, container: &str, attempt: u32) -> bool {
+        attempt == 0 && self.get(container).stuck_ms.is_some()
     }
 
     pub fn get(&self, container: &str) -> &Box {

@@ -57,7 +57,8 @@ fn is_told(manifest: &Manifest, me: &Box, latest: &Container, told: &Value) {
         RunState::Running => {
             assert!(state["running"].is_object(), "{subject}, told as {shown}");
             let ready = me.init && !me.sidecar || shown["ready"] == true;
-            assert!(ready || me.ephemeral, "{subject}, told as not ready: {shown}");
+            let never = me.ephemeral || manifest.is_stuck(&me.name, latest.attempt);
+            assert!(ready || never, "{subject}, told as not ready: {shown}");
         }
         RunState::Exited => {
             let is = |end: &Value| end["terminated"]["exitCode"] == latest.code;
@@ -66,8 +67,8 @@ fn is_told(manifest: &Manifest, me: &Box, latest: &Container, told: &Value) {
         }
         RunState::Created | RunState::Unknown => return,
     }
-    // An attempt that was made, never started and removed may count although its number is used
-    // again.
+    // As for the kubelet an attempt that was made, never started and removed may count although
+    // its number is used again.
     let count = shown["restartCount"].as_u64().unwrap_or_default();
     assert!(count >= latest.attempt.into(), "{subject}: {shown}");
 }

@@ -12,6 +12,7 @@ use pintle_agent_core::ledger as checkpoint;
 use pintle_agent_core::observed::{ObservedPod, RunState, ToldEnd};
 use pintle_agent_core::sync::backoff::Curve;
 use pintle_agent_core::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
+use pintle_agent_core::worker::reads::Reads;
 use pintle_agent_core::worker::{Command, Hint, Input, ListedPod, Pods, ProbeKind, Settings};
 
 use crate::agent::Pass;
@@ -67,8 +68,10 @@ impl Stats {
 pub enum Event {
     /// To this run of the agent, if it still lives.
     ToAgent(u64, Input),
-    /// A read is taken now and arrives later.
+    /// A read is due.
     TakeRead { run: u64, uid: PodUid, pod: String, stamp: u64 },
+    /// A read ends; its answer arrives later.
+    ReadEnds { run: u64, pod: String, stamp: u64, uid: PodUid, result: Result<ObservedPod, String> },
     /// A list is taken now.
     TakeList { run: u64, stamp: u64 },
     /// A pass goes on; its own run of the agent is in it.
@@ -129,6 +132,8 @@ pub struct World {
     list_failures: u64,
     /// No hint comes through.
     deaf: bool,
+    /// Which reads are made.
+    pub reads: Reads,
     /// Both checkpoints as they are on the disk.
     disk: Option<(String, String)>,
     /// Prints what happens, for a look at one seed.
@@ -167,6 +172,7 @@ impl World {
             crash_in: None,
             list_failures: 0,
             deaf: false,
+            reads: Reads::default(),
             disk: None,
             trace: std::env::var_os("PINTLE_TRACE").is_some(),
             prepared: BTreeSet::new(),
@@ -201,6 +207,11 @@ impl World {
                 self.at(when, Event::Wire(Wire::Outage { on: true }));
                 self.at(when + long, Event::Wire(Wire::Outage { on: false }));
             }
+        }
+        if faults.has(Fault::Api) && faults.has(Fault::Restored) {
+            let (when, long) = (self.rng.range(0, BUSY / 2), self.rng.range(S, 90 * S));
+            self.at(when, Event::Wire(Wire::Saved));
+            self.at(when + long, Event::Wire(Wire::Restored));
         }
         if faults.has(Fault::Crashes) {
             self.crash_in = Some(self.rng.range(1, 400));
@@ -296,7 +307,15 @@ impl World {
         match event {
             Event::ToAgent(run, input) if run == self.run => self.tell(input),
             Event::ToAgent(..) => {}
-            Event::TakeRead { run, uid, pod, stamp } => self.take_read(run, &uid, &pod, stamp),
+            Event::TakeRead { run, uid, pod, stamp } => {
+                if run == self.run && self.reads.due(&uid, stamp) {
+                    self.take_read(uid, pod, stamp);
+                }
+            }
+            Event::ReadEnds { run, uid, pod, stamp, result } if run == self.run => {
+                self.read_ends(uid, pod, stamp, result);
+            }
+            Event::ReadEnds { .. } => {}
             Event::TakeList { run, stamp } => self.take_list(run, stamp),
             Event::Pass { run, ticket } => self.step_pass(run, ticket),
             Event::Exit { id, code } => self.exit(&id, code, false),
@@ -367,14 +386,29 @@ impl World {
         }
     }
 
-    fn take_read(&mut self, run: u64, uid: &PodUid, pod: &str, stamp: u64) {
+    /// The runtime is asked now.
+    fn take_read(&mut self, uid: PodUid, pod: String, stamp: u64) {
         let result: Result<ObservedPod, String> = match self.trouble(Fault::Calls, 5) {
             true => Err("unavailable".to_owned()),
-            false => Ok(self.runtime.read(uid, pod, self.now)),
+            false => Ok(self.runtime.read(&uid, &pod, self.now)),
         };
-        let input = Input::Observed { uid: uid.clone(), stamp, result };
-        let delay = self.rng.range(MS / 10, 5 * MS);
-        self.at(delay, Event::ToAgent(run, input));
+        let (run, delay) = (self.run, self.rng.range(MS / 10, 5 * MS));
+        self.at(delay, Event::ReadEnds { run, uid, pod, stamp, result });
+    }
+
+    /// The answer waits in a queue while the next read begins.
+    fn read_ends(
+        &mut self,
+        uid: PodUid,
+        pod: String,
+        stamp: u64,
+        result: Result<ObservedPod, String>,
+    ) {
+        if let Some(next) = self.reads.ended(&uid, stamp) {
+            self.take_read(uid.clone(), pod, next);
+        }
+        let delay = if self.rng.chance(20) { self.rng.range(MS / 10, 20 * MS) } else { 0 };
+        self.at(delay, Event::ToAgent(self.run, Input::Observed { uid, stamp, result }));
     }
 
     fn take_list(&mut self, run: u64, stamp: u64) {
@@ -569,6 +603,7 @@ impl World {
         self.stats.crashes_in_pass += u64::from(!self.passes.is_empty());
         self.run += 1;
         self.check.crashed(self.api.as_ref());
+        self.forget_undone();
         self.orphan_calls();
         let pause = self.rng.range(MS, 5_000 * MS);
         self.at(pause, Event::Boot);
@@ -592,7 +627,7 @@ impl World {
             agent.restore(read(allocated), read(actuated));
         }
         self.agent = Some(agent);
-        (self.pulls, self.probing) = Default::default();
+        (self.pulls, self.probing, self.reads) = Default::default();
         self.list_failures = match self.faults.has(Fault::Lists) && self.busy() {
             true => self.rng.range(0, 5),
             false => 0,
