@@ -5,8 +5,10 @@
 //! words, and a pod that was let in must be let in here, too. `PINTLE_RECORDED=DIR` replays another
 //! folder of recordings.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::admit::{self, Admitted, Candidate, Node, Refusal};
+use pintle_agent::admit::{self, Admitted, Candidate, Node, Refusal, Taken};
 use pintle_agent::pod::resources::{Amounts, pod_requests};
 use pintle_agent::runtime::sysctl::AllowList;
 use pintle_agent::types::PodUid;
@@ -82,9 +84,9 @@ fn admit(node: &Node, pod: &Pod, short: Option<&Shortage>) -> Result<(), Refusal
     let requests = pod_requests(pod);
     let other = short.map(Shortage::user);
     let uid = PodUid::from("other");
-    let others: Vec<_> =
-        other.iter().map(|(pod, requests)| Admitted { uid: &uid, pod, requests }).collect();
-    admit::admit(node, &others, &Candidate { pod, requests: &requests }).map(drop)
+    let others =
+        Taken::of(other.iter().map(|(pod, requests)| Admitted { uid: &uid, pod, requests }));
+    admit::admit(node, &others.all(), &Candidate { pod, requests: &requests }).map(drop)
 }
 
 /// What the message tells.
@@ -105,7 +107,7 @@ impl Shortage {
     }
 
     /// A pod that uses what was used.
-    fn user(&self) -> (Pod, Amounts) {
+    fn user(&self) -> (Arc<Pod>, Amounts) {
         let amount = match self.resource.as_str() {
             "cpu" => format!("{}m", self.used),
             _ => self.used.to_string(),
@@ -115,6 +117,6 @@ impl Shortage {
         let pod = json!({"metadata": {}, "spec": {"containers": containers}});
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
         let requests = pod_requests(&pod);
-        (pod, requests)
+        (Arc::new(pod), requests)
     }
 }

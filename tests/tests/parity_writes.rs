@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent::status;
 use pintle_agent::status::Lifecycle;
 use pintle_agent::status::outbox::{Answer, Ask, Input, Outbox, Request};
-use pintle_agent::types::UnixNanos;
+use pintle_agent::types::Now;
 use pintle_agent::worker::Stage;
 use replay::{World, compare, normal, statuses};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ fn every_recorded_write_is_written_again_and_none_besides() {
 struct Desk<'a> {
     recording: &'a Value,
     outbox: Outbox,
-    now: UnixNanos,
+    now: Now,
     /// The object as the API server has it.
     object: Value,
     version: u64,
@@ -56,7 +56,7 @@ impl<'a> Desk<'a> {
     fn new(recording: &'a Value) -> Self {
         let mut object = recording["pod_when_seen"].clone();
         object["status"] = json!({});
-        let (outbox, now) = (Outbox::default(), UnixNanos(1));
+        let (outbox, now) = (Outbox::default(), Now::default());
         Self { recording, outbox, now, object, version: 0, writes: 0 }
     }
 
