@@ -227,15 +227,11 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A service account's token as a kubelet's kubeconfig names it.
-    fn identity(dir: &Path) -> Identity {
-        let token = dir.join("token");
-        std::fs::write(&token, "first").expect("written");
+    /// What a kubeconfig says of a cluster and a user.
+    fn identity(dir: &Path, cluster: &str, user: &str) -> Identity {
         let text = format!(
             "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-             clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n\
-             users: [{{name: u, user: {{tokenFile: '{}'}}}}]\n",
-            token.display()
+             clusters: [{{name: k, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
         );
         let path = dir.join("kubeconfig");
         std::fs::write(&path, text).expect("written");
@@ -250,9 +246,12 @@ mod tests {
     #[tokio::test]
     async fn a_token_file_that_cannot_be_read_once_is_read_again() {
         let dir = tempfile::tempdir().expect("a folder");
-        let identity = identity(dir.path());
-        assert_eq!(token(&identity).await, "Bearer first");
+        // A service account's token as a kubelet's kubeconfig names it.
         let file = dir.path().join("token");
+        std::fs::write(&file, "first").expect("written");
+        let user = format!("tokenFile: '{}'", file.display());
+        let identity = identity(dir.path(), "server: 'http://127.0.0.1:1'", &user);
+        assert_eq!(token(&identity).await, "Bearer first");
         std::fs::remove_file(&file).expect("removed");
         std::fs::create_dir(&file).expect("made");
         let changed = || {
@@ -269,5 +268,32 @@ mod tests {
         assert!(changed());
         assert_eq!(token(&identity).await, "Bearer first", "a folder is no token");
         assert!(changed(), "nothing changed, but what is there was not read");
+    }
+
+    #[test]
+    fn a_broken_pair_leaves_the_one_before_in_force() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (cert, key) = (dir.path().join("client.crt"), dir.path().join("client.key"));
+        let write_pair = || {
+            let pair = rcgen::generate_simple_self_signed(["n".to_owned()]).expect("a pair");
+            std::fs::write(&key, pair.signing_key.serialize_pem()).expect("written");
+            std::fs::write(&cert, pair.cert.pem()).expect("written");
+        };
+        write_pair();
+        let (cert_path, key_path) = (cert.display(), key.display());
+        let user = format!("client-certificate: '{cert_path}', client-key: '{key_path}'");
+        let cluster = "server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true";
+        let identity = identity(dir.path(), cluster, &user);
+        let generation = || {
+            let mut state = identity.state.lock().expect("not poisoned");
+            state.certificates.age(Duration::from_secs(10));
+            drop(state);
+            identity.now().expect("a pair").generation
+        };
+        assert_eq!(generation(), 1);
+        std::fs::write(&cert, "nonsense").expect("written");
+        assert_eq!((generation(), generation()), (1, 1), "seen, and seen again");
+        write_pair();
+        assert_eq!(generation(), 2);
     }
 }

@@ -81,11 +81,6 @@ async fn a_new_client_certificate_gets_a_new_connection() {
     })
     .await;
     let _ = waiting.await.expect("no panic");
-    // Broken files leave the last good pair in force.
-    std::fs::write(server.path("client.crt"), "nonsense").expect("written");
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    nodes.get("n").await.expect("an answer");
-    assert_eq!(server.last().client.as_deref(), Some("second"));
 }
 
 #[tokio::test]
