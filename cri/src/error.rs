@@ -1,9 +1,9 @@
-//! A failed call: which method, about what, and whether trying again can help.
+//! A failed call: which method, about what, and who says so.
 //!
 //! Input: a gRPC status, or our own verdict (deadline, runtime not reachable, too many calls).
-//! Output: `Error`, whose retry class is asked with methods, never by comparing text. A status
-//! that comes with a source was made on this side of the socket (connection refused, reset): it
-//! says nothing about the subject, only that the runtime was not reached.
+//! Output: `Error`, whose kind is asked with methods, never by comparing text. A status that comes
+//! with a source was made on this side of the socket (connection refused, reset): it says nothing
+//! about the subject, only that the runtime was not reached.
 
 use std::error::Error as StdError;
 
@@ -63,11 +63,6 @@ impl Error {
         self.code == Code::NotFound
     }
 
-    /// The runtime cannot be reached now; it may be restarting. The call may have happened.
-    pub fn is_unavailable(&self) -> bool {
-        self.code == Code::Unavailable
-    }
-
     /// No answer in time, by our clock or the runtime's. The call may still happen.
     pub fn is_deadline(&self) -> bool {
         self.code == Code::DeadlineExceeded
@@ -76,33 +71,6 @@ impl Error {
     /// This runtime has no such call.
     pub fn is_unimplemented(&self) -> bool {
         self.code == Code::Unimplemented
-    }
-
-    /// A sandbox or container of that name exists already, or is being made by an earlier call.
-    /// containerd says `AlreadyExists`, `FailedPrecondition` or, up to 1.7, `Unknown` with a text.
-    pub fn is_name_taken(&self) -> bool {
-        match self.code {
-            Code::AlreadyExists => true,
-            Code::FailedPrecondition | Code::Unknown => self.message.contains("is reserved for"),
-            _ => false,
-        }
-    }
-
-    /// The same call may succeed without anything else changing.
-    pub fn is_transient(&self) -> bool {
-        matches!(
-            self.code,
-            Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Aborted
-        )
-    }
-
-    /// Whether the runtime may have done, or may still do, what the call asked for.
-    pub fn may_have_happened(&self) -> bool {
-        match self.origin {
-            Origin::Runtime => self.is_deadline(),
-            Origin::Connection => true,
-            Origin::Client => self.is_deadline(),
-        }
     }
 }
 
@@ -169,31 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn retry_classes_follow_the_code() {
+    fn what_is_asked_of_an_error_follows_its_code() {
         assert!(answer(Code::NotFound, "").is_not_found());
         assert!(answer(Code::Unimplemented, "").is_unimplemented());
         assert!(answer(Code::DeadlineExceeded, "").is_deadline());
-        for (code, transient) in [
-            (Code::Unavailable, true),
-            (Code::DeadlineExceeded, true),
-            (Code::ResourceExhausted, true),
-            (Code::NotFound, false),
-            (Code::Unknown, false),
-            (Code::InvalidArgument, false),
-        ] {
-            assert_eq!(answer(code, "").is_transient(), transient, "{code:?}");
-        }
-    }
-
-    #[test]
-    fn a_reserved_name_is_told_from_other_failures() {
-        let text =
-            r#"failed to reserve sandbox name "a_b_c_0": name "a_b_c_0" is reserved for "x""#;
-        assert!(answer(Code::FailedPrecondition, text).is_name_taken());
-        assert!(answer(Code::Unknown, text).is_name_taken());
-        assert!(answer(Code::AlreadyExists, "").is_name_taken());
-        assert!(!answer(Code::Unknown, "no space left").is_name_taken());
-        assert!(!answer(Code::NotFound, text).is_name_taken());
+        let other = answer(Code::Unavailable, "");
+        assert!(!other.is_not_found() && !other.is_unimplemented() && !other.is_deadline());
     }
 
     #[test]
@@ -201,8 +150,7 @@ mod tests {
         let io = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "reset by peer");
         let status = tonic::Status::from_error(Box::new(io));
         let error = Error::from_status(Method::Version, "", &status);
-        assert!(error.is_unavailable() && error.may_have_happened(), "{error:?}");
-        assert_eq!(error.origin, Origin::Connection);
+        assert_eq!((error.code, error.origin), (Code::Unavailable, Origin::Connection));
         assert!(error.message.contains("reset by peer"), "{error}");
     }
 }

@@ -7,7 +7,7 @@
 //!   in_flight   which calls are under way right now, for `explain` and metrics
 //!   transport   unix socket, reconnecting with backoff
 //!   client      `Client`: typed methods over all of the above
-//!   error       `Error`: method, subject, code and retry class of a failed call
+//!   error       `Error`: method, subject, code and origin of a failed call
 //!   containerd  containerd's own API: task exits and OOM kills as hints, image import
 //!   fake        (feature `fake`) a runtime in memory behind a real socket, for tests
 //!   json        (feature `json`) messages as JSON with protobuf field names, for tests

@@ -40,11 +40,6 @@ pub fn tmpfs(target: &Path, size_bytes: Option<u64>) -> Result<(), IoFailure> {
     mount_new("tmpfs", target, "tmpfs", size.as_deref()).on("mount tmpfs on", target)
 }
 
-/// True while memory volumes may be swapped out: the kernel has no `noswap`.
-pub fn noswap_refused() -> bool {
-    NOSWAP_REFUSED.load(Ordering::Relaxed)
-}
-
 /// Mounts a hugetlbfs of one page size.
 // k8s: pkg/volume/emptydir/empty_dir.go setupHugepages
 pub fn hugetlbfs(target: &Path, page_bytes: u64) -> Result<(), IoFailure> {

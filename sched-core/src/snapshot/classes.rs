@@ -113,10 +113,4 @@ impl Cluster {
         let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 13;
         (nodes, self.pods.heap_bytes() + counters.chain(terms).sum::<usize>() + classes)
     }
-
-    /// Number of live counters and of affinity terms, for reports.
-    #[must_use]
-    pub fn counter_count(&self) -> (usize, usize) {
-        (self.view.counters.len(), self.view.terms.len())
-    }
 }

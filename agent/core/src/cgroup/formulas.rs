@@ -43,17 +43,6 @@ pub fn cpu_shares(millis: i64) -> u64 {
     shares.unsigned_abs().clamp(SHARES_MIN, SHARES_MAX)
 }
 
-/// The request that gave these shares, rounded up; 0 for fewer than the least.
-// k8s: pkg/kubelet/cm/helpers_linux.go SharesToMilliCPU
-pub fn shares_to_millis(shares: i64) -> i64 {
-    if shares < SHARES_MIN.cast_signed() {
-        return 0;
-    }
-    let scaled = i128::from(shares) * i128::from(MILLIS_PER_CORE);
-    let up = (scaled + i128::from(SHARES_PER_CORE) - 1) / i128::from(SHARES_PER_CORE);
-    i64::try_from(up).unwrap_or(i64::MAX)
-}
-
 /// cgroup v2's `cpu.weight`, 1 to 10000, for v1 shares.
 // k8s: pkg/kubelet/cm/cgroup_manager_linux.go getCPUWeight
 pub fn cpu_weight(shares: u64) -> u64 {
@@ -93,18 +82,6 @@ pub fn limited_swap_bytes(request: i64, memory: i64, swap: i64) -> Option<i64> {
     }
     // Truncated double arithmetic, because the value shows in the API and must not differ by one.
     Some((request as f64 / memory as f64 * swap as f64) as i64)
-}
-
-/// `memory.high`: request plus a share of the room up to the ceiling (limit, else the node's
-/// allocatable), rounded down to pages. `None` when it would not lie above the request.
-// k8s: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go generateLinuxContainerResources
-pub fn memory_high_bytes(request: i64, ceiling: i64, factor: f64, page: i64) -> Option<i64> {
-    if request == ceiling || ceiling <= 0 || page <= 0 {
-        return None;
-    }
-    let raw = request as f64 + (ceiling as f64 - request as f64) * factor;
-    let high = (raw / page as f64).floor() as i64 * page;
-    (high > request).then_some(high)
 }
 
 /// Name of a huge page size as the kernel's cgroup files spell it: `64KB`, `2MB`, `1GB`.
@@ -276,10 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_quota_read_back_as_the_kubelet_reads_them() {
-        for (shares, millis) in [(0, 0), (1, 0), (2, 2), (102, 100), (256, 250), (1024, 1000)] {
-            assert_eq!(shares_to_millis(shares), millis, "{shares}");
-        }
+    fn a_quota_reads_back_as_the_kubelet_reads_it() {
         for (quota, millis) in [(-1, 0), (0, 0), (1000, 10), (25_000, 250), (200_000, 2000)] {
             assert_eq!(quota_to_millis(quota, PERIOD_DEFAULT_US), millis, "{quota}");
         }
@@ -343,13 +317,6 @@ mod tests {
         assert_eq!(limited_swap_bytes(1 << 30, 4 << 30, 2 << 30), Some(512 << 20));
         assert_eq!(limited_swap_bytes(5 << 30, 4 << 30, 2 << 30), None);
         assert_eq!(limited_swap_bytes(1, 0, 1), None);
-    }
-
-    #[test]
-    fn memory_high_lies_between_request_and_ceiling_on_a_page() {
-        assert_eq!(memory_high_bytes(0, 100 * 4096, 0.9, 4096), Some(90 * 4096));
-        assert_eq!(memory_high_bytes(4096, 4096, 0.9, 4096), None);
-        assert_eq!(memory_high_bytes(4096, 4097, 0.9, 4096), None);
     }
 
     fn policy() -> LimitPolicy {
@@ -427,14 +394,12 @@ mod tests {
             prop_assert!((1..=10_000).contains(&cpu_weight(shares)));
             let quota = cpu_quota_us(millis, period);
             prop_assert!(quota == 0 || quota >= QUOTA_MIN_US);
-            prop_assert!(shares_to_millis(millis) >= 0);
             prop_assert!(quota_to_millis(millis, period) >= 0);
             let input = OomInput {
                 smallest_main_request_bytes: main, ..oom(QosClass::Burstable, request, capacity)
             };
             prop_assert!((OOM_BURSTABLE_MIN..=OOM_BURSTABLE_MAX).contains(&oom_score_adj(&input)));
             let _ = limited_swap_bytes(request, millis, period);
-            let _ = memory_high_bytes(request, millis, 0.9, 4096);
         }
 
         #[test]

@@ -36,23 +36,6 @@ pub fn sandbox(status: &v1::PodSandboxStatus) -> Option<(PodIdentity, ObservedSa
     Some((owner, record))
 }
 
-/// A sandbox from a list: its addresses and its network are not known.
-pub fn listed_sandbox(listed: &v1::PodSandbox) -> Option<(PodIdentity, ObservedSandbox)> {
-    let owner = labels::identity(&listed.labels)?;
-    let record = ObservedSandbox {
-        id: SandboxId::from(listed.id.as_str()),
-        ready: listed.state() == v1::PodSandboxState::SandboxReady,
-        attempt: listed.metadata.as_ref().map_or(0, |metadata| metadata.attempt),
-        created_at: UnixNanos(listed.created_at),
-        ips: Vec::new(),
-        host_network: false,
-        labels: listed.labels.clone(),
-        annotations: listed.annotations.clone(),
-        runtime_handler: listed.runtime_handler.clone(),
-    };
-    Some((owner, record))
-}
-
 /// A container from its status. The status does not name the sandbox; the list does.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go toKubeContainerStatus
 pub fn container(
@@ -95,23 +78,6 @@ pub fn container(
         evidence: Evidence::default(),
     };
     Some((owner, record))
-}
-
-/// A container from a list: what only the status tells is left empty.
-pub fn listed_container(listed: &v1::Container) -> Option<(PodIdentity, ObservedContainer)> {
-    let status = v1::ContainerStatus {
-        id: listed.id.clone(),
-        metadata: listed.metadata.clone(),
-        state: listed.state,
-        created_at: listed.created_at,
-        image: listed.image.clone(),
-        image_ref: listed.image_ref.clone(),
-        image_id: listed.image_id.clone(),
-        labels: listed.labels.clone(),
-        annotations: listed.annotations.clone(),
-        ..Default::default()
-    };
-    container(&status, &SandboxId::from(listed.pod_sandbox_id.as_str()))
 }
 
 /// Whether the caller of the start went away before anything ran, as an agent does that is killed:
@@ -260,6 +226,6 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_left_alone() {
         assert_eq!(sandbox(&v1::PodSandboxStatus::default()), None);
-        assert_eq!(listed_container(&v1::Container::default()), None);
+        assert_eq!(container(&v1::ContainerStatus::default(), &"s".into()), None);
     }
 }

@@ -19,12 +19,6 @@ pub fn pod_log_dir(logs: &str, pod: &Pod) -> String {
     format!("{logs}/{}_{}_{}", pod::namespace(pod), pod::name(pod), pod::uid(pod))
 }
 
-/// A container's directory within it.
-// k8s: pkg/kubelet/kuberuntime/helpers.go BuildContainerLogsDirectory
-pub fn container_log_dir(logs: &str, pod: &Pod, container: &str) -> String {
-    format!("{}/{container}", pod_log_dir(logs, pod))
-}
-
 /// A container's log relative to the pod's log directory.
 // k8s: pkg/kubelet/kuberuntime/helpers.go buildContainerLogsPath
 pub fn container_log(container: &str, restart_count: u32) -> String {
