@@ -36,7 +36,7 @@ pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
     let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
     match api.runtime().exec_sync(request).await {
         Ok(done) if done.exit_code == 0 => {
-            let mut output: Vec<u8> = done.stdout.into();
+            let mut output = done.stdout;
             output.extend_from_slice(&done.stderr);
             Answer::json_bytes(output)
         }
