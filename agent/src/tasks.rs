@@ -8,8 +8,8 @@
 //!
 //! Every task that is begun here has a name; a poll that keeps its thread for `SLOW_POLL` or longer
 //! is logged with it at verbosity 2. How long the deciding loop could not run is measured by
-//! `measured`, which wraps all tasks of the main thread: two readings of the clock for each round
-//! of them and nothing while the agent is idle.
+//! `measured`, which wraps all tasks of the main thread: two readings of the clock and of the
+//! thread's use for each round of them and nothing while the agent is idle.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,6 +20,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::task::JoinHandle;
 
@@ -33,6 +35,7 @@ const STALL_BUCKETS: [f64; 13] =
 
 static PANICS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static STALLS: OnceLock<Histogram> = OnceLock::new();
+static BUSY: OnceLock<Histogram> = OnceLock::new();
 
 thread_local! {
     /// The task that is being polled.
@@ -70,6 +73,12 @@ pub fn panics() -> BTreeMap<&'static str, u64> {
 /// How long the deciding thread was away, each time that it was busy.
 pub fn stalls() -> &'static Histogram {
     STALLS.get_or_init(|| Histogram::new(STALL_BUCKETS))
+}
+
+/// Of that time, what the thread took for itself: without that in which it was ready to run and
+/// others had the processors.
+pub fn busy() -> &'static Histogram {
+    BUSY.get_or_init(|| Histogram::new(STALL_BUCKETS))
 }
 
 /// Starts what must not end before the process does; see the module's header.
@@ -195,12 +204,43 @@ impl Drop for Entered {
 pub async fn measured<F: Future>(all: F) -> F::Output {
     let mut all = pin!(all);
     std::future::poll_fn(|context| {
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), Use::now());
         let poll = all.as_mut().poll(context);
-        stalls().observe(begun.elapsed().as_secs_f64());
+        let away = begun.elapsed();
+        stalls().observe(away.as_secs_f64());
+        busy().observe(busy_in(away, before, Use::now()).as_secs_f64());
         poll
     })
     .await
+}
+
+/// What this thread has used of the processors.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    time: Duration,
+    /// How often it gave its processor away because it waited for something.
+    waits: i64,
+}
+
+impl Use {
+    /// `None` where the kernel does not tell.
+    fn now() -> Option<Self> {
+        let usage = getrusage(UsageWho::RUSAGE_THREAD).ok()?;
+        let micros = (usage.user_time() + usage.system_time()).num_microseconds();
+        let time = Duration::from_micros(micros.unsigned_abs());
+        Some(Self { time, waits: usage.voluntary_context_switches() })
+    }
+}
+
+/// How long the thread was busy in a round of `away`.
+fn busy_in(away: Duration, before: Option<Use>, after: Option<Use>) -> Duration {
+    match (before, after) {
+        // It never waited: when it did not run, somebody else did.
+        (Some(before), Some(after)) if after.waits == before.waits => {
+            after.time.saturating_sub(before.time).min(away)
+        }
+        _ => away,
+    }
 }
 
 #[cfg(test)]
@@ -263,9 +303,9 @@ mod tests {
 
     #[test]
     fn a_round_of_tasks_that_blocks_is_a_stall_of_its_length() {
-        let above = |limit: f64| {
+        let above = |limit: f64, histogram: &Histogram| {
             let mut registry = prometheus_client::registry::Registry::default();
-            registry.register("s", "s", stalls().clone());
+            registry.register("s", "s", histogram.clone());
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).expect("a string");
             let count = |prefix: &str| -> u64 {
@@ -274,11 +314,29 @@ mod tests {
             };
             count("s_count") - count(&format!("s_bucket{{le=\"{limit}\"}}"))
         };
-        let before = above(0.01);
-        run(measured(async {
-            tokio::task::yield_now().await;
-            std::thread::sleep(Duration::from_millis(15));
-        }));
-        assert!(above(0.01) > before);
+        for histogram in [stalls(), busy()] {
+            let before = above(0.01, histogram);
+            run(measured(async {
+                tokio::task::yield_now().await;
+                std::thread::sleep(Duration::from_millis(15));
+            }));
+            assert!(above(0.01, histogram) > before);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_had_no_processor_and_waited_for_nothing_was_not_busy() {
+        let ms = Duration::from_millis;
+        let used = |time: u64, waits: i64| Some(Use { time: ms(time), waits });
+        for (before, after, busy) in [
+            (used(7, 3), used(9, 3), 2),
+            (used(7, 3), used(9, 4), 100),
+            (used(7, 3), used(700, 3), 100),
+            (used(9, 3), used(7, 3), 0),
+            (None, used(9, 3), 100),
+            (used(7, 3), None, 100),
+        ] {
+            assert_eq!(busy_in(ms(100), before, after), ms(busy), "{before:?} {after:?}");
+        }
     }
 }

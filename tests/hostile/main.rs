@@ -58,7 +58,7 @@ const THEMES: [&[Attack]; 6] = [
 ];
 
 /// What is asked of all attacks together, when all of them ran.
-const STALLS: &str = "all::the_deciding_thread_is_never_away_for_long";
+const STALLS: &str = "all::the_deciding_thread_is_never_busy_for_long";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -81,6 +81,7 @@ fn main() -> ExitCode {
     println!("\nrunning {count} tests");
     let (mut failed, stalls) = run_all(&chosen);
     if is_complete {
+        eprintln!("    all: {stalls:?}");
         let checked = stalls.check_all().inspect_err(|error| eprintln!("{error:#}"));
         println!("test {STALLS} ... {}", if checked.is_ok() { "ok" } else { "FAILED" });
         failed += usize::from(checked.is_err());

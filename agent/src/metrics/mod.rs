@@ -115,6 +115,11 @@ impl Metrics {
             "How long the deciding thread was away: one round of all its tasks.",
             tasks::stalls().clone(),
         );
+        at.put(
+            "pintle_main_loop_busy_seconds",
+            "The same without the time for which it was ready and others had the processors.",
+            tasks::busy().clone(),
+        );
         Self {
             operations: Operations::register(&mut at),
             census: census::Census::register(&mut at),
