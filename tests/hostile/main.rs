@@ -19,6 +19,7 @@ mod bystander;
 mod clients;
 mod files;
 mod ground;
+mod hung;
 mod manifests;
 mod port;
 mod probes;
@@ -48,11 +49,12 @@ macro_rules! attacks {
     };
 }
 
-const THEMES: [&[Attack]; 6] = [
+const THEMES: [&[Attack]; 7] = [
     tenant::ATTACKS,
     probes::ATTACKS,
     clients::ATTACKS,
     files::ATTACKS,
+    hung::ATTACKS,
     manifests::ATTACKS,
     runtime::ATTACKS,
 ];
