@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use nix::sys::signal::Signal;
+use pintle_tests::cri::RawCri;
 use pintle_tests::manifest::{container_id, status_of};
 use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, TestNode, until};
@@ -22,15 +23,18 @@ pub(crate) fn shared(node: &TestNode) -> PathBuf {
     dir
 }
 
-/// Waits until nothing of any pod is left but shims that containerd itself has forgotten, with what
-/// they have mounted, which no call of it ends: a caller that went away while it made a sandbox
-/// leaves such. Their processes in a pod's cgroup the agent ends when two of its sweeps have found
-/// them.
+/// Waits until nothing of any pod is left but what containerd itself has forgotten and no call of
+/// CRI ends: a caller that went away while it made a sandbox leaves a shim with what it has mounted,
+/// or a record that CRI does not list. Processes in a pod's cgroup the agent ends when two of its
+/// sweeps have found them.
 pub(crate) fn clean_of_what_the_runtime_knows(node: &TestNode) {
+    let cri = RawCri::connect(node).expect("connected");
     until(LONG * 2, "nothing of the pods is left", || {
+        let (sandboxes, containers) = (Default::default(), Default::default());
+        let sandboxes = cri.block(cri.client.list_pod_sandbox(sandboxes))?.items;
+        let containers = cri.block(cri.client.list_containers(containers))?.containers;
+        ensure!(sandboxes.is_empty() && containers.is_empty(), "{sandboxes:#?} {containers:#?}");
         let mut left = node.leftovers();
-        let known = node.runtime_node().ctr(&["containers", "ls", "-q"])?;
-        ensure!(known.trim().is_empty(), "known: {known}");
         let forgotten = std::mem::take(&mut left.shims);
         left.mounts.retain(|mount| !forgotten.iter().any(|id| mount.contains(id)));
         ensure!(left.is_empty(), "{left:#?}, and the shims {forgotten:?}");
