@@ -3,8 +3,8 @@
 //! Input: YAML or JSON bytes from a file (one pod) or a URL (a pod or a list), and their origin.
 //! Output: defaulted, validated pods with their static identity, or a `ManifestError` that says
 //! line and field. Pure; never panics whatever the bytes (`fuzz_manifest`). Bounds: 10 MiB of
-//! text, 64 levels of nesting, 100,000 YAML events of which aliases
-//! may make 20,000.
+//! text, 64 levels of nesting, 1,000 anchors, 100,000 YAML events of which
+//! aliases may make 20,000.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
@@ -26,6 +26,9 @@ const DEPTH_MAX: usize = 64;
 /// Most YAML events of a manifest: more than any pod of the API has, whose objects end at 1.5 MB,
 /// and so few that their tree is smaller than the agent.
 const EVENTS_MAX: usize = 100_000;
+/// Most places of a manifest that aliases may name: the reader keeps what stands there, and takes
+/// longer for each.
+const ANCHORS_MAX: usize = 1_000;
 /// Most YAML events that aliases may repeat: few bytes of nested aliases stand for billions.
 const REPLAYS_MAX: usize = 20_000;
 
@@ -99,6 +102,7 @@ pub(super) fn yaml_options() -> serde_saphyr::Options {
         flow_nesting_limit: DEPTH_MAX,
         max_events: EVENTS_MAX,
         max_nodes: EVENTS_MAX,
+        max_anchors: ANCHORS_MAX,
         max_total_scalar_bytes: MANIFEST_BYTES_MAX,
     };
     let alias_limits = serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYS_MAX };

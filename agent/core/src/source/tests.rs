@@ -294,3 +294,20 @@ fn nesting_and_aliases_are_bounded() {
     }
     fuzz_manifest(format!("apiVersion: v1\nkind: Pod\n{bomb}").as_bytes());
 }
+
+#[test]
+fn anchors_are_few() {
+    let anchored = |count: usize| {
+        let labels = (0..count).map(|n| format!("k{n}: &b{n} v, ")).collect::<String>();
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: a, labels: {{{labels}}}}}, \
+             spec: {{containers: [{{name: c, image: i}}]}}}}"
+        );
+        decode(&text)
+    };
+    assert!(anchored(900).is_ok(), "{:?}", anchored(900));
+    let Err(ManifestError::Syntax { message, .. }) = anchored(1_100) else {
+        panic!("{:?}", anchored(1_100));
+    };
+    assert!(message.contains("anchors"), "{message}");
+}
