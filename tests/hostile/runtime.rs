@@ -147,6 +147,10 @@ fn registries_that_hang(ground: &mut Ground) {
         let beside = container("beside", &["/box", "pause"]);
         ground.node.put(&format!("{name}.json"), &pod(&name, &[beside, pulls]));
     }
+    // Sixteen starts at once are no attack; what they leave under way is.
+    for n in 0..16 {
+        running(&ground.node, &format!("pulls{n}"), &["beside"]);
+    }
     ground.bystander("while they pull");
 }
 
