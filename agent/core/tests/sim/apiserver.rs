@@ -286,8 +286,7 @@ impl World {
     fn api_restore(&mut self) {
         let run = self.run;
         let Some(backup) = self.api().backup.take() else { return };
-        let manifests = backup.manifests.values();
-        self.check.known.extend(manifests.map(|m| (m.uid.clone(), m.clone())));
+        backup.manifests.values().for_each(|manifest| self.check.know(manifest));
         self.manifests = backup.manifests;
         let api = self.api();
         (api.objects, api.version) = (backup.objects, backup.version);

@@ -12,6 +12,7 @@ use pintle_agent_core::types::{Mono, PodUid};
 use crate::apiserver::ApiServer;
 use crate::faults::{Fault, Faults};
 use crate::pods::{Behaviour, Box, Manifest};
+use crate::rng::Rng;
 use crate::runtime::{Container, Runtime};
 
 /// How long a change may take to have its consequences, beside the waits that belong to it.
@@ -23,8 +24,10 @@ const PHASE_IS_TERMINAL: &str = "its phase is terminal";
 /// What the checker remembers of the world.
 #[derive(Debug, Default)]
 pub struct Checker {
-    /// Every version of every manifest there ever was.
+    /// Of every pod there ever was the last version, with the containers that only others had.
     pub known: BTreeMap<PodUid, Manifest>,
+    /// How often each container was asked to start.
+    starts: BTreeMap<(PodUid, String), u32>,
     /// Init containers that ended well and sidecars that started, by sandbox.
     passed: BTreeSet<(String, String)>,
     /// Pods that the agent knows to be over: nothing of them may be started.
@@ -38,11 +41,22 @@ pub struct Checker {
 }
 
 impl Checker {
+    /// A version of a manifest is the last one now. What only an earlier one had may still run or
+    /// start, because the agent learns of the change later.
+    pub fn know(&mut self, manifest: &Manifest) {
+        let mut last = manifest.clone();
+        let before = self.known.remove(&last.uid).map(|before| before.boxes).unwrap_or_default();
+        let is_gone = |old: &Box| manifest.boxes.iter().all(|new| new.name != old.name);
+        last.boxes.extend(before.into_iter().filter(is_gone));
+        self.known.insert(last.uid.clone(), last);
+    }
+
     /// The agent asks for a start. From here on nothing of an ended pod may appear.
-    pub fn start_asked(&self, uid: &PodUid, container: &str) {
+    pub fn start_asked(&mut self, uid: &PodUid, container: &str) {
         if let Some(why) = self.ended.get(uid) {
             panic!("{uid}/{container} is started although {why}");
         }
+        *self.starts.entry((uid.clone(), container.to_owned())).or_default() += 1;
     }
 
     /// A container starts in the runtime.
@@ -261,7 +275,7 @@ impl Checker {
                 assert!(known || cpu, "{uid}: {name} has {} m", latest.made.cpu_millis);
             }
             RunState::Exited if again => {
-                let wait = longest_wait(manifest, me, latest.attempt, faults);
+                let wait = self.longest_wait(manifest, me, faults);
                 let never = me.image_from_s == u64::MAX;
                 assert!(
                     never || since < wait + SLACK,
@@ -290,17 +304,51 @@ impl Checker {
                 b.init && !b.sidecar && matches!(b.behaviour, Behaviour::Ends { code: 1, .. })
             })
     }
+
+    /// How long a container may wait after an end, by its starts: in a new sandbox its attempts
+    /// begin anew, its waits do not.
+    fn longest_wait(&self, manifest: &Manifest, me: &Box, faults: Faults) -> Duration {
+        let longest = Duration::from_secs(300);
+        // Failed calls count as well, and an agent that starts anew takes over what it sees.
+        let counts = [Fault::Calls, Fault::Crashes, Fault::Hooks, Fault::Images, Fault::Volumes];
+        let exact = !counts.into_iter().any(|fault| faults.has(fault));
+        let key = (manifest.uid.clone(), me.name.clone());
+        let before = self.starts.get(&key).map_or(0, |starts| starts.saturating_sub(1));
+        let loops = Duration::from_secs(10) * 2_u32.pow(before.min(10));
+        let own = if exact { loops.min(longest) } else { longest };
+        // While nothing of a pod runs but a sidecar is to be restarted, the others wait for that.
+        let others = manifest.boxes.iter().filter(|b| b.sidecar && b.name != me.name).count();
+        own + longest * u32::try_from(others).unwrap_or(0)
+    }
 }
 
-/// How long a container may wait after an end, by its attempts.
-fn longest_wait(manifest: &Manifest, me: &Box, attempt: u32, faults: Faults) -> Duration {
-    let longest = Duration::from_secs(300);
-    // Failed starts count as well, and an agent that starts anew takes over what it sees.
-    let counts = [Fault::Calls, Fault::Crashes, Fault::Hooks, Fault::Images, Fault::Volumes];
-    let exact = !counts.into_iter().any(|fault| faults.has(fault));
-    let loops = Duration::from_secs(10) * 2_u32.pow(attempt.min(10));
-    let own = if exact { loops.min(longest) } else { longest };
-    // While nothing of a pod runs but a sidecar is to be restarted, the others wait for that.
+#[test]
+fn a_wait_goes_on_in_a_new_sandbox_and_is_no_longer_than_the_starts_explain() {
+    let manifest = Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1));
+    let me = manifest.boxes.last().expect("a container");
     let others = manifest.boxes.iter().filter(|b| b.sidecar && b.name != me.name).count();
-    own + longest * u32::try_from(others).unwrap_or(0)
+    let others = Duration::from_secs(300) * u32::try_from(others).expect("few");
+    let mut check = Checker::default();
+    for seconds in [10, 20, 40, 80, 160, 300, 300] {
+        check.start_asked(&manifest.uid, &me.name);
+        let wait = check.longest_wait(&manifest, me, Faults::CALM);
+        assert_eq!(wait, Duration::from_secs(seconds) + others);
+    }
+}
+
+#[test]
+fn what_a_newer_version_had_is_known_when_an_older_one_is_back() {
+    let old = Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1));
+    let mut new = old.clone();
+    let debug = Box { name: "debug".to_owned(), ephemeral: true, ..old.boxes[0].clone() };
+    new.boxes.push(debug);
+    new.boxes[0].image += 1;
+    let mut check = Checker::default();
+    for version in [&old, &new, &old] {
+        check.know(version);
+    }
+    let known = &check.known[&old.uid];
+    assert!(known.get("debug").ephemeral);
+    assert_eq!(known.get(&old.boxes[0].name).image, old.boxes[0].image);
+    assert_eq!(known.boxes.len(), old.boxes.len() + 1);
 }

@@ -33,6 +33,9 @@ use world::{Stats, World};
 const SEEDS: u64 = 500;
 /// Worlds of a run whose seeds and faults nobody has seen before.
 const FRESH: u64 = 300;
+/// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox, and
+/// a restored store took away a container that was about to start.
+const SEEN: [u64; 2] = [353_344_152_459, 353_344_152_689];
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;
 
@@ -117,6 +120,11 @@ fn worlds_that_nobody_has_seen_before_converge_whatever_goes_wrong_in_them() {
     let stats = run_all(&fresh_seeds(), |seed| World::new(seed, Faults::drawn(seed)));
     let one = stats.worlds == 1;
     assert!(one || stats.crashes_in_pass > stats.worlds / 20, "{stats:?}");
+}
+
+#[test]
+fn worlds_that_failed_once_converge() {
+    run_all(&SEEN, |seed| World::new(seed, Faults::drawn(seed)));
 }
 
 #[test]

@@ -534,7 +534,7 @@ impl World {
         if !goes {
             self.versions += 1;
             let manifest = Manifest::random(&name, self.versions, self.faults, &mut self.rng);
-            self.check.known.insert(manifest.uid.clone(), manifest.clone());
+            self.check.know(&manifest);
             self.manifests.insert(name.clone(), manifest);
         } else if self.rng.chance(30) {
             // Gone and back in a moment: the same content, hence the same uid.
@@ -575,7 +575,7 @@ impl World {
             manifest.selective = false;
             manifest.write();
         }
-        self.check.known.insert(manifest.uid.clone(), manifest.clone());
+        self.check.know(&manifest);
         self.api_create(&manifest, &name);
         self.manifests.insert(name, manifest);
     }
@@ -584,7 +584,7 @@ impl World {
     fn change_object(&mut self, name: &str) {
         let Some(mut manifest) = self.manifests.remove(name) else { return };
         manifest.change(&mut self.rng);
-        self.check.known.insert(manifest.uid.clone(), manifest.clone());
+        self.check.know(&manifest);
         self.api_update(&manifest, name);
         self.manifests.insert(name.to_owned(), manifest);
     }
