@@ -23,8 +23,8 @@ use pintle_api_types::pod::{self, defaults};
 pub const MANIFEST_BYTES_MAX: usize = 10 << 20;
 /// Deepest nesting of a manifest; a pod needs about 20.
 const DEPTH_MAX: usize = 64;
-/// Most YAML events of a manifest: more than any pod of the API has, whose objects end at 1.5 MB,
-/// and so few that their tree is smaller than the agent.
+/// Most YAML events of a manifest, or of a whole list of pods: a pod with a hundred containers has
+/// some ten thousand. So few that their tree is smaller than the agent.
 const EVENTS_MAX: usize = 100_000;
 /// Most places of a manifest that aliases may name: the reader keeps what stands there, and takes
 /// longer for each.
