@@ -5,6 +5,7 @@
 //!   ids                          names, instants and versions that are not to be taken for another
 //!   selector, strategic          labels, and patches as the API server applies them
 //!   rng                          chance that a seed repeats, for simulations
+//!   quantity                     amounts of resources, exactly
 //!   pod                          everything that follows from a pod's spec alone
 //! ```
 //! Pure functions and plain data. Nothing here reads a clock, a file or the network.
@@ -15,6 +16,7 @@ pub mod duration;
 pub mod ids;
 pub mod jitter;
 pub mod pod;
+pub mod quantity;
 pub mod rate;
 pub mod rng;
 pub mod selector;

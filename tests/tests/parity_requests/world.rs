@@ -9,7 +9,6 @@ use pintle_agent::cgroup::formulas::{self, LimitPolicy};
 use pintle_agent::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
 use pintle_agent::observed::ObservedContainer;
 use pintle_agent::pod;
-use pintle_agent::pod::quantity::Amount;
 use pintle_agent::runtime::dns::NodeDns;
 use pintle_agent::runtime::env::{EnvFile, EnvSources, LookupError};
 use pintle_agent::runtime::read_back;
@@ -19,6 +18,7 @@ use pintle_agent::runtime::request::{
 use pintle_agent::runtime::security::{ImageUser, SecurityPolicy};
 use pintle_agent::types::{ContainerKind, NodeFacts, SandboxId};
 use pintle_agent::volume::PodVolumes;
+use pintle_api_types::quantity::Amount;
 use pintle_cri::v1;
 use serde_json::{Value, json};
 

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::{Allocatable, Candidate, Node, Others, Refusal};
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::Amounts;
+use pintle_api_types::quantity::Amount;
 
 /// A resource of which there is not enough.
 #[derive(Clone, Debug, PartialEq, Eq)]

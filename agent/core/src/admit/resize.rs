@@ -7,8 +7,8 @@ use super::Node;
 use crate::resize::allocation::same;
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::QosClass;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{Side, of_container};
+use pintle_api_types::quantity::Amount;
 
 /// Why the resize from `given` to `wanted` is out of the question, and the metric's label for it.
 pub fn infeasible(node: &Node, wanted: &Pod, given: &Pod) -> Option<(&'static str, &'static str)> {

@@ -12,7 +12,7 @@ use crate::node::machine::Machine;
 use crate::node::settings::NodeSettings;
 use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KubeletConfiguration};
-use pintle_api_types::pod::quantity::Amount;
+use pintle_api_types::quantity::Amount;
 
 /// Limits of `kubepods`: the machine's capacity, without what is reserved when that is enforced.
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go enforceNodeAllocatableCgroups

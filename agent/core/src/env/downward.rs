@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::{Container, ObjectFieldSelector, Pod, ResourceFi
 
 use crate::types::NodeFacts;
 use pintle_api_types::pod;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{
     Amounts, Side, of_container, pod_level, supports_pod_level,
 };
+use pintle_api_types::quantity::Amount;
 
 /// Resources whose unset limits stand for what the node offers.
 const DEFAULTED: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::machine::Machine;
 use super::settings::{EvictionReserve, NodeSettings};
-use pintle_api_types::pod::quantity::Amount;
+use pintle_api_types::quantity::Amount;
 
 /// Resources and amounts.
 pub type Resources = BTreeMap<String, Quantity>;

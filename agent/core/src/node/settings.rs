@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Taint;
 
 use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KUBERNETES_VERSION};
-use pintle_api_types::pod::quantity::Amount;
+use pintle_api_types::quantity::Amount;
 
 /// Tells schedulers that the external cloud provider has not yet seen the node.
 // k8s: staging/src/k8s.io/cloud-provider/api/well_known_taints.go

@@ -12,8 +12,8 @@ use crate::cgroup::names::CgroupVersion;
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::QosClass;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{Amounts, Side, is_limited, of_container, pod_level};
+use pintle_api_types::quantity::Amount;
 
 const OOM_GROUP: &str = "memory.oom.group";
 const SWAP_MAX: &str = "memory.swap.max";

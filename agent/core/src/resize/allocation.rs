@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use pintle_api_types::pod;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{Amounts, pod_requests};
+use pintle_api_types::quantity::Amount;
 
 type List = BTreeMap<String, Quantity>;
 

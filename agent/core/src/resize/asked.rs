@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
 use pintle_api_types::pod::containers;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{Side, of_container};
+use pintle_api_types::quantity::Amount;
 
 /// One number of a container that is to be another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

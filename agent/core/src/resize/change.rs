@@ -13,7 +13,7 @@ use super::allocation::amount;
 use crate::observed::{ObservedPod, RunState};
 use pintle_api_types::ids::ContainerId;
 use pintle_api_types::pod;
-use pintle_api_types::pod::quantity::Amount;
+use pintle_api_types::quantity::Amount;
 
 /// The numbers that can change; 0 for what is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use super::phase::RUNNING;
 use crate::observed::{ObservedContainer, ObservedResources, RunState};
 use crate::resize::PodResources;
 use pintle_api_types::pod;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{pod_limits, pod_requests, to_quantities};
+use pintle_api_types::quantity::Amount;
 
 /// CPU shares of a container without a request.
 // k8s: pkg/kubelet/cm/helpers_linux.go MinShares

@@ -20,8 +20,8 @@ use super::payload::{
 use crate::env::downward;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::PodUid;
-use pintle_api_types::pod::quantity::Amount;
 use pintle_api_types::pod::resources::{self, Side};
+use pintle_api_types::quantity::Amount;
 
 /// Default of `defaultMode`.
 const FILE_MODE: u32 = 0o644;

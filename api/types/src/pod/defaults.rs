@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::quantity::Amount;
 use super::resources::{self, Amounts, Side};
+use crate::quantity::Amount;
 
 /// File mode of keys in configMap, secret, downwardAPI and projected volumes.
 const VOLUME_MODE_DEFAULT: i32 = 0o644;

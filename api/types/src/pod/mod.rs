@@ -9,7 +9,6 @@ pub mod defaults;
 pub mod hash;
 pub mod image_name;
 pub mod qos;
-pub mod quantity;
 pub mod resources;
 pub mod restart;
 pub mod validate;

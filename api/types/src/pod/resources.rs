@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::quantity::Amount;
 use super::{containers, spec};
 use crate::ids::ContainerKind;
+use crate::quantity::Amount;
 
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Amount>;

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{Errors, FieldError, Path, names};
-use crate::pod::quantity::Amount;
 use crate::pod::resources::supports_pod_level;
+use crate::quantity::Amount;
 
 type List = BTreeMap<String, Quantity>;
 

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use serde_json::Value;
 
 use super::{Errors, FieldError, Path, names};
-use crate::pod::quantity::Amount;
+use crate::quantity::Amount;
 
 /// Types of a hostPath volume.
 const HOST_PATH_TYPES: [&str; 8] = [
