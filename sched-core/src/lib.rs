@@ -16,7 +16,6 @@ pub mod intern;
 pub mod logarithm;
 pub mod preempt;
 pub mod program;
-pub mod quantity;
 pub mod remedy;
 pub mod repeat;
 pub mod requests;

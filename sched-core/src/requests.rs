@@ -8,7 +8,7 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
-use crate::quantity::{self, Amount, Amounts, QuantityError};
+use pintle_api_types::quantity::{self, Amount, Amounts, QuantityError};
 
 /// CPU that a container without a request counts for in scores.
 // k8s: pkg/scheduler/util/pod_resources.go
@@ -88,8 +88,8 @@ impl PodRequests {
         )?;
         let of = |amounts: &Amounts, name: &str| amounts.get(name).copied().unwrap_or_default();
         Ok(Self {
-            nonzero_cpu_milli: of(&bound, "cpu").milli_value(),
-            nonzero_mem_bytes: of(&bound, "memory").value(),
+            nonzero_cpu_milli: of(&bound, "cpu").millis(),
+            nonzero_mem_bytes: of(&bound, "memory").units(),
             plain: Resources::of(&plain),
             score: Resources::of(&score),
         })
@@ -104,12 +104,12 @@ impl Resources {
         let mut resources = Self::default();
         for (name, amount) in amounts {
             match name.as_str() {
-                "cpu" => resources.cpu_milli = amount.milli_value(),
-                "memory" => resources.mem_bytes = amount.value(),
-                "ephemeral-storage" => resources.eph_bytes = amount.value(),
+                "cpu" => resources.cpu_milli = amount.millis(),
+                "memory" => resources.mem_bytes = amount.units(),
+                "ephemeral-storage" => resources.eph_bytes = amount.units(),
                 "pods" => {}
                 name if is_scalar(name) => {
-                    resources.scalars.push((name.to_owned(), amount.value()));
+                    resources.scalars.push((name.to_owned(), amount.units()));
                 }
                 _ => {}
             }
@@ -153,7 +153,7 @@ fn amounts_of(
     >,
     field: &str,
 ) -> Result<Amounts, RequestError> {
-    quantity::parse_list(list).map_err(|(resource, source)| RequestError {
+    quantity::read_list(list).map_err(|(resource, source)| RequestError {
         field: field.to_owned(),
         resource,
         source,
@@ -163,7 +163,7 @@ fn amounts_of(
 fn add(into: &mut Amounts, from: &Amounts) {
     for (name, amount) in from {
         let sum = into.entry(name.clone()).or_default();
-        *sum = sum.plus(*amount);
+        *sum = *sum + *amount;
     }
 }
 
@@ -265,10 +265,10 @@ fn container_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestErro
     let requests = |container: &Container, options: Options| {
         let mut amounts = container_requests(pod, container, options)?;
         if options.default_cpu {
-            amounts.entry("cpu".into()).or_insert(Amount::milli(DEFAULT_CPU_MILLI));
+            amounts.entry("cpu".into()).or_insert(Amount::from_millis(DEFAULT_CPU_MILLI));
         }
         if options.default_mem {
-            amounts.entry("memory".into()).or_insert(Amount::units(DEFAULT_MEM_BYTES));
+            amounts.entry("memory".into()).or_insert(Amount::from_bytes(DEFAULT_MEM_BYTES));
         }
         Ok(amounts)
     };

@@ -16,8 +16,9 @@ use super::types::{
     API_VERSION, Authentication, Authorization, CrashLoopBackOff, KIND, KubeletConfiguration,
     Logging, LoggingOptions, MemorySwap, TextMap, WebhookAuthentication, WebhookAuthorization,
 };
-use super::{gates::FeatureGates, modes, quantity::Quantity};
+use super::{gates::FeatureGates, modes};
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Quantity;
 
 /// Read-only port when no configuration file is used.
 const LEGACY_READ_ONLY_PORT: i32 = 10255;

@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::ConfigError;
 use super::flag_table::{self, Flag, FlagKind};
-use super::quantity::Amount;
 use super::suggest;
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Amount;
 
 /// Flags that were given, by name.
 #[derive(Clone, Debug, Default, PartialEq)]

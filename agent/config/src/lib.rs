@@ -29,7 +29,6 @@ pub mod image_policy;
 mod labels;
 pub mod modes;
 mod node_flags;
-pub mod quantity;
 mod suggest;
 mod tree;
 pub mod types;
@@ -50,6 +49,7 @@ pub use self::gates::FeatureGates;
 pub use self::help::{KUBERNETES_VERSION, user_agent, version};
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
+pub use pintle_api_types::quantity;
 pub use suggest::did_you_mean;
 
 /// What the command line asks for.

@@ -19,8 +19,8 @@ use super::modes::{
     ImageVerificationPolicy, LogFormat, MemoryManagerPolicy, MemoryReservationPolicy, SwapBehavior,
     TaintEffect, TopologyManagerPolicy, TopologyManagerScope,
 };
-use super::quantity::Quantity;
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Quantity;
 
 /// Kind of the configuration object.
 pub const KIND: &str = "KubeletConfiguration";

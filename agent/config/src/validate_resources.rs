@@ -6,10 +6,10 @@
 
 use super::FeatureGates;
 use super::modes::{CpuManagerPolicy, MemoryManagerPolicy, MemoryReservationPolicy};
-use super::quantity::Amount;
 use super::types::{KubeletConfiguration, TextMap};
 use super::validate::{CFS_PERIOD_RANGE, Violations, between};
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Amount;
 
 /// Resources that can be reserved.
 const RESERVABLE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];
@@ -108,7 +108,7 @@ fn reserved(config: &KubeletConfiguration, found: &mut Violations) {
             let remedy = format!("use {}", RESERVABLE.join(", "));
             found.require(known, field, resource, "this resource cannot be reserved", remedy);
             let amount = text.parse::<Amount>();
-            let good = amount.is_ok_and(|amount| amount.signum() >= 0);
+            let good = amount.is_ok_and(|amount| !amount.is_negative());
             let problem = "it is not a positive quantity";
             let shown = format!("{resource}={text}");
             found.require(good, field, shown, problem, "write it like 500m, 2 or 100Mi");
@@ -163,7 +163,7 @@ fn reserved_memory(config: &KubeletConfiguration, found: &mut Violations) {
             let known = kind == "memory" || kind.starts_with("hugepages-");
             let problem = "only memory and hugepages-SIZE can be reserved";
             found.require(known, FIELD, &shown, problem, "remove it");
-            let positive = quantity.amount().signum() > 0;
+            let positive = quantity.amount() > Amount::ZERO;
             found.require(positive, FIELD, &shown, "it reserves nothing", "remove it");
             let repeated = seen.contains(&(node, kind));
             found.require(!repeated, FIELD, &shown, "it is there twice", "remove one");
@@ -178,7 +178,7 @@ fn reserved_memory(config: &KubeletConfiguration, found: &mut Violations) {
     found.require(complete, field, config.memory_manager_policy, problem, remedy);
     let exclusive = config.cpu_manager_policy == CpuManagerPolicy::Static;
     let has_cpu = |map: &TextMap| {
-        map.get("cpu").and_then(|cpu| cpu.parse::<Amount>().ok()).is_some_and(|a| a.signum() > 0)
+        map.get("cpu").and_then(|cpu| cpu.parse::<Amount>().ok()).is_some_and(|a| a > Amount::ZERO)
     };
     let reserves = !config.reserved_system_cpus.is_empty()
         || has_cpu(&config.system_reserved)
@@ -212,7 +212,7 @@ fn eviction(config: &KubeletConfiguration, found: &mut Violations) {
         for (signal, text) in map {
             signal_known(field, signal, found);
             let good = percent(text).is_some()
-                || text.parse::<Amount>().is_ok_and(|amount| amount.signum() >= 0);
+                || text.parse::<Amount>().is_ok_and(|amount| !amount.is_negative());
             let problem = "it is neither a positive quantity nor a percentage";
             let remedy = "write it like 100Mi or 10%";
             found.require(good, field, format!("{signal}: {text}"), problem, remedy);

@@ -11,9 +11,9 @@ use super::counters::{Scope, TermKey, TermKind};
 use super::pods::NO_START;
 use super::view::{Effect, HostPort, Taint};
 use crate::intern::{Interner, LabelsId, Str};
-use crate::quantity;
 use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
 use crate::selector::{Selector, SelectorError};
+use pintle_api_types::quantity;
 
 /// Why an object cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ impl NodeSpec {
         let name = node.metadata.name.as_deref().filter(|n| !n.is_empty());
         let status = node.status.as_ref();
         let spec = node.spec.as_ref();
-        let amounts = quantity::parse_list(status.and_then(|s| s.allocatable.as_ref()))
+        let amounts = quantity::read_list(status.and_then(|s| s.allocatable.as_ref()))
             .map_err(|(name, error)| ObjectError::Allocatable(name, error))?;
         let taints = spec.and_then(|s| s.taints.as_ref()).into_iter().flatten();
         let images = status.and_then(|s| s.images.as_ref()).into_iter().flatten();
@@ -82,7 +82,7 @@ impl NodeSpec {
                 .collect(),
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
             allocatable: Resources::of(&amounts),
-            pods: amounts.get("pods").map_or(0, |a| a.value()),
+            pods: amounts.get("pods").map_or(0, |a| a.units()),
             images: images
                 .flat_map(|i| {
                     let size = i.size_bytes.unwrap_or(0);

@@ -11,9 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::{containers, spec};
 use crate::ids::ContainerKind;
 use crate::quantity::Amount;
-
-/// Amounts by resource name.
-pub type Amounts = BTreeMap<String, Amount>;
+pub use crate::quantity::Amounts;
 
 /// Which half of the requirements is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
