@@ -1,35 +1,214 @@
-//! Whether a label selector takes an object: pure.
+//! Label selectors: what the API's form means, canonical, over words of any kind.
+//!
+//! Input: a `LabelSelector` or a map of labels. Output: [`Selector`], which can be compared, hashed
+//! and asked about labels. Its words are texts, or what an interner gives for them: who asks for
+//! thousands of pods compares numbers. Pure values. Why canonical: equal selectors share what is
+//! kept for them, whatever their spelling.
 // k8s: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go LabelSelectorAsSelector
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// No selector takes nothing, an empty one everything; the error names an unknown operator.
+/// Turns texts into the words that a selector is made of; equal texts give equal words.
+pub trait Words {
+    /// A word.
+    type Word: Ord + Clone;
+
+    /// The word for a text.
+    fn word(&mut self, text: &str) -> Self::Word;
+}
+
+/// Texts are their own words.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Texts;
+
+impl Words for Texts {
+    type Word = String;
+
+    fn word(&mut self, text: &str) -> String {
+        text.to_owned()
+    }
+}
+
+/// What a requirement asks of the value of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LabelOp {
+    /// Present and one of the values.
+    In,
+    /// Absent or none of the values.
+    NotIn,
+    /// Present.
+    Exists,
+    /// Absent.
+    NotExists,
+}
+
+/// One requirement of a selector.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Requirement<W> {
+    /// The label key.
+    pub key: W,
+    /// The operator.
+    pub op: LabelOp,
+    /// The values, sorted, without repetition.
+    pub values: Box<[W]>,
+}
+
+impl<W: Ord + Clone> Requirement<W> {
+    fn new(key: W, op: LabelOp, mut values: Vec<W>) -> Self {
+        values.sort_unstable();
+        values.dedup();
+        Self { key, op, values: values.into() }
+    }
+
+    /// Whether the value of the key is as required; `None` when no label has the key.
+    fn holds(&self, value: Option<&W>) -> bool {
+        match (self.op, value) {
+            (LabelOp::In, value) => value.is_some_and(|v| self.values.contains(v)),
+            (LabelOp::NotIn, value) => !value.is_some_and(|v| self.values.contains(v)),
+            (LabelOp::Exists, value) => value.is_some(),
+            (LabelOp::NotExists, value) => value.is_none(),
+        }
+    }
+}
+
+/// A selector: nothing, or all that satisfies every requirement.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Selector<W> {
+    /// Selects nothing: what an absent selector means.
+    Nothing,
+    /// Selects what satisfies all of these; everything when there are none.
+    All(Box<[Requirement<W>]>),
+}
+
+/// An operator that the API does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a valid label selector operator")]
+pub struct SelectorError(pub String);
+
+impl<W: Ord + Clone> Selector<W> {
+    /// From the API's form; absent selects nothing, empty selects everything.
+    ///
+    /// # Errors
+    /// When an operator is unknown.
+    pub fn from_api(
+        selector: Option<&LabelSelector>,
+        words: &mut impl Words<Word = W>,
+    ) -> Result<Self, SelectorError> {
+        let Some(selector) = selector else { return Ok(Self::Nothing) };
+        let mut requirements = equalities(selector.match_labels.as_ref(), words);
+        for expression in selector.match_expressions.iter().flatten() {
+            let op = match expression.operator.as_str() {
+                "In" => LabelOp::In,
+                "NotIn" => LabelOp::NotIn,
+                "Exists" => LabelOp::Exists,
+                "DoesNotExist" => LabelOp::NotExists,
+                other => return Err(SelectorError(other.to_owned())),
+            };
+            let values = expression.values.iter().flatten().map(|v| words.word(v)).collect();
+            requirements.push(Requirement::new(words.word(&expression.key), op, values));
+        }
+        Ok(Self::canonical(requirements))
+    }
+
+    /// Selects what carries all these labels.
+    pub fn from_labels(
+        labels: Option<&BTreeMap<String, String>>,
+        words: &mut impl Words<Word = W>,
+    ) -> Self {
+        Self::canonical(equalities(labels, words))
+    }
+
+    fn canonical(mut requirements: Vec<Requirement<W>>) -> Self {
+        requirements.sort_unstable();
+        requirements.dedup();
+        Self::All(requirements.into())
+    }
+
+    /// Both this selector's requirements and those of `other`. Requirements of `Nothing` are none:
+    /// upstream merges them so.
+    // k8s: podtopologyspread/common.go mergeLabelSetWithSelector
+    #[must_use]
+    pub fn merged(&self, other: &Self) -> Self {
+        let list = |s: &Self| match s {
+            Self::Nothing => Vec::new(),
+            Self::All(requirements) => requirements.to_vec(),
+        };
+        let mut all = list(self);
+        all.extend(list(other));
+        Self::canonical(all)
+    }
+
+    /// Whether it selects everything.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        matches!(self, Self::All(requirements) if requirements.is_empty())
+    }
+
+    /// Whether it selects these labels, sorted by key.
+    #[must_use]
+    pub fn matches(&self, labels: &[(W, W)]) -> bool {
+        self.matches_by(|key| {
+            labels.binary_search_by(|label| label.0.cmp(key)).ok().map(|at| &labels[at].1)
+        })
+    }
+
+    /// Whether it selects an object that has these values of labels.
+    fn matches_by<'a>(&self, value_of: impl Fn(&W) -> Option<&'a W>) -> bool
+    where
+        W: 'a,
+    {
+        match self {
+            Self::Nothing => false,
+            Self::All(requirements) => requirements.iter().all(|r| r.holds(value_of(&r.key))),
+        }
+    }
+
+    /// A label that everything selected carries, when the selector names one value of a key:
+    /// what matchers are indexed by.
+    #[must_use]
+    pub fn anchor(&self) -> Option<(W, W)> {
+        let Self::All(requirements) = self else { return None };
+        requirements
+            .iter()
+            .find(|r| r.op == LabelOp::In && r.values.len() == 1)
+            .map(|r| (r.key.clone(), r.values[0].clone()))
+    }
+}
+
+fn equalities<T: Words>(
+    labels: Option<&BTreeMap<String, String>>,
+    words: &mut T,
+) -> Vec<Requirement<T::Word>> {
+    let pairs = labels.into_iter().flatten();
+    pairs
+        .map(|(k, v)| {
+            let value = words.word(v);
+            Requirement::new(words.word(k), LabelOp::In, vec![value])
+        })
+        .collect()
+}
+
+/// Whether a selector takes an object with these labels: no selector takes nothing, an empty one
+/// everything; the error names an unknown operator.
 pub fn matches(
     selector: Option<&LabelSelector>,
     labels: &BTreeMap<String, String>,
 ) -> Result<bool, String> {
-    let Some(selector) = selector else { return Ok(false) };
-    let mut all = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
-    for expression in selector.match_expressions.iter().flatten() {
-        let value = labels.get(&expression.key);
-        let one_of = |value: &String| expression.values.iter().flatten().any(|v| v == value);
-        all &= match expression.operator.as_str() {
-            "In" => value.is_some_and(one_of),
-            "NotIn" => !value.is_some_and(one_of),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            other => return Err(format!("{other:?} is not a valid label selector operator")),
-        };
-    }
-    Ok(all)
+    let selector = Selector::from_api(selector, &mut Texts).map_err(|error| error.to_string())?;
+    Ok(selector.matches_by(|key| labels.get(key)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn selector(json: serde_json::Value) -> Selector<String> {
+        let api: Option<LabelSelector> = serde_json::from_value(json).expect("selector");
+        Selector::from_api(api.as_ref(), &mut Texts).expect("operators")
+    }
 
     #[test]
     fn all_that_a_selector_says_has_to_hold() {
@@ -52,10 +231,52 @@ mod tests {
             (expression("Exists", "b", &[]), false),
             (expression("DoesNotExist", "b", &[]), true),
         ];
-        for (selector, want) in table {
+        let sorted: Vec<_> = labels.clone().into_iter().collect();
+        for (json, want) in table {
             let parsed: Option<LabelSelector> =
-                serde_json::from_value(selector.clone()).expect("a selector");
-            assert_eq!(matches(parsed.as_ref(), &labels), Ok(want), "{selector}");
+                serde_json::from_value(json.clone()).expect("a selector");
+            assert_eq!(matches(parsed.as_ref(), &labels), Ok(want), "{json}");
+            assert_eq!(selector(json.clone()).matches(&sorted), want, "{json}");
         }
+    }
+
+    #[test]
+    fn absent_selects_nothing_and_empty_selects_everything() {
+        assert!(!selector(json!(null)).matches(&[]));
+        assert!(selector(json!({})).matches(&[]));
+        assert!(selector(json!({})).is_everything());
+        assert!(!selector(json!(null)).is_everything());
+    }
+
+    #[test]
+    fn an_operator_that_the_api_does_not_have_is_named() {
+        let json = json!({"matchExpressions": [{"key": "a", "operator": "Like"}]});
+        let api: LabelSelector = serde_json::from_value(json).expect("a selector");
+        let said = matches(Some(&api), &BTreeMap::new()).expect_err("unknown");
+        assert_eq!(said, "\"Like\" is not a valid label selector operator");
+    }
+
+    #[test]
+    fn operators_treat_an_absent_key_as_upstream_does() {
+        let labels = vec![("app".to_owned(), "web".to_owned())];
+        for (json, with, without) in [
+            (json!({"key": "app", "operator": "In", "values": ["web", "api"]}), true, false),
+            (json!({"key": "app", "operator": "NotIn", "values": ["web"]}), false, true),
+            (json!({"key": "app", "operator": "Exists"}), true, false),
+            (json!({"key": "app", "operator": "DoesNotExist"}), false, true),
+        ] {
+            let s = selector(json!({ "matchExpressions": [json] }));
+            assert_eq!((s.matches(&labels), s.matches(&[])), (with, without), "{s:?}");
+        }
+    }
+
+    #[test]
+    fn spelling_does_not_make_selectors_differ() {
+        let a = selector(json!({"matchLabels": {"a": "1"}}));
+        let b = selector(json!({"matchExpressions": [
+            {"key": "a", "operator": "In", "values": ["1", "1"]}]}));
+        assert_eq!(a, b);
+        assert_eq!(Selector::Nothing.merged(&a), a);
+        assert_eq!(a.anchor(), Some(("a".to_owned(), "1".to_owned())));
     }
 }
