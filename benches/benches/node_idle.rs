@@ -5,15 +5,15 @@
 //! client that connects, lists, and reads every pod. Goals: <= 0.3 % of a core, <= 25 MiB resident,
 //! restart <= 500 ms, end after SIGTERM <= 1 s, program <= 20 MB.
 
-use std::collections::HashMap;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::try_join_all;
+use pintle_benches::load::Cpu;
 use pintle_benches::table::{Goal, Row, Spread};
-use pintle_benches::{bench_report, ms, names, now, put_pod, rounds, seen};
+use pintle_benches::{bench_report, load, ms, names, now, put_pod, rounds, seen};
 use pintle_cri::{Client, Deadlines, v1};
 use pintle_tests::{LONG, TestNode};
 use tokio::runtime::Builder;
@@ -63,14 +63,14 @@ fn full_picture(node: &TestNode, every: Duration, limit: Duration) -> Result<Vec
 }
 
 fn idle(pid: i32) -> Result<Vec<Row>> {
-    let (begin, cpu) = (Instant::now(), cpu_seconds(pid)?);
-    let threads = cpu_by_thread(pid);
+    let (begin, cpu) = (Instant::now(), Cpu::of(pid)?);
+    let threads = load::threads(pid);
     thread::sleep(IDLE);
-    let share = (cpu_seconds(pid)? - cpu) / begin.elapsed().as_secs_f64() * 100.0;
-    for (thread, (name, spent)) in cpu_by_thread(pid) {
-        let spent = spent - threads.get(&thread).map_or(0, |(_, before)| *before);
+    let share = (Cpu::of(pid)? - cpu).seconds() / begin.elapsed().as_secs_f64() * 100.0;
+    for (thread, now) in load::threads(pid) {
+        let spent = now.spent - threads.get(&thread).map_or(0, |before| before.spent);
         let percent = spent as f64 / begin.elapsed().as_nanos() as f64 * 100.0;
-        println!("thread {name}: {percent:.3} %");
+        println!("thread {}: {percent:.3} %", now.name);
     }
     let row = |measure: &str, unit, goal, ours| Row {
         measure: format!("idle with {PODS} pods: {measure}"),
@@ -79,7 +79,7 @@ fn idle(pid: i32) -> Result<Vec<Row>> {
         ours,
         bound: None,
     };
-    let mib = |field: &str| memory_kib(pid, field).map(|kib| kib / 1024.0);
+    let mib = |field: &str| load::memory_mib(pid, field);
     Ok(vec![
         row("share of a core", "%", Goal::Limit(CPU_GOAL_PERCENT), share),
         row("resident memory", "MiB", Goal::Limit(RSS_GOAL_MIB), mib("VmRSS:")?),
@@ -145,32 +145,4 @@ fn read_everything(node: &TestNode) -> Result<f64> {
         anyhow::Ok(())
     })?;
     Ok(begin.elapsed().as_secs_f64() * 1000.0)
-}
-
-/// User and system time of a process.
-fn cpu_seconds(pid: i32) -> Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit_once(')').context("a name in brackets")?.1;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
-    let ticks: f64 = ticks.sum::<Result<f64, _>>()?;
-    let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?;
-    Ok(ticks / per_second.context("a clock tick")? as f64)
-}
-
-/// Name and nanoseconds on a CPU of each thread.
-fn cpu_by_thread(pid: i32) -> HashMap<String, (String, u64)> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let of = |dir: fs::DirEntry| {
-        let name = fs::read_to_string(dir.path().join("comm")).ok()?.trim().to_owned();
-        let spent = fs::read_to_string(dir.path().join("schedstat")).ok()?;
-        let spent = spent.split(' ').next()?.parse().ok()?;
-        Some((dir.file_name().to_string_lossy().into_owned(), (name, spent)))
-    };
-    threads.filter_map(of).collect()
-}
-
-fn memory_kib(pid: i32, field: &str) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with(field)).context("a field")?;
-    Ok(line.split_whitespace().nth(1).context("a number")?.parse()?)
 }

@@ -1,6 +1,7 @@
 //! What the benchmarks on a real containerd have in common: one table, and fair opponents.
 //!
 //! - `table`: xtask's; a row per goal: ours beside the lower bound of the same run
+//! - `load`: what a process costs
 //! - `raw`: the CRI calls that the agent made, made again without it
 //! - `seen`: what `/pods` shows, asked quickly
 //!
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod load;
 pub mod raw;
 pub mod seen;
 
@@ -33,7 +35,12 @@ pub fn ms(from: Stamp, to: Stamp) -> f64 {
 
 /// How often to repeat: `PINTLE_BENCH_ROUNDS`, else `usual`.
 pub fn rounds(usual: usize) -> usize {
-    let asked = std::env::var("PINTLE_BENCH_ROUNDS").ok().and_then(|text| text.parse().ok());
+    count("PINTLE_BENCH_ROUNDS", usual)
+}
+
+/// A number that the environment may ask for, at least 1.
+pub fn count(variable: &str, usual: usize) -> usize {
+    let asked = std::env::var(variable).ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(usual).max(1)
 }
 
