@@ -5,7 +5,7 @@
 //!   call        one table: method, request, reply, deadline class, subject
 //!   deadlines   how long each class of call may take
 //!   in_flight   which calls are under way right now, for `explain` and metrics
-//!   transport   unix socket, reconnecting with backoff
+//!   transport   unix socket, reconnecting with backoff; `socket` is the socket itself
 //!   client      `Client`: typed methods over all of the above
 //!   error       `Error`: method, subject, code and origin of a failed call
 //!   containerd  containerd's own API: task exits and OOM kills as hints, image import
@@ -29,6 +29,7 @@ pub mod fake;
 pub mod in_flight;
 #[cfg(feature = "json")]
 pub mod json;
+mod socket;
 pub mod transport;
 
 pub use call::{Call, Method, StreamCall};

@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint as Target};
 
-use crate::Method;
+use crate::{Method, socket::Socket};
 
 /// Wait after the first failed attempt.
 // k8s: cri-client/pkg/remote_runtime.go baseBackoffDelay, maxBackoffDelay
@@ -123,7 +123,7 @@ impl Link {
         ))
     }
 
-    async fn connect(&self) -> io::Result<UnixStream> {
+    async fn connect(&self) -> io::Result<Socket> {
         let now = Instant::now();
         {
             let mut state = self.lock();
@@ -139,11 +139,12 @@ impl Link {
         let stream = UnixStream::connect(path).await.map_err(|error| {
             io::Error::new(error.kind(), format!("connect to {}: {error}", path.display()))
         })?;
+        let socket = Socket::new(stream)?;
         let mut state = self.lock();
         state.connection += 1;
         state.unimplemented = 0;
         tracing::debug!(path = %path.display(), connection = state.connection, "connected");
-        Ok(stream)
+        Ok(socket)
     }
 
     /// The runtime said something: the connection works.
