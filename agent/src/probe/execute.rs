@@ -36,6 +36,9 @@ pub(super) const ATTEMPTS_MAX: usize = 1024;
 const FILES_PART: u64 = 4;
 /// Attempts begun in one go; then the rest of the agent has its turn.
 const BEGINS_MAX: usize = 32;
+/// What falls due within so much is begun together: each wake-up costs, more than what is done in
+/// it, and no probe has a period below twenty times as much.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// Longest sleep of the task.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 /// Longest sleep while something waits for a place.
@@ -120,7 +123,7 @@ impl Prober {
         let mut board = self.board.borrow_mut();
         let longest = if board.is_waiting() { SLEEP_WAITING } else { SLEEP_MAX };
         let next = board.next_due();
-        next.map_or(longest, |at| at.saturating_sub(self.now()).min(longest))
+        next.map_or(longest, |at| together(at).saturating_sub(self.now()).min(longest))
     }
 
     fn begin(self: &Rc<Self>, attempt: Attempt) {
@@ -138,6 +141,13 @@ impl Prober {
         let task = crate::tasks::spawn("probe", slot.fill(work));
         self.board.borrow_mut().began(&key, task.abort_handle());
     }
+}
+
+/// The next time at which attempts begin: the same one for all that fall due shortly before it.
+fn together(at: Duration) -> Duration {
+    let beyond = at.as_nanos() % TOGETHER.as_nanos();
+    let beyond = Duration::from_nanos(u64::try_from(beyond).expect("less than TOGETHER"));
+    if beyond.is_zero() { at } else { at.saturating_add(TOGETHER - beyond) }
 }
 
 /// As many attempts as the files that the agent may have open allow.

@@ -202,3 +202,13 @@ async fn probes_that_never_end_hold_up_no_other_pods() {
     };
     LocalSet::new().run_until(work).await;
 }
+
+#[test]
+fn what_falls_due_within_a_step_begins_at_its_end_and_none_before_its_time() {
+    let ms = Duration::from_millis;
+    for (at, begins) in [(0, 0), (1, 50), (49, 50), (50, 50), (51, 100), (1049, 1050)] {
+        assert_eq!(together(ms(at)), ms(begins), "{at}");
+    }
+    assert_eq!(together(ms(50) + Duration::from_nanos(1)), ms(100));
+    assert_eq!(together(Duration::MAX), Duration::MAX);
+}
