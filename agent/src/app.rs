@@ -27,43 +27,44 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
+use pintle_agent_cluster::Cluster;
+use pintle_agent_cluster::identity::rotate::ServingCell;
+use pintle_agent_cluster::node::pleg::ListsSeen;
+use pintle_agent_cluster::objects;
+use pintle_agent_cluster::objects::Objects;
+use pintle_agent_cluster::status::announce::Announcer;
+use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_config::Config;
+use pintle_agent_core::request::NodeContext;
+use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::worker::{Input, Pods, Settings};
+use pintle_agent_host::ledger;
+use pintle_agent_host::ledger::Ledger;
+use pintle_agent_host::node::context;
+use pintle_agent_metrics::Metrics;
+use pintle_agent_runtime::event;
+use pintle_agent_runtime::event::kernel::Tracker;
+use pintle_agent_runtime::execute::{Executor, RuntimeInfo};
+use pintle_agent_runtime::hooks::Hooks;
+use pintle_agent_runtime::kill::Killer;
+use pintle_agent_runtime::observed::Reader;
+use pintle_agent_runtime::probe::Prober;
+use pintle_agent_runtime::provider;
+use pintle_agent_runtime::provider::Providers;
+use pintle_agent_runtime::turns::{Rush, Turns};
+use pintle_agent_server as server;
+use pintle_agent_server::Query;
+use pintle_agent_server::Views;
 use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, InFlight};
+use pintle_daemon::clock;
+use pintle_daemon::tasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::clock;
-use crate::cluster::Cluster;
-use crate::config::Config;
 use crate::driver::{Driver, INPUTS_MAX};
-use crate::event;
-use crate::event::kernel::Tracker;
-use crate::identity::rotate::ServingCell;
-use crate::ledger::{self, Ledger};
-use crate::metrics::Metrics;
-use crate::node;
-use crate::node::context;
-use crate::node::pleg::ListsSeen;
-use crate::node::runtime::Runtime;
-use crate::objects::{self, Objects};
-use crate::observed::Reader;
-use crate::probe::Prober;
-use crate::runtime::execute::{Executor, RuntimeInfo};
-use crate::runtime::hooks::Hooks;
-use crate::runtime::kill::Killer;
-use crate::runtime::provider::{self, Providers};
-use crate::runtime::request::NodeContext;
-use crate::runtime::turns::{Rush, Turns};
-use crate::server;
-use crate::server::Query;
-use crate::server::Views;
-use crate::status::announce::Announcer;
-use crate::status::timeline::Recorder;
-use crate::status::writer::Writer;
-use crate::tasks;
-use crate::types::UnixNanos;
-
-use crate::worker::{Input, Pods, Settings};
 
 /// Questions of the server that may wait.
 const QUERIES_MAX: usize = 64;
@@ -117,7 +118,7 @@ pub async fn run(config: Config) -> Result<()> {
     // As the kubelet: the agent is up before its runtime is, and says so.
     server.ready();
     let tell = cluster::teller(parts.cluster.as_ref());
-    tasks::singleton("system oom", node::oom::run(Rc::clone(&tell)));
+    tasks::singleton("system oom", pintle_agent_host::node::oom::run(Rc::clone(&tell)));
     let runtime = host::runtime_info(&parts.config, &parts.runtime, &parts.health);
     let Some(runtime) = stop.unless(runtime).await else {
         return Ok(());
@@ -128,7 +129,7 @@ pub async fn run(config: Config) -> Result<()> {
     reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
     host_processes::start(&parts.config, &driver.executor.node.cgroup).await?;
     if parts.config.kubelet.make_iptables_util_chains {
-        tasks::singleton("iptables chains", node::iptables::keep());
+        tasks::singleton("iptables chains", pintle_agent_host::node::iptables::keep());
     }
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
@@ -226,7 +227,10 @@ impl Parts {
         let kubelet = &self.config.kubelet;
         let (cidr, every) = (kubelet.pod_cidr.clone(), kubelet.node_status_update_frequency);
         let client = self.runtime.clone();
-        tasks::singleton("pod CIDR", node::pod_cidr::follow(client, cidr, own, every.to_std()));
+        tasks::singleton(
+            "pod CIDR",
+            pintle_agent_cluster::node::pod_cidr::follow(client, cidr, own, every.to_std()),
+        );
         let node_reads = self
             .cluster
             .as_ref()
@@ -251,7 +255,11 @@ impl Parts {
         })
     }
 
-    fn settings(&self, node: crate::types::NodeFacts, relist: Duration) -> Result<Settings> {
+    fn settings(
+        &self,
+        node: pintle_agent_core::types::NodeFacts,
+        relist: Duration,
+    ) -> Result<Settings> {
         Ok(Settings {
             sync_period: self.config.kubelet.sync_frequency.to_std(),
             relist_period: relist,
@@ -299,7 +307,7 @@ impl Parts {
             classes: tokio::sync::Mutex::default(),
             containerd: self.containerd(runtime)?,
             shims: std::cell::RefCell::default(),
-            strangers: crate::cgroup::sweep::Strangers::default(),
+            strangers: pintle_agent_host::cgroup::sweep::Strangers::default(),
             node,
             client: client.clone(),
         })

@@ -16,21 +16,22 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_core::admit;
+use pintle_agent_core::admit::Features;
+use pintle_agent_core::desired::DesiredPods;
+use pintle_agent_core::intake::{change, duplicate_text, input_of, lacking, report, shown};
+use pintle_agent_core::observed::ObservedPod;
+use pintle_agent_core::outbox;
+use pintle_agent_core::source::{Delivery, Reading, SourceKind, SourceUpdate, Sources, static_pod};
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::worker::Input;
+use pintle_agent_runtime::observed::Reader;
+use pintle_api_types::pod;
+use pintle_daemon::clock;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt, StreamMap};
-
-use crate::admit::{self, Features};
-use crate::clock;
-use crate::desired::DesiredPods;
-use crate::observed::{ObservedPod, Reader};
-use crate::pod;
-use crate::source::{Delivery, Reading, SourceKind, SourceUpdate, Sources, static_pod};
-use crate::status::outbox;
-use crate::status::timeline::Recorder;
-use crate::status::writer::Writer;
-use crate::worker::Input;
-use pintle_agent_core::intake::{change, duplicate_text, input_of, lacking, report, shown};
 
 /// Wait before the runtime is asked again what runs already.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -39,7 +40,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 type Deliveries = Pin<Box<dyn Stream<Item = Delivery>>>;
 
 /// Merges what the sources deliver and feeds the workers.
-pub struct Intake {
+pub(crate) struct Intake {
     reader: Reader,
     recorder: Recorder,
     inputs: mpsc::Sender<Input>,
@@ -52,7 +53,7 @@ pub struct Intake {
 
 impl Intake {
     /// An intake without sources.
-    pub fn new(
+    pub(crate) fn new(
         reader: Reader,
         recorder: Recorder,
         inputs: mpsc::Sender<Input>,
@@ -71,12 +72,12 @@ impl Intake {
     }
 
     /// What changed pods may need.
-    pub fn on_a_node_with(self, features: Features) -> Self {
+    pub(crate) fn on_a_node_with(self, features: Features) -> Self {
         Self { features, ..self }
     }
 
     /// Adds a source.
-    pub fn listen<D: Into<Delivery> + 'static>(
+    pub(crate) fn listen<D: Into<Delivery> + 'static>(
         &mut self,
         kind: SourceKind,
         deliveries: mpsc::Receiver<D>,
@@ -86,12 +87,12 @@ impl Intake {
     }
 
     /// Tells this writer what the API server has.
-    pub fn report_to(&mut self, writer: Rc<Writer>) {
+    pub(crate) fn report_to(&mut self, writer: Rc<Writer>) {
         self.writer = Some(writer);
     }
 
     /// Until every source is gone.
-    pub async fn run(mut self, kinds: Vec<SourceKind>) {
+    pub(crate) async fn run(mut self, kinds: Vec<SourceKind>) {
         let running = self.running().await;
         let adopt = |pod: &_, changed_at| {
             let name = (pod::namespace(pod).to_owned(), pod::name(pod).to_owned());
@@ -224,7 +225,7 @@ fn listed(reading: &Reading) -> Vec<Arc<Pod>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::labels;
+    use pintle_agent_core::labels;
     use pintle_cri::fake::FakeRuntime;
     use pintle_cri::{Client, Code, Deadlines, Method, v1};
 

@@ -8,8 +8,11 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use pintle_agent::config::{self, Command, Config};
-use pintle_agent::{app, client, logging, tasks};
+use pintle_agent::app;
+use pintle_agent_config::modes::LogFormat;
+use pintle_agent_config::{self as config, Command, Config};
+use pintle_agent_server::client;
+use pintle_daemon::{logging, tasks};
 
 fn main() -> ExitCode {
     pintle_heap::give_back_soon();
@@ -29,7 +32,11 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> ExitCode {
-    logging::init(&config.kubelet.logging);
+    let format = match config.kubelet.logging.format {
+        LogFormat::Text => logging::Format::Text,
+        LogFormat::Json => logging::Format::Json,
+    };
+    logging::init(format, config.kubelet.logging.verbosity);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use pintle_agent::node::iptables::Tables;
+use pintle_agent_host::node::iptables::Tables;
 use pintle_tests::manifest::{With, address, condition, container, phase, pod, script};
 use pintle_tests::{LONG, TestNode, until};
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
-use pintle_agent::server;
+use pintle_agent_server as server;
 
 /// Damaged inputs of each seed file.
 const DAMAGED: u32 = 1_500;
@@ -141,7 +141,7 @@ fn every_seed_is_a_valid_input() {
         files.map(|e| fs::read(e.expect("a seed").path()).expect("a readable seed"))
     };
     for line in seeds("log_line") {
-        pintle_agent::runtime::log_line::parse(&line).expect("a log line");
+        pintle_agent_core::logs::line::parse(&line).expect("a log line");
     }
     for event in seeds("kernel_event") {
         pintle_ebpf::decode(&event).expect("a kernel event");

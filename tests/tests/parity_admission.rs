@@ -8,10 +8,11 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::admit::{self, Admitted, Candidate, Node, Refusal, Taken};
-use pintle_agent::pod::resources::{Amounts, pod_requests};
-use pintle_agent::runtime::sysctl::AllowList;
-use pintle_agent::types::PodUid;
+use pintle_agent_core::admit;
+use pintle_agent_core::admit::{Admitted, Candidate, Node, Refusal, Taken};
+use pintle_agent_core::request::sysctl::AllowList;
+use pintle_agent_core::types::PodUid;
+use pintle_api_types::pod::resources::{Amounts, pod_requests};
 use pintle_tests::recorded;
 use serde_json::{Value, json};
 

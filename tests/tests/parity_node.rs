@@ -12,11 +12,13 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use pintle_agent::node::machine::{HostAddresses, Machine};
-use pintle_agent::node::settings::{EvictionReserve, NodeSettings};
-use pintle_agent::node::status::{self, Facts, Image};
-use pintle_agent::node::{csi_node, patch};
-use pintle_agent::types::{Mono, Now, UnixNanos};
+use pintle_agent_cluster::node::csi_node;
+use pintle_agent_core::node::machine::{HostAddresses, Machine};
+use pintle_agent_core::node::patch;
+use pintle_agent_core::node::settings::{EvictionReserve, NodeSettings};
+use pintle_agent_core::node::status;
+use pintle_agent_core::node::status::{Facts, Image};
+use pintle_agent_core::types::{Mono, Now, UnixNanos};
 use pintle_api_types::quantity::Amount;
 use pintle_cri::v1;
 use pintle_tests::recorded;

@@ -9,12 +9,16 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::observed::{Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState};
-use pintle_agent::pod::{self, hash};
-use pintle_agent::source::manifest::decode_pod;
-use pintle_agent::source::static_pod::{self, Origin};
-use pintle_agent::source::{Reading, SourceKind, SourceUpdate, Sources};
-use pintle_agent::types::{PodUid, UnixNanos};
+use pintle_agent_core::observed::{
+    Evidence, ObservedContainer, ObservedPod, ObservedSandbox, RunState,
+};
+use pintle_agent_core::source::manifest::decode_pod;
+use pintle_agent_core::source::static_pod;
+use pintle_agent_core::source::static_pod::Origin;
+use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_api_types::pod;
+use pintle_api_types::pod::hash;
 use pintle_tests::recorded;
 use serde_json::Value;
 

@@ -12,9 +12,10 @@
 
 mod replay;
 
-use pintle_agent::status;
-use replay::{World, compare, normal, statuses};
+use pintle_agent_core::status;
 use serde_json::{Value, json};
+
+use replay::{World, compare, normal, statuses};
 
 #[test]
 fn every_recorded_status_is_derived_again() {

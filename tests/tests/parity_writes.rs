@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent::status;
-use pintle_agent::status::Lifecycle;
-use pintle_agent::status::outbox::{Answer, Ask, Input, Outbox, Request};
-use pintle_agent::types::Now;
-use pintle_agent::worker::Stage;
-use replay::{World, compare, normal, statuses};
+use pintle_agent_core::outbox::{Answer, Ask, Input, Outbox, Request};
+use pintle_agent_core::status;
+use pintle_agent_core::status::Lifecycle;
+use pintle_agent_core::types::Now;
+use pintle_agent_core::worker::Stage;
 use serde_json::{Value, json};
+
+use replay::{World, compare, normal, statuses};
 
 /// Times that Go writes as null when they are not set.
 const UNSET_TIMES: [&str; 3] = ["lastProbeTime", "startedAt", "finishedAt"];

@@ -12,6 +12,7 @@
 //! - `table`, `bench_report`, `chart`: what benchmarks print and keep. `ratio`: our agent beside
 //!   the kubelet in such a cluster
 //! - `differential`: the same pods on our agent and on the kubelet, everything compared
+//! - `disk`: mounts and odd files for tests
 //! - `task`: demo, test, bench, cluster, conformance, differential, tidy, vm
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
@@ -25,6 +26,7 @@ pub mod chart;
 pub mod cluster;
 pub mod conformance;
 pub mod differential;
+pub mod disk;
 pub mod image;
 pub mod node;
 pub mod ratio;

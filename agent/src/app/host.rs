@@ -9,32 +9,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use pintle_agent_config::image_policy::VerificationPolicy;
+use pintle_agent_config::{Config, EventSource};
+use pintle_agent_core::admit;
+use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
+use pintle_agent_core::request::runtime;
+use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::sysctl::AllowList;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::{ContainerId, NodeFacts};
+use pintle_agent_host::cgroup::{CgroupError, Cgroups};
+use pintle_agent_host::node::context;
+use pintle_agent_metrics::Metrics;
+use pintle_agent_runtime::credentials::NodeCredentials;
+use pintle_agent_runtime::image::{Images, NodeKeys};
+use pintle_agent_runtime::log_rotate::RotatePolicy;
+use pintle_agent_runtime::logs;
+use pintle_agent_runtime::logs::{LogCommand, Rotator};
+use pintle_agent_runtime::provider;
+use pintle_agent_runtime::provider::Providers;
+use pintle_agent_runtime::pull_records::PullRecords;
+use pintle_agent_runtime::puller::{PullLimits, Puller};
+use pintle_agent_runtime::users::Users;
+use pintle_agent_server as server;
 use pintle_api_types::rate::Rate;
 use pintle_cri::{Client, Code, Deadlines, v1};
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
 use super::kernel_tunables;
-use crate::admit;
-use crate::cgroup::names::{CgroupDriver, CgroupSetup};
-use crate::cgroup::{CgroupError, Cgroups};
-use crate::config::image_policy::VerificationPolicy;
-use crate::config::{Config, EventSource};
-use crate::metrics::Metrics;
-use crate::node::context;
-use crate::node::runtime::{self, Runtime};
-use crate::runtime::credentials::NodeCredentials;
-use crate::runtime::image::{Images, NodeKeys};
-use crate::runtime::log_rotate::RotatePolicy;
-use crate::runtime::logs::{self, LogCommand, Rotator};
-use crate::runtime::provider::{self, Providers};
-use crate::runtime::pull_records::PullRecords;
-use crate::runtime::puller::{PullLimits, Puller};
-use crate::runtime::sysctl::AllowList;
-use crate::runtime::users::Users;
-use crate::server;
-use crate::status::timeline::Recorder;
-use crate::types::{ContainerId, NodeFacts};
 
 /// After this long without an answer of the runtime the log says so.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(5);
@@ -68,14 +71,14 @@ pub(super) fn prepare(config: &Config) -> Result<()> {
     raise_open_files(config.kubelet.max_open_files);
     let root = &config.flags.root_dir;
     for dir in [root.clone(), root.join("pods"), PathBuf::from(&config.kubelet.pod_logs_dir)] {
-        crate::volume::dir_fd::make_dir_all(&dir, 0o750)
+        pintle_agent_host::volume::dir_fd::make_dir_all(&dir, 0o750)
             .with_context(|| format!("--root-dir or podLogsDir: cannot make {}", dir.display()))?;
     }
-    if let Err(error) = crate::volume::execute::prepare_root(root) {
+    if let Err(error) = pintle_agent_host::volume::execute::prepare_root(root) {
         tracing::warn!(%error, "mounts below --root-dir do not propagate into containers");
     }
     // Read-only or missing /var/log only costs the links for log collectors.
-    let _ = std::fs::create_dir_all(crate::runtime::request::paths::LOG_LINKS_DIR);
+    let _ = std::fs::create_dir_all(pintle_agent_core::request::paths::LOG_LINKS_DIR);
     let adjust = config.kubelet.oom_score_adj.to_string();
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", adjust) {
         tracing::warn!(%error, "oomScoreAdj: the agent keeps its own; CAP_SYS_RESOURCE is missing");
@@ -285,12 +288,12 @@ impl logs::Reopen for ReopenLog {
 
 pub(super) fn start_rotator(config: &Config, client: &Client) -> Option<mpsc::Sender<LogCommand>> {
     let size = &config.kubelet.container_log_max_size;
-    let max_bytes = crate::config::defaults::log_bytes_max(size)?;
+    let max_bytes = pintle_agent_config::defaults::log_bytes_max(size)?;
     let max_files = usize::try_from(config.kubelet.container_log_max_files).unwrap_or(2);
     let policy = RotatePolicy { max_bytes, max_files };
     let (commands, queue) = mpsc::channel(logs::COMMANDS_MAX);
     let rotator = Rotator::new(policy, ReopenLog(client.clone()));
-    crate::tasks::singleton("log rotator", rotator.run(queue));
+    pintle_daemon::tasks::singleton("log rotator", rotator.run(queue));
     Some(commands)
 }
 

@@ -13,14 +13,15 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-
-use crate::blocking::{self, Place};
-use crate::cgroup::names::{CgroupDriver, CgroupSetup};
-use crate::cgroup::tree::Tree;
-use crate::cgroup::{CgroupLimits, Cgroups};
-use crate::config::Config;
-use crate::tasks;
-use crate::types::with_causes;
+use pintle_agent_config::Config;
+use pintle_agent_core::cgroup::CgroupLimits;
+use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
+use pintle_agent_core::types::with_causes;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_host::cgroup::Cgroups;
+use pintle_agent_host::cgroup::tree::Tree;
+use pintle_daemon::tasks;
 
 /// How often processes are looked at.
 const EVERY: Duration = Duration::from_secs(60);

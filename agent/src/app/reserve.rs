@@ -9,15 +9,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-
-use crate::cgroup::names::CgroupSetup;
-use crate::cgroup::reserve::{self, Reserved};
-use crate::cgroup::{CgroupLimits, Cgroups};
-use crate::config::Config;
-use crate::node::conditions::NodeEvent;
-use crate::node::conditions::NodeEvents;
-use crate::node::host;
-use crate::types::with_causes;
+use pintle_agent_config::Config;
+use pintle_agent_core::cgroup::CgroupLimits;
+use pintle_agent_core::cgroup::names::CgroupSetup;
+use pintle_agent_core::cgroup::reserve;
+use pintle_agent_core::cgroup::reserve::Reserved;
+use pintle_agent_core::node::conditions::NodeEvent;
+use pintle_agent_core::node::conditions::NodeEvents;
+use pintle_agent_core::types::with_causes;
+use pintle_agent_host::cgroup::Cgroups;
+use pintle_agent_host::node::host;
 
 /// Wait before limits that were refused are tried again.
 const RETRY: Duration = Duration::from_secs(60);
@@ -36,7 +37,10 @@ pub(super) async fn enforce(
         let made = cgroups.ensure_tree().await;
         made.context("cgroupsPerQOS: the cgroups of all pods cannot be made")?;
         let limits = reserve::of_pods(config, &machine, setup);
-        crate::tasks::singleton("node allocatable", limit_pods(cgroups, limits, Rc::clone(tell)));
+        pintle_daemon::tasks::singleton(
+            "node allocatable",
+            limit_pods(cgroups, limits, Rc::clone(tell)),
+        );
     }
     let of_host = reserve::of_host(config, &machine);
     if of_host.is_empty() {

@@ -6,16 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_config::Config;
+use pintle_agent_core::admit::Features;
+use pintle_agent_core::source::SourceKind;
+use pintle_agent_runtime::observed::Reader;
+use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
 use super::Parts;
-use crate::admit::Features;
-use crate::config::Config;
 use crate::intake::Intake;
-use crate::observed::Reader;
-use crate::source::{self, SourceKind};
-use crate::status::writer::Writer;
-use crate::tasks;
+use crate::source;
 
 /// Changes from the API server that may wait.
 const DELIVERIES_MAX: usize = 16;
@@ -47,7 +48,10 @@ pub(super) fn start(
         let (deliveries, queue) = mpsc::channel(DELIVERIES_MAX);
         let node = cluster.node_name.to_string();
         let (client, link) = (cluster.client.clone(), cluster.link.clone());
-        tasks::singleton("pod source", source::apiserver::run(client, node, deliveries, link));
+        tasks::singleton(
+            "pod source",
+            pintle_agent_cluster::pods::run(client, node, deliveries, link),
+        );
         intake.listen(SourceKind::Api, queue);
         intake.report_to(writer);
         kinds.push(SourceKind::Api);

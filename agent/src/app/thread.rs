@@ -6,9 +6,8 @@
 
 use std::io;
 
+use pintle_daemon::tasks;
 use tokio::task::LocalSet;
-
-use crate::tasks;
 
 /// Threads for what blocks within tokio itself, such as its name resolution; the agent's own work
 /// that blocks has a pool of its own.

@@ -7,11 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use pintle_agent_core::observed::{ObservedPod, RunState};
+use pintle_agent_core::types::{ContainerId, PodUid};
+use pintle_agent_runtime::logs::LogCommand;
 use tokio::sync::mpsc;
-
-use crate::observed::{ObservedPod, RunState};
-use crate::runtime::logs::LogCommand;
-use crate::types::{ContainerId, PodUid};
 
 /// The containers whose logs the rotator watches.
 #[derive(Debug)]
@@ -62,8 +61,8 @@ impl FollowedLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observed::ObservedContainer;
-    use crate::status::testing;
+    use pintle_agent_core::observed::ObservedContainer;
+    use pintle_agent_core::status::testing;
 
     fn pod(uid: &str, containers: &[(&str, RunState)]) -> ObservedPod {
         let mut pod = ObservedPod::empty(PodUid::from(uid), "ns", uid);

@@ -19,6 +19,24 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_agent_cluster::node::pleg::ListsSeen;
+use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_core::outbox;
+use pintle_agent_core::sync::plan::Action;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::reads::Reads;
+use pintle_agent_core::worker::{Command, Input, Pods, Worker};
+use pintle_agent_host::ledger::Ledger;
+use pintle_agent_metrics::Metrics;
+use pintle_agent_runtime::execute::{Cancel, Executor, PassOrder};
+use pintle_agent_runtime::logs::LogCommand;
+use pintle_agent_runtime::observed::Reader;
+use pintle_agent_runtime::probe::Prober;
+use pintle_agent_runtime::start;
+use pintle_agent_server::{Health, Query, Views};
+use pintle_daemon::clock;
+use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
 use self::logs::FollowedLogs;
@@ -26,34 +44,16 @@ use self::owed::Owed;
 use self::publish::Publisher;
 use self::save::Saver;
 use self::sweep::Sweeper;
-use crate::clock;
-use crate::ledger::Ledger;
-use crate::metrics::Metrics;
-use crate::node::pleg::ListsSeen;
-use crate::observed::Reader;
-use crate::probe::Prober;
-use crate::runtime::execute::{Cancel, Executor, PassOrder};
-use crate::runtime::logs::LogCommand;
-use crate::runtime::plan::Action;
-use crate::runtime::start;
-use crate::server::{Health, Query, Views};
-use crate::status::outbox;
-use crate::status::timeline::Recorder;
-use crate::status::writer::Writer;
-use crate::tasks;
-use crate::types::PodUid;
-use crate::worker::reads::Reads;
-use crate::worker::{Command, Input, Pods, Worker};
 
 /// Inputs that may wait for the loop.
-pub const INPUTS_MAX: usize = 4096;
+pub(crate) const INPUTS_MAX: usize = 4096;
 /// Inputs taken in one turn before the snapshot is published.
 const BATCH_MAX: usize = 256;
 /// Longest sleep of the loop.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 
 /// The driver's parts.
-pub struct Driver {
+pub(crate) struct Driver {
     /// The state machines.
     pub pods: Pods,
     /// Inputs from everywhere.
@@ -98,7 +98,7 @@ struct Turns {
 
 impl Driver {
     /// Runs until every sender of inputs is gone or `stop` fires; pods are left as they are.
-    pub async fn run(mut self, stop: impl Future<Output = ()>, ledger: Ledger) {
+    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>, ledger: Ledger) {
         let mut turns = Turns {
             saver: Saver::new(ledger),
             reads: Rc::default(),
@@ -339,7 +339,11 @@ impl PodRead {
         }
     }
 
-    fn answer(&self, stamp: u64, result: Result<crate::observed::ObservedPod, String>) -> Input {
+    fn answer(
+        &self,
+        stamp: u64,
+        result: Result<pintle_agent_core::observed::ObservedPod, String>,
+    ) -> Input {
         Input::Observed { uid: self.uid.clone(), stamp, result }
     }
 }

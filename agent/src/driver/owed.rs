@@ -4,10 +4,9 @@
 //! debt: `settle` pays it, and a task that panics or is dropped before pays with the answer that
 //! was agreed on at the start. Bound: what waits because the queue is full is a task of its own.
 
+use pintle_agent_core::worker::Input;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-
-use crate::worker::Input;
 
 /// A debt to the core.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ impl Drop for Owed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::PodUid;
+    use pintle_agent_core::types::PodUid;
 
     fn done(ticket: u64) -> Input {
         Input::PassDone { uid: PodUid::from("u"), ticket }
@@ -96,7 +95,7 @@ mod tests {
             tokio::task::yield_now().await;
             panic!("of this");
         };
-        assert!(crate::tasks::caught(work).await.is_err());
+        assert!(pintle_daemon::tasks::caught(work).await.is_err());
         assert_eq!(ticket(&mut queue).await, Some(1));
     }
 }

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use crate::clock;
-use crate::server::Views;
-use crate::status::view::{PodView, Snapshot};
-use crate::types::Now;
-use crate::worker::{Pods, Stage, Worker};
+use pintle_agent_core::types::Now;
+use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_agent_core::worker::{Pods, Stage, Worker};
+use pintle_agent_server::Views;
+use pintle_daemon::clock;
 
 /// The snapshot as it was last published.
 #[derive(Debug)]

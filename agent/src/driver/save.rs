@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
+use pintle_agent_core::worker::Pods;
+use pintle_agent_host::ledger::Ledger;
 use tokio::time::Instant;
-
-use crate::ledger::Ledger;
-use crate::worker::Pods;
 
 /// Least time between two encodings that nobody waits for.
 const SAVE_EVERY: Duration = Duration::from_millis(100);

@@ -12,15 +12,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::Pods;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_host::volume;
+use pintle_agent_metrics::Metrics;
+use pintle_agent_runtime::execute::Executor;
+use pintle_agent_server::Views;
+use pintle_daemon::tasks;
 use tokio::time::Instant;
-
-use crate::blocking::{self, Place};
-use crate::metrics::Metrics;
-use crate::runtime::execute::Executor;
-use crate::server::Views;
-use crate::types::PodUid;
-use crate::worker::Pods;
-use crate::{tasks, volume};
 
 /// How often is looked.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);

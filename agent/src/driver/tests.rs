@@ -42,8 +42,8 @@ async fn a_read_that_panics_is_answered_and_the_next_one_is_made() {
         };
         assert_eq!((of, result.is_ok()), (stamp, good), "{result:?}");
     }
-    let text = read.metrics.render(&crate::metrics::Scrape {
-        snapshot: &crate::status::view::Snapshot::default(),
+    let text = read.metrics.render(&pintle_agent_metrics::Scrape {
+        snapshot: &pintle_agent_core::view::Snapshot::default(),
         has_api: false,
         event_source: "relist",
         events_dropped: 0,

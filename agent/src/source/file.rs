@@ -17,14 +17,15 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use pintle_agent_core::types::UnixNanos;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use super::manifest::{MANIFEST_BYTES_MAX, ManifestError, decode_pod};
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind};
-use crate::blocking::{self, Place};
-use crate::types::UnixNanos;
 
 /// Most manifests of a folder; the others are ignored and said.
 const FILES_MAX: usize = 4096;
@@ -35,7 +36,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 /// The folder and what was read from it.
 #[derive(Debug)]
-pub struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     node_name: String,
     files: BTreeMap<PathBuf, Manifest>,
@@ -87,7 +88,7 @@ impl Stamp {
 
 impl Folder {
     /// A folder of manifests, or a single manifest, for that node.
-    pub fn new(path: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
+    pub(crate) fn new(path: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
         Self {
             path: path.into(),
             node_name: node_name.into(),
@@ -100,7 +101,7 @@ impl Folder {
     /// Reads what changed; `None` when nothing did since the last scan. A folder that does not
     /// exist is empty.
     // k8s: pkg/kubelet/config/file.go listConfig
-    pub fn scan(&mut self) -> io::Result<Option<Reading>> {
+    pub(crate) fn scan(&mut self) -> io::Result<Option<Reading>> {
         let (found, ignored) = list(&self.path)?;
         if ignored > 0 && self.ignored == 0 {
             let path = self.path.display();
@@ -219,7 +220,7 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
 }
 
 /// Delivers readings until the receiver is gone. Looks at each event and every `check_every`.
-pub async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
+pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
     let path = folder.path.clone();
     let folder = Arc::new(Mutex::new(folder));
     let mut watch = Watch::start(&path).await;
@@ -335,7 +336,7 @@ mod tests {
     }
 
     fn names(reading: &Reading) -> Vec<String> {
-        reading.pods.iter().map(|(pod, _)| crate::pod::name(pod).to_owned()).collect()
+        reading.pods.iter().map(|(pod, _)| pintle_api_types::pod::name(pod).to_owned()).collect()
     }
 
     #[test]

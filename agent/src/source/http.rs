@@ -15,6 +15,8 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
+use pintle_agent_core::types::UnixNanos;
+use pintle_api_types::url;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -26,8 +28,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::manifest::{MANIFEST_BYTES_MAX, decode_pods};
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind};
-use crate::types::UnixNanos;
-use crate::url;
 
 /// Longest time of one request.
 // k8s: pkg/kubelet/config/http.go NewSourceURL
@@ -35,7 +35,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a URL gave no pods.
 #[derive(Debug, Error)]
-pub enum HttpError {
+pub(crate) enum HttpError {
     /// No absolute `http` or `https` URL.
     #[error("{url}: {reason}")]
     Url {
@@ -113,7 +113,7 @@ pub enum HttpError {
 
 /// A URL and the headers to send.
 #[derive(Clone)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// As it may be shown.
     url: String,
     uri: Uri,
@@ -135,7 +135,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
 impl Endpoint {
     /// Checks a URL and headers (name and value).
-    pub fn new(url: &str, headers: &[(String, String)]) -> Result<Self, HttpError> {
+    pub(crate) fn new(url: &str, headers: &[(String, String)]) -> Result<Self, HttpError> {
         Self::with_tls(url, headers, pintle_api::system_tls)
     }
 
@@ -184,7 +184,7 @@ impl Endpoint {
 
     /// The bytes behind the URL.
     // k8s: pkg/kubelet/config/http.go extractFromURL
-    pub async fn fetch(&self) -> Result<Bytes, HttpError> {
+    pub(crate) async fn fetch(&self) -> Result<Bytes, HttpError> {
         let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.exchange()).await;
         answer.map_err(|_| HttpError::Timeout { url: self.url.clone() })?
     }
@@ -254,7 +254,7 @@ fn host(uri: &Uri) -> &str {
 }
 
 /// Delivers readings until the receiver is gone: once at the start, then every `check_every`.
-pub async fn run(
+pub(crate) async fn run(
     endpoint: Endpoint,
     node_name: String,
     check_every: Duration,
@@ -365,7 +365,7 @@ mod tests {
         let good = poll.step().await.expect("a reading");
         assert_eq!((good.pods.len(), good.problems.len()), (1, 0));
         assert_eq!(
-            crate::pod::annotation(&good.pods[0].0, "kubernetes.io/config.source"),
+            pintle_api_types::pod::annotation(&good.pods[0].0, "kubernetes.io/config.source"),
             Some("http")
         );
         assert_eq!(good.pods[0].0.spec.as_ref().and_then(|s| s.tolerations.clone()), None);

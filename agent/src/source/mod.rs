@@ -1,7 +1,6 @@
-//! Sources of pods with their effects: a folder of manifests, a URL, the API server.
+//! Sources of pods that need no cluster: a folder of manifests, a URL.
 
-pub mod apiserver;
-pub mod file;
-pub mod http;
+pub(crate) mod file;
+pub(crate) mod http;
 
-pub use pintle_agent_core::source::*;
+use pintle_agent_core::source::*;

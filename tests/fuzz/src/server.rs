@@ -3,13 +3,13 @@
 
 #![allow(dead_code, unreachable_pub, reason = "most of these files is for the agent")]
 
-#[path = "../../../agent/src/server/stream/spdy.rs"]
+#[path = "../../../agent/server/src/stream/spdy.rs"]
 mod spdy;
-#[path = "../../../agent/src/server/secure/subject.rs"]
+#[path = "../../../agent/server/src/secure/subject.rs"]
 mod subject;
-#[path = "../../../agent/src/server/secure/websocket.rs"]
+#[path = "../../../agent/server/src/secure/websocket.rs"]
 mod token;
-#[path = "../../../agent/src/server/stream/websocket.rs"]
+#[path = "../../../agent/server/src/stream/websocket.rs"]
 mod websocket;
 
 pub(crate) use spdy::fuzz as fuzz_spdy;

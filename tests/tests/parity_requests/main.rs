@@ -15,8 +15,9 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use pintle_agent::runtime::plan::KillReason;
-use pintle_agent::runtime::{request, stop_order};
+use pintle_agent_core::request;
+use pintle_agent_core::sync::plan::KillReason;
+use pintle_agent_core::sync::stop_order;
 use pintle_cri::json::to_json;
 use pintle_cri::v1;
 use pintle_tests::recorded;

@@ -5,19 +5,21 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
-use pintle_agent::cgroup::formulas::{self, LimitPolicy};
-use pintle_agent::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
-use pintle_agent::observed::ObservedContainer;
-use pintle_agent::pod;
-use pintle_agent::runtime::dns::NodeDns;
-use pintle_agent::runtime::env::{EnvFile, EnvSources, LookupError};
-use pintle_agent::runtime::read_back;
-use pintle_agent::runtime::request::{
-    self, ContainerContext, Gates, NodeContext, PodContext, RuntimeHandler, SwapPolicy,
+use pintle_agent_core::cgroup::formulas;
+use pintle_agent_core::cgroup::formulas::LimitPolicy;
+use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
+use pintle_agent_core::env::variables::{EnvFile, EnvSources, LookupError};
+use pintle_agent_core::observed::ObservedContainer;
+use pintle_agent_core::observed::read_back;
+use pintle_agent_core::request;
+use pintle_agent_core::request::dns::NodeDns;
+use pintle_agent_core::request::security::{ImageUser, SecurityPolicy};
+use pintle_agent_core::request::{
+    ContainerContext, Gates, NodeContext, PodContext, RuntimeHandler, SwapPolicy,
 };
-use pintle_agent::runtime::security::{ImageUser, SecurityPolicy};
-use pintle_agent::types::{ContainerKind, NodeFacts, SandboxId};
-use pintle_agent::volume::PodVolumes;
+use pintle_agent_core::types::{ContainerKind, NodeFacts, SandboxId};
+use pintle_agent_core::volume::PodVolumes;
+use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 use pintle_cri::v1;
 use serde_json::{Value, json};

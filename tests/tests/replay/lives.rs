@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, Probe};
-use pintle_agent::observed::{Evidence, ObservedContainer, ObservedUser, RunState};
-use pintle_agent::status::Waiting;
-use pintle_agent::types::UnixNanos;
+use pintle_agent_core::observed::{Evidence, ObservedContainer, ObservedUser, RunState};
+use pintle_agent_core::status::Waiting;
+use pintle_agent_core::types::UnixNanos;
 use serde_json::Value;
 
 use super::{calls, mounts, number, resources, text};

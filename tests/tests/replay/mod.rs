@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use pintle_agent::observed::{ObservedMount, ObservedPod, ObservedResources, ObservedSandbox};
-use pintle_agent::pod;
-use pintle_agent::resize::{PodResources, ResizeConditions};
-use pintle_agent::status::{self, DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
-use pintle_agent::types::{NodeFacts, UnixNanos};
+use pintle_agent_core::observed::{ObservedMount, ObservedPod, ObservedResources, ObservedSandbox};
+use pintle_agent_core::resize::{PodResources, ResizeConditions};
+use pintle_agent_core::status;
+use pintle_agent_core::status::{DeriveInput, Lifecycle, ProbeView, Verdict, Waiting};
+use pintle_agent_core::types::{NodeFacts, UnixNanos};
+use pintle_api_types::pod;
 use pintle_api_types::strategic::merge;
 use pintle_tests::recorded;
 use serde_json::{Map, Value, json};

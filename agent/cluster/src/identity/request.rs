@@ -1,0 +1,322 @@
+//! Asks the cluster for a certificate: a CertificateSigningRequest and its answer.
+//!
+//! Input: what the certificate is to name, a key. Output: the certificate in PEM. The key never
+//! leaves the node. Bounds: the caller's time limit.
+// k8s: staging/src/k8s.io/client-go/util/certificate/csr/csr.go,
+//      pkg/kubelet/certificate/bootstrap/bootstrap.go requestNodeCertificate
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestSpec,
+};
+use kube::api::{Api, PostParams};
+use kube::runtime::wait::await_condition;
+use pintle_api_types::jitter as pace;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
+use ring::digest::{Context, SHA512_256};
+
+/// First and longest pause before a request is watched again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// The group of all nodes.
+pub const ORGANIZATION: &str = "system:nodes";
+/// Signs certificates by which nodes speak to the API server.
+pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Signs certificates that nodes show to others.
+pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+
+/// What a certificate is to name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The node.
+    pub node: String,
+    /// Host names; for serving.
+    pub names: BTreeSet<String>,
+    /// Addresses; for serving.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+impl Wanted {
+    /// The node's name as a user of the cluster.
+    pub fn common_name(&self) -> String {
+        format!("system:node:{}", self.node)
+    }
+}
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The request cannot be made.
+    #[error("certificate request: {0}")]
+    Make(#[from] rcgen::Error),
+    /// The API server does not take it.
+    #[error("certificate request: {0}")]
+    Send(#[from] Box<kube::Error>),
+    /// Somebody or something refused it.
+    #[error("certificate request {name} was refused: {why}")]
+    Refused {
+        /// Its name.
+        name: String,
+        /// What the condition says.
+        why: String,
+    },
+    /// Nobody signed it in time.
+    #[error(
+        "certificate request {name} was not signed within {} s; \
+         approve it with `kubectl certificate approve {name}`",
+        limit.as_secs()
+    )]
+    Unsigned {
+        /// Its name.
+        name: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+}
+
+impl RequestError {
+    /// Whether the API server answered at all.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            Self::Send(error) => matches!(**error, kube::Error::Api(_)),
+            Self::Make(_) => false,
+            Self::Refused { .. } | Self::Unsigned { .. } => true,
+        }
+    }
+}
+
+/// Requests a certificate and waits for it. With `digested` the request has a name that stands
+/// for its content, so that a restart finds its earlier request again.
+pub async fn certificate(
+    client: kube::Client,
+    (signer, wanted): (&str, &Wanted),
+    key: &KeyPair,
+    digested: bool,
+    limit: Duration,
+) -> Result<String, RequestError> {
+    let api: Api<CertificateSigningRequest> = Api::all(client);
+    let request = request(signer, wanted, key, digested)?;
+    let name = send(&api, request).await?;
+    tracing::info!(request = name, "waiting for the certificate to be signed");
+    let settled = |request: Option<&CertificateSigningRequest>| {
+        request.is_some_and(|request| answer(request).is_some())
+    };
+    // The watch is one of this request, whatever becomes of connections meanwhile: somebody may
+    // just be approving it.
+    let waited = async {
+        let mut pause = PAUSES.0;
+        loop {
+            match await_condition(api.clone(), &name, settled).await {
+                Ok(request) => return request,
+                Err(error) => tracing::warn!(request = name, %error, "cannot be watched"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = pace::doubled(pause, PAUSES.1);
+        }
+    };
+    let waited = tokio::time::timeout(limit, waited).await;
+    let Ok(request) = waited else { return Err(RequestError::Unsigned { name, limit }) };
+    match request.as_ref().and_then(answer) {
+        Some(Ok(certificate)) => Ok(certificate),
+        Some(Err(why)) => Err(RequestError::Refused { name, why }),
+        None => Err(RequestError::Refused { name, why: "it was deleted".to_owned() }),
+    }
+}
+
+async fn send(
+    api: &Api<CertificateSigningRequest>,
+    request: CertificateSigningRequest,
+) -> Result<String, RequestError> {
+    match api.create(&PostParams::default(), &request).await {
+        Ok(made) => Ok(made.metadata.name.unwrap_or_default()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            Ok(request.metadata.name.unwrap_or_default())
+        }
+        Err(error) => Err(Box::new(error).into()),
+    }
+}
+
+fn request(
+    signer: &str,
+    wanted: &Wanted,
+    key: &KeyPair,
+    digested: bool,
+) -> Result<CertificateSigningRequest, RequestError> {
+    let role = if signer == SERVING_SIGNER { "server auth" } else { "client auth" };
+    let usages = ["digital signature", role];
+    let mut request = CertificateSigningRequest {
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem(wanted, key)?.into_bytes()),
+            signer_name: signer.to_owned(),
+            usages: Some(usages.map(str::to_owned).into()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        ..CertificateSigningRequest::default()
+    };
+    match digested {
+        true => request.metadata.name = Some(name(wanted, key, &usages)),
+        false => request.metadata.generate_name = Some("csr-".to_owned()),
+    }
+    Ok(request)
+}
+
+fn pem(wanted: &Wanted, key: &KeyPair) -> Result<String, rcgen::Error> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
+    params.distinguished_name.push(DnType::CommonName, wanted.common_name());
+    for name in &wanted.names {
+        params.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
+    }
+    params.subject_alt_names.extend(wanted.addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+    params.serialize_request(key)?.pem()
+}
+
+/// A name that stands for key, subject and usages.
+// k8s: pkg/kubelet/certificate/bootstrap/bootstrap.go digestedName
+fn name(wanted: &Wanted, key: &KeyPair, usages: &[&str]) -> String {
+    let mut digest = Context::new(&SHA512_256);
+    let (public, user) = (key.subject_public_key_info(), wanted.common_name());
+    let parts = [public.as_slice(), user.as_bytes(), ORGANIZATION.as_bytes()];
+    let usages = usages.iter().map(|usage| usage.as_bytes());
+    for part in parts.into_iter().chain(usages) {
+        digest.update(URL_SAFE_NO_PAD.encode(part).as_bytes());
+        digest.update(b"|");
+    }
+    format!("node-csr-{}", URL_SAFE_NO_PAD.encode(digest.finish()))
+}
+
+/// The certificate, or why there will be none; nothing while it is undecided.
+fn answer(request: &CertificateSigningRequest) -> Option<Result<String, String>> {
+    let status = request.status.as_ref()?;
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    let bad = conditions.iter().find(|condition| matches!(&*condition.type_, "Denied" | "Failed"));
+    if let Some(condition) = bad {
+        let words = [condition.reason.as_deref(), condition.message.as_deref()];
+        let words: Vec<&str> = words.into_iter().flatten().collect();
+        return Some(Err(format!("{}: {}", condition.type_, words.join(": "))));
+    }
+    let approved = conditions.iter().any(|condition| condition.type_ == "Approved");
+    let certificate = status.certificate.as_ref().filter(|bytes| !bytes.0.is_empty())?;
+    approved.then(|| String::from_utf8(certificate.0.clone()).map_err(|error| error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            node: "n".to_owned(),
+            names: ["n".to_owned()].into(),
+            addresses: ["192.0.2.1".parse().expect("an address")].into(),
+        }
+    }
+
+    #[test]
+    fn one_key_and_subject_have_one_name() {
+        let key = KeyPair::generate().expect("a key");
+        let of = |wanted: &Wanted, key: &KeyPair| {
+            let request = request(CLIENT_SIGNER, wanted, key, true).expect("a request");
+            request.metadata.name.expect("a name")
+        };
+        let first = of(&wanted(), &key);
+        assert!(first.starts_with("node-csr-") && first.len() == 9 + 43, "{first}");
+        assert_eq!(first, of(&wanted(), &key));
+        assert_ne!(first, of(&wanted(), &KeyPair::generate().expect("a key")));
+        assert_ne!(first, of(&Wanted { node: "m".to_owned(), ..wanted() }, &key));
+    }
+
+    #[test]
+    fn requests_say_what_the_signer_wants_to_hear() {
+        let key = KeyPair::generate().expect("a key");
+        let made = request(SERVING_SIGNER, &wanted(), &key, false).expect("a request");
+        let text = serde_json::to_value(&made).expect("JSON");
+        assert_eq!(text["spec"]["usages"], json!(["digital signature", "server auth"]));
+        assert_eq!(text["metadata"]["generateName"], "csr-");
+        let pem = String::from_utf8(made.spec.request.0).expect("text");
+        assert!(pem.starts_with("-----BEGIN CERTIFICATE REQUEST-----"), "{pem}");
+    }
+
+    #[test]
+    fn an_answer_is_a_certificate_or_a_refusal() {
+        let of = |status| {
+            let request = json!({"metadata": {}, "status": status,
+                "spec": {"request": "", "signerName": "s"}});
+            answer(&serde_json::from_value(request).expect("a request"))
+        };
+        let approved = json!([{"type": "Approved", "status": "True"}]);
+        assert_eq!(of(json!({})), None);
+        assert_eq!(of(json!({"conditions": approved})), None);
+        assert_eq!(of(json!({"certificate": "aGk="})), None, "not approved");
+        let both = json!({"conditions": approved, "certificate": "aGk="});
+        assert_eq!(of(both), Some(Ok("hi".to_owned())));
+        let denied = json!({"conditions": [
+            {"type": "Denied", "status": "True", "reason": "No", "message": "never"}]});
+        assert_eq!(of(denied), Some(Err("Denied: No: never".to_owned())));
+    }
+
+    /// An API server that knows one request, and fails the first `failures` questions about it.
+    async fn api(failures: usize) -> (kube::Client, std::sync::Arc<std::sync::Mutex<Vec<String>>>) {
+        use axum::http::{Method, Request, StatusCode};
+        use axum::response::IntoResponse as _;
+        let asked = std::sync::Arc::<std::sync::Mutex<Vec<String>>>::default();
+        let seen = std::sync::Arc::clone(&asked);
+        let answer = move |request: Request<axum::body::Body>| {
+            let seen = std::sync::Arc::clone(&seen);
+            async move {
+                let object = |status: serde_json::Value| {
+                    json!({"apiVersion": "certificates.k8s.io/v1",
+                        "kind": "CertificateSigningRequest", "status": status,
+                        "metadata": {"name": "csr-1", "resourceVersion": "5"},
+                        "spec": {"request": "", "signerName": "s"}})
+                };
+                let tries = {
+                    let mut seen = seen.lock().expect("not poisoned");
+                    seen.push(format!("{} {}", request.method(), request.uri()));
+                    seen.len() - 1
+                };
+                if request.method() == Method::POST {
+                    return axum::Json(object(json!({}))).into_response();
+                }
+                if tries <= failures {
+                    return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+                }
+                let approved = json!([{"type": "Approved", "status": "True"}]);
+                let signed = object(json!({"conditions": approved, "certificate": "aGk="}));
+                let list = json!({"apiVersion": "certificates.k8s.io/v1",
+                    "kind": "CertificateSigningRequestList",
+                    "metadata": {"resourceVersion": "5"}, "items": [signed]});
+                axum::Json(list).into_response()
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let router = axum::Router::new().fallback(answer);
+        tokio::spawn(async move {
+            let _ = axum::serve(listener, router).await;
+        });
+        let url = format!("http://127.0.0.1:{port}").parse().expect("a URL");
+        (kube::Client::try_from(kube::Config::new(url)).expect("a client"), asked)
+    }
+
+    #[tokio::test]
+    async fn a_request_outlives_a_watch_that_breaks() {
+        let (client, asked) = api(3).await;
+        let key = KeyPair::generate().expect("a key");
+        let wanted = wanted();
+        let minute = Duration::from_secs(60);
+        let got = certificate(client, (SERVING_SIGNER, &wanted), &key, false, minute).await;
+        assert_eq!(got.expect("a certificate"), "hi");
+        let asked = asked.lock().expect("not poisoned").clone();
+        let posts = asked.iter().filter(|line| line.starts_with("POST")).count();
+        assert_eq!(posts, 1, "one request, however often it was looked at: {asked:?}");
+        assert!(asked.len() > 4, "{asked:?}");
+    }
+}

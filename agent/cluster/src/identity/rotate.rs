@@ -1,0 +1,322 @@
+//! Replaces certificates before they end.
+//!
+//! Owner: one task for each certificate. It sleeps until 70 to 90 % of the certificate's life have
+//! passed, or what it must name changes, then requests a new one. `due` is pure. Bounds: one
+//! request at a time, waits of `PAUSES` after failures, `SIGN_MAX` for a signature.
+// k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use k8s_openapi::api::core::v1::NodeAddress;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::{Blocked, Place};
+use pintle_agent_metrics::CertificateCounts;
+use pintle_api_types::jitter as pace;
+use rcgen::KeyPair;
+use tokio::sync::watch;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+use super::certificate::Validity;
+use super::request::{self, RequestError, Wanted};
+use super::store::Store;
+use crate::node::own::OwnNode;
+
+/// How long a signature may take.
+const SIGN_MAX: Duration = Duration::from_secs(15 * 60);
+/// First and longest pause after a failure.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(32));
+/// A wall clock may jump, so no sleep is longer.
+const SLEEP_MAX: Duration = Duration::from_secs(600);
+/// An expired certificate is put up with for this long while the server answers.
+const EXPIRED_MAX_SECONDS: i64 = 300;
+
+/// The serving certificate in force; empty before there is one.
+pub type ServingCell = Arc<ArcSwapOption<CertifiedKey>>;
+
+/// What to do about a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Request a new one.
+    Now,
+    /// Look again after so many seconds.
+    In(u64),
+}
+
+/// Whether a certificate is to be replaced. `part` spreads nodes over time.
+pub fn due(current: Option<&Validity>, wanted: &Wanted, part: f64, now: i64) -> Due {
+    match current {
+        Some(current) if current.satisfies(wanted) => match current.deadline(part) - now {
+            left @ 1.. => Due::In(left.unsigned_abs()),
+            _ => Due::Now,
+        },
+        _ => Due::Now,
+    }
+}
+
+/// Takes the PEM of a pair.
+type Taker = Box<dyn Fn(&[u8])>;
+
+/// Keeps one certificate.
+pub struct Rotation {
+    store: Store,
+    signer: &'static str,
+    client: kube::Client,
+    /// For the first request, before there is a certificate.
+    first: Option<kube::Client>,
+    /// Told of each pair in force.
+    in_force: Taker,
+    counts: CertificateCounts,
+    part: f64,
+    /// The certificate in use is not ours to keep: it is replaced at once.
+    at_once: bool,
+}
+
+impl Rotation {
+    /// The client certificate. `first` requests the first one when there is none yet; without it
+    /// and without a pair in the store the kubeconfig's own pair is replaced at once.
+    pub fn of_client(
+        store: Store,
+        client: kube::Client,
+        first: Option<kube::Client>,
+        counts: CertificateCounts,
+    ) -> Self {
+        let at_once = store.read().is_none();
+        let in_force: Taker = Box::new(|_| {});
+        let (signer, part) = (request::CLIENT_SIGNER, pace::random());
+        counts.ends_at(store.read().map(|(_, validity)| validity.not_after));
+        Self { store, signer, client, first, in_force, counts, part, at_once }
+    }
+
+    /// The serving certificate; `in_force` takes each one.
+    pub fn of_serving(
+        store: Store,
+        client: kube::Client,
+        in_force: impl Fn(Arc<CertifiedKey>) + 'static,
+        counts: CertificateCounts,
+    ) -> Self {
+        let taken = move |pem: &[u8]| match certified(pem) {
+            Ok(pair) => in_force(Arc::new(pair)),
+            Err(error) => tracing::warn!(error, "the serving certificate cannot be used"),
+        };
+        if let Some((pem, validity)) = store.read()
+            && validity.not_after > now()
+        {
+            counts.ends_at(Some(validity.not_after));
+            taken(&pem);
+        }
+        let (in_force, signer) = (Box::new(taken), request::SERVING_SIGNER);
+        let (first, part, at_once) = (None, pace::random(), false);
+        Self { store, signer, client, first, in_force, counts, part, at_once }
+    }
+
+    /// Rotates for ever. `wanted` says what the certificate is to name; `None` while that is not
+    /// known.
+    pub async fn run(mut self, mut wanted: watch::Receiver<Option<Wanted>>) {
+        let mut pause = PAUSES.0;
+        loop {
+            let now_wanted = wanted.borrow_and_update().clone();
+            let sleep = match &now_wanted {
+                None => SLEEP_MAX,
+                Some(names) => match self.turn_unless_changed(names, &mut wanted).await {
+                    // A certificate that names what is not so any more is not waited for.
+                    None => continue,
+                    Some(Ok(sleep)) => {
+                        pause = PAUSES.0;
+                        sleep
+                    }
+                    Some(Err(error)) => {
+                        self.counts.not_renewed();
+                        tracing::warn!(signer = self.signer, "{error}");
+                        self.end_if_useless(&error).await;
+                        let sleep = pause;
+                        pause = (pause * 2).min(PAUSES.1);
+                        sleep
+                    }
+                },
+            };
+            tokio::select! {
+                () = tokio::time::sleep(sleep) => {}
+                changed = wanted.changed() => if changed.is_err() {
+                    tokio::time::sleep(sleep).await;
+                },
+            }
+        }
+    }
+
+    /// A turn; `None` when it was given up because other names are wanted now.
+    // k8s: staging/src/k8s.io/client-go/util/certificate/certificate_manager.go run, lastRequestCancel
+    async fn turn_unless_changed(
+        &mut self,
+        names: &Wanted,
+        wanted: &mut watch::Receiver<Option<Wanted>>,
+    ) -> Option<Result<Duration, RequestError>> {
+        let changed = async {
+            let others = |now: &Option<Wanted>| now.as_ref().is_some_and(|now| now != names);
+            if wanted.wait_for(others).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            done = self.turn(names) => Some(done),
+            () = changed => None,
+        }
+    }
+
+    async fn turn(&mut self, wanted: &Wanted) -> Result<Duration, RequestError> {
+        // Files that do not answer say nothing about what they hold.
+        let Ok(current) = self.stored().await else { return Ok(PAUSES.0) };
+        let current = current.map(|(_, validity)| validity);
+        let due = match self.at_once {
+            true => Due::Now,
+            false => due(current.as_ref(), wanted, self.part, now()),
+        };
+        if let Due::In(seconds) = due {
+            return Ok(Duration::from_secs(seconds).min(SLEEP_MAX));
+        }
+        let key = KeyPair::generate()?;
+        let good = current.as_ref().is_some_and(|validity| validity.not_after > now());
+        let client = match (&self.first, good) {
+            (Some(first), false) => first.clone(),
+            _ => self.client.clone(),
+        };
+        let asked = (self.signer, wanted);
+        let pem = request::certificate(client, asked, &key, false, SIGN_MAX).await?;
+        let (store, key) = (self.store.clone(), key.serialize_pem());
+        let store = move || store.update(&pem, &key, jiff::Timestamp::now());
+        match blocking::try_run(Place::own("certificates"), store).await {
+            Ok(()) => {
+                tracing::info!(signer = self.signer, "a new certificate is in force");
+                self.at_once = false;
+                self.part = pace::random();
+                if let Some(before) = &current {
+                    self.counts.replaced(now() - before.not_before);
+                }
+                if let Ok(Some((pem, validity))) = self.stored().await {
+                    self.counts.ends_at(Some(validity.not_after));
+                    (self.in_force)(&pem);
+                }
+            }
+            Err(error) => {
+                self.counts.not_renewed();
+                let path = self.store.current();
+                tracing::warn!(%error, path = %path.display(), "a new certificate cannot be kept");
+                return Ok(PAUSES.1);
+            }
+        }
+        Ok(Duration::from_secs(1))
+    }
+
+    async fn stored(&self) -> Result<Option<(Vec<u8>, Validity)>, Blocked> {
+        let store = self.store.clone();
+        blocking::run(Place::own("certificates"), move || store.read()).await
+    }
+
+    /// Whoever starts the agent again may bring new credentials.
+    // k8s: pkg/kubelet/certificate/transport.go addCertRotation exitAfter
+    async fn end_if_useless(&self, error: &RequestError) {
+        if self.signer != request::CLIENT_SIGNER || !error.is_answer() {
+            return;
+        }
+        let Ok(Some((_, validity))) = self.stored().await else { return };
+        if now() - validity.not_after > EXPIRED_MAX_SECONDS {
+            tracing::error!(
+                "the client certificate has expired and cannot be replaced, though the API server \
+                 answers; ending. Give --bootstrap-kubeconfig, or a kubeconfig that is valid"
+            );
+            std::process::exit(1);
+        }
+    }
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+fn certified(pem: &[u8]) -> Result<CertifiedKey, String> {
+    let chain = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| error.to_string())?;
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
+    CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| error.to_string())
+}
+
+/// What the serving certificate is to name; `None` before the node has an address.
+// k8s: pkg/kubelet/certificate/kubelet.go newGetTemplateFn, addressesToHostnamesAndIPs
+pub fn serving_names(node: &str, addresses: &[NodeAddress]) -> Option<Wanted> {
+    let (mut names, mut ips) = (BTreeSet::new(), BTreeSet::<IpAddr>::new());
+    for address in addresses.iter().filter(|address| !address.address.is_empty()) {
+        let ip = address.address.parse::<IpAddr>().ok();
+        match (address.type_.as_str(), ip) {
+            ("Hostname" | "ExternalIP" | "InternalIP", Some(ip)) => {
+                ips.insert(ip);
+            }
+            ("Hostname" | "ExternalDNS" | "InternalDNS", _) => {
+                names.insert(address.address.clone());
+            }
+            _ => {}
+        }
+    }
+    let node = node.to_owned();
+    (!ips.is_empty()).then_some(Wanted { node, names, addresses: ips })
+}
+
+/// Follows the node's addresses for the serving certificate.
+pub async fn follow_addresses(
+    node: String,
+    mut own: watch::Receiver<OwnNode>,
+    wanted: watch::Sender<Option<Wanted>>,
+) {
+    loop {
+        let names = own
+            .borrow_and_update()
+            .object()
+            .and_then(|object| serving_names(&node, object.status.as_ref()?.addresses.as_deref()?));
+        if names.is_some() {
+            wanted.send_if_modified(|before| {
+                let changed = *before != names;
+                *before = names;
+                changed
+            });
+        }
+        if own.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::certificate::tests::pair;
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_replaced_late_or_when_names_change() {
+        let (pem, key) = pair(&["n", "192.0.2.1"], (2020, 2030));
+        let current = Validity::of_pem(pem.as_bytes()).expect("a certificate");
+        let address = |kind: &str, text: &str| NodeAddress {
+            type_: kind.to_owned(),
+            address: text.to_owned(),
+        };
+        let mut addresses = vec![address("Hostname", "n"), address("InternalIP", "192.0.2.1")];
+        let wanted = serving_names("n", &addresses).expect("an address");
+        let early = current.not_before + 10;
+        assert!(
+            matches!(due(Some(&current), &wanted, 0.5, early), Due::In(seconds) if seconds > 10)
+        );
+        assert_eq!(due(Some(&current), &wanted, 0.5, current.not_after), Due::Now);
+        assert_eq!(due(None, &wanted, 0.5, early), Due::Now);
+        addresses.push(address("ExternalIP", "198.51.100.1"));
+        let more = serving_names("n", &addresses).expect("an address");
+        assert_eq!(due(Some(&current), &more, 0.5, early), Due::Now);
+        assert_eq!(serving_names("n", &addresses[..1]), None);
+        assert!(certified(format!("{pem}{key}").as_bytes()).is_ok());
+        assert!(certified(pem.as_bytes()).is_err());
+    }
+}

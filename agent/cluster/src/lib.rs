@@ -1,0 +1,67 @@
+//! The agent as a client of the API server: its identity, its Node, its pods and what they refer to.
+//!
+//! ```text
+//!   identity  certificates ─> Cluster (connections) ─> pods      the pods of this node
+//!                                    │              ─> objects   what they refer to
+//!                                    ├─> node       the Node object, lease, CSINode
+//!                                    └─> status     statuses and events of pods
+//! ```
+//! `Cluster` is given to any stage that reads or writes objects.
+
+#![forbid(unsafe_code)]
+
+pub mod identity;
+pub mod node;
+pub mod objects;
+pub mod pods;
+pub mod status;
+
+use std::error::Error;
+use std::sync::Arc;
+
+use pintle_agent_core::link::Link;
+use pintle_api::{Access, events};
+use tokio::sync::watch;
+
+use crate::node::own::OwnNode;
+
+/// The cluster that this node is part of. Cheap to clone; the clients share their connections.
+#[derive(Clone)]
+pub struct Cluster {
+    /// For everything but the heartbeat: limited by kubeAPIQPS and kubeAPIBurst.
+    pub client: kube::Client,
+    /// The same for what single pods refer to: behind everything else, and in turn by pod.
+    pub objects: kube::Client,
+    /// The same for the statuses of pods.
+    pub writes: kube::Client,
+    /// For the lease and the node's status only: a connection of its own, so that nothing else
+    /// can delay it.
+    pub heartbeat: kube::Client,
+    /// Name of the Node object.
+    pub node_name: Arc<str>,
+    /// The Node object as the API server has it.
+    pub node: watch::Receiver<OwnNode>,
+    /// How it is reached, for whoever needs a connection on another thread.
+    pub access: Access,
+    /// Takes events for the API server.
+    pub events: events::Recorder,
+    /// What of all this does not work, for people.
+    pub link: Link,
+}
+
+/// The API server's own words where it answered, else the whole chain of causes.
+pub fn words(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(kube::Error::Api(status)) = error.downcast_ref() {
+            return status.message.clone();
+        }
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = error.source();
+    }
+    text
+}

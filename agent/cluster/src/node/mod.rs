@@ -1,0 +1,19 @@
+//! The Node object: how the cluster is told of the node.
+//!
+//! ```text
+//!   machine, runtime_state, addresses, images ─> status::Facts ─> status::update ─> patch ─> API server
+//!                                       own (watch of the Node object) ──┘
+//! ```
+//! `own` watches the Node object, `report` and `lease` write, `task` polls what they tell, `pleg`
+//! remembers when the runtime last listed its pods. What is told is decided by the core.
+
+pub mod csi_node;
+pub mod lease;
+pub mod own;
+pub mod pleg;
+pub mod pod_cidr;
+pub mod report;
+pub mod task;
+
+use pintle_agent_core::node::*;
+use pintle_agent_core::request::runtime;

@@ -1,0 +1,64 @@
+//! When the runtime last listed all its pods, and what it means for the node when it does not.
+//!
+//! A runtime whose Status answers and whose lists hang cannot run pods; repair systems take the
+//! node away by the kubelet's own words for it. Written by the driver, read by the node's reporter,
+//! both on the main thread. Times are monotonic.
+// k8s: pkg/kubelet/pleg/generic.go Healthy, pkg/kubelet/runtime.go runtimeErrors
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use pintle_api_types::duration::GoDuration;
+
+/// Without a list for so long the node is not ready.
+// k8s: pkg/kubelet/kubelet.go genericPlegRelistThreshold
+const THRESHOLD: Duration = Duration::from_secs(180);
+
+/// When the last list of the runtime was seen; clones share it.
+#[derive(Clone, Debug)]
+pub struct ListsSeen(Rc<Cell<Instant>>);
+
+impl Default for ListsSeen {
+    fn default() -> Self {
+        Self(Rc::new(Cell::new(Instant::now())))
+    }
+}
+
+impl ListsSeen {
+    /// The runtime has listed its pods now.
+    pub fn seen(&self) {
+        self.0.set(Instant::now());
+    }
+
+    /// Why the node is not ready because of this.
+    pub fn error(&self) -> Option<String> {
+        problem(self.0.get().elapsed())
+    }
+}
+
+fn problem(silence: Duration) -> Option<String> {
+    // Whole minutes: each change of the sentence is a write of the node's status.
+    let silence = Duration::from_secs(silence.as_secs() / 60 * 60);
+    (silence >= THRESHOLD).then(|| {
+        let (ago, threshold) = (GoDuration::from_std(silence), GoDuration::from_std(THRESHOLD));
+        format!(
+            "PLEG is not healthy: pleg was last seen active {ago} ago; threshold is {threshold}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_minutes_without_a_list_are_said_in_the_kubelets_words() {
+        assert_eq!(problem(Duration::from_secs(179)), None);
+        let text = problem(Duration::from_millis(185_700)).expect("a problem");
+        assert_eq!(
+            text,
+            "PLEG is not healthy: pleg was last seen active 3m0s ago; threshold is 3m0s"
+        );
+    }
+}

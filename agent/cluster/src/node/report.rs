@@ -1,0 +1,335 @@
+//! Writes the Node object: creates it, brings an old one up to date, keeps its status true.
+//!
+//! Input: the facts that the polls of `task.rs` keep, and a word that they changed. Output: writes
+//! through the heartbeat's connection, only when something changed or the report period is over.
+//! Owner: one task. Bounds: one request at a time, `UPDATES_MAX` attempts in one round.
+// k8s: pkg/kubelet/kubelet_node_status.go syncNodeStatus, registerWithAPIServer
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use pintle_agent_core::link::Task;
+use pintle_agent_metrics::{Metrics, StartStep};
+use pintle_api_types::jitter as pace;
+use pintle_daemon::clock;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::conditions::NodeEvent;
+use super::conditions::NodeEvents;
+use super::own::OwnNode;
+use super::status::{self, Facts};
+use super::{csi_node, patch, register};
+use crate::Cluster;
+
+/// Attempts to write the status in one round.
+const UPDATES_MAX: usize = 5;
+/// Spread of the rounds.
+const JITTER: f64 = 0.04;
+/// First and longest wait between attempts to register.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), BACKOFF_MAX);
+const BACKOFF_MAX: Duration = Duration::from_secs(7);
+
+/// How long the first status waits for the CSINode object.
+const VOLUMES_MAX: Duration = Duration::from_secs(5);
+
+/// Keeps the Node object.
+pub struct Reporter {
+    cluster: Cluster,
+    nodes: Api<Node>,
+    heartbeat: Api<Node>,
+    facts: Rc<RefCell<Facts>>,
+    changed: Rc<Notify>,
+    own: watch::Receiver<OwnNode>,
+    events: NodeEvents,
+    /// The newest object that is known: of the watch or of an answer.
+    latest: Option<Arc<Node>>,
+    reported_at: Option<Instant>,
+    /// How long the next report without a change may wait.
+    report_after: Duration,
+    told_reboot: bool,
+    unschedulable: bool,
+    /// How often the object has gone, as far as it was taken care of.
+    gone: u32,
+    steps: Option<Arc<Metrics>>,
+}
+
+impl Reporter {
+    /// A reporter; nothing is sent yet.
+    pub fn new(
+        cluster: Cluster,
+        facts: Rc<RefCell<Facts>>,
+        changed: Rc<Notify>,
+        own: watch::Receiver<OwnNode>,
+        events: NodeEvents,
+    ) -> Self {
+        let report_after = facts.borrow().settings.report_every;
+        Self {
+            nodes: Api::all(cluster.client.clone()),
+            heartbeat: Api::all(cluster.heartbeat.clone()),
+            report_after,
+            cluster,
+            facts,
+            changed,
+            own,
+            events,
+            latest: None,
+            reported_at: None,
+            told_reboot: false,
+            unschedulable: false,
+            gone: 0,
+            steps: None,
+        }
+    }
+
+    /// The same, whose steps are timed.
+    #[must_use]
+    pub fn timed_in(mut self, metrics: Arc<Metrics>) -> Self {
+        self.steps = Some(metrics);
+        self
+    }
+
+    fn step(&self, step: StartStep) {
+        if let Some(metrics) = &self.steps {
+            metrics.start_step(step);
+        }
+    }
+
+    /// Reports for ever.
+    pub async fn run(mut self) {
+        let settings = self.facts.borrow().settings.clone();
+        if settings.register {
+            let events = self.register(false).await;
+            events.into_iter().for_each(|event| (self.events)(event));
+        }
+        self.prepare_volumes().await;
+        loop {
+            if self.was_deleted() {
+                self.latest = None;
+                // As the kubelet, which registers when it starts: who deletes a node means it.
+                if settings.recreate {
+                    tracing::warn!(
+                        "the Node object was deleted; the node registers again, cordoned"
+                    );
+                    self.register(true).await;
+                    self.prepare_volumes().await;
+                } else {
+                    tracing::warn!(
+                        "the Node object was deleted; start the agent again to register the node"
+                    );
+                }
+            }
+            self.tell_schedulable();
+            self.round().await;
+            let pause = tokio::time::sleep(pace::jitter(settings.update_every, JITTER));
+            tokio::pin!(pause);
+            // What the wait returns is a lock on the node: held over the pause, it would stop its
+            // watch, and with it this thread.
+            let deleted = async {
+                let before = self.gone;
+                let again =
+                    |own: &OwnNode| matches!(own, OwnNode::Absent { gone } if *gone != before);
+                let _ = self.own.wait_for(again).await;
+            };
+            tokio::select! {
+                () = &mut pause => {}
+                () = self.changed.notified() => {}
+                // Whoever deleted it may be about to make it anew.
+                () = deleted => pause.await,
+            }
+        }
+    }
+
+    /// Whether the object was there and is not any more, which is told once.
+    fn was_deleted(&mut self) -> bool {
+        match *self.own.borrow_and_update() {
+            OwnNode::Unknown | OwnNode::Present(_) => false,
+            OwnNode::Absent { gone } => std::mem::replace(&mut self.gone, gone) != gone,
+        }
+    }
+
+    /// Until the Node object exists and is ours; returns what is to be told of it.
+    async fn register(&mut self, again: bool) -> Vec<NodeEvent> {
+        let mut wait = BACKOFF.0;
+        let mut said = false;
+        loop {
+            let (initial, events) = status::initial(&self.facts.borrow(), clock::clocks());
+            let initial = if again { cordoned(initial) } else { initial };
+            let tried = self.try_register(&initial).await;
+            if let Err(error) = &tried {
+                let now = clock::now();
+                self.cluster.link.fails(Task::Registration, &crate::words(error), now);
+            }
+            match tried {
+                Ok(()) => {
+                    self.cluster.link.works(Task::Registration);
+                    return events;
+                }
+                Err(error) if !said => {
+                    said = true;
+                    tracing::warn!(%error, "the node cannot be registered yet; trying again");
+                }
+                Err(error) => tracing::debug!(%error, "registration"),
+            }
+            tokio::time::sleep(wait).await;
+            wait = pace::doubled(wait, BACKOFF.1);
+        }
+    }
+
+    async fn try_register(&mut self, initial: &Node) -> Result<(), kube::Error> {
+        self.step(StartStep::Registers);
+        let name = &self.cluster.node_name;
+        let existing = match self.nodes.create(&PostParams::default(), initial).await {
+            Ok(node) => {
+                tracing::info!(node = %name, "registered");
+                self.step(StartStep::Registered);
+                self.latest = Some(Arc::new(node));
+                return Ok(());
+            }
+            // Whoever may not create nodes may have one.
+            Err(kube::Error::Api(status))
+                if status.is_already_exists() || status.is_forbidden() =>
+            {
+                self.nodes.get(name).await?
+            }
+            Err(error) => return Err(error),
+        };
+        let mut wanted = existing.clone();
+        let node = match register::reconcile(initial, &mut wanted) {
+            false => existing,
+            true => match patch::status(&existing, &wanted) {
+                None => existing,
+                Some(patch) => self.send(&self.nodes, &patch).await?,
+            },
+        };
+        tracing::info!(node = %name, "was registered before");
+        self.latest = Some(Arc::new(node));
+        Ok(())
+    }
+
+    /// The node is not ready before its CSINode object exists. Waited for a moment, so that a
+    /// node that was ready does not look otherwise when the agent starts again.
+    async fn prepare_volumes(&self) {
+        let uid = self.latest.as_ref().and_then(|node| node.metadata.uid.clone());
+        let (client, name) = (self.cluster.client.clone(), Arc::clone(&self.cluster.node_name));
+        let (facts, changed) = (Rc::clone(&self.facts), Rc::clone(&self.changed));
+        let own = self.own.clone();
+        let prepared = pintle_daemon::tasks::spawn("CSINode", async move {
+            ensure_csi_node(client, &name, uid, own).await;
+            facts.borrow_mut().storage_error = None;
+            changed.notify_one();
+        });
+        let _ = tokio::time::timeout(VOLUMES_MAX, prepared).await;
+    }
+
+    async fn round(&mut self) {
+        for attempt in 0..UPDATES_MAX {
+            match self.sync(attempt > 0).await {
+                Ok(()) => return self.cluster.link.works(Task::Heartbeat),
+                Err(error) => {
+                    let now = clock::now();
+                    self.cluster.link.fails(Task::Heartbeat, &crate::words(&error), now);
+                    tracing::debug!(%error, attempt, "status of the node");
+                }
+            }
+        }
+        tracing::warn!("the node's status cannot be written; trying again in the next round");
+    }
+
+    /// Writes what changed. The first attempt trusts the watch, later ones ask.
+    async fn sync(&mut self, ask: bool) -> Result<(), kube::Error> {
+        let Some(old) = self.object(ask).await? else { return Ok(()) };
+        let mut new = (*old).clone();
+        let mut events = status::update(&self.facts.borrow(), &mut new, clock::clocks());
+        let changed = status::differs(&old, &new);
+        let due = self.reported_at.is_none_or(|at| at.elapsed() >= self.report_after);
+        if !changed && !due {
+            return Ok(());
+        }
+        if let Some(patch) = patch::status(&old, &new) {
+            let answer = self.send(&self.heartbeat, &patch).await?;
+            if is_ready(&answer) {
+                self.step(StartStep::Ready);
+            }
+            self.latest = Some(Arc::new(answer));
+        }
+        let every = self.facts.borrow().settings.report_every;
+        let fresh = changed || self.reported_at.is_none();
+        self.report_after = if fresh { pace::spread(every) } else { every };
+        self.reported_at = Some(Instant::now());
+        events.retain(|event| event.reason != "Rebooted" || !self.told_reboot);
+        self.told_reboot |= events.iter().any(|event| event.reason == "Rebooted");
+        events.into_iter().for_each(|event| (self.events)(event));
+        Ok(())
+    }
+
+    /// The newest object that is known; `None` when there is none.
+    async fn object(&mut self, ask: bool) -> Result<Option<Arc<Node>>, kube::Error> {
+        let watched = self.own.borrow().object().cloned();
+        let newest = [self.latest.take(), watched].into_iter().flatten();
+        self.latest = newest.max_by_key(|node| version(node));
+        if ask || self.latest.is_none() {
+            let found = self.heartbeat.get_opt(&self.cluster.node_name).await?;
+            self.latest = found.map(Arc::new);
+        }
+        Ok(self.latest.clone())
+    }
+
+    async fn send(&self, api: &Api<Node>, patch: &serde_json::Value) -> Result<Node, kube::Error> {
+        let params = PatchParams::default();
+        api.patch_status(&self.cluster.node_name, &params, &Patch::Strategic(patch)).await
+    }
+
+    fn tell_schedulable(&mut self) {
+        let spec = self.own.borrow().object().and_then(|node| node.spec.clone());
+        let Some(spec) = spec else { return };
+        let unschedulable = spec.unschedulable.unwrap_or(false);
+        if unschedulable != self.unschedulable {
+            self.unschedulable = unschedulable;
+            let reason = if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" };
+            (self.events)(NodeEvent::status(&self.cluster.node_name, reason));
+        }
+    }
+}
+
+/// Not uncordoned by chance: whoever deleted it had drained it, perhaps with taints that are gone.
+fn cordoned(mut node: Node) -> Node {
+    node.spec.get_or_insert_default().unschedulable = Some(true);
+    node
+}
+
+async fn ensure_csi_node(
+    client: kube::Client,
+    name: &str,
+    uid: Option<String>,
+    mut own: watch::Receiver<OwnNode>,
+) {
+    let uid = match uid {
+        Some(uid) => uid,
+        None => match own.wait_for(|own| own.uid().is_some()).await {
+            Ok(own) => own.uid().unwrap_or_default().to_owned(),
+            Err(_) => return,
+        },
+    };
+    let mut wait = BACKOFF.0;
+    while let Err(error) = csi_node::ensure(client.clone(), name, &uid).await {
+        tracing::debug!(%error, "CSINode");
+        tokio::time::sleep(wait).await;
+        wait = pace::doubled(wait, BACKOFF.1);
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Versions of one object in one cluster grow; what cannot be read counts as oldest.
+fn version(node: &Node) -> u64 {
+    let text = node.metadata.resource_version.as_deref();
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}

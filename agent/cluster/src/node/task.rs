@@ -1,0 +1,306 @@
+//! What runs for the node: polls of runtime, images and addresses, the reporter, the lease.
+//!
+//! Each is a task of its own on the main thread, so a call that hangs holds up nothing else. They
+//! meet in one cell of facts and a word that it changed. Bounds: one call per poll at a time.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use pintle_agent_config::Config;
+use pintle_agent_core::request::dns;
+use pintle_agent_core::types::NodeFacts;
+use pintle_agent_core::worker::Input;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_host::node::{facts, host};
+use pintle_agent_metrics::Metrics;
+use pintle_cri::{Client, v1};
+use pintle_daemon::clock;
+use pintle_daemon::tasks;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::capacity::Allocatable;
+use super::conditions::NodeEvent;
+use super::conditions::NodeEvents;
+use super::lease::LeaseKeeper;
+use super::own::OwnNode;
+use super::pleg::ListsSeen;
+use super::report::Reporter;
+use super::runtime::Runtime;
+use super::runtime_state::{self, RuntimeState};
+use super::settings::NodeSettings;
+use super::status::{self, Facts, Image};
+use super::{addresses, csi_node};
+use crate::Cluster;
+
+/// How often the runtime is asked how it is.
+const RUNTIME_EVERY: Duration = Duration::from_secs(5);
+/// How often while the node is starting.
+const RUNTIME_SOON: Duration = Duration::from_millis(250);
+/// How long the node is starting, at most.
+const STARTING_MAX: Duration = Duration::from_secs(120);
+/// How often the node's resolv.conf is looked at.
+// k8s: pkg/kubelet/kubelet.go Run
+const RESOLV_CONF_EVERY: Duration = Duration::from_secs(30);
+/// How often images are listed.
+const IMAGES_EVERY: Duration = Duration::from_secs(30);
+
+const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed \
+                         in a future release. Please migrate to cgroup v2. More information at \
+                         https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
+
+/// What the node's tasks are made of.
+pub struct Parts {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The API server.
+    pub cluster: Cluster,
+    /// The container runtime.
+    pub runtime: Client,
+    /// Where changed facts go.
+    pub inputs: mpsc::Sender<Input>,
+    /// Facts that the workers began with.
+    pub worker_facts: NodeFacts,
+    /// When the runtime last listed its pods.
+    pub lists: ListsSeen,
+    /// Takes events.
+    pub events: NodeEvents,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The facts and the word that they changed.
+#[derive(Clone)]
+struct Shared {
+    facts: Rc<RefCell<Facts>>,
+    changed: Rc<Notify>,
+    lists: ListsSeen,
+    /// Why the runtime cannot connect pods, for the workers.
+    network: watch::Sender<Option<String>>,
+}
+
+/// Starts everything.
+pub fn start(parts: Parts, runtime: &Runtime) {
+    let node = parts.cluster.node.clone();
+    let keeper = LeaseKeeper::new(
+        parts.cluster.heartbeat.clone(),
+        Arc::clone(&parts.cluster.node_name),
+        parts.config.kubelet.node_lease_duration_seconds,
+        node.clone(),
+    );
+    tasks::singleton("lease", keeper.run());
+    let version = runtime_state::version(&runtime.version);
+    let facts = Facts {
+        settings: NodeSettings::of(&parts.config),
+        machine: host::read(&parts.config.flags.root_dir),
+        runtime_version: format!("{}://{version}", runtime.name),
+        storage_error: Some(csi_node::NOT_YET.to_owned()),
+        ..Facts::default()
+    };
+    let shared = Shared {
+        facts: Rc::new(RefCell::new(facts)),
+        changed: Rc::default(),
+        lists: parts.lists.clone(),
+        network: watch::Sender::new(None),
+    };
+    tasks::singleton("node status", run(parts, shared, node));
+}
+
+/// What is said once at the start, in the kubelet's words.
+// k8s: pkg/kubelet/kubelet.go BirthCry, cgroupVersionCheck
+fn start_events() -> Vec<NodeEvent> {
+    let event = |warning, reason, message: &str| {
+        let message = message.to_owned();
+        NodeEvent { warning, reason, message }
+    };
+    let mut events = vec![event(false, "Starting", "Starting kubelet.")];
+    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        events.push(event(true, "CgroupV1", CGROUP_V1));
+    }
+    events
+}
+
+/// Asks everything once, so that the first status is a true one; then reports.
+async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
+    start_events().into_iter().for_each(|event| (parts.events)(event));
+    let client = &parts.runtime;
+    tokio::join!(
+        poll_runtime(client, &shared),
+        poll_images(client, &shared),
+        poll_addresses(&shared)
+    );
+    let (polled, client) = (shared.clone(), parts.runtime.clone());
+    tasks::singleton("runtime status", async move { follow_runtime(&client, &polled).await });
+    let (polled, client) = (shared.clone(), parts.runtime.clone());
+    tasks::singleton("image list", async move {
+        loop {
+            tokio::time::sleep(IMAGES_EVERY).await;
+            poll_images(&client, &polled).await;
+        }
+    });
+    let checks = check_resolv_conf(Arc::clone(&parts.config), Rc::clone(&parts.events));
+    tasks::singleton("resolv.conf", checks);
+    let polled = shared.clone();
+    tasks::singleton("node addresses", async move {
+        loop {
+            let every = polled.facts.borrow().settings.update_every;
+            tokio::time::sleep(every).await;
+            poll_addresses(&polled).await;
+        }
+    });
+    let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
+    tasks::singleton("node facts", workers);
+    let Shared { facts, changed, .. } = shared;
+    let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
+    reporter.timed_in(parts.metrics).run().await;
+}
+
+async fn follow_runtime(client: &Client, shared: &Shared) {
+    let begun = tokio::time::Instant::now();
+    loop {
+        let ready = shared.facts.borrow().runtime.errors(clock::clocks().mono).is_empty();
+        let soon = !ready && begun.elapsed() < STARTING_MAX;
+        tokio::time::sleep(if soon { RUNTIME_SOON } else { RUNTIME_EVERY }).await;
+        poll_runtime(client, shared).await;
+    }
+}
+
+async fn poll_runtime(client: &Client, shared: &Shared) {
+    let answer = client.status(v1::StatusRequest { verbose: false }).await;
+    let now = clock::clocks().mono;
+    let mut facts = shared.facts.borrow_mut();
+    let seen = |runtime: &RuntimeState| {
+        (runtime.errors(now), runtime.handlers.clone(), runtime.features.clone())
+    };
+    let before = seen(&facts.runtime);
+    match answer {
+        Ok(answer) => facts.runtime.heard(&answer, now),
+        Err(error) => tracing::debug!(%error, "status of the runtime"),
+    }
+    facts.runtime.lists = shared.lists.error();
+    let after = seen(&facts.runtime);
+    let network = facts.runtime.network_error().map(str::to_owned);
+    shared.network.send_if_modified(|known| std::mem::replace(known, network.clone()) != network);
+    if before != after {
+        if before.0 != after.0 {
+            say_runtime(&after.0);
+        }
+        drop(facts);
+        shared.changed.notify_one();
+    }
+}
+
+fn say_runtime(errors: &[String]) {
+    match errors {
+        [] => tracing::info!("the container runtime is ready"),
+        errors => tracing::warn!(errors = errors.join(", "), "the container runtime is not ready"),
+    }
+}
+
+async fn poll_images(client: &Client, shared: &Shared) {
+    let images = match client.list_images(v1::ListImagesRequest { filter: None }).await {
+        Ok(answer) => answer.images,
+        Err(error) => return tracing::debug!(%error, "images"),
+    };
+    let of = |image: v1::Image| Image {
+        bytes: i64::try_from(image.size).unwrap_or(i64::MAX),
+        names: image.repo_digests.into_iter().chain(image.repo_tags).collect(),
+        id: image.id,
+    };
+    let mut images: Vec<Image> = images.into_iter().map(of).collect();
+    status::sort_images(&mut images);
+    let limit = shared.facts.borrow().settings.images_max.unwrap_or(usize::MAX);
+    images.truncate(limit);
+    shared.facts.borrow_mut().images = images;
+}
+
+/// Says when pods cannot be given the node's search line as it is.
+// k8s: pkg/kubelet/network/dns/dns.go CheckLimitsForResolvConf
+async fn check_resolv_conf(config: Arc<Config>, events: NodeEvents) {
+    let (path, domain) = (&config.kubelet.resolv_conf, &config.kubelet.cluster_domain);
+    while !path.is_empty() {
+        let problem =
+            match pintle_daemon::files::try_read(Path::new(path), dns::RESOLV_CONF_BYTES_MAX) {
+                Ok(text) => dns::search_limits(path, &text, domain),
+                Err(error) => Some(format!("open {path}: {error}")),
+            };
+        if let Some(message) = problem {
+            events(NodeEvent { warning: true, reason: "CheckLimitsForResolvConf", message });
+        }
+        tokio::time::sleep(RESOLV_CONF_EVERY).await;
+    }
+}
+
+async fn poll_addresses(shared: &Shared) {
+    let settings = shared.facts.borrow().settings.clone();
+    let look = move || facts::addresses_of_host(&settings);
+    let Ok(host) = blocking::run(Place::own("addresses"), look).await else { return };
+    let mut facts = shared.facts.borrow_mut();
+    if facts.host != host {
+        if let Err(error) = addresses::decide(&facts.settings, &host, &[]) {
+            tracing::warn!("addresses of the node: {error}");
+        }
+        facts.host = host;
+        drop(facts);
+        shared.changed.notify_one();
+    }
+}
+
+/// Tells the workers when the node's addresses, its allocatable resources or its network change.
+async fn follow_facts(
+    mut known: NodeFacts,
+    shared: Shared,
+    mut own: watch::Receiver<OwnNode>,
+    inputs: mpsc::Sender<Input>,
+) {
+    let mut network = shared.network.subscribe();
+    loop {
+        let node = own.borrow_and_update().object().cloned();
+        let mut facts = match node {
+            Some(node) => worker_facts(&known, &shared.facts.borrow(), &node),
+            None => known.clone(),
+        };
+        facts.network_error = network.borrow_and_update().clone();
+        if facts != known {
+            known = facts;
+            if inputs.send(Input::Node(known.clone())).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            changed = own.changed() => if changed.is_err() { return },
+            changed = network.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// The workers' facts as the Node object has them.
+// k8s: pkg/util/node/node.go GetNodeHostIPs
+fn worker_facts(known: &NodeFacts, facts: &Facts, node: &Node) -> NodeFacts {
+    let mut new = known.clone();
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref());
+    let of = |kind: &'static str| {
+        let addresses = addresses.unwrap_or_default().iter();
+        addresses.filter(move |a| a.type_ == kind).filter_map(|a| a.address.parse::<IpAddr>().ok())
+    };
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for ip in of("InternalIP").chain(of("ExternalIP")) {
+        // One of each family.
+        if !ips.iter().any(|known| known.is_ipv4() == ip.is_ipv4()) {
+            ips.push(ip);
+        }
+    }
+    if !ips.is_empty() {
+        new.host_ips = ips;
+    }
+    let left = Allocatable::of(&facts.settings, &facts.machine);
+    new.cpu_allocatable_millis = left.cpu_millis;
+    new.memory_allocatable_bytes = left.memory_bytes;
+    new.storage_allocatable_bytes = left.storage_bytes;
+    new
+}

@@ -1,0 +1,93 @@
+//! Service accounts and their tokens for whoever fetches a pod's images.
+//!
+//! Read when an image is about to be pulled, which is rare, rather than watched.
+// k8s: pkg/kubelet/kubelet.go NewMainKubelet getServiceAccount
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::Share;
+use serde::Deserialize;
+
+use super::Objects;
+use super::tokens::TokenKey;
+use super::wire;
+
+/// What is read of a service account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Its uid.
+    pub uid: String,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Where service accounts and their tokens come from.
+pub trait Accounts {
+    /// A service account as it is now.
+    fn account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Account, String>>;
+
+    /// A token of the pod's service account, of this uid, for an audience.
+    fn token<'a>(
+        &'a self,
+        pod: &'a Pod,
+        audience: &'a str,
+        account_uid: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>>;
+}
+
+#[derive(Deserialize)]
+struct AccountWire {
+    metadata: MetaWire,
+}
+
+#[derive(Deserialize)]
+struct MetaWire {
+    uid: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+const ALONE: &str = "cannot get ServiceAccounts when kubelet is in standalone mode";
+
+impl Accounts for Objects {
+    fn account<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Account, String>> {
+        async move {
+            let shared = self.0.as_ref().ok_or(ALONE)?;
+            let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}");
+            let found = wire::read::<AccountWire>(&shared.client, &Share::default(), &path).await;
+            let MetaWire { uid, annotations } = found.map_err(|error| error.to_string())?.metadata;
+            Ok(Account { uid, annotations })
+        }
+        .boxed_local()
+    }
+
+    fn token<'a>(
+        &'a self,
+        pod: &'a Pod,
+        audience: &'a str,
+        account_uid: &'a str,
+    ) -> LocalBoxFuture<'a, Result<Rc<str>, String>> {
+        async move {
+            let shared = self.0.as_ref().ok_or(ALONE)?;
+            let key = TokenKey {
+                audience: audience.to_owned(),
+                expiration_seconds: None,
+                account_uid: account_uid.to_owned(),
+            };
+            shared.tokens.token(&pintle_api_types::pod::uid(pod), pod, &key).await
+        }
+        .boxed_local()
+    }
+}

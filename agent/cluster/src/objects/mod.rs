@@ -1,0 +1,222 @@
+//! What pods refer to by name: config maps, secrets, services, tokens, runtime classes.
+//!
+//! ```text
+//!   pod ─> references ─> table ─ open, close, read ─> follow (one task per object) <── API server
+//!                          │                             │
+//!                          └── content, environment, pull_secrets <── passes of the pods' workers
+//!                                                        └─ Input::Content ─> worker ─> Refresh
+//! ```
+//! Why a stage of its own: an object is shared by many pods, outlives each of them, and is wanted
+//! by volumes, variables and pulls alike. So the passes of the workers ask here, and only here is
+//! it known when a pod has to look again. The node may read an object only while a pod that is
+//! bound to it refers to it, and only by name: hence one watch for each object and none for all.
+//!
+//! Input: pods as their workers prepare and end them. Output: objects, as new as a read that began
+//! after the pod was seen first, and `Input::Content` when an object changed that a pod's volumes
+//! show, or appeared that a pod waits for. Owner: the main thread; nothing here is shared beyond.
+//! Bounds: `table::ENTRIES_MAX` objects, `wire::BODY_BYTES_MAX` for each; one read and one watch
+//! per object. Values of secrets never get into a log or a message.
+
+mod accounts;
+mod collection;
+mod content;
+mod environment;
+mod follow;
+mod object;
+mod pod_certificates;
+mod pod_key;
+mod pull_secrets;
+mod runtime_class;
+mod services;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod trust_bundles;
+mod wire;
+
+pub use pintle_agent_core::references;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use pintle_agent_config::modes::ChangeDetectionStrategy;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::Input;
+use pintle_api_types::selector as label_selector;
+use tokio::sync::{mpsc, watch};
+
+use crate::node::own::OwnNode;
+
+pub use accounts::{Account, Accounts};
+pub use content::PodContent;
+pub use environment::ContainerObjects;
+pub use pull_secrets::PullSecrets;
+pub use references::{Key, Kind};
+
+use follow::Follower;
+use pod_certificates::PodCertificates;
+use services::ServiceWatch;
+use table::{Orders, Table, Told};
+use tokens::Tokens;
+use trust_bundles::TrustBundles;
+
+/// How long a value may be used in mode `Cache` when the node's annotation says nothing.
+// k8s: pkg/kubelet/secret/secret_manager.go defaultTTL
+const CACHE_TTL: Duration = Duration::from_secs(60);
+/// Annotation of a node, in seconds.
+const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
+
+/// How objects are kept up to date.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `configMapAndSecretChangeDetectionStrategy`.
+    pub strategy: ChangeDetectionStrategy,
+    /// `syncFrequency`: without watches, volumes are written again this often.
+    pub resync: Duration,
+    /// Volumes may show trust bundles (`ClusterTrustBundleProjection`).
+    pub trust_bundles: bool,
+    /// Volumes may show certificates of pods (`PodCertificateRequest`).
+    pub pod_certificates: bool,
+    /// Takes events of pods.
+    pub recorder: Recorder,
+    /// The own node, whose annotation says how long copies are good in mode `Cache`.
+    pub node: Option<watch::Receiver<OwnNode>>,
+}
+
+impl Settings {
+    /// How long a copy is good in mode `Cache`.
+    // k8s: pkg/kubelet/util/manager/cache_based_manager.go GetObjectTTLFromNodeFunc
+    fn ttl(&self) -> Duration {
+        let node = self.node.as_ref().and_then(|node| node.borrow().object().cloned());
+        let annotations = node.as_ref().and_then(|node| node.metadata.annotations.as_ref());
+        let seconds = annotations.and_then(|all| all.get(TTL_ANNOTATION)?.parse().ok());
+        seconds.map_or(CACHE_TTL, Duration::from_secs)
+    }
+}
+
+/// The objects of this node's pods. Clones share them.
+#[derive(Clone, Default)]
+pub struct Objects(Option<Rc<Shared>>);
+
+/// Everything behind `Objects`.
+struct Shared {
+    client: Client,
+    settings: Settings,
+    inputs: mpsc::Sender<Input>,
+    table: RefCell<Table>,
+    followers: RefCell<HashMap<Key, Follower>>,
+    services: ServiceWatch,
+    tokens: Tokens,
+    trust_bundles: Option<TrustBundles>,
+    certificates: Option<PodCertificates>,
+    classes: runtime_class::Classes,
+}
+
+impl Objects {
+    /// Without an API server: nothing that a pod could refer to exists.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// Objects of the API server behind `client`; `inputs` is told of changes. To be called within
+    /// a `LocalSet`.
+    pub fn new(client: Client, settings: Settings, inputs: mpsc::Sender<Input>) -> Self {
+        let certificates = |node: &watch::Receiver<OwnNode>| {
+            let recorder = settings.recorder.clone();
+            PodCertificates::new(client.clone(), inputs.clone(), recorder, node.clone())
+        };
+        let wanted = settings.node.as_ref().filter(|_| settings.pod_certificates);
+        let shared = Rc::new(Shared {
+            certificates: wanted.map(certificates),
+            tokens: Tokens::new(client.clone(), inputs.clone()),
+            trust_bundles: settings
+                .trust_bundles
+                .then(|| TrustBundles::new(client.clone(), inputs.clone())),
+            client,
+            settings,
+            inputs,
+            table: RefCell::default(),
+            followers: RefCell::default(),
+            services: ServiceWatch::default(),
+            classes: runtime_class::Classes::default(),
+        });
+        if shared.settings.strategy != ChangeDetectionStrategy::Watch {
+            pintle_daemon::tasks::singleton("object resync", resync(Rc::downgrade(&shared)));
+        }
+        Self(Some(shared))
+    }
+
+    /// Takes note of what a pod refers to; to be called before its volumes and containers are made
+    /// ready, and again whenever its definition may have changed.
+    // k8s: pkg/kubelet/util/manager/cache_based_manager.go RegisterPod
+    pub fn register(&self, uid: &PodUid, pod: &Pod) {
+        let Some(shared) = &self.0 else { return };
+        shared.services.open(&shared.client);
+        let orders = shared.table.borrow_mut().register(uid, references::of(pod));
+        shared.carry_out(orders);
+    }
+
+    /// Forgets a pod of which nothing runs any more.
+    pub fn forget(&self, uid: &PodUid) {
+        let Some(shared) = &self.0 else { return };
+        let orders = shared.table.borrow_mut().forget(uid);
+        shared.carry_out(orders);
+        shared.tokens.forget(uid);
+        if let Some(bundles) = &shared.trust_bundles {
+            bundles.forget(uid);
+        }
+        if let Some(certificates) = &shared.certificates {
+            certificates.forget(uid);
+        }
+        if shared.table.borrow().is_empty() {
+            shared.services.close();
+        }
+    }
+
+    /// How many objects are followed.
+    pub fn followed(&self) -> usize {
+        self.0.as_ref().map_or(0, |shared| shared.followers.borrow().len())
+    }
+}
+
+impl Shared {
+    fn carry_out(self: &Rc<Self>, orders: Orders) {
+        let mut followers = self.followers.borrow_mut();
+        for key in orders.close {
+            followers.remove(&key);
+        }
+        for key in orders.open {
+            let follower = Follower::start(self, &key);
+            followers.insert(key, follower);
+        }
+        for key in orders.read {
+            if let Some(follower) = followers.get(&key) {
+                follower.wake();
+            }
+        }
+    }
+
+    /// Tells workers; waits when their queue is full.
+    async fn tell(&self, told: Vec<Told>) {
+        for Told { uid, files } in told {
+            // Without a driver there is nobody left to tell.
+            let _ = self.inputs.send(Input::Content { uid, files }).await;
+        }
+    }
+}
+
+/// Without watches nobody says when something changed: all volumes are looked at from time to time.
+async fn resync(shared: std::rc::Weak<Shared>) {
+    loop {
+        let Some(every) = shared.upgrade().map(|shared| shared.settings.resync) else { return };
+        tokio::time::sleep(every).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let told = shared.table.borrow().with_files();
+        shared.tell(told).await;
+    }
+}

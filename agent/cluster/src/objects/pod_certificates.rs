@@ -1,0 +1,454 @@
+//! Certificates of pods from PodCertificateRequests, for volumes that show them.
+//!
+//! ```text
+//!   key ─> request ─> watch of it ─> issued ─> shown ─> (beginRefreshAt, spread) ─> key ...
+//!                                 └─> denied, failed: for good
+//! ```
+//! Each certificate has a task of its own, begun when the pod's volume asks first and ended with
+//! the pod. The old certificate is shown until the new one is there. Keys live in memory and in the
+//! pod's volume only; after a restart of the agent there is a new one, as with the kubelet.
+//!
+//! Effects, but for `outcome`. Owner: `Objects`. Bounds: one request at a time for each projection.
+//! Keys are made for ECDSAP256, ECDSAP384 and ED25519.
+// k8s: pkg/kubelet/podcertificate/podcertificatemanager.go
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::volume::payload::{CertificateRequest, Credentials};
+use pintle_agent_core::worker::Input;
+use pintle_api::Share;
+use pintle_api_types::jitter as pace;
+use pintle_daemon::clock;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::object::Meta;
+use super::pod_key;
+use super::trust_bundles::clean_pem;
+use super::wire::{self, Event, Events, Pace, WireError};
+use super::{Objects, Shared};
+use crate::node::own::OwnNode;
+use crate::objects::Accounts as _;
+
+/// First and longest wait after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+/// How long a watch is asked to last, in seconds.
+const WATCH_SECONDS: u32 = 300;
+/// Renewals of many pods are spread over this.
+// k8s: pkg/kubelet/podcertificate/podcertificatemanager.go jitterDuration
+const SPREAD_MAX: Duration = Duration::from_secs(5 * 60);
+/// From one certificate to the request for the next. Where the clocks of node and signer differ by
+/// more than a certificate's life, each is due as soon as it is there.
+// k8s: pkg/kubelet/podcertificate/podcertificatemanager.go Run
+const RENEW_AFTER: Duration = Duration::from_secs(60);
+/// So long after its time a renewal is called overdue.
+// k8s: pkg/kubelet/podcertificate/podcertificatemanager.go refreshOverdueDuration
+const OVERDUE_AFTER: Duration = Duration::from_secs(10 * 60);
+/// Longest sleep; a changed wall clock is noticed after it at the latest.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+const PENDING: &str = "credential bundle is not issued yet";
+const REQUESTS: &str = "podcertificaterequests";
+const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
+
+#[derive(Clone, Deserialize)]
+struct RequestWire {
+    metadata: Meta,
+    #[serde(default)]
+    status: StatusWire,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusWire {
+    conditions: Option<Vec<ConditionWire>>,
+    certificate_chain: String,
+    begin_refresh_at: Option<jiff::Timestamp>,
+    not_after: Option<jiff::Timestamp>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct ConditionWire {
+    #[serde(rename = "type")]
+    type_: String,
+    reason: String,
+    message: String,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Issued {
+        chain: String,
+        refresh_at: UnixNanos,
+        ends_at: UnixNanos,
+    },
+    /// `Denied` or `Failed`, with reason and message.
+    Refused {
+        kind: &'static str,
+        reason: String,
+        message: String,
+    },
+}
+
+/// The end of a request, if it has one.
+fn outcome(status: &StatusWire) -> Option<Outcome> {
+    let nanos = |time: Option<jiff::Timestamp>| {
+        let nanos = time.map_or(i128::from(i64::MAX), jiff::Timestamp::as_nanosecond);
+        UnixNanos(i64::try_from(nanos).unwrap_or(i64::MAX))
+    };
+    status.conditions.iter().flatten().find_map(|condition| {
+        let refused = |kind| Outcome::Refused {
+            kind,
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        };
+        match condition.type_.as_str() {
+            "Denied" => Some(refused("Denied")),
+            "Failed" => Some(refused("Failed")),
+            "Issued" => Some(Outcome::Issued {
+                chain: clean_pem(&status.certificate_chain),
+                refresh_at: nanos(status.begin_refresh_at),
+                ends_at: nanos(status.not_after),
+            }),
+            _ => None,
+        }
+    })
+}
+
+/// When the next certificate is asked for; `part` of the spread is this one's.
+fn renew_at(refresh_at: UnixNanos, now: UnixNanos, part: f64) -> UnixNanos {
+    refresh_at.plus(SPREAD_MAX.mul_f64(part)).max(now.plus(RENEW_AFTER))
+}
+
+/// Tells projections apart: pod, volume, source.
+type Key = (PodUid, String, usize);
+type Shown = Rc<RefCell<Result<Credentials, String>>>;
+
+struct Projection {
+    shown: Shown,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Projection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What a projection's task works with.
+#[derive(Clone)]
+struct Desk {
+    client: Client,
+    inputs: mpsc::Sender<Input>,
+    recorder: Recorder,
+    node: watch::Receiver<OwnNode>,
+}
+
+/// The certificates of all pods.
+pub(super) struct PodCertificates {
+    desk: Desk,
+    all: RefCell<BTreeMap<Key, Projection>>,
+}
+
+impl PodCertificates {
+    pub(super) fn new(
+        client: Client,
+        inputs: mpsc::Sender<Input>,
+        recorder: Recorder,
+        node: watch::Receiver<OwnNode>,
+    ) -> Self {
+        Self { desk: Desk { client, inputs, recorder, node }, all: RefCell::default() }
+    }
+
+    /// What a volume shows; the pod is told when there is something else.
+    pub(super) fn get(
+        &self,
+        objects: &Objects,
+        uid: &PodUid,
+        pod: &Pod,
+        request: &CertificateRequest,
+    ) -> Result<Credentials, String> {
+        let key = (uid.clone(), request.volume.clone(), request.source);
+        let mut all = self.all.borrow_mut();
+        let projection = all.entry(key).or_insert_with(|| {
+            let shown: Shown = Rc::new(RefCell::new(Err(PENDING.to_owned())));
+            let keeper = Keeper {
+                desk: self.desk.clone(),
+                objects: objects.0.as_ref().map(Rc::downgrade).unwrap_or_default(),
+                uid: uid.clone(),
+                pod: pod.clone(),
+                request: request.clone(),
+                shown: Rc::clone(&shown),
+            };
+            Projection { shown, task: pintle_daemon::tasks::spawn("pod certificate", keeper.run()) }
+        });
+        projection.shown.borrow().clone()
+    }
+
+    /// Forgets a pod.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        self.all.borrow_mut().retain(|(of, ..), _| of != uid);
+    }
+}
+
+/// Keeps one certificate fresh.
+struct Keeper {
+    desk: Desk,
+    objects: Weak<Shared>,
+    uid: PodUid,
+    pod: Pod,
+    request: CertificateRequest,
+    shown: Shown,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let mut times = None;
+        loop {
+            let issued = tokio::select! {
+                issued = self.issue() => issued,
+                never = self.complain(times) => match never {},
+            };
+            let Ended { key, name, outcome } = issued;
+            let (refresh_at, ends_at) = match outcome {
+                Outcome::Issued { chain, refresh_at, ends_at } => {
+                    self.show(Ok(Credentials { key, chain })).await;
+                    (refresh_at, ends_at)
+                }
+                Outcome::Refused { kind, reason, message } => {
+                    let (verb, was) = match kind {
+                        "Denied" => ("denied", "was denied"),
+                        _ => ("failed", "failed"),
+                    };
+                    let namespace = pintle_api_types::pod::namespace(&self.pod);
+                    let text = format!(
+                        "PodCertificateRequest {namespace}/{name} {was}, reason={reason:?}, \
+                         message={message:?}"
+                    );
+                    self.desk.recorder.event(&self.uid, true, kind, &text, None);
+                    let text = format!(
+                        "PodCertificateRequest was permanently {verb}: reason={reason:?} \
+                         message={message:?}"
+                    );
+                    self.show(Err(text)).await;
+                    return;
+                }
+            };
+            times = Some((refresh_at, ends_at));
+            sleep_until(renew_at(refresh_at, clock::now(), pace::random())).await;
+        }
+    }
+
+    async fn show(&self, shown: Result<Credentials, String>) {
+        *self.shown.borrow_mut() = shown;
+        let uid = self.uid.clone();
+        // Without a driver there is nobody left to tell.
+        let _ = self.desk.inputs.send(Input::Content { uid, files: true }).await;
+    }
+
+    /// Tells of a renewal that does not come.
+    async fn complain(&self, times: Option<(UnixNanos, UnixNanos)>) -> Infallible {
+        if let Some((refresh_at, ends_at)) = times {
+            let event = |reason: &str, text: &str| {
+                self.desk.recorder.event(&self.uid, true, reason, text, None);
+            };
+            sleep_until(refresh_at.plus(OVERDUE_AFTER)).await;
+            event("CertificateOverdueForRefresh", "PodCertificate refresh overdue");
+            sleep_until(ends_at).await;
+            event("CertificateExpired", "PodCertificate expired");
+        }
+        std::future::pending().await
+    }
+
+    /// A key and how its request ended.
+    async fn issue(&self) -> Ended {
+        let mut pace = Pace::new(RETRY.0, RETRY.1);
+        loop {
+            let error = match self.create().await {
+                Ok((key, name)) => match self.ended(&name).await {
+                    Some(outcome) => return Ended { key, name, outcome },
+                    None => format!("{name} was deleted"),
+                },
+                Err(error) => error,
+            };
+            tracing::warn!(pod = %self.uid, error, "no certificate for a pod yet");
+            if let Err(shown) = &mut *self.shown.borrow_mut() {
+                *shown = format!("{PENDING}: {error}");
+            }
+            pace.wait().await;
+        }
+    }
+
+    /// Makes a key and a request for it; its PEM and the request's name.
+    // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go createPodCertificateRequest
+    async fn create(&self) -> Result<(String, String), String> {
+        let (namespace, name) =
+            (pintle_api_types::pod::namespace(&self.pod), pintle_api_types::pod::name(&self.pod));
+        let account = pintle_api_types::pod::spec(&self.pod).service_account_name.as_deref();
+        let account = account.unwrap_or_default();
+        let objects = Objects(self.objects.upgrade());
+        let found = objects.account(namespace, account).await;
+        let found = found.map_err(|error| format!("while fetching service account: {error}"))?;
+        let node = self.desk.node.borrow().object().cloned();
+        let node = node.ok_or("while getting node object from local cache: not known yet")?;
+        let key = pod_key::make(&self.request.key_type)
+            .map_err(|error| format!("while generating keypair: {error}"))?;
+        let body = json!({
+            "apiVersion": "certificates.k8s.io/v1beta1",
+            "kind": "PodCertificateRequest",
+            "metadata": {
+                "namespace": namespace,
+                "generateName": "req-",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name,
+                    "uid": self.uid.as_str()}],
+            },
+            "spec": {
+                "signerName": self.request.signer,
+                "podName": name,
+                "podUID": self.uid.as_str(),
+                "serviceAccountName": account,
+                "serviceAccountUID": found.uid,
+                "nodeName": node.metadata.name,
+                "nodeUID": node.metadata.uid,
+                "maxExpirationSeconds": self.request.expiration_seconds_max,
+                "stubPKCS10Request": k8s_openapi::ByteString(key.request),
+                "unverifiedUserAnnotations": self.request.annotations,
+            },
+        });
+        let path = format!("{GROUP}/namespaces/{namespace}/{REQUESTS}");
+        let made: Result<RequestWire, _> =
+            wire::create(&self.desk.client, &self.share(), &path, body.to_string().into_bytes())
+                .await;
+        let made = made.map_err(|error| format!("while creating on API: {error}"))?;
+        Ok((key.pem, made.metadata.name))
+    }
+
+    fn share(&self) -> Share {
+        Share::of(self.uid.as_str())
+    }
+
+    /// How a request ended; `None` when it was deleted.
+    async fn ended(&self, name: &str) -> Option<Outcome> {
+        let node = self.desk.node.borrow().object().and_then(|node| node.metadata.name.clone());
+        let path = format!(
+            "{GROUP}/namespaces/{}/{REQUESTS}?watch=true&timeoutSeconds={WATCH_SECONDS}\
+             &fieldSelector=spec.nodeName%3D{},metadata.name%3D{name}",
+            pintle_api_types::pod::namespace(&self.pod),
+            node.unwrap_or_default(),
+        );
+        let mut pace = Pace::new(RETRY.0, RETRY.1);
+        loop {
+            // Begins with the object as it is now.
+            let seen =
+                match Events::<RequestWire>::open(&self.desk.client, &self.share(), &path).await {
+                    Ok(events) => drain(events).await,
+                    Err(error) => Err(error),
+                };
+            match seen {
+                Ok(Seen::Ended(outcome)) => return Some(outcome),
+                Ok(Seen::Nothing) => return None,
+                Ok(Seen::Pending) => pace.reset(),
+                Err(error) => tracing::debug!(name, %error, "a request cannot be watched"),
+            }
+            pace.wait().await;
+        }
+    }
+}
+
+/// A request that ended.
+struct Ended {
+    /// The key as PEM.
+    key: String,
+    /// The request's name.
+    name: String,
+    outcome: Outcome,
+}
+
+/// What a watch of a request told before it ended.
+enum Seen {
+    Nothing,
+    Pending,
+    Ended(Outcome),
+}
+
+async fn drain(mut events: Events<RequestWire>) -> Result<Seen, WireError> {
+    let mut seen = Seen::Nothing;
+    while let Some(event) = events.next().await {
+        match event? {
+            Event::Applied(request) => match outcome(&request.status) {
+                Some(outcome) => return Ok(Seen::Ended(outcome)),
+                None => seen = Seen::Pending,
+            },
+            Event::Deleted(_) => return Ok(Seen::Nothing),
+            Event::Bookmark(..) => {}
+        }
+    }
+    Ok(seen)
+}
+
+async fn sleep_until(at: UnixNanos) {
+    loop {
+        let left = at.since(clock::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(SLEEP_MAX)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_ends_when_it_is_issued_denied_or_failed() {
+        let of =
+            |status: serde_json::Value| outcome(&serde_json::from_value(status).expect("a status"));
+        assert_eq!(of(json!({})), None);
+        assert_eq!(of(json!({"conditions": null})), None);
+        assert_eq!(of(json!({"conditions": [{"type": "Else"}]})), None);
+        for kind in ["Denied", "Failed"] {
+            let condition = json!({"type": kind, "reason": "R", "message": "m"});
+            let want = Outcome::Refused { kind, reason: "R".into(), message: "m".into() };
+            assert_eq!(of(json!({"conditions": [condition]})), Some(want));
+        }
+        let chain = "junk\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\nmore\n";
+        let issued = of(json!({
+            "conditions": [{"type": "Issued", "status": "True"}],
+            "certificateChain": chain,
+            "beginRefreshAt": "1970-01-01T00:00:02Z",
+            "notAfter": "1970-01-01T00:00:03Z",
+        }));
+        let want = Outcome::Issued {
+            chain: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".into(),
+            refresh_at: UnixNanos(2_000_000_000),
+            ends_at: UnixNanos(3_000_000_000),
+        };
+        assert_eq!(issued, Some(want));
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_in_its_time_and_never_in_a_hurry() {
+        let second = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
+        for (refresh_at, now, part, want) in [
+            (10_000, 1_000, 0.0, 10_000),
+            (10_000, 1_000, 0.5, 10_150),
+            // The node's clock is ahead: whatever comes is old already.
+            (10_000, 20_000, 0.5, 20_060),
+            (10_000, 9_990, 0.0, 10_050),
+        ] {
+            assert_eq!(renew_at(second(refresh_at), second(now), part), second(want));
+        }
+    }
+}

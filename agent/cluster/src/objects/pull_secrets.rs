@@ -1,0 +1,55 @@
+//! A pod's credentials for registries: its `imagePullSecrets`.
+//!
+//! Those of its service account stand in the pod too, as admission puts them there. What is missing
+//! is told by an event and does not hold up the pod: the image may be there or need none.
+// k8s: pkg/kubelet/kubelet_pods.go getPullSecretsForPod
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::image::keyring::Keyring;
+use pintle_agent_core::types::PodUid;
+
+use super::Objects;
+use super::references::{Key, Kind};
+
+/// The registries that a pod may pull from.
+#[derive(Debug)]
+pub struct PullSecrets {
+    /// The credentials, or why a secret cannot be read as such.
+    pub keyring: Result<Keyring, String>,
+    /// Names of secrets that are not there.
+    pub missing: Vec<String>,
+}
+
+impl PullSecrets {
+    /// The event that tells of what is missing.
+    pub fn warning(&self) -> Option<String> {
+        let names = self.missing.join(", ");
+        (!names.is_empty()).then(|| {
+            format!(
+                "Unable to retrieve some image pull secrets ({names}); attempting to pull the \
+                 image may not succeed."
+            )
+        })
+    }
+}
+
+impl Objects {
+    /// The pull secrets of a registered pod.
+    pub async fn pull_secrets(&self, uid: &PodUid, pod: &Pod) -> PullSecrets {
+        let (mut keyring, mut missing) = (Keyring::default(), Vec::new());
+        let mut broken = None;
+        let namespace = pintle_api_types::pod::namespace(pod);
+        for reference in pintle_api_types::pod::spec(pod).image_pull_secrets.iter().flatten() {
+            if reference.name.is_empty() {
+                continue;
+            }
+            let key = Key::new(Kind::Secret, namespace, &reference.name);
+            let found = self.object(uid, &key).await;
+            match found.as_ref().ok().and_then(|object| object.secret()) {
+                Some(secret) => broken = keyring.add_secret(secret).err().or(broken),
+                None => missing.push(reference.name.clone()),
+            }
+        }
+        PullSecrets { keyring: broken.map_or(Ok(keyring), Err), missing }
+    }
+}

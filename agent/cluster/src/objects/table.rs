@@ -1,0 +1,291 @@
+//! Which pods refer to which objects, what is known of each, and who is to be told: pure.
+//!
+//! An entry lives while a pod refers to it. It is asked for when it is opened and again for each
+//! pod that comes later: `asked` counts these, `answered` is the count at the start of the newest
+//! read that ended. So whoever waits until `answered` has reached what `asked` was when it began
+//! has an object at least as new as a read of its own. A watch keeps it up to date in between.
+//! Versions decide which of two copies is newer; what is older is dropped, unless a read brings it
+//! that nothing has overtaken: then the API server has gone back to an earlier state.
+//!
+//! Owner: `Objects`. Bound: `ENTRIES_MAX` objects; a pod has no more of them than it leaves to
+//! others, and is refused what it asks for beyond that.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use pintle_agent_core::env::variables::LookupError;
+use pintle_agent_core::types::PodUid;
+
+use super::object::Object;
+use super::references::{Key, References};
+
+/// Objects that are followed at the same time.
+pub(super) const ENTRIES_MAX: usize = 16_384;
+
+/// What is to be done for some objects.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Orders {
+    /// Begin to follow.
+    pub(super) open: Vec<Key>,
+    /// No pod refers to them any more.
+    pub(super) close: Vec<Key>,
+    /// Followed already; to be read once more.
+    pub(super) read: Vec<Key>,
+}
+
+/// A pod that is to look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The pod.
+    pub(super) uid: PodUid,
+    /// Its volumes show the object.
+    pub(super) files: bool,
+}
+
+/// What is known of an object.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Known {
+    /// No answer yet.
+    #[default]
+    Nothing,
+    Missing,
+    Present(Rc<Object>),
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Pods that refer to it; true when their volumes show it.
+    referrers: BTreeMap<PodUid, bool>,
+    known: Known,
+    asked: u64,
+    answered: u64,
+    /// Changes told by the watch; tells a read that it was overtaken.
+    changes: u64,
+    /// The last failure, until an answer.
+    error: Option<String>,
+    /// Pods that asked and did not get it.
+    let_down: BTreeSet<PodUid>,
+}
+
+/// A read that is due: what it answers, and what it may not be overtaken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Due {
+    ticket: u64,
+    changes: u64,
+}
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pods: BTreeMap<PodUid, BTreeSet<Key>>,
+    entries: HashMap<Key, Entry>,
+}
+
+impl Table {
+    /// True when no pod is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Takes note of what a pod refers to now.
+    pub(super) fn register(&mut self, uid: &PodUid, references: References) -> Orders {
+        let mut orders = Orders::default();
+        let before = self.pods.remove(uid).unwrap_or_default();
+        let mut now = BTreeSet::new();
+        for (key, usage) in references {
+            let known = self.entries.contains_key(&key);
+            if !known && now.len() >= ENTRIES_MAX - self.entries.len() {
+                continue;
+            }
+            let entry = self.entries.entry(key.clone()).or_default();
+            entry.referrers.insert(uid.clone(), usage.files);
+            if !known {
+                entry.asked = 1;
+                orders.open.push(key.clone());
+            } else if !before.contains(&key) {
+                entry.asked += 1;
+                orders.read.push(key.clone());
+            }
+            now.insert(key);
+        }
+        for key in before.difference(&now) {
+            self.drop_reference(uid, key, &mut orders);
+        }
+        self.pods.insert(uid.clone(), now);
+        orders
+    }
+
+    /// Forgets a pod.
+    pub(super) fn forget(&mut self, uid: &PodUid) -> Orders {
+        let mut orders = Orders::default();
+        for key in self.pods.remove(uid).unwrap_or_default() {
+            self.drop_reference(uid, &key, &mut orders);
+        }
+        orders
+    }
+
+    fn drop_reference(&mut self, uid: &PodUid, key: &Key, orders: &mut Orders) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.referrers.remove(uid);
+        entry.let_down.remove(uid);
+        if entry.referrers.is_empty() {
+            self.entries.remove(key);
+            orders.close.push(key.clone());
+        }
+    }
+
+    // ---- readers ------------------------------------------------------------------------------
+
+    /// What has to be answered before the object is as new as now; `None` when no pod refers to
+    /// it. `again` asks for a new read even though one was answered before.
+    pub(super) fn want(&mut self, key: &Key, again: bool) -> Option<u64> {
+        let entry = self.entries.get_mut(key)?;
+        if again && entry.asked == entry.answered {
+            entry.asked += 1;
+        }
+        Some(entry.asked)
+    }
+
+    /// The object, once `want` was answered. A pod that does not get it is told when that changes.
+    pub(super) fn look(
+        &mut self,
+        uid: &PodUid,
+        key: &Key,
+        want: u64,
+    ) -> Option<Result<Rc<Object>, LookupError>> {
+        let entry = self.entries.get_mut(key)?;
+        (entry.answered >= want).then(|| entry.known(uid, key))
+    }
+
+    /// What there is when nobody answers: an older copy, or why there is none.
+    pub(super) fn settle(&mut self, uid: &PodUid, key: &Key) -> Result<Rc<Object>, LookupError> {
+        match self.entries.get_mut(key) {
+            Some(entry) => entry.known(uid, key),
+            None => Err(LookupError::Failed(format!(
+                "object {:?}/{:?} not registered",
+                key.namespace, key.name
+            ))),
+        }
+    }
+
+    // ---- the object's task --------------------------------------------------------------------
+
+    /// The read that is due, if any.
+    pub(super) fn due(&self, key: &Key) -> Option<Due> {
+        let entry = self.entries.get(key).filter(|entry| entry.answered < entry.asked)?;
+        Some(Due { ticket: entry.asked, changes: entry.changes })
+    }
+
+    /// A read ended. Returns whom to tell.
+    pub(super) fn answered(&mut self, key: &Key, due: Due, found: Option<Object>) -> Vec<Told> {
+        let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
+        entry.error = None;
+        // That it is not there says nothing about when: the watch may have seen it come since.
+        if found.is_none() && entry.changes != due.changes {
+            return Vec::new();
+        }
+        entry.answered = entry.answered.max(due.ticket);
+        // Reads see the newest state. An older one that no event came before is the newest again:
+        // the store was restored.
+        let fresh = entry.changes == due.changes;
+        entry.take(found, fresh)
+    }
+
+    /// Whose share of requests a read of the object is taken from: the pod with the fewest
+    /// references, so that nobody waits for what another pod asks for besides.
+    pub(super) fn payer(&self, key: &Key) -> Option<&PodUid> {
+        let references = |uid: &&PodUid| self.pods.get(*uid).map_or(0, BTreeSet::len);
+        self.entries.get(key)?.referrers.keys().min_by_key(references)
+    }
+
+    /// A read or watch failed.
+    pub(super) fn failed(&mut self, key: &Key, error: String) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.error = Some(error);
+        }
+    }
+
+    /// The watch saw the object added or changed.
+    pub(super) fn changed(&mut self, key: &Key, object: Object) -> Vec<Told> {
+        let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
+        entry.changes += 1;
+        entry.take(Some(object), false)
+    }
+
+    /// The watch saw the object deleted, at this version.
+    pub(super) fn deleted(&mut self, key: &Key, version: u64) -> Vec<Told> {
+        let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
+        entry.changes += 1;
+        match &entry.known {
+            Known::Present(object) if object.version > version => Vec::new(),
+            _ => entry.take(None, false),
+        }
+    }
+
+    /// True when there is an answer, however old.
+    pub(super) fn is_known(&self, key: &Key) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.known != Known::Nothing)
+    }
+
+    /// True when the object is there and cannot change.
+    pub(super) fn is_immutable(&self, key: &Key) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(|entry| matches!(&entry.known, Known::Present(o) if o.immutable))
+    }
+
+    /// All pods whose volumes show some object.
+    pub(super) fn with_files(&self) -> Vec<Told> {
+        let shows = |uid: &PodUid, keys: &BTreeSet<Key>| {
+            let mut entries = keys.iter().filter_map(|key| self.entries.get(key));
+            entries.any(|entry| entry.referrers.get(uid) == Some(&true))
+        };
+        let pods = self.pods.iter().filter(|(uid, keys)| shows(uid, keys));
+        pods.map(|(uid, _)| Told { uid: uid.clone(), files: true }).collect()
+    }
+}
+
+impl Entry {
+    fn known(&mut self, uid: &PodUid, key: &Key) -> Result<Rc<Object>, LookupError> {
+        let failure = match &self.known {
+            Known::Present(object) => {
+                self.let_down.remove(uid);
+                return Ok(Rc::clone(object));
+            }
+            Known::Missing => LookupError::NotFound,
+            // k8s: pkg/kubelet/util/manager/watch_based_manager.go Get
+            Known::Nothing => LookupError::Failed(format!(
+                "failed to sync {} cache: {}",
+                key.kind.singular(),
+                self.error.as_deref().unwrap_or("timed out waiting for the condition"),
+            )),
+        };
+        self.let_down.insert(uid.clone());
+        Err(failure)
+    }
+
+    fn take(&mut self, found: Option<Object>, fresh: bool) -> Vec<Told> {
+        let (changed, appeared) = match (&self.known, &found) {
+            (Known::Present(old), Some(new)) if !fresh && new.version < old.version => {
+                return Vec::new();
+            }
+            (Known::Present(old), Some(new)) => (old.content != new.content, false),
+            (_, Some(_)) => (true, true),
+            (Known::Missing, None) => (false, false),
+            (_, None) => (true, false),
+        };
+        let first = self.known == Known::Nothing;
+        self.known = found.map_or(Known::Missing, |object| Known::Present(Rc::new(object)));
+        if !changed {
+            return Vec::new();
+        }
+        let mut told = Vec::new();
+        for (uid, files) in &self.referrers {
+            let waits = (appeared || first) && self.let_down.contains(uid);
+            // Before the first answer nobody shows anything of it, but for those let down.
+            if waits || (*files && !first) {
+                told.push(Told { uid: uid.clone(), files: *files });
+            }
+        }
+        told
+    }
+}

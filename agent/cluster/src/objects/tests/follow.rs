@@ -1,0 +1,511 @@
+//! Objects against an API server in miniature: gaps, lost places, refusals, silence.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use pintle_agent_config::modes::ChangeDetectionStrategy;
+use pintle_agent_core::env::variables::LookupError;
+use pintle_agent_core::references::{Key, Kind};
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::volume::payload::{ContentError, TokenRequest};
+use pintle_agent_core::worker::Input;
+use pintle_agent_host::volume::content::Content;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use super::fake::Fake;
+use crate::objects::{Objects, Settings};
+
+/// Patience of a test for what has to come; only a failing one waits that long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server, the objects behind it, and what workers would be told.
+struct Scene {
+    fake: Fake,
+    objects: Objects,
+    inputs: mpsc::Receiver<Input>,
+}
+
+fn run(strategy: ChangeDetectionStrategy, test: impl AsyncFnOnce(Scene)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    LocalSet::new().block_on(&runtime.expect("a runtime"), async {
+        let fake = Fake::start().await;
+        let (sender, inputs) = mpsc::channel(64);
+        let resync = Duration::from_millis(20);
+        let settings = Settings {
+            strategy,
+            resync,
+            trust_bundles: true,
+            pod_certificates: false,
+            recorder: Recorder::default(),
+            node: None,
+        };
+        let objects = Objects::new(fake.client(), settings, sender);
+        test(Scene { fake, objects, inputs }).await;
+    });
+}
+
+fn watched(test: impl AsyncFnOnce(Scene)) {
+    run(ChangeDetectionStrategy::Watch, test);
+}
+
+fn pod(uid: &str, spec: Value) -> (PodUid, Pod) {
+    let meta = json!({"name": uid, "namespace": "ns", "uid": uid,
+        "annotations": {"kubernetes.io/config.source": "api"}});
+    let pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod");
+    (PodUid::from(uid), pod)
+}
+
+fn shows(uid: &str, name: &str) -> (PodUid, Pod) {
+    pod(uid, json!({"containers": [], "volumes": [{"name": "v", "configMap": {"name": name}}]}))
+}
+
+fn reads(uid: &str, name: &str) -> (PodUid, Pod) {
+    let from = json!([{"secretRef": {"name": name}}]);
+    pod(uid, json!({"containers": [{"name": "c", "envFrom": from}]}))
+}
+
+impl Scene {
+    fn register(&self, (uid, pod): &(PodUid, Pod)) {
+        self.objects.register(uid, pod);
+    }
+
+    async fn map(&self, (uid, pod): &(PodUid, Pod), name: &str) -> Result<String, ContentError> {
+        let values = self.objects.content(uid, pod).config_map("ns", name).await?;
+        Ok(String::from_utf8_lossy(&values["k"]).into_owned())
+    }
+
+    /// The next pod that is told.
+    async fn told(&mut self) -> (String, bool) {
+        match tokio::time::timeout(PATIENCE, self.inputs.recv()).await {
+            Ok(Some(Input::Content { uid, files })) => (uid.to_string(), files),
+            other => panic!("nobody was told: {other:?}, {:?}", self.fake.world().requests),
+        }
+    }
+
+    fn put(&self, name: &str, value: &str) {
+        self.fake.put("configmaps", name, json!({"data": {"k": value}}));
+    }
+
+    async fn watching(&self, count: usize) {
+        // The services' own watch is one more.
+        self.fake.until("watches", |world| world.open == count + 1).await;
+    }
+}
+
+#[test]
+fn a_change_reaches_every_pod_that_shows_it_by_one_watch() {
+    watched(async |mut scene| {
+        scene.put("a", "one");
+        let pods = ["p", "q", "r"].map(|uid| shows(uid, "a"));
+        for pod in &pods {
+            scene.register(pod);
+        }
+        for pod in &pods {
+            assert_eq!(scene.map(pod, "a").await, Ok("one".to_owned()));
+        }
+        scene.watching(1).await;
+        scene.put("a", "two");
+        let mut told = [scene.told().await, scene.told().await, scene.told().await];
+        told.sort();
+        assert_eq!(told, ["p", "q", "r"].map(|uid| (uid.to_owned(), true)));
+        for pod in &pods {
+            assert_eq!(scene.map(pod, "a").await, Ok("two".to_owned()));
+        }
+        assert_eq!(scene.fake.count("fieldSelector=metadata.name%3Da"), 1);
+        assert_eq!(scene.objects.followed(), 1);
+        for (uid, _) in &pods {
+            scene.objects.forget(uid);
+        }
+        // The last pod is gone: every watch ends, that of services as well.
+        scene.fake.until("no watch", |world| world.open == 0).await;
+        assert_eq!(scene.objects.followed(), 0);
+    });
+}
+
+#[test]
+fn a_pod_that_comes_later_reads_anew_and_sees_what_was_before_it() {
+    watched(async |scene| {
+        scene.put("a", "one");
+        let first = shows("p", "a");
+        scene.register(&first);
+        assert_eq!(scene.map(&first, "a").await, Ok("one".to_owned()));
+        scene.watching(1).await;
+        // The watch is held up: only a read of its own can tell the next pod.
+        scene.fake.world().faults.push(("watch=true".to_owned(), 503));
+        scene.fake.cut();
+        scene.fake.until("cut", |world| world.open == 0).await;
+        scene.put("a", "two");
+        let second = shows("q", "a");
+        scene.register(&second);
+        assert_eq!(scene.map(&second, "a").await, Ok("two".to_owned()));
+    });
+}
+
+#[test]
+fn a_missing_object_is_told_when_it_appears_and_when_it_goes() {
+    watched(async |mut scene| {
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        let missing = ContentError::NotFound { kind: "configmap", name: "a".to_owned() };
+        assert_eq!(scene.map(&pod, "a").await, Err(missing.clone()));
+        scene.watching(1).await;
+        scene.put("a", "one");
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.fake.delete("configmaps", "a");
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+        assert_eq!(scene.map(&pod, "a").await, Err(missing));
+    });
+}
+
+#[test]
+fn a_container_that_waits_for_a_variable_is_told_at_once() {
+    watched(async |mut scene| {
+        let pod = reads("p", "s");
+        scene.register(&pod);
+        let container: Container = pod.1.spec.as_ref().expect("a spec").containers[0].clone();
+        let found = scene.objects.environment(&pod.0, &pod.1, &container).await;
+        assert_eq!(found.secret("ns", "s"), Err(LookupError::NotFound));
+        scene.watching(1).await;
+        // Base64 of `v`, and a value that Go writes as null.
+        scene.fake.put("secrets", "s", json!({"data": {"k": "dg==", "none": null}}));
+        assert_eq!(scene.told().await, ("p".to_owned(), false));
+        let found = scene.objects.environment(&pod.0, &pod.1, &container).await;
+        let secret = found.secret("ns", "s").expect("there");
+        let data = secret.data.as_ref().expect("data");
+        assert_eq!((data["k"].0.as_slice(), data["none"].0.as_slice()), (&b"v"[..], &b""[..]));
+    });
+}
+
+#[test]
+fn a_watch_that_breaks_goes_on_where_it_was() {
+    watched(async |mut scene| {
+        scene.put("a", "one");
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.watching(1).await;
+        scene.fake.world().faults.push(("watch=true".to_owned(), 500));
+        scene.fake.cut();
+        scene.fake.until("cut", |world| world.open == 0).await;
+        // Within the gap.
+        scene.put("a", "two");
+        scene.fake.world().faults.clear();
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+        assert_eq!(scene.map(&pod, "a").await, Ok("two".to_owned()));
+        // One read in all: the watch knew its place.
+        assert_eq!(scene.fake.count("GET /api/v1/namespaces/ns/configmaps/a"), 1);
+    });
+}
+
+#[test]
+fn a_watch_whose_place_is_gone_reads_again_and_so_finds_a_deletion() {
+    watched(async |mut scene| {
+        scene.put("a", "one");
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.watching(1).await;
+        scene.fake.world().faults.push(("watch=true".to_owned(), 500));
+        scene.fake.cut();
+        scene.fake.until("cut", |world| world.open == 0).await;
+        scene.fake.delete("configmaps", "a");
+        scene.fake.compact();
+        scene.fake.world().faults.clear();
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+        let missing = ContentError::NotFound { kind: "configmap", name: "a".to_owned() };
+        assert_eq!(scene.map(&pod, "a").await, Err(missing));
+        assert_eq!(scene.fake.count("GET /api/v1/namespaces/ns/configmaps/a"), 2);
+        // And it watches again.
+        scene.watching(1).await;
+        scene.put("a", "three");
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+    });
+}
+
+#[test]
+fn a_read_that_is_forbidden_for_a_moment_is_repeated() {
+    watched(async |scene| {
+        scene.put("a", "one");
+        scene.fake.world().faults.push(("/configmaps/a".to_owned(), 403));
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        let (map, _) = tokio::join!(scene.map(&pod, "a"), async {
+            scene
+                .fake
+                .until("two reads", |world| {
+                    world.requests.iter().filter(|line| line.contains("/configmaps/a")).count() > 1
+                })
+                .await;
+            scene.fake.world().faults.clear();
+        });
+        assert_eq!(map, Ok("one".to_owned()));
+    });
+}
+
+#[test]
+fn while_nobody_answers_what_is_known_serves_and_what_is_not_says_why() {
+    watched(async |mut scene| {
+        scene.put("a", "one");
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.fake.world().faults.push(("/api".to_owned(), 500));
+        let later = shows("q", "a");
+        scene.register(&later);
+        assert_eq!(scene.map(&later, "a").await, Ok("one".to_owned()));
+        let unknown = shows("r", "b");
+        scene.put("b", "x");
+        scene.register(&unknown);
+        let error = scene.map(&unknown, "b").await.expect_err("nobody answers").to_string();
+        assert_eq!(error, "failed to sync configmap cache: told to fail");
+        scene.fake.world().faults.clear();
+        // It asked in vain and is told once there is an answer.
+        assert_eq!(scene.told().await, ("r".to_owned(), true));
+        assert_eq!(scene.map(&unknown, "b").await, Ok("x".to_owned()));
+    });
+}
+
+#[test]
+fn an_immutable_object_is_not_watched() {
+    watched(async |scene| {
+        let map = json!({"immutable": true, "data": {"k": "one"}});
+        scene.fake.put("configmaps", "a", map);
+        scene.put("b", "x");
+        let (pod, other) = (shows("p", "a"), shows("q", "b"));
+        scene.register(&pod);
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.register(&other);
+        assert_eq!(scene.map(&other, "b").await, Ok("x".to_owned()));
+        // One of the two, and the services.
+        scene.watching(1).await;
+        assert_eq!(scene.fake.count("fieldSelector=metadata.name%3Da"), 0);
+        // One that becomes immutable is let go.
+        let map = json!({"immutable": true, "data": {"k": "x"}});
+        scene.fake.put("configmaps", "b", map);
+        scene.watching(0).await;
+    });
+}
+
+#[test]
+fn without_watches_objects_are_read_when_used() {
+    run(ChangeDetectionStrategy::Get, async |mut scene| {
+        scene.put("a", "one");
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.put("a", "two");
+        assert_eq!(scene.map(&pod, "a").await, Ok("two".to_owned()));
+        // From time to time its volumes are looked at.
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+        assert_eq!(scene.fake.count("fieldSelector"), 0);
+    });
+    run(ChangeDetectionStrategy::Cache, async |scene| {
+        scene.put("a", "one");
+        let pod = shows("p", "a");
+        scene.register(&pod);
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        scene.put("a", "two");
+        // Still fresh enough; a new pod asks anew.
+        assert_eq!(scene.map(&pod, "a").await, Ok("one".to_owned()));
+        let later = shows("q", "a");
+        scene.register(&later);
+        assert_eq!(scene.map(&later, "a").await, Ok("two".to_owned()));
+        assert_eq!(scene.fake.count("fieldSelector"), 0);
+    });
+}
+
+fn service(address: &str) -> Value {
+    json!({"spec": {"clusterIP": address, "ports": [{"port": 80}]}})
+}
+
+async fn addresses(scene: &Scene, pod: &(PodUid, Pod)) -> Vec<String> {
+    let found = scene.objects.environment(&pod.0, &pod.1, &Container::default()).await;
+    let services = found.services().expect("known");
+    services.iter().filter_map(|s| s.spec.as_ref()?.cluster_ip.clone()).collect()
+}
+
+#[test]
+fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
+    for streams in [true, false] {
+        watched(async |scene| {
+            scene.fake.world().streams = streams;
+            scene.fake.put("services", "web", service("10.0.0.1"));
+            let pod = reads("p", "none");
+            scene.register(&pod);
+            assert_eq!(addresses(&scene, &pod).await, ["10.0.0.1"]);
+            scene.fake.put("services", "db", service("10.0.0.2"));
+            scene.fake.delete("services", "web");
+            while addresses(&scene, &pod).await != ["10.0.0.2"] {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            // A gap in which the place is lost and a service goes.
+            scene.fake.world().faults.push(("watch=true".to_owned(), 500));
+            scene.fake.cut();
+            scene.fake.until("cut", |world| world.open == 0).await;
+            scene.fake.delete("services", "db");
+            scene.fake.compact();
+            scene.fake.world().faults.clear();
+            while !addresses(&scene, &pod).await.is_empty() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn services_of_an_api_server_that_only_lists_come_in_pages() {
+    watched(async |scene| {
+        scene.fake.world().streams = false;
+        for n in 0..1_201 {
+            scene.fake.put("services", &format!("s{n}"), service("10.0.0.1"));
+        }
+        let pod = reads("p", "a");
+        scene.register(&pod);
+        assert_eq!(addresses(&scene, &pod).await.len(), 1_201);
+        assert_eq!(scene.fake.count("/services?limit=500"), 3, "{:?}", scene.fake.world().requests);
+    });
+}
+
+#[test]
+fn a_static_pod_does_not_wait_for_services() {
+    watched(async |scene| {
+        scene.fake.world().faults.push(("/services".to_owned(), 500));
+        let mut pod = reads("p", "none");
+        let annotations = pod.1.metadata.annotations.as_mut().expect("some");
+        annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
+        scene.register(&pod);
+        let found = scene.objects.environment(&pod.0, &pod.1, &Container::default()).await;
+        assert_eq!(found.services(), None);
+    });
+}
+
+fn account(uid: &str) -> (PodUid, Pod) {
+    pod(uid, json!({"containers": [], "serviceAccountName": "sa"}))
+}
+
+fn request() -> TokenRequest {
+    let audience = "vault".to_owned();
+    TokenRequest { path: "token".to_owned(), audience, expiration_seconds: 3600 }
+}
+
+#[test]
+fn a_token_is_bound_to_its_pod_and_kept_while_it_is_fresh() {
+    watched(async |scene| {
+        let (p, q) = (account("p"), account("q"));
+        let token = async |pod: &(PodUid, Pod)| {
+            scene.objects.content(&pod.0, &pod.1).token(&request()).await
+        };
+        assert_eq!(token(&p).await, Ok("token 1 of p".to_owned()));
+        assert_eq!(token(&p).await, Ok("token 1 of p".to_owned()));
+        assert_eq!(token(&q).await, Ok("token 2 of q".to_owned()));
+        assert_eq!(scene.fake.count("POST /api/v1/namespaces/ns/serviceaccounts/sa/token"), 2);
+        scene.objects.forget(&p.0);
+        assert_eq!(token(&p).await, Ok("token 3 of p".to_owned()));
+    });
+}
+
+#[test]
+fn a_token_that_is_due_is_renewed_and_its_pod_told() {
+    watched(async |mut scene| {
+        // Older than four fifths of its life as soon as it is there.
+        scene.fake.world().token_seconds = 5;
+        let p = account("p");
+        let first = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        assert_eq!(first, Ok("token 1 of p".to_owned()));
+        assert_eq!(scene.told().await, ("p".to_owned(), true));
+        let second = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        assert_eq!(second, Ok("token 2 of p".to_owned()));
+        // While nobody answers the old one serves.
+        scene.fake.world().faults.push(("/token".to_owned(), 500));
+        let third = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        assert_eq!(third, Ok("token 2 of p".to_owned()));
+    });
+}
+
+#[test]
+fn a_token_that_cannot_be_had_says_why() {
+    watched(async |scene| {
+        scene.fake.world().faults.push(("/token".to_owned(), 404));
+        let p = account("p");
+        let failed = scene.objects.content(&p.0, &p.1).token(&request()).await;
+        let text = failed.expect_err("no account").to_string();
+        assert_eq!(text, "failed to fetch token: told to fail");
+        // Forbidden for a moment: the authorizer has yet to see the pod.
+        scene.fake.world().faults[0].1 = 403;
+        let content = scene.objects.content(&p.0, &p.1);
+        let request = request();
+        let (token, _) = tokio::join!(content.token(&request), async {
+            scene
+                .fake
+                .until("two attempts", |world| {
+                    world.requests.iter().filter(|line| line.contains("/token")).count() > 2
+                })
+                .await;
+            scene.fake.world().faults.clear();
+        });
+        assert_eq!(token, Ok("token 1 of p".to_owned()));
+    });
+}
+
+#[test]
+fn pull_secrets_are_read_and_the_missing_named() {
+    watched(async |scene| {
+        // {"auths":{"reg.example":{"auth":"dTpw"}}}
+        let config = "eyJhdXRocyI6eyJyZWcuZXhhbXBsZSI6eyJhdXRoIjoiZFRwdyJ9fX0=";
+        let rest = json!({"type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": config}});
+        scene.fake.put("secrets", "good", rest);
+        let names = json!([{"name": "good"}, {"name": "nope"}, {"name": ""}]);
+        let p = pod("p", json!({"containers": [], "imagePullSecrets": names}));
+        scene.register(&p);
+        let found = scene.objects.pull_secrets(&p.0, &p.1).await;
+        let warning = "Unable to retrieve some image pull secrets (nope); attempting to pull the \
+                       image may not succeed.";
+        assert_eq!(found.warning().as_deref(), Some(warning));
+        let auths = found.keyring.expect("read").of("reg.example/a:1");
+        assert_eq!((&*auths[0].auth.username, &*auths[0].auth.password), ("u", "p"));
+    });
+}
+
+#[test]
+fn a_runtime_class_names_its_handler() {
+    watched(async |scene| {
+        let with = |class: &str| pod("p", json!({"containers": [], "runtimeClassName": class}));
+        let ask = async |class: &str| scene.objects.runtime_handler(&with(class).1).await;
+        assert_eq!(ask("").await, Ok(String::new()));
+        let unknown = "runtimeclass.node.k8s.io \"kata\" not found".to_owned();
+        assert_eq!(ask("kata").await, Err(unknown));
+        scene.fake.world().put_raw(
+            "/apis/node.k8s.io/v1/runtimeclasses/kata",
+            json!({
+            "handler": "kata-qemu"}),
+        );
+        assert_eq!(ask("kata").await, Ok("kata-qemu".to_owned()));
+        assert_eq!(scene.objects.known_handler(&with("kata").1).await, "kata-qemu");
+        // The last answer stands in.
+        scene.fake.world().faults.push(("/runtimeclasses".to_owned(), 500));
+        assert_eq!(ask("kata").await, Ok("kata-qemu".to_owned()));
+        let text = ask("other").await.expect_err("never known");
+        assert_eq!(text, "failed to lookup RuntimeClass other: told to fail");
+    });
+}
+
+#[test]
+fn without_an_api_server_there_is_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let objects = Objects::none();
+        let pod = reads("p", "s");
+        objects.register(&pod.0, &pod.1);
+        let found = objects.environment(&pod.0, &pod.1, &Container::default()).await;
+        assert_eq!(found.secret("ns", "s"), Err(LookupError::NoApi));
+        assert_eq!(found.services().map(<[_]>::len), Some(0));
+        let key = Key::new(Kind::Secret, "ns", "s");
+        assert_eq!(objects.object(&pod.0, &key).await.err(), Some(LookupError::NoApi));
+        assert_eq!(objects.runtime_handler(&pod.1).await, Ok(String::new()));
+    });
+}

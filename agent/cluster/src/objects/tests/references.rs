@@ -1,0 +1,62 @@
+//! Which objects a pod refers to.
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::references;
+use pintle_agent_core::references::{Key, Kind};
+use serde_json::{Value, json};
+
+fn pod(spec: Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"namespace": "ns"}, "spec": spec})).expect("a pod")
+}
+
+#[test]
+fn every_place_that_names_an_object_is_found_once() {
+    let pod = pod(json!({
+        "imagePullSecrets": [{"name": "pull"}, {"name": ""}],
+        "containers": [{"name": "c",
+            "envFrom": [{"configMapRef": {"name": "from"}}, {"secretRef": {"name": "from"}}],
+            "env": [
+                {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "key", "key": "k"}}},
+                {"name": "B", "valueFrom": {"secretKeyRef": {"name": "both", "key": "k"}}},
+                {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}],
+        "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "init"}}]}],
+        "ephemeralContainers": [{"name": "e", "envFrom": [{"configMapRef": {"name": "debug"}}]}],
+        "volumes": [
+            {"name": "a", "configMap": {"name": "volume"}},
+            {"name": "b", "secret": {"secretName": "both"}},
+            {"name": "c", "projected": {"sources": [
+                {"secret": {"name": "projected"}}, {"configMap": {"name": "projected"}},
+                {"serviceAccountToken": {"path": "token"}}]}},
+            {"name": "d", "emptyDir": {}}]
+    }));
+    let found: Vec<_> = references::of(&pod)
+        .into_iter()
+        .map(|(key, usage)| {
+            assert_eq!(key.namespace, "ns");
+            (key.kind, key.name, usage.files)
+        })
+        .collect();
+    let row = |kind, name: &str, files| (kind, name.to_owned(), files);
+    assert_eq!(
+        found,
+        [
+            row(Kind::ConfigMap, "debug", false),
+            row(Kind::ConfigMap, "from", false),
+            row(Kind::ConfigMap, "key", false),
+            row(Kind::ConfigMap, "projected", true),
+            row(Kind::ConfigMap, "volume", true),
+            // By a variable and by a volume: the volume decides.
+            row(Kind::Secret, "both", true),
+            row(Kind::Secret, "from", false),
+            row(Kind::Secret, "init", false),
+            row(Kind::Secret, "projected", true),
+            row(Kind::Secret, "pull", false),
+        ]
+    );
+}
+
+#[test]
+fn a_pod_without_references_has_none() {
+    assert!(references::of(&pod(json!({"containers": [{"name": "c"}]}))).is_empty());
+    assert_eq!(Key::new(Kind::Secret, "ns", "s").to_string(), "secret ns/s");
+}

@@ -1,0 +1,113 @@
+//! Events of pods: from what the stages say to an event of the API, about the right object.
+//!
+//! Input: uid, reason, sentence and container, as the timeline takes them, from any stage. Output:
+//! `pintle_api::events`. Owner of the pods that may be spoken about: the intake names them, the
+//! driver takes them away, so there is one for each worker at most. Never waits.
+// k8s: pkg/kubelet/container/ref.go GenerateContainerRef
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use pintle_agent_core::timeline::EventSink;
+use pintle_agent_core::types::{ContainerKind, PodUid};
+use pintle_api::events::{Kind, Recorder};
+use pintle_api_types::pod;
+use pintle_api_types::pod::containers;
+
+/// Tells events of pods to the API server.
+#[derive(Debug)]
+pub struct Announcer {
+    recorder: Recorder,
+    pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
+}
+
+impl Announcer {
+    /// One that knows no pod.
+    pub fn new(recorder: Recorder) -> Self {
+        Self { recorder, pods: Mutex::default() }
+    }
+}
+
+impl EventSink for Announcer {
+    fn know(&self, pod: &Arc<Pod>) {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.insert(pod::uid(pod), Arc::clone(pod));
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    fn tell(
+        &self,
+        uid: &PodUid,
+        warning: bool,
+        reason: &str,
+        message: &str,
+        container: Option<&str>,
+    ) {
+        let about = {
+            let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+            pods.get(uid).map(|pod| reference(pod, container))
+        };
+        if let Some(about) = about {
+            let kind = if warning { Kind::Warning } else { Kind::Normal };
+            self.recorder.event(about, kind, reason, message);
+        }
+    }
+
+    fn warn_of(&self, pod: &Pod, reason: &str, message: &str) {
+        self.recorder.event(reference(pod, None), Kind::Warning, reason, message);
+    }
+}
+
+/// What an event names: the pod, and the container as the path of its field.
+fn reference(pod: &Pod, container: Option<&str>) -> ObjectReference {
+    let meta = &pod.metadata;
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        field_path: container.and_then(|name| field_path(pod, name)),
+    }
+}
+
+fn field_path(pod: &Pod, name: &str) -> Option<String> {
+    let spec = pod::spec(pod);
+    let ephemeral = spec.ephemeral_containers.iter().flatten().any(|other| other.name == name);
+    let list = match containers::find(spec, name).map(|(kind, _)| kind) {
+        Some(ContainerKind::Init | ContainerKind::Sidecar) => "initContainers",
+        Some(ContainerKind::Main) => "containers",
+        Some(ContainerKind::Ephemeral) => "ephemeralContainers",
+        None if ephemeral => "ephemeralContainers",
+        None => return None,
+    };
+    Some(format!("spec.{list}{{{name}}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_container_is_named_by_its_list() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": "1"},
+            "spec": {"containers": [{"name": "c"}],
+                "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
+                "ephemeralContainers": [{"name": "e"}]}}))
+        .expect("a pod");
+        let path = |name| reference(&pod, Some(name)).field_path;
+        assert_eq!(path("c").as_deref(), Some("spec.containers{c}"));
+        assert_eq!(path("i").as_deref(), Some("spec.initContainers{i}"));
+        assert_eq!(path("s").as_deref(), Some("spec.initContainers{s}"));
+        assert_eq!(path("e").as_deref(), Some("spec.ephemeralContainers{e}"));
+        assert_eq!(path("gone"), None);
+        assert_eq!(reference(&pod, None).name.as_deref(), Some("web"));
+    }
+}

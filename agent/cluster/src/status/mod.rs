@@ -1,0 +1,4 @@
+//! What is told of pods: events and status at the API server. What is told is decided by the core.
+
+pub mod announce;
+pub mod writer;

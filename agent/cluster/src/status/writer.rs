@@ -1,0 +1,357 @@
+//! The status writer: sends what the outbox asks for to the API server, and tells it the answers.
+//!
+//! Owner: the main thread; the driver and the intake call `take`, each request is a task of its
+//! own. Input: statuses, copies, answers. Output: PATCH, DELETE, POST and GET of pods. A request
+//! that takes longer than `REQUEST_MAX` once it is sent counts as failed. "Later" is an answer like
+//! others: the outbox waits, with whatever status is the newest then. Decides nothing: see `outbox`.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::{HeaderMap, Request as HttpRequest, StatusCode};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Status};
+use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::client::Body;
+use kube::core::{PartialObjectMeta, Request as ApiRequest};
+use pintle_agent_core::link::Link;
+use pintle_agent_core::outbox::{Answer, Ask, FullName, Input, Outbox, Request};
+use pintle_agent_core::timeline::{self, Recorder};
+use pintle_agent_core::types::{PodUid, with_causes};
+use pintle_agent_metrics::Metrics;
+use pintle_api_types::pod;
+use pintle_daemon::clock;
+use pintle_daemon::tasks;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+use tokio::sync::Notify;
+
+/// Longest wait for an answer, from the moment at which the request's turn has come.
+pub const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Least wait when the API server says that it is busy and not for how long.
+const BUSY: Duration = Duration::from_secs(1);
+/// The longest that one "later" of the API server is obeyed.
+const LATER_MAX: Duration = Duration::from_secs(600);
+/// Longest answer.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Longest text of an answer that is no object of the API.
+const WORDS_BYTES_MAX: usize = 512;
+
+/// Writes statuses, deletions and mirror pods.
+pub struct Writer {
+    client: Client,
+    node_name: String,
+    outbox: RefCell<Outbox>,
+    recorder: Recorder,
+    link: Link,
+    metrics: OnceCell<Arc<Metrics>>,
+    /// The next wake-up may have changed.
+    alarm: Notify,
+}
+
+impl Writer {
+    /// A writer with an empty outbox; its clock runs in a task of this thread.
+    /// What it does is told to `recorder`, what does not work to `link`.
+    pub fn start(client: Client, node_name: &str, recorder: Recorder, link: Link) -> Rc<Self> {
+        let writer = Rc::new(Self {
+            client,
+            node_name: node_name.to_owned(),
+            outbox: RefCell::default(),
+            recorder,
+            link,
+            metrics: OnceCell::new(),
+            alarm: Notify::new(),
+        });
+        tasks::singleton("status writer", Rc::clone(&writer).tick());
+        writer
+    }
+
+    /// From now on writes and what the API server shows are counted.
+    pub fn count_in(&self, metrics: Arc<Metrics>) {
+        let _ = self.metrics.set(metrics); // the first to be told stays
+    }
+
+    /// Tells the outbox, and begins what it asks for.
+    pub fn take(self: &Rc<Self>, input: Input) {
+        let clocks = clock::clocks();
+        if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
+            metrics.shown(copy, clocks.wall);
+        }
+        let (requests, moved) = {
+            let mut outbox = self.outbox.borrow_mut();
+            let (before, was_out) = (outbox.next_wake(), outbox.is_outage());
+            let requests = outbox.handle(clocks, input);
+            self.link.unwritten(outbox.take_unwritten());
+            for took in outbox.take_written() {
+                if let Some(metrics) = self.metrics.get() {
+                    metrics.status_written(took);
+                }
+            }
+            match (was_out, outbox.is_outage()) {
+                (false, true) => tracing::warn!("the API server takes no writes; they wait"),
+                (true, false) => tracing::info!("the API server takes writes again"),
+                _ => {}
+            }
+            (requests, outbox.next_wake() != before)
+        };
+        if moved {
+            self.alarm.notify_one();
+        }
+        for request in requests {
+            let writer = Rc::clone(self);
+            tasks::spawn("status write", async move {
+                let (ticket, begun) = (request.ticket, tokio::time::Instant::now());
+                let told = Written::of(&request.ask);
+                let answer = tasks::caught(writer.ask(request)).await.unwrap_or_else(|panic| {
+                    tasks::counted("status write");
+                    tracing::error!("a write to the API server: {panic}");
+                    Answer::Unreachable(panic.to_string())
+                });
+                if let Some(told) = told {
+                    told.tell(&writer.recorder, &answer, begun.elapsed());
+                }
+                writer.take(Input::Answered { ticket, answer });
+            });
+        }
+    }
+
+    async fn tick(self: Rc<Self>) {
+        loop {
+            let at = self.outbox.borrow().next_wake();
+            let Some(at) = at else {
+                self.alarm.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = self.alarm.notified() => {}
+                () = tokio::time::sleep(at.since(clock::clocks().mono)) => self.take(Input::Tick),
+            }
+        }
+    }
+
+    async fn ask(&self, Request { name, ask, .. }: Request) -> Answer {
+        let asked = match ask {
+            Ask::Patch(body) => self.patch(&name, body).await,
+            Ask::Delete(uid) => self.delete(&name, uid).await,
+            Ask::Mirror(pod) => self.mirror(&pod).await,
+            Ask::Look => {
+                let pod = self.send::<Slim>(pods(&name).get(&name.1, &Default::default())).await;
+                pod.map(|pod| Answer::Copy(Box::new(pod.into())))
+            }
+        };
+        asked.unwrap_or_else(|refusal| refusal)
+    }
+
+    // k8s: pkg/util/pod/pod.go PatchPodStatus
+    async fn patch(&self, name: &FullName, body: Value) -> Result<Answer, Answer> {
+        let (patch, params) = (Patch::Strategic(body), PatchParams::default());
+        let request = pods(name).patch_subresource("status", &name.1, &params, &patch);
+        let pod: Slim = self.send(request).await?;
+        Ok(Answer::Copy(Box::new(pod.into())))
+    }
+
+    /// A conflict may be that of two writes, so whoever asks has to look: the object may be another
+    /// one of that name, or still ours.
+    async fn delete(&self, name: &FullName, uid: PodUid) -> Result<Answer, Answer> {
+        let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
+        let params = DeleteParams::default().grace_period(0).preconditions(preconditions);
+        match self.send::<IgnoredAny>(pods(name).delete(&name.1, &params)).await {
+            Ok(_) | Err(Answer::Missing) => Ok(Answer::Deleted),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The node's own object owns the mirror pod; without one, or with one that is on its way
+    /// out, there is none.
+    // k8s: pkg/kubelet/pod/mirror_client.go CreateMirrorPod
+    async fn mirror(&self, of: &Pod) -> Result<Answer, Answer> {
+        let node =
+            ApiRequest::new("/api/v1/nodes").get_metadata(&self.node_name, &Default::default());
+        let node: PartialObjectMeta<Node> = self.send(node).await.map_err(no_node)?;
+        if node.metadata.deletion_timestamp.is_some() {
+            return Err(no_node(Answer::Missing));
+        }
+        let mirror = mirror_of(of, &self.node_name, node.metadata);
+        let body =
+            serde_json::to_vec(&mirror).map_err(|error| Answer::Refused(error.to_string()))?;
+        let name = (pod::namespace(of).to_owned(), pod::name(of).to_owned());
+        let pod: Slim = self.send(pods(&name).create(&PostParams::default(), body)).await?;
+        Ok(Answer::Copy(Box::new(pod.into())))
+    }
+
+    /// Sends a request. The client's time limit for the head begins when its turn has come; the
+    /// body has as long again.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<HttpRequest<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, Answer> {
+        let request = request.map_err(|error| Answer::Refused(error.to_string()))?;
+        let answer = self.client.send(request.map(Body::from)).await;
+        let answer = answer.map_err(|error| Answer::Unreachable(with_causes(&error)))?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect();
+        let body = match tokio::time::timeout(REQUEST_MAX, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => return Err(Answer::Unreachable(error.to_string())),
+            Err(_) => return Err(Answer::Unreachable(format!("no answer within {REQUEST_MAX:?}"))),
+        };
+        if !head.status.is_success() {
+            return Err(failed(head.status, &head.headers, &body));
+        }
+        serde_json::from_slice(&body).map_err(|error| Answer::Unreachable(error.to_string()))
+    }
+}
+
+/// A write as the timeline tells it.
+struct Written {
+    uid: PodUid,
+    /// What is there when it succeeds, and what when it fails.
+    what: (&'static str, &'static str),
+    text: String,
+}
+
+impl Written {
+    fn of(ask: &Ask) -> Option<Self> {
+        Some(match ask {
+            Ask::Patch(body) => {
+                let fields = body["status"].as_object().into_iter().flatten();
+                let fields = fields.map(|(name, _)| name.as_str());
+                let fields: Vec<_> = fields.filter(|name| !name.starts_with('$')).collect();
+                Self {
+                    uid: PodUid::from(body["metadata"]["uid"].as_str()?),
+                    what: ("StatusWritten", "StatusNotWritten"),
+                    text: fields.join(", "),
+                }
+            }
+            Ask::Delete(uid) => Self {
+                uid: uid.clone(),
+                what: ("DeletionWritten", "DeletionNotWritten"),
+                text: String::new(),
+            },
+            Ask::Mirror(pod) => Self {
+                uid: pod::uid(pod),
+                what: ("MirrorPodMade", "MirrorPodNotMade"),
+                text: String::new(),
+            },
+            Ask::Look => return None,
+        })
+    }
+
+    fn tell(&self, recorder: &Recorder, answer: &Answer, took: Duration) {
+        let words = match answer {
+            Answer::Copy(_) | Answer::Deleted => {
+                let comma = if self.text.is_empty() { "" } else { ", " };
+                let text = format!("{}{comma}{}", timeline::took(took), self.text);
+                return recorder.stage(&self.uid, self.what.0, None, &text);
+            }
+            Answer::Busy { why, .. } | Answer::Refused(why) | Answer::Unreachable(why) => why,
+            Answer::Missing => "there is no such object",
+            Answer::Conflict => "the object has changed meanwhile",
+        };
+        recorder.trouble(&self.uid, self.what.1, None, words);
+    }
+}
+
+/// What an answer is read for: neither the spec nor who wrote which field.
+#[derive(Clone, Debug, Deserialize)]
+struct Slim {
+    metadata: ObjectMeta,
+    status: Option<PodStatus>,
+}
+
+impl From<Slim> for Pod {
+    fn from(object: Slim) -> Self {
+        slim(object.metadata, object.status)
+    }
+}
+
+fn slim(mut metadata: ObjectMeta, status: Option<PodStatus>) -> Pod {
+    metadata.managed_fields = None;
+    Pod { metadata, spec: None, status }
+}
+
+fn pods(name: &FullName) -> ApiRequest {
+    ApiRequest::new(format!("/api/v1/namespaces/{}/pods", name.0))
+}
+
+/// A mirror pod without a node is no object that is gone: it is tried again.
+fn no_node(answer: Answer) -> Answer {
+    match answer {
+        Answer::Missing => Answer::Refused("the node is not registered".to_owned()),
+        other => other,
+    }
+}
+
+fn mirror_of(of: &Pod, node_name: &str, node: ObjectMeta) -> Pod {
+    let hash = pod::annotation(of, pod::ANNOTATION_HASH).unwrap_or_default().to_owned();
+    let mut mirror = of.clone();
+    let annotations = mirror.metadata.annotations.get_or_insert_default();
+    annotations.insert(pod::ANNOTATION_MIRROR.to_owned(), hash);
+    mirror.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node_name.to_owned(),
+        uid: node.uid.unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    mirror
+}
+
+/// What an answer that is an error means.
+fn failed(code: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
+    let status: Status = serde_json::from_slice(body).unwrap_or_default();
+    let why = match status.message {
+        Some(message) if !message.is_empty() => message,
+        _ => String::from_utf8_lossy(&body[..body.len().min(WORDS_BYTES_MAX)]).trim().to_owned(),
+    };
+    match code.as_u16() {
+        404 => Answer::Missing,
+        409 => Answer::Conflict,
+        429 | 500..=599 => {
+            let asked = status.details.and_then(|details| details.retry_after_seconds);
+            let asked =
+                asked.map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs().into()));
+            let asked = pintle_api::retry_after(code, headers).max(asked).unwrap_or_default();
+            Answer::Busy { after: asked.clamp(BUSY, LATER_MAX), why }
+        }
+        _ => Answer::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::{HeaderValue, RETRY_AFTER};
+
+    #[test]
+    fn later_is_what_the_header_or_the_answer_says() {
+        let busy = |code: u16, header: Option<&'static str>, body: &str| {
+            let header = header.map(|value| (RETRY_AFTER, HeaderValue::from_static(value)));
+            let code = StatusCode::from_u16(code).expect("a code");
+            match failed(code, &header.into_iter().collect(), body.as_bytes()) {
+                Answer::Busy { after, why } => (after.as_secs(), why),
+                other => panic!("{other:?}"),
+            }
+        };
+        let plain = "Too many requests, please try again later.\n";
+        assert_eq!(busy(429, Some("25"), plain), (25, plain.trim().to_owned()));
+        assert_eq!(busy(429, None, plain).0, BUSY.as_secs());
+        let status = r#"{"kind":"Status","message":"wait","details":{"retryAfterSeconds":7}}"#;
+        assert_eq!(busy(503, Some("3"), status), (7, "wait".to_owned()));
+        assert_eq!(busy(500, Some("999999"), "").0, LATER_MAX.as_secs());
+    }
+
+    #[test]
+    fn a_conflict_is_no_end_of_the_object() {
+        let failed = |code| failed(code, &HeaderMap::new(), b"{}");
+        assert_eq!(failed(StatusCode::CONFLICT), Answer::Conflict);
+        assert_eq!(failed(StatusCode::NOT_FOUND), Answer::Missing);
+        assert!(matches!(failed(StatusCode::FORBIDDEN), Answer::Refused(_)));
+    }
+}

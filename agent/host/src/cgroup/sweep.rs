@@ -1,0 +1,56 @@
+//! Removes cgroups of pods that nobody knows: what a crash between making the cgroup and making the
+//! sandbox left, and what a runtime left that gave a sandbox up half-way.
+//!
+//! Input: the cgroups of the classes, and whether a pod is known. Whether it is known is asked
+//! right before its cgroup goes: one may have come while another one's was removed. A cgroup in
+//! which processes run is removed, with them, when two sweeps in a row have found it: a pod that
+//! is only on its way is known by then.
+// k8s: pkg/kubelet/kubelet_pods.go cleanupOrphanedPodCgroups
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use pintle_agent_core::types::{PodUid, with_causes};
+use pintle_daemon::twice::Twice;
+
+use crate::cgroup::Cgroups;
+
+/// Remembers what runs where nobody knows of it.
+#[derive(Debug, Default)]
+pub struct Strangers(RefCell<Twice<String>>);
+
+impl Cgroups {
+    /// Looks at all pods' cgroups in these classes.
+    pub async fn sweep(
+        &self,
+        classes: &[String],
+        uid_of: impl Fn(&str) -> Option<PodUid>,
+        strangers: &Strangers,
+        is_known: impl Fn(&PodUid) -> bool,
+    ) {
+        let (mut empty, mut busy) = (Vec::new(), Vec::new());
+        for class in classes {
+            for leaf in self.children(class).await.unwrap_or_default() {
+                let Some(uid) = uid_of(&leaf).filter(|uid| !is_known(uid)) else { continue };
+                let name = format!("{class}/{leaf}");
+                match self.on_disk(&name, |tree, name| tree.pids(name)).await.flatten() {
+                    Ok(pids) if pids.is_empty() => empty.push((name, uid)),
+                    Ok(_) => busy.push((name, uid)),
+                    Err(_) => {}
+                }
+            }
+        }
+        let found: BTreeSet<_> = busy.iter().map(|(name, _)| name.clone()).collect();
+        let again = strangers.0.borrow_mut().take(found);
+        busy.retain(|(name, _)| again.contains(name));
+        for (name, uid) in empty.into_iter().chain(busy).filter(|(_, uid)| !is_known(uid)) {
+            if again.contains(&name) {
+                tracing::warn!(pod = %uid, cgroup = name, "processes of a pod that nobody knows end");
+            }
+            if let Err(error) = self.remove_pod(&name).await {
+                let error = with_causes(&error);
+                tracing::warn!(pod = %uid, error, "an orphaned cgroup stays");
+            }
+        }
+    }
+}

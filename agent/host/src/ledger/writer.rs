@@ -1,0 +1,253 @@
+//! Makes the checkpoints durable, off the main thread.
+//!
+//! One task writes. What changed while a write was under way goes out with the next one, so a
+//! burst of pods costs two or three writes and not one for each (group commit). A pass whose effect
+//! could not be told from the runtime waits for its record (`wait`). A file is replaced in one
+//! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once,
+//! lets the passes go on and is tried again until it succeeds, or until there is a newer state.
+//!
+//! Plain files and not the ring: two small files a burst, and a bare ring costs `unsafe`
+//! (docs/adr/0003-io-uring.md). Bounds: one state that waits, one write under way.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pintle_daemon::durable;
+use tokio::sync::watch;
+
+use super::checkpoint::{self, Draft, Entries};
+use crate::blocking;
+use crate::blocking::Place;
+
+/// What pods were given.
+pub const ALLOCATED: &str = "allocated_pods_state";
+/// What the runtime was told.
+pub const ACTUATED: &str = "actuated_pods_state";
+/// Longest checkpoint that is read, in bytes.
+const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
+
+/// First and longest wait before a write that failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// A state to be written.
+#[derive(Debug)]
+struct Job {
+    number: u64,
+    allocated: Draft,
+    actuated: Draft,
+}
+
+/// What both files hold.
+type Texts = (String, String);
+
+/// Orders writes and tells when they are done.
+#[derive(Debug)]
+pub struct Ledger {
+    jobs: watch::Sender<Option<Arc<Job>>>,
+    saved: watch::Receiver<u64>,
+    last: u64,
+}
+
+/// What an earlier run of an agent left.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// What pods were given.
+    pub allocated: Entries,
+    /// What the runtime was told.
+    pub actuated: Entries,
+}
+
+/// Reads both checkpoints; what is missing or broken counts as empty.
+pub fn load(root: &Path) -> Restored {
+    let read = |name: &str| {
+        let path = root.join(name);
+        match read_bounded(&path) {
+            Ok(text) => checkpoint::decode(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error,
+                    "checkpoint cannot be used; pods are taken as their sources have them");
+                Entries::default()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::default(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "checkpoint cannot be read");
+                Entries::default()
+            }
+        }
+    };
+    Restored { allocated: read(ALLOCATED), actuated: read(ACTUATED) }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    fs::File::open(path)?.take(CHECKPOINT_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+impl Ledger {
+    /// Starts the writing task.
+    pub fn start(root: PathBuf) -> Self {
+        let (jobs, queue) = watch::channel(None);
+        let (done, saved) = watch::channel(0);
+        pintle_daemon::tasks::singleton("ledger", write_all(root, queue, done));
+        Self { jobs, saved, last: 0 }
+    }
+
+    /// Orders a write of this state; it replaces one that still waits.
+    pub fn save(&mut self, allocated: Draft, actuated: Draft) {
+        self.last += 1;
+        let number = self.last;
+        // The task lives as long as the driver.
+        let _ = self.jobs.send(Some(Arc::new(Job { number, allocated, actuated })));
+    }
+
+    /// Ends when the state is durable that is ordered last, or, with `unsaved`, the next one.
+    pub fn wait(&self, unsaved: bool) -> impl Future<Output = ()> + use<> {
+        let mut saved = self.saved.clone();
+        let due = self.last + u64::from(unsaved);
+        async move {
+            let _ = saved.wait_for(|number| *number >= due).await;
+        }
+    }
+}
+
+async fn write_all(
+    root: PathBuf,
+    mut queue: watch::Receiver<Option<Arc<Job>>>,
+    done: watch::Sender<u64>,
+) {
+    let mut written: Option<Texts> = None;
+    // How long to wait before the next attempt, after one that failed.
+    let mut retry: Option<Duration> = None;
+    loop {
+        let changed = match retry {
+            Some(wait) => tokio::time::timeout(wait, queue.changed()).await.unwrap_or(Ok(())),
+            None => queue.changed().await,
+        };
+        if changed.is_err() {
+            return;
+        }
+        let Some(job) = queue.borrow_and_update().clone() else { continue };
+        let (next, before, folder) = (Arc::clone(&job), written.take(), root.clone());
+        let write = move || write(&folder, &next, before);
+        match blocking::try_run(Place::own("checkpoints"), write).await {
+            Ok(texts) => {
+                if retry.take().is_some() {
+                    tracing::info!(root = %root.display(), "checkpoints are written again");
+                }
+                written = Some(texts);
+            }
+            Err(error) => {
+                if retry.is_none() {
+                    tracing::warn!(%error, root = %root.display(),
+                        "--root-dir: checkpoints cannot be written; resizes may repeat after a \
+                         restart");
+                }
+                retry = Some(retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1)));
+            }
+        }
+        let _ = done.send(job.number);
+    }
+}
+
+fn write(root: &Path, job: &Job, before: Option<Texts>) -> io::Result<Texts> {
+    let texts = (job.allocated.text(), job.actuated.text());
+    if before.as_ref().is_none_or(|before| before.0 != texts.0) {
+        replace(root, ALLOCATED, &texts.0)?;
+    }
+    if before.as_ref().is_none_or(|before| before.1 != texts.1) {
+        replace(root, ACTUATED, &texts.1)?;
+    }
+    fs::File::open(root)?.sync_all()?;
+    Ok(texts)
+}
+
+fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
+    durable::replace(&root.join(name), text.as_bytes(), 0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_agent_core::resize::PodResources;
+    use pintle_agent_core::types::PodUid;
+
+    fn text(uid: &str) -> Draft {
+        [(&PodUid::from(uid), &PodResources::default())].into_iter().collect()
+    }
+
+    fn uids(entries: &Entries) -> Vec<&str> {
+        entries.keys().map(PodUid::as_str).collect()
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_last_state_is_durable_when_the_wait_ends() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().to_owned();
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async move {
+                let mut ledger = Ledger::start(path.clone());
+                let next = ledger.wait(true);
+                for uid in ["a", "b", "c"] {
+                    ledger.save(text(uid), text("z"));
+                }
+                next.await;
+                ledger.wait(false).await;
+                let restored = load(&path);
+                assert_eq!(uids(&restored.allocated), ["c"]);
+                assert_eq!(uids(&restored.actuated), ["z"]);
+            })
+            .await;
+    }
+
+    #[test]
+    fn a_write_that_found_the_disk_full_is_repeated_without_another_change() {
+        xtask::disk::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
+            let full = root.path().join("full");
+            let fill = || fs::write(&full, vec![0; 128 << 10]).expect_err("the disk is full");
+            assert_eq!(fill().raw_os_error(), Some(nix::libc::ENOSPC));
+            let path = root.path().to_owned();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime.expect("a runtime"), async move {
+                let mut ledger = Ledger::start(path.clone());
+                ledger.save(text("a"), text("z"));
+                ledger.wait(false).await;
+                assert!(load(&path).allocated.is_empty(), "passes go on though it is not written");
+                fs::remove_file(&full).expect("room again");
+                while uids(&load(&path).actuated) != ["z"] {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                assert_eq!(uids(&load(&path).allocated), ["a"]);
+            });
+        });
+    }
+
+    #[test]
+    fn what_is_missing_or_broken_counts_as_empty() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(load(root.path()).allocated.is_empty());
+        replace(root.path(), ALLOCATED, "{\"data\":\"{}\",\"checksum\":1}").expect("written");
+        replace(root.path(), ACTUATED, &text("u").text()).expect("written");
+        let restored = load(root.path());
+        assert!(restored.allocated.is_empty());
+        assert_eq!(uids(&restored.actuated), ["u"]);
+    }
+
+    #[test]
+    fn a_write_that_was_cut_leaves_the_old_file() {
+        let root = tempfile::tempdir().expect("a folder");
+        replace(root.path(), ALLOCATED, &text("old").text()).expect("written");
+        // As a crash between writing and renaming leaves it.
+        let beside = root.path().join(format!(".{ALLOCATED}.new"));
+        fs::write(beside, "half").expect("written");
+        assert_eq!(uids(&load(root.path()).allocated), ["old"]);
+        replace(root.path(), ALLOCATED, &text("new").text()).expect("written");
+        assert_eq!(uids(&load(root.path()).allocated), ["new"]);
+    }
+}

@@ -1,0 +1,19 @@
+//! What the agent does to its machine: files of pods, mounts, cgroups, records, facts.
+//!
+//! ```text
+//!   blocking   a bounded pool of threads for whatever a disk can hold up, with a share per pod
+//!   volume     directories, mounts and contents of volumes
+//!   cgroup     limits and removal of pods' cgroups, their statistics
+//!   ledger     what must outlast the agent: restarts, resources given, probe results
+//!   node       facts of the machine
+//! ```
+//! Each executes plans that the core made. Every path that a pod can change is opened beneath its
+//! root, and no operation that a pod can make slow runs on the thread that decides.
+
+#![forbid(unsafe_code)]
+
+pub mod blocking;
+pub mod cgroup;
+pub mod ledger;
+pub mod node;
+pub mod volume;

@@ -1,0 +1,167 @@
+//! The node's side of every request, from configuration, host and runtime.
+//!
+//! Built once at the start. Pure but for the facts of the host that `facts` reads.
+
+use std::path::Path;
+
+use pintle_agent_config::{Config, modes};
+use pintle_agent_core::admit;
+use pintle_agent_core::cgroup::formulas::LimitPolicy;
+use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup, CgroupVersion};
+use pintle_agent_core::node::capacity;
+use pintle_agent_core::node::capacity::Allocatable;
+use pintle_agent_core::node::settings::NodeSettings;
+use pintle_agent_core::request::dns::NodeDns;
+use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::request::security::SecurityPolicy;
+use pintle_agent_core::request::sysctl::AllowList;
+use pintle_agent_core::request::{Gates, NodeContext, SwapPolicy};
+use pintle_agent_core::sync::backoff::Curve;
+use pintle_agent_core::types::NodeFacts;
+use pintle_api_types::duration::GoDuration;
+
+use crate::node::{facts, host};
+
+/// The node's side of every request.
+pub fn build(config: &Config, runtime: &Runtime) -> NodeContext {
+    let kubelet = &config.kubelet;
+    let default = runtime.handlers.iter().find(|handler| handler.name.is_empty());
+    let mut facts = facts::read(&config.node_name, &config.flags.node_ips, &runtime.name);
+    let machine = host::read(&config.flags.root_dir);
+    let left = Allocatable::of(&NodeSettings::of(config), &machine);
+    facts.cpu_allocatable_millis = left.cpu_millis;
+    facts.memory_allocatable_bytes = left.memory_bytes;
+    facts.storage_allocatable_bytes = left.storage_bytes;
+    facts.recursive_read_only = default.is_some_and(|handler| handler.recursive_read_only);
+    facts.supplemental_groups_policy = runtime.supplemental_groups_policy;
+    facts.stop_signals = config.gates.enabled("ContainerStopSignals");
+    let cgroup = cgroup_setup(config, runtime);
+    let version_2 = cgroup.version == CgroupVersion::V2;
+    NodeContext {
+        dns: NodeDns {
+            cluster_servers: config.cluster_dns(),
+            cluster_domain: kubelet.cluster_domain.clone(),
+            resolv_conf: None,
+        },
+        limits: LimitPolicy {
+            enforce_cpu_quota: kubelet.cpu_cfs_quota,
+            cpu_period_us: kubelet.cpu_cfs_quota_period.as_nanos() / 1000,
+            pids_max: kubelet.pod_pids_limit,
+            hugepage_sizes: facts.hugepage_sizes.clone(),
+        },
+        swap: SwapPolicy {
+            controller: version_2 || Path::new(V1_SWAP_FILE).exists(),
+            limited: kubelet.memory_swap.swap_behavior == modes::SwapBehavior::LimitedSwap,
+            capacity_bytes: facts::meminfo("SwapTotal:"),
+        },
+        security: SecurityPolicy {
+            seccomp_dir: text(&config.flags.root_dir.join("seccomp")),
+            seccomp_default: kubelet.seccomp_default,
+            extra_masked_paths: throttle_paths(),
+        },
+        single_process_oom_kill: kubelet.single_process_oom_kill,
+        selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+        gates: Gates {
+            env_files: config.gates.enabled("EnvFiles"),
+            container_stop_signals: config.gates.enabled("ContainerStopSignals"),
+        },
+        root_dir: config.flags.root_dir.clone(),
+        pod_logs_dir: kubelet.pod_logs_dir.trim_end_matches('/').to_owned(),
+        cgroup,
+        facts,
+    }
+}
+
+/// The node as the agent itself knows it, before or without an API server.
+// k8s: pkg/kubelet/kubelet_getters.go getNodeAnyWay, initialNode
+pub fn admission(config: &Config, facts: &NodeFacts, sysctls: AllowList) -> admit::Node {
+    let gate = |name| config.gates.enabled(name);
+    let settings = NodeSettings::of(config);
+    let machine = host::read(&config.flags.root_dir);
+    let capacity = capacity::capacity(&settings, &machine);
+    let mut labels = config.flags.node_labels.clone();
+    for (label, value) in [
+        ("kubernetes.io/hostname", facts.name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", machine.architecture),
+    ] {
+        labels.insert(label.to_owned(), value.to_owned());
+    }
+    admit::Node {
+        name: facts.name.clone(),
+        labels,
+        taints: Vec::new(),
+        allocatable: admit::Allocatable::of(&capacity::allocatable(&settings, &capacity)),
+        sysctls,
+        apparmor: has_apparmor(),
+        features: admit::Features {
+            supplemental_groups_policy: facts.supplemental_groups_policy,
+            pod_level_resources: gate("PodLevelResources"),
+            pod_level_resize: gate("InPlacePodLevelResourcesVerticalScaling"),
+            init_container_resize: gate("InPlacePodVerticalScalingInitContainers"),
+            limited_swap: config.kubelet.memory_swap.swap_behavior
+                == modes::SwapBehavior::LimitedSwap
+                && machine.swap_bytes > 0,
+            declared: gate("NodeDeclaredFeatures"),
+            restart_all_containers: gate("RestartAllContainersOnContainerExits"),
+            user_namespaces_host_network: gate("UserNamespacesHostNetworkSupport"),
+        },
+        pressures: Vec::new(),
+        shutting_down: false,
+    }
+}
+
+/// True when the kernel has AppArmor enabled.
+fn has_apparmor() -> bool {
+    let text = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+    text.is_ok_and(|text| text.starts_with('Y'))
+}
+
+/// Tells that cgroup v1 limits swap.
+const V1_SWAP_FILE: &str = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().trim_end_matches('/').to_owned()
+}
+
+/// `cgroupDriver`.
+pub fn configured_driver(config: &Config) -> CgroupDriver {
+    match config.kubelet.cgroup_driver {
+        modes::CgroupDriver::Systemd => CgroupDriver::Systemd,
+        modes::CgroupDriver::Cgroupfs => CgroupDriver::Cgroupfs,
+    }
+}
+
+/// How this host's cgroups are laid out.
+pub fn cgroup_setup(config: &Config, runtime: &Runtime) -> CgroupSetup {
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    CgroupSetup {
+        root: config.kubelet.cgroup_root.clone(),
+        driver: runtime.cgroup_driver.unwrap_or_else(|| configured_driver(config)),
+        version: if unified { CgroupVersion::V2 } else { CgroupVersion::V1 },
+        per_qos: config.kubelet.cgroups_per_qos,
+    }
+}
+
+/// `thermal_throttle` of each CPU, which containers must not read.
+fn throttle_paths() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let mut paths: Vec<String> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let number = name.strip_prefix("cpu")?;
+            let path = entry.path().join("thermal_throttle");
+            (number.parse::<u32>().is_ok() && path.exists())
+                .then(|| path.to_string_lossy().into_owned())
+        })
+        .collect();
+    paths.sort();
+    paths
+}
+
+/// Waits of containers in a crash loop.
+pub fn crash_loop(config: &Config) -> Curve {
+    let max = config.kubelet.crash_loop_back_off.max_container_restart_period;
+    let reduced = config.gates.enabled("ReduceDefaultCrashLoopBackOffDecay");
+    Curve::new(reduced, max.map(GoDuration::to_std))
+}

@@ -1,0 +1,183 @@
+//! Tables of payloads: keys, paths, modes, and what is refused.
+
+use k8s_openapi::api::core::v1::KeyToPath;
+use proptest::prelude::*;
+
+use super::super::payload::*;
+use super::*;
+
+struct Store;
+
+impl Content for Store {
+    async fn certificate(&self, _: &CertificateRequest) -> Result<Credentials, ContentError> {
+        Ok(Credentials { key: "K".to_owned(), chain: "C".to_owned() })
+    }
+
+    async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        match name {
+            "cm" => Ok([("a", "A"), ("b", "B")].map(|(k, v)| (k.to_owned(), v.into())).into()),
+            "down" => Err(ContentError::Failed("the API server is down".to_owned())),
+            _ => Err(ContentError::NotFound { kind: "configmap", name: name.to_owned() }),
+        }
+    }
+
+    async fn secret(&self, ns: &str, name: &str) -> Result<KeyValues, ContentError> {
+        match name {
+            "sec" => self.config_map(ns, "cm").await,
+            _ => Err(ContentError::NotFound { kind: "secret", name: name.to_owned() }),
+        }
+    }
+
+    async fn token(&self, request: &TokenRequest) -> Result<String, ContentError> {
+        Ok(format!("{}/{}", request.audience, request.expiration_seconds))
+    }
+}
+
+fn collected(sources: &Sources) -> Result<Payload, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    runtime.block_on(collect(sources, &Store))
+}
+
+fn sources(list: Vec<Source>) -> Sources {
+    let namespace = "default".to_owned();
+    Sources { namespace, default_mode: 0o644, list, owner: None, has_group: false }
+}
+
+fn keys(name: &str, items: &[(&str, &str, Option<i32>)], optional: bool) -> Keys {
+    let item = |(key, path, mode): &(&str, &str, Option<i32>)| KeyToPath {
+        key: (*key).to_owned(),
+        path: (*path).to_owned(),
+        mode: *mode,
+    };
+    Keys { name: name.to_owned(), items: items.iter().map(item).collect(), optional }
+}
+
+/// `path:mode=data` of each file.
+fn shown(payload: &Payload) -> Vec<String> {
+    let show = |(path, file): (&String, &File)| {
+        let owner = file.owner.map(|uid| format!(" of {uid}")).unwrap_or_default();
+        format!("{path}:{:o}={}{owner}", file.mode, String::from_utf8_lossy(&file.data))
+    };
+    payload.iter().map(show).collect()
+}
+
+#[test]
+fn keys_items_modes_and_optional_references_follow_the_api() {
+    let cm = Source::ConfigMap;
+    let table = [
+        (cm(keys("cm", &[], false)), Ok(vec!["a:644=A", "b:644=B"])),
+        (cm(keys("cm", &[("b", "d/./x", Some(0o400))], false)), Ok(vec!["d/x:400=B"])),
+        (cm(keys("cm", &[("b", "x", None), ("c", "y", None)], true)), Ok(vec!["x:644=B"])),
+        (
+            cm(keys("cm", &[("c", "y", None)], false)),
+            Err("configmap references non-existent config key: c"),
+        ),
+        (cm(keys("none", &[], true)), Ok(vec![])),
+        (cm(keys("none", &[], false)), Err("configmap \"none\" not found")),
+        (cm(keys("down", &[], true)), Err("the API server is down")),
+        (
+            Source::Secret(keys("sec", &[("c", "y", None)], false)),
+            Err("references non-existent secret key: c"),
+        ),
+        (Source::Secret(keys("none", &[], false)), Err("secret \"none\" not found")),
+    ];
+    for (source, expected) in table {
+        let found = collected(&sources(vec![source.clone()]));
+        let found = found.map(|payload| shown(&payload));
+        let expected = expected.map(|files| files.into_iter().map(str::to_owned).collect());
+        assert_eq!(found, expected.map_err(str::to_owned), "{source:?}");
+    }
+}
+
+#[test]
+fn later_sources_win_and_all_failures_are_told() {
+    let field = |path: &str, data: &str| Source::Field {
+        path: path.to_owned(),
+        mode: Some(0o600),
+        data: Ok(data.to_owned()),
+    };
+    let both = sources(vec![Source::ConfigMap(keys("cm", &[], false)), field("a", "mine")]);
+    assert_eq!(shown(&collected(&both).expect("collected")), ["a:600=mine", "b:644=B"]);
+    let failing = sources(vec![
+        Source::Secret(keys("x", &[], false)),
+        Source::TrustBundle(TrustRequest {
+            path: "ca".to_owned(),
+            name: Some("b".to_owned()),
+            signer: None,
+            labels: None,
+            optional: true,
+        }),
+    ]);
+    let error = collected(&failing).expect_err("two failures");
+    let want = "[secret \"x\" not found, ClusterTrustBundle projection is not supported in static \
+                kubelet mode]";
+    assert_eq!(error, want);
+}
+
+#[test]
+fn a_token_is_private_to_the_user_and_the_group_of_the_pod() {
+    let token = Source::Token(TokenRequest {
+        path: "token".to_owned(),
+        audience: "vault".to_owned(),
+        expiration_seconds: 600,
+    });
+    let mut of = sources(vec![token]);
+    assert_eq!(shown(&collected(&of).expect("collected")), ["token:644=vault/600"]);
+    of.has_group = true;
+    assert_eq!(shown(&collected(&of).expect("collected")), ["token:600=vault/600"]);
+    of.owner = Some(1000);
+    assert_eq!(shown(&collected(&of).expect("collected")), ["token:600=vault/600 of 1000"]);
+}
+
+#[test]
+fn a_certificate_is_shown_with_its_key_in_the_files_that_are_named() {
+    let path = |path: &str| Some(path.to_owned());
+    let request = CertificateRequest {
+        bundle_path: path("b"),
+        key_path: path("d/k"),
+        chain_path: path(""),
+        ..CertificateRequest::default()
+    };
+    let mut of = sources(vec![Source::Certificate(request)]);
+    assert_eq!(shown(&collected(&of).expect("collected")), ["b:644=KC", "d/k:644=K"]);
+    of.has_group = true;
+    assert_eq!(shown(&collected(&of).expect("collected")), ["b:600=KC", "d/k:600=K"]);
+}
+
+#[test]
+fn paths_that_leave_the_volume_or_collide_are_refused() {
+    let file = File { data: Vec::new(), mode: 0o644, owner: None };
+    let long = "x".repeat(256);
+    let table = [
+        ("a", true),
+        ("a/b", true),
+        ("a..b", true),
+        ("a/..b", true),
+        ("", false),
+        ("/a", false),
+        ("..", false),
+        ("a/../b", false),
+        ("..a", false),
+        ("..data", false),
+        (long.as_str(), false),
+        ("a\0b", false),
+    ];
+    for (path, allowed) in table {
+        let payload = Payload::from([(path.to_owned(), file.clone())]);
+        assert_eq!(checked(payload).is_ok(), allowed, "{path:?}");
+    }
+    let both = ["a", "a/b"].map(|path| (path.to_owned(), file.clone()));
+    assert!(checked(both.into()).is_err(), "a file cannot be a directory");
+}
+
+proptest! {
+    #[test]
+    fn an_accepted_path_stays_below_the_volume(path in "[./ab\\x00]{0,12}") {
+        let file = File { data: Vec::new(), mode: 0o644, owner: None };
+        if checked(Payload::from([(path.clone(), file)])).is_ok() {
+            prop_assert!(!path.starts_with('/') && !path.is_empty());
+            prop_assert!(path.split('/').all(|part| part != ".."));
+            prop_assert!(!path.starts_with(".."));
+        }
+    }
+}

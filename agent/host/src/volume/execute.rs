@@ -1,0 +1,357 @@
+//! Sets up and takes away a pod's volumes; the entry points for the pod's worker.
+//!
+//! ```text
+//!   make_pod_dirs -> mount_all -> (per container) prepare_container -> … -> unmount_all -> remove_pod_dir
+//! ```
+//! Input: `PodVolumes` of `plan`, content by `content::Content`. Output: the directories that the
+//! CRI requests name, or every failure at once. All of it is idempotent and may be killed anywhere.
+//! `mount_all` and `prepare_container` do their file operations in the pool for what may block
+//! (`blocking`), and those that touch a path of the pod's choice in its class for that: on a file
+//! system that hangs, that pod waits and nobody else. The others are called in such a job.
+//! A volume is taken away by what is on the disk, not by the spec, so that pods whose spec is no
+//! longer known are cleaned up by the same code.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use pintle_agent_core::types::PodUid;
+use pintle_daemon::regular_file;
+
+use super::content::{Content, collect};
+use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
+use super::error::{Cause, Context, IoFailure, VolumeError};
+use super::layout::{DIR_MODE, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir};
+use super::mounts::PlannedMount;
+use super::payload::Payload;
+use super::plan::{PodVolume, PodVolumes, VolumeKind};
+use super::sub_path::{self, SubPathError};
+use super::{atomic, empty_dir, host_path, mount, nfs, ownership, remove};
+use crate::blocking;
+use crate::blocking::{Blocked, Place};
+
+/// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
+const DELETING: &str = ".deleting~";
+/// Mode of directories made inside a payload volume for other volumes' mounts.
+const NESTED_MODE: u32 = 0o755;
+/// Mode of a termination log: every user of the container may write it.
+const TERMINATION_LOG_MODE: u32 = 0o666;
+/// Mode of a pod's hosts file.
+const HOSTS_MODE: u32 = 0o644;
+
+/// Makes the agent's root directory and the one of pods, and lets mounts propagate below it; once,
+/// at start. Without the right to mount, volumes that need propagation are what fails later.
+// k8s: pkg/kubelet/kubelet.go setupDataDirs
+pub fn prepare_root(root: &Path) -> Result<(), IoFailure> {
+    make_dir_all(root, DIR_MODE)?;
+    make_dir(&pods_dir(root), DIR_MODE)?;
+    if let Err(failure) = mount::share(root) {
+        tracing::warn!(error = %failure, "mounts of containers do not propagate");
+    }
+    Ok(())
+}
+
+/// Makes the pod's directory and those that every pod has.
+// k8s: pkg/kubelet/kubelet_pods.go makePodDataDirs
+pub fn make_pod_dirs(dirs: &PodDirs) -> Result<(), VolumeError> {
+    make_dir_all(dirs.pod(), DIR_MODE).map_err(VolumeError::PodDir)?;
+    for dir in [dirs.volumes(), dirs.plugins()] {
+        make_dir(&dir, DIR_MODE).map_err(VolumeError::PodDir)?;
+    }
+    Ok(())
+}
+
+/// Makes the directory of a container, which one that is refused has as well.
+// k8s: pkg/kubelet/kubelet_pods.go GenerateRunContainerOptions
+pub fn make_container_dir(dirs: &PodDirs, container: &str) -> Result<(), IoFailure> {
+    make_dir_all(&dirs.container(container), DIR_MODE)
+}
+
+/// Makes an empty termination log in the directory of a container, and the directory should it be
+/// missing; returns the log's path. `name` is eight random hex digits.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go makeMounts
+pub fn make_termination_log(
+    dirs: &PodDirs,
+    container: &str,
+    name: &str,
+) -> Result<PathBuf, IoFailure> {
+    make_container_dir(dirs, container)?;
+    let path = dirs.container(container).join(name);
+    // The name is a new one: whatever is there was put there by somebody else.
+    regular_file::create_at(&path, TERMINATION_LOG_MODE).on("create", &path)?;
+    Ok(path)
+}
+
+/// Writes the hosts file of a pod. In place, because containers that run have it mounted.
+// k8s: pkg/kubelet/kubelet_pods.go ensureHostsFile
+pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
+    let path = dirs.etc_hosts();
+    let name = path.strip_prefix(dirs.pod()).expect("it lies in the pod's directory");
+    regular_file::overwrite_in(dirs.pod(), name, text.as_bytes(), HOSTS_MODE).on("write", &path)
+}
+
+/// Sets up all volumes; called before containers start. Every volume is tried; all failures come
+/// back. A volume that shows an earlier version of its content is set up: the failures of such
+/// come back as the value, and do not keep containers from starting again.
+// k8s: pkg/kubelet/volumemanager/volume_manager.go WaitForAttachAndMount: a failed remount leaves
+// the volume mounted
+pub async fn mount_all(
+    uid: &PodUid,
+    volumes: &PodVolumes,
+    content: &impl Content,
+    now: jiff::Timestamp,
+) -> Result<Vec<VolumeError>, Vec<VolumeError>> {
+    if volumes.volumes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut payloads = Vec::with_capacity(volumes.volumes.len());
+    for volume in &volumes.volumes {
+        payloads.push(match &volume.kind {
+            VolumeKind::Payload { sources, .. } => collect(sources, content).await,
+            _ => Ok(Payload::new()),
+        });
+    }
+    let pod = volumes.clone();
+    let leads_away = volumes.volumes.iter().any(|v| matches!(v.kind, VolumeKind::HostPath { .. }));
+    let place = if leads_away { Place::foreign(uid) } else { Place::change(uid) };
+    let done = blocking::run(place, move || {
+        let (mut failures, mut outdated) = (Vec::new(), Vec::new());
+        for (volume, payload) in pod.volumes.iter().zip(payloads) {
+            let error = match payload {
+                Ok(payload) => set_up(&pod, volume, &payload, now).err(),
+                Err(text) => Some(VolumeError::set_up(&volume.name, text)),
+            };
+            let Some(error) = error else { continue };
+            let list = if shows_something(&pod, volume) { &mut outdated } else { &mut failures };
+            list.push(error);
+        }
+        if failures.is_empty() {
+            Ok(outdated)
+        } else {
+            failures.extend(outdated);
+            Err(failures)
+        }
+    });
+    done.await.unwrap_or_else(|why| Err(vec![never_mounted(volumes, why)]))
+}
+
+fn never_mounted(volumes: &PodVolumes, why: Blocked) -> VolumeError {
+    let names = volumes.volumes.iter().map(|volume| volume.name.as_str());
+    let names = names.collect::<Vec<_>>().join(" ");
+    let why = match why {
+        Blocked::TimedOut(_) => "timed out waiting for the condition".to_owned(),
+        other => other.to_string(),
+    };
+    VolumeError::NotMounted { names, why }
+}
+
+/// Writes the files of volumes again whose content may have changed; leaves all others alone.
+pub async fn refresh(
+    uid: &PodUid,
+    volumes: &PodVolumes,
+    content: &impl Content,
+    now: jiff::Timestamp,
+) -> Result<(), Vec<VolumeError>> {
+    let mut written = volumes.clone();
+    written.volumes.retain(|volume| matches!(volume.kind, VolumeKind::Payload { .. }));
+    match mount_all(uid, &written, content, now).await {
+        Ok(failures) if failures.is_empty() => Ok(()),
+        Ok(failures) | Err(failures) => Err(failures),
+    }
+}
+
+/// True for a volume of files that were written once.
+fn shows_something(pod: &PodVolumes, volume: &PodVolume) -> bool {
+    let VolumeKind::Payload { .. } = &volume.kind else { return false };
+    volume.host_dir(&pod.dirs).is_some_and(|dir| atomic::is_published(&dir))
+}
+
+fn set_up(
+    pod: &PodVolumes,
+    volume: &PodVolume,
+    payload: &Payload,
+    now: jiff::Timestamp,
+) -> Result<(), VolumeError> {
+    let name = volume.name.as_str();
+    let result = match &volume.kind {
+        VolumeKind::Unsupported(kind) => {
+            return Err(VolumeError::Unsupported { volume: name.to_owned(), kind });
+        }
+        VolumeKind::Image { .. } => Ok(()),
+        VolumeKind::Nfs(source) => nfs::HOST.set_up(&pod.dirs.volume(NFS_PLUGIN, name), source),
+        VolumeKind::HostPath { path, kind } => match kind {
+            Ok(kind) => host_path::check(path, *kind),
+            Err(text) => Err(format!("{text} is an invalid volume type").into()),
+        },
+        VolumeKind::EmptyDir(empty) => {
+            let dir = pod.dirs.volume(super::layout::EMPTY_DIR_PLUGIN, name);
+            empty_dir::set_up(&dir, &pod.dirs.ready_dir(name), empty, pod.fs_group)
+        }
+        VolumeKind::Payload { plugin, wrapped, .. } => {
+            let dir = pod.dirs.volume(plugin, name);
+            let ready = pod.dirs.ready_dir(&format!("wrapped_{name}"));
+            empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group)
+                .and_then(|()| write_payload(&dir, volume, payload, pod.fs_group, now))
+        }
+    };
+    result.map_err(|cause| VolumeError::set_up(name, cause))
+}
+
+// k8s: pkg/volume/projected/projected.go SetUpAt
+fn write_payload(
+    dir: &Path,
+    volume: &PodVolume,
+    payload: &Payload,
+    group: Option<u32>,
+    now: jiff::Timestamp,
+) -> Result<(), Cause> {
+    for nested in &volume.nested {
+        make_dir_all(&dir.join(nested), NESTED_MODE)?;
+    }
+    let set_perms = || match group {
+        Some(group) => ownership::give_to_group(dir, group, true),
+        None => Ok(()),
+    };
+    atomic::write(dir, payload, &atomic::stamp(now), set_perms)?;
+    Ok(())
+}
+
+/// Binds the sub-paths of a container's mounts.
+// k8s: pkg/kubelet/kubelet_pods.go makeMounts
+pub async fn prepare_container(
+    uid: &PodUid,
+    container: &str,
+    mounts: &[PlannedMount],
+) -> Result<(), VolumeError> {
+    let parts = mounts.iter().filter(|mount| mount.sub_path.is_some());
+    let parts: Vec<PlannedMount> = parts.cloned().collect();
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let container = container.to_owned();
+    // The part lies in what the pod's containers, or a hostPath, have made of the volume.
+    let name = container.clone();
+    let bound = move || parts.iter().try_for_each(|mount| bind_sub_path(&container, mount));
+    blocking::run(Place::foreign(uid), bound).await.unwrap_or_else(|why| {
+        let text = format!("failed to prepare subPaths of container {name:?}: {why}");
+        Err(VolumeError::Container(text))
+    })
+}
+
+fn bind_sub_path(container: &str, mount: &PlannedMount) -> Result<(), VolumeError> {
+    let Some(part) = &mount.sub_path else { return Ok(()) };
+    let Err(error) = sub_path::prepare(part, &mount.host_path) else { return Ok(()) };
+    // The detail could tell a user about the host's file system.
+    let (what, detail) = match error {
+        SubPathError::Create(detail) => ("create subPath directory", detail),
+        SubPathError::Prepare(detail) => ("prepare subPath", detail),
+    };
+    let volume = &mount.volume;
+    tracing::warn!(container, volume, error = %detail, "subPath cannot be used");
+    Err(VolumeError::Container(format!(
+        "failed to {what} for volumeMount {volume:?} of container {container:?}"
+    )))
+}
+
+/// Takes away every volume of the pod that a plugin of ours made. Everything is tried; all
+/// failures come back, and the next call goes on from there.
+pub fn unmount_all(dirs: &PodDirs) -> Result<(), Vec<VolumeError>> {
+    let mut failures = Vec::new();
+    failures.extend(remove_sub_paths(dirs).err());
+    let volumes = dirs.volumes();
+    for plugin in children(&volumes) {
+        let is_ours = plugin.file_name().is_some_and(|n| OWN_PLUGINS.iter().any(|own| n == *own));
+        let found = children(&plugin);
+        if !is_ours && !found.is_empty() {
+            failures.push(VolumeError::Foreign(plugin));
+            continue;
+        }
+        for dir in found {
+            failures.extend(tear_down(dirs, &dir).err());
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+/// Removes the pod's directory. Only after `unmount_all` succeeded and no container runs; data in
+/// a volume that is still there is never touched.
+// k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
+pub fn remove_pod_dir(dirs: &PodDirs) -> Result<(), VolumeError> {
+    let volumes = dirs.volumes();
+    for plugin in children(&volumes) {
+        // One that is not empty keeps the folder above from going, which is reported.
+        let _ = fs::remove_dir(&plugin);
+    }
+    match fs::remove_dir(&volumes) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(VolumeError::PodDir(IoFailure::of("rmdir", &volumes, &e))),
+    }
+    remove::remove_tree(dirs.pod()).map_err(VolumeError::PodDir)
+}
+
+/// One volume: marker first, so that what is half gone is never taken for whole.
+// k8s: pkg/volume/emptydir/empty_dir.go TearDownAt
+fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
+    let file_name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = file_name.strip_prefix(DELETING).unwrap_or(&file_name);
+    let fail = |failure: IoFailure| VolumeError::tear_down(name, failure);
+    if dir.parent().is_some_and(|plugin| plugin.ends_with(NFS_PLUGIN)) {
+        // What is in it is not ours to delete, nor to look at.
+        return nfs::HOST.tear_down(dir).map_err(fail);
+    }
+    for ready in [dirs.ready_dir(name), dirs.ready_dir(&format!("wrapped_{name}"))] {
+        remove::remove_tree(&ready).map_err(fail)?;
+    }
+    let doomed = dir.with_file_name(format!("{DELETING}{name}"));
+    let removed = take_away(dir, &doomed).or_else(|failure| {
+        // A container with bidirectional propagation left a mount inside. It stands in the way of
+        // everything, so the list of all the node's mounts is read only when one is met.
+        if !matches!(failure.errno, Errno::EXDEV | Errno::EBUSY) {
+            return Err(failure);
+        }
+        for point in mount::below(dir)?.into_iter().chain(mount::below(&doomed)?) {
+            mount::unmount(&point)?;
+        }
+        take_away(dir, &doomed)
+    });
+    removed.map_err(fail)
+}
+
+/// Unmounts a volume's directory and removes it, under a name that is no volume's.
+fn take_away(dir: &Path, doomed: &Path) -> Result<(), IoFailure> {
+    if is_mount_point(dir)? {
+        mount::unmount(dir)?;
+    }
+    if dir != doomed {
+        remove::remove_tree(doomed)?;
+        match fs::rename(dir, doomed) {
+            // An attempt before this one has renamed it.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            renamed => renamed.on("rename", dir)?,
+        }
+    }
+    remove::remove_tree(doomed)
+}
+
+/// Unmounts sub-paths and removes their targets, which hold no data.
+// k8s: pkg/volume/util/subpath/subpath_linux.go doCleanSubPaths
+fn remove_sub_paths(dirs: &PodDirs) -> Result<(), VolumeError> {
+    let root = dirs.sub_paths();
+    for volume in children(&root) {
+        let name = volume.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let fail = |failure: IoFailure| VolumeError::tear_down(&name, failure);
+        for target in children(&volume).iter().flat_map(|container| children(container)) {
+            mount::unmount(&target).map_err(fail)?;
+        }
+        remove::remove_tree(&volume).map_err(fail)?;
+    }
+    remove::remove_tree(&root).map_err(VolumeError::PodDir)
+}
+
+/// Entries of a directory; none when it cannot be read, which the removal of the directory reports.
+fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries.flatten().map(|entry| entry.path()).collect()
+}

@@ -1,0 +1,33 @@
+//! Volumes: from the pod's spec to directories, files and mounts below the pod's directory.
+//!
+//! ```text
+//!   pod, node ─> plan ─> PodVolumes ──> execute::mount_all ──> empty_dir, host_path, payload + atomic
+//!                   └─> mounts ─> PlannedMount ─> execute::prepare_container ─> sub_path
+//!   end of the pod ─> execute::unmount_all, remove_pod_dir; orphan::sweep for what a crash left
+//! ```
+//! `plan`, `mounts`, `payload` and `layout` are pure. Everything that touches the disk is idempotent and may
+//! be killed at any instruction: the next call, or the sweep, completes it. Nothing is ever
+//! deleted across a mount, and what a hostPath volume points to is never touched.
+
+pub mod atomic;
+pub mod content;
+pub mod dir_fd;
+pub mod empty_dir;
+pub mod error;
+pub mod execute;
+pub mod host_path;
+pub mod mount;
+pub mod nfs;
+pub mod orphan;
+pub mod ownership;
+mod program;
+pub mod remove;
+pub mod sub_path;
+
+pub use content::Content;
+pub use error::{IoFailure, VolumeError};
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use pintle_agent_core::volume::*;

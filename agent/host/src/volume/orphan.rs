@@ -1,0 +1,82 @@
+//! Removes directories of pods that are gone: what a crash, or another agent, left behind.
+//!
+//! Input: the root directory and the uids that must stay: every pod that is desired, known to a
+//! worker, or has a sandbox or container in the runtime. Output: what was removed and what could
+//! not be, with its reason. Owner: the housekeeping loop; it calls only once all sources are ready.
+//! Bounds: `SWEEP_MAX` directories a call, so that one call stays short; the rest comes next time.
+//! Whoever logs the report writes one line for all failures, and only when they changed.
+// k8s: pkg/kubelet/kubelet_volumes.go cleanupOrphanedPodDirs
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use pintle_agent_core::types::PodUid;
+
+use super::error::{Context, IoFailure, VolumeError};
+use super::execute::{remove_pod_dir, unmount_all};
+use super::layout::{PodDirs, pods_dir};
+
+/// Directories removed in one call.
+pub const SWEEP_MAX: usize = 64;
+
+/// What a sweep did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Pods whose directory is gone.
+    pub removed: Vec<PodUid>,
+    /// Pods whose directory stays, with the first reason.
+    pub kept: Vec<(PodUid, String)>,
+}
+
+impl Swept {
+    /// One sentence about what stays, for one log line or event; `None` when nothing does.
+    pub fn warning(&self) -> Option<String> {
+        let (uid, reason) = self.kept.first()?;
+        let more = match self.kept.len() {
+            1 => String::new(),
+            n => format!(" (and {} more)", n - 1),
+        };
+        Some(format!("orphaned pod directories cannot be removed yet: {uid}: {reason}{more}"))
+    }
+}
+
+/// Removes the directories of all pods that are not in `keep`.
+pub fn sweep(root: &Path, keep: &BTreeSet<PodUid>) -> Result<Swept, IoFailure> {
+    sweep_unless(root, |uid| keep.contains(uid))
+}
+
+/// Removes the directories of all pods that `is_kept` does not know, asked right before each
+/// removal: a pod may become known while others are being removed.
+pub fn sweep_unless(root: &Path, is_kept: impl Fn(&PodUid) -> bool) -> Result<Swept, IoFailure> {
+    let pods = pods_dir(root);
+    let entries = match fs::read_dir(&pods) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Swept::default()),
+        Err(e) => return Err(IoFailure::of("read", &pods, &e)),
+    };
+    let mut swept = Swept::default();
+    for entry in entries {
+        let entry = entry.on("read", &pods)?;
+        // Names that are no uid are nobody's pod.
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Some(uid) = PodUid::parse(&name) else { continue };
+        if is_kept(&uid) || !entry.file_type().is_ok_and(|t| t.is_dir()) {
+            continue;
+        }
+        if swept.removed.len() >= SWEEP_MAX {
+            break;
+        }
+        match remove(&PodDirs::new(root, &uid)) {
+            Ok(()) => swept.removed.push(uid),
+            Err(error) => swept.kept.push((uid, error.to_string())),
+        }
+    }
+    Ok(swept)
+}
+
+fn remove(dirs: &PodDirs) -> Result<(), VolumeError> {
+    unmount_all(dirs).map_err(|mut errors| errors.swap_remove(0))?;
+    remove_pod_dir(dirs)
+}

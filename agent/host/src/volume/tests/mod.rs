@@ -1,0 +1,82 @@
+//! Volumes on a real disk with real mounts, each test in a mount namespace of its own, so that the
+//! host sees none of it.
+
+mod crash;
+mod effects;
+mod hung;
+mod outdated;
+mod recorded;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::types::NodeFacts;
+
+use super::content::Content;
+use super::payload::{ContentError, KeyValues, TokenRequest};
+use super::plan::PodVolumes;
+
+pub(crate) use xtask::disk::with_private_mounts;
+
+/// The objects that existed when the recordings were made.
+struct Objects;
+
+impl Content for Objects {
+    async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        match name {
+            "cm1" => Ok(values(&[("k1", "v1"), ("k2", "v2")])),
+            "kube-root-ca.crt" => Ok(values(&[("ca.crt", "CERTIFICATE")])),
+            _ => Err(ContentError::NotFound { kind: "configmap", name: name.to_owned() }),
+        }
+    }
+
+    async fn secret(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
+        match name {
+            "sec1" => Ok(values(&[("user", "bob"), ("pass", "s3cret")])),
+            _ => Err(ContentError::NotFound { kind: "secret", name: name.to_owned() }),
+        }
+    }
+
+    async fn token(&self, request: &TokenRequest) -> Result<String, ContentError> {
+        Ok(format!("token for {:?}", request.audience))
+    }
+}
+
+fn values(pairs: &[(&str, &str)]) -> KeyValues {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
+}
+
+/// A pod from its spec in JSON.
+fn pod(spec: serde_json::Value) -> Pod {
+    let meta = serde_json::json!({"name": "p", "namespace": "default", "uid": "uid-1"});
+    serde_json::from_value(serde_json::json!({"metadata": meta, "spec": spec})).expect("a pod")
+}
+
+fn plan(root: &Path, pod: &Pod) -> PodVolumes {
+    let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
+    PodVolumes::plan(root, &node, pod)
+}
+
+/// Sets a pod's volumes up, with the objects above.
+fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
+    super::execute::make_pod_dirs(&pod.dirs).expect("directories");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    let uid = "u".into();
+    let done = super::execute::mount_all(&uid, pod, &Objects, jiff::Timestamp::now());
+    let done = runtime.block_on(done);
+    let texts = |errors: Vec<_>| errors.iter().map(super::VolumeError::to_string).collect();
+    done.map(|outdated| assert_eq!(outdated, [])).map_err(texts)
+}
+
+fn no_env() -> BTreeMap<String, String> {
+    BTreeMap::new()
+}
+
+/// Binds the sub-paths of the container `c`.
+fn prepare(mounts: &[super::mounts::PlannedMount]) -> Result<(), super::VolumeError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
+    runtime.block_on(super::execute::prepare_container(&"u".into(), "c", mounts))
+}

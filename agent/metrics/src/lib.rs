@@ -1,0 +1,479 @@
+//! Metrics of the agent, named as the kubelet's wherever it has the same one.
+//!
+//! Input: the ends of runtime calls (`Metrics` is a `pintle_cri::Observer`), what the driver
+//! reports, and at each scrape a snapshot of the pods. Output: the Prometheus text exposition
+//! (`text.rs` turns the library's OpenMetrics into the form that the kubelet serves). Shared by
+//! the main thread, which counts, and the server's thread, which reads; counting never blocks on
+//! a reader for longer than a map look-up. Bounds: one series per call of CRI, a handful of others,
+//! and `lifecycle::PODS_MAX` pods that are followed.
+//!
+//! A number that can be read off the snapshot is computed when it is asked for, so that it can
+//! never disagree with `/pods`.
+
+#![forbid(unsafe_code)]
+
+mod api_requests;
+mod blocking;
+mod census;
+mod certificates;
+mod credential_providers;
+mod families;
+mod image_use;
+mod images;
+mod lifecycle;
+mod node;
+mod probes;
+mod process;
+mod requests;
+mod start;
+mod text;
+mod volumes;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use pintle_cri::{Code, Method, Observer};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use families::{
+    BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, NodeName, Operation, Operations, Own,
+    ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf, Starts, Static, Task,
+    build_labels, reason_label,
+};
+
+pub use self::credential_providers::CredentialProviders;
+pub use self::images::Images;
+pub use self::probes::ProbeCounts;
+pub use self::requests::UnderWay;
+pub use self::start::StartStep;
+pub use certificates::{CertificateCounts, CertificateOf};
+use pintle_agent_config::FeatureGates;
+use pintle_agent_core::resize::Asked;
+use pintle_agent_core::sync::plan::Action;
+use pintle_agent_core::types::{ContainerKind, PodUid, UnixNanos};
+use pintle_agent_core::view::Snapshot;
+use pintle_agent_core::worker::{Count, Failure};
+use pintle_api_types::pod;
+use pintle_daemon::clock;
+use pintle_daemon::tasks;
+
+/// What only the moment of a scrape knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Scrape<'a> {
+    /// The pods.
+    pub snapshot: &'a Snapshot,
+    /// There is an API server.
+    pub has_api: bool,
+    /// Where events come from: `ebpf`, `pidfd`, `relist`.
+    pub event_source: &'a str,
+    /// Events lost since the start.
+    pub events_dropped: u64,
+    /// Timeline entries dropped since the start.
+    pub timeline_dropped: u64,
+    /// Runtime calls under way.
+    pub calls_in_flight: usize,
+}
+
+/// All metrics of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    operations: Operations,
+    census: census::Census,
+    lifecycle: lifecycle::Lifecycle,
+    node: node::Node,
+    image_use: image_use::ImageUse,
+    start: start::Start,
+    starts: Starts,
+    relists: Relists,
+    decisions: Decisions,
+    own: Own,
+    process: process::Process,
+    requests: requests::Requests,
+    probes: ProbeCounts,
+    api_requests: api_requests::ApiRequests,
+    credential_providers: CredentialProviders,
+    images: Images,
+    volumes: volumes::Volumes,
+    certificates: certificates::Certificates,
+    blocking: blocking::Blocking,
+}
+
+impl Metrics {
+    /// Metrics at zero, of the node of this name.
+    pub fn new(node: &str) -> Self {
+        let mut registry = Registry::default();
+        let mut at = Names(&mut registry);
+        let build: Family<Build, Gauge> = at.add("kubernetes_build_info", BUILD_HELP);
+        build.get_or_create(&build_labels()).set(1);
+        let node_name: Family<NodeName, Gauge> =
+            at.add("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.");
+        node_name.get_or_create(&NodeName { node: node.to_owned() }).set(1);
+        at.put(
+            "pintle_main_loop_stall_seconds",
+            "How long the deciding thread was away: one round of all its tasks.",
+            tasks::stalls().clone(),
+        );
+        at.put(
+            "pintle_main_loop_busy_seconds",
+            "The same without the time for which it was ready and others had the processors.",
+            tasks::busy().clone(),
+        );
+        Self {
+            operations: Operations::register(&mut at),
+            census: census::Census::register(&mut at),
+            lifecycle: lifecycle::Lifecycle::register(&mut at),
+            node: node::Node::register(&mut at),
+            image_use: image_use::ImageUse::register(&mut at),
+            start: start::Start::register(&mut at, process::booted_at(), clock::now()),
+            starts: Starts::register(&mut at),
+            relists: Relists::register(&mut at),
+            decisions: Decisions::register(&mut at),
+            own: Own::register(&mut at),
+            process: process::Process::register(&mut at),
+            requests: requests::Requests::register(&mut at),
+            probes: ProbeCounts::default(),
+            api_requests: api_requests::ApiRequests::register(&mut at),
+            credential_providers: CredentialProviders::register(&mut at),
+            images: Images::register(&mut at),
+            volumes: volumes::Volumes::register(&mut at),
+            certificates: certificates::Certificates::default(),
+            blocking: blocking::Blocking::register(&mut at),
+            registry,
+        }
+    }
+
+    /// An action of a pass ended.
+    pub fn action_ended(&self, action: &Action, failure: Option<&Failure>) {
+        match (action, failure) {
+            (Action::CreateSandbox { .. }, None) => {
+                self.starts.pods.inc();
+            }
+            (Action::CreateSandbox { .. }, Some(_)) => {
+                self.starts.pods.inc();
+                self.starts.pod_errors.inc();
+            }
+            (Action::StartContainer { kind, .. }, failure) => {
+                let container_type = container_type(*kind).to_owned();
+                let label = StartOf { container_type: container_type.clone() };
+                self.starts.containers.get_or_create(&label).inc();
+                if let Some(failure) = failure.filter(|f| !f.cancelled) {
+                    let error = StartError { container_type, code: failure.reason.clone() };
+                    self.starts.container_errors.get_or_create(&error).inc();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A decision that is counted.
+    pub fn counted(&self, count: &Count) {
+        match count {
+            Count::Refused(reason) => {
+                self.decisions.refused.get_or_create(&reason_label(reason)).inc();
+            }
+            Count::Preempted(resource) => {
+                let signal = Signal { preemption_signal: resource.clone() };
+                self.decisions.preempted.get_or_create(&signal).inc();
+            }
+            Count::Infeasible(why) => {
+                let detail = ReasonDetail { reason_detail: (*why).to_owned() };
+                self.decisions.infeasible.get_or_create(&detail).inc();
+            }
+            Count::Accepted(why) => {
+                let trigger = RetryTrigger { retry_trigger: (*why).to_owned() };
+                self.decisions.accepted.get_or_create(&trigger).inc();
+            }
+            Count::Asked(asked) => {
+                let Asked { resource, requirement, operation } = asked;
+                let label = Resize {
+                    operation: (*operation).to_owned(),
+                    requirement: (*requirement).to_owned(),
+                    resource: (*resource).to_owned(),
+                };
+                self.decisions.asked.get_or_create(&label).inc();
+            }
+            Count::Orphan => {
+                self.relists.orphans.inc();
+            }
+            Count::Restarted(is_static) => {
+                let r#static = if *is_static { "true" } else { "" }.to_owned();
+                self.relists.restarted.get_or_create(&Static { r#static }).inc();
+            }
+        }
+    }
+
+    /// A pass of a pod begins; what `pass_ended` is to be told.
+    pub fn pass_begins(
+        &self,
+        uid: &PodUid,
+        pod: Option<&Pod>,
+        actions: &[Action],
+        now: UnixNanos,
+    ) -> &'static str {
+        self.lifecycle.pass_begins(uid, pod, actions, now)
+    }
+
+    /// A pass ended.
+    pub fn pass_ended(&self, operation: &str, took: Duration) {
+        self.lifecycle.pass_ended(operation, took);
+    }
+
+    /// A pod's status was derived.
+    pub fn published(&self, uid: &PodUid, pod: &Pod, status: &PodStatus, now: UnixNanos) {
+        if !self.lifecycle.published(uid, pod, status, now) {
+            self.limit_hit("timed pod starts");
+        }
+    }
+
+    /// The API server shows a pod.
+    pub fn shown(&self, copy: &Pod, now: UnixNanos) {
+        self.lifecycle.shown(copy, now);
+    }
+
+    /// A pod waited so long for an image of this many bytes.
+    pub fn pulled(&self, uid: &PodUid, took: Duration, bytes: u64) {
+        self.lifecycle.pulled(uid, took);
+        self.image_use.pulled(took, bytes);
+    }
+
+    /// A status was written to the API server, so long after it had changed.
+    pub fn status_written(&self, took: Duration) {
+        self.lifecycle.written(took);
+    }
+
+    /// Nothing is left of a pod.
+    pub fn gone(&self, uid: &PodUid) {
+        self.lifecycle.gone(uid);
+        self.probes.forget(uid);
+    }
+
+    /// A step of the node's start was reached.
+    pub fn start_step(&self, step: StartStep) {
+        self.start.step(step, clock::now());
+    }
+
+    /// Which version of cgroups the host has, and which features are on.
+    pub fn settings(&self, cgroup_version: u8, gates: &FeatureGates) {
+        self.node.cgroups(cgroup_version);
+        self.node.features(gates);
+    }
+
+    /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).
+    pub fn cgroup(&self, operation: &str, took: Duration) {
+        self.node.cgroup(operation, took);
+    }
+
+    /// A sandbox was asked for, of this runtime handler.
+    pub fn sandbox(&self, handler: &str, own_users: bool, took: Duration, good: bool) {
+        self.node.sandbox(handler, own_users, took, good);
+    }
+
+    /// A pod's resize was carried out.
+    pub fn resized(&self, took: Duration, good: bool) {
+        self.node.resized(took, good);
+    }
+
+    /// A container was made, or was not, in a pod with this many image volumes, of which it mounts
+    /// some.
+    pub fn image_volumes(&self, of_pod: usize, mounted: usize, good: bool) {
+        self.image_use.volumes(of_pod, mounted, good);
+    }
+
+    /// A hook over HTTPS was answered over HTTP.
+    pub fn hook_fell_back(&self) {
+        self.node.http_fallbacks.inc();
+    }
+
+    /// A sleeping hook was cut short.
+    pub fn hook_cut(&self) {
+        self.node.sleeps_cut.inc();
+    }
+
+    /// Directories of pods that are gone were looked for: how many went, how many could not go.
+    pub fn orphan_dirs(&self, cleaned: usize, kept: usize) {
+        self.node.orphans(cleaned, kept);
+    }
+
+    /// One pod was read.
+    pub fn pod_read(&self, took: Duration) {
+        self.relists.pod_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The runtime's stream of events was opened, or could not be.
+    pub fn event_stream(&self, good: bool) {
+        let counter = if good { &self.relists.streams } else { &self.relists.stream_errors };
+        counter.inc();
+    }
+
+    /// An event of the runtime came in, so long after it had happened.
+    pub fn event_came(&self, took: Duration) {
+        self.relists.stream_seconds.observe(took.as_secs_f64());
+    }
+
+    /// All pods were listed at `now`.
+    pub fn relisted(&self, now: UnixNanos, took: Duration) {
+        self.relists.seconds.observe(took.as_secs_f64());
+        let last = self.relists.last.get();
+        if last > 0.0 {
+            let interval = Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64() - last;
+            self.relists.interval_seconds.observe(interval.max(0.0));
+        }
+        self.relists.last.set(Duration::from_nanos(now.0.max(0).unsigned_abs()).as_secs_f64());
+    }
+
+    /// A bounded resource of this name was full.
+    pub fn limit_hit(&self, limit: &str) {
+        self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
+    }
+
+    /// How often that was.
+    /// How often this limit was met.
+    #[doc(hidden)]
+    pub fn limit_hits(&self, limit: &str) -> u64 {
+        self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).get()
+    }
+
+    /// A request came in at a server (`readwrite`, `readonly`); to be dropped when it is answered.
+    pub fn http_request(&self, server: &str, method: &str, path: &str) -> UnderWay {
+        self.requests.begun(server, method, path)
+    }
+
+    /// A WebSocket to this subresource is translated here.
+    pub fn websocket_stream(&self, subresource: &str) {
+        self.requests.websocket(subresource);
+    }
+
+    /// Counts of credential provider plugins.
+    pub fn credential_providers(&self) -> &CredentialProviders {
+        &self.credential_providers
+    }
+
+    /// Counts of images.
+    pub fn images(&self) -> &Images {
+        &self.images
+    }
+
+    /// Counts of a certificate that is rotated.
+    pub fn certificate(&self, which: CertificateOf) -> CertificateCounts {
+        self.certificates.of(which)
+    }
+
+    /// A volume's use was counted.
+    pub fn volume_counted(&self, took: Duration) {
+        self.volumes.counted(took);
+    }
+
+    /// Counts of probes, for the prober.
+    pub fn probes(&self) -> ProbeCounts {
+        self.probes.clone()
+    }
+
+    /// The exposition of probes alone.
+    pub fn render_probes(&self, snapshot: &Snapshot) -> String {
+        self.probes.render(snapshot, self.process.started_at())
+    }
+
+    /// When the process began, as the smaller expositions show it.
+    pub fn render_start(&self) -> String {
+        probes::start_of_process(self.process.started_at())
+    }
+
+    /// The exposition in Prometheus' text format 0.0.4.
+    pub fn render(&self, scrape: &Scrape<'_>) -> String {
+        self.census.count(scrape.snapshot, scrape.has_api);
+        self.own.event_source.clear();
+        let mode = ModeLabel { mode: scrape.event_source.to_owned() };
+        self.own.event_source.get_or_create(&mode).set(1);
+        raise(&self.own.events_dropped, scrape.events_dropped);
+        raise(&self.relists.discarded, scrape.events_dropped);
+        let timeline = Limit { limit: "timeline entries".to_owned() };
+        raise(&self.own.limit_hits.get_or_create(&timeline), scrape.timeline_dropped);
+        for (task, count) in tasks::panics() {
+            raise(&self.own.panics.get_or_create(&Task { task: task.to_owned() }), count);
+        }
+        self.own.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
+        self.process.read();
+        self.blocking.read(&pintle_agent_host::blocking::Pool::of_process());
+        let mut open_metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
+            .expect("writing to a string cannot fail");
+        let certificates = self.certificates.render(jiff::Timestamp::now().as_second());
+        text::from_open_metrics(&open_metrics) + &certificates
+    }
+}
+
+impl Observer for Metrics {
+    fn call_ended(&self, method: Method, outcome: Option<Code>, took: Duration) {
+        let label = Operation { operation_type: operation(method) };
+        self.operations.total.get_or_create(&label).inc();
+        self.operations.seconds.get_or_create(&label).observe(took.as_secs_f64());
+        // A stream that its reader closes has done its work.
+        let fine = outcome == Some(Code::Ok) || (outcome.is_none() && method.is_stream());
+        if !fine {
+            self.operations.errors.get_or_create(&label).inc();
+        }
+        if outcome == Some(Code::ResourceExhausted) {
+            self.limit_hit("runtime calls");
+        }
+    }
+}
+
+impl pintle_api::Observer for Metrics {
+    fn sent(&self, sent: pintle_api::Sent<'_>) {
+        self.api_requests.sent(sent);
+    }
+
+    fn limited(&self, method: &str, host: &str, waited: Duration) {
+        self.api_requests.limited(method, host, waited);
+    }
+
+    fn plugin_ran(&self, good: bool) {
+        self.api_requests.plugin_ran(good);
+    }
+}
+
+/// Sets a counter that somebody else counts; such a source never goes down.
+fn raise(counter: &Counter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+/// The kubelet's name of a runtime call.
+// k8s: pkg/kubelet/kuberuntime/instrumented_services.go
+fn operation(method: Method) -> String {
+    if method == Method::UpdateContainerResources {
+        return "update_container".to_owned();
+    }
+    let name = method.name().replace("PodSandbox", "Podsandbox");
+    let mut out = String::with_capacity(name.len() + 4);
+    for (index, c) in name.char_indices() {
+        if c.is_ascii_uppercase() && index > 0 {
+            out.push('_');
+        }
+        out.push(c.to_ascii_lowercase());
+    }
+    out
+}
+
+// k8s: pkg/kubelet/metrics/metrics.go Container, InitContainer, EphemeralContainer
+fn container_type(kind: ContainerKind) -> &'static str {
+    match kind {
+        ContainerKind::Init | ContainerKind::Sidecar => "init_container",
+        ContainerKind::Main => "container",
+        ContainerKind::Ephemeral => "ephemeral_container",
+    }
+}
+
+fn seen_at(pod: &Pod) -> Option<UnixNanos> {
+    let text = pod::annotation(pod, pod::ANNOTATION_SEEN)?;
+    let at: jiff::Timestamp = text.parse().ok()?;
+    i64::try_from(at.as_nanosecond()).ok().map(UnixNanos)
+}
+
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,20 @@
+//! For tests, also of other crates: what a scraper reads.
+
+use pintle_agent_core::view::Snapshot;
+
+use crate::{Metrics, Scrape};
+
+impl Metrics {
+    /// As a scraper of an agent without pods reads them.
+    pub fn scraped(&self) -> String {
+        let snapshot = Snapshot::default();
+        self.render(&Scrape {
+            snapshot: &snapshot,
+            has_api: true,
+            event_source: "ebpf",
+            events_dropped: 7,
+            timeline_dropped: 2,
+            calls_in_flight: 3,
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! Takes a pod away: dead containers, volumes, cgroup, sandboxes, logs, directories.
+//!
+//! Effects of `RemoveContainer`, `Teardown` and `Cleanup`. All of it is idempotent; what fails is
+//! tried again by the worker. Data in a volume that is still mounted is never touched, and what the
+//! runtime still runs is never removed: `Teardown` comes after the last container has ended.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use pintle_agent_core::observed::{ObservedContainer, ObservedPod};
+use pintle_agent_core::request;
+use pintle_agent_core::request::paths;
+use pintle_agent_core::types::{ContainerId, PodUid, with_causes};
+use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_agent_core::volume::PodDirs;
+use pintle_agent_core::worker::Failure;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_host::volume;
+use pintle_cri::{Code, v1};
+
+use crate::execute::{Executor, PassOrder};
+use crate::log_files;
+
+/// containerd's words for a container that still has a task.
+const TASK_RUNS: &str = "cannot delete running task";
+
+impl Executor {
+    /// Removes a container, with its logs unless they are to be kept.
+    pub(super) async fn remove_container(
+        &self,
+        observed: &ObservedPod,
+        id: &ContainerId,
+        keep_logs: bool,
+    ) -> Result<(), Failure> {
+        let container = observed.containers.iter().find(|c| c.id == *id);
+        if let Some(container) = container.filter(|_| !keep_logs) {
+            self.remove_log(observed, container).await?;
+        }
+        let request = v1::RemoveContainerRequest { container_id: id.as_str().to_owned() };
+        if let Err(error) = ignore_missing(self.client.remove_container(request).await) {
+            self.end_forgotten_task(id, &error).await;
+            return Err(Failure::new("RemoveContainerError", error.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The log goes before its container: afterwards nothing would tell where it is.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go removeContainer
+    async fn remove_log(
+        &self,
+        observed: &ObservedPod,
+        container: &ObservedContainer,
+    ) -> Result<(), Failure> {
+        let full = format!("{}_{}", observed.name, observed.namespace);
+        let links = Path::new(paths::LOG_LINKS_DIR);
+        let link = log_files::link_path(links, &full, &container.name, container.id.as_str());
+        let log = PathBuf::from(&container.log_path);
+        // The runtime repeats what it was told, by whomever.
+        if !log_files::is_below(&log, Path::new(&self.node.pod_logs_dir)) {
+            tracing::warn!(container = %container.id, path = %log.display(),
+                "a container's log lies elsewhere and is left there");
+            return Ok(());
+        }
+        let place = Place::removal(&observed.uid);
+        let removed = blocking::run(place, move || log_files::remove_container_log(&log, &link));
+        let failed = |text: String| Failure::new("RemoveContainerError", text);
+        let removed = removed.await.map_err(|blocked| failed(blocked.to_string()))?;
+        removed.map_err(|failure| failed(failure.to_string()))
+    }
+
+    /// Ends what keeps containerd from removing a container whose end CRI has told; the next try
+    /// removes it.
+    async fn end_forgotten_task(&self, id: &ContainerId, refusal: &pintle_cri::Error) {
+        let Some((containerd, _)) = &self.containerd else { return };
+        if refusal.code != Code::FailedPrecondition || !refusal.message.contains(TASK_RUNS) {
+            return;
+        }
+        tracing::warn!(container = %id, "killing what the runtime still runs of an ended container");
+        if let Err(error) = containerd.end_task(id.as_str()).await {
+            tracing::warn!(container = %id, %error, "it cannot be killed");
+        }
+    }
+
+    /// Volumes and cgroup of a pod of which nothing runs any more.
+    pub(super) async fn tear_down(&self, order: &PassOrder) -> Result<(), Failure> {
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        let place = Place::removal(&order.uid);
+        match blocking::run(place, move || volume::execute::unmount_all(&dirs)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(errors)) => {
+                let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                return Err(Failure::new("FailedUnmount", texts.join("; ")));
+            }
+            Err(error) => return Err(Failure::new("FailedUnmount", error.to_string())),
+        }
+        self.tracker.untrack(&order.uid).await;
+        self.remove_cgroup(order).await?;
+        self.count_burstable(&order.uid, None).await;
+        self.images.forget(&order.uid);
+        self.users.release(&order.uid).await;
+        self.objects.forget(&order.uid);
+        Ok(())
+    }
+
+    async fn remove_cgroup(&self, order: &PassOrder) -> Result<(), Failure> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let names = match order.pod.as_deref() {
+            Some(pod) => vec![self.cgroup_name(pod)],
+            // The class of an orphan is not known: its cgroup is in one of three places.
+            None => self.cgroup_names(&order.uid),
+        };
+        for name in names {
+            let begun = std::time::Instant::now();
+            let removed = cgroups.remove_pod(&name).await;
+            self.metrics.cgroup("destroy", begun.elapsed());
+            removed.map_err(|error| Failure::new("FailedRemoveCgroup", with_causes(&error)))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that is left of a pod that no source wants.
+    pub(super) async fn clean_up(&self, order: &PassOrder) -> Result<(), Failure> {
+        let observed = &order.observed;
+        let failed = |error: pintle_cri::Error| Failure::new("CleanupError", error.to_string());
+        for container in &observed.containers {
+            self.remove_container(observed, &container.id, false).await?;
+        }
+        for sandbox in &observed.sandboxes {
+            let id = sandbox.id.as_str().to_owned();
+            let stop = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+            ignore_missing(self.client.stop_pod_sandbox(stop).await).map_err(failed)?;
+            let remove = v1::RemovePodSandboxRequest { pod_sandbox_id: id };
+            ignore_missing(self.client.remove_pod_sandbox(remove).await).map_err(failed)?;
+        }
+        let (logs, uid) = (Path::new(&self.node.pod_logs_dir), &order.uid);
+        let logs = log_files::pod_dir(logs, &observed.namespace, &observed.name, uid.as_str());
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
+        let remove = move || {
+            log_files::remove_pod_dir(&logs, Path::new(paths::LOG_LINKS_DIR))
+                .map_err(|failure| failure.to_string())?;
+            volume::execute::remove_pod_dir(&dirs).map_err(|error| error.to_string())
+        };
+        let removed = blocking::run(Place::removal(uid), remove).await;
+        let removed = removed.unwrap_or_else(|blocked| Err(blocked.to_string()));
+        removed.map_err(|text| Failure::new("CleanupError", text))
+    }
+
+    /// Removes cgroups of pods that nobody knows.
+    pub async fn sweep_cgroups(&self, is_known: impl Fn(&PodUid) -> bool) {
+        use pintle_api_types::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
+        let Some(cgroups) = &self.cgroups else { return };
+        let names = &self.node.cgroup;
+        let classes =
+            [Guaranteed, Burstable, BestEffort].map(|qos| self.below_root(&names.qos(qos)));
+        cgroups.sweep(&classes, |leaf| names.uid_of_leaf(leaf), &self.strangers, is_known).await;
+    }
+
+    /// Removes log folders of pods that nobody knows: what a crash between making the folder and
+    /// making the sandbox left. Folders made since `keep` was put together stay.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
+    pub fn sweep_logs(logs: &Path, keep: &BTreeSet<PodUid>, kept_since: SystemTime) {
+        for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_pods = name.split('_').count() == 3;
+            let Some(uid) = PodUid::parse(log_files::uid_of_pod_dir(&name)) else { continue };
+            let changed = entry.metadata().and_then(|meta| meta.modified());
+            let is_old = changed.is_ok_and(|at| at < kept_since);
+            if is_pods
+                && is_old
+                && !keep.contains(&uid)
+                && let Err(error) =
+                    log_files::remove_pod_dir(&entry.path(), Path::new(paths::LOG_LINKS_DIR))
+            {
+                tracing::warn!(pod = %uid, %error, "an orphaned log folder stays");
+            }
+        }
+    }
+
+    /// Name of the pod's cgroup below the cgroup root.
+    pub(super) fn cgroup_name(&self, pod: &k8s_openapi::api::core::v1::Pod) -> String {
+        let qos = pintle_api_types::pod::qos::class_of(pod);
+        self.below_root(&self.node.cgroup.pod(qos, &pintle_api_types::pod::uid(pod)))
+    }
+
+    fn cgroup_names(&self, uid: &PodUid) -> Vec<String> {
+        use pintle_api_types::pod::qos::QosClass::{BestEffort, Burstable, Guaranteed};
+        let name = |qos| self.below_root(&self.node.cgroup.pod(qos, uid));
+        [Guaranteed, Burstable, BestEffort].map(name).to_vec()
+    }
+
+    fn below_root(&self, path: &str) -> String {
+        self.node.cgroup.below_root(path).to_owned()
+    }
+
+    /// Limits of the pod's cgroup.
+    pub(super) fn cgroup_limits(
+        &self,
+        pod: &k8s_openapi::api::core::v1::Pod,
+    ) -> pintle_agent_core::cgroup::CgroupLimits {
+        pintle_agent_core::cgroup::formulas::pod_limits(
+            &request::pod_amounts(pod),
+            &self.node.limits,
+        )
+    }
+
+    /// Keeps the sum of what Burstable pods request, and the class's shares with it.
+    pub(super) async fn count_burstable(
+        &self,
+        uid: &PodUid,
+        pod: Option<&k8s_openapi::api::core::v1::Pod>,
+    ) {
+        use pintle_api_types::pod::qos::QosClass;
+        let burstable =
+            pod.filter(|p| pintle_api_types::pod::qos::class_of(p) == QosClass::Burstable);
+        let changed = match burstable {
+            Some(pod) => {
+                let millis = request::pod_amounts(pod).cpu_request_millis;
+                self.burstable.borrow_mut().insert(uid.clone(), millis) != Some(millis)
+            }
+            None => self.burstable.borrow_mut().remove(uid).is_some(),
+        };
+        if changed {
+            self.write_classes().await;
+        }
+    }
+
+    /// Counts all pods anew: those that ran before this agent, too.
+    // k8s: pkg/kubelet/cm/qos_container_manager_linux.go UpdateCgroups
+    pub async fn count_all(&self, snapshot: &Snapshot) {
+        use pintle_api_types::pod::qos::{QosClass, class_of};
+        let ended =
+            |view: &PodView| matches!(view.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let counted = snapshot.pods.iter().filter_map(|(uid, view)| {
+            let counts = class_of(&view.pod) == QosClass::Burstable && !ended(view);
+            counts.then(|| (uid.clone(), request::pod_amounts(&view.pod).cpu_request_millis))
+        });
+        let counted = counted.collect();
+        if self.burstable.replace_with(|_| std::collections::BTreeMap::clone(&counted)) != counted {
+            self.write_classes().await;
+        }
+    }
+
+    /// One writer at a time, and each writes the sum as it is then: the last one is right.
+    async fn write_classes(&self) {
+        let Some(cgroups) = &self.cgroups else { return };
+        let _turn = self.classes.lock().await;
+        let sum = self.burstable.borrow().values().sum();
+        // Limits of all pods together are set once, at the start.
+        let all = pintle_agent_core::cgroup::CgroupLimits::default();
+        let limits = pintle_agent_core::cgroup::formulas::qos_limits(all, sum, &self.node.limits);
+        if let Err(error) = cgroups.ensure_qos(&limits).await {
+            let error = with_causes(&error);
+            tracing::warn!(error, "quality-of-service cgroups are not up to date");
+        }
+    }
+}
+
+fn ignore_missing<T>(result: Result<T, pintle_cri::Error>) -> Result<(), pintle_cri::Error> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_folders_of_unknown_pods_go_and_no_other_folder_does() {
+        let logs = tempfile::tempdir().expect("a folder");
+        for name in ["ns_known_u1", "ns_gone_u2", "not-a-pods", "too_many_parts_u2"] {
+            std::fs::create_dir_all(logs.path().join(name).join("c")).expect("made");
+        }
+        let keep = BTreeSet::from([PodUid::from("u1")]);
+        let names = || {
+            let entries = std::fs::read_dir(logs.path()).expect("readable").flatten();
+            entries.map(|e| e.file_name().into_string().expect("UTF-8")).collect::<BTreeSet<_>>()
+        };
+        Executor::sweep_logs(logs.path(), &keep, SystemTime::UNIX_EPOCH);
+        assert_eq!(names().len(), 4, "folders that are newer than the list stay");
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        Executor::sweep_logs(logs.path(), &keep, later);
+        let left = ["ns_known_u1", "not-a-pods", "too_many_parts_u2"].map(str::to_owned);
+        assert_eq!(names(), BTreeSet::from(left));
+    }
+}

@@ -1,0 +1,92 @@
+//! containerd's own task events as hints: the one source on releases without container events.
+//!
+//! Owner: one task for the life of the agent; it asks again when the stream ends, after which
+//! everything is listed, and gives up on a runtime that is not containerd. An exit's code and time
+//! are evidence beside the CRI answer, as from the kernel; an event's container is found among the
+//! observed ones, and one that nobody knows yet is left to the relist. With it come the container's
+//! last words, which are complete once its process is gone: `status::told` shows such an end before
+//! the runtime lists it.
+
+use std::time::{Duration, SystemTime};
+
+use pintle_agent_core::observed::ToldEnd;
+use pintle_agent_core::types::{ContainerId, UnixNanos};
+use pintle_agent_core::worker::{Hint, Input};
+use pintle_cri::containerd::{Containerd, HintKind};
+use tokio::sync::mpsc;
+
+use super::or_open;
+use crate::observed::Reader;
+
+/// First and longest wait before the stream is opened again.
+const REOPEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Forwards task events as hints until the receiver is gone.
+pub async fn run(containerd: Containerd, reader: Reader, inputs: mpsc::Sender<Input>) {
+    let (mut wait, mut first) = (REOPEN.0, true);
+    loop {
+        let mut hints = containerd.hints();
+        let mut gap = !std::mem::take(&mut first);
+        loop {
+            let item = or_open(gap, hints.next()).await;
+            if gap && !matches!(item, Some(None | Some(Err(_)))) {
+                gap = false;
+                if inputs.send(Input::Lost).await.is_err() {
+                    return;
+                }
+            }
+            let hint = match item {
+                Some(Some(hint)) => hint,
+                Some(None) => break,
+                None => continue,
+            };
+            let hint = match hint {
+                Ok(hint) => hint,
+                Err(error) if error.is_unimplemented() => return,
+                Err(error) => {
+                    tracing::debug!(%error, "task events of containerd");
+                    continue;
+                }
+            };
+            wait = REOPEN.0;
+            let container = ContainerId::from(hint.id.as_str());
+            let at = nanos(hint.at);
+            let hint = match hint.kind {
+                HintKind::Exited { code, .. } => match i32::try_from(code) {
+                    Ok(code) => {
+                        let told = tell_end(reader.clone(), inputs.clone(), (container, code, at));
+                        pintle_daemon::tasks::spawn("last words", told);
+                        continue;
+                    }
+                    Err(_) => Hint::Exited { container: Some(container.clone()), code: None, at },
+                },
+                HintKind::OomKilled | HintKind::Deleted => Hint::Changed,
+                // What the agent does itself it reads afterwards.
+                HintKind::Started { .. } | HintKind::Paused | HintKind::Resumed => continue,
+            };
+            if inputs.send(Input::ContainerHint { container, hint }).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(REOPEN.1);
+    }
+}
+
+/// In a task of its own: the last words of one container may take long to read, and the ends of
+/// others must not wait for them. Bounded by the patience of such a read.
+async fn tell_end(
+    reader: Reader,
+    inputs: mpsc::Sender<Input>,
+    (container, code, at): (ContainerId, i32, UnixNanos),
+) {
+    let words = reader.last_words(&container, code).await;
+    let hint = Hint::Told { container: container.clone(), end: ToldEnd { code, at, words } };
+    // Nobody takes hints any more while the agent ends.
+    let _ = inputs.send(Input::ContainerHint { container, hint }).await;
+}
+
+fn nanos(at: SystemTime) -> UnixNanos {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}

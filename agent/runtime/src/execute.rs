@@ -1,0 +1,335 @@
+//! Executes the actions of a pass, one after the other: the effects behind `plan`.
+//!
+//! A pass belongs to one pod and runs in a task of its own on the main thread. What an earlier
+//! action of the same pass made (sandbox, addresses) is kept in `PassState` for the later ones, so
+//! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
+//! pass is cancelled; a CRI call that creates or starts something is awaited to its end, because
+//! only then is it known what there is to stop. At most `starts` passes that bring pods up run at
+//! once on the node (`turns`).
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_cluster::objects::Objects;
+use pintle_agent_core::observed::ObservedPod;
+use pintle_agent_core::request::{NodeContext, RuntimeHandler};
+use pintle_agent_core::resize::steps;
+use pintle_agent_core::sync::plan::Action;
+use pintle_agent_core::sync::stop_order;
+use pintle_agent_core::timeline;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::{Failure, Input};
+use pintle_agent_host::cgroup::Cgroups;
+use pintle_cri::containerd::Containerd;
+use pintle_cri::{Client, v1};
+use pintle_daemon::tasks;
+use tokio::sync::{Notify, mpsc};
+
+use crate::event::kernel::Tracker;
+use crate::hooks::Hooks;
+use crate::image::Images;
+use crate::kill::Killer;
+use crate::observed::Reader;
+use crate::turns::{CallFor, PAUSE_MAX, Place, Rush, Turns};
+use crate::users::Users;
+
+/// How long records of pods that are gone stay at most while others start or stop: longer than two
+/// cores need for a hundred pods, and half of what a kubelet lets them stay.
+const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long they stay when none of those others gets done: they wait for something themselves.
+const CLEANUP_STILL_MAX: Duration = Duration::from_millis(500);
+
+/// Ends a pass early; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Rc<(Cell<bool>, Notify)>);
+
+impl Cancel {
+    /// Asks the pass to end.
+    pub fn cancel(&self) {
+        self.0.0.set(true);
+        self.0.1.notify_waiters();
+    }
+
+    /// True once asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.0.get()
+    }
+
+    /// Runs `work` unless the pass is cancelled before it ends.
+    pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let asked = self.0.1.notified();
+        if self.is_cancelled() {
+            return Err(Failure::cancelled());
+        }
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = asked => Err(Failure::cancelled()),
+        }
+    }
+}
+
+/// A pass to run.
+#[derive(Clone, Debug)]
+pub struct PassOrder {
+    /// The pod's uid.
+    pub uid: PodUid,
+    /// Names the pass.
+    pub ticket: u64,
+    /// The pod; `None` for one that only the runtime knows.
+    pub pod: Option<Arc<Pod>>,
+    /// What was observed when it was planned.
+    pub observed: Arc<ObservedPod>,
+    /// What to do.
+    pub actions: Vec<Action>,
+}
+
+/// What earlier actions of a pass made.
+#[derive(Debug)]
+pub(super) struct PassState {
+    /// Its turn among those that bring pods up.
+    pub(super) place: Place,
+    /// Sandbox made in this pass.
+    pub(super) sandbox: Option<NewSandbox>,
+    /// Images of image volumes, pulled once for all containers of the pass.
+    pub(super) image_volumes: OnceCell<ImageVolumes>,
+}
+
+/// Ids of the images of image volumes by the volumes' names, or why they are not there.
+pub(super) type ImageVolumes = std::collections::BTreeMap<String, Result<String, Failure>>;
+
+/// A sandbox made in this pass.
+#[derive(Clone, Debug)]
+pub(super) struct NewSandbox {
+    pub(super) id: String,
+    pub(super) attempt: u32,
+    pub(super) ips: Vec<std::net::IpAddr>,
+}
+
+/// The runtime as the node found it at the start.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeInfo {
+    /// `containerd`.
+    pub name: String,
+    /// Handlers and what they can do.
+    pub handlers: Vec<RuntimeHandler>,
+}
+
+/// Executes passes.
+pub struct Executor {
+    /// The runtime.
+    pub client: Client,
+    /// Reads pods; told when it has to look at running containers anew.
+    pub reader: Reader,
+    /// Images.
+    pub images: Images,
+    /// What pods refer to by name.
+    pub objects: Objects,
+    /// Stops containers.
+    pub killer: Killer,
+    /// Hooks.
+    pub hooks: Hooks,
+    /// Timeline and events.
+    pub recorder: Recorder,
+    /// Events about the node.
+    pub node_events: pintle_agent_core::node::conditions::NodeEvents,
+    /// Ids of pods with users of their own.
+    pub users: Users,
+    /// The node's side of requests.
+    pub node: NodeContext,
+    /// The runtime's side.
+    pub runtime: RuntimeInfo,
+    /// Cgroups; `None` without `cgroupsPerQOS`.
+    pub cgroups: Option<Rc<Cgroups>>,
+    /// Counters.
+    pub metrics: Arc<pintle_agent_metrics::Metrics>,
+    /// Kernel event source.
+    pub tracker: Tracker,
+    /// Path of the node's resolv.conf; `None` when the setting is empty.
+    pub resolv_conf: Option<std::path::PathBuf>,
+    /// Passes that bring pods up at the same time.
+    pub starts: Turns,
+    /// Pods removed from the runtime at the same time.
+    pub cleanups: Turns,
+    /// Passes for which somebody waits: nobody does for the removal of what is left of a pod.
+    pub rush: Rush,
+    /// CPU that running pods of class Burstable request, by pod.
+    pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
+    /// containerd's own API and its socket, when that is the runtime.
+    pub containerd: Option<(Containerd, String)>,
+    /// Shims that nothing belongs to.
+    pub shims: std::cell::RefCell<crate::shims::Watch>,
+    /// Cgroups with processes, of pods that nobody knows.
+    pub strangers: pintle_agent_host::cgroup::sweep::Strangers,
+    /// The turn to write the limits of the classes.
+    pub classes: tokio::sync::Mutex<()>,
+}
+
+impl Executor {
+    /// Runs a pass to its end, reporting each action.
+    pub async fn run(&self, order: PassOrder, cancel: Cancel, back: &mpsc::Sender<Input>) {
+        let is_new = order.actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
+        let place = Place::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
+        let mut state = PassState { place, sandbox: None, image_volumes: OnceCell::new() };
+        let mut hurry = Some(self.rush.join());
+        for (index, action) in order.actions.iter().enumerate() {
+            let begun = tokio::time::Instant::now();
+            if *action == Action::Cleanup {
+                drop(hurry.take());
+            }
+            let outcome = match cancel.is_cancelled() && !is_ending(action) {
+                true => Err(Failure::cancelled()),
+                false => self.act_or_fail(&order, action, &mut state, &cancel).await,
+            };
+            self.note(&order.uid, action, begun.elapsed(), outcome.as_ref().err());
+            self.metrics.action_ended(action, outcome.as_ref().err());
+            let failed = outcome.is_err();
+            let (uid, ticket) = (order.uid.clone(), order.ticket);
+            let progress = Input::Progress { uid, ticket, index, outcome };
+            if back.send(progress).await.is_err() || (failed && action.aborts_pass()) {
+                return;
+            }
+        }
+    }
+
+    /// A panic fails the action, which is tried again as after any failure.
+    async fn act_or_fail(
+        &self,
+        order: &PassOrder,
+        action: &Action,
+        state: &mut PassState,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let acted = tasks::caught(self.act(order, action, state, cancel)).await;
+        acted.unwrap_or_else(|panic| {
+            tasks::counted("pass");
+            tracing::error!(pod = %order.uid, action = action.verb(), "{panic}");
+            Err(Failure::new("InternalError", panic.to_string()))
+        })
+    }
+
+    async fn act(
+        &self,
+        order: &PassOrder,
+        action: &Action,
+        state: &mut PassState,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let observed = &*order.observed;
+        match action {
+            Action::KillPod { grace_seconds } => {
+                let pod = order.pod.as_deref();
+                cancel.unless(self.killer.kill_pod(pod, observed, *grace_seconds)).await?
+            }
+            Action::KillContainer { id, message, reason, .. } => {
+                let Some(container) = observed.containers.iter().find(|c| c.id == *id) else {
+                    return Ok(());
+                };
+                let pod = order.pod.as_deref();
+                let grace =
+                    (*reason == pintle_agent_core::sync::plan::KillReason::RestartAll).then_some(0);
+                let stop = stop_order::stop_container(pod, container, *reason, grace);
+                cancel.unless(self.killer.stop(observed, &stop, message, None)).await?
+            }
+            Action::RemoveContainer { id, keep_logs, .. } => {
+                self.remove_container(observed, id, *keep_logs).await
+            }
+            Action::ResizePod(resize) => {
+                let Some(pod) = order.pod.as_deref() else { return Ok(()) };
+                let wanted =
+                    steps::Order { updates: &resize.updates, pod_changes: resize.pod_changes };
+                let begun = tokio::time::Instant::now();
+                let outcome = self.resize(order, pod, &wanted).await;
+                self.metrics.resized(begun.elapsed(), outcome.is_ok());
+                outcome
+            }
+            Action::Teardown => self.tear_down(order).await,
+            Action::Cleanup => {
+                self.rush.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
+                Place::new(&self.cleanups, CallFor::Begun).call(self.clean_up(order)).await
+            }
+            Action::Prepare
+            | Action::Refresh
+            | Action::CreateSandbox { .. }
+            | Action::StartContainer { .. } => {
+                let Some(pod) = order.pod.as_deref() else { return Ok(()) };
+                self.bring_up(order, pod, action, state, cancel).await
+            }
+        }
+    }
+
+    async fn bring_up(
+        &self,
+        order: &PassOrder,
+        pod: &Pod,
+        action: &Action,
+        state: &mut PassState,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        match action {
+            Action::Prepare => {
+                let prepare = self.prepare(order, pod);
+                cancel.unless(state.place.call_within(PAUSE_MAX, prepare)).await?
+            }
+            Action::Refresh => cancel.unless(self.refresh(order, pod)).await?,
+            Action::CreateSandbox { attempt, .. } => {
+                state.sandbox =
+                    Some(self.create_sandbox(order, pod, *attempt, (&state.place, cancel)).await?);
+                Ok(())
+            }
+            Action::StartContainer { name, kind, restart_count, .. } => {
+                let start = crate::start::Start {
+                    order,
+                    pod,
+                    name,
+                    kind: *kind,
+                    restart_count: *restart_count,
+                    sandbox: state.sandbox.as_ref(),
+                    image_volumes: &state.image_volumes,
+                    place: &state.place,
+                };
+                self.start_container(&start, cancel).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A runtime handler by its name, empty for the default.
+    pub(super) fn handler(&self, name: &str) -> RuntimeHandler {
+        let known = self.runtime.handlers.iter().find(|handler| handler.name == name);
+        let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };
+        known.cloned().unwrap_or_else(unknown)
+    }
+
+    fn note(&self, uid: &PodUid, action: &Action, took: Duration, failure: Option<&Failure>) {
+        let (verb, container) = (action.verb(), action.container());
+        let Some(failure) = failure else {
+            return self.recorder.stage(uid, verb, container, &timeline::took(took));
+        };
+        let text = format!("{}: {}", failure.reason, failure.message);
+        match failure.cancelled {
+            true => self.recorder.stage(uid, verb, container, &text),
+            false => self.recorder.trouble(uid, verb, container, &text),
+        }
+    }
+}
+
+/// Actions that go on when the pod is to end.
+fn is_ending(action: &Action) -> bool {
+    matches!(action, Action::Teardown | Action::Cleanup)
+}
+
+/// Status of a sandbox right after it was made.
+pub(super) async fn sandbox_ips(
+    client: &Client,
+    id: &str,
+) -> Result<Vec<std::net::IpAddr>, pintle_cri::Error> {
+    let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+    let answer = client.pod_sandbox_status(request).await?;
+    let sandbox = answer.status.as_ref().and_then(pintle_agent_core::observed::read_back::sandbox);
+    Ok(sandbox.map(|(_, sandbox)| sandbox.ips).unwrap_or_default())
+}

@@ -1,0 +1,302 @@
+//! Images: is it there, may the pod use it, pull it if not.
+//!
+//! Input: a container's image and pull policy. Output: the runtime's id of the image, or the
+//! reason that the container's status shows. An image that is present and may be used never waits
+//! for a pull. A failed pull backs off per pod and image: 10 s doubling to 300 s, as for the
+//! kubelet. Bounds: the back-off table holds entries of live pods only; pulls are `puller`'s.
+// k8s: pkg/kubelet/images/image_manager.go EnsureImageExists, pullImage
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::image::keyring::Keyring;
+use pintle_agent_core::image::pull_credential::Credential;
+use pintle_agent_core::request::security::ImageUser;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::Failure;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_metrics::Metrics;
+use pintle_api_types::duration::GoDuration;
+use pintle_api_types::pod::image_name;
+use pintle_api_types::pod::image_name::ImageNameError;
+use pintle_cri::{Client, v1};
+use tokio::sync::OnceCell;
+
+use crate::credentials::NodeCredentials;
+use crate::provider::Providers;
+use crate::pull_records::Access;
+use crate::puller;
+use crate::puller::{Pull, PullResult, Puller};
+
+/// First and longest wait after a failed pull.
+// k8s: pkg/kubelet/kubelet.go imageBackOffPeriod, MaxImageBackOff
+const BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+
+/// So long after a failed pull the pod is looked at again, which tells users that it backs off.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// Credentials that are not a pod's own, tried after those of its secrets.
+pub struct NodeKeys {
+    /// Docker's configuration files.
+    pub files: NodeCredentials,
+    /// Plugins.
+    pub providers: Providers,
+}
+
+/// What a container wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The pod.
+    pub uid: &'a PodUid,
+    /// Its definition, for plugins that ask whose pod it is.
+    pub pod: &'a Pod,
+    /// The container, for events; `None` for an image volume, which is the pod's.
+    pub container: Option<&'a str>,
+    /// The image as the pod names it.
+    pub image: &'a str,
+    /// `Always`, `IfNotPresent` or `Never`.
+    pub policy: &'a str,
+    /// The pod's sandbox, which the runtime wants to know.
+    pub sandbox: &'a v1::PodSandboxConfig,
+    /// The pod's own credentials, tried before the node's; or why they cannot be read.
+    pub keyring: &'a Result<Keyring, String>,
+}
+
+/// An image that is there.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The runtime's id of it.
+    pub id: String,
+    /// The user that it names.
+    pub user: ImageUser,
+}
+
+struct BackOff {
+    wait: Duration,
+    failed_at: Instant,
+    reason: String,
+}
+
+/// The images of this node.
+pub struct Images {
+    client: Client,
+    recorder: Recorder,
+    keys: NodeKeys,
+    puller: Rc<Puller>,
+    metrics: Arc<Metrics>,
+    back_off: RefCell<HashMap<(PodUid, String), BackOff>>,
+}
+
+/// What a pod may try for an image: looked up once, and only if somebody asks.
+struct Lookup<'a> {
+    images: &'a Images,
+    wanted: &'a Wanted<'a>,
+    /// With its tag.
+    image: String,
+    found: OnceCell<Result<Vec<Credential>, String>>,
+}
+
+/// What was found out about a request.
+#[derive(Default)]
+struct Seen {
+    present: Option<bool>,
+    pull: Option<bool>,
+}
+
+impl Images {
+    /// Images of the runtime behind `client`.
+    pub fn new(
+        client: Client,
+        recorder: Recorder,
+        keys: NodeKeys,
+        puller: Puller,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (puller, back_off) = (Rc::new(puller), RefCell::default());
+        Self { client, recorder, keys, puller, metrics, back_off }
+    }
+
+    /// Makes sure that the image is there and returns what containers need of it.
+    pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<Found, Failure> {
+        let mut seen = Seen::default();
+        let found = self.find_or_pull(wanted, &mut seen).await;
+        self.metrics.images().requested(wanted.policy, seen.present, seen.pull);
+        found
+    }
+
+    async fn find_or_pull(&self, wanted: &Wanted<'_>, seen: &mut Seen) -> Result<Found, Failure> {
+        let image =
+            image_name::with_default_tag(wanted.image).map_err(|e| self.bad_name(wanted, &e))?;
+        let lookup = Lookup { images: self, wanted, image, found: OnceCell::new() };
+        if wanted.policy != "Always" {
+            let present = self.look(wanted, &lookup.image).await?;
+            seen.present = Some(present.is_some());
+            if let Some(image) = present {
+                if self.may_use(&lookup, &image).await? {
+                    seen.pull = Some(false);
+                    return Ok(Found { user: ImageUser::of(Some(&image)), id: image.id });
+                }
+                seen.pull = Some(true);
+            }
+            // That it is there is not to be seen by those who may not use it.
+            if wanted.policy == "Never" {
+                return Err(self.not_there(wanted));
+            }
+        }
+        seen.pull = Some(true);
+        self.pull(&lookup).await
+    }
+
+    /// The image as the runtime has it.
+    async fn look(&self, wanted: &Wanted<'_>, image: &str) -> Result<Option<v1::Image>, Failure> {
+        let spec = puller::image_spec(image, wanted.sandbox);
+        let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
+        let answer = self.client.image_status(request).await.map_err(|error| {
+            let message = format!("Failed to inspect image \"\": {error}");
+            self.warn(wanted, "InspectFailed", &message);
+            Failure::new("ImageInspectError", message)
+        })?;
+        Ok(answer.image)
+    }
+
+    async fn may_use(&self, lookup: &Lookup<'_>, image: &v1::Image) -> Result<bool, Failure> {
+        let wanted = lookup.wanted;
+        let name = wanted.image;
+        let mut message = format!("Container image \"{name}\" already present on machine");
+        if let Some(records) = self.puller.records() {
+            match records.access(name, &image.id, lookup.credentials()).await {
+                Ok(Access::Granted) => message.push_str(" and can be accessed by the pod"),
+                Ok(Access::Ask) => return Ok(false),
+                Err(error) => return Err(Failure::new("ErrImagePull", error)),
+            }
+        }
+        self.note(wanted, "Pulled", &message);
+        Ok(true)
+    }
+
+    fn not_there(&self, wanted: &Wanted<'_>) -> Failure {
+        let name = wanted.image;
+        let message =
+            format!("Container image \"{name}\" is not present with pull policy of Never");
+        self.warn(wanted, "ErrImageNeverPull", &message);
+        Failure::new("ErrImageNeverPull", message)
+    }
+
+    /// Forgets a pod's failed pulls.
+    pub fn forget(&self, uid: &PodUid) {
+        self.back_off.borrow_mut().retain(|(of, _), _| of != uid);
+    }
+
+    async fn pull(&self, lookup: &Lookup<'_>) -> Result<Found, Failure> {
+        let wanted = lookup.wanted;
+        let key = (wanted.uid.clone(), wanted.image.to_owned());
+        if let Some((left, reason)) = self.backing_off(&key) {
+            let message = format!("Back-off pulling image \"{}\"", wanted.image);
+            self.note(wanted, "BackOff", &message);
+            let mut failure = Failure::new("ImagePullBackOff", format!("{message}: {reason}"));
+            failure.retry_after = Some(left);
+            return Err(failure);
+        }
+        self.note(wanted, "Pulling", &format!("Pulling image \"{}\"", wanted.image));
+        let begun = Instant::now();
+        match self.pulled(lookup).await {
+            Ok(pulled) => {
+                let size = pulled.image.as_ref().map_or(0, |image| image.size);
+                self.metrics.pulled(wanted.uid, begun.elapsed(), size);
+                let text = format!(
+                    "Successfully pulled image \"{}\" in {} ({} including waiting). Image size: {} \
+                     bytes.",
+                    wanted.image,
+                    millis(pulled.took),
+                    millis(begun.elapsed()),
+                    size,
+                );
+                self.note(wanted, "Pulled", &text);
+                Ok(Found { id: pulled.id, user: ImageUser::of(pulled.image.as_ref()) })
+            }
+            Err(error) => {
+                let text = format!("Failed to pull image \"{}\": {error}", wanted.image);
+                self.warn(wanted, "Failed", &text);
+                let (reason, message) = image_name::pull_error(wanted.image, &error);
+                let wait = self.failed(key, format!("{reason}: {message}"));
+                let mut failure = Failure::new(reason, message);
+                failure.retry_after = Some(wait.min(TELL_AFTER));
+                Err(failure)
+            }
+        }
+    }
+
+    async fn pulled(&self, lookup: &Lookup<'_>) -> PullResult {
+        let pull = Pull {
+            name: lookup.wanted.image.to_owned(),
+            image: lookup.image.clone(),
+            sandbox: lookup.wanted.sandbox.clone(),
+            credentials: lookup.credentials().await?,
+        };
+        self.puller.pull(pull).await
+    }
+
+    fn backing_off(&self, key: &(PodUid, String)) -> Option<(Duration, String)> {
+        let table = self.back_off.borrow();
+        let entry = table.get(key)?;
+        let left = entry.wait.checked_sub(entry.failed_at.elapsed())?;
+        (!left.is_zero()).then(|| (left, entry.reason.clone()))
+    }
+
+    fn failed(&self, key: (PodUid, String), reason: String) -> Duration {
+        let mut table = self.back_off.borrow_mut();
+        // A pull that succeeded meanwhile changes nothing.
+        let recent = |entry: &&BackOff| entry.failed_at.elapsed() <= 2 * BACK_OFF.1;
+        let before = table.get(&key).filter(recent).map(|entry| entry.wait);
+        let wait = before.map_or(BACK_OFF.0, |wait| (wait * 2).min(BACK_OFF.1));
+        table.insert(key, BackOff { wait, failed_at: Instant::now(), reason });
+        wait
+    }
+
+    fn bad_name(&self, wanted: &Wanted<'_>, error: &ImageNameError) -> Failure {
+        let message = format!("Failed to apply default image tag \"{}\": {error}", wanted.image);
+        self.warn(wanted, "InspectFailed", &message);
+        Failure::new("InvalidImageName", message)
+    }
+
+    fn note(&self, wanted: &Wanted<'_>, reason: &str, message: &str) {
+        self.recorder.event(wanted.uid, false, reason, message, wanted.container);
+    }
+
+    fn warn(&self, wanted: &Wanted<'_>, reason: &str, message: &str) {
+        self.recorder.event(wanted.uid, true, reason, message, wanted.container);
+    }
+}
+
+impl Lookup<'_> {
+    /// What the pod may try for its image, in order.
+    // k8s: pkg/kubelet/images/image_manager.go makeLookupPullCredentialsFunc
+    async fn credentials(&self) -> Result<Vec<Credential>, String> {
+        let found = self.found.get_or_init(async || {
+            let (image, keys) = (&self.image, &self.images.keys);
+            let mut found = self.wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
+            let (files, name) = (keys.files.clone(), image.clone());
+            let of_node = blocking::run(Place::own("credentials"), move || files.of(&name));
+            found.extend(of_node.await.map_err(|blocked| blocked.to_string())?);
+            found.extend(keys.providers.keyring(image, self.wanted.pod).await.of(image));
+            Ok(found)
+        });
+        found.await.clone()
+    }
+}
+
+/// A duration cut to whole milliseconds, as Go prints it.
+fn millis(took: Duration) -> GoDuration {
+    let cut = Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    GoDuration::from_std(cut)
+}
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;

@@ -1,0 +1,63 @@
+//! What a container said before it ended: its termination message, or the end of its log.
+//!
+//! Read once, when the container is first seen exited, and joined to the runtime's message. The
+//! files are the container's: they are read where that may block, and one that does not answer
+//! costs the message and nothing else.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go convertToKubeContainerStatus
+
+use std::path::Path;
+
+use pintle_agent_core::observed::ObservedContainer;
+use pintle_agent_core::observed::termination;
+use pintle_agent_core::observed::termination::LastWords;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+
+use crate::log_read;
+
+/// What a container has said that ended with this code, before the runtime shows its end; `None`
+/// when its log would have to be asked, which the runtime may not have written to the end yet.
+pub(super) async fn at_end(
+    uid: &PodUid,
+    container: &ObservedContainer,
+    code: i32,
+) -> Option<String> {
+    let words = asked(container, code, "");
+    match words.log_if_empty {
+        true => None,
+        false => Some(said(uid, container, words).await),
+    }
+}
+
+/// Appends the container's last words to its message.
+pub(super) async fn append(uid: &PodUid, container: &mut ObservedContainer) {
+    let words = asked(container, container.exit_code, &container.reason);
+    let said = said(uid, container, words).await;
+    container.message = termination::joined(&container.message, &said);
+}
+
+/// Where the words of a container with such an end are.
+fn asked(container: &ObservedContainer, code: i32, reason: &str) -> LastWords {
+    let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));
+    termination::last_words(&container.annotations, mounts, code, reason)
+}
+
+async fn said(uid: &PodUid, container: &ObservedContainer, words: LastWords) -> String {
+    if words.file.is_none() && !words.log_if_empty {
+        return String::new();
+    }
+    let log = container.log_path.clone();
+    let file = words.file.clone();
+    let read = move || {
+        let file = words.file.as_deref().map(Path::new);
+        log_read::termination_message(file, Path::new(&log), words.log_if_empty)
+    };
+    match blocking::run(Place::look(uid), read).await {
+        Ok(said) => said,
+        Err(error) => {
+            let path = file.as_deref().unwrap_or(&container.log_path);
+            format!("Error on reading termination log {path}: {error}")
+        }
+    }
+}

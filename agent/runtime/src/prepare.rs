@@ -1,0 +1,88 @@
+//! Makes cgroup, directories and volumes of a pod ready, and keeps files in volumes up to date.
+//!
+//! Effects of `Prepare` and `Refresh`, with the kubelet's events and reasons. Idempotent.
+// k8s: pkg/kubelet/kubelet.go SyncPod
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::types::with_causes;
+use pintle_agent_core::volume::PodDirs;
+use pintle_agent_core::worker::Failure;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_host::cgroup::tree::Tree;
+use pintle_agent_host::volume;
+
+use crate::execute::{Executor, PassOrder};
+
+impl Executor {
+    /// Cgroup, directories, volumes.
+    pub(super) async fn prepare(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        self.prepare_cgroup(order, pod).await?;
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
+        let made = blocking::run(Place::change(&order.uid), move || {
+            volume::execute::make_pod_dirs(&dirs).map_err(|error| error.to_string())
+        });
+        let made = made.await.unwrap_or_else(|blocked| Err(blocked.to_string()));
+        made.map_err(|error| {
+            let text = format!("error making pod data directories: {error}");
+            self.recorder.event(&order.uid, true, "Failed", &text, None);
+            Failure::new("FailedToMakePodDataDirectories", text)
+        })?;
+        self.objects.register(&order.uid, pod);
+        let content = self.objects.content(&order.uid, pod);
+        let now = pintle_daemon::clock::now().to_timestamp();
+        match volume::execute::mount_all(&order.uid, &self.volumes(pod), &content, now).await {
+            Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
+            Err(errors) => return Err(self.failed_mounts(order, &errors)),
+        }
+        if let Some(text) = self.objects.pull_secrets(&order.uid, pod).await.warning() {
+            let reason = "FailedToRetrieveImagePullSecret";
+            self.recorder.event(&order.uid, true, reason, &text, None);
+        }
+        Ok(())
+    }
+
+    /// Files of volumes whose content may have changed.
+    pub(super) async fn refresh(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        self.objects.register(&order.uid, pod);
+        let content = self.objects.content(&order.uid, pod);
+        let now = pintle_daemon::clock::now().to_timestamp();
+        let volumes = self.volumes(pod);
+        let refreshed = volume::execute::refresh(&order.uid, &volumes, &content, now).await;
+        refreshed.map_err(|errors| self.failed_mounts(order, &errors))
+    }
+
+    fn failed_mounts(&self, order: &PassOrder, errors: &[volume::VolumeError]) -> Failure {
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        for (error, text) in errors.iter().zip(&texts) {
+            self.recorder.event(&order.uid, true, error.reason(), text, None);
+        }
+        Failure::new("FailedMount", texts.join("; "))
+    }
+
+    async fn prepare_cgroup(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let name = self.cgroup_name(pod);
+        let limits = self.cgroup_limits(pod);
+        let exists = cgroups.on_disk(&name, Tree::exists).await;
+        if !exists.is_ok_and(|exists| exists) {
+            self.count_burstable(&order.uid, Some(pod)).await;
+            let begun = std::time::Instant::now();
+            let created = cgroups.create_pod(&name, &limits).await;
+            self.metrics.cgroup("create", begun.elapsed());
+            created.map_err(|error| {
+                let error = with_causes(&error);
+                let text = format!("unable to ensure pod container exists: {error}");
+                self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
+                Failure::new("FailedCreatePodContainer", text)
+            })?;
+        }
+        if let Some(dir) = cgroups.dir(&name, "memory") {
+            self.tracker.track(&order.uid, &dir).await;
+            self.follow_running(order, pod).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! The board: orders, due times, bounds, attempts that end late.
+
+use pintle_agent_core::types::SandboxId;
+use serde_json::{Value, json};
+
+use super::super::testing_pods as testing;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Long after the agent began, so that nothing is spread.
+const WALL: UnixNanos = UnixNanos(1_000_000_000_000_000);
+
+fn spec(count: usize) -> Value {
+    let probe = json!({"tcpSocket": {"port": 1}, "periodSeconds": 10, "failureThreshold": 1});
+    let containers: Vec<_> = (0..count)
+        .map(|n| json!({"name": format!("c{n}"), "readinessProbe": probe, "livenessProbe": probe}))
+        .collect();
+    json!({"containers": containers})
+}
+
+struct World {
+    board: Board,
+    pod: Arc<Pod>,
+    observed: ObservedPod,
+    pod_ip: &'static str,
+}
+
+impl World {
+    fn new(spec: Value) -> Self {
+        Self::with_places(spec, 100)
+    }
+
+    fn with_places(spec: Value, places: usize) -> Self {
+        let pod = testing::pod(spec, json!({}));
+        let observed = testing::observed(&pod, WALL.0);
+        Self { board: Board::new(UnixNanos(1), places), pod, observed, pod_ip: "10.0.0.1" }
+    }
+
+    fn order(&mut self, now: Duration, terminating: bool) {
+        let uid = self.observed.uid.clone();
+        self.order_as(uid, now, terminating);
+    }
+
+    /// The same pod under another uid.
+    fn order_as(&mut self, uid: PodUid, now: Duration, terminating: bool) {
+        let order = Order {
+            uid,
+            pod: Arc::clone(&self.pod),
+            observed: Arc::new(self.observed.clone()),
+            pod_ip: Some(self.pod_ip.to_owned()),
+            terminating,
+        };
+        self.board.order(&order, (now, WALL));
+    }
+
+    fn due(&mut self, now: Duration) -> Vec<Attempt> {
+        std::iter::from_fn(|| self.board.take_due(now)).collect()
+    }
+
+    fn results(&mut self) -> Vec<(String, ProbeKind, bool)> {
+        std::iter::from_fn(|| self.board.take_result())
+            .map(|input| match input {
+                Input::Probed { container, probe, healthy, .. } => {
+                    (container.to_string(), probe, healthy)
+                }
+                other => panic!("no result: {other:?}"),
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn each_probe_runs_once_a_period_and_only_one_attempt_at_a_time() {
+    let mut world = World::new(spec(3));
+    world.order(Duration::ZERO, false);
+    let first = world.due(Duration::ZERO);
+    assert_eq!(first.len(), 6);
+    assert_eq!(world.due(SECOND * 60).len(), 0, "all are under way");
+    for attempt in &first {
+        world.board.ended(&attempt.key, SECOND, Outcome::Success);
+    }
+    assert_eq!(world.board.next_due(), Some(SECOND * 10));
+    assert_eq!(world.due(SECOND * 9).len(), 0);
+    assert_eq!(world.due(SECOND * 10).len(), 6);
+}
+
+#[test]
+fn attempts_beyond_the_bound_wait_and_none_is_lost() {
+    let mut world = World::with_places(spec(5), 3);
+    world.order(Duration::ZERO, false);
+    let mut seen = Vec::new();
+    loop {
+        let batch = world.due(SECOND);
+        assert!(batch.len() <= 3);
+        for attempt in batch.iter() {
+            world.order(SECOND, false);
+            world.board.ended(&attempt.key, SECOND, Outcome::Success);
+            seen.push((attempt.key.id.clone(), attempt.key.kind));
+        }
+        if batch.is_empty() {
+            break;
+        }
+    }
+    let attempts = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!((seen.len(), attempts), (10, 10));
+    assert!(!world.board.is_waiting());
+}
+
+#[test]
+fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
+    let mut world = World::with_places(spec(136), 256);
+    world.order(Duration::ZERO, false);
+    let hanging = world.due(Duration::ZERO);
+    assert_eq!((hanging.len(), world.board.is_waiting()), (256, true));
+    let other = PodUid::from("other");
+    world.pod = testing::pod(spec(1), json!({}));
+    world.observed = testing::observed(&world.pod, WALL.0);
+    world.order_as(other.clone(), SECOND, false);
+    assert_eq!(world.due(SECOND).len(), 0);
+    assert_eq!(world.board.make_room(SECOND), 1);
+    // The task that was aborted ends.
+    world.board.ended(&hanging[0].key, SECOND, Outcome::Unknown);
+    let begun = world.due(SECOND);
+    assert_eq!(begun.len(), 1);
+    assert_eq!(begun[0].key.uid, other);
+    assert_eq!(world.board.attempts(), 256);
+}
+
+#[test]
+fn attempts_ask_at_the_address_that_the_pod_has_when_they_begin() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let first = world.due(Duration::ZERO);
+    world.pod_ip = "10.0.0.2";
+    world.order(SECOND, false);
+    for attempt in &first {
+        assert_eq!(attempt.target.host.as_deref(), Some("10.0.0.1"));
+        world.board.ended(&attempt.key, SECOND, Outcome::Success);
+    }
+    let second = world.due(SECOND * 10);
+    assert_eq!(second.len(), 2);
+    assert!(second.iter().all(|attempt| attempt.target.host.as_deref() == Some("10.0.0.2")));
+}
+
+#[test]
+fn a_change_of_one_container_has_the_unready_ones_of_its_pod_asked_at_once() {
+    let mut world = World::new(spec(2));
+    world.order(Duration::ZERO, false);
+    let all = world.due(Duration::ZERO);
+    let readiness: Vec<_> =
+        all.iter().filter(|attempt| attempt.key.kind == ProbeKind::Readiness).collect();
+    world.board.ended(&readiness[0].key, Duration::ZERO, Outcome::Failure);
+    assert_eq!(world.due(SECOND).len(), 0);
+    world.board.ended(&readiness[1].key, SECOND, Outcome::Success);
+    let again = world.due(SECOND);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].key.id, readiness[0].key.id);
+}
+
+#[test]
+fn a_repeated_order_changes_nothing() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let attempts = world.due(Duration::ZERO);
+    for attempt in &attempts {
+        world.board.ended(&attempt.key, Duration::ZERO, Outcome::Success);
+    }
+    assert_eq!(world.results(), [("id-1".to_owned(), ProbeKind::Readiness, true)]);
+    for _ in 0..1000 {
+        world.order(SECOND, false);
+    }
+    assert_eq!(world.results(), []);
+    assert_eq!(world.due(SECOND).len(), 0);
+    assert!(world.board.heap.len() < 200, "entries that no longer hold are dropped");
+    assert_eq!(world.due(SECOND * 10).len(), 2);
+}
+
+#[test]
+fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_not_count() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let old = world.due(Duration::ZERO);
+    world.observed.containers[0] = testing::container_named("id-2".into(), "c0", WALL.0);
+    world.order(SECOND, false);
+    for attempt in &old {
+        world.board.ended(&attempt.key, SECOND, Outcome::Failure);
+    }
+    assert_eq!(world.results(), []);
+    // Readiness at once, liveness at the next tick.
+    let mut new = world.due(SECOND);
+    assert_eq!(new.len(), 1);
+    new.extend(world.due(SECOND * 10));
+    let new: Vec<_> = new.iter().map(|a| (a.key.id.as_str(), a.key.kind)).collect();
+    assert_eq!(new, [("id-2", ProbeKind::Readiness), ("id-2", ProbeKind::Liveness)]);
+}
+
+#[test]
+fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, false);
+    let old = world.due(Duration::ZERO);
+    let uid = world.observed.uid.clone();
+    world.board.forget(&uid);
+    world.order(SECOND, false);
+    let new = world.due(SECOND);
+    assert_eq!((old.len(), new.len()), (2, 2));
+    for attempt in &old {
+        world.board.ended(&attempt.key, SECOND, Outcome::Failure);
+    }
+    assert_eq!(world.results(), []);
+    assert_eq!(world.board.attempts(), 2);
+}
+
+#[test]
+fn a_container_that_does_not_run_any_more_is_not_probed() {
+    let mut world = World::new(spec(2));
+    world.order(Duration::ZERO, false);
+    world.observed.containers[0].state = RunState::Exited;
+    world.order(Duration::ZERO, false);
+    let due = world.due(SECOND);
+    assert!(due.iter().all(|attempt| attempt.key.id.as_str() == "id-2"), "{due:?}");
+    world.observed.containers[1].state = RunState::Exited;
+    world.order(Duration::ZERO, false);
+    assert_eq!(world.board.next_due(), None);
+    assert_eq!(world.due(SECOND * 100).len(), 0);
+    let uid = world.observed.uid.clone();
+    world.board.forget(&uid);
+    assert!(world.board.pods.is_empty());
+}
+
+#[test]
+fn while_the_pod_ends_only_readiness_is_due() {
+    let mut world = World::new(spec(1));
+    world.order(Duration::ZERO, true);
+    let due = world.due(SECOND);
+    assert_eq!(due.len(), 1);
+    assert_eq!(due[0].key.kind, ProbeKind::Readiness);
+}
+
+#[test]
+fn init_containers_have_no_probes_but_sidecars_do() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let mut world = World::new(json!({
+        "initContainers": [
+            {"name": "i", "readinessProbe": probe},
+            {"name": "s", "restartPolicy": "Always", "readinessProbe": probe}],
+        "containers": [{"name": "c"}]}));
+    world.order(Duration::ZERO, false);
+    let due = world.due(SECOND);
+    assert_eq!(due.len(), 1);
+    assert_eq!(due[0].target.container.name, "s");
+}
+
+#[test]
+fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let mut world = World::new(json!({
+        "initContainers": [{"name": "s", "restartPolicy": "Always", "startupProbe": probe}],
+        "containers": [{"name": "c", "startupProbe": probe, "readinessProbe": probe}]}));
+    for container in &mut world.observed.containers {
+        container.started_at = UnixNanos(1);
+    }
+    world.observed.sandboxes[0].id = SandboxId::from("sandbox");
+    world.board = Board::new(WALL, 9);
+    world.order(Duration::ZERO, false);
+    let mut results = world.results();
+    results.sort_unstable();
+    let expected = [
+        ("id-1".to_owned(), ProbeKind::Startup, true),
+        ("id-2".to_owned(), ProbeKind::Readiness, true),
+        ("id-2".to_owned(), ProbeKind::Startup, true),
+    ];
+    assert_eq!(results, expected);
+}
+
+#[test]
+fn first_attempts_are_spread_over_a_period_only_while_the_agent_is_younger_than_it() {
+    let period = SECOND * 10;
+    let uid = |n: u32| PodUid::from(format!("uid-{n}"));
+    let of = |n, age| spread((&uid(n), "c", ProbeKind::Liveness), period, age);
+    let delays: Vec<_> = (0..400).map(|n| of(n, SECOND)).collect();
+    assert!(delays.iter().all(|delay| *delay < period));
+    let early = delays.iter().filter(|delay| **delay < period / 2).count();
+    assert!((120..280).contains(&early), "{early} of 400 in the first half");
+    assert_eq!(delays[7], of(7, SECOND), "the same each time");
+    assert_eq!(of(7, period), Duration::ZERO);
+}

@@ -1,0 +1,121 @@
+//! Exec probes: a command within the container, well when it exits with 0.
+//!
+//! The runtime gets the probe's timeout, kills the command when it is over and then answers; our
+//! own limit is later by `MARGIN`, so that its answer wins. Giving the call up, because the
+//! container is gone or on our own limit, cancels it at the runtime, which kills the command too:
+//! nothing is left behind. Of what the command says no more than `OUTPUT_BYTES_MAX` are ever held.
+// k8s: pkg/probe/exec/exec.go, pkg/kubelet/kuberuntime/kuberuntime_container.go RunInContainer
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ExecAction;
+use pintle_agent_core::env::expand::expand;
+use pintle_cri::{Client, Code, v1};
+
+use super::attempt::Verdict;
+use super::patience::patiently;
+use super::target::Target;
+use super::words;
+
+/// Longest output that goes into an event, in bytes.
+const OUTPUT_BYTES_MAX: usize = 10 * 1024;
+/// What the runtime gets beyond the timeout to kill the command and answer.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// Runs the command once.
+pub(super) async fn probe(
+    client: &Client,
+    target: &Target,
+    exec: &ExecAction,
+    limit: Duration,
+) -> Verdict {
+    let cmd = command(target, exec);
+    let timeout = i64::try_from(limit.as_secs()).unwrap_or(i64::MAX);
+    let container_id = target.id.as_str().to_owned();
+    let request = v1::ExecSyncRequest { container_id, cmd, timeout };
+    // The call's own deadline knows nothing of a late agent: it is only a backstop.
+    let within = limit.saturating_add(MARGIN);
+    let backstop = within.saturating_mul(4);
+    let call = client.exec_cut(request, Some(backstop), OUTPUT_BYTES_MAX);
+    let timed_out = || {
+        let (line, limit) = (command(target, exec).join(" "), words::seconds(limit));
+        Verdict::Failure(format!("command timed out: {line:?} timed out after {limit}"))
+    };
+    match patiently(within, call).await.done {
+        Some(Ok(answer)) if answer.exit_code == 0 => Verdict::Success,
+        Some(Ok(answer)) => Verdict::Failure(output(answer)),
+        Some(Err(error)) if error.is_deadline() => timed_out(),
+        Some(Err(error)) => {
+            let code = code_words(error.code);
+            Verdict::unknown(format!("rpc error: code = {code} desc = {}", error.message))
+        }
+        None => timed_out(),
+    }
+}
+
+/// The command with `$(NAME)` replaced by the container's plain environment values; others, such
+/// as those of references, count as empty.
+// k8s: pkg/kubelet/container/helpers.go ExpandContainerCommandOnlyStatic
+fn command(target: &Target, exec: &ExecAction) -> Vec<String> {
+    let env = target.container.env.as_deref().unwrap_or_default();
+    let value = |name: &str| {
+        let found = env.iter().rev().find(|variable| variable.name == name);
+        found.map(|variable| variable.value.as_deref().unwrap_or_default())
+    };
+    exec.command.iter().flatten().map(|word| expand(word, value)).collect()
+}
+
+fn output(answer: v1::ExecSyncResponse) -> String {
+    let mut bytes = answer.stdout;
+    bytes.truncate(OUTPUT_BYTES_MAX);
+    let room = OUTPUT_BYTES_MAX - bytes.len();
+    bytes.extend(answer.stderr.into_iter().take(room));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A code as it stands in the text of an error.
+pub(super) fn code_words(code: Code) -> &'static str {
+    pintle_cri::code_name(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn references_in_a_command_are_replaced_by_plain_values_only() {
+        let pod = testing::pod(
+            json!({"containers": [{"name": "c", "env": [
+                {"name": "A", "value": "one"}, {"name": "A", "value": "two"},
+                {"name": "REF", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}]}),
+            json!({}),
+        );
+        let record = testing::observed(&pod, 1);
+        let container = &pintle_api_types::pod::spec(&pod).containers[0];
+        let target = Target::new(&record.uid, container, &record.containers[0]);
+        let words = ["test", "$(A)", "[$(REF)]", "$(NONE)", "$$(A)"];
+        let exec = ExecAction { command: Some(words.map(str::to_owned).to_vec()) };
+        assert_eq!(command(&target, &exec), ["test", "two", "[]", "$(NONE)", "$(A)"]);
+    }
+
+    #[test]
+    fn output_is_cut_where_both_streams_together_reach_the_limit() {
+        let answer = |out: usize, err: usize| v1::ExecSyncResponse {
+            stdout: vec![b'o'; out],
+            stderr: vec![b'e'; err],
+            exit_code: 1,
+        };
+        for (out, err, outs, errs) in [
+            (3, 2, 3, 2),
+            (OUTPUT_BYTES_MAX + 1, 5, OUTPUT_BYTES_MAX, 0),
+            (OUTPUT_BYTES_MAX - 1, 5, OUTPUT_BYTES_MAX - 1, 1),
+        ] {
+            let text = output(answer(out, err));
+            let count = |c| text.chars().filter(|x| *x == c).count();
+            assert_eq!((count('o'), count('e')), (outs, errs));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! HTTP and HTTPS probes: a GET, well when its status is 200 to 399.
+//!
+//! The request is made by `crate::http`. An answer whose body breaks off or does not end within
+//! the limit counts as neither, as upstream has it. The body never goes into an event: it may hold
+//! secrets; a redirect that is not followed is the exception, as upstream prints it.
+// k8s: pkg/probe/http/http.go, pkg/probe/http/request.go
+
+use std::io;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::HTTPGetAction;
+
+use super::attempt::Verdict;
+use super::patience::patiently;
+use super::target::Target;
+use super::words::{self, Spent};
+use crate::http;
+use crate::http::{Get, Watch};
+use crate::resolver::Resolver;
+
+/// Longest body that is read, in bytes.
+const BODY_BYTES_MAX: usize = 10 * 1024;
+/// The name that servers see.
+pub(super) const USER_AGENT: &str = "kube-probe/1.36";
+
+/// Asks once.
+pub(super) async fn probe(
+    resolver: &Resolver,
+    target: &Target,
+    action: &HTTPGetAction,
+    limit: Duration,
+) -> Verdict {
+    let request = match request(resolver, target, action) {
+        Ok(request) => request,
+        Err(message) => return Verdict::unknown(message),
+    };
+    let (url, address) = (request.url(), words::address(&request.host, request.port));
+    let watch = Watch::default();
+    let began = std::time::Instant::now();
+    let waited = patiently(limit, http::get_watched(&request, &watch)).await;
+    match waited.done {
+        Some(Ok(answer)) => judge(answer),
+        Some(Err(http::Error::Url { url })) => {
+            Verdict::unknown(format!("parse {url:?}: invalid URL"))
+        }
+        Some(Err(error)) => Verdict::Failure(format!("Get {url:?}: {}", cause(&address, &error))),
+        None if watch.answered.get().is_some() => Verdict::Error {
+            state: "failure",
+            message: "context deadline exceeded (Client.Timeout or context cancellation while \
+                      reading body)"
+                .to_owned(),
+        },
+        None => {
+            let connect = watch.connected.get().map(|at| at.duration_since(began).min(limit));
+            let answer = limit.saturating_sub(connect.unwrap_or_default());
+            let spent = Spent { connect, answer, delay: waited.delay };
+            let what = match connect {
+                Some(_) => "context deadline exceeded".to_owned(),
+                None => format!("dial tcp {address}: i/o timeout"),
+            };
+            let limit = "(Client.Timeout exceeded while awaiting headers)";
+            Verdict::TimedOut(format!("Get {url:?}: {what} {limit}"), spent)
+        }
+    }
+}
+
+fn request(resolver: &Resolver, target: &Target, action: &HTTPGetAction) -> Result<Get, String> {
+    let host = target.host_or(action.host.as_deref())?;
+    let port = target.port(&action.port)?;
+    let request = Get::of(action, host, port, USER_AGENT);
+    Ok(Get { resolver: resolver.clone(), body_bytes_max: BODY_BYTES_MAX, ..request })
+}
+
+// k8s: pkg/probe/http/http.go DoHTTPProbe
+fn judge(answer: http::Answer) -> Verdict {
+    if !answer.body_error.is_empty() {
+        return Verdict::Error { state: "failure", message: answer.body_error };
+    }
+    match answer.status {
+        200..300 => Verdict::Success,
+        300..400 => {
+            let body = String::from_utf8_lossy(&answer.body);
+            Verdict::Warning(format!("Probe terminated redirects, Response body: {body}"))
+        }
+        status => Verdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
+    }
+}
+
+/// Why there was no answer, as Go's client says it.
+fn cause(address: &str, error: &http::Error) -> String {
+    match error {
+        http::Error::Connect { source, .. } => words::dial_error(address, source),
+        http::Error::Tls { source, .. } if error.is_plain_text_answer() => {
+            let _ = source;
+            "http: server gave HTTP response to HTTPS client".to_owned()
+        }
+        http::Error::Tls { source, .. } => broken(source, "tls"),
+        http::Error::Http { source, .. } if source.is_incomplete_message() => "EOF".to_owned(),
+        http::Error::Http { source, .. } => lost(source),
+        other => other.to_string(),
+    }
+}
+
+/// Why an exchange ended early. A request that the end of its connection cancelled has the cause
+/// inside.
+fn lost(error: &hyper::Error) -> String {
+    let mut last: &(dyn std::error::Error + 'static) = error;
+    while let Some(inner) = last.source() {
+        if let Some(inner) = inner.downcast_ref::<io::Error>() {
+            return broken(inner, "read");
+        }
+        last = inner;
+    }
+    format!("net/http: HTTP/1.x transport connection broken: {last}")
+}
+
+fn broken(error: &io::Error, during: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
+        _ if error.raw_os_error().is_some() => format!("read: {}", words::io_error(error)),
+        _ => format!("{during}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_below_400_are_well_and_a_redirect_that_stays_is_a_warning() {
+        for (status, expected) in [
+            (200, Verdict::Success),
+            (299, Verdict::Success),
+            (304, Verdict::Warning("Probe terminated redirects, Response body: x".to_owned())),
+            (404, Verdict::Failure("HTTP probe failed with statuscode: 404".to_owned())),
+            (500, Verdict::Failure("HTTP probe failed with statuscode: 500".to_owned())),
+        ] {
+            let answer =
+                http::Answer { status, body: b"x".to_vec(), reason: "", body_error: String::new() };
+            assert_eq!(judge(answer), expected);
+        }
+    }
+}

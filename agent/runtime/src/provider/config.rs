@@ -1,0 +1,259 @@
+//! CredentialProviderConfig: a file, or a folder of them, and the folder of the programs.
+//!
+//! Effects: reads files and looks at programs, once at the start. Output: the plugins in order, or
+//! a sentence. Files are read strictly. Bounds: `FILE_BYTES_MAX`, `FILES_MAX`.
+// k8s: pkg/credentialprovider/plugin/config.go readCredentialProviderConfig
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use pintle_agent_core::image::pull_credential::sha256_hex;
+use pintle_api_types::duration::GoDuration;
+use serde::Deserialize;
+
+use super::validate;
+
+/// Longest file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most files of a folder.
+const FILES_MAX: usize = 1000;
+const GROUP: &str = "kubelet.config.k8s.io";
+const KIND: &str = "CredentialProviderConfig";
+/// The only version with `tokenAttributes`.
+const V1: &str = "kubelet.config.k8s.io/v1";
+
+/// Why the plugins cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file or folder that cannot be read, or something in it.
+    #[error("--image-credential-provider-config: {0}")]
+    Config(String),
+    /// The folder of the programs, or one of them.
+    #[error("--image-credential-provider-bin-dir: {0}")]
+    BinDir(String),
+}
+
+/// The plugins of this node.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// In the order in which they are asked.
+    pub(super) providers: Vec<ProviderSettings>,
+    /// Of the files, for the metric that shows it; `None` when there are none.
+    pub(super) hash: Option<String>,
+}
+
+/// A plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ProviderSettings {
+    pub(super) name: String,
+    /// Its program.
+    pub(super) program: PathBuf,
+    pub(super) match_images: Vec<String>,
+    pub(super) default_cache_duration: GoDuration,
+    /// Of request and answer.
+    pub(super) api_version: String,
+    pub(super) args: Vec<String>,
+    /// Added to the agent's own.
+    pub(super) env: Vec<(String, String)>,
+    pub(super) token: Option<TokenSettings>,
+}
+
+/// The token of a pod's service account that a plugin wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TokenSettings {
+    pub(super) audience: String,
+    /// Not to be asked for pods without an account.
+    pub(super) require_service_account: bool,
+    /// An answer is good for one token only, not for all of an account.
+    pub(super) per_token: bool,
+    pub(super) required_keys: Vec<String>,
+    pub(super) optional_keys: Vec<String>,
+}
+
+/// A file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct ConfigWire {
+    api_version: String,
+    kind: String,
+    pub(super) providers: Option<Vec<ProviderWire>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct ProviderWire {
+    pub(super) name: String,
+    pub(super) match_images: Option<Vec<String>>,
+    pub(super) default_cache_duration: Option<GoDuration>,
+    pub(super) api_version: String,
+    pub(super) args: Option<Vec<String>>,
+    pub(super) env: Option<Vec<EnvWire>>,
+    pub(super) token_attributes: Option<TokenWire>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct EnvWire {
+    name: String,
+    value: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct TokenWire {
+    pub(super) service_account_token_audience: String,
+    pub(super) cache_type: String,
+    pub(super) require_service_account: Option<bool>,
+    pub(super) required_service_account_annotation_keys: Option<Vec<String>>,
+    pub(super) optional_service_account_annotation_keys: Option<Vec<String>>,
+}
+
+/// Reads and checks everything; `accounts` as the gate of service accounts' tokens says.
+// k8s: pkg/credentialprovider/plugin/plugin.go RegisterCredentialProviderPlugins
+pub fn read(config: &Path, bin_dir: &Path, accounts: bool) -> Result<Settings, SettingsError> {
+    if let Err(error) = fs::metadata(bin_dir) {
+        let shown = bin_dir.display();
+        return Err(SettingsError::BinDir(match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("plugin binary directory {shown} did not exist")
+            }
+            _ => format!("error inspecting binary directory {shown}: {error}"),
+        }));
+    }
+    let (providers, hash) = files(config).map_err(SettingsError::Config)?;
+    let wrong = validate::check(&providers, accounts);
+    if !wrong.is_empty() {
+        let texts: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+        let text = match texts.as_slice() {
+            [one] => one.clone(),
+            all => format!("[{}]", all.join(", ")),
+        };
+        let shown = config.display();
+        let text = format!("failed to validate credential provider config: {text} (in {shown})");
+        return Err(SettingsError::Config(text));
+    }
+    let providers: Result<Vec<_>, _> =
+        providers.into_iter().map(|provider| settings(provider, bin_dir)).collect();
+    Ok(Settings { providers: providers?, hash: Some(hash) })
+}
+
+/// The plugins of all files, and the hash over the files.
+fn files(path: &Path) -> Result<(Vec<ProviderWire>, String), String> {
+    let meta = fs::metadata(path)
+        .map_err(|error| format!("unable to access path {:?}: {error}", path.display()))?;
+    let paths = if meta.is_dir() { folder(path)? } else { vec![path.to_owned()] };
+    let (mut all, mut names, mut hashed) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for path in paths {
+        let shown = path.display().to_string();
+        let bytes =
+            read_file(&path).map_err(|error| format!("unable to read file {shown:?}: {error}"))?;
+        hashed.extend((bytes.len() as u64).to_be_bytes());
+        hashed.extend(&bytes);
+        let providers =
+            decode(&bytes).map_err(|error| format!("error decoding config {shown:?}: {error}"))?;
+        for provider in providers {
+            if !names.insert(provider.name.clone()) {
+                let name = &provider.name;
+                return Err(format!(
+                    "duplicate provider name {name:?} found in configuration file(s)"
+                ));
+            }
+            all.push(provider);
+        }
+    }
+    Ok((all, format!("sha256:{}", sha256_hex(&hashed))))
+}
+
+/// The configuration files of a folder in their order; folders in it are not entered.
+fn folder(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let shown = path.display().to_string();
+    let unreadable = |error: std::io::Error| format!("unable to read directory {shown:?}: {error}");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let path = entry.path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        let is_dir = entry.file_type().map_err(unreadable)?.is_dir();
+        if !is_dir && matches!(ending, Some("json" | "yaml" | "yml")) {
+            found.push(path);
+        }
+    }
+    match found.len() {
+        0 => return Err(format!("no configuration files found in directory {shown:?}")),
+        1..=FILES_MAX => found.sort(),
+        _ => return Err(format!("directory {shown:?} has more than {FILES_MAX} files")),
+    }
+    Ok(found)
+}
+
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    if fs::metadata(path)?.len() > FILE_BYTES_MAX {
+        let text = format!("it has more than {FILE_BYTES_MAX} bytes");
+        return Err(std::io::Error::other(text));
+    }
+    fs::read(path)
+}
+
+fn decode(bytes: &[u8]) -> Result<Vec<ProviderWire>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let options = serde_saphyr::options! { with_snippet: false };
+    let config: ConfigWire = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| error.without_snippet().to_string())?;
+    let (group, version) = config.api_version.split_once('/').unwrap_or_default();
+    if group != GROUP || !matches!(version, "v1" | "v1beta1" | "v1alpha1") || config.kind != KIND {
+        let (kind, version) = (config.kind, config.api_version);
+        return Err(format!(
+            "no kind {kind:?} is registered for version {version:?}; write kind: {KIND} and \
+             apiVersion: {V1}"
+        ));
+    }
+    let providers = config.providers.unwrap_or_default();
+    let with_token = providers.iter().position(|provider| provider.token_attributes.is_some());
+    match with_token.filter(|_| config.api_version != V1) {
+        Some(at) => {
+            let field = format!("providers[{at}].tokenAttributes");
+            Err(format!("strict decoding error: unknown field {field:?}; it needs {V1}"))
+        }
+        None => Ok(providers),
+    }
+}
+
+/// A checked plugin, once its program is there.
+fn settings(provider: ProviderWire, bin_dir: &Path) -> Result<ProviderSettings, SettingsError> {
+    let program = bin_dir.join(&provider.name);
+    let shown = program.display();
+    match fs::metadata(&program) {
+        Ok(meta) if meta.is_file() && meta.permissions().mode() & 0o111 != 0 => {}
+        Ok(_) => {
+            let text = format!("error inspecting binary executable {shown}: permission denied");
+            return Err(SettingsError::BinDir(text));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = format!("plugin binary executable {shown} did not exist");
+            return Err(SettingsError::BinDir(text));
+        }
+        Err(error) => {
+            let text = format!("error inspecting binary executable {shown}: {error}");
+            return Err(SettingsError::BinDir(text));
+        }
+    }
+    let env = provider.env.into_iter().flatten();
+    Ok(ProviderSettings {
+        name: provider.name,
+        program,
+        match_images: provider.match_images.unwrap_or_default(),
+        default_cache_duration: provider.default_cache_duration.unwrap_or_default(),
+        api_version: provider.api_version,
+        args: provider.args.unwrap_or_default(),
+        env: env.map(|env| (env.name, env.value)).collect(),
+        token: provider.token_attributes.map(|token| TokenSettings {
+            audience: token.service_account_token_audience,
+            require_service_account: token.require_service_account.unwrap_or_default(),
+            per_token: token.cache_type == validate::PER_TOKEN,
+            required_keys: token.required_service_account_annotation_keys.unwrap_or_default(),
+            optional_keys: token.optional_service_account_annotation_keys.unwrap_or_default(),
+        }),
+    })
+}

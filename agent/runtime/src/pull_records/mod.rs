@@ -1,0 +1,269 @@
+//! Who pulled an image, so that a pod without the password cannot use it because it is there.
+//!
+//! ```text
+//!   pull:  intent on disk ─> runtime ─> record on disk ─> intent removed
+//!   image is there:  record, policy ─> credentials of the pod (only where they count) ─> may it?
+//! ```
+//! Input: pulls as they begin and end, and pods that want an image that is there. Output: whether
+//! the registry has to be asked. The files are the kubelet's, read at each question: either agent
+//! continues where the other stopped. An intent without a pull under way is from a crash; if its
+//! image is there after all, it gets a record that names nobody, so the next pod has to prove
+//! itself.
+//!
+//! Effects: files, on the blocking pool. Owner: `Images`. What cannot be read counts as "ask the
+//! registry". Records are not removed with their images yet: nobody collects images.
+// k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go
+
+mod files;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use pintle_agent_config::image_policy::VerificationPolicy;
+use pintle_agent_core::image::pull_credential::Credential;
+use pintle_agent_core::image::pull_record::{Known, Match, Record};
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use pintle_agent_metrics::Metrics;
+use pintle_cri::{Client, v1};
+use tokio::sync::{Mutex, OnceCell};
+
+use files::Files;
+
+/// Records of pulls.
+pub struct PullRecords {
+    files: Files,
+    policy: VerificationPolicy,
+    client: Client,
+    metrics: Arc<Metrics>,
+    /// Pulls under way by the image's name in the pod.
+    under_way: RefCell<BTreeMap<String, u32>>,
+    /// One who reads and writes files at a time: a record is changed by what was read.
+    turn: Mutex<()>,
+    taken_over: OnceCell<()>,
+}
+
+/// Whether an image that is there may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It may.
+    Granted,
+    /// The registry has to say so.
+    Ask,
+}
+
+impl PullRecords {
+    /// The records below the agent's root directory.
+    pub fn open(
+        root: &Path,
+        policy: VerificationPolicy,
+        client: Client,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let files = Files::open(root)?;
+        Ok(Self {
+            files,
+            policy,
+            client,
+            metrics,
+            under_way: RefCell::default(),
+            turn: Mutex::default(),
+            taken_over: OnceCell::new(),
+        })
+    }
+
+    /// A pull of `image` is about to begin; to be called before the runtime is.
+    pub async fn begin(&self, image: &str) -> io::Result<()> {
+        self.take_over().await;
+        let _turn = self.turn.lock().await;
+        let name = image.to_owned();
+        self.change(move |files| files.write_intent(&name)).await?;
+        *self.under_way.borrow_mut().entry(image.to_owned()).or_default() += 1;
+        Ok(())
+    }
+
+    /// A pull succeeded with these credentials; `None` for none. When the record cannot be written
+    /// the intent stays: the image still counts as pulled.
+    // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go RecordImagePulled
+    pub async fn succeeded(&self, image: &str, image_ref: &str, used: Option<&Credential>) {
+        let known = Known::of_pull(used);
+        match self.write(image, image_ref, Some(known)).await {
+            Ok(()) => self.end(image).await,
+            Err(error) => tracing::error!(%error, image, "the record of a pull cannot be written"),
+        }
+    }
+
+    /// A pull failed, or never began after all.
+    pub async fn failed(&self, image: &str) {
+        self.end(image).await;
+    }
+
+    /// Whether a pod may use an image that is there, by its name in the pod and the runtime's id.
+    /// `credentials` are asked for only where they count; their error is returned.
+    // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go MustAttemptImagePull
+    pub async fn access(
+        &self,
+        image: &str,
+        image_ref: &str,
+        credentials: impl Future<Output = Result<Vec<Credential>, String>>,
+    ) -> Result<Access, String> {
+        let mut result = "error";
+        let access = self.look(image, image_ref, credentials, &mut result).await;
+        self.metrics.images().verified(result);
+        access
+    }
+
+    async fn look(
+        &self,
+        image: &str,
+        image_ref: &str,
+        credentials: impl Future<Output = Result<Vec<Credential>, String>>,
+        result: &mut &'static str,
+    ) -> Result<Access, String> {
+        self.take_over().await;
+        let (record, pulled) = match self.read(image, image_ref).await {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::error!(%error, image, "the records of an image cannot be read");
+                return Ok(Access::Ask);
+            }
+        };
+        if !self.policy.verifies(image, pulled) {
+            *result = "credentialPolicyAllowed";
+            return Ok(Access::Granted);
+        }
+        let known = record.as_ref().and_then(|record| record.known(image));
+        let found = match known {
+            Some(known) if known.node_pods_accessible => Match::Known,
+            Some(known) if known.names_somebody() => known.compare(&credentials.await?),
+            _ => Match::None,
+        };
+        *result = if found == Match::None { "mustAuthenticate" } else { "credentialRecordFound" };
+        match found {
+            Match::None => return Ok(Access::Ask),
+            Match::Known => {}
+            Match::Learned(learned) => {
+                if let Err(error) = self.write(image, image_ref, Some(learned)).await {
+                    tracing::error!(%error, image, "an image's record cannot be written");
+                }
+            }
+        }
+        Ok(Access::Granted)
+    }
+
+    /// The record, and whether the image was ever pulled by an agent.
+    async fn read(&self, image: &str, image_ref: &str) -> io::Result<(Option<Record>, bool)> {
+        let _turn = self.turn.lock().await;
+        let under_way = self.under_way.borrow().contains_key(image);
+        let (name, id) = (image.to_owned(), image_ref.to_owned());
+        self.on_disk(move |files| {
+            let record = files.record(&id)?;
+            let pulled = record.is_some() || under_way || files.has_intent(&name)?;
+            Ok((record, pulled))
+        })
+        .await
+    }
+
+    /// Adds to a record, or makes one; `None` for an image of which nothing more is known.
+    // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go writePulledRecordIfChanged
+    async fn write(&self, image: &str, image_ref: &str, known: Option<Known>) -> io::Result<()> {
+        let _turn = self.turn.lock().await;
+        let (name, id) = (image.to_owned(), image_ref.to_owned());
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        self.change(move |files| {
+            // One that cannot be read is as good as none: it is written anew.
+            let old = files.record(&id).ok().flatten();
+            let new = old.clone().unwrap_or_else(|| Record::new(&id, &now));
+            let more = known.and_then(|known| new.with(&name, &known, &now));
+            match more {
+                Some(record) => files.write_record(&record),
+                None if old.is_none() => files.write_record(&new),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+
+    async fn end(&self, image: &str) {
+        let _turn = self.turn.lock().await;
+        let last = {
+            let mut under_way = self.under_way.borrow_mut();
+            let count = under_way.get_mut(image).map(|count| {
+                *count = count.saturating_sub(1);
+                *count
+            });
+            count.unwrap_or_default() == 0
+        };
+        if !last {
+            return;
+        }
+        let name = image.to_owned();
+        if let Err(error) = self.change(move |files| files.remove_intent(&name)).await {
+            tracing::error!(%error, image, "a pull intent cannot be removed");
+        }
+        self.under_way.borrow_mut().remove(image);
+    }
+
+    /// Once, before anything else: intents whose image is there become records.
+    // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go initialize
+    async fn take_over(&self) {
+        self.taken_over
+            .get_or_init(async || {
+                let intents = self.on_disk(|files| Ok(files.take_over())).await;
+                let intents: BTreeSet<String> = intents.unwrap_or_default().into_iter().collect();
+                if intents.is_empty() {
+                    return;
+                }
+                let request = v1::ListImagesRequest { filter: None };
+                let images = match self.client.list_images(request).await {
+                    Ok(answer) => answer.images,
+                    Err(error) => {
+                        tracing::error!(%error, "images cannot be listed: pull intents stay");
+                        return;
+                    }
+                };
+                for image in images {
+                    let names = image.repo_digests.iter().chain(&image.repo_tags);
+                    for name in names.filter(|name| intents.contains(*name)) {
+                        self.settle(name, &image.id).await;
+                    }
+                }
+            })
+            .await;
+    }
+
+    async fn settle(&self, image: &str, image_ref: &str) {
+        if let Err(error) = self.write(image, image_ref, None).await {
+            tracing::error!(%error, image, "the record of a pull cannot be written");
+            return;
+        }
+        self.end(image).await;
+    }
+
+    /// Changes files and counts them.
+    async fn change(
+        &self,
+        work: impl FnOnce(&Files) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let metrics = Arc::clone(&self.metrics);
+        self.on_disk(move |files| {
+            let done = work(files);
+            let (intents, records) = files.counts();
+            metrics.images().on_disk(intents, records);
+            done
+        })
+        .await
+    }
+
+    /// Works with the files without holding up anybody else.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Files) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let files = self.files.clone();
+        blocking::try_run(Place::own("pull records"), move || work(&files)).await
+    }
+}

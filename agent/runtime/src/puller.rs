@@ -1,0 +1,260 @@
+//! Pulls: one per image and credentials at a time, shared by all who want it, and remembered.
+//!
+//! Input: an image and the credentials to try. Output: what was pulled, or the errors of all tries.
+//! A pull is driven by a task of its own, with its intent and record: whoever asked first may give
+//! up, and a pull that the runtime ends is always written down. At most `parallel` run at once,
+//! first come first served; starts are limited as configured.
+// k8s: pkg/kubelet/images/image_manager.go pullImage, puller.go,
+// pkg/kubelet/kuberuntime/kuberuntime_image.go PullImage
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{LocalBoxFuture, Shared};
+use pintle_agent_core::image::pull_credential::Credential;
+use pintle_api_types::rate::{Bucket, Rate};
+use pintle_cri::{Client, v1};
+use tokio::sync::Semaphore;
+
+use crate::pull_records::PullRecords;
+use crate::start::rpc_text;
+
+/// How images are pulled.
+#[derive(Clone, Copy, Debug)]
+pub struct PullLimits {
+    /// Pulls at the same time; `None` for no limit.
+    pub parallel: Option<usize>,
+    /// Pulls that are started; one that comes too early is refused, not held back.
+    pub rate: Rate,
+}
+
+/// A pull to make.
+pub(super) struct Pull {
+    /// As the pod names it.
+    pub(super) name: String,
+    /// With its tag.
+    pub(super) image: String,
+    pub(super) sandbox: v1::PodSandboxConfig,
+    /// To be tried one after the other; none for an anonymous pull.
+    pub(super) credentials: Vec<Credential>,
+}
+
+pub(super) type PullResult = Result<Pulled, String>;
+/// Image and credentials: whoever has others does not share the pull.
+type PullKey = (String, Vec<(String, String)>, Vec<v1::AuthConfig>);
+type SharedPull = Shared<LocalBoxFuture<'static, PullResult>>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Pulled {
+    pub(super) id: String,
+    pub(super) took: Duration,
+    pub(super) image: Option<v1::Image>,
+    /// Which of the credentials it was; `None` for none.
+    used: Option<usize>,
+}
+
+/// Pulls images.
+pub struct Puller {
+    client: Client,
+    turns: Option<Rc<Semaphore>>,
+    rate: RefCell<Bucket>,
+    pulls: Rc<RefCell<Vec<(PullKey, SharedPull)>>>,
+    records: Option<PullRecords>,
+}
+
+impl Puller {
+    /// Pulls by the runtime behind `client`; `records` unless nobody asks who pulled an image.
+    pub fn new(client: Client, limits: PullLimits, records: Option<PullRecords>) -> Self {
+        Self {
+            client,
+            turns: limits.parallel.map(|n| Rc::new(Semaphore::new(n))),
+            rate: RefCell::new(Bucket::new(limits.rate)),
+            pulls: Rc::default(),
+            records,
+        }
+    }
+
+    /// What is remembered of pulls.
+    pub(super) fn records(&self) -> Option<&PullRecords> {
+        self.records.as_ref()
+    }
+
+    /// Pulls an image, or waits for a pull of it that is under way.
+    pub(super) async fn pull(self: &Rc<Self>, pull: Pull) -> PullResult {
+        let puller = Rc::clone(self);
+        let task = pintle_daemon::tasks::spawn("pull", async move { puller.recorded(pull).await });
+        // The agent ends, or a pull panicked.
+        task.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    async fn recorded(&self, pull: Pull) -> PullResult {
+        let Some(records) = &self.records else { return self.shared(&pull).await };
+        let name = &pull.name;
+        records
+            .begin(name)
+            .await
+            .map_err(|error| format!("failed to record image pull intent: {error}"))?;
+        let result = self.shared(&pull).await;
+        match &result {
+            Ok(pulled) => {
+                let used = pulled.used.and_then(|at| pull.credentials.get(at));
+                records.succeeded(name, &pulled.id, used).await;
+            }
+            Err(_) => records.failed(name).await,
+        }
+        result
+    }
+
+    /// Joins the pull of this image, or begins it.
+    async fn shared(&self, pull: &Pull) -> PullResult {
+        let auths = pull.credentials.iter().map(|credential| credential.auth.clone());
+        let key = (pull.image.clone(), told_apart(&pull.sandbox), auths.collect::<Vec<_>>());
+        let under_way = self.pulls.borrow().iter().find(|(k, _)| *k == key).cloned();
+        if let Some((_, pull)) = under_way {
+            return pull.await;
+        }
+        if !self.rate.borrow_mut().try_take(Instant::now()) {
+            return Err("pull QPS exceeded".to_owned());
+        }
+        let once = pull_once(
+            self.client.clone(),
+            self.turns.clone(),
+            pull.image.clone(),
+            pull.sandbox.clone(),
+            key.2.clone(),
+        );
+        let (pulls, own_key) = (Rc::clone(&self.pulls), key.clone());
+        let once = async move {
+            let pulled = pintle_daemon::tasks::caught(once).await;
+            // Whatever came of it: the next one who asks begins anew.
+            pulls.borrow_mut().retain(|(key, _)| *key != own_key);
+            pulled.unwrap_or_else(|panic| {
+                pintle_daemon::tasks::counted("pull");
+                Err(panic.to_string())
+            })
+        };
+        let once = once.boxed_local().shared();
+        self.pulls.borrow_mut().push((key, once.clone()));
+        once.await
+    }
+}
+
+async fn pull_once(
+    client: Client,
+    turns: Option<Rc<Semaphore>>,
+    image: String,
+    sandbox: v1::PodSandboxConfig,
+    auths: Vec<v1::AuthConfig>,
+) -> PullResult {
+    let _turn = match &turns {
+        Some(turns) => turns.acquire().await.ok(),
+        None => None,
+    };
+    let begun = Instant::now();
+    let spec = image_spec(&image, &sandbox);
+    let mut tries: Vec<_> = auths.into_iter().enumerate().map(Some).collect();
+    if tries.is_empty() {
+        tries.push(None);
+    }
+    let mut errors = Vec::new();
+    for attempt in tries {
+        let (used, auth) = attempt.unzip();
+        let request = v1::PullImageRequest {
+            image: Some(spec.clone()),
+            auth,
+            sandbox_config: Some(sandbox.clone()),
+        };
+        match client.pull_image(request).await {
+            Ok(answer) => {
+                let took = begun.elapsed();
+                let image = status_of(&client, &answer.image_ref).await;
+                return Ok(Pulled { id: answer.image_ref, took, image, used });
+            }
+            Err(error) => errors.push(pull_text(&error)),
+        }
+    }
+    Err(aggregate(&errors))
+}
+
+/// An image as a pod wants it: what the pod's annotations say may decide where the runtime puts it,
+/// as with a snapshotter for each runtime.
+// k8s: pkg/kubelet/images/image_manager.go EnsureImageExists
+pub(super) fn image_spec(image: &str, sandbox: &v1::PodSandboxConfig) -> v1::ImageSpec {
+    v1::ImageSpec {
+        image: image.to_owned(),
+        annotations: sandbox.annotations.clone(),
+        ..v1::ImageSpec::default()
+    }
+}
+
+/// Annotations by which a pull is another one. Those that the agent adds differ from pod to pod and
+/// say nothing to the runtime.
+fn told_apart(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
+    let own = |name: &str| name.starts_with("kubernetes.io/config.");
+    let others = sandbox.annotations.iter().filter(|(name, _)| !own(name));
+    let mut others: Vec<_> = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+    others.sort();
+    others
+}
+
+/// Several errors as one, each once.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/errors/errors.go aggregate.Error
+fn aggregate(errors: &[String]) -> String {
+    let mut told: Vec<&str> = Vec::new();
+    for error in errors {
+        if !told.contains(&error.as_str()) {
+            told.push(error);
+        }
+    }
+    match told.as_slice() {
+        [one] => (*one).to_owned(),
+        all => format!("[{}]", all.join(", ")),
+    }
+}
+
+/// A code that says nothing is left out.
+// k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
+fn pull_text(error: &pintle_cri::Error) -> String {
+    let text = rpc_text(error);
+    let plain = text.strip_prefix("rpc error: code = Unknown desc = ").map(str::to_owned);
+    plain.unwrap_or(text)
+}
+
+async fn status_of(client: &Client, id: &str) -> Option<v1::Image> {
+    let spec = v1::ImageSpec { image: id.to_owned(), ..v1::ImageSpec::default() };
+    let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
+    client.image_status(request).await.ok().and_then(|answer| answer.image)
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_cri::v1;
+
+    use super::{aggregate, image_spec, told_apart};
+
+    #[test]
+    fn a_pods_annotations_go_with_its_image() {
+        let annotations = [("kubernetes.io/config.seen", "now"), ("snapshotter", "nydus")];
+        let annotations = annotations.map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let annotations = annotations.into_iter().collect();
+        let sandbox = v1::PodSandboxConfig { annotations, ..v1::PodSandboxConfig::default() };
+        let spec = image_spec("busybox:latest", &sandbox);
+        assert_eq!(
+            (spec.image.as_str(), &spec.annotations),
+            ("busybox:latest", &sandbox.annotations)
+        );
+        assert_eq!(told_apart(&sandbox), [("snapshotter".to_owned(), "nydus".to_owned())]);
+    }
+
+    #[test]
+    fn several_errors_are_told_each_once() {
+        let all = |errors: &[&str]| {
+            aggregate(&errors.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(all(&["a"]), "a");
+        assert_eq!(all(&["a", "a"]), "a");
+        assert_eq!(all(&["a", "b", "a"]), "[a, b]");
+    }
+}

@@ -1,0 +1,583 @@
+//! Brings a pod up: sandbox and containers.
+//!
+//! Effects of `CreateSandbox` and `StartContainer`. What is asked of the runtime is
+//! built by `request`, pure; here files are written and calls made, in the kubelet's order, with
+//! the kubelet's events and reasons.
+// k8s: pkg/kubelet/kubelet.go SyncPod, pkg/kubelet/kuberuntime/kuberuntime_container.go
+// startContainer
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
+use pintle_agent_cluster::objects::ContainerObjects;
+use pintle_agent_core::env::variables as env;
+use pintle_agent_core::node::conditions::NodeEvent;
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::request;
+use pintle_agent_core::request::dns::{About, DnsWarning};
+use pintle_agent_core::request::hosts;
+use pintle_agent_core::request::security::IdRange;
+use pintle_agent_core::request::{ContainerContext, PodContext, paths};
+use pintle_agent_core::sync::stop_order;
+use pintle_agent_core::types::{ContainerId, ContainerKind, PodUid};
+use pintle_agent_core::volume::{PodDirs, PodVolumes};
+use pintle_agent_core::worker::Failure;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place as Work;
+use pintle_agent_host::volume;
+use pintle_api_types::pod;
+use pintle_cri::v1;
+use pintle_daemon::files::try_read;
+
+use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOrder, sandbox_ips};
+use crate::hooks::HookTarget;
+use crate::image::{Found, Wanted};
+use crate::turns::Place;
+use crate::{env_files, log_files};
+
+/// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
+const NODE_HOSTS_BYTES_MAX: usize = 1 << 20;
+
+/// What runtimes say of an image volume that they cannot mount.
+// k8s: pkg/kubelet/errors ErrImageVolumeMountFailed
+const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
+
+/// A container to start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start<'a> {
+    pub(super) order: &'a PassOrder,
+    pub(super) pod: &'a Pod,
+    pub(super) name: &'a str,
+    pub(super) kind: ContainerKind,
+    pub(super) restart_count: Option<u32>,
+    pub(super) sandbox: Option<&'a NewSandbox>,
+    pub(super) image_volumes: &'a OnceCell<ImageVolumes>,
+    pub(super) place: &'a Place,
+}
+
+/// The images that a container is made of.
+#[derive(Clone, Copy)]
+struct Images<'a> {
+    own: &'a Found,
+    /// Ids of image volumes by reference.
+    volumes: &'a BTreeMap<String, String>,
+}
+
+impl Executor {
+    pub(super) fn volumes(&self, pod: &Pod) -> PodVolumes {
+        PodVolumes::plan(&self.node.root_dir, &self.node.facts, pod)
+    }
+
+    /// The sandbox, with its log directory.
+    pub(super) async fn create_sandbox(
+        &self,
+        order: &PassOrder,
+        pod: &Pod,
+        attempt: u32,
+        (place, cancel): (&Place, &Cancel),
+    ) -> Result<NewSandbox, Failure> {
+        let fail = |text: String| {
+            // A pod that ends meanwhile may take away what its sandbox is made of.
+            if !cancel.is_cancelled() {
+                let message = format!("Failed to create pod sandbox: {text}");
+                self.recorder.event(&order.uid, true, "FailedCreatePodSandBox", &message, None);
+            }
+            Failure::new("CreatePodSandboxError", text)
+        };
+        let handler = self.objects.runtime_handler(pod).await.map_err(fail)?;
+        let handler = self.handler(&handler);
+        let node = self.node_now().await.map_err(fail)?;
+        let users = self.users.range(pod, &handler).await.map_err(fail)?;
+        let ctx = self.context(&node, pod, attempt, (&handler, users), &[]);
+        let made = request::sandbox_config(&ctx).map_err(|error| fail(error.to_string()))?;
+        for DnsWarning { about, reason, message } in made.warnings {
+            match about {
+                About::Pod => self.recorder.event(&order.uid, true, reason, &message, None),
+                About::Node => (self.node_events)(NodeEvent { warning: true, reason, message }),
+            }
+        }
+        let logs = PathBuf::from(&made.config.log_directory);
+        in_background(&order.uid, move || make_log_dir(&logs)).await.map_err(fail)?;
+        let request = v1::RunPodSandboxRequest {
+            config: Some(made.config),
+            runtime_handler: made.handler.clone(),
+        };
+        let call = async {
+            let begun = std::time::Instant::now();
+            let answer = self.client.run_pod_sandbox(request).await;
+            let own_users = pod::spec(pod).host_users == Some(false);
+            self.metrics.sandbox(&made.handler, own_users, begun.elapsed(), answer.is_ok());
+            answer
+        };
+        let answer = place.call(call).await.map_err(|error| fail(rpc_text(&error)))?;
+        let id = answer.pod_sandbox_id;
+        let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
+            let text = format!("Unable to get pod sandbox status: {}", rpc_text(&error));
+            self.recorder.event(&order.uid, true, "FailedPodSandBoxStatus", &text, None);
+            Failure::new("FailedPodSandBoxStatus", text)
+        })?;
+        Ok(NewSandbox { id, attempt, ips })
+    }
+
+    /// Image, configuration, create, start, postStart.
+    pub(super) async fn start_container(
+        &self,
+        start: &Start<'_>,
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let Some(container) = container_of(start) else { return Ok(()) };
+        let (sandbox_id, attempt, ips) = sandbox_of(start)?;
+        let handler = self.handler(&self.objects.known_handler(start.pod).await);
+        let node = self.node_now().await.map_err(|text| self.refuse(start, &text))?;
+        let users = self.users.range(start.pod, &handler).await;
+        let users = users.map_err(|text| self.refuse(start, &text))?;
+        let ctx = self.context(&node, start.pod, attempt, (&handler, users), &ips);
+        let config = request::sandbox_config(&ctx)
+            .map_err(|error| self.refuse(start, &error.to_string()))?
+            .config;
+        let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
+        let images = self.image_volumes(start, &container, &config, &secrets.keyring);
+        let images = cancel.unless(images).await??;
+        let wanted = Wanted {
+            uid: &start.order.uid,
+            pod: start.pod,
+            container: Some(start.name),
+            image: container.image.as_deref().unwrap_or_default(),
+            policy: container.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
+            sandbox: &config,
+            keyring: &secrets.keyring,
+        };
+        let image = cancel.unless(self.images.ensure(&wanted)).await?.inspect_err(|failure| {
+            let text = format!("Error: {}", failure.reason);
+            self.recorder.event(&start.order.uid, true, "Failed", &text, Some(start.name));
+        })?;
+        let images = Images { own: &image, volumes: &images };
+        let created = self.create(start, &container, &ctx, images, &sandbox_id, config).await;
+        self.count_image_volumes(start.pod, &container, created.as_ref().err());
+        let created = created?;
+        if cancel.is_cancelled() {
+            return Err(Failure::cancelled());
+        }
+        self.begin(start, &created).await?;
+        self.follow(start, &created).await;
+        self.post_start(start, &container, &created, &ips, cancel).await
+    }
+
+    async fn create(
+        &self,
+        start: &Start<'_>,
+        container: &Container,
+        ctx: &PodContext<'_>,
+        images: Images<'_>,
+        sandbox_id: &str,
+        sandbox_config: v1::PodSandboxConfig,
+    ) -> Result<Created, Failure> {
+        let refuse = |text: String| self.refuse(start, &text);
+        let logs = PathBuf::from(&sandbox_config.log_directory);
+        let volumes = self.volumes(start.pod);
+        let uid = &start.order.uid;
+        let restart_count = match start.restart_count {
+            Some(count) => count,
+            None => {
+                let log_dir = logs.join(start.name);
+                let next = move || Ok::<_, String>(log_files::next_attempt(&log_dir));
+                in_background(uid, next).await.map_err(refuse)?
+            }
+        };
+        let sources = Sources {
+            files: EnvFiles::read(uid, container, &volumes).await.map_err(refuse)?,
+            objects: self.objects.environment(&start.order.uid, start.pod, container).await,
+        };
+        let target_id = target_of(start).map_err(refuse)?;
+        let termination_file = random_hex();
+        let none = BTreeMap::new();
+        let of_container = ContainerContext {
+            container,
+            restart_count,
+            image_ref: &images.own.id,
+            image_user: &images.own.user,
+            target_id: target_id.as_deref(),
+            mounts: &[],
+            images: images.volumes,
+            termination_file: &termination_file,
+            sources: &sources,
+            devices: &[],
+            cdi_devices: &[],
+            annotations: &none,
+            exclusive_cpus: false,
+        };
+        let config = self.files_and_config(start, ctx, of_container, (&volumes, &logs)).await;
+        let config = config.map_err(refuse)?;
+        let log = logs.join(&config.log_path);
+        let request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        let answer = start
+            .place
+            .call(self.client.create_container(request))
+            .await
+            .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
+        let (uid, text) = (&start.order.uid, "Container created");
+        self.recorder.event(uid, false, "Created", text, Some(start.name));
+        Ok(Created { id: answer.container_id, log })
+    }
+
+    /// Writes what the container mounts and builds its configuration.
+    async fn files_and_config(
+        &self,
+        start: &Start<'_>,
+        ctx: &PodContext<'_>,
+        container: ContainerContext<'_>,
+        (volumes, logs): (&PodVolumes, &Path),
+    ) -> Result<v1::ContainerConfig, String> {
+        let uid = &start.order.uid;
+        let dirs = PodDirs::new(Path::new(&self.node.root_dir), uid);
+        let environment =
+            request::container_environment(ctx, &container).map_err(|e| e.to_string())?;
+        let env = environment.variables().iter().cloned().collect();
+        let mounts = volumes
+            .mounts(container.container, &env, ctx.handler.recursive_read_only)
+            .map_err(|e| e.to_string())?;
+        let prepared = volume::execute::prepare_container(uid, start.name, &mounts).await;
+        prepared.map_err(|e| e.to_string())?;
+        let container = ContainerContext { mounts: &mounts, ..container };
+        let hosts = match request::mounts_hosts_file(ctx, &container) {
+            true => Some(self.hosts_text(start, ctx).await?),
+            false => None,
+        };
+        let (pod_dirs, name) = (dirs.clone(), start.name.to_owned());
+        in_background(uid, move || {
+            if let Some(text) = hosts {
+                volume::execute::write_hosts(&pod_dirs, &text)?;
+            }
+            volume::execute::make_container_dir(&pod_dirs, &name)
+        })
+        .await?;
+        // Before the file for its last words: a container that is refused leaves none.
+        let config = request::container_config(ctx, &container).map_err(|e| e.to_string())?;
+        let (name, file) = (start.name.to_owned(), container.termination_file.to_owned());
+        let logs = logs.to_owned();
+        in_background(uid, move || {
+            volume::execute::make_termination_log(&dirs, &name, &file)?;
+            log_files::make_container_dir(&logs, &name)
+        })
+        .await?;
+        Ok(config)
+    }
+
+    async fn hosts_text(&self, start: &Start<'_>, ctx: &PodContext<'_>) -> Result<String, String> {
+        let node_file = match pod::uses_host_network(start.pod) {
+            true => {
+                let read = || read_some(Path::new(hosts::HOSTS_PATH), NODE_HOSTS_BYTES_MAX);
+                blocking::run(Work::own("hosts"), read).await.map_err(|e| e.to_string())?
+            }
+            false => String::new(),
+        };
+        request::hosts_text(ctx, &node_file).map_err(|e| e.to_string())
+    }
+
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go incrementImageVolumeMetrics
+    fn count_image_volumes(&self, pod: &Pod, container: &Container, failure: Option<&Failure>) {
+        let volumes = pod::spec(pod).volumes.iter().flatten();
+        let images: Vec<&str> =
+            volumes.filter(|v| v.image.is_some()).map(|v| v.name.as_str()).collect();
+        let mounts = container.volume_mounts.iter().flatten();
+        let mounted = mounts.filter(|mount| images.contains(&mount.name.as_str())).count();
+        let bad = failure.is_some_and(|failure| failure.message.contains(IMAGE_VOLUME_FAILED));
+        self.metrics.image_volumes(images.len(), mounted, !bad);
+    }
+
+    async fn begin(&self, start: &Start<'_>, created: &Created) -> Result<(), Failure> {
+        let request = v1::StartContainerRequest { container_id: created.id.clone() };
+        let call = self.client.start_container(request);
+        start
+            .place
+            .call(call)
+            .await
+            .map_err(|error| self.begin_failed(start, created, &error.message))?;
+        let uid = &start.order.uid;
+        self.recorder.event(uid, false, "Started", "Container started", Some(start.name));
+        let link = PathBuf::from(paths::log_link(start.pod, start.name, &created.id));
+        let log = created.log.clone();
+        let linked = in_background(uid, move || match log.exists() {
+            true => log_files::make_link(&link, &log),
+            false => Ok(()),
+        });
+        // A convenience for log collectors; a read-only /var/log must not stop containers.
+        if let Err(error) = linked.await {
+            tracing::debug!(%error, "no link to the container's log");
+        }
+        Ok(())
+    }
+
+    /// Names the first process to the kernel source where that cannot find it by itself.
+    async fn follow(&self, start: &Start<'_>, created: &Created) {
+        if self.must_be_named(start.pod, Some(start.kind)) {
+            let id = ContainerId::from(created.id.as_str());
+            self.follow_one(&start.order.uid, &id).await;
+        }
+    }
+
+    /// The same for containers that ran before the pod was followed: those of an earlier agent.
+    pub(super) async fn follow_running(&self, order: &PassOrder, pod: &Pod) {
+        for container in &order.observed.containers {
+            let kind = pod::containers::find(pod::spec(pod), &container.name).map(|(kind, _)| kind);
+            if container.state == RunState::Running && self.must_be_named(pod, kind) {
+                self.follow_one(&order.uid, &container.id).await;
+            }
+        }
+    }
+
+    async fn follow_one(&self, uid: &PodUid, id: &ContainerId) {
+        let pid = first_process(&self.client, id.as_str()).await;
+        // What has ended already is seen by the read after the pass.
+        if pid != Some(0) {
+            self.tracker.watch_init(uid, id, pid).await;
+        }
+    }
+
+    /// The kernel source finds pid 1 of a namespace by itself.
+    fn must_be_named(&self, pod: &Pod, kind: Option<ContainerKind>) -> bool {
+        let spec = pod::spec(pod);
+        self.tracker.needs_pids()
+            || spec.share_process_namespace == Some(true)
+            || spec.host_pid == Some(true)
+            || kind == Some(ContainerKind::Ephemeral)
+    }
+
+    async fn post_start(
+        &self,
+        start: &Start<'_>,
+        container: &Container,
+        created: &Created,
+        ips: &[IpAddr],
+        cancel: &Cancel,
+    ) -> Result<(), Failure> {
+        let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
+        let Some(hook) = hook else { return Ok(()) };
+        let uid = &start.order.uid;
+        let id = ContainerId::from(created.id.as_str());
+        let ports = container.ports.as_deref().unwrap_or_default();
+        let described = pod::described(start.pod);
+        let target =
+            HookTarget { uid, pod: &described, name: start.name, container: &id, ips, ports };
+        let Err(message) = cancel.unless(self.hooks.run(&target, hook)).await? else {
+            return Ok(());
+        };
+        let text = "PostStartHook failed";
+        self.recorder.event(uid, true, "FailedPostStartHook", text, Some(start.name));
+        let stop = stop_order::Stop {
+            id,
+            name: start.name.to_owned(),
+            grace_seconds: pod::grace_seconds(start.pod),
+            pre_stop: container.lifecycle.as_ref().and_then(|l| l.pre_stop.clone()),
+            ports: ports.to_vec(),
+            after: Vec::new(),
+        };
+        let observed = &start.order.observed;
+        // The container ends in any case: the next plan sees to it should this fail.
+        let _ = cancel.unless(self.killer.stop(observed, &stop, "FailedPostStartHook", None)).await;
+        Err(Failure::new("PostStartHookError", message))
+    }
+
+    /// In the event the container's name stands for its id, which is another one each time.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go recordContainerEvent
+    fn begin_failed(&self, start: &Start<'_>, created: &Created, text: &str) -> Failure {
+        self.failed(start, "RunContainerError", &text.replace(&created.id, start.name));
+        Failure::new("RunContainerError", text)
+    }
+
+    fn refuse(&self, start: &Start<'_>, text: &str) -> Failure {
+        self.failed(start, request::ConfigError::REASON, text)
+    }
+
+    fn failed(&self, start: &Start<'_>, reason: &str, text: &str) -> Failure {
+        let message = format!("Error: {text}");
+        self.recorder.event(&start.order.uid, true, "Failed", &message, Some(start.name));
+        Failure::new(reason, text)
+    }
+
+    fn context<'a>(
+        &self,
+        node: &'a request::NodeContext,
+        pod: &'a Pod,
+        attempt: u32,
+        (handler, users): (&'a request::RuntimeHandler, Option<IdRange>),
+        pod_ips: &'a [IpAddr],
+    ) -> PodContext<'a> {
+        PodContext {
+            node,
+            pod,
+            attempt,
+            handler,
+            users,
+            extra_groups: &[],
+            pod_ips,
+            exclusive_cpus: false,
+        }
+    }
+
+    /// The node's side with today's resolv.conf. Without it no name would be resolved: a pod waits
+    /// rather than starts with none.
+    // k8s: pkg/kubelet/network/dns/dns.go getDNSConfig
+    async fn node_now(&self) -> Result<request::NodeContext, String> {
+        let mut node = self.node.clone();
+        if let Some(path) = self.resolv_conf.clone() {
+            let read = move || {
+                let text = try_read(&path, pintle_agent_core::request::dns::RESOLV_CONF_BYTES_MAX);
+                text.map_err(|error| format!("open {}: {}", path.display(), go_text(&error)))
+            };
+            let text = blocking::run(Work::own("resolv.conf"), read).await;
+            node.dns.resolv_conf = Some(text.map_err(|blocked| blocked.to_string())??);
+        }
+        Ok(node)
+    }
+}
+
+/// A container that was created.
+struct Created {
+    id: String,
+    log: PathBuf,
+}
+
+/// Variables from files in volumes, read beforehand.
+struct EnvFiles(BTreeMap<(String, String), env::EnvFile>);
+
+impl EnvFiles {
+    async fn read(
+        uid: &PodUid,
+        container: &Container,
+        volumes: &PodVolumes,
+    ) -> Result<Self, String> {
+        let needed = env::files_needed(container);
+        let found = needed.into_iter().filter_map(|(name, path)| {
+            let volume = volumes.volumes.iter().find(|v| v.name == name)?;
+            Some((volume.host_dir(&volumes.dirs)?, name.to_owned(), path.to_owned()))
+        });
+        let found: Vec<_> = found.collect();
+        if found.is_empty() {
+            return Ok(Self(BTreeMap::new()));
+        }
+        let read = move || {
+            let read = found.into_iter().map(|(root, name, path)| {
+                let text = env_files::read(&root, &path).ok();
+                let host_path = root.join(&path).to_string_lossy().into_owned();
+                ((name, path), env::EnvFile { host_path, text })
+            });
+            Self(read.collect())
+        };
+        blocking::run(Work::look(uid), read).await.map_err(|blocked| blocked.to_string())
+    }
+}
+
+/// Everything that a container's variables refer to.
+struct Sources {
+    files: EnvFiles,
+    objects: ContainerObjects,
+}
+
+impl env::EnvSources for Sources {
+    fn config_map(&self, namespace: &str, name: &str) -> Result<&ConfigMap, env::LookupError> {
+        self.objects.config_map(namespace, name)
+    }
+    fn secret(&self, namespace: &str, name: &str) -> Result<&Secret, env::LookupError> {
+        self.objects.secret(namespace, name)
+    }
+    fn services(&self) -> Option<&[Service]> {
+        self.objects.services()
+    }
+    fn env_file(&self, volume: &str, path: &str) -> Option<&env::EnvFile> {
+        self.files.0.get(&(volume.to_owned(), path.to_owned()))
+    }
+}
+
+fn container_of(start: &Start<'_>) -> Option<Container> {
+    let spec = pod::spec(start.pod);
+    if start.kind == ContainerKind::Ephemeral {
+        let mut all = spec.ephemeral_containers.iter().flatten();
+        return all.find(|c| c.name == start.name).map(pod::containers::from_ephemeral);
+    }
+    pod::containers::find(spec, start.name).map(|(_, container)| container.clone())
+}
+
+/// Id, attempt and addresses of the sandbox that the container goes into.
+fn sandbox_of(start: &Start<'_>) -> Result<(String, u32, Vec<IpAddr>), Failure> {
+    if let Some(new) = start.sandbox {
+        return Ok((new.id.clone(), new.attempt, new.ips.clone()));
+    }
+    let newest = start.order.observed.newest_sandbox();
+    let newest = newest.ok_or_else(|| Failure::new("ContainerCreating", "there is no sandbox"))?;
+    Ok((newest.id.as_str().to_owned(), newest.attempt, newest.ips.clone()))
+}
+
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTargetID
+fn target_of(start: &Start<'_>) -> Result<Option<String>, String> {
+    if start.kind != ContainerKind::Ephemeral {
+        return Ok(None);
+    }
+    let mut all = pod::spec(start.pod).ephemeral_containers.iter().flatten();
+    let target = all.find(|c| c.name == start.name).and_then(|c| c.target_container_name.clone());
+    let Some(target) = target.filter(|name| !name.is_empty()) else { return Ok(None) };
+    match start.order.observed.latest(&target) {
+        Some(found) => Ok(Some(found.id.as_str().to_owned())),
+        None => Err(format!("unable to find target container {target}")),
+    }
+}
+
+/// A CRI error as Go's gRPC prints it.
+pub fn rpc_text(error: &pintle_cri::Error) -> String {
+    let code = pintle_cri::code_name(error.code);
+    format!("rpc error: code = {code} desc = {}", error.message)
+}
+
+fn make_log_dir(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(paths::LOG_DIR_MODE).create(path)
+}
+
+/// Changes files of a pod where that may block; the error is a sentence.
+async fn in_background<T: Send + 'static, E: std::fmt::Display + Send + 'static>(
+    uid: &PodUid,
+    change: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, String> {
+    match blocking::run(Work::change(uid), change).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(blocked) => Err(blocked.to_string()),
+    }
+}
+
+/// What Go says of an error, without the number that Rust adds.
+fn go_text(error: &std::io::Error) -> String {
+    let errno = error.raw_os_error().map(nix::errno::Errno::from_raw);
+    errno.map_or_else(|| error.to_string(), |errno| errno.desc().to_lowercase())
+}
+
+/// The beginning of a file of the node; empty when it cannot be read.
+fn read_some(path: &Path, bytes_max: usize) -> String {
+    try_read(path, bytes_max).unwrap_or_default()
+}
+
+/// Eight random hexadecimal digits.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go makeUID
+fn random_hex() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let random = RandomState::new().build_hasher().finish();
+    format!("{:08x}", random & 0xffff_ffff)
+}
+
+/// Pid of a container's first process, from the runtime's verbose answer; 0 for one that has
+/// ended, `None` when the runtime does not tell.
+pub(super) async fn first_process(client: &pintle_cri::Client, id: &str) -> Option<u32> {
+    let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+    let answer = match client.container_status(request).await {
+        Err(error) if error.is_not_found() => return Some(0),
+        answer => answer.ok()?,
+    };
+    let info: serde_json::Value = serde_json::from_str(answer.info.get("info")?).ok()?;
+    u32::try_from(info.get("pid")?.as_u64()?).ok()
+}

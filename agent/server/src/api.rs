@@ -1,0 +1,233 @@
+//! The HTTPS server's requests: gate, route, answer.
+//!
+//! Input: a request and who sent it. Output: an answer, or a stream that goes on by itself. Owner:
+//! the server's thread, with a connection to the runtime of its own, so that nothing here waits for
+//! the main thread. Bounds: those of `open` for logs, execs, attaches
+//! and port-forwards.
+// k8s: pkg/kubelet/server/server.go
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+use hyper::Request;
+use hyper::body::Incoming;
+use pintle_agent_metrics::{Metrics, UnderWay};
+use pintle_cri::Client;
+
+use super::answer::Answer;
+use super::body::{self, Reply};
+use super::connections::Busy;
+use super::https::{Handler, Peer, held};
+use super::listen::Asked;
+use super::logs::{Watches, container_logs};
+use super::open::{self, Stream};
+use super::query::{Query, decode_path};
+use super::renderings::Renderings;
+use super::route::{Found, Kind, NoRoute, find};
+use super::secure::{Gate, strip_credentials};
+use super::stats::Stats;
+use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
+use crate::Views;
+
+/// The server's connection to the runtime, and what is read through it.
+pub(super) type Runtime = (Client, Arc<Stats>);
+
+impl Handler for Api {
+    fn name(&self, peer: &Peer) -> Option<String> {
+        self.gate.name(peer)
+    }
+
+    fn reply(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+        busy: Busy,
+    ) -> BoxFuture<'static, Reply> {
+        Box::pin(async move { self.reply_to(request, &peer, busy).await })
+    }
+
+    fn is_full(&self) {
+        self.metrics().limit_hit("server connections");
+    }
+}
+
+/// A place among the streams, held as long as one lasts.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _place: open::Turn,
+    _under_way: UnderWay,
+}
+
+/// What requests are answered from.
+pub(super) struct Api {
+    parts: Arc<Parts>,
+    gate: Gate,
+    runtime: Client,
+    watches: Watches,
+    stats: Arc<Stats>,
+    pages: Renderings,
+}
+
+impl Api {
+    /// Needs the server's runtime: it starts the watches of logs.
+    pub(super) fn new(parts: Arc<Parts>, gate: Gate, (runtime, stats): Runtime) -> Self {
+        Self {
+            parts,
+            gate,
+            runtime,
+            watches: Watches::start(),
+            stats,
+            pages: Renderings::default(),
+        }
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.parts.metrics
+    }
+
+    pub(super) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    pub(super) fn views(&self) -> &Views {
+        &self.parts.views
+    }
+
+    pub(super) fn runtime(&self) -> &Client {
+        &self.runtime
+    }
+
+    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {
+        let (mut head, body) = request.into_parts();
+        let Some(path) = decode_path(head.uri.path()) else {
+            return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
+        };
+        let method = head.method.clone();
+        let under_way = self.metrics().http_request("readwrite", method.as_str(), &path);
+        match self.gate.admit(&head, &path, peer).await {
+            Err(denial) => Answer::from(denial).into(),
+            Ok(user) => {
+                tracing::debug!(user = user.name, %method, path, "asked");
+                busy.allow();
+                if !user.is_anonymous() {
+                    peer.connection.set_known(&user.name);
+                }
+                // Who asked was decided; nobody behind this point needs the credentials.
+                strip_credentials(&mut head.headers);
+                let request = Request::from_parts(head, body);
+                held(self.routed(request, &path, (peer, under_way)).await, busy)
+            }
+        }
+    }
+
+    async fn routed(
+        &self,
+        request: Request<Incoming>,
+        path: &str,
+        (peer, under_way): (&Peer, UnderWay),
+    ) -> Reply {
+        let found = match find(request.method(), path, &self.parts.config.kubelet) {
+            Ok(found) if !self.has(found.kind) => return Answer::not_found().into(),
+            Ok(found) => found,
+            Err(NoRoute::NotFound) => return Answer::not_found().into(),
+            Err(NoRoute::Method) => return Answer::not_allowed().into(),
+            Err(NoRoute::Off(said)) => return Answer::text(405, format!("{said}\n")).into(),
+        };
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        match found.kind {
+            Kind::ContainerLogs => self.log(&found, &Query::parse(&query), (peer, under_way)),
+            Kind::Exec | Kind::Attach | Kind::PortForward => {
+                match self.turn(&found, (peer, under_way)) {
+                    Ok(turn) => {
+                        let (words, query) = (&found.words, Query::parse(&query));
+                        let from = (turn, peer.address.ip());
+                        stream::stream(self, found.kind, words, &query, request, from).await
+                    }
+                    Err(answer) => answer.into(),
+                }
+            }
+            Kind::Run => match self.turn(&found, (peer, under_way)) {
+                // The answer may be large, and its reader may take its time.
+                Ok(turn) => {
+                    let answer = run::run(self, &found.words, &Query::parse(&query)).await;
+                    Reply::from(answer).map(|body| body::holding(body, turn))
+                }
+                Err(answer) => answer.into(),
+            },
+            Kind::Checkpoint => {
+                run::checkpoint(self, &found.words, &Query::parse(&query)).await.into()
+            }
+            Kind::NodeLogs => {
+                let config = &self.parts.config.kubelet;
+                let (rest, query) = (&found.words.rest, Query::parse(&query));
+                node_logs::answer(config, rest, &query, || self.turn(&found, (peer, under_way)))
+                    .await
+            }
+            kind => {
+                let asked = Asked { path: path.to_owned(), ..Asked::of(&request) };
+                self.page(kind, asked, &request).await.into()
+            }
+        }
+    }
+
+    /// Whether a route is there: some are behind a gate.
+    // k8s: pkg/kubelet/server/server.go InstallZPages, InstallAuthRequiredHandlers
+    fn has(&self, kind: Kind) -> bool {
+        let gate = match kind {
+            Kind::Checkpoint => "ContainerCheckpoint",
+            Kind::Statusz => "ComponentStatusz",
+            Kind::Flagz => "ComponentFlagz",
+            _ => return true,
+        };
+        self.parts.config.gates.enabled(gate)
+    }
+
+    fn log(&self, found: &Found, query: &Query, of: (&Peer, UnderWay)) -> Reply {
+        match self.turn(found, of) {
+            Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
+            Err(answer) => answer.into(),
+        }
+    }
+
+    /// A place among the streams, or the refusal.
+    fn turn(&self, found: &Found, (peer, under_way): (&Peer, UnderWay)) -> Result<Turn, Answer> {
+        let what = match found.kind {
+            Kind::Exec => "ExecStream",
+            Kind::Attach => "AttachStream",
+            Kind::PortForward => "PortForwardStream",
+            Kind::Run => open::RUN,
+            _ => "LogStream",
+        };
+        let words = &found.words;
+        let pod = (words.namespace.clone(), words.pod.clone());
+        let container = words.container.clone();
+        let peer = peer.connection.peer();
+        let stream = Stream { what, pod, container, peer, since: Instant::now() };
+        let place = self.parts.streams.enter(stream).map_err(|full| {
+            self.metrics().limit_hit("server streams");
+            Answer::text(429, format!("{full}\n"))
+        })?;
+        Ok(Turn { _place: place, _under_way: under_way })
+    }
+
+    /// Routes whose answers are made at once.
+    async fn page(&self, kind: Kind, asked: Asked, request: &Request<Incoming>) -> Answer {
+        let parts = &*self.parts;
+        if let Some(page) =
+            routes::open_page(parts, (Some(&self.stats), &self.pages), kind, &asked).await
+        {
+            return page;
+        }
+        match kind {
+            Kind::RunningPods => Answer::json_bytes(pod_list::running_pods(&parts.views.load())),
+            Kind::Configz => pages::configz(parts),
+            Kind::Statusz => pages::statusz(parts, request.headers()),
+            Kind::Flagz => pages::flagz(parts, request.headers()),
+            Kind::Pprof => Answer::text(405, pages::NO_PPROF),
+            Kind::DebugFlags => Answer::text(405, pages::NO_DEBUG_FLAGS),
+            // The kinds that `routed` answers.
+            _ => Answer::not_found(),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! How tables look: colours and where lines are cut. Pure but for asking the terminal once.
+
+use std::io::{self, IsTerminal};
+
+use pintle_agent_config::{ClientCommand, Color};
+
+/// Columns between two cells.
+const GAP: usize = 3;
+/// Stands where a line was cut.
+const CUT: char = '…';
+
+/// How a cell is shown where colours are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Style {
+    #[default]
+    Plain,
+    /// A column's title.
+    Title,
+    /// As it should be.
+    Good,
+    /// Something is wrong.
+    Bad,
+}
+
+impl Style {
+    fn code(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Title => Some("1"),
+            Self::Good => Some("32"),
+            Self::Bad => Some("31"),
+        }
+    }
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// A cell in a style.
+    pub(super) fn new(text: impl Into<String>, style: Style) -> Self {
+        Self { text: text.into(), style }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self { text, style: Style::Plain }
+    }
+}
+
+/// Colours and width.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Whether to use colours.
+    pub(super) color: bool,
+    /// Columns of a line; `None` for any number.
+    pub(super) width: Option<usize>,
+}
+
+impl Look {
+    /// What the command asks for, and else what the terminal can do.
+    pub(super) fn of(command: &ClientCommand) -> Self {
+        let is_terminal = io::stdout().is_terminal();
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let color = match command.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => is_terminal && !no_color,
+        };
+        let own = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        let width = match command.width {
+            Some(0) => None,
+            Some(width) => Some(width),
+            None if is_terminal => own(),
+            None => None,
+        };
+        Self { color, width }
+    }
+
+    /// Columns as wide as their widest cell; the last one is not padded. Control characters, which
+    /// a runtime's message may have, are left out.
+    pub(super) fn table(&self, rows: &[Vec<Cell>]) -> String {
+        let columns = rows.first().map_or(0, Vec::len);
+        let widest = |column: usize| rows.iter().map(|row| shown(&row[column].text).count()).max();
+        let widths: Vec<usize> =
+            (0..columns).map(|c| widest(c).unwrap_or_default() + GAP).collect();
+        rows.iter().map(|row| self.line(row, &widths)).collect()
+    }
+
+    fn line(&self, row: &[Cell], widths: &[usize]) -> String {
+        let last = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |at| at + 1);
+        let full: usize = widths.iter().take(last.saturating_sub(1)).sum::<usize>()
+            + last.checked_sub(1).map_or(0, |at| shown(&row[at].text).count());
+        let limit = self.width.filter(|width| full > *width);
+        let mut room = limit.map_or(usize::MAX, |width| width.saturating_sub(1));
+        let mut out = String::new();
+        for (index, (cell, width)) in row.iter().zip(widths).take(last).enumerate() {
+            let text: String = shown(&cell.text).take(room).collect();
+            let count = text.chars().count();
+            room -= count;
+            let gap = if index + 1 == last { 0 } else { (width - count).min(room) };
+            room = room.saturating_sub(gap);
+            match cell.style.code().filter(|_| self.color && !text.is_empty()) {
+                Some(code) => out += &format!("\x1b[{code}m{text}\x1b[0m"),
+                None => out += &text,
+            }
+            out.extend(std::iter::repeat_n(' ', gap));
+        }
+        out.extend(limit.map(|_| CUT));
+        out.push('\n');
+        out
+    }
+}
+
+fn shown(text: &str) -> impl Iterator<Item = char> {
+    text.chars().map(|c| if c == '\n' { ' ' } else { c }).filter(|c| !c.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Vec<Cell>> {
+        let row = |a: &str, b: &str, style| vec![Cell::from(a.to_owned()), Cell::new(b, style)];
+        vec![
+            row("A", "B", Style::Title),
+            row("longer", "a sentence\nthat\x1b[31m goes on", Style::Bad),
+            row("x", "", Style::Plain),
+        ]
+    }
+
+    #[test]
+    fn columns_are_aligned_and_control_characters_left_out() {
+        let table = Look::default().table(&rows());
+        assert_eq!(table, "A        B\nlonger   a sentence that[31m goes on\nx\n");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_with_a_mark() {
+        let look = Look { color: false, width: Some(12) };
+        assert_eq!(look.table(&rows()), "A        B\nlonger   a …\nx\n");
+        for width in 0..60 {
+            for line in (Look { color: false, width: Some(width) }).table(&rows()).lines() {
+                assert!(line.chars().count() <= width.max(1), "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn colours_do_not_count_as_columns() {
+        let look = Look { color: true, width: Some(12) };
+        let table = look.table(&rows());
+        assert_eq!(table.lines().nth(1), Some("longer   \x1b[31ma \x1b[0m…"));
+        assert_eq!(table.lines().next(), Some("A        \x1b[1mB\x1b[0m"));
+    }
+}

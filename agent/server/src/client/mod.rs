@@ -1,0 +1,193 @@
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`.
+//!
+//! Input: a `ClientCommand`. Output: a table or sentences for people, JSON for programs, on standard
+//! output; refusals on standard error with exit code 1. Blocking, in a process of its own: one
+//! request over the agent's socket, bounded in time and size by `http`; with `--watch` one each
+//! `WATCH_PERIOD`.
+
+mod http;
+mod look;
+mod show;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use pintle_agent_config::{ClientCommand, OutputFormat, PodFilter, Question};
+use serde_json::Value;
+
+use look::Look;
+
+/// How often `--watch` asks: what people read need not be newer.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// Puts the cursor into the upper left corner and clears what is below.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Why there is nothing to print.
+#[derive(Debug, thiserror::Error)]
+enum ClientError {
+    #[error("{0}")]
+    Http(#[from] http::HttpError),
+    #[error("the agent's answer is not JSON ({0}); is the agent of another version?")]
+    NotJson(#[from] serde_json::Error),
+    #[error("{error}{}", more.iter().map(|line| format!("\n  {line}")).collect::<String>())]
+    Refused { error: String, more: Vec<String> },
+}
+
+/// Asks, prints, and says how it went.
+pub fn run(command: &ClientCommand) -> ExitCode {
+    let result = if command.watch {
+        watch(command)
+    } else {
+        answer(command).map(|t| {
+            print(&t);
+        })
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// False when the reader has seen enough, as `head`, which is no reason to fail.
+fn print(text: &str) -> bool {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+}
+
+/// Shows the list whenever it differs, until nobody reads it or the agent goes away.
+fn watch(command: &ClientCommand) -> Result<(), ClientError> {
+    let on_screen = io::stdout().is_terminal() && command.output == OutputFormat::Table;
+    let mut shown = String::new();
+    loop {
+        let text = answer(command)?;
+        let is_first = shown.is_empty();
+        if text != shown {
+            let fresh = match (on_screen, command.output) {
+                (true, _) => format!("{CLEAR}{text}"),
+                (false, OutputFormat::Json) => text.clone(),
+                (false, OutputFormat::Table) if is_first => text.clone(),
+                (false, OutputFormat::Table) => show::changed_lines(&shown, &text),
+            };
+            if !print(&fresh) {
+                return Ok(());
+            }
+            shown = text;
+        }
+        std::thread::sleep(WATCH_PERIOD);
+    }
+}
+
+fn answer(command: &ClientCommand) -> Result<String, ClientError> {
+    let mut value = ask(&command.socket, &path_of(&command.question))?;
+    if let Question::Pods(filter) = &command.question {
+        choose(&mut value, filter);
+    }
+    let look = Look::of(command);
+    Ok(match (command.output, &command.question) {
+        (OutputFormat::Json, _) if command.watch => format!("{value}\n"),
+        (OutputFormat::Json, _) | (_, Question::Dump) => {
+            format!("{}\n", serde_json::to_string_pretty(&value)?)
+        }
+        (OutputFormat::Table, Question::Pods(_)) => show::pods(&value, &look),
+        (OutputFormat::Table, Question::Explain(_)) => show::explanation(&value),
+        (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value, &look),
+        (OutputFormat::Table, Question::Plan(_)) => show::plan(&value),
+    })
+}
+
+/// Leaves out the pods that were not asked for.
+fn choose(value: &mut Value, filter: &PodFilter) {
+    let wanted = |pod: &Value| {
+        filter.namespace.as_ref().is_none_or(|namespace| pod["namespace"] == namespace.as_str())
+            && !(filter.unhealthy && pod["healthy"] == true)
+    };
+    if let Some(pods) = value["pods"].as_array_mut() {
+        let all = pods.len();
+        pods.retain(wanted);
+        value["hidden"] = Value::from(all - value["pods"].as_array().map_or(0, Vec::len));
+    }
+}
+
+fn path_of(question: &Question) -> String {
+    match question {
+        Question::Pods(_) => "/pods".to_owned(),
+        Question::Dump => "/dump".to_owned(),
+        Question::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
+        Question::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
+        Question::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
+    }
+}
+
+fn ask(socket: &Path, path: &str) -> Result<Value, ClientError> {
+    let answer = http::get(socket, path)?;
+    let value: Value = serde_json::from_slice(&answer.body)?;
+    if answer.status == 200 {
+        return Ok(value);
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let more = value["more"].as_array().into_iter().flatten().map(text).collect();
+    Err(ClientError::Refused { error: text(&value["error"]), more })
+}
+
+/// Escapes what may not stand in a query.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let escape = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_agent_config::Color;
+    use serde_json::json;
+
+    #[test]
+    fn a_pods_name_is_escaped_for_the_query() {
+        let path = path_of(&Question::Explain("ns/we b&x=ä".into()));
+        assert_eq!(path, "/explain?pod=ns/we%20b%26x%3D%C3%A4");
+    }
+
+    #[test]
+    fn pods_are_chosen_by_namespace_and_health() {
+        let all = json!({"pods": [
+            {"namespace": "a", "name": "well", "healthy": true},
+            {"namespace": "a", "name": "ill", "healthy": false},
+            {"namespace": "b", "name": "ill", "healthy": false},
+        ]});
+        for (namespace, unhealthy, left, hidden) in [
+            (None, false, 3, 0),
+            (Some("a"), false, 2, 1),
+            (Some("a"), true, 1, 2),
+            (None, true, 2, 1),
+        ] {
+            let mut answer = all.clone();
+            choose(&mut answer, &PodFilter { namespace: namespace.map(str::to_owned), unhealthy });
+            assert_eq!(answer["pods"].as_array().map(Vec::len), Some(left), "{answer}");
+            assert_eq!(answer["hidden"], hidden, "{answer}");
+        }
+    }
+
+    #[test]
+    fn without_an_agent_the_error_names_the_socket_and_what_to_do() {
+        let command = ClientCommand {
+            question: Question::Pods(PodFilter::default()),
+            output: OutputFormat::Table,
+            watch: false,
+            color: Color::Never,
+            width: None,
+            socket: "/nonexistent/agent.sock".into(),
+        };
+        let error = answer(&command).expect_err("nobody listens").to_string();
+        assert!(error.contains("no agent listens on /nonexistent/agent.sock"), "{error}");
+        assert!(error.contains("--root-dir"), "{error}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Answers for people: a table of pods, an explanation, a timeline, a plan. Pure.
+//!
+//! Input: the agent's JSON. Output: text that ends with a line end. A field that is missing shows as
+//! empty, so that an older command can read a newer agent.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use pintle_agent_core::explain::span;
+use serde_json::Value;
+
+use super::look::{Cell, Look, Style};
+
+/// Which word of a pod's line is its age.
+const AGE_COLUMN: usize = 5;
+
+/// Said while pods may be missing from the table.
+const STARTING: &str = "The agent is starting: the container runtime has not answered yet, or a \
+                        source of pods has not been read.\n";
+
+/// The table of pods.
+pub(super) fn pods(answer: &Value, look: &Look) -> String {
+    let head = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "WHY"];
+    let mut rows = vec![titles(&head)];
+    for pod in items(&answer["pods"]) {
+        let age = pod["ageSeconds"].as_u64().map(age).unwrap_or_else(|| "-".to_owned());
+        let ip = text(&pod["ip"]);
+        let style = if pod["healthy"] == false { Style::Bad } else { Style::Good };
+        rows.push(vec![
+            text(&pod["namespace"]).into(),
+            text(&pod["name"]).into(),
+            format!("{}/{}", pod["ready"], pod["containers"]).into(),
+            Cell::new(text(&pod["status"]), style),
+            pod["restarts"].to_string().into(),
+            age.into(),
+            if ip.is_empty() { "-".to_owned() } else { ip }.into(),
+            text(&pod["why"]).into(),
+        ]);
+    }
+    let mut out = match (rows.len(), answer["hidden"].as_u64()) {
+        (1, Some(hidden @ 1..)) => format!("None of this node's {hidden} pods is one of these.\n"),
+        (1, _) => "This node has no pods.\n".to_owned(),
+        _ => look.table(&rows),
+    };
+    if answer["sourcesReady"] == false {
+        out.push_str(STARTING);
+    }
+    section(&mut out, "API server:", &answer["apiServer"]);
+    section(&mut out, "Being removed:", &answer["beingRemoved"]);
+    section(&mut out, "Broken manifests:", &answer["brokenManifests"]);
+    out
+}
+
+/// One pod's explanation.
+pub(super) fn explanation(answer: &Value) -> String {
+    let mut out = format!("{}: {}\n", text(&answer["pod"]), text(&answer["sentence"]));
+    let _ = writeln!(out, "  reason: {}", text(&answer["reason"]));
+    if let Some(remedy) = answer["remedy"].as_str() {
+        let _ = writeln!(out, "  remedy: {remedy}");
+    }
+    for line in items(&answer["details"]) {
+        let _ = writeln!(out, "  - {}", text(line));
+    }
+    out
+}
+
+/// One pod's timeline: microseconds since it was first seen.
+pub(super) fn timeline(answer: &Value, look: &Look) -> String {
+    let mut rows = vec![titles(&["SINCE SEEN", "WHAT", "CONTAINER", "TEXT"])];
+    let entries: Vec<&Value> = items(&answer["entries"]).collect();
+    for entry in &entries {
+        let count = entry["count"].as_u64().unwrap_or(1);
+        let last = micros(entry["lastSinceSeenMicros"].as_i64().unwrap_or_default());
+        let last = last.trim_start();
+        let times = match count {
+            0 | 1 => String::new(),
+            _ => format!(" ({count} times, last at {last})"),
+        };
+        let (mark, style) = match entry["warning"] == true {
+            true => ("! ", Style::Bad),
+            false => ("", Style::Plain),
+        };
+        rows.push(vec![
+            micros(entry["sinceSeenMicros"].as_i64().unwrap_or_default()).into(),
+            Cell::new(format!("{mark}{}", text(&entry["what"])), style),
+            text(&entry["container"]).into(),
+            format!("{}{times}", text(&entry["text"])).into(),
+        ]);
+    }
+    let seen = entries.first().and_then(|entry| entry["unixNanos"].as_i64());
+    let seen = seen.and_then(|at| jiff::Timestamp::from_nanosecond(at.into()).ok());
+    let seen = seen.map(|at| format!(", first seen {at}")).unwrap_or_default();
+    format!("{} (uid {}){seen}\n{}", text(&answer["pod"]), text(&answer["uid"]), look.table(&rows))
+}
+
+/// What the agent would do.
+pub(super) fn plan(answer: &Value) -> String {
+    let mut out = format!("{} (stage {})\n", text(&answer["pod"]), text(&answer["stage"]));
+    let mut steps = |title: &str, list: &Value| {
+        if items(list).next().is_some() {
+            let _ = writeln!(out, "{title}");
+        }
+        for (index, step) in items(list).enumerate() {
+            let _ = writeln!(out, "  {}. {}", index + 1, text(&step["text"]));
+        }
+    };
+    steps("Under way:", &answer["underWay"]);
+    steps("Would do now:", &answer["actions"]);
+    for held in items(&answer["held"]) {
+        let left = Duration::from_secs(held["leftSeconds"].as_u64().unwrap_or_default());
+        let name = text(&held["container"]);
+        let _ = writeln!(out, "Waits: container {name} may start in {}", span(left));
+    }
+    let idle = ["underWay", "actions", "held"].iter().all(|f| items(&answer[*f]).next().is_none());
+    if idle {
+        out.push_str("Nothing to do.\n");
+    }
+    out
+}
+
+fn section(out: &mut String, title: &str, list: &Value) {
+    if items(list).next().is_some() {
+        let _ = writeln!(out, "\n{title}");
+    }
+    for line in items(list) {
+        let _ = writeln!(out, "  {}", text(line));
+    }
+}
+
+/// The lines of a list that were not in the one before; the ages of pods are no change.
+pub(super) fn changed_lines(before: &str, now: &str) -> String {
+    let key = |line: &str| {
+        let words = line.split_whitespace().enumerate();
+        words.filter(|(index, _)| *index != AGE_COLUMN).map(|(_, w)| w.to_owned()).collect()
+    };
+    let known: std::collections::BTreeSet<Vec<String>> = before.lines().map(key).collect();
+    now.lines().filter(|line| !known.contains(&key(line))).map(|line| format!("{line}\n")).collect()
+}
+
+fn titles(names: &[&str]) -> Vec<Cell> {
+    names.iter().map(|name| Cell::new(*name, Style::Title)).collect()
+}
+
+/// A pod's age as `kubectl` prints it, shortened to its largest unit.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Seconds with six digits.
+fn micros(us: i64) -> String {
+    format!("{:>5}.{:06} s", us / 1_000_000, (us % 1_000_000).abs())
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const PLAIN: Look = Look { color: false, width: None };
+
+    #[test]
+    fn a_watch_prints_lines_that_changed_but_for_their_age() {
+        let before = "NAME READY\na b 1/1 Running 0 5s -\na c 0/1 Pending 0 5s -\n";
+        let now = "NAME READY\na b 1/1 Running 0 6s -\na c 1/1 Running 0 6s -\n";
+        assert_eq!(changed_lines(before, now), "a c 1/1 Running 0 6s -\n");
+    }
+
+    #[test]
+    fn a_list_without_the_pods_asked_for_says_how_many_there_are() {
+        let shown = pods(&json!({"pods": [], "hidden": 3}), &PLAIN);
+        assert_eq!(shown, "None of this node's 3 pods is one of these.\n");
+    }
+
+    #[test]
+    fn pods_are_a_table_with_the_reason_of_those_in_trouble() {
+        let answer = json!({
+            "pods": [
+                {"namespace": "default", "name": "web-node", "ready": 1, "containers": 1,
+                 "status": "Running", "restarts": 0, "ageSeconds": 300, "ip": "10.88.0.2",
+                 "healthy": true, "why": ""},
+                {"namespace": "default", "name": "job-node", "ready": 0, "containers": 2,
+                 "status": "CrashLoopBackOff", "restarts": 3, "ageSeconds": 61,
+                 "healthy": false, "why": "Container c ended with exit code 1."},
+            ],
+            "beingRemoved": ["default/old (uid 1)"],
+            "brokenManifests": ["/m/x.yaml: line 3: kind is missing"],
+        });
+        assert_eq!(
+            pods(&answer, &PLAIN),
+            "\
+NAMESPACE   NAME       READY   STATUS             RESTARTS   AGE   IP          WHY
+default     web-node   1/1     Running            0          5m    10.88.0.2
+default     job-node   0/2     CrashLoopBackOff   3          61s   -           Container c ended \
+with exit code 1.
+
+Being removed:
+  default/old (uid 1)
+
+Broken manifests:
+  /m/x.yaml: line 3: kind is missing
+"
+        );
+        assert_eq!(pods(&json!({"pods": []}), &PLAIN), "This node has no pods.\n");
+        let starting = pods(&json!({"pods": [], "sourcesReady": false}), &PLAIN);
+        assert!(starting.contains("The agent is starting"), "{starting}");
+    }
+
+    #[test]
+    fn an_explanation_is_a_sentence_a_reason_a_remedy_and_details() {
+        let answer = json!({"pod": "default/web", "sentence": "Has failed.", "reason": "Failed",
+            "remedy": "do something", "details": ["container c: waits"]});
+        assert_eq!(
+            explanation(&answer),
+            "default/web: Has failed.\n  reason: Failed\n  remedy: do something\n  \
+             - container c: waits\n"
+        );
+    }
+
+    #[test]
+    fn a_timeline_counts_microseconds_since_the_pod_was_seen() {
+        let answer = json!({"pod": "default/web", "uid": "u", "entries": [
+            {"unixNanos": 1_700_000_000_000_000_000_i64, "sinceSeenMicros": 0, "what": "Seen",
+             "event": false, "warning": false, "count": 1},
+            {"unixNanos": 1_700_000_001_234_567_000_i64, "sinceSeenMicros": 1_234_567,
+             "what": "BackOff", "container": "c", "text": "Back-off", "event": true,
+             "warning": true, "count": 4, "lastSinceSeenMicros": 9_000_000},
+        ]});
+        assert_eq!(
+            timeline(&answer, &PLAIN),
+            "\
+default/web (uid u), first seen 2023-11-14T22:13:20Z
+SINCE SEEN       WHAT        CONTAINER   TEXT
+    0.000000 s   Seen
+    1.234567 s   ! BackOff   c           Back-off (4 times, last at 9.000000 s)
+"
+        );
+    }
+
+    #[test]
+    fn a_plan_lists_its_steps_and_what_has_to_wait() {
+        let answer = json!({"pod": "default/web", "stage": "Syncing", "underWay": [],
+            "actions": [{"text": "make volumes ready"}, {"text": "start container c"}],
+            "held": [{"container": "d", "leftSeconds": 80}]});
+        assert_eq!(
+            plan(&answer),
+            "default/web (stage Syncing)\nWould do now:\n  1. make volumes ready\n  \
+             2. start container c\nWaits: container d may start in 1 min 20 s\n"
+        );
+        let idle = json!({"pod": "a/b", "stage": "Syncing"});
+        assert_eq!(plan(&idle), "a/b (stage Syncing)\nNothing to do.\n");
+    }
+}

@@ -1,0 +1,341 @@
+//! Which connection gets room, and which one makes room for it. Pure: the caller says the time.
+//!
+//! Input: connections that open, ask, are allowed, become known and close. Output: the mark of the
+//! connection that has to go. Only idle connections go: within the class that is full, one of the
+//! peer that has most; there one that asks nothing before one that waits to be allowed, and then
+//! the one that has been idle for longest. Bounds: `Limits`; a look at every entry for each
+//! connection that finds its class full, some hundred comparisons.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use super::PeerKey;
+
+/// How many connections of one class there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) total: usize,
+    pub(crate) per_peer: usize,
+}
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) unknown: Share,
+    pub(crate) known: Share,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Class {
+    Unknown,
+    Known,
+}
+
+#[derive(Debug)]
+struct Entry<M> {
+    peer: PeerKey,
+    class: Class,
+    /// Requests that wait to be allowed.
+    asking: usize,
+    /// Requests that were allowed and have not ended.
+    allowed: usize,
+    asked_once: bool,
+    idle_since: Instant,
+    /// Orders what happened in one instant.
+    turn: u64,
+    mark: M,
+}
+
+/// What there is to know of a connection's silence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    pub(super) class: Class,
+    pub(super) is_busy: bool,
+    pub(super) asked_once: bool,
+    pub(super) idle_since: Instant,
+}
+
+/// The open connections; `M` is how the caller finds one again.
+#[derive(Debug)]
+pub(super) struct Table<M> {
+    limits: Limits,
+    entries: BTreeMap<u64, Entry<M>>,
+    counts: HashMap<(Class, PeerKey), usize>,
+    totals: [usize; 2],
+    next: u64,
+}
+
+impl<M: Clone> Table<M> {
+    pub(super) fn new(limits: Limits) -> Self {
+        let (entries, counts) = (BTreeMap::new(), HashMap::new());
+        Self { limits, entries, counts, totals: [0; 2], next: 0 }
+    }
+
+    /// A new connection and the one that goes for it; `None` when no idle one can go.
+    pub(super) fn open(
+        &mut self,
+        peer: PeerKey,
+        mark: M,
+        now: Instant,
+    ) -> Option<(u64, Option<M>)> {
+        let gone = self.room(Class::Unknown, peer)?;
+        self.next += 1;
+        let id = self.next;
+        let entry = Entry {
+            peer,
+            class: Class::Unknown,
+            asking: 0,
+            allowed: 0,
+            asked_once: false,
+            idle_since: now,
+            turn: id,
+            mark,
+        };
+        self.entries.insert(id, entry);
+        self.count(Class::Unknown, peer, true);
+        Some((id, gone))
+    }
+
+    /// The client proved who it is, which is what its share is counted by from now on; the known
+    /// connection that goes for it.
+    pub(super) fn set_known(&mut self, id: u64, who: PeerKey) -> Option<M> {
+        let before = self.entries.get(&id).filter(|e| e.class == Class::Unknown)?.peer;
+        // Everybody known is busy: it stays where it is.
+        let gone = self.room(Class::Known, who)?;
+        let entry = self.entries.get_mut(&id)?;
+        (entry.class, entry.peer) = (Class::Known, who);
+        self.count(Class::Unknown, before, false);
+        self.count(Class::Known, who, true);
+        gone
+    }
+
+    /// A request came in.
+    pub(super) fn ask(&mut self, id: u64) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.asking += 1;
+            entry.asked_once = true;
+        }
+    }
+
+    /// A request that came in was allowed.
+    pub(super) fn allow(&mut self, id: u64) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.asking -= 1;
+            entry.allowed += 1;
+        }
+    }
+
+    /// A request has ended.
+    pub(super) fn end(&mut self, id: u64, was_allowed: bool, now: Instant) {
+        self.next += 1;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            let count = if was_allowed { &mut entry.allowed } else { &mut entry.asking };
+            *count -= 1;
+            (entry.idle_since, entry.turn) = (now, self.next);
+        }
+    }
+
+    pub(super) fn close(&mut self, id: u64) {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.count(entry.class, entry.peer, false);
+        }
+    }
+
+    /// An idle unknown connection that goes without anybody coming.
+    pub(super) fn shed(&mut self) -> Option<M> {
+        self.displace(Class::Unknown, None)
+    }
+
+    #[cfg(test)]
+    fn class(&self, id: u64) -> Option<Class> {
+        self.entries.get(&id).map(|entry| entry.class)
+    }
+
+    pub(super) fn state(&self, id: u64) -> Option<State> {
+        self.entries.get(&id).map(|entry| State {
+            class: entry.class,
+            is_busy: entry.asking + entry.allowed > 0,
+            asked_once: entry.asked_once,
+            idle_since: entry.idle_since,
+        })
+    }
+
+    /// `None` without room, else whoever made it.
+    fn room(&mut self, class: Class, peer: PeerKey) -> Option<Option<M>> {
+        let share = match class {
+            Class::Unknown => self.limits.unknown,
+            Class::Known => self.limits.known,
+        };
+        if self.of_peer(class, peer) >= share.per_peer {
+            return self.displace(class, Some(peer)).map(Some);
+        }
+        if self.totals[class as usize] >= share.total {
+            return self.displace(class, None).map(Some);
+        }
+        Some(None)
+    }
+
+    fn displace(&mut self, class: Class, only: Option<PeerKey>) -> Option<M> {
+        let idle = self.entries.iter().filter(|(_, entry)| {
+            entry.class == class && entry.allowed == 0 && only.is_none_or(|peer| entry.peer == peer)
+        });
+        let (&id, _) = idle.max_by_key(|(_, entry)| {
+            let silent = entry.asking == 0;
+            (self.of_peer(class, entry.peer), silent, Reverse(entry.turn))
+        })?;
+        let entry = self.entries.remove(&id)?;
+        self.count(class, entry.peer, false);
+        Some(entry.mark)
+    }
+
+    fn of_peer(&self, class: Class, peer: PeerKey) -> usize {
+        self.counts.get(&(class, peer)).copied().unwrap_or(0)
+    }
+
+    fn count(&mut self, class: Class, peer: PeerKey, more: bool) {
+        let count = self.counts.entry((class, peer)).or_default();
+        let total = &mut self.totals[class as usize];
+        if more {
+            (*count, *total) = (*count + 1, *total + 1);
+        } else {
+            (*count, *total) = (*count - 1, *total - 1);
+        }
+        if *count == 0 {
+            self.counts.remove(&(class, peer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits =
+        Limits { unknown: Share { total: 6, per_peer: 4 }, known: Share { total: 3, per_peer: 2 } };
+
+    fn peer(last: u8) -> PeerKey {
+        PeerKey::of([192, 0, 2, last].into())
+    }
+
+    /// A table whose connections are marked by names.
+    struct Names(Table<&'static str>, Instant);
+
+    impl Names {
+        fn new() -> Self {
+            Self(Table::new(LIMITS), Instant::now())
+        }
+
+        fn open(&mut self, from: u8, name: &'static str) -> (u64, Option<&'static str>) {
+            self.0.open(peer(from), name, self.1).expect("room")
+        }
+    }
+
+    #[test]
+    fn the_oldest_idle_connection_of_the_peer_with_most_goes_first() {
+        let mut names = Names::new();
+        names.open(2, "lone");
+        for name in ["a", "b", "c", "d"] {
+            assert_eq!(names.open(1, name).1, None);
+        }
+        assert_eq!(names.open(1, "e").1, Some("a"), "the peer's own share is full");
+        assert_eq!(names.open(3, "f").1, None);
+        assert_eq!(names.open(4, "g").1, Some("b"), "all are full: the peer with most gives");
+        assert_eq!(names.open(2, "h").1, Some("c"));
+    }
+
+    #[test]
+    fn who_waits_to_be_allowed_goes_after_the_silent_and_who_was_allowed_stays() {
+        let mut names = Names::new();
+        let ids: Vec<u64> = ["a", "b", "c", "d"].map(|name| names.open(1, name).0).to_vec();
+        names.0.ask(ids[0]);
+        names.0.allow(ids[0]);
+        names.0.ask(ids[1]);
+        assert_eq!(names.open(1, "e").1, Some("c"));
+        assert_eq!(names.open(1, "f").1, Some("d"));
+        names.0.end(ids[0], true, names.1);
+        assert_eq!(names.open(1, "g").1, Some("e"), "idle for longer than the first");
+        assert_eq!(names.open(1, "h").1, Some("f"));
+        assert_eq!(names.open(1, "i").1, Some("a"));
+    }
+
+    #[test]
+    fn without_an_idle_one_nobody_comes_in() {
+        let mut names = Names::new();
+        for name in ["a", "b", "c", "d"] {
+            let id = names.open(1, name).0;
+            names.0.ask(id);
+            names.0.allow(id);
+        }
+        assert!(names.0.open(peer(1), "e", names.1).is_none());
+        assert_eq!(names.open(2, "f").1, None, "another peer has room");
+    }
+
+    #[test]
+    fn known_and_unknown_connections_do_not_compete() {
+        let mut names = Names::new();
+        let known = names.open(1, "known").0;
+        assert_eq!(names.0.set_known(known, peer(1)), None);
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            assert_ne!(names.open(1, name).1, Some("known"));
+        }
+        let second = names.open(1, "second").0;
+        let third = names.open(1, "third").0;
+        assert_eq!(names.0.set_known(second, peer(1)), None);
+        assert_eq!(
+            names.0.set_known(third, peer(1)),
+            Some("known"),
+            "the peer's known share is full"
+        );
+        names.0.ask(second);
+        names.0.allow(second);
+        names.0.ask(third);
+        names.0.allow(third);
+        let fourth = names.open(1, "fourth").0;
+        assert_eq!(names.0.set_known(fourth, peer(1)), None);
+        assert_eq!(names.0.class(fourth), Some(Class::Unknown), "busy ones do not make room");
+    }
+
+    proptest! {
+        #[test]
+        fn the_limits_hold_whatever_happens(
+            steps in proptest::collection::vec((0_u8..6, 0_u8..4, 0_usize..12), 0..300)
+        ) {
+            let (mut table, now) = (Table::new(LIMITS), Instant::now());
+            let mut busy: Vec<(u64, bool)> = Vec::new();
+            for (what, from, which) in steps {
+                let ids: Vec<u64> = table.entries.keys().copied().collect();
+                let id = ids.get(which).copied().unwrap_or(0);
+                match what {
+                    0 | 1 => drop(table.open(peer(from), (), now)),
+                    2 => drop(table.set_known(id, peer(from))),
+                    3 if id != 0 => {
+                        table.ask(id);
+                        table.allow(id);
+                        busy.push((id, true));
+                    }
+                    4 => busy.drain(..).for_each(|(id, was)| table.end(id, was, now)),
+                    _ => {
+                        busy.retain(|(of, _)| *of != id);
+                        table.close(id);
+                    }
+                }
+                for class in [Class::Unknown, Class::Known] {
+                    let of = |e: &&Entry<()>| e.class == class;
+                    let share =
+                        if class == Class::Known { LIMITS.known } else { LIMITS.unknown };
+                    prop_assert!(table.entries.values().filter(of).count() <= share.total);
+                    for from in 0..4 {
+                        let of = table.entries.values().filter(of);
+                        let count = of.filter(|e| e.peer == peer(from)).count();
+                        prop_assert!(count <= share.per_peer);
+                        prop_assert_eq!(count, table.of_peer(class, peer(from)));
+                    }
+                }
+                let there = |id: &u64| table.entries.contains_key(id);
+                prop_assert!(busy.iter().all(|(id, _)| there(id)), "a busy one was displaced");
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The HTTPS listener: handshakes, connections, and what each of them may cost.
+//!
+//! Effects. Input: a bound listener, a TLS configuration, a `Handler`. HTTP/1.1 and h2. Accepting
+//! never waits: `connections` finds room for a newcomer at once, and idle unknown connections give
+//! it. Until a client has proved who it is, it has little of everything: `FIRST_REQUEST_WAIT` for
+//! its first request, `HEAD_BYTES_UNKNOWN` for a head, `UNKNOWN_BYTES_MAX` in all. Bounds beside
+//! those: `LIMITS`, `HANDSHAKE_WAIT` for TLS, `HEAD_BYTES_KNOWN` a request's head, `IDLE_WAIT`
+//! between two requests, `AGE_MAX` a connection, `H2_STREAMS_MAX` requests on one h2 connection,
+//! `SEND_BYTES_MAX` waiting for a reader that stalls. Knows nothing of what is served.
+// k8s: pkg/kubelet/server/server.go ListenAndServeKubeletServer
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pintle_daemon::tasks;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::server::TlsStream;
+
+use super::answer::Answer;
+use super::body::{self, Reply};
+use super::connections::{
+    Busy, Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
+};
+use super::secure::Verdict;
+
+/// Connections open at the same time: unknown ones by address, known ones by name. The API server's
+/// are those of all its users, so one name may have most of them; and as many handshakes at once as
+/// users begin an exec must not displace each other, so an address may have more than a few.
+pub(super) const LIMITS: Limits = Limits {
+    unknown: Share { total: 384, per_peer: 192 },
+    known: Share { total: 512, per_peer: 384 },
+};
+/// How long a handshake may take.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// How long the first request may take, from the connection on.
+// k8s: pkg/kubelet/server/server.go ReadHeaderTimeout
+const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(32);
+/// Largest head of a request, with the commands of an exec, from a client whose certificate holds.
+const HEAD_BYTES_KNOWN: usize = 256 * 1024;
+/// The same from anybody else: room for a large bearer token.
+const HEAD_BYTES_UNKNOWN: usize = 32 * 1024;
+/// Bytes that a client may send before a request of its is allowed, with those of TLS.
+const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
+/// How long a connection may stay without a request, and how long a head may take.
+// k8s: pkg/kubelet/server/server.go IdleTimeout
+const IDLE_WAIT: Duration = Duration::from_secs(90);
+/// Hard cap of every connection, and so of every stream.
+// k8s: pkg/kubelet/server/server.go ReadTimeout, WriteTimeout
+pub(super) const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
+/// Requests at the same time on one h2 connection.
+// k8s: golang.org/x/net/http2 defaultMaxStreams
+const H2_STREAMS_MAX: u32 = 250;
+/// What may be sent to us on one stream, and on one connection, before it is read: requests have
+/// no bodies, and what is upgraded is HTTP/1.1.
+const H2_WINDOWS: (u32, u32) = (16 * 1024, 64 * 1024);
+/// Bytes of an answer that h2 holds for a reader that stalls.
+const SEND_BYTES_MAX: usize = 64 * 1024;
+/// A silent h2 connection is asked whether it is alive, and given up after that.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
+/// How long a connection that is closed for idleness has for its farewell.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+const PATIENCE: Patience =
+    Patience { first_request: FIRST_REQUEST_WAIT, unknown: FIRST_REQUEST_WAIT, known: IDLE_WAIT };
+
+/// The other end of a connection.
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    /// Its certificate and those that lead to the authority; not verified yet.
+    pub(super) certificates: Arc<[CertificateDer<'static>]>,
+    /// What came of them.
+    pub(super) verdict: Verdict,
+    /// Its place, by which shares are counted.
+    pub(super) connection: Arc<Connection>,
+}
+
+/// What is behind the listener.
+pub(super) trait Handler: Send + Sync + 'static {
+    /// The name in the client's certificate, if that holds.
+    fn name(&self, peer: &Peer) -> Option<String>;
+
+    /// Answers a request. `busy` is to be told when it is allowed, and by whom it was not.
+    fn reply(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+        busy: Busy,
+    ) -> BoxFuture<'static, Reply>;
+
+    /// Somebody found no room.
+    fn is_full(&self);
+}
+
+/// Accepts connections for as long as the runtime lives.
+pub(super) async fn accept(
+    listener: std::net::TcpListener,
+    tls: ServerConfig,
+    handler: Arc<dyn Handler>,
+) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "the HTTPS port cannot be served"),
+    };
+    let tls = TlsAcceptor::from(Arc::new(tls));
+    let told = Arc::clone(&handler);
+    let connections = Connections::new(LIMITS, PATIENCE, move || told.is_full());
+    loop {
+        match listener.accept().await {
+            Ok((socket, address)) => {
+                let Some(place) = connections.open(PeerKey::of(address.ip())) else { continue };
+                let (tls, handler) = (tls.clone(), Arc::clone(&handler));
+                tasks::serve("HTTPS connection", async move {
+                    // Boxed, here and below: a future that is given away takes its room twice.
+                    let served = Box::pin(connection(socket, (address, place), tls, handler));
+                    let _ = tokio::time::timeout(AGE_MAX, served).await;
+                });
+            }
+            Err(error) => connections.refused(&error).await,
+        }
+    }
+}
+
+type Tls = TlsStream<Metered<TcpStream>>;
+
+async fn connection(
+    socket: TcpStream,
+    (address, place): (SocketAddr, Arc<Connection>),
+    tls: TlsAcceptor,
+    handler: Arc<dyn Handler>,
+) {
+    tune(&socket);
+    let socket = Metered::new(socket, Arc::clone(&place), UNKNOWN_BYTES_MAX);
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(HANDSHAKE_WAIT, Box::pin(tls.accept(socket))) => shaken,
+        _ = place.over() => return tracing::debug!(%address, "a TLS handshake made room"),
+    };
+    let stream = match shaken {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, %address, "no TLS handshake"),
+        Err(_) => return tracing::debug!(%address, "a TLS handshake took too long"),
+    };
+    let shown = stream.get_ref().1;
+    let h2 = shown.alpn_protocol() == Some(b"h2");
+    let certificates = shown.peer_certificates().unwrap_or_default();
+    let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
+    let verdict = Verdict::default();
+    let peer = Arc::new(Peer { address, certificates, verdict, connection: place });
+    let head_bytes = match handler.name(&peer) {
+        Some(name) => {
+            peer.connection.set_known(&name);
+            HEAD_BYTES_KNOWN
+        }
+        None => HEAD_BYTES_UNKNOWN,
+    };
+    let ended = match h2 {
+        true => Box::pin(serve_h2(stream, handler, peer, head_bytes)).await,
+        false => Box::pin(serve_h1(stream, handler, peer, head_bytes)).await,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, %address, "a connection broke");
+    }
+}
+
+/// Small answers go at once, and peers that vanish without a word are found.
+fn tune(socket: &TcpStream) {
+    use nix::sys::socket::{setsockopt, sockopt};
+    let _ = socket.set_nodelay(true);
+    // k8s: Go's net.ListenConfig, defaultTCPKeepAliveIdle and -Interval
+    let _ = setsockopt(socket, sockopt::KeepAlive, &true);
+    let _ = setsockopt(socket, sockopt::TcpKeepIdle, &15);
+    let _ = setsockopt(socket, sockopt::TcpKeepInterval, &15);
+}
+
+async fn serve_h1(
+    stream: Tls,
+    handler: Arc<dyn Handler>,
+    peer: Arc<Peer>,
+    head_bytes: usize,
+) -> hyper::Result<()> {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE_WAIT).max_buf_size(head_bytes);
+    let place = Arc::clone(&peer.connection);
+    let answer = service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer)));
+    let mut served =
+        std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
+    tokio::select! {
+        ended = served.as_mut() => return ended,
+        over = place.over() => match over {
+            Over::Displaced => return Ok(()),
+            Over::Idle => served.as_mut().graceful_shutdown(),
+        }
+    }
+    tokio::time::timeout(CLOSE_WAIT, served).await.unwrap_or(Ok(()))
+}
+
+async fn serve_h2(
+    stream: Tls,
+    handler: Arc<dyn Handler>,
+    peer: Arc<Peer>,
+    head_bytes: usize,
+) -> hyper::Result<()> {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(H2_STREAMS_MAX)
+        .initial_stream_window_size(H2_WINDOWS.0)
+        .initial_connection_window_size(H2_WINDOWS.1)
+        .max_send_buf_size(SEND_BYTES_MAX)
+        .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
+        .keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1);
+    let place = Arc::clone(&peer.connection);
+    let answer = service_fn(move |request| reply(request, Arc::clone(&handler), Arc::clone(&peer)));
+    let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), answer));
+    tokio::select! {
+        ended = served.as_mut() => return ended,
+        over = place.over() => match over {
+            Over::Displaced => return Ok(()),
+            Over::Idle => served.as_mut().graceful_shutdown(),
+        }
+    }
+    tokio::time::timeout(CLOSE_WAIT, served).await.unwrap_or(Ok(()))
+}
+
+/// A request that panics is answered as such, and its connection goes on.
+async fn reply(
+    request: Request<Incoming>,
+    handler: Arc<dyn Handler>,
+    peer: Arc<Peer>,
+) -> Result<Reply, Infallible> {
+    let busy = peer.connection.ask();
+    let asked = async move { handler.reply(request, peer, busy).await };
+    Ok(tasks::caught(asked).await.unwrap_or_else(|panic| {
+        tasks::counted("request");
+        tracing::error!(task = "request", "{panic}; one request is lost");
+        Answer::text(500, "internal server error\n").into()
+    }))
+}
+
+/// The answer, whose connection is busy until its last byte is handed over.
+pub(super) fn held(reply: Reply, busy: Busy) -> Reply {
+    reply.map(|body| body::holding(body, busy))
+}

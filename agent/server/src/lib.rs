@@ -1,0 +1,328 @@
+//! The server: health, the read-only port, and the socket of the agent's own commands.
+//!
+//! Input: snapshots that the driver publishes, the timeline, the runtime calls under way. Output:
+//! HTTP on up to four listeners, on two threads with a current-thread runtime each, so that a slow
+//! reader never delays a decision, and nobody in the network the health check or the watchdog.
+//! Thread `server`:
+//!   HTTPS      everything of the kubelet's port 10250, see `route`; `secure` decides who may
+//!   read-only  what of the HTTPS port needs no rights: health, pods, statistics, metrics
+//! Thread `health`, which also feeds the service manager's watchdog:
+//!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
+//!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/dump` as JSON; root only
+//! Nothing here changes anything of a pod but through the runtime, to which `server` has a
+//! connection of its own for exec and the like: the only question that reaches the main thread is
+//! the dry run, through a bounded channel. Bounds are in `listen`, `https`, `connections`
+//! and `open`. A listener that cannot be bound is an error before anything starts.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod api;
+mod body;
+pub mod client;
+mod connections;
+mod dump;
+pub mod health;
+mod https;
+mod journal;
+mod listen;
+mod local;
+mod logs;
+mod node_logs;
+mod node_query;
+mod notify;
+mod open;
+mod pages;
+mod pod_list;
+mod query;
+mod renderings;
+mod route;
+mod routes;
+mod rows;
+mod run;
+mod secure;
+mod select;
+mod stats;
+mod stream;
+mod stuck;
+#[cfg(test)]
+mod tests;
+mod views;
+mod zpages;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use pintle_agent_config::Config;
+use pintle_agent_core::link::Link;
+use pintle_agent_core::sync::plan::Plan;
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_metrics::Metrics;
+use pintle_cri::{Client, Deadlines, InFlight};
+use pintle_daemon::tasks;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use api::Api;
+pub use health::Health;
+pub use listen::ServeError;
+use listen::{Addresses, Listener, Listeners};
+use notify::Notifier;
+pub use open::Streams;
+use secure::serving::Serving;
+pub use secure::{AccessError, ServingCert, ServingCertError};
+use secure::{ApiReviews, Gate, Reviews, tls};
+pub use secure::{fuzz_certificate, fuzz_token};
+use stats::Stats;
+pub use stream::{fuzz_spdy, fuzz_websocket};
+pub use views::Views;
+
+/// Where kernel events come from, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventSourceState {
+    /// `ebpf`, `pidfd` or `relist`.
+    pub mode: &'static str,
+    /// Events lost since the start.
+    pub dropped: u64,
+}
+
+/// What the driver is asked by the server.
+pub enum Query {
+    /// What would the pod's worker do now?
+    Plan {
+        /// The pod.
+        uid: PodUid,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Option<Plan>>,
+    },
+}
+
+/// What the server is made of. Everything in it is shared with the main thread.
+#[derive(Clone)]
+pub struct Parts {
+    /// The configuration: which addresses, which socket.
+    pub config: Arc<Config>,
+    /// Snapshots of all pods.
+    pub views: Views,
+    /// Timeline.
+    pub recorder: Recorder,
+    /// Lists the runtime calls under way: `Client::in_flight` of every client.
+    pub calls: Arc<dyn Fn() -> Vec<InFlight> + Send + Sync>,
+    /// The kernel event source: `Tracker::mode` and `Tracker::dropped`.
+    pub events: Arc<dyn Fn() -> EventSourceState + Send + Sync>,
+    /// Questions to the driver.
+    pub queries: mpsc::Sender<Query>,
+    /// What the API server does not take or give.
+    pub link: Link,
+    /// The server's own connection to the runtime, once it has one.
+    pub own_runtime: Arc<OnceLock<Client>>,
+    /// Streams that the HTTPS port has open.
+    pub streams: Streams,
+    /// Broken manifests, one sentence each; the main thread replaces the list.
+    pub problems: Arc<ArcSwap<Vec<String>>>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Heartbeat of the driver.
+    pub health: Arc<Health>,
+    /// The HTTPS port's certificate with `serverTLSBootstrap`; whoever rotates it fills this.
+    pub serving_cert: ServingCert,
+    /// The API server, which is asked about tokens and rights; `None` in standalone mode.
+    pub api: Option<pintle_api::Access>,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
+    }
+}
+
+/// A running server. Dropping it ends it.
+#[derive(Debug)]
+pub struct Handle {
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    notifier: Option<Arc<Notifier>>,
+    socket: PathBuf,
+    /// Address of the health check, with the port that was really bound.
+    pub healthz: Option<SocketAddr>,
+    /// Address of the read-only port, with the port that was really bound.
+    pub read_only: Option<SocketAddr>,
+    /// Address of the HTTPS port, with the port that was really bound.
+    pub https: Option<SocketAddr>,
+}
+
+/// Threads for what only blocks in libraries: the look-up of the runtime's host name.
+const BLOCKING_THREADS_MAX: usize = 2;
+
+/// Binds every listener and starts the server's thread.
+pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
+    let config = &parts.config;
+    let at = Addresses {
+        healthz: config.healthz_address(),
+        read_only: config.read_only_address(),
+        https: config.https_address(),
+    };
+    // As the kubelet, which refuses to start even when its server is off.
+    Gate::check(config)?;
+    let reviews = Arc::new(ApiReviews::new(parts.api.clone()));
+    spawn_at(parts, at, reviews)
+}
+
+/// What the HTTPS listener needs beside its socket.
+struct Secure {
+    gate: Gate,
+    tls: tokio_rustls::rustls::ServerConfig,
+}
+
+impl Secure {
+    fn new(parts: &Parts, reviews: Arc<dyn Reviews>) -> Result<Self, ServeError> {
+        let gate = Gate::new(&parts.config, reviews)?;
+        let serving = Arc::new(Serving::new(&parts.config, &parts.serving_cert)?);
+        let tls = tls::server_config(&parts.config.kubelet, serving).map_err(ServeError::Tls)?;
+        Ok(Self { gate, tls })
+    }
+}
+
+fn spawn_at(parts: Parts, at: Addresses, reviews: Arc<dyn Reviews>) -> Result<Handle, ServeError> {
+    let socket = parts.config.flags.socket.clone();
+    let secure = at.https.map(|_| Secure::new(&parts, reviews)).transpose()?;
+    let listeners = Listeners::bind(at, &socket)?;
+    let (healthz, read_only) = (listeners.healthz_address(), listeners.read_only_address());
+    let https = listeners.https.as_ref().map(|(_, address)| *address);
+    let notifier = Notifier::from_env().map(Arc::new);
+    let (stop, stopped) = watch::channel(false);
+    let Listeners { healthz: checks, read_only: plain, https: port, socket: commands } = listeners;
+    let parts = Arc::new(parts);
+    let near = serve_near(Arc::clone(&parts), checks, commands, notifier.clone(), stopped.clone());
+    let far = serve_far(parts, plain, port.zip(secure), stopped);
+    let threads = vec![thread("health", near)?, thread("server", far)?];
+    Ok(Handle { stop, threads, notifier, socket, healthz, read_only, https })
+}
+
+/// A thread with a runtime of its own that runs `all` to its end.
+fn thread(
+    name: &'static str,
+    all: impl Future<Output = ()> + Send + 'static,
+) -> Result<JoinHandle<()>, ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_name(format!("{name}-files"))
+        .build()
+        .map_err(ServeError::Thread)?;
+    let run = move || {
+        runtime.block_on(all);
+        // Files that hang hold up nobody's end.
+        runtime.shutdown_background();
+    };
+    tasks::thread(name, run).map_err(ServeError::Thread)
+}
+
+impl Handle {
+    /// Tells the service manager that the agent is up.
+    pub fn ready(&self) {
+        self.tell("READY=1");
+    }
+
+    /// Tells the service manager that the agent is about to end.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1");
+    }
+
+    fn tell(&self, message: &str) {
+        if let Some(notifier) = &self.notifier {
+            notifier.send(message);
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        for thread in self.threads.drain(..) {
+            // It waits for nobody: connections are closed as they stand.
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// What has to answer whatever comes from the network: health check, commands, watchdog.
+async fn serve_near(
+    parts: Arc<Parts>,
+    healthz: Option<Listener>,
+    socket: Listener,
+    notifier: Option<Arc<Notifier>>,
+    stopped: watch::Receiver<bool>,
+) {
+    let (health, metrics) = (Arc::clone(&parts.health), Arc::clone(&parts.metrics));
+    if let Some(listener) = healthz {
+        let service = routes::healthz(Arc::clone(&parts));
+        let accept = listen::accept(listener, service, Arc::clone(&metrics));
+        tokio::spawn(tasks::or_end("health check", accept));
+    }
+    let accept = listen::accept(socket, local::routes(parts), metrics);
+    tokio::spawn(tasks::or_end("command socket", accept));
+    if let Some(notifier) = notifier {
+        tokio::spawn(tasks::or_end("watchdog", feed_watchdog(notifier, health)));
+    }
+    until(stopped).await;
+}
+
+/// What the network reaches.
+async fn serve_far(
+    parts: Arc<Parts>,
+    read_only: Option<Listener>,
+    https: Option<((std::net::TcpListener, SocketAddr), Secure)>,
+    stopped: watch::Receiver<bool>,
+) {
+    let needs_runtime = read_only.is_some() || https.is_some();
+    let runtime = if needs_runtime { connect(&parts) } else { None };
+    if let Some(listener) = read_only {
+        let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
+        let service = routes::read_only(Arc::clone(&parts), stats);
+        let accept = listen::accept(listener, service, Arc::clone(&parts.metrics));
+        tokio::spawn(tasks::or_end("read-only port", accept));
+    }
+    if let (Some(((listener, _), secure)), Some(runtime)) = (https, runtime) {
+        let api = Arc::new(Api::new(Arc::clone(&parts), secure.gate, runtime));
+        let accept = https::accept(listener, secure.tls, api);
+        tokio::spawn(tasks::or_end("HTTPS port", accept));
+    }
+    until(stopped).await;
+}
+
+/// Waits for the handle to be dropped; then the runtime ends, and every task with it.
+async fn until(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stop| *stop).await;
+}
+
+/// The server's own connection to the runtime.
+fn connect(parts: &Parts) -> Option<api::Runtime> {
+    let kubelet = &parts.config.kubelet;
+    let deadlines = Deadlines::from_request_timeout(kubelet.runtime_request_timeout.to_std());
+    // The main thread has connected to the same endpoint before.
+    let client = Client::connect(&kubelet.container_runtime_endpoint, deadlines)
+        .inspect_err(|error| tracing::error!(%error, "the HTTPS port is not served"))
+        .ok()?;
+    let observer = Arc::clone(&parts.metrics) as Arc<dyn pintle_cri::Observer>;
+    let client = client.with_observer(observer);
+    let _ = parts.own_runtime.set(client.clone());
+    let stats = Arc::new(Stats::new(parts, client.clone()));
+    Some((client, stats))
+}
+
+async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<Health>) {
+    let Some(interval) = notifier.watchdog() else { return };
+    loop {
+        match health.check() {
+            Ok(()) => notifier.send("WATCHDOG=1"),
+            Err(error) => tracing::error!(error, "the watchdog is not fed"),
+        }
+        tokio::time::sleep(interval).await;
+    }
+}

@@ -1,0 +1,352 @@
+//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|dump` ask.
+//!
+//! Input: a path and `?pod=NAME`. Output: JSON; a refusal is `{"error", "more"}` with a status of 4xx
+//! or 5xx. Everything is answered from the latest snapshot but `/plan`, which asks the main thread
+//! and gives up after `PLAN_WAIT`, so that a hung main thread can still be looked at.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pintle_agent_core::explain::{Explanation, RuntimeCall, Subject, explain, node_troubles, span};
+use pintle_agent_core::observed::ObservedPod;
+use pintle_agent_core::sync::plan::{Action, Held, Plan};
+use pintle_agent_core::timeline::Entry;
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_agent_core::worker::Stage;
+use pintle_cri::Client;
+use pintle_daemon::clock;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::Query;
+use crate::answer::Answer;
+use crate::listen::{Asked, Service};
+use crate::rows::row;
+use crate::select::{Miss, full, select, uid};
+use crate::{Parts, dump, stuck};
+
+/// How long the main thread may take to answer a dry run.
+const PLAN_WAIT: Duration = Duration::from_secs(3);
+
+/// Form of the answers: fields are only added within one version, never renamed or removed.
+const FORMAT_VERSION: u32 = 1;
+
+/// The command socket's routes.
+pub(super) fn routes(parts: Arc<Parts>) -> Service {
+    Arc::new(move |asked| {
+        let parts = Arc::clone(&parts);
+        Box::pin(async move { route(&parts, &asked).await })
+    })
+}
+
+async fn route(parts: &Parts, asked: &Asked) -> Answer {
+    let snapshot = parts.views.load();
+    let pod = parameter(&asked.query, "pod");
+    match asked.path.as_str() {
+        "/pods" => pods(parts, &snapshot),
+        "/dump" => versioned(dump::dump(parts, &snapshot, &calls(parts, &snapshot))),
+        "/timeline" => timeline_of(parts, &snapshot, &pod),
+        "/explain" => match select(&snapshot, &pod) {
+            Ok(view) => explained(parts, &snapshot, view),
+            Err(miss) => refusal(parts, &snapshot, &pod, &miss),
+        },
+        "/plan" => match select(&snapshot, &pod) {
+            Ok(view) => planned(parts, view).await,
+            Err(miss) => refusal(parts, &snapshot, &pod, &miss),
+        },
+        _ => Answer::not_found(),
+    }
+}
+
+/// An answer that says which form it has.
+fn versioned(mut value: Value) -> Answer {
+    value["formatVersion"] = json!(FORMAT_VERSION);
+    Answer::json(&value)
+}
+
+/// The word for where a pod's worker stands; part of the answers' form.
+pub(super) fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "Waiting",
+        Stage::Syncing => "Syncing",
+        Stage::Terminating => "Terminating",
+        Stage::Terminated => "Terminated",
+        Stage::Finished => "Finished",
+    }
+}
+
+fn calls(parts: &Parts, snapshot: &Snapshot) -> Vec<RuntimeCall> {
+    let mut calls = (parts.calls)();
+    calls.extend(parts.own_runtime.get().into_iter().flat_map(Client::in_flight));
+    let calls: Vec<_> = calls.iter().map(stuck::Asked::of_call).collect();
+    let streams = parts.streams.open();
+    let streams = streams.iter().filter_map(|stream| stuck::Asked::of_stream(stream, snapshot));
+    let all: Vec<_> = calls.into_iter().chain(streams).collect();
+    stuck::calls(&all, snapshot, Instant::now())
+}
+
+fn explanation(
+    parts: &Parts,
+    snapshot: &Snapshot,
+    view: &PodView,
+    calls: &[RuntimeCall],
+    now: UnixNanos,
+) -> Explanation {
+    let timeline = parts.recorder.entries(&pod_uid(view));
+    let ahead = ahead(snapshot, view);
+    let unwritten = parts.link.of_pod(&pod_uid(view));
+    let unwritten = unwritten.as_ref();
+    explain(&Subject { view, calls, timeline: &timeline, unwritten, ahead, now })
+}
+
+/// The pod of the same name that a waiting one waits for.
+fn ahead<'a>(snapshot: &'a Snapshot, view: &PodView) -> Option<&'a ObservedPod> {
+    let observed = &view.observed;
+    let same = |other: &ObservedPod| {
+        other.uid != observed.uid
+            && other.name == observed.name
+            && other.namespace == observed.namespace
+    };
+    let begun = snapshot.pods.values().filter(|other| other.stage != Stage::Waiting);
+    let wanted = begun.map(|other| &*other.observed);
+    wanted.chain(snapshot.orphans.iter().map(|o| &**o)).find(|other| same(other))
+}
+
+fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
+    let (calls, now) = (calls(parts, snapshot), clock::now());
+    let rows: Vec<_> = snapshot
+        .pods
+        .values()
+        .map(|view| row(view, &explanation(parts, snapshot, view, &calls, now), now))
+        .collect();
+    let orphans: Vec<_> = snapshot
+        .orphans
+        .iter()
+        .map(|o| format!("{}/{} (uid {})", o.namespace, o.name, o.uid))
+        .collect();
+    let problems: &Vec<String> = &parts.problems.load();
+    versioned(json!({
+        "pods": rows,
+        "beingRemoved": orphans,
+        "brokenManifests": problems,
+        "apiServer": node_troubles(&parts.link.troubles(), now),
+        "sourcesReady": snapshot.sources_ready,
+    }))
+}
+
+fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {
+    let calls = calls(parts, snapshot);
+    let explanation = explanation(parts, snapshot, view, &calls, clock::now());
+    let mut answer = serde_json::to_value(explanation).unwrap_or_default();
+    name_pod(&mut answer, view);
+    answer["phase"] = json!(view.status.phase);
+    versioned(answer)
+}
+
+fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
+    let answer = |pod: String, uid: &str, entries: Vec<Entry>| {
+        versioned(json!({"pod": pod, "uid": uid, "entries": entries}))
+    };
+    match select(snapshot, asked) {
+        Ok(view) => answer(full(view), uid(view), parts.recorder.entries(&pod_uid(view))),
+        Err(miss) => {
+            // A pod that is gone is still remembered by its uid.
+            let entries = parts.recorder.entries(&PodUid::from(asked));
+            match entries.is_empty() {
+                true => refusal(parts, snapshot, asked, &miss),
+                false => answer(String::new(), asked, entries),
+            }
+        }
+    }
+}
+
+async fn planned(parts: &Parts, view: &PodView) -> Answer {
+    let (answer, answered) = oneshot::channel();
+    let query = Query::Plan { uid: pod_uid(view), answer };
+    let asking = async {
+        parts.queries.send(query).await.ok()?;
+        answered.await.ok()
+    };
+    match tokio::time::timeout(PLAN_WAIT, asking).await {
+        Ok(Some(Some(plan))) => versioned(plan_shown(view, &plan)),
+        Ok(Some(None)) => Answer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
+        Ok(None) => Answer::refusal(503, "the agent is about to end", &[]),
+        Err(_) => {
+            let error = format!("the main loop has not answered for {}", span(PLAN_WAIT));
+            Answer::refusal(503, &error, &["see what it waits for in the agent's log".to_owned()])
+        }
+    }
+}
+
+/// One step of a plan.
+#[derive(Debug, Serialize)]
+struct Step {
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<String>,
+    text: String,
+}
+
+impl Step {
+    fn of(action: &Action) -> Self {
+        Self {
+            action: action.verb(),
+            container: action.container().map(str::to_owned),
+            text: told(action),
+        }
+    }
+}
+
+fn plan_shown(view: &PodView, plan: &Plan) -> Value {
+    let now = clock::clocks();
+    let steps = |actions: &[Action]| actions.iter().map(Step::of).collect::<Vec<_>>();
+    let held = |held: &Held| {
+        json!({
+            "container": held.name,
+            "untilUnixNanos": now.wall_at(held.until).0,
+            "waitSeconds": held.wait.map(|wait| wait.as_secs()),
+            "leftSeconds": held.until.since(now.mono).as_secs(),
+        })
+    };
+    let mut shown = json!({
+        "stage": stage_word(view.stage),
+        "underWay": steps(&view.doing),
+        "actions": steps(&plan.actions),
+        "held": plan.held.iter().map(held).collect::<Vec<_>>(),
+    });
+    name_pod(&mut shown, view);
+    shown
+}
+
+/// An action in words.
+fn told(action: &Action) -> String {
+    match action {
+        Action::Prepare => "make cgroup, directories and volumes ready".to_owned(),
+        Action::Refresh => "write files in volumes again whose content has changed".to_owned(),
+        Action::KillPod { grace_seconds: Some(seconds) } => {
+            format!("stop all containers within {seconds} s, then the sandbox")
+        }
+        Action::KillPod { grace_seconds: None } => {
+            "stop all containers within their grace periods, then the sandbox".to_owned()
+        }
+        Action::KillContainer { name, message, .. } => format!("stop container {name}: {message}"),
+        Action::RemoveContainer { name, keep_logs, .. } => {
+            let logs = if *keep_logs { ", keeping its logs" } else { " and its logs" };
+            format!("remove the dead container {name}{logs}")
+        }
+        Action::CreateSandbox { attempt, replaces: None } => {
+            format!("create the sandbox, attempt {attempt}")
+        }
+        Action::CreateSandbox { attempt, replaces: Some(old) } => {
+            format!("create the sandbox, attempt {attempt}, in place of {old}")
+        }
+        Action::StartContainer { name, restart_count: Some(count), .. } if *count > 0 => {
+            format!("start container {name}, restart {count}")
+        }
+        Action::StartContainer { name, .. } => format!("start container {name}"),
+        Action::ResizePod(resize) => {
+            let names: Vec<&str> = resize.updates.iter().map(|u| u.name.as_str()).collect();
+            match names.as_slice() {
+                [] => "resize the pod's cgroup".to_owned(),
+                names => format!("resize {} in place", names.join(", ")),
+            }
+        }
+        Action::Teardown => "unmount volumes and remove the cgroup".to_owned(),
+        Action::Cleanup => "remove containers, sandboxes, logs and directories".to_owned(),
+    }
+}
+
+fn name_pod(answer: &mut Value, view: &PodView) {
+    answer["pod"] = json!(full(view));
+    answer["uid"] = json!(uid(view));
+}
+
+fn pod_uid(view: &PodView) -> PodUid {
+    view.observed.uid.clone()
+}
+
+fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answer {
+    match miss {
+        Miss::Ambiguous(pods) => {
+            Answer::refusal(409, &format!("several pods may be meant by {asked}; say which"), pods)
+        }
+        Miss::Unknown(near) => {
+            let mut more: Vec<String> =
+                near.iter().map(|name| format!("did you mean {name}?")).collect();
+            let going =
+                snapshot.orphans.iter().filter(|o| o.name == asked || o.uid.as_str() == asked);
+            more.extend(going.map(|o| {
+                format!(
+                    "pod {}/{} (uid {}) is no longer wanted and is being removed",
+                    o.namespace, o.name, o.uid
+                )
+            }));
+            if !snapshot.sources_ready {
+                more.push("not every source of pods has been read yet".to_owned());
+            }
+            more.extend(parts.problems.load().iter().map(|p| format!("broken manifest: {p}")));
+            more.extend(node_troubles(&parts.link.troubles(), clock::now()));
+            more.push("all pods of this node: pintle-agent pods".to_owned());
+            Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
+        }
+    }
+}
+
+/// The value of a query parameter, decoded; empty when it is absent.
+fn parameter(query: &str, name: &str) -> String {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+    decoded(value)
+}
+
+/// Undoes `%2F` and `+`. Bytes that are no UTF-8 become replacement characters.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = tail.get(..2).filter(|_| *first == b'%');
+        let hex = escaped.and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(if *first == b'+' { b' ' } else { *first });
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_odd_escapes_left_as_they_are() {
+        for (query, pod) in [
+            ("pod=ns/web", "ns/web"),
+            ("x=1&pod=ns%2Fweb", "ns/web"),
+            ("pod=a+b%20c", "a b c"),
+            ("pod=100%", "100%"),
+            ("pod=%zz", "%zz"),
+            ("pod=%C3%A4", "ä"),
+            ("pods=x", ""),
+            ("", ""),
+        ] {
+            assert_eq!(parameter(query, "pod"), pod, "{query}");
+        }
+    }
+
+    #[test]
+    fn actions_are_told_in_words() {
+        let create = Action::CreateSandbox { attempt: 2, replaces: Some("old".into()) };
+        assert_eq!(told(&create), "create the sandbox, attempt 2, in place of old");
+        let kill = Action::KillPod { grace_seconds: Some(5) };
+        assert_eq!(told(&kill), "stop all containers within 5 s, then the sandbox");
+    }
+}

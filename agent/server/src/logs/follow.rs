@@ -1,0 +1,292 @@
+//! Reads a container's log and writes it to a client, to its end or for as long as it grows.
+//!
+//! Effects. Input: the log's path, what to read, the snapshots that tell whether the container
+//! runs. Output: chunks of text. Nothing is lost or repeated when the log is rotated: the file at
+//! hand is read to its end, then the files that were set aside since, then the new one. Bounds:
+//! `CHUNK_BYTES` and the body's chunks for a client that stalls; what it has not taken stays in the
+//! files. Files are read on other threads, with a share for each pod, `LOOK_BYTES` at a time: whoever
+//! filters a large log, or reads from a disk that hangs, holds up the pod's own readers at most.
+//! Ends when the client goes, the limit is met, or the container has ended and all is read.
+// k8s: staging/src/k8s.io/cri-client/pkg/logs/logs.go ReadLogs, waitLogs
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::{Blocked, Place};
+use pintle_agent_runtime::log_files::rotated;
+use pintle_agent_runtime::log_read::{FileId, LogQuery, LogReader, Step};
+
+use super::watch::{Watch, Watches};
+use crate::Views;
+use crate::body::Sink;
+
+/// Text that is gathered before it is sent.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// Bytes of a log that are looked at in one go, whether they are wanted or not.
+const LOOK_BYTES: u64 = 1 << 20;
+/// Pause while too many of a pod's readers wait.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
+/// A log is looked at that often without any hint.
+// k8s: the same file, logForceCheckPeriod
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// After a new file appeared the runtime may still write what it had read into the old one.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// One reading of a log.
+pub(super) struct Follow {
+    pub(super) uid: PodUid,
+    pub(super) path: PathBuf,
+    pub(super) query: LogQuery,
+    /// The container to follow for as long as it runs; `None` reads what is there.
+    pub(super) container: Option<String>,
+    pub(super) views: Views,
+    pub(super) watches: Watches,
+}
+
+/// The client is gone.
+struct Gone;
+
+/// A reader that jobs on other threads use in turn.
+type Shared = Arc<Mutex<LogReader>>;
+
+impl Follow {
+    /// Writes everything that is wanted; an error becomes the last text, as the status is sent.
+    pub(super) async fn run(self, sink: Sink) {
+        let (path, query) = (self.path.clone(), self.query.clone());
+        let open = move || LogReader::open(&path, query).map(|reader| (reader, stems(&path)));
+        let mut reading = match off(&self.uid, &sink, open).await {
+            Err(Gone) => return,
+            Ok(Ok((reader, aside))) => {
+                let (reader, uid) = (Arc::new(Mutex::new(reader)), self.uid.clone());
+                Reading { reader, aside, uid, sink: &sink }
+            }
+            Ok(Err(error)) => {
+                let text = format!("failed to open log file {:?}: {error}", self.path);
+                return drop(sink.send(text.into()).await);
+            }
+        };
+        let ended = match &self.container {
+            None => reading.drain().await.map(|read| read.err()),
+            Some(container) => self.follow(container, &mut reading).await.map(Result::err),
+        };
+        if let Ok(Some(error)) = ended {
+            let text = format!("failed to read log file {:?}: {error}", self.path);
+            let _ = sink.send(text.into()).await;
+        }
+    }
+
+    async fn follow(
+        &self,
+        container: &str,
+        reading: &mut Reading<'_>,
+    ) -> Result<io::Result<()>, Gone> {
+        // Before the first read: what is written afterwards wakes this task.
+        let mut watch = self.path.parent().and_then(|dir| self.watches.watch(dir));
+        loop {
+            // Asked before reading: what an ended container wrote is all there by now.
+            let runs = self.runs(container);
+            if let Err(error) = reading.drain().await? {
+                return Ok(Err(error));
+            }
+            match reading.state(&self.path).await? {
+                Err(error) => return Ok(Err(error)),
+                Ok(State::Done) => return Ok(Ok(())),
+                Ok(State::Replaced) => {
+                    tokio::time::sleep(SETTLE).await;
+                    if let Err(error) = reading.advance(&self.path).await? {
+                        return Ok(Err(error));
+                    }
+                    continue;
+                }
+                Ok(State::Current) => {}
+            }
+            if !runs {
+                return Ok(Ok(()));
+            }
+            tokio::select! {
+                () = changed(&mut watch) => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = reading.sink.closed() => return Err(Gone),
+            }
+        }
+    }
+
+    fn runs(&self, container: &str) -> bool {
+        let snapshot = self.views.load();
+        let observed = snapshot.pods.values().map(|view| &view.observed);
+        let mut containers = observed.flat_map(|observed| &observed.containers);
+        containers.any(|c| c.id.as_str() == container && c.state == RunState::Running)
+    }
+}
+
+async fn changed(watch: &mut Option<Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Runs `look` where it may wait for its disk, with the pod's share. Too many of the pod's readers
+/// wait for each other; a client that goes meanwhile is not waited for.
+async fn off<T: Send + 'static>(
+    uid: &PodUid,
+    sink: &Sink,
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<io::Result<T>, Gone> {
+    let look = Arc::new(Mutex::new(Some(look)));
+    loop {
+        let once = Arc::clone(&look);
+        let job = move || lock(&once).take().map(|look| look());
+        let done = tokio::select! {
+            done = blocking::run(Place::serve(uid), job) => done,
+            () = sink.closed() => return Err(Gone),
+        };
+        match done {
+            Ok(Some(read)) => return Ok(read),
+            Err(Blocked::Full) => tokio::time::sleep(FULL_PAUSE).await,
+            Ok(None) => return Ok(Err(Blocked::Panicked.into())),
+            Err(error) => return Ok(Err(error.into())),
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Reading<'a> {
+    reader: Shared,
+    /// Files that were set aside before the one at hand.
+    aside: BTreeSet<PathBuf>,
+    uid: PodUid,
+    sink: &'a Sink,
+}
+
+/// How the file at hand stands to the log.
+enum State {
+    /// Nothing more is wanted.
+    Done,
+    /// Another file has its name.
+    Replaced,
+    Current,
+}
+
+impl Reading<'_> {
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut LogReader) -> io::Result<T> + Send + 'static,
+    ) -> Result<io::Result<T>, Gone> {
+        let reader = Arc::clone(&self.reader);
+        off(&self.uid, self.sink, move || look(&mut lock(&reader))).await
+    }
+
+    /// Sends everything up to the end of the file at hand.
+    async fn drain(&mut self) -> Result<io::Result<()>, Gone> {
+        loop {
+            let (text, last) = match self.look(gather).await? {
+                Ok(read) => read,
+                Err(error) => return Ok(Err(error)),
+            };
+            if !text.is_empty() {
+                self.sink.send(text.into()).await.map_err(|_| Gone)?;
+            }
+            if last == Step::End {
+                return Ok(Ok(()));
+            }
+        }
+    }
+
+    async fn state(&self, log: &Path) -> Result<io::Result<State>, Gone> {
+        let log = log.to_owned();
+        let look = move |reader: &mut LogReader| {
+            Ok(match FileId::of(&log) {
+                _ if reader.is_done() => State::Done,
+                Ok(live) if live != reader.id() => State::Replaced,
+                _ => State::Current,
+            })
+        };
+        self.look(look).await
+    }
+
+    /// Finishes the file at hand and all that were set aside after it, and opens the live one.
+    async fn advance(&mut self, log: &Path) -> Result<io::Result<()>, Gone> {
+        if let Err(error) = self.drain().await? {
+            return Ok(Err(error));
+        }
+        let (path, aside) = (log.to_owned(), self.aside.clone());
+        let look = move |reader: &mut LogReader| Ok(missed(&rotated(&path), &aside, reader.id()));
+        let (missed, ours_seen) = match self.look(look).await? {
+            Ok(missed) => missed,
+            Err(error) => return Ok(Err(error)),
+        };
+        for (index, path) in missed.into_iter().enumerate() {
+            // The first one may be the file at hand, compressed meanwhile.
+            let skip_known = index == 0 && !ours_seen;
+            let opened = self.look(move |reader| reader.go_on(&path, skip_known)).await?;
+            if opened.is_ok()
+                && let Err(error) = self.drain().await?
+            {
+                return Ok(Err(error));
+            }
+        }
+        let path = log.to_owned();
+        let look = move |reader: &mut LogReader| {
+            let aside = stems(&path);
+            match reader.go_on(&path, false) {
+                // Rotated again in this moment: it is there in the next one.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(aside),
+                opened => opened.map(|()| aside),
+            }
+        };
+        Ok(self.look(look).await?.map(|aside| self.aside = aside))
+    }
+}
+
+/// Text up to a chunk, or what one look at the file came to.
+fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, Step)> {
+    let (mut text, begun) = (Vec::new(), reader.bytes_read());
+    loop {
+        let step = reader.step(&mut text)?;
+        let looked = reader.bytes_read() - begun;
+        if step == Step::End || text.len() >= CHUNK_BYTES || looked >= LOOK_BYTES {
+            return Ok((text, step));
+        }
+    }
+}
+
+/// Files set aside since `before`, oldest first, that were never read; and whether the one that was
+/// read is among them as it was.
+fn missed(now: &[PathBuf], before: &BTreeSet<PathBuf>, at_hand: FileId) -> (Vec<PathBuf>, bool) {
+    let new: Vec<_> = now
+        .iter()
+        .filter(|path| path.extension().is_none_or(|end| end != "tmp"))
+        .filter(|path| !before.contains(&stem(path)))
+        .cloned()
+        .collect();
+    match new.iter().position(|path| FileId::of(path).is_ok_and(|id| id == at_hand)) {
+        Some(ours) => (new[ours + 1..].to_vec(), true),
+        None => (new, false),
+    }
+}
+
+/// The names of the files set aside so far, without the ending of compressed ones.
+fn stems(log: &Path) -> BTreeSet<PathBuf> {
+    rotated(log).iter().map(|path| stem(path)).collect()
+}
+
+fn stem(path: &Path) -> PathBuf {
+    match path.extension() {
+        Some(end) if end == "gz" || end == "tmp" => path.with_extension(""),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! Small pages about the agent itself: what goes into configz, statusz and flagz.
+//!
+//! Input: the configuration. Output: an `Answer`. Pure but for the clock.
+
+use std::collections::BTreeMap;
+
+use hyper::header::{ACCEPT, HeaderMap};
+use pintle_agent_config::flag_table;
+use pintle_agent_config::flag_table::Target;
+use pintle_agent_config::{Config, KUBERNETES_VERSION};
+use serde_json::Value;
+
+use super::Parts;
+use super::answer::Answer;
+use super::route::TABLE;
+use super::zpages::{self, Flagz, Statusz};
+
+/// Instead of Go's profiles: what the kubelet answers when they are switched off.
+pub(super) const NO_PPROF: &str = "profiling endpoint is disabled.\n";
+/// Instead of klog's verbosity, in the same way.
+pub(super) const NO_DEBUG_FLAGS: &str = "flags endpoint is disabled.\n";
+
+/// Paths that the kubelet names on `/statusz`.
+const LISTED: [&str; 5] = ["/configz", "/debug", "/flagz", "/healthz", "/metrics"];
+
+/// `/configz`.
+// k8s: staging/src/k8s.io/component-base/configz/configz.go write
+pub(super) fn configz(parts: &Parts) -> Answer {
+    /// A struct and not a map: the fields stay in the kubelet's order.
+    #[derive(serde::Serialize)]
+    struct Configz<'a> {
+        kubeletconfig: &'a pintle_agent_config::KubeletConfiguration,
+    }
+    Answer::json(&Configz { kubeletconfig: &parts.config.kubelet })
+}
+
+/// `/statusz`.
+pub(super) fn statusz(parts: &Parts, headers: &HeaderMap) -> Answer {
+    let started = parts.health.born();
+    let uptime = jiff::Timestamp::now().as_second().saturating_sub(started.as_second());
+    let debugging = parts.config.kubelet.enable_debugging_handlers;
+    let paths = TABLE.iter().filter(|row| debugging || !row.debug).map(|row| row.root);
+    let paths = paths.filter(|path| LISTED.iter().any(|listed| path.starts_with(listed)));
+    let version = KUBERNETES_VERSION.trim_start_matches('v');
+    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+    let page = Statusz {
+        start_time: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        uptime_seconds: uptime.max(0),
+        go_version: "rustc".to_owned(),
+        binary_version: version.to_owned(),
+        emulation_version: minor.to_owned(),
+        paths: zpages::folders(paths),
+        started: started.strftime("%a %b %e %H:%M:%S UTC %Y").to_string(),
+    };
+    page.answer(accept(headers))
+}
+
+/// `/flagz`: every flag with the value that is in force.
+pub(super) fn flagz(parts: &Parts, headers: &HeaderMap) -> Answer {
+    Flagz { flags: flags(&parts.config) }.answer(accept(headers))
+}
+
+fn accept(headers: &HeaderMap) -> Option<&str> {
+    headers.get(ACCEPT).and_then(|value| value.to_str().ok())
+}
+
+fn flags(config: &Config) -> BTreeMap<&'static str, String> {
+    let tree = serde_json::to_value(&config.kubelet).unwrap_or_default();
+    let mut flags = BTreeMap::new();
+    for flag in flag_table::flags() {
+        if let Target::Field(path) = flag.target {
+            let value = path.split('.').try_fold(&tree, |node, key| node.get(key));
+            flags.insert(flag.name, value.map(text).unwrap_or_default());
+        }
+    }
+    let own = &config.flags;
+    let path = |path: &Option<std::path::PathBuf>| {
+        path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
+    };
+    flags.insert("root-dir", own.root_dir.display().to_string());
+    flags.insert("cert-dir", own.cert_dir.display().to_string());
+    flags.insert("config", path(&own.config_file));
+    flags.insert("config-dir", path(&own.config_dir));
+    flags.insert("kubeconfig", path(&own.kubeconfig));
+    flags.insert("bootstrap-kubeconfig", path(&own.bootstrap_kubeconfig));
+    flags.insert("hostname-override", own.hostname_override.clone().unwrap_or_default());
+    flags
+}
+
+/// A value as Go's flags print theirs: `[a,b]`, `k=v,l=w`.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(","))
+        }
+        Value::Object(fields) => {
+            let pairs = fields.iter().map(|(name, value)| format!("{name}={}", text(value)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_printed_as_flags_are() {
+        for (value, printed) in [
+            (json!("x"), "x"),
+            (json!(true), "true"),
+            (json!(["a", "b"]), "[a,b]"),
+            (json!([]), "[]"),
+            (json!({"cpu": "1", "memory": "2Gi"}), "cpu=1,memory=2Gi"),
+            (Value::Null, ""),
+        ] {
+            assert_eq!(text(&value), printed);
+        }
+    }
+}

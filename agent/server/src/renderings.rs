@@ -1,0 +1,217 @@
+//! Pages that many may ask for at once: one rendering for all who ask while it is made.
+//!
+//! Effects. Input: a page's key, and how to make it. Output: the page, made after it was asked for.
+//! Whoever asks while a page is made waits for the next making, and all who wait share that one, so
+//! that a hundred scrapes cost two. A list of pods is shared by all who read it for as long as it is
+//! the same: readers that stall hold one. Bounds: `UNREAD_BYTES_MAX` of pages that were not taken
+//! yet; beyond them none is made.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::body::Bytes;
+use pintle_agent_core::view::Snapshot;
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+
+use super::answer::Answer;
+use super::route::Kind;
+
+/// Bytes of pages that wait for their readers.
+const UNREAD_BYTES_MAX: usize = 64 << 20;
+
+/// Which page it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) kind: Kind,
+    /// Without what takes long to find out.
+    pub(super) short: bool,
+    pub(super) gzip: bool,
+}
+
+/// The pages of one listener.
+#[derive(Default)]
+pub(super) struct Renderings {
+    lines: Mutex<HashMap<Key, Arc<Line>>>,
+    unread_bytes: Arc<AtomicUsize>,
+}
+
+/// Those who wait for one page.
+#[derive(Default)]
+struct Line {
+    begun: AtomicU64,
+    waiting: AtomicUsize,
+    last: tokio::sync::Mutex<Option<(u64, Answer)>>,
+    read: Mutex<Option<Read>>,
+}
+
+/// A page that somebody may still read.
+struct Read {
+    made_of: Weak<Snapshot>,
+    text: Weak<Text>,
+    /// The page without its text.
+    shell: Answer,
+}
+
+/// A page's text while somebody holds it.
+struct Text {
+    bytes: Bytes,
+    unread_bytes: Arc<AtomicUsize>,
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        self.unread_bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+struct Held(Arc<Text>);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.bytes
+    }
+}
+
+/// Counts who waits, also those who go.
+struct Waiting<'a>(&'a Line);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Ok(mut last) = self.0.last.try_lock()
+        {
+            *last = None; // nobody is left to share it with
+        }
+    }
+}
+
+impl Renderings {
+    /// The page of that key. `of` is all that it is made of, where that is known.
+    pub(super) async fn page(
+        &self,
+        key: Key,
+        of: Option<&Arc<Snapshot>>,
+        make: impl Future<Output = Option<Answer>>,
+    ) -> Option<Answer> {
+        let line = Arc::clone(
+            self.lines.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default(),
+        );
+        if let Some(read) = of.and_then(|of| line.being_read(of)) {
+            return Some(read);
+        }
+        let asked = line.begun.load(Ordering::Relaxed);
+        line.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&line);
+        let mut last = line.last.lock().await;
+        if let Some((begun, page)) = &*last
+            && *begun > asked
+        {
+            return Some(page.clone());
+        }
+        if self.unread_bytes.load(Ordering::Relaxed) >= UNREAD_BYTES_MAX {
+            return Some(Answer::text(503, "too many answers wait for their readers\n"));
+        }
+        let begun = line.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let made = make.await?;
+        let (mut page, text) = self.counted(if key.gzip { zipped(made).await } else { made });
+        page.body = Bytes::from_owner(Held(Arc::clone(&text)));
+        if let Some(of) = of {
+            let shell = Answer { body: Bytes::new(), ..page.clone() };
+            let read = Read { made_of: Arc::downgrade(of), text: Arc::downgrade(&text), shell };
+            *line.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
+        }
+        *last = Some((begun, page.clone()));
+        Some(page)
+    }
+
+    fn counted(&self, page: Answer) -> (Answer, Arc<Text>) {
+        let (bytes, unread_bytes) = (page.body.clone(), Arc::clone(&self.unread_bytes));
+        unread_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        (page, Arc::new(Text { bytes, unread_bytes }))
+    }
+}
+
+impl Line {
+    fn being_read(&self, of: &Arc<Snapshot>) -> Option<Answer> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let Read { made_of, text, shell } = read.as_ref()?;
+        let is_same = made_of.upgrade().is_some_and(|made_of| Arc::ptr_eq(&made_of, of));
+        let text = text.upgrade().filter(|_| is_same)?;
+        Some(Answer { body: Bytes::from_owner(Held(text)), ..shell.clone() })
+    }
+}
+
+/// The page compressed, where that can be done.
+async fn zipped(page: Answer) -> Answer {
+    let bytes = page.body.clone();
+    let zip = move || -> std::io::Result<Vec<u8>> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&bytes)?;
+        encoder.finish()
+    };
+    match blocking::run(Place::serve_node("gzip"), zip).await {
+        Ok(Ok(body)) => Answer { body: body.into(), is_gzip: true, ..page },
+        _ => page,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    const KEY: Key = Key { kind: Kind::Metrics, short: false, gzip: false };
+
+    #[tokio::test]
+    async fn who_asks_while_a_page_is_made_shares_the_next_one() {
+        let (pages, made) = (Renderings::default(), AtomicUsize::new(0));
+        let make = async || {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            let number = made.fetch_add(1, Ordering::Relaxed) + 1;
+            Some(Answer::text(200, number.to_string()))
+        };
+        let asks = (0..100).map(|_| pages.page(KEY, None, make()));
+        let all = futures_util::future::join_all(asks).await;
+        let made_first = all.iter().flatten().filter(|page| page.body == "1").count();
+        assert!(made.load(Ordering::Relaxed) <= 2 && made_first >= 1 && all.len() == 100);
+        drop(all);
+        assert_eq!(pages.unread_bytes.load(Ordering::Relaxed), 0, "nothing is kept");
+    }
+
+    #[tokio::test]
+    async fn readers_of_the_same_share_it_and_too_much_unread_is_not_added_to() {
+        let pages = Renderings::default();
+        let big = || Some(Answer::text(200, "x".repeat(UNREAD_BYTES_MAX / 2)));
+        let snapshot = Arc::new(Snapshot::default());
+        let mut held = Vec::new();
+        for _ in 0..10 {
+            let page = pages.page(KEY, Some(&snapshot), async { big() }).await;
+            held.push(page.expect("a page"));
+        }
+        assert_eq!(pages.unread_bytes.load(Ordering::Relaxed), UNREAD_BYTES_MAX / 2);
+        let other = Arc::new(Snapshot::default());
+        held.extend(pages.page(KEY, Some(&other), async { big() }).await);
+        let refused = pages.page(KEY, None, async { big() }).await.expect("an answer");
+        assert_eq!(refused.status, 503);
+        held.clear();
+        assert_eq!(pages.page(KEY, None, async { big() }).await.expect("a page").status, 200);
+    }
+
+    #[tokio::test]
+    async fn a_page_is_compressed_for_those_who_take_it() {
+        let pages = Renderings::default();
+        let text = "line\n".repeat(1000);
+        let make = async { Some(Answer::text(200, text.clone())) };
+        let page = pages.page(Key { gzip: true, ..KEY }, None, make).await.expect("a page");
+        assert!(page.is_gzip && page.body.len() < text.len() / 10);
+        let mut read = String::new();
+        flate2::read::GzDecoder::new(&page.body[..]).read_to_string(&mut read).expect("gzip");
+        assert_eq!(read, text);
+    }
+}

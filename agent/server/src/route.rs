@@ -1,0 +1,293 @@
+//! From method and path to what is asked for. Pure.
+//!
+//! Every route of the HTTPS server and of the read-only port stands in `TABLE`, so that a test can
+//! walk all of them. Debugging routes exist only with `enableDebuggingHandlers`.
+// k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers, InstallAuthRequiredHandlers
+
+use hyper::Method;
+use pintle_agent_config::KubeletConfiguration;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Healthz,
+    Pods,
+    RunningPods,
+    Summary,
+    Metrics,
+    MetricsCadvisor,
+    MetricsResource,
+    MetricsProbes,
+    MetricsSlis,
+    Configz,
+    Statusz,
+    Flagz,
+    ContainerLogs,
+    Exec,
+    Attach,
+    PortForward,
+    Run,
+    Checkpoint,
+    NodeLogs,
+    Pprof,
+    DebugFlags,
+}
+
+/// A route that was found, with the words of its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) kind: Kind,
+    pub(super) words: Words,
+}
+
+/// The variable parts of a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Words {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    /// Empty unless the path has one.
+    pub(super) uid: String,
+    pub(super) container: String,
+    /// What follows the fixed part, without the slash in front.
+    pub(super) rest: String,
+}
+
+/// Why there is no route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoute {
+    /// No such path.
+    NotFound,
+    /// The path has other methods.
+    Method,
+    /// The configuration switches it off; with what the kubelet says then.
+    Off(&'static str),
+}
+
+/// How the variable part of a path looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Nothing follows.
+    Exact,
+    /// Anything may follow.
+    Below,
+    /// `namespace/pod/container`.
+    Container,
+    /// `namespace/pod/container` or `namespace/pod/uid/container`.
+    ContainerUid,
+    /// `namespace/pod` or `namespace/pod/uid`.
+    PodUid,
+}
+
+/// One row: path, what it is, its shape, its methods, whether it is one of debugging.
+pub(super) struct Row {
+    pub(super) root: &'static str,
+    kind: Kind,
+    shape: Shape,
+    pub(super) methods: &'static [Method],
+    pub(super) debug: bool,
+}
+
+const GET: &[Method] = &[Method::GET];
+const POST: &[Method] = &[Method::POST];
+const BOTH: &[Method] = &[Method::GET, Method::POST];
+const PUT: &[Method] = &[Method::PUT];
+
+const fn row(
+    root: &'static str,
+    kind: Kind,
+    shape: Shape,
+    methods: &'static [Method],
+    debug: bool,
+) -> Row {
+    Row { root, kind, shape, methods, debug }
+}
+
+/// All routes; the longer of two paths stands first.
+pub(super) const TABLE: &[Row] = &[
+    row("/healthz", Kind::Healthz, Shape::Below, GET, false),
+    row("/pods", Kind::Pods, Shape::Exact, GET, false),
+    row("/stats/summary", Kind::Summary, Shape::Exact, BOTH, false),
+    row("/metrics/cadvisor", Kind::MetricsCadvisor, Shape::Exact, GET, false),
+    row("/metrics/resource", Kind::MetricsResource, Shape::Exact, GET, false),
+    row("/metrics/probes", Kind::MetricsProbes, Shape::Exact, GET, false),
+    row("/metrics/slis", Kind::MetricsSlis, Shape::Exact, GET, false),
+    row("/metrics", Kind::Metrics, Shape::Exact, GET, false),
+    row("/run", Kind::Run, Shape::ContainerUid, POST, true),
+    row("/exec", Kind::Exec, Shape::ContainerUid, BOTH, true),
+    row("/attach", Kind::Attach, Shape::ContainerUid, BOTH, true),
+    row("/portForward", Kind::PortForward, Shape::PodUid, BOTH, true),
+    row("/containerLogs", Kind::ContainerLogs, Shape::Container, GET, true),
+    row("/runningpods", Kind::RunningPods, Shape::Exact, GET, true),
+    row("/configz", Kind::Configz, Shape::Exact, GET, true),
+    row("/checkpoint", Kind::Checkpoint, Shape::Container, POST, true),
+    row("/logs", Kind::NodeLogs, Shape::Below, GET, true),
+    row("/debug/pprof", Kind::Pprof, Shape::Below, GET, true),
+    row("/debug/flags/v", Kind::DebugFlags, Shape::Exact, PUT, true),
+    row("/statusz", Kind::Statusz, Shape::Exact, GET, true),
+    row("/flagz", Kind::Flagz, Shape::Exact, GET, true),
+];
+/// Paths that say why they are missing without debugging; the other ones of debugging are unknown
+/// then.
+// k8s: pkg/kubelet/server/server.go InstallDebuggingDisabledHandlers
+const SAID_DISABLED: [&str; 8] = [
+    "/run",
+    "/exec",
+    "/attach",
+    "/portForward",
+    "/containerLogs",
+    "/runningpods",
+    "/debug/pprof",
+    "/logs",
+];
+const DISABLED: &str = "Debug endpoints are disabled.";
+
+/// Finds the route. `path` is decoded.
+pub(super) fn find(
+    method: &Method,
+    path: &str,
+    config: &KubeletConfiguration,
+) -> Result<Found, NoRoute> {
+    let hit = TABLE.iter().find_map(|row| Some((row, below(path, row.root)?)));
+    let (row, rest) = hit.ok_or(NoRoute::NotFound)?;
+    if row.debug && !config.enable_debugging_handlers {
+        let said = SAID_DISABLED.contains(&row.root);
+        return Err(if said { NoRoute::Off(DISABLED) } else { NoRoute::NotFound });
+    }
+    let off = match row.kind {
+        Kind::NodeLogs if !config.enable_system_log_handler => Some("logs endpoint is disabled."),
+        Kind::Pprof if !config.enable_profiling_handler => Some("profiling endpoint is disabled."),
+        Kind::DebugFlags if !config.enable_debug_flags_handler => {
+            Some("flags endpoint is disabled.")
+        }
+        _ => None,
+    };
+    if let Some(said) = off {
+        return Err(NoRoute::Off(said));
+    }
+    let words = words(row.shape, rest).ok_or(NoRoute::NotFound)?;
+    if !row.methods.contains(method) {
+        return Err(NoRoute::Method);
+    }
+    Ok(Found { kind: row.kind, words })
+}
+
+/// What follows `root` in `path`, without the slash between them.
+fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(root)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
+}
+
+fn words(shape: Shape, rest: &str) -> Option<Words> {
+    if shape == Shape::Below {
+        return Some(Words { rest: rest.to_owned(), ..Words::default() });
+    }
+    let parts: Vec<&str> = rest.trim_end_matches('/').split('/').collect();
+    let (namespace, pod, uid, container) = match (shape, parts.as_slice()) {
+        (Shape::Exact, [""]) => return Some(Words::default()),
+        (Shape::Container | Shape::ContainerUid, &[namespace, pod, container]) => {
+            (namespace, pod, "", container)
+        }
+        (Shape::ContainerUid, &[namespace, pod, uid, container]) => {
+            (namespace, pod, uid, container)
+        }
+        (Shape::PodUid, &[namespace, pod]) => (namespace, pod, "", ""),
+        (Shape::PodUid, &[namespace, pod, uid]) => (namespace, pod, uid, ""),
+        _ => return None,
+    };
+    if parts.contains(&"") {
+        return None;
+    }
+    Some(Words {
+        namespace: namespace.to_owned(),
+        pod: pod.to_owned(),
+        uid: uid.to_owned(),
+        container: container.to_owned(),
+        rest: String::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(method: &Method, path: &str) -> Result<Kind, NoRoute> {
+        find(method, path, &KubeletConfiguration::default()).map(|found| found.kind)
+    }
+
+    #[test]
+    fn every_route_is_found_by_its_path() {
+        let (get, post) = (Method::GET, Method::POST);
+        for (method, path, expected) in [
+            (&get, "/healthz", Ok(Kind::Healthz)),
+            (&get, "/healthz/syncloop", Ok(Kind::Healthz)),
+            (&get, "/pods", Ok(Kind::Pods)),
+            (&get, "/pods/", Ok(Kind::Pods)),
+            (&get, "/podsx", Err(NoRoute::NotFound)),
+            (&post, "/pods", Err(NoRoute::Method)),
+            (&get, "/runningpods/", Ok(Kind::RunningPods)),
+            (&post, "/stats/summary", Ok(Kind::Summary)),
+            (&get, "/stats/container", Err(NoRoute::NotFound)),
+            (&get, "/metrics", Ok(Kind::Metrics)),
+            (&get, "/metrics/cadvisor", Ok(Kind::MetricsCadvisor)),
+            (&get, "/metrics/nope", Err(NoRoute::NotFound)),
+            (&get, "/containerLogs/ns/p/c", Ok(Kind::ContainerLogs)),
+            (&get, "/containerLogs/ns/p", Err(NoRoute::NotFound)),
+            (&get, "/containerLogs/ns//c", Err(NoRoute::NotFound)),
+            (&post, "/exec/ns/p/c", Ok(Kind::Exec)),
+            (&post, "/run/ns/p/c", Ok(Kind::Run)),
+            (&get, "/run/ns/p/c", Err(NoRoute::Method)),
+            (&post, "/portForward/ns/p", Ok(Kind::PortForward)),
+            (&get, "/logs/", Ok(Kind::NodeLogs)),
+            (&get, "/logs/a/b", Ok(Kind::NodeLogs)),
+            (&get, "/", Err(NoRoute::NotFound)),
+            (&get, "/stats/../exec/ns/p/c", Err(NoRoute::NotFound)),
+        ] {
+            assert_eq!(kind(method, path), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn words_of_a_path_are_told_apart() {
+        let find = |path| {
+            find(&Method::GET, path, &KubeletConfiguration::default()).expect("a route").words
+        };
+        let short = find("/exec/ns/p/c");
+        assert_eq!((short.uid.as_str(), short.container.as_str()), ("", "c"));
+        let long = find("/exec/ns/p/u/c");
+        assert_eq!((long.uid.as_str(), long.container.as_str()), ("u", "c"));
+        assert_eq!(find("/portForward/ns/p/u").uid, "u");
+        assert_eq!(find("/logs/a/b").rest, "a/b");
+    }
+
+    #[test]
+    fn without_debugging_the_routes_of_debugging_say_so() {
+        let config =
+            KubeletConfiguration { enable_debugging_handlers: false, ..Default::default() };
+        for row in TABLE {
+            let found = find(&row.methods[0], row.root, &config);
+            let off = Err(NoRoute::Off(DISABLED));
+            match row.root {
+                root if SAID_DISABLED.contains(&root) => assert_eq!(found, off, "{root}"),
+                root if row.debug => assert_eq!(found, Err(NoRoute::NotFound), "{root}"),
+                root => assert!(found.is_ok(), "{root}"),
+            }
+        }
+    }
+
+    #[test]
+    fn single_handlers_can_be_switched_off() {
+        let config = KubeletConfiguration {
+            enable_system_log_handler: false,
+            enable_profiling_handler: false,
+            enable_debug_flags_handler: false,
+            ..Default::default()
+        };
+        for (method, path, said) in [
+            (Method::GET, "/logs/x", "logs endpoint is disabled."),
+            (Method::GET, "/debug/pprof/heap", "profiling endpoint is disabled."),
+            (Method::PUT, "/debug/flags/v", "flags endpoint is disabled."),
+        ] {
+            assert_eq!(find(&method, path, &config), Err(NoRoute::Off(said)), "{path}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Routes of the health check and of the read-only port.
+//!
+//! Input: a path. Output: an `Answer` made from the latest snapshot. No authentication, as for the
+//! kubelet's ports of the same names; nothing here shows more than `/pods` does.
+// k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers, InstallDefaultHandlers
+
+use std::sync::Arc;
+
+use hyper::Method;
+use pintle_agent_config::KubeletConfiguration;
+use pintle_agent_metrics::Scrape;
+
+use crate::answer::Answer;
+use crate::listen::{Asked, Service};
+use crate::query::{Query, decode_path};
+use crate::renderings::{Key, Renderings};
+use crate::route::{Kind, NoRoute};
+use crate::stats::Stats;
+use crate::{Health, Parts, pod_list, route};
+
+/// The health check's routes.
+pub(super) fn healthz(parts: Arc<Parts>) -> Service {
+    service(parts, |parts, asked| health(&parts.health, asked).unwrap_or_else(Answer::not_found))
+}
+
+/// The read-only port's routes: those of the HTTPS port that are there without debugging.
+// k8s: pkg/kubelet/server/server.go ListenAndServeKubeletReadOnlyServer
+pub(super) fn read_only(parts: Arc<Parts>, stats: Option<Arc<Stats>>) -> Service {
+    let config = KubeletConfiguration {
+        enable_debugging_handlers: false,
+        ..KubeletConfiguration::default()
+    };
+    let (config, pages) = (Arc::new(config), Arc::new(Renderings::default()));
+    Arc::new(move |asked| {
+        let (parts, stats, config) = (Arc::clone(&parts), stats.clone(), Arc::clone(&config));
+        let pages = Arc::clone(&pages);
+        Box::pin(async move {
+            let _under_way = parts.metrics.http_request("readonly", "GET", &asked.path);
+            let Some(path) = decode_path(&asked.path) else {
+                return Answer::text(400, "400 Bad Request: the path cannot be decoded\n");
+            };
+            match route::find(&Method::GET, &path, &config) {
+                Ok(found) => open_page(&parts, (stats.as_deref(), &pages), found.kind, &asked)
+                    .await
+                    .unwrap_or_else(Answer::not_found),
+                Err(NoRoute::NotFound) => Answer::not_found(),
+                Err(NoRoute::Method) => Answer::not_allowed(),
+                Err(NoRoute::Off(said)) => Answer::text(405, format!("{said}\n")),
+            }
+        })
+    })
+}
+
+/// Pages that need no rights on the read-only port; `None` for other kinds.
+// k8s: pkg/kubelet/server/server.go InstallAuthNotRequiredHandlers
+pub(super) async fn open_page(
+    parts: &Parts,
+    (stats, pages): (Option<&Stats>, &Renderings),
+    kind: Kind,
+    asked: &Asked,
+) -> Option<Answer> {
+    let is_zipped = matches!(
+        kind,
+        Kind::Metrics
+            | Kind::MetricsProbes
+            | Kind::MetricsSlis
+            | Kind::MetricsResource
+            | Kind::MetricsCadvisor
+    );
+    let short = kind == Kind::Summary
+        && Query::parse(&asked.query).first("only_cpu_and_memory") == Some("true");
+    let key = Key { kind, short, gzip: is_zipped && asked.takes_gzip };
+    match kind {
+        Kind::Healthz => health(&parts.health, asked),
+        Kind::Pods => {
+            let snapshot = parts.views.load();
+            let list = async { Some(Answer::json_bytes(pod_list::pods(&snapshot))) };
+            pages.page(key, Some(&snapshot), list).await
+        }
+        _ => pages.page(key, None, rendered(parts, stats, key)).await,
+    }
+}
+
+async fn rendered(parts: &Parts, stats: Option<&Stats>, key: Key) -> Option<Answer> {
+    Some(match key.kind {
+        Kind::Metrics => {
+            let mut text = metrics(parts);
+            if let Some(stats) = stats {
+                text.push_str(&stats.logs(&parts.views.load()).await);
+            }
+            Answer::metrics(text)
+        }
+        Kind::MetricsProbes => Answer::metrics(parts.metrics.render_probes(&parts.views.load())),
+        Kind::MetricsSlis => Answer::metrics(parts.health.slis() + &parts.metrics.render_start()),
+        Kind::Summary => stats?.summary(key.short).await,
+        Kind::MetricsResource => stats?.resource().await,
+        Kind::MetricsCadvisor => stats?.cadvisor().await,
+        _ => return None,
+    })
+}
+
+fn service(parts: Arc<Parts>, route: fn(&Parts, &Asked) -> Answer) -> Service {
+    Arc::new(move |asked| {
+        let answer = route(&parts, &asked);
+        Box::pin(std::future::ready(answer))
+    })
+}
+
+fn metrics(parts: &Parts) -> String {
+    let (events, snapshot) = ((parts.events)(), parts.views.load());
+    parts.metrics.render(&Scrape {
+        snapshot: &snapshot,
+        has_api: parts.api.is_some(),
+        event_source: events.mode,
+        events_dropped: events.dropped,
+        timeline_dropped: parts.recorder.overflowed(),
+        calls_in_flight: (parts.calls)().len(),
+    })
+}
+
+/// Answers a path below `/healthz`.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go
+pub(super) fn health(health: &Health, asked: &Asked) -> Option<Answer> {
+    let verbose = asked.query.split('&').any(|pair| pair.split('=').next() == Some("verbose"));
+    match asked.path.as_str() {
+        "/healthz" | "/healthz/" => Some(all_checks(health.asked(), verbose)),
+        "/healthz/ping" | "/healthz/log" => Some(Answer::text(200, "ok")),
+        "/healthz/syncloop" => Some(match health.check() {
+            Ok(()) => Answer::text(200, "ok"),
+            Err(error) => Answer::text(500, format!("internal server error: {error}\n")),
+        }),
+        _ => None,
+    }
+}
+
+fn all_checks(sync_loop: Result<(), String>, verbose: bool) -> Answer {
+    match sync_loop {
+        Ok(()) if !verbose => Answer::text(200, "ok"),
+        Ok(()) => {
+            Answer::text(200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n")
+        }
+        Err(error) => Answer::text(
+            500,
+            format!("[+]ping ok\n[+]log ok\n[-]syncloop failed: {error}\nhealthz check failed\n"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(answer: &Answer) -> String {
+        String::from_utf8_lossy(&answer.body).into_owned()
+    }
+
+    #[test]
+    fn a_hung_main_loop_shows_with_its_reason() {
+        let hung = all_checks(Err("the main loop has not turned for 400 s".to_owned()), false);
+        assert_eq!(hung.status, 500);
+        assert!(text(&hung).contains("[-]syncloop failed: the main loop has not turned for 400 s"));
+        assert_eq!(text(&all_checks(Ok(()), false)), "ok");
+        assert!(text(&all_checks(Ok(()), true)).ends_with("healthz check passed\n"));
+    }
+
+    #[test]
+    fn unknown_paths_are_not_health_checks() {
+        let asked = Asked { path: "/healthz/other".to_owned(), ..Asked::default() };
+        let healthy = Health::new(std::time::Duration::from_secs(60));
+        assert_eq!(health(&healthy, &asked), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! Who may do what: everything, or what the API server says in access reviews.
+//!
+//! Answers are remembered, "yes" for `cacheAuthorizedTTL` and "no" for `cacheUnauthorizedTTL`.
+//! Equal questions that come together are asked once. Bounds: `ENTRIES_MAX` answers; requests whose
+//! description is longer than `REMEMBERED_BYTES_MAX` are asked about each time.
+// k8s: staging/src/k8s.io/apiserver/plugin/pkg/authorizer/webhook/webhook.go Authorize
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use pintle_agent_config::modes::AuthorizationMode;
+use pintle_agent_config::types::Authorization;
+
+use super::flights::{Flights, NoAnswer};
+use super::reviews::Reviews;
+use super::ttl_cache::{ENTRIES_MAX, TtlCache};
+use super::user::User;
+use crate::connections::PeerKey;
+
+/// Longest description of who and what that is remembered.
+// k8s: the same file, shouldCache (10000)
+const REMEMBERED_BYTES_MAX: usize = 10_000;
+
+type Question = (User, &'static str, &'static str);
+
+/// Decides what a user may do.
+pub(super) struct Authorizer {
+    webhook: Option<Webhook>,
+}
+
+struct Webhook {
+    node: String,
+    reviews: Arc<dyn Reviews>,
+    allowed_ttl: Duration,
+    denied_ttl: Duration,
+    known: Mutex<TtlCache<Question, bool>>,
+    flights: Flights<Question, bool>,
+}
+
+/// Why it is not known whether a user may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AuthzError {
+    /// The API server could not be asked.
+    Undecided(String),
+    /// Too many reviews wait.
+    Busy,
+}
+
+impl From<NoAnswer> for AuthzError {
+    fn from(none: NoAnswer) -> Self {
+        match none {
+            NoAnswer::Busy => Self::Busy,
+            NoAnswer::Failed(error) => Self::Undecided(error),
+        }
+    }
+}
+
+/// Whether this mode asks the API server.
+pub(super) fn asks(config: &Authorization) -> bool {
+    config.mode != AuthorizationMode::AlwaysAllow
+}
+
+impl Authorizer {
+    /// As the configuration asks for, about the node of this name.
+    pub(super) fn new(config: &Authorization, node: String, reviews: Arc<dyn Reviews>) -> Self {
+        let webhook = asks(config).then(|| Webhook {
+            node,
+            reviews,
+            allowed_ttl: config.webhook.cache_authorized_ttl.to_std(),
+            denied_ttl: config.webhook.cache_unauthorized_ttl.to_std(),
+            known: Mutex::new(TtlCache::new(ENTRIES_MAX)),
+            flights: Flights::new(),
+        });
+        Self { webhook }
+    }
+
+    /// Whether the user may; an error when nobody could be asked.
+    pub(super) async fn allows(
+        &self,
+        user: &User,
+        (verb, subresource, path): (&'static str, &'static str, &str),
+    ) -> Result<bool, AuthzError> {
+        let Some(webhook) = &self.webhook else { return Ok(true) };
+        let question = (user.clone(), verb, subresource);
+        let known = || webhook.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(allowed) = known().get(&question, Instant::now()) {
+            return Ok(allowed);
+        }
+        let (spec, reviews) = (webhook.spec(user, verb, subresource), Arc::clone(&webhook.reviews));
+        let ask = || async move { reviews.access(spec).await.map(allowed) }.boxed();
+        let allowed =
+            webhook.flights.answer(question.clone(), PeerKey::named(&user.name), ask).await?;
+        let ttl = if allowed { webhook.allowed_ttl } else { webhook.denied_ttl };
+        if bytes(user) + path.len() <= REMEMBERED_BYTES_MAX {
+            known().put(question, allowed, ttl, Instant::now());
+        }
+        Ok(allowed)
+    }
+}
+
+fn allowed(answer: SubjectAccessReviewStatus) -> bool {
+    if let Some(error) = answer.evaluation_error.filter(|e| !e.is_empty()) {
+        tracing::debug!(error, "the access review was made in part");
+    }
+    answer.allowed
+}
+
+impl Webhook {
+    fn spec(&self, user: &User, verb: &str, subresource: &str) -> SubjectAccessReviewSpec {
+        SubjectAccessReviewSpec {
+            user: Some(user.name.clone()),
+            uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+            groups: Some(user.groups.clone()),
+            extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
+            resource_attributes: Some(ResourceAttributes {
+                verb: Some(verb.to_owned()),
+                version: Some("v1".to_owned()),
+                resource: Some("nodes".to_owned()),
+                subresource: Some(subresource.to_owned()),
+                name: Some(self.node.clone()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        }
+    }
+}
+
+fn bytes(user: &User) -> usize {
+    let extra = user.extra.iter().flat_map(|(key, values)| values.iter().chain([key]));
+    let texts = user.groups.iter().chain(extra).map(String::len).sum::<usize>();
+    user.name.len() + user.uid.len() + texts
+}

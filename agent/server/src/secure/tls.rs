@@ -1,0 +1,188 @@
+//! The HTTPS server's TLS: versions, ciphers, curves, and client certificates that are asked for.
+//!
+//! Input: `tlsMinVersion`, `tlsCipherSuites`, `tlsCurvePreferences`, where the serving certificate
+//! comes from. Output: a rustls configuration. A client certificate is not judged here: the
+//! handshake only proves that the client has its key, and each request is judged against the
+//! authorities of that moment, so that a bad certificate is answered with 401 as by the kubelet.
+//! Sessions are not resumed: they would outlive a change of the authorities.
+// k8s: cmd/kubelet/app/server.go InitializeTLS
+
+use std::sync::Arc;
+
+use pintle_agent_config::KubeletConfiguration;
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, ResolvesServerCert};
+use tokio_rustls::rustls::{
+    CipherSuite, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, ServerConfig,
+    SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion, version,
+};
+
+/// Go's names of the cipher suites of TLS 1.2 that this server has.
+const SUITES: [(&str, CipherSuite); 6] = [
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    ),
+    (
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    ),
+    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    (
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ),
+    (
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    ),
+];
+/// Go's numbers of curves, which are those of TLS.
+const CURVES: [(i32, NamedGroup); 3] =
+    [(23, NamedGroup::secp256r1), (24, NamedGroup::secp384r1), (29, NamedGroup::X25519)];
+
+/// The server's configuration.
+pub(crate) fn server_config(
+    config: &KubeletConfiguration,
+    certificate: Arc<dyn ResolvesServerCert>,
+) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(provider(config));
+    let verifier = Arc::new(Possession(provider.signature_verification_algorithms));
+    let mut tls = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions(&config.tls_min_version))?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(certificate);
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    tls.session_storage = Arc::new(NoServerSessionStorage {});
+    tls.send_tls13_tickets = 0;
+    Ok(tls)
+}
+
+/// TLS below 1.2 does not exist here; asking for it gives 1.2 and up.
+fn versions(min: &str) -> &'static [&'static SupportedProtocolVersion] {
+    static FROM_12: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
+    if min == "VersionTLS13" { &FROM_12[..1] } else { &FROM_12 }
+}
+
+fn provider(config: &KubeletConfiguration) -> CryptoProvider {
+    let mut provider = default_provider();
+    let wanted = &config.tls_cipher_suites;
+    if !wanted.is_empty() {
+        let name = |suite: &str| suite.trim_end_matches("_SHA256").to_owned();
+        let known = |suite: CipherSuite| SUITES.iter().find(|(_, s)| *s == suite).map(|(n, _)| n);
+        let asked = |suite: CipherSuite| {
+            known(suite).is_some_and(|n| wanted.iter().any(|w| name(w) == name(n)))
+        };
+        // Those of TLS 1.3 cannot be chosen.
+        let keep = |s: &SupportedCipherSuite| s.tls13().is_some() || asked(s.suite());
+        provider.cipher_suites.retain(keep);
+        let have = |w: &String| SUITES.iter().any(|(n, _)| name(n) == name(w));
+        let missing: Vec<_> = wanted.iter().filter(|w| !have(w)).collect();
+        if !missing.is_empty() {
+            tracing::warn!(?missing, "tlsCipherSuites: unknown or too weak to be offered");
+        }
+    }
+    let curves = &config.tls_curve_preferences;
+    if !curves.is_empty() {
+        let asked = |group: NamedGroup| {
+            CURVES.iter().any(|(number, curve)| *curve == group && curves.contains(number))
+        };
+        let kept: Vec<_> =
+            provider.kx_groups.iter().copied().filter(|group| asked(group.name())).collect();
+        if kept.is_empty() {
+            tracing::warn!(?curves, "tlsCurvePreferences: none is known; the defaults are used");
+        } else {
+            provider.kx_groups = kept;
+        }
+    }
+    provider
+}
+
+/// Takes any certificate whose key the client has.
+#[derive(Debug)]
+struct Possession(WebPkiSupportedAlgorithms);
+
+impl ClientCertVerifier for Possession {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suites(names: &[&str]) -> Vec<CipherSuite> {
+        let config = KubeletConfiguration {
+            tls_cipher_suites: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..KubeletConfiguration::default()
+        };
+        let suites = provider(&config).cipher_suites;
+        suites.iter().filter(|s| s.tls13().is_none()).map(SupportedCipherSuite::suite).collect()
+    }
+
+    #[test]
+    fn only_the_suites_that_were_asked_for_are_offered() {
+        assert_eq!(suites(&[]).len(), 6);
+        let one = [CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];
+        assert_eq!(suites(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]), one);
+        let long = "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256";
+        assert_eq!(suites(&[long]).len(), 1, "with and without the suffix");
+        assert_eq!(suites(&["TLS_RSA_WITH_AES_128_CBC_SHA"]), [], "too weak");
+    }
+
+    #[test]
+    fn curves_and_versions_are_those_of_the_configuration() {
+        let config = KubeletConfiguration {
+            tls_curve_preferences: vec![29, 4588],
+            ..KubeletConfiguration::default()
+        };
+        let groups: Vec<_> = provider(&config).kx_groups.iter().map(|g| g.name()).collect();
+        assert_eq!(groups, [NamedGroup::X25519]);
+        assert_eq!(versions("VersionTLS13").len(), 1);
+        assert_eq!(versions("VersionTLS12").len(), 2);
+        assert_eq!(versions("").len(), 2);
+    }
+}

@@ -1,0 +1,52 @@
+//! Who asks: name, uid, groups and what else the API server knows of them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::authentication::v1::UserInfo;
+
+/// Group of everybody who was authenticated.
+// k8s: staging/src/k8s.io/apiserver/pkg/authentication/user/user.go
+pub(super) const AUTHENTICATED: &str = "system:authenticated";
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// A user, in the order in which caches compare it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(super) uid: String,
+    pub(super) groups: Vec<String>,
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// Somebody without credentials.
+    pub(super) fn anonymous() -> Self {
+        let groups = vec![UNAUTHENTICATED.to_owned()];
+        Self { name: ANONYMOUS.to_owned(), groups, ..Self::default() }
+    }
+
+    /// Whether nobody knows who it is.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
+    }
+
+    /// Somebody whose token the API server knows.
+    pub(super) fn of(reviewed: UserInfo) -> Self {
+        Self {
+            name: reviewed.username.unwrap_or_default(),
+            uid: reviewed.uid.unwrap_or_default(),
+            groups: reviewed.groups.unwrap_or_default(),
+            extra: reviewed.extra.unwrap_or_default().into_iter().collect(),
+        }
+    }
+
+    /// The same user as a member of the group of all who were authenticated.
+    // k8s: staging/src/k8s.io/apiserver/pkg/authentication/group/authenticated_group_adder.go
+    pub(super) fn authenticated(mut self) -> Self {
+        if !self.groups.iter().any(|g| g == AUTHENTICATED || g == UNAUTHENTICATED) {
+            self.groups.push(AUTHENTICATED.to_owned());
+        }
+        self
+    }
+}

@@ -1,0 +1,383 @@
+//! `/metrics/cadvisor`: the families of cAdvisor that dashboards select. Pure.
+//!
+//! Input: a sweep with everything, the snapshot, the machine. Output: the exposition. One table
+//! says each family's name, type and figure; docs/COMPAT.md lists what is left out and why.
+// k8s: github.com/google/cadvisor metrics/prometheus.go, prometheus_machine.go;
+//      pkg/kubelet/server/server.go containerPrometheusLabelsFunc
+
+use std::collections::HashMap;
+
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::view::Snapshot;
+use pintle_agent_host::cgroup::stats::More;
+
+use super::machine::{Disk, Machine};
+use super::network::Interface;
+use super::sweep::{Found, Sweep};
+use super::targets::Key;
+use super::text::{Text, labels};
+
+const NANOS: f64 = 1e9;
+const COUNTER: &str = "counter";
+const GAUGE: &str = "gauge";
+
+/// Whose cgroup it is, as labels tell.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    container: String,
+    image: String,
+    name: String,
+    namespace: String,
+    pod: String,
+    started_at_seconds: f64,
+}
+
+struct Row<'a> {
+    key: &'a Key,
+    found: &'a Found,
+    names: Names,
+    at_ms: i64,
+}
+
+impl Row<'_> {
+    /// The labels in their order, with one more in its place.
+    fn labels(&self, more: &[(&str, &str)]) -> String {
+        let names = &self.names;
+        let mut pairs = vec![
+            ("container", names.container.as_str()),
+            ("id", self.found.path.as_str()),
+            ("image", names.image.as_str()),
+            ("name", names.name.as_str()),
+            ("namespace", names.namespace.as_str()),
+            ("pod", names.pod.as_str()),
+        ];
+        pairs.extend(more);
+        pairs.sort_unstable();
+        labels(&pairs)
+    }
+
+    fn more(&self) -> Option<&More> {
+        self.found.sample.more.as_ref()
+    }
+}
+
+/// The exposition.
+pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) -> String {
+    let mut text = Text::default();
+    let named = names(snapshot);
+    let rows: Vec<Row<'_>> = sweep
+        .cgroups
+        .iter()
+        .map(|(key, found)| Row {
+            key,
+            found,
+            names: named.get(key).cloned().unwrap_or_default(),
+            at_ms: found.sample.at.0 / 1_000_000,
+        })
+        .collect();
+    version(&mut text, machine);
+    plain(&mut text, &rows);
+    special(&mut text, &rows);
+    networks(&mut text, &rows, sweep, snapshot);
+    disks(&mut text, &rows, machine);
+    machine_figures(&mut text, machine);
+    text.family("container_scrape_error", GAUGE);
+    text.sample("container_scrape_error", "", 0.0, None);
+    text.into_string()
+}
+
+fn names(snapshot: &Snapshot) -> HashMap<Key, Names> {
+    let mut names = HashMap::new();
+    for (uid, view) in &snapshot.pods {
+        let observed = &view.observed;
+        let pod = Names {
+            namespace: observed.namespace.clone(),
+            pod: observed.name.clone(),
+            ..Names::default()
+        };
+        for sandbox in &observed.sandboxes {
+            let id = sandbox.id.as_str().to_owned();
+            let started_at_seconds = seconds(sandbox.created_at.0);
+            let sandbox = Names { name: id.clone(), started_at_seconds, ..pod.clone() };
+            names.insert(Key::Container(id), sandbox);
+        }
+        for container in &observed.containers {
+            let id = container.id.as_str().to_owned();
+            let of = Names {
+                container: container.name.clone(),
+                image: container.image.clone(),
+                name: id.clone(),
+                started_at_seconds: seconds(container.started_at.0),
+                ..pod.clone()
+            };
+            names.insert(Key::Container(id), of);
+        }
+        names.insert(Key::Pod(uid.clone()), pod);
+    }
+    names
+}
+
+#[allow(clippy::cast_precision_loss)] // below 2^53 in every unit used here
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / NANOS
+}
+
+#[allow(clippy::cast_precision_loss)] // bytes and counts below 2^53 are exact
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+type Figure = (&'static str, &'static str, fn(&Row<'_>) -> Option<f64>);
+
+/// Families of one sample for each cgroup.
+const FIGURES: &[Figure] = &[
+    ("container_cpu_system_seconds_total", COUNTER, |r| {
+        Some(float(r.found.sample.cpu_system_ns) / NANOS)
+    }),
+    ("container_cpu_user_seconds_total", COUNTER, |r| {
+        Some(float(r.found.sample.cpu_user_ns) / NANOS)
+    }),
+    ("container_cpu_cfs_periods_total", COUNTER, |r| r.more()?.throttled.map(|t| float(t.0))),
+    ("container_cpu_cfs_throttled_periods_total", COUNTER, |r| {
+        r.more()?.throttled.map(|t| float(t.1))
+    }),
+    ("container_cpu_cfs_throttled_seconds_total", COUNTER, |r| {
+        r.more()?.throttled.map(|t| float(t.2) / NANOS)
+    }),
+    ("container_last_seen", GAUGE, |r| Some(seconds(r.found.sample.at.0).floor())),
+    ("container_memory_cache", GAUGE, |r| Some(float(r.found.sample.cache_bytes))),
+    ("container_memory_failcnt", COUNTER, |r| Some(float(r.more()?.memory_failures))),
+    ("container_memory_kernel_usage", GAUGE, |r| Some(float(r.found.sample.kernel_bytes))),
+    ("container_memory_mapped_file", GAUGE, |r| Some(float(r.found.sample.mapped_bytes))),
+    ("container_memory_max_usage_bytes", GAUGE, |r| Some(float(r.more()?.memory_max_bytes))),
+    ("container_memory_rss", GAUGE, |r| Some(float(r.found.sample.rss_bytes))),
+    ("container_memory_swap", GAUGE, |r| Some(float(r.found.sample.swap_bytes))),
+    ("container_memory_total_active_file_bytes", GAUGE, |r| {
+        Some(float(r.found.sample.file_bytes.0))
+    }),
+    ("container_memory_total_inactive_file_bytes", GAUGE, |r| {
+        Some(float(r.found.sample.file_bytes.1))
+    }),
+    ("container_memory_usage_bytes", GAUGE, |r| Some(float(r.found.sample.memory_bytes))),
+    ("container_memory_working_set_bytes", GAUGE, |r| {
+        Some(float(r.found.sample.working_set_bytes))
+    }),
+    ("container_oom_events_total", COUNTER, |r| Some(float(r.more()?.oom_kills))),
+    ("container_processes", GAUGE, |r| Some(float(r.found.sample.tasks))),
+    ("container_threads", GAUGE, |r| Some(float(r.found.sample.tasks))),
+    ("container_threads_max", GAUGE, |r| Some(float(r.more()?.tasks_max))),
+    ("container_spec_cpu_period", GAUGE, |r| Some(float(r.more()?.cpu_period_us))),
+    ("container_spec_cpu_quota", GAUGE, |r| r.more()?.cpu_quota_us.map(float)),
+    ("container_spec_cpu_shares", GAUGE, |r| Some(float(r.more()?.cpu_shares))),
+    ("container_spec_memory_limit_bytes", GAUGE, |r| {
+        Some(float(r.found.sample.memory_limit_bytes.unwrap_or(0)))
+    }),
+    ("container_spec_memory_reservation_limit_bytes", GAUGE, |r| {
+        Some(float(r.more()?.memory_reservation_bytes))
+    }),
+    ("container_spec_memory_swap_limit_bytes", GAUGE, |r| Some(float(r.more()?.swap_limit_bytes))),
+    ("container_start_time_seconds", GAUGE, |r| {
+        Some(r.names.started_at_seconds).filter(|at| *at > 0.0)
+    }),
+    ("container_pressure_cpu_waiting_seconds_total", COUNTER, |r| stall(r, 0, false)),
+    ("container_pressure_cpu_stalled_seconds_total", COUNTER, |r| stall(r, 0, true)),
+    ("container_pressure_memory_waiting_seconds_total", COUNTER, |r| stall(r, 1, false)),
+    ("container_pressure_memory_stalled_seconds_total", COUNTER, |r| stall(r, 1, true)),
+    ("container_pressure_io_waiting_seconds_total", COUNTER, |r| stall(r, 2, false)),
+    ("container_pressure_io_stalled_seconds_total", COUNTER, |r| stall(r, 2, true)),
+];
+
+fn stall(row: &Row<'_>, which: usize, full: bool) -> Option<f64> {
+    let pressure = row.found.sample.pressure?[which];
+    let stall = if full { pressure.full } else { pressure.some };
+    Some(float(stall.total_us) / 1e6)
+}
+
+fn plain(text: &mut Text, rows: &[Row<'_>]) {
+    for (name, kind, figure) in FIGURES {
+        let samples: Vec<_> = rows.iter().filter_map(|row| Some((row, figure(row)?))).collect();
+        if samples.is_empty() {
+            continue;
+        }
+        text.family(name, kind);
+        for (row, value) in samples {
+            text.sample(name, &row.labels(&[]), value, Some(row.at_ms));
+        }
+    }
+}
+
+/// Families with a label more.
+fn special(text: &mut Text, rows: &[Row<'_>]) {
+    let name = "container_cpu_usage_seconds_total";
+    text.family(name, COUNTER);
+    for row in rows {
+        let value = float(row.found.sample.cpu_ns) / NANOS;
+        text.sample(name, &row.labels(&[("cpu", "total")]), value, Some(row.at_ms));
+    }
+    let name = "container_memory_failures_total";
+    text.family(name, COUNTER);
+    for row in rows {
+        let (all, major) = row.found.sample.faults;
+        for (kind, value) in [("pgfault", all), ("pgmajfault", major)] {
+            for scope in ["container", "hierarchy"] {
+                let labels = row.labels(&[("failure_type", kind), ("scope", scope)]);
+                text.sample(name, &labels, float(value), Some(row.at_ms));
+            }
+        }
+    }
+}
+
+type Traffic = (&'static str, fn(&Interface) -> u64);
+
+fn networks(text: &mut Text, rows: &[Row<'_>], sweep: &Sweep, snapshot: &Snapshot) {
+    const TRAFFIC: [Traffic; 8] = [
+        ("receive_bytes", |i| i.received.bytes),
+        ("receive_errors", |i| i.received.errors),
+        ("receive_packets_dropped", |i| i.received.dropped),
+        ("receive_packets", |i| i.received.packets),
+        ("transmit_bytes", |i| i.sent.bytes),
+        ("transmit_errors", |i| i.sent.errors),
+        ("transmit_packets_dropped", |i| i.sent.dropped),
+        ("transmit_packets", |i| i.sent.packets),
+    ];
+    let of_sandbox = sandboxes(snapshot);
+    for (what, traffic) in TRAFFIC {
+        let name = format!("container_network_{what}_total");
+        text.family(&name, COUNTER);
+        for row in rows {
+            let interfaces = match row.key {
+                Key::Root => Some(&sweep.node_network),
+                Key::Container(id) => {
+                    of_sandbox.get(id.as_str()).and_then(|uid| sweep.networks.get(*uid))
+                }
+                _ => None,
+            };
+            for interface in interfaces.into_iter().flatten() {
+                let labels = row.labels(&[("interface", &interface.name)]);
+                text.sample(&name, &labels, float(traffic(interface)), Some(row.at_ms));
+            }
+        }
+    }
+}
+
+/// A pod's traffic is told on its sandbox.
+fn sandboxes(snapshot: &Snapshot) -> HashMap<&str, &PodUid> {
+    let ready = snapshot.pods.iter().flat_map(|(uid, view)| {
+        let sandboxes = view.observed.sandboxes.iter().filter(|sandbox| sandbox.ready);
+        sandboxes.map(move |sandbox| (sandbox.id.as_str(), uid))
+    });
+    ready.collect()
+}
+
+type DiskFigure = (&'static str, &'static str, fn(&Disk) -> f64);
+
+/// The node's disks, on the root cgroup.
+fn disks(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
+    const DISK: [DiskFigure; 15] = [
+        ("container_fs_inodes_free", GAUGE, |d| float(d.fs.inodes_free)),
+        ("container_fs_inodes_total", GAUGE, |d| float(d.fs.inodes)),
+        ("container_fs_limit_bytes", GAUGE, |d| float(d.fs.capacity_bytes)),
+        ("container_fs_usage_bytes", GAUGE, |d| {
+            float(d.fs.capacity_bytes.saturating_sub(d.fs.free_bytes))
+        }),
+        ("container_fs_reads_total", COUNTER, |d| float(d.io[0])),
+        ("container_fs_reads_merged_total", COUNTER, |d| float(d.io[1])),
+        ("container_fs_sector_reads_total", COUNTER, |d| float(d.io[2])),
+        ("container_fs_read_seconds_total", COUNTER, |d| float(d.io[3]) / 1e3),
+        ("container_fs_writes_total", COUNTER, |d| float(d.io[4])),
+        ("container_fs_writes_merged_total", COUNTER, |d| float(d.io[5])),
+        ("container_fs_sector_writes_total", COUNTER, |d| float(d.io[6])),
+        ("container_fs_write_seconds_total", COUNTER, |d| float(d.io[7]) / 1e3),
+        ("container_fs_io_current", GAUGE, |d| float(d.io[8])),
+        ("container_fs_io_time_seconds_total", COUNTER, |d| float(d.io[9]) / 1e3),
+        ("container_fs_io_time_weighted_seconds_total", COUNTER, |d| float(d.io[10]) / 1e3),
+    ];
+    let Some(root) = rows.iter().find(|row| *row.key == Key::Root) else { return };
+    for (name, kind, figure) in &DISK {
+        text.family(name, kind);
+        for disk in &machine.disks {
+            let labels = root.labels(&[("device", &disk.device)]);
+            text.sample(name, &labels, figure(disk), Some(root.at_ms));
+        }
+    }
+}
+
+fn version(text: &mut Text, machine: &Machine) {
+    text.family("cadvisor_version_info", GAUGE);
+    let labels = labels(&[
+        ("cadvisorRevision", ""),
+        ("cadvisorVersion", ""),
+        ("dockerVersion", ""),
+        ("kernelVersion", &machine.host.kernel_version),
+        ("osVersion", &machine.host.os_image),
+    ]);
+    text.sample("cadvisor_version_info", &labels, 1.0, None);
+}
+
+fn machine_figures(text: &mut Text, machine: &Machine) {
+    let labels = labels(&[
+        ("boot_id", &machine.host.boot_id),
+        ("machine_id", &machine.host.machine_id),
+        ("system_uuid", &machine.host.system_uuid),
+    ]);
+    let bytes = |value: i64| u64::try_from(value).unwrap_or(0);
+    for (name, value) in [
+        ("machine_cpu_cores", machine.cores),
+        ("machine_cpu_physical_cores", machine.physical_cores),
+        ("machine_cpu_sockets", machine.sockets),
+        ("machine_memory_bytes", bytes(machine.host.memory_bytes)),
+        ("machine_swap_bytes", bytes(machine.host.swap_bytes)),
+    ] {
+        text.family(name, GAUGE);
+        text.sample(name, &labels, float(value), None);
+    }
+    text.family("machine_scrape_error", GAUGE);
+    text.sample("machine_scrape_error", "", 0.0, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::testing::{families, recorded, sweep, world};
+
+    /// Left out on purpose; docs/COMPAT.md says why.
+    const LEFT_OUT: [&str; 11] = [
+        "container_cpu_load_average_10s",
+        "container_cpu_load_d_average_10s",
+        "container_file_descriptors",
+        "container_health_state",
+        "container_sockets",
+        "container_tasks_state",
+        "container_ulimits_soft",
+        "machine_cpu_books",
+        "machine_cpu_drawers",
+        "machine_nvm_avg_power_budget_watts",
+        "machine_nvm_capacity",
+    ];
+
+    #[test]
+    fn families_types_and_labels_are_the_recorded_ones() {
+        let (snapshot, ..) = world();
+        let machine = Machine { disks: vec![Disk::default()], ..Machine::default() };
+        let text = exposition(&snapshot, &sweep(), &machine);
+        let (ours, theirs) = (families(&text), recorded("/metrics/cadvisor"));
+        for (name, family) in theirs.iter().filter(|(n, _)| !LEFT_OUT.contains(&n.as_str())) {
+            assert_eq!(ours.get(name), Some(family), "{name}");
+        }
+        let documented = include_str!("../../../../docs/COMPAT.md");
+        for name in LEFT_OUT {
+            assert!(!ours.contains_key(name) && documented.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_containers_sample_names_it() {
+        let (snapshot, ..) = world();
+        let text = exposition(&snapshot, &sweep(), &Machine::default());
+        let line = "container_memory_working_set_bytes{container=\"c\",\
+            id=\"/kubepods/besteffort/podu/1\",image=\"busybox\",name=\"1\",namespace=\"ns\",\
+            pod=\"p\"} 516096 ";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("container_network_receive_bytes_total{container=\"\""), "{text}");
+    }
+}

@@ -1,0 +1,74 @@
+//! A value that is read where a disk may hang: while it does, the last one is shown.
+//!
+//! Effects. Input: how to read it. Output: the value. Who asks while it is being read waits for that
+//! reading, and nobody longer than `READ_MAX`. Bounds: one reading at a time; after one that came to
+//! nothing none for `PAUSE`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pintle_agent_host::blocking;
+use pintle_agent_host::blocking::Place;
+use tokio::sync::Mutex;
+
+/// How long a reading is waited for.
+const READ_MAX: Duration = Duration::from_secs(2);
+/// How long nothing is read after a reading that came to nothing.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// A value of this node's files.
+pub(super) struct Known<T> {
+    part: &'static str,
+    read_max: Duration,
+    last: Mutex<Last<T>>,
+}
+
+struct Last<T> {
+    value: Option<Arc<T>>,
+    failed: Option<Instant>,
+}
+
+impl<T: Send + Sync + 'static> Known<T> {
+    /// Nothing is known yet; `part` has a share of the threads that read.
+    pub(super) fn new(part: &'static str) -> Self {
+        let last = Mutex::new(Last { value: None, failed: None });
+        Self { part, read_max: READ_MAX, last }
+    }
+
+    /// What `read` says, or the last that is known.
+    pub(super) async fn get(&self, read: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
+        let mut last = self.last.lock().await;
+        if last.failed.is_some_and(|failed| failed.elapsed() < PAUSE) {
+            return last.value.clone();
+        }
+        let place = Place::serve_node(self.part).within(self.read_max);
+        match blocking::run(place, read).await {
+            Ok(value) => *last = Last { value: Some(Arc::new(value)), failed: None },
+            Err(error) => {
+                tracing::debug!(%error, part = self.part, "the last figures are shown");
+                last.failed = Some(Instant::now());
+            }
+        }
+        last.value.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[tokio::test]
+    async fn what_hangs_is_waited_for_once_and_the_last_value_is_shown() {
+        let known = Known { read_max: Duration::from_millis(50), ..Known::new("a test") };
+        assert_eq!(known.get(|| 1).await.as_deref(), Some(&1));
+        let (release, held) = channel::<()>();
+        let hang = move || {
+            let _ = held.recv();
+            2
+        };
+        assert_eq!(known.get(hang).await.as_deref(), Some(&1));
+        assert_eq!(known.get(|| unreachable!("paused")).await.as_deref(), Some(&1));
+        drop(release);
+    }
+}

@@ -1,0 +1,314 @@
+//! What the node, its pods and containers use: `/stats/summary` and the metrics endpoints.
+//!
+//! Input: cgroup files (a thread of its own, `sweep`), the runtime's word on images and writable
+//! layers, file systems, volumes (another thread, `volumes`), snapshots. Output: JSON and
+//! Prometheus' text. `summary`, `resource`,
+//! `cadvisor`, `targets`, `network` and `text` are pure. Nothing is read unless somebody asks;
+//! what was read is used again for `FRESH_FOR`. Requests that come together share one reading.
+
+mod cadvisor;
+mod du;
+mod files;
+mod known;
+mod logs;
+mod machine;
+mod network;
+mod resource;
+mod summary;
+mod sweep;
+mod targets;
+#[cfg(test)]
+mod testing;
+mod text;
+mod volumes;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pintle_agent_config::Config;
+use pintle_agent_core::cgroup::names::CgroupSetup;
+use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::view::Snapshot;
+use pintle_agent_host::node::context::cgroup_setup;
+use pintle_agent_host::node::facts::kib;
+use pintle_cri::{Client, v1};
+use pintle_daemon::clock;
+use tokio::sync::{Mutex, OnceCell};
+
+use super::Parts;
+use super::answer::Answer;
+use crate::Views;
+use files::{FileSystem, Usage};
+use known::Known;
+use machine::Machine;
+use summary::{NodeFigures, Storage};
+use sweep::{Sweep, Sweeper};
+
+/// How long a reading is used again.
+const FRESH_FOR: Duration = Duration::from_secs(5);
+/// The same for what the runtime and the file systems say.
+const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
+/// How long the runtime may take to say it.
+const RUNTIME_WAIT: Duration = Duration::from_secs(10);
+
+/// The statistics of the node.
+pub(super) struct Stats {
+    config: Arc<Config>,
+    views: Views,
+    runtime: Client,
+    sweeper: Option<Sweeper>,
+    setup: OnceCell<CgroupSetup>,
+    swept: Mutex<Option<Cached<Sweep>>>,
+    /// With everything that `/metrics/cadvisor` shows.
+    swept_more: Mutex<Option<Cached<Sweep>>>,
+    stored: Mutex<Option<Cached<Storage>>>,
+    /// Absent when volumes are not to be counted.
+    volumes: Option<volumes::Counter>,
+    disks: Known<Disks>,
+    log_sizes: Known<logs::Sizes>,
+    hosts_sizes: Known<HashMap<String, Usage>>,
+    machine: Known<Machine>,
+}
+
+/// File systems of the node.
+#[derive(Default)]
+struct Disks {
+    node: FileSystem,
+    images: FileSystem,
+}
+
+struct Cached<T> {
+    at: Instant,
+    value: Arc<T>,
+}
+
+impl<T> Cached<T> {
+    fn fresh(of: &Option<Self>, max: Duration) -> Option<Arc<T>> {
+        of.as_ref().filter(|cached| cached.at.elapsed() < max).map(|c| Arc::clone(&c.value))
+    }
+}
+
+impl Stats {
+    /// Starts the threads that read cgroups and count volumes.
+    pub(super) fn new(parts: &Parts, runtime: Client) -> Self {
+        let (config, views) = (Arc::clone(&parts.config), parts.views.clone());
+        let period = config.kubelet.volume_stats_agg_period.to_std();
+        Self {
+            volumes: volumes::Counter::start(period, Arc::clone(&parts.metrics)),
+            config,
+            views,
+            runtime,
+            sweeper: Sweeper::start(),
+            setup: OnceCell::new(),
+            swept: Mutex::default(),
+            swept_more: Mutex::default(),
+            stored: Mutex::default(),
+            disks: Known::new("file systems"),
+            log_sizes: Known::new("sizes of logs"),
+            hosts_sizes: Known::new("sizes of hosts files"),
+            machine: Known::new("the machine"),
+        }
+    }
+
+    /// `/stats/summary`.
+    // k8s: pkg/kubelet/server/stats/handler.go handleSummary
+    pub(super) async fn summary(&self, only_cpu_and_memory: bool) -> Answer {
+        let snapshot = self.views.load();
+        let Some(sweep) = self.sweep(&snapshot, false).await else {
+            return Answer::text(500, "Internal Error: failed to get root cgroup stats");
+        };
+        let storage = match only_cpu_and_memory {
+            true => None,
+            false => Some(self.storage(&snapshot).await),
+        };
+        let node = self.node();
+        Answer::json(&summary::summary(&snapshot, &sweep, &node, storage.as_deref()))
+    }
+
+    /// `/metrics/resource`.
+    pub(super) async fn resource(&self) -> Answer {
+        let snapshot = self.views.load();
+        let sweep = self.sweep(&snapshot, false).await;
+        Answer::metrics(resource::exposition(&snapshot, sweep.as_deref()))
+    }
+
+    /// `/metrics/cadvisor`.
+    pub(super) async fn cadvisor(&self) -> Answer {
+        let snapshot = self.views.load();
+        match self.sweep(&snapshot, true).await {
+            Some(sweep) => {
+                let root = self.config.flags.root_dir.clone();
+                let machine = self.machine.get(move || machine::machine(&root)).await;
+                let machine = machine.unwrap_or_default();
+                Answer::metrics(cadvisor::exposition(&snapshot, &sweep, &machine))
+            }
+            None => Answer::text(500, "there are no cgroups to be read\n"),
+        }
+    }
+
+    /// What of `/metrics` is read off disks.
+    pub(super) async fn logs(&self, snapshot: &Snapshot) -> String {
+        let sizes = self.log_sizes(snapshot).await;
+        logs::exposition(snapshot, &sizes)
+    }
+
+    async fn log_sizes(&self, snapshot: &Snapshot) -> Arc<logs::Sizes> {
+        let folders = logs::folders(snapshot);
+        let read = move || folders.into_iter().map(|(id, dir)| (id, files::folder(&dir))).collect();
+        self.log_sizes.get(read).await.unwrap_or_default()
+    }
+
+    async fn sweep(&self, snapshot: &Snapshot, more: bool) -> Option<Arc<Sweep>> {
+        let cache = if more { &self.swept_more } else { &self.swept };
+        let mut cached = cache.lock().await;
+        if let Some(fresh) = Cached::fresh(&cached, FRESH_FOR) {
+            return Some(fresh);
+        }
+        let targets = targets::targets(snapshot, &self.setup().await);
+        let value = self.sweeper.as_ref()?.sweep(targets, more).await?;
+        *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
+        Some(value)
+    }
+
+    /// How cgroups are laid out; as configured while the runtime does not answer.
+    async fn setup(&self) -> CgroupSetup {
+        let ask = async || told_setup(&self.config, &self.runtime).await.ok_or(());
+        match self.setup.get_or_try_init(ask).await {
+            Ok(setup) => setup.clone(),
+            Err(()) => cgroup_setup(&self.config, &Runtime::default()),
+        }
+    }
+
+    fn node(&self) -> NodeFigures {
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let meminfo = text("/proc/meminfo");
+        let stat = text("/proc/stat");
+        let booted = stat.lines().find_map(|line| line.strip_prefix("btime "));
+        let booted = booted.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0);
+        let load = text("/proc/loadavg");
+        let tasks = load.split(' ').nth(3).and_then(|tasks| tasks.split_once('/'));
+        NodeFigures {
+            name: self.config.node_name.clone(),
+            booted_at: UnixNanos(booted.saturating_mul(1_000_000_000)),
+            memory_bytes: kib(&meminfo, "MemTotal:") * 1024,
+            swap_bytes: kib(&meminfo, "SwapTotal:") * 1024,
+            pids_max: text("/proc/sys/kernel/pid_max").trim().parse().unwrap_or(0),
+            tasks: tasks.and_then(|(_, all)| all.trim().parse().ok()).unwrap_or(0),
+            now: clock::now(),
+        }
+    }
+
+    async fn storage(&self, snapshot: &Snapshot) -> Arc<Storage> {
+        let mut cached = self.stored.lock().await;
+        if let Some(fresh) = Cached::fresh(&cached, STORAGE_FRESH_FOR) {
+            return fresh;
+        }
+        let images = self.images().await;
+        let (root, mount) = (self.config.flags.root_dir.clone(), images.clone());
+        let disks = self.disks.get(move || Disks {
+            node: files::file_system(&root).unwrap_or_default(),
+            images: mount.and_then(|(path, _)| files::file_system(&path)).unwrap_or_default(),
+        });
+        let disks = disks.await.unwrap_or_default();
+        let pods = self.config.flags.root_dir.join("pods");
+        let uids: Vec<String> = snapshot.pods.keys().map(|uid| uid.as_str().to_owned()).collect();
+        let hosts = self.hosts_sizes.get(move || {
+            let size =
+                |uid: &String| files::add(Usage::default(), &pods.join(uid).join("etc-hosts"));
+            uids.into_iter().map(|uid| (uid.clone(), size(&uid))).collect()
+        });
+        let storage = Storage {
+            node: disks.node,
+            images: images.map(|(_, usage)| (disks.images, usage)),
+            layers: self.layers().await,
+            volumes: match &self.volumes {
+                Some(counter) => {
+                    let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
+                    counter.volumes(targets).await
+                }
+                None => Arc::default(),
+            },
+            logs: (*self.log_sizes(snapshot).await).clone(),
+            pods: hosts.await.map(|hosts| (*hosts).clone()).unwrap_or_default(),
+        };
+        let value = Arc::new(storage);
+        *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
+        value
+    }
+
+    // k8s: pkg/kubelet/stats/cri_stats_provider.go ImageFsStats
+    async fn images(&self) -> Option<(PathBuf, Usage)> {
+        let asked = self.runtime.image_fs_info(v1::ImageFsInfoRequest {});
+        let told = tokio::time::timeout(RUNTIME_WAIT, asked).await.ok()?.ok()?;
+        let fs = told.image_filesystems.into_iter().next()?;
+        let usage = Usage {
+            bytes: fs.used_bytes.map_or(0, |value| value.value),
+            inodes: fs.inodes_used.map_or(0, |value| value.value),
+        };
+        let mount = fs.fs_id.map(|id| id.mountpoint).unwrap_or_default();
+        Some((PathBuf::from(mount), usage))
+    }
+
+    async fn layers(&self) -> HashMap<String, Usage> {
+        let asked = self.runtime.list_container_stats(v1::ListContainerStatsRequest::default());
+        let Ok(Ok(told)) = tokio::time::timeout(RUNTIME_WAIT, asked).await else {
+            return HashMap::new();
+        };
+        let layers = told.stats.into_iter().filter_map(|stats| {
+            let layer = stats.writable_layer?;
+            let usage = Usage {
+                bytes: layer.used_bytes.map_or(0, |value| value.value),
+                inodes: layer.inodes_used.map_or(0, |value| value.value),
+            };
+            Some((stats.attributes?.id, usage))
+        });
+        layers.collect()
+    }
+}
+
+/// The driver of cgroups is the runtime's, if it tells; `None` when it does not answer.
+async fn told_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
+    let told = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
+        Ok(told) => Some(told),
+        Err(error) if error.is_unimplemented() => None,
+        Err(_) => return None,
+    };
+    let runtime = Runtime::of(&v1::VersionResponse::default(), None, told.as_ref());
+    Some(cgroup_setup(config, &runtime))
+}
+
+#[cfg(test)]
+mod tests {
+    use pintle_cri::fake::{FakeRuntime, Flavor};
+    use pintle_cri::{Code, Deadlines, Method};
+
+    use super::*;
+    use pintle_agent_config as config;
+    use pintle_agent_config::Command;
+    use pintle_agent_core::cgroup::names::CgroupDriver;
+
+    #[tokio::test]
+    async fn a_runtime_that_does_not_answer_decides_nothing() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let args = ["pintle-agent".into(), "--cgroup-driver=systemd".into()];
+        let Ok(Command::Run(config)) = config::parse(args.into_iter()) else {
+            panic!("a configuration")
+        };
+        let connect = |runtime: &FakeRuntime| {
+            Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path")
+        };
+        let new = FakeRuntime::start(&dir.path().join("new.sock")).await.expect("it starts");
+        let client = connect(&new);
+        let down = new.on(Method::RuntimeConfig).fail(Code::Internal, "not now");
+        assert_eq!(told_setup(&config, &client).await, None);
+        down.lift();
+        let driver = async |client| told_setup(&config, &client).await.map(|setup| setup.driver);
+        assert_eq!(driver(client).await, Some(CgroupDriver::Cgroupfs));
+        let old = FakeRuntime::start_as(&dir.path().join("old.sock"), Flavor::Containerd17).await;
+        let old = old.expect("it starts");
+        assert_eq!(driver(connect(&old)).await, Some(CgroupDriver::Systemd), "it never says");
+    }
+}

@@ -1,0 +1,132 @@
+//! `/metrics/resource`: what metrics-server and so the HPA read. Pure.
+// k8s: pkg/kubelet/metrics/collectors/resource_metrics.go
+
+use pintle_agent_core::observed::{ObservedContainer, RunState};
+use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::view::{PodView, Snapshot};
+
+use super::sweep::{Found, Sweep};
+use super::targets::Key;
+use super::text::{Text, labels};
+
+const NANOS: f64 = 1e9;
+
+struct Row<'a> {
+    labels: String,
+    found: &'a Found,
+    started_at: UnixNanos,
+}
+
+/// The exposition. Without a sweep it is an error and nothing else.
+pub(super) fn exposition(snapshot: &Snapshot, sweep: Option<&Sweep>) -> String {
+    let mut text = Text::default();
+    if let Some(sweep) = sweep {
+        let running = || snapshot.pods.values().filter(|view| !containers(view).is_empty());
+        let of_containers: Vec<Row<'_>> =
+            running().flat_map(|view| container_rows(view, sweep)).collect();
+        let of_pods: Vec<Row<'_>> = running().filter_map(|view| pod_row(view, sweep)).collect();
+        let root = sweep.cgroups.get(&Key::Root);
+        let of_node: Vec<Row<'_>> = root
+            .map(|found| Row { labels: String::new(), found, started_at: UnixNanos::NEVER })
+            .into_iter()
+            .collect();
+        figures(&mut text, "container", &of_containers);
+        figures(&mut text, "node", &of_node);
+        figures(&mut text, "pod", &of_pods);
+    }
+    let failed = if sweep.is_some() { 0.0 } else { 1.0 };
+    for name in ["resource_scrape_error", "scrape_error"] {
+        text.family(name, "gauge");
+        text.sample(name, "", failed, None);
+    }
+    text.into_string()
+}
+
+fn containers(view: &PodView) -> Vec<&ObservedContainer> {
+    let all = view.observed.containers.iter();
+    all.filter(|container| container.state == RunState::Running).collect()
+}
+
+fn container_rows<'a>(view: &PodView, sweep: &'a Sweep) -> Vec<Row<'a>> {
+    let rows = containers(view).into_iter().filter_map(|container| {
+        let key = Key::Container(container.id.as_str().to_owned());
+        let labels = labels(&[
+            ("container", &container.name),
+            ("namespace", &view.observed.namespace),
+            ("pod", &view.observed.name),
+        ]);
+        let found = sweep.cgroups.get(&key)?;
+        Some(Row { labels, found, started_at: container.created_at })
+    });
+    rows.collect()
+}
+
+fn pod_row<'a>(view: &PodView, sweep: &'a Sweep) -> Option<Row<'a>> {
+    let observed = &view.observed;
+    let found = sweep.cgroups.get(&Key::Pod(observed.uid.clone()))?;
+    let labels = labels(&[("namespace", &observed.namespace), ("pod", &observed.name)]);
+    Some(Row { labels, found, started_at: UnixNanos::NEVER })
+}
+
+type Figure = (&'static str, &'static str, fn(&Found) -> f64);
+
+#[allow(clippy::cast_precision_loss)] // bytes and nanoseconds below 2^53 are exact
+fn figures(text: &mut Text, what: &str, rows: &[Row<'_>]) {
+    const FIGURES: [Figure; 3] = [
+        ("cpu_usage_seconds_total", "counter", |f| f.sample.cpu_ns as f64 / NANOS),
+        ("memory_working_set_bytes", "gauge", |f| f.sample.working_set_bytes as f64),
+        ("swap_usage_bytes", "gauge", |f| f.sample.swap_bytes as f64),
+    ];
+    if rows.is_empty() {
+        return;
+    }
+    for (name, kind, value) in FIGURES {
+        let name = format!("{what}_{name}");
+        text.family(&name, kind);
+        for row in rows {
+            let at = row.found.sample.at.0 / 1_000_000;
+            text.sample(&name, &row.labels, value(row.found), Some(at));
+        }
+    }
+    if what != "container" {
+        return;
+    }
+    text.family("container_start_time_seconds", "gauge");
+    for row in rows {
+        let at = row.started_at.0 as f64 / NANOS;
+        text.sample("container_start_time_seconds", &row.labels, at, None);
+    }
+    text.family("container_swap_limit_bytes", "gauge");
+    for row in rows {
+        let at = row.found.sample.at.0 / 1_000_000;
+        let sample = &row.found.sample;
+        // What is used and what is left.
+        let Some(limit) = sample.swap_limit_bytes else { continue };
+        let limit = limit.max(sample.swap_bytes) as f64;
+        text.sample("container_swap_limit_bytes", &row.labels, limit, Some(at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::testing::{families, recorded, sweep, world};
+
+    #[test]
+    fn families_types_and_labels_are_the_recorded_ones() {
+        let (snapshot, ..) = world();
+        let text = exposition(&snapshot, Some(&sweep()));
+        let (ours, theirs) = (families(&text), recorded("/metrics/resource"));
+        for (name, family) in &theirs {
+            assert_eq!(ours.get(name), Some(family), "{name}");
+        }
+        let extra: Vec<_> = ours.keys().filter(|name| !theirs.contains_key(*name)).collect();
+        assert_eq!(extra, ["scrape_error"], "hidden in 1.36 but still scraped");
+    }
+
+    #[test]
+    fn without_figures_it_is_an_error() {
+        let text = exposition(&Snapshot::default(), None);
+        assert!(text.contains("resource_scrape_error 1\n"), "{text}");
+    }
+}

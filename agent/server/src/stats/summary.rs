@@ -1,0 +1,526 @@
+//! `/stats/summary`: types of `stats.k8s.io/v1alpha1`, and how they are filled. Pure.
+//!
+//! Input: a sweep, the snapshot, file systems. Output: a `Summary` whose JSON has the kubelet's
+//! names, order and omissions.
+// k8s: staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go, pkg/kubelet/stats/
+
+use std::sync::Arc;
+
+use pintle_agent_core::observed::{ObservedContainer, RunState};
+use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_agent_host::cgroup::stats::{Pressure, Sample};
+use serde::Serialize;
+
+use super::files::{FileSystem, Usage};
+use super::network::Interface;
+use super::sweep::{Found, Sweep};
+use super::targets::Key;
+use super::volumes::{Counted, Volumes};
+
+/// The interface whose counters stand for the whole network.
+// k8s: pkg/kubelet/stats/helper.go (defaultNetworkInterfaceName)
+const DEFAULT_INTERFACE: &str = "eth0";
+
+macro_rules! wire {
+    ($($name:ident { $($(#[$a:meta])* $field:ident: $kind:ty,)* })*) => {$(
+        #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+        #[serde(rename_all = "camelCase")]
+        #[allow(missing_docs)] // the names are the API's
+        pub(super) struct $name {
+            $($(#[$a])* pub(super) $field: $kind,)*
+        }
+    )*};
+}
+
+wire! {
+    Summary { node: NodeStats, pods: Vec<PodStats>, }
+    NodeStats {
+        node_name: String,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        system_containers: Vec<ContainerStats>,
+        start_time: String,
+        cpu: CpuStats,
+        memory: MemoryStats,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network: Option<NetworkStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        runtime: Option<RuntimeStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rlimit: Option<RlimitStats>,
+        swap: SwapStats,
+    }
+    RuntimeStats { image_fs: FsStats, container_fs: FsStats, }
+    RlimitStats { time: String, maxpid: u64, curproc: u64, }
+    PodStats {
+        pod_ref: PodRef,
+        start_time: String,
+        containers: Vec<ContainerStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory: Option<MemoryStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        network: Option<NetworkStats>,
+        #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
+        volumes: Vec<VolumeStats>,
+        #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+        ephemeral_storage: Option<FsStats>,
+        #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+        process_stats: Option<ProcessStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap: Option<SwapStats>,
+    }
+    PodRef { name: String, namespace: String, uid: String, }
+    ProcessStats { #[serde(rename = "process_count")] process_count: u64, }
+    ContainerStats {
+        name: String,
+        start_time: String,
+        cpu: CpuStats,
+        memory: MemoryStats,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        io: Option<IoStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rootfs: Option<FsStats>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logs: Option<FsStats>,
+        swap: SwapStats,
+    }
+    CpuStats {
+        time: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        usage_nano_cores: Option<u64>,
+        usage_core_nano_seconds: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<Psi>,
+    }
+    MemoryStats {
+        time: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        available_bytes: Option<u64>,
+        usage_bytes: u64,
+        working_set_bytes: u64,
+        rss_bytes: u64,
+        page_faults: u64,
+        major_page_faults: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<Psi>,
+    }
+    IoStats {
+        time: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        psi: Option<Psi>,
+    }
+    Psi { full: PsiData, some: PsiData, }
+    PsiData { total: u64, avg10: f64, avg60: f64, avg300: f64, }
+    SwapStats {
+        time: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        swap_available_bytes: Option<u64>,
+        swap_usage_bytes: u64,
+    }
+    NetworkStats {
+        time: String,
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rx_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rx_errors: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tx_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tx_errors: Option<u64>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        interfaces: Vec<InterfaceStats>,
+    }
+    InterfaceStats {
+        name: String,
+        rx_bytes: u64,
+        rx_errors: u64,
+        tx_bytes: u64,
+        tx_errors: u64,
+    }
+    VolumeStats { #[serde(flatten)] fs: FsStats, name: String, }
+    FsStats {
+        time: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        available_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        capacity_bytes: Option<u64>,
+        used_bytes: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes_free: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        inodes: Option<u64>,
+        inodes_used: u64,
+    }
+}
+
+/// What the node has and what runs outside of cgroups' sight.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeFigures {
+    pub(super) name: String,
+    pub(super) booted_at: UnixNanos,
+    pub(super) memory_bytes: u64,
+    pub(super) swap_bytes: u64,
+    pub(super) pids_max: u64,
+    pub(super) tasks: u64,
+    pub(super) now: UnixNanos,
+}
+
+/// Everything about files; absent with `only_cpu_and_memory`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Storage {
+    /// The file system of `--root-dir`.
+    pub(super) node: FileSystem,
+    /// That of images, and what they use.
+    pub(super) images: Option<(FileSystem, Usage)>,
+    /// Writable layers by container id.
+    pub(super) layers: std::collections::HashMap<String, Usage>,
+    /// Logs by container id.
+    pub(super) logs: std::collections::HashMap<String, Usage>,
+    /// `etc-hosts` and other files of the agent's own, by pod.
+    pub(super) pods: std::collections::HashMap<String, Usage>,
+    /// What volumes hold, and the file systems that they lie on.
+    pub(super) volumes: Arc<Volumes>,
+}
+
+/// Puts a summary together.
+pub(super) fn summary(
+    snapshot: &Snapshot,
+    sweep: &Sweep,
+    node: &NodeFigures,
+    storage: Option<&Storage>,
+) -> Summary {
+    let pods = snapshot.pods.values().filter_map(|view| pod(view, sweep, node, storage));
+    Summary { pods: pods.collect(), node: node_stats(sweep, node, storage) }
+}
+
+fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> NodeStats {
+    let nothing = Found::default();
+    let root = sweep.cgroups.get(&Key::Root).unwrap_or(&nothing);
+    let whole = Some(node.memory_bytes);
+    let time = time(root.sample.at);
+    let full = storage.is_some();
+    NodeStats {
+        node_name: node.name.clone(),
+        system_containers: system_containers(sweep, node),
+        start_time: self::time(node.booted_at),
+        cpu: cpu(root, true),
+        memory: memory(&root.sample, whole, true),
+        io: full.then(|| io(&root.sample, true)),
+        network: full.then(|| network(&time, &sweep.node_network)),
+        fs: storage.map(|storage| file_system(&storage.node, node.now, None)),
+        runtime: storage.and_then(|storage| storage.images.as_ref()).map(|(fs, usage)| {
+            let fs = file_system(fs, node.now, Some(usage));
+            RuntimeStats { image_fs: fs.clone(), container_fs: fs }
+        }),
+        rlimit: full.then(|| RlimitStats {
+            time: self::time(node.now),
+            maxpid: node.pids_max,
+            curproc: node.tasks,
+        }),
+        swap: swap(&root.sample, Some(node.swap_bytes)),
+    }
+}
+
+// k8s: pkg/kubelet/server/stats/summary_sys_containers.go GetSystemContainersStats
+fn system_containers(sweep: &Sweep, node: &NodeFigures) -> Vec<ContainerStats> {
+    let pods = sweep.cgroups.get(&Key::Pods);
+    let of = |found: &Found| {
+        let limit = found.sample.memory_limit_bytes.unwrap_or(node.memory_bytes);
+        ContainerStats {
+            name: "pods".to_owned(),
+            start_time: time(node.booted_at),
+            cpu: cpu(found, true),
+            memory: memory(&found.sample, Some(limit.min(node.memory_bytes)), true),
+            io: Some(io(&found.sample, true)),
+            rootfs: None,
+            logs: None,
+            swap: swap(&found.sample, None),
+        }
+    };
+    pods.map(of).into_iter().collect()
+}
+
+/// A pod of which something runs.
+fn pod(
+    view: &PodView,
+    sweep: &Sweep,
+    node: &NodeFigures,
+    storage: Option<&Storage>,
+) -> Option<PodStats> {
+    let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
+    let containers: Vec<ContainerStats> =
+        running.filter_map(|c| container(c, sweep, node, storage)).collect();
+    let sandbox = view.observed.sandboxes.iter().find(|sandbox| sandbox.ready)?;
+    if containers.is_empty() {
+        return None;
+    }
+    let uid = view.observed.uid.clone();
+    let found = sweep.cgroups.get(&Key::Pod(uid.clone()));
+    let full = storage.is_some();
+    let counted = storage.and_then(|storage| storage.volumes.get(&uid));
+    let counted = counted.map(Vec::as_slice).unwrap_or_default();
+    Some(PodStats {
+        pod_ref: PodRef {
+            name: view.observed.name.clone(),
+            namespace: view.observed.namespace.clone(),
+            uid: uid.as_str().to_owned(),
+        },
+        start_time: time(sandbox.created_at),
+        cpu: found.map(|found| cpu(found, true)),
+        memory: found.map(|f| memory(&f.sample, f.sample.memory_limit_bytes, true)),
+        io: found.filter(|_| full).map(|found| io(&found.sample, true)),
+        network: sweep
+            .networks
+            .get(&uid)
+            .filter(|_| full)
+            .map(|interfaces| network(&time(node.now), interfaces)),
+        volumes: counted.iter().map(volume).collect(),
+        ephemeral_storage: storage
+            .map(|storage| ephemeral(uid.as_str(), &containers, counted, storage, node.now)),
+        process_stats: found
+            .filter(|_| full)
+            .map(|found| ProcessStats { process_count: found.sample.tasks }),
+        swap: found.map(|found| swap(&found.sample, None)),
+        containers,
+    })
+}
+
+fn container(
+    container: &ObservedContainer,
+    sweep: &Sweep,
+    node: &NodeFigures,
+    storage: Option<&Storage>,
+) -> Option<ContainerStats> {
+    let id = container.id.as_str();
+    let found = sweep.cgroups.get(&Key::Container(id.to_owned()))?;
+    let limit = found.sample.memory_limit_bytes.unwrap_or(0);
+    let images = storage.and_then(|s| s.images.as_ref()).map(|(fs, _)| fs);
+    Some(ContainerStats {
+        name: container.name.clone(),
+        start_time: time(container.created_at),
+        cpu: cpu(found, false),
+        memory: memory(&found.sample, Some(limit), false),
+        io: storage.map(|_| io(&found.sample, false)),
+        rootfs: storage.map(|storage| {
+            let usage = storage.layers.get(id).copied().unwrap_or_default();
+            file_system(images.unwrap_or(&storage.node), node.now, Some(&usage))
+        }),
+        logs: storage.map(|storage| {
+            let usage = storage.logs.get(id).copied().unwrap_or_default();
+            file_system(&storage.node, node.now, Some(&usage))
+        }),
+        swap: swap(&found.sample, found.sample.swap_limit_bytes),
+    })
+}
+
+fn volume(counted: &Counted) -> VolumeStats {
+    let fs = file_system(&counted.fs, counted.at, Some(&counted.usage));
+    VolumeStats { fs, name: counted.name.clone() }
+}
+
+/// Writable layers and logs of running containers, the agent's own files of a pod, and the volumes
+/// that lie on the node's disk.
+// k8s: pkg/kubelet/stats/helper.go calcEphemeralStorage
+fn ephemeral(
+    uid: &str,
+    containers: &[ContainerStats],
+    volumes: &[Counted],
+    storage: &Storage,
+    now: UnixNanos,
+) -> FsStats {
+    let mut usage = storage.pods.get(uid).copied().unwrap_or_default();
+    let mut add = |bytes, inodes| {
+        usage.bytes += bytes;
+        usage.inodes += inodes;
+    };
+    for fs in containers.iter().flat_map(|c| [&c.rootfs, &c.logs]).flatten() {
+        add(fs.used_bytes, fs.inodes_used);
+    }
+    for volume in volumes.iter().filter(|volume| volume.is_ephemeral) {
+        add(volume.usage.bytes, volume.usage.inodes);
+    }
+    file_system(&storage.node, now, Some(&usage))
+}
+
+fn cpu(found: &Found, psi: bool) -> CpuStats {
+    CpuStats {
+        time: time(found.sample.at),
+        usage_nano_cores: found.nano_cores,
+        usage_core_nano_seconds: found.sample.cpu_ns,
+        psi: psi.then(|| pressure(&found.sample, 0)).or_else(|| known(&found.sample, 0)),
+    }
+}
+
+fn memory(sample: &Sample, limit: Option<u64>, psi: bool) -> MemoryStats {
+    MemoryStats {
+        time: time(sample.at),
+        available_bytes: limit.map(|limit| limit.saturating_sub(sample.working_set_bytes)),
+        usage_bytes: sample.memory_bytes,
+        working_set_bytes: sample.working_set_bytes,
+        rss_bytes: sample.rss_bytes,
+        page_faults: sample.faults.0,
+        major_page_faults: sample.faults.1,
+        psi: psi.then(|| pressure(sample, 1)).or_else(|| known(sample, 1)),
+    }
+}
+
+fn io(sample: &Sample, psi: bool) -> IoStats {
+    let psi = psi.then(|| pressure(sample, 2)).or_else(|| known(sample, 2));
+    IoStats { time: time(sample.at), psi }
+}
+
+/// Zeros where the kernel does not tell, as the kubelet shows them for pods and the node.
+fn pressure(sample: &Sample, which: usize) -> Psi {
+    known(sample, which).unwrap_or_default()
+}
+
+fn known(sample: &Sample, which: usize) -> Option<Psi> {
+    let Pressure { some, full } = sample.pressure?[which];
+    let data = |stall: pintle_agent_host::cgroup::stats::Stall| PsiData {
+        // Nanoseconds, as cAdvisor counts them.
+        total: stall.total_us.saturating_mul(1000),
+        avg10: stall.avg10,
+        avg60: stall.avg60,
+        avg300: stall.avg300,
+    };
+    Some(Psi { full: data(full), some: data(some) })
+}
+
+fn swap(sample: &Sample, limit: Option<u64>) -> SwapStats {
+    SwapStats {
+        time: time(sample.at),
+        swap_available_bytes: limit.map(|limit| limit.saturating_sub(sample.swap_bytes)),
+        swap_usage_bytes: sample.swap_bytes,
+    }
+}
+
+fn network(time: &str, interfaces: &[Interface]) -> NetworkStats {
+    let whole = interfaces.iter().find(|interface| interface.name == DEFAULT_INTERFACE);
+    NetworkStats {
+        time: time.to_owned(),
+        name: whole.map(|i| i.name.clone()).unwrap_or_default(),
+        rx_bytes: whole.map(|i| i.received.bytes),
+        rx_errors: whole.map(|i| i.received.errors),
+        tx_bytes: whole.map(|i| i.sent.bytes),
+        tx_errors: whole.map(|i| i.sent.errors),
+        interfaces: interfaces
+            .iter()
+            .map(|interface| InterfaceStats {
+                name: interface.name.clone(),
+                rx_bytes: interface.received.bytes,
+                rx_errors: interface.received.errors,
+                tx_bytes: interface.sent.bytes,
+                tx_errors: interface.sent.errors,
+            })
+            .collect(),
+    }
+}
+
+/// A file system, with what one user of it takes or with what all take.
+fn file_system(fs: &FileSystem, now: UnixNanos, usage: Option<&Usage>) -> FsStats {
+    let all = Usage {
+        bytes: fs.capacity_bytes.saturating_sub(fs.free_bytes),
+        inodes: fs.inodes.saturating_sub(fs.inodes_free),
+    };
+    let usage = usage.unwrap_or(&all);
+    FsStats {
+        time: time(now),
+        available_bytes: Some(fs.available_bytes),
+        capacity_bytes: Some(fs.capacity_bytes),
+        used_bytes: usage.bytes,
+        inodes_free: Some(fs.inodes_free),
+        inodes: Some(fs.inodes),
+        inodes_used: usage.inodes,
+    }
+}
+
+fn time(at: UnixNanos) -> String {
+    at.to_seconds().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::testing::{sweep, world};
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    /// Every path of names in an object, lists taken as their first item.
+    fn shape(value: &Value, path: &str, out: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    shape(value, &format!("{path}.{name}"), out);
+                }
+            }
+            Value::Array(items) => {
+                items.iter().for_each(|item| shape(item, &format!("{path}[]"), out));
+            }
+            _ => {
+                out.insert(path.to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn the_summary_has_the_recorded_fields() {
+        let recorded = include_str!("../../../../tests/recorded/stats-summary.json");
+        let recorded: Value = serde_json::from_str(recorded).expect("recorded");
+        let (snapshot, node, storage) = world();
+        let made = summary(&snapshot, &sweep(), &node, Some(&storage));
+        let made = serde_json::to_value(&made).expect("JSON");
+        let (mut theirs, mut ours) = (BTreeSet::new(), BTreeSet::new());
+        shape(&recorded, "", &mut theirs);
+        shape(&made, "", &mut ours);
+        let missing: Vec<_> = theirs.difference(&ours).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        // cAdvisor had not seen the pods' networks and processes when that was recorded, and those
+        // pods had no volumes.
+        let is_known = |path: &str| {
+            [".network", ".process_stats", ".volume"].iter().any(|part| path.contains(part))
+        };
+        let extra: Vec<_> = ours.difference(&theirs).filter(|path| !is_known(path)).collect();
+        assert!(extra.is_empty(), "{extra:?}");
+    }
+
+    #[test]
+    fn only_cpu_and_memory_leaves_the_rest_out() {
+        let (snapshot, node, _) = world();
+        let made = summary(&snapshot, &sweep(), &node, None);
+        let pod = &made.pods[0];
+        assert!(pod.network.is_none() && pod.ephemeral_storage.is_none() && pod.io.is_none());
+        assert!(pod.containers[0].rootfs.is_none() && made.node.fs.is_none());
+        assert_eq!(pod.containers[0].memory.working_set_bytes, 516_096);
+    }
+
+    #[test]
+    fn a_pods_storage_is_the_sum_of_its_parts_on_the_nodes_disk() {
+        let (snapshot, node, storage) = world();
+        let made = summary(&snapshot, &sweep(), &node, Some(&storage));
+        let sum = made.pods[0].ephemeral_storage.as_ref().expect("there");
+        let (bytes, inodes) = (24_576 + 4096 + 8192, 9 + 1 + 1 + 2);
+        assert_eq!((sum.used_bytes, sum.inodes_used), (bytes, inodes), "without the token");
+    }
+
+    #[test]
+    fn volumes_are_listed_with_the_file_system_that_they_lie_on() {
+        let (snapshot, node, storage) = world();
+        let made = summary(&snapshot, &sweep(), &node, Some(&storage));
+        let made = serde_json::to_value(&made.pods[0]).expect("JSON");
+        let expected = serde_json::json!({
+            "time": "1970-01-01T00:00:07Z", "availableBytes": 50, "capacityBytes": 100,
+            "usedBytes": 8192, "inodesFree": 5, "inodes": 10, "inodesUsed": 2, "name": "disk",
+        });
+        assert_eq!(made["volume"][0], expected);
+        assert_eq!(made["volume"][1]["name"], "token");
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads all cgroups in one go, on a thread of its own.
+//!
+//! Effects. Input: targets. Output: a `Sweep`. The thread sleeps until it is asked; for
+//! `WARM_FOR` after that it sweeps every `SWEEP_EVERY`, so that the use per second is known when
+//! it is asked for again. Bounds: `REQUESTS_MAX` requests that wait, the sampler's open files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_host::cgroup::stats::{Sample, Sampler};
+use pintle_daemon::tasks;
+use tokio::sync::oneshot;
+
+use super::network::{Interface, interfaces};
+use super::targets::{Key, Target};
+
+/// Requests that wait for the thread.
+const REQUESTS_MAX: usize = 4;
+/// How often it sweeps by itself.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+/// How long it does so after it was asked for the last time.
+const WARM_FOR: Duration = Duration::from_secs(60);
+/// Shortest time over which the use per second is computed.
+const RATE_MIN: Duration = Duration::from_secs(2);
+
+/// All figures of one moment.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    pub(super) cgroups: BTreeMap<Key, Found>,
+    /// Interfaces of pods.
+    pub(super) networks: HashMap<PodUid, Vec<Interface>>,
+    /// Interfaces of the node.
+    pub(super) node_network: Vec<Interface>,
+}
+
+/// A cgroup that was read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    pub(super) path: String,
+    pub(super) sample: Sample,
+    /// CPU nanoseconds used per second; `None` before the second reading.
+    pub(super) nano_cores: Option<u64>,
+}
+
+struct Request {
+    targets: Vec<Target>,
+    /// Also what `/metrics/cadvisor` shows.
+    more: bool,
+    answer: oneshot::Sender<Arc<Sweep>>,
+}
+
+/// Asks the thread; dropping it ends the thread.
+#[derive(Clone, Debug)]
+pub(super) struct Sweeper(SyncSender<Request>);
+
+impl Sweeper {
+    /// Starts the thread; `None` without cgroups.
+    pub(super) fn start() -> Option<Self> {
+        let sampler = Sampler::new()
+            .inspect_err(|error| tracing::warn!(%error, "there are no statistics of pods"))
+            .ok()?;
+        let (requests, queue) = sync_channel(REQUESTS_MAX);
+        let thread = Thread { sampler, before: HashMap::new(), rates: HashMap::new() };
+        pintle_daemon::tasks::thread("stats", move || thread.run(&queue)).ok()?;
+        Some(Self(requests))
+    }
+
+    /// A new sweep; `None` when the thread has too much to do.
+    pub(super) async fn sweep(&self, targets: Vec<Target>, more: bool) -> Option<Arc<Sweep>> {
+        let (answer, swept) = oneshot::channel();
+        self.0.try_send(Request { targets, more, answer }).ok()?;
+        swept.await.ok()
+    }
+}
+
+struct Thread {
+    sampler: Sampler,
+    /// CPU time of the reading before, for the rate.
+    before: HashMap<Key, (UnixNanos, u64)>,
+    rates: HashMap<Key, u64>,
+}
+
+impl Thread {
+    fn run(mut self, queue: &Receiver<Request>) {
+        let mut warm: Option<(Vec<Target>, Instant)> = None;
+        loop {
+            let request = match &warm {
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => queue.recv_timeout(SWEEP_EVERY),
+            };
+            match request {
+                Ok(request) => {
+                    // A sweep that panics has no answer, and the next one is made.
+                    if let Some(swept) = self.caught(&request.targets, request.more) {
+                        let _ = request.answer.send(Arc::new(swept)); // nobody waits: fine
+                        warm = Some((request.targets, Instant::now()));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some((targets, _)) = &warm {
+                        self.caught(targets, false);
+                    }
+                    warm = warm.filter(|(_, asked)| asked.elapsed() < WARM_FOR);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn caught(&mut self, targets: &[Target], more: bool) -> Option<Sweep> {
+        let swept = tasks::catch(|| self.sweep(targets, more));
+        let lost = |panic: &tasks::Panicked| {
+            tasks::counted("stats");
+            tracing::error!(task = "stats", "{panic}; one sweep is lost");
+        };
+        swept.inspect_err(lost).ok()
+    }
+
+    fn sweep(&mut self, targets: &[Target], more: bool) -> Sweep {
+        self.sampler.begin();
+        let mut sweep = Sweep::default();
+        for target in targets {
+            let Some(path) = self.path(target) else { continue };
+            let Some(sample) = self.sampler.sample(&path, more) else { continue };
+            if let Some(uid) = &target.network_of
+                && let Some(pid) = self.sampler.first_pid(&path)
+                && let Ok(text) = fs::read_to_string(format!("/proc/{pid}/net/dev"))
+            {
+                sweep.networks.insert(uid.clone(), interfaces(&text));
+            }
+            let nano_cores = self.rate(&target.key, sample.at, sample.cpu_ns);
+            sweep.cgroups.insert(target.key.clone(), Found { path, sample, nano_cores });
+        }
+        let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+        sweep.node_network = interfaces(&text);
+        self.before.retain(|key, _| sweep.cgroups.contains_key(key));
+        self.rates.retain(|key, _| sweep.cgroups.contains_key(key));
+        sweep
+    }
+
+    fn path(&self, target: &Target) -> Option<String> {
+        match target.paths.as_slice() {
+            [path] => Some(path.clone()),
+            paths => self.sampler.first_of(paths).cloned(),
+        }
+    }
+
+    fn rate(&mut self, key: &Key, at: UnixNanos, cpu_ns: u64) -> Option<u64> {
+        match self.before.get_mut(key) {
+            None => {
+                self.before.insert(key.clone(), (at, cpu_ns));
+            }
+            Some((before, used)) => {
+                let passed = at.since(*before);
+                if passed >= RATE_MIN {
+                    let rate = rate(cpu_ns.saturating_sub(*used), passed);
+                    (*before, *used) = (at, cpu_ns);
+                    self.rates.insert(key.clone(), rate);
+                }
+            }
+        }
+        self.rates.get(key).copied()
+    }
+}
+
+/// Nanoseconds of CPU per second.
+fn rate(used_ns: u64, passed: Duration) -> u64 {
+    let rate = u128::from(used_ns) * 1_000_000_000 / passed.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_use_per_second() {
+        assert_eq!(rate(500_000_000, Duration::from_secs(2)), 250_000_000);
+        assert_eq!(rate(7, Duration::ZERO), 7_000_000_000);
+    }
+
+    #[tokio::test]
+    async fn the_thread_reads_what_there_is_and_leaves_out_what_there_is_not() {
+        let sweeper = Sweeper::start().expect("this host has cgroups");
+        let target =
+            |key, path: &str| Target { key, paths: vec![path.to_owned()], network_of: None };
+        let gone = Key::Container("gone".to_owned());
+        let targets = vec![target(Key::Root, "/"), target(gone.clone(), "/no/such")];
+        let swept = sweeper.sweep(targets, true).await.expect("an answer");
+        assert!(swept.cgroups[&Key::Root].sample.cpu_ns > 0);
+        assert!(!swept.cgroups.contains_key(&gone));
+    }
+}

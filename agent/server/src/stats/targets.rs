@@ -1,0 +1,126 @@
+//! Which cgroups the statistics are of: node, pods, containers. Pure.
+//!
+//! Input: a snapshot and how this host's cgroups are laid out. Output: one `Target` each, with the
+//! names that the runtimes may have given its cgroup. Bounds: `TARGETS_MAX`.
+
+use pintle_agent_core::cgroup::names::CgroupSetup;
+use pintle_agent_core::observed::{ObservedPod, RunState};
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::view::Snapshot;
+use pintle_api_types::pod::qos::{QosClass, class_of};
+
+/// Cgroups of one sweep.
+const TARGETS_MAX: usize = 8192;
+
+/// Whose cgroup it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Key {
+    /// The whole node.
+    Root,
+    /// All pods.
+    Pods,
+    /// All pods of a class.
+    Class(&'static str),
+    /// One pod.
+    Pod(PodUid),
+    /// One container or sandbox.
+    Container(String),
+}
+
+/// A cgroup to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) key: Key,
+    /// Paths that it may have; the first one that there is counts.
+    pub(super) paths: Vec<String>,
+    /// The pod whose network namespace its processes are in.
+    pub(super) network_of: Option<PodUid>,
+}
+
+/// Everything there is to be read.
+pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
+    let one = |key, path| Target { key, paths: vec![path], network_of: None };
+    let mut targets = vec![one(Key::Root, "/".to_owned()), one(Key::Pods, setup.kubepods())];
+    if setup.per_qos {
+        targets.push(one(Key::Class("burstable"), setup.qos(QosClass::Burstable)));
+        targets.push(one(Key::Class("besteffort"), setup.qos(QosClass::BestEffort)));
+    }
+    for (uid, view) in &snapshot.pods {
+        if !runs(&view.observed) {
+            continue;
+        }
+        let path = setup.pod(class_of(&view.pod), uid);
+        if setup.per_qos {
+            targets.push(one(Key::Pod(uid.clone()), path.clone()));
+        }
+        let sandboxes = view.observed.sandboxes.iter().filter(|sandbox| sandbox.ready);
+        for sandbox in sandboxes {
+            targets.push(Target {
+                key: Key::Container(sandbox.id.as_str().to_owned()),
+                paths: below(&path, sandbox.id.as_str()),
+                network_of: (!sandbox.host_network).then(|| uid.clone()),
+            });
+        }
+        let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
+        targets.extend(running.map(|container| Target {
+            key: Key::Container(container.id.as_str().to_owned()),
+            paths: below(&path, container.id.as_str()),
+            network_of: None,
+        }));
+    }
+    targets.truncate(TARGETS_MAX);
+    targets
+}
+
+fn runs(observed: &ObservedPod) -> bool {
+    observed.sandboxes.iter().any(|sandbox| sandbox.ready) || observed.any_running()
+}
+
+/// The names that containerd and CRI-O give a container's cgroup, with either driver.
+fn below(pod: &str, id: &str) -> Vec<String> {
+    let pod = pod.trim_end_matches('/');
+    let names = [
+        id.to_owned(),
+        format!("cri-containerd-{id}.scope"),
+        format!("crio-{id}.scope"),
+        format!("crio-{id}"),
+    ];
+    names.iter().map(|name| format!("{pod}/{name}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_agent_core::testing::{snapshot_of, view};
+    use serde_json::json;
+    use std::sync::Arc;
+
+    #[test]
+    fn node_classes_pods_sandboxes_and_running_containers_are_targets() {
+        let mut pod = view(json!({"metadata": {"name": "p", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "image": "x"}]}}));
+        let mut observed = (*pod.observed).clone();
+        observed.sandboxes.push(pintle_agent_core::status::testing::sandbox());
+        observed.containers.push(pintle_agent_core::status::testing::container("c", "1"));
+        observed.containers.push(pintle_agent_core::status::testing::exited("c", "0", 1));
+        pod.observed = Arc::new(observed);
+        let idle = view(json!({"metadata": {"name": "i", "uid": "i"}}));
+        let found = targets(&snapshot_of(vec![pod, idle]), &CgroupSetup::default());
+        let keys: Vec<Key> = found.iter().map(|target| target.key.clone()).collect();
+        let container = |id: &str| Key::Container(id.to_owned());
+        let expected = [
+            Key::Root,
+            Key::Pods,
+            Key::Class("burstable"),
+            Key::Class("besteffort"),
+            Key::Pod("u".into()),
+            container("s"),
+            container("1"),
+        ];
+        assert_eq!(keys, expected);
+        assert_eq!(found[4].paths, ["/kubepods/besteffort/podu"]);
+        assert_eq!(found[5].network_of, Some("u".into()));
+        assert_eq!(found[6].paths[0], "/kubepods/besteffort/podu/1");
+        assert_eq!(found[6].paths[1], "/kubepods/besteffort/podu/cri-containerd-1.scope");
+    }
+}

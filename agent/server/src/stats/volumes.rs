@@ -1,0 +1,273 @@
+//! What the volumes of pods hold: measured when somebody asks, each at most once a period.
+//!
+//! Input: the volumes of the snapshot's pods. Output: their use and that of the file system they lie
+//! on. A volume that containers write is counted again when `volumeStatsAggPeriod` has passed; one
+//! that only the agent writes is counted once, as in the kubelet. Counting walks whole trees, so it
+//! has a thread of its own, for which nobody waits longer than `WAIT_MAX`: until a count has ended,
+//! the one before is shown. Bounds: `VOLUMES_MAX` volumes of one round.
+// k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, pkg/volume/metrics_du.go, metrics_cached.go
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Volume;
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_agent_core::volume::PodDirs;
+use pintle_agent_core::volume::layout::EMPTY_DIR_PLUGIN;
+use pintle_agent_metrics::Metrics;
+use pintle_api_types::pod;
+use pintle_daemon::clock;
+use pintle_daemon::tasks;
+use tokio::sync::oneshot;
+
+use super::du;
+use super::files::{FileSystem, Usage, file_system};
+
+/// Volumes of one round.
+const VOLUMES_MAX: usize = 16_384;
+/// How long an answer waits for a round.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A volume that is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    uid: PodUid,
+    name: String,
+    path: PathBuf,
+    /// Lies on the node's disk and goes with the pod.
+    is_ephemeral: bool,
+    /// Only the agent writes it.
+    is_ours: bool,
+}
+
+/// A volume that was counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) name: String,
+    pub(super) is_ephemeral: bool,
+    pub(super) usage: Usage,
+    pub(super) fs: FileSystem,
+    pub(super) at: UnixNanos,
+}
+
+/// Counted volumes by pod: those that go with the pod's disk space first.
+pub(super) type Volumes = HashMap<PodUid, Vec<Counted>>;
+
+/// Everything there is to be counted.
+pub(super) fn targets(snapshot: &Snapshot, root: &Path) -> Vec<Target> {
+    // Before there is a sandbox, volumes may be under way.
+    let is_set_up = |view: &PodView| view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
+    let pods = snapshot.pods.iter().filter(|(_, view)| is_set_up(view)).flat_map(|(uid, view)| {
+        let dirs = PodDirs::new(root, uid);
+        let volumes = pod::spec(&view.pod).volumes.iter().flatten();
+        volumes.filter_map(move |volume| target(uid, &dirs, volume))
+    });
+    pods.take(VOLUMES_MAX).collect()
+}
+
+/// Paths of the node and images are not counted.
+fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
+    let on_disk = |medium: &Option<String>| medium.as_deref().unwrap_or_default().is_empty();
+    let (plugin, is_ephemeral, is_ours) = match volume {
+        Volume { empty_dir: Some(source), .. } => {
+            (EMPTY_DIR_PLUGIN, on_disk(&source.medium), false)
+        }
+        Volume { config_map: Some(_), .. } => ("kubernetes.io~configmap", true, true),
+        Volume { secret: Some(_), .. } => ("kubernetes.io~secret", false, true),
+        Volume { downward_api: Some(_), .. } => ("kubernetes.io~downward-api", false, true),
+        Volume { projected: Some(_), .. } => ("kubernetes.io~projected", false, true),
+        _ => return None,
+    };
+    let (uid, name) = (uid.clone(), volume.name.clone());
+    Some(Target { uid, path: dirs.volume(plugin, &name), name, is_ephemeral, is_ours })
+}
+
+struct Request {
+    targets: Vec<Target>,
+    done: oneshot::Sender<()>,
+}
+
+/// Asks the thread; dropping it ends the thread after its round.
+#[derive(Debug)]
+pub(super) struct Counter {
+    requests: SyncSender<Request>,
+    latest: Arc<Mutex<Arc<Volumes>>>,
+}
+
+impl Counter {
+    /// Starts the thread; `None` when volumes are not counted at all.
+    pub(super) fn start(period: Duration, metrics: Arc<Metrics>) -> Option<Self> {
+        if period.is_zero() {
+            return None;
+        }
+        // One that waits while a round is under way: a second one would find nothing to do.
+        let (requests, queue) = sync_channel(1);
+        let latest = Arc::default();
+        let thread = Thread { period, metrics, known: HashMap::new(), latest: Arc::clone(&latest) };
+        pintle_daemon::tasks::thread("volumes", move || thread.run(&queue)).ok()?;
+        Some(Self { requests, latest })
+    }
+
+    /// What is known of these volumes, counted anew where it is time.
+    pub(super) async fn volumes(&self, targets: Vec<Target>) -> Arc<Volumes> {
+        let (done, counted) = oneshot::channel();
+        if self.requests.try_send(Request { targets, done }).is_ok() {
+            let _ = tokio::time::timeout(WAIT_MAX, counted).await; // the last round's then
+        }
+        Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Known {
+    counted: Counted,
+    since: Instant,
+}
+
+struct Thread {
+    period: Duration,
+    metrics: Arc<Metrics>,
+    known: HashMap<PathBuf, Known>,
+    latest: Arc<Mutex<Arc<Volumes>>>,
+}
+
+impl Thread {
+    fn run(mut self, queue: &Receiver<Request>) {
+        while let Ok(request) = queue.recv() {
+            match tasks::catch(|| self.round(&request.targets)) {
+                Ok(volumes) => {
+                    let volumes = Arc::new(volumes);
+                    *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = volumes;
+                }
+                Err(panic) => {
+                    tasks::counted("volumes");
+                    tracing::error!(task = "volumes", "{panic}; one count is lost");
+                }
+            }
+            let _ = request.done.send(()); // nobody waits any more: fine
+        }
+    }
+
+    fn round(&mut self, targets: &[Target]) -> Volumes {
+        let mut before = std::mem::take(&mut self.known);
+        let mut volumes = Volumes::new();
+        for target in targets {
+            let known = before.remove(&target.path).filter(|known| self.holds(target, known));
+            let Some(known) = known.or_else(|| self.count(target)) else { continue };
+            volumes.entry(target.uid.clone()).or_default().push(known.counted.clone());
+            self.known.insert(target.path.clone(), known);
+        }
+        for counted in volumes.values_mut() {
+            counted.sort_by_key(|volume| !volume.is_ephemeral);
+        }
+        volumes
+    }
+
+    fn holds(&self, target: &Target, known: &Known) -> bool {
+        target.is_ours || known.since.elapsed() < self.period
+    }
+
+    /// A volume that is not there yet, or no more, has no count.
+    fn count(&self, target: &Target) -> Option<Known> {
+        let (since, at) = (Instant::now(), clock::now());
+        let usage = du::usage(&target.path).ok()?;
+        let fs = file_system(&target.path)?;
+        self.metrics.volume_counted(since.elapsed());
+        let Target { name, is_ephemeral, .. } = target.clone();
+        Some(Known { counted: Counted { name, is_ephemeral, usage, fs, at }, since })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_agent_core::testing::{snapshot_of, view};
+    use serde_json::json;
+    use std::fs;
+
+    fn world() -> Snapshot {
+        let mut pod = view(json!({"metadata": {"name": "p", "uid": "u"}, "spec": {
+            "containers": [{"name": "c", "image": "x"}],
+            "volumes": [
+                {"name": "token", "projected": {"sources": []}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+                {"name": "disk", "emptyDir": {}},
+                {"name": "map", "configMap": {"name": "m"}},
+                {"name": "host", "hostPath": {"path": "/"}},
+                {"name": "image", "image": {"reference": "x"}},
+            ],
+        }}));
+        let mut observed = (*pod.observed).clone();
+        observed.sandboxes.push(pintle_agent_core::status::testing::sandbox());
+        pod.observed = Arc::new(observed);
+        snapshot_of(vec![pod])
+    }
+
+    fn thread(period: Duration) -> Thread {
+        let metrics = Arc::new(Metrics::new("n"));
+        Thread { period, metrics, known: HashMap::new(), latest: Arc::default() }
+    }
+
+    #[test]
+    fn volumes_of_the_agents_own_kinds_are_counted() {
+        let found = targets(&world(), Path::new("/r"));
+        let rows: Vec<_> =
+            found.iter().map(|t| (t.name.as_str(), t.is_ephemeral, t.is_ours)).collect();
+        let expected = [
+            ("token", false, true),
+            ("memory", false, false),
+            ("disk", true, false),
+            ("map", true, true),
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!(found[2].path, Path::new("/r/pods/u/volumes/kubernetes.io~empty-dir/disk"));
+    }
+
+    #[test]
+    fn what_containers_write_is_counted_again_and_what_the_agent_writes_is_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        let targets = targets(&world(), root.path());
+        for target in &targets {
+            fs::create_dir_all(&target.path).expect("made");
+        }
+        let mut thread = thread(Duration::from_nanos(1));
+        let uid = PodUid::from("u");
+        let first = thread.round(&targets)[&uid].clone();
+        let names: Vec<&str> = first.iter().map(|v| v.name.as_str()).collect();
+        assert_eq!(names, ["disk", "map", "token", "memory"], "those of the disk first");
+        for target in &targets {
+            fs::write(target.path.join("f"), "x").expect("written");
+        }
+        let again = thread.round(&targets)[&uid].clone();
+        let inodes: Vec<u64> = again.iter().map(|volume| volume.usage.inodes).collect();
+        assert_eq!(inodes, [2, 1, 1, 2]);
+        assert!(thread.round(&targets[..1]).len() == 1 && thread.known.len() == 1, "gone ones go");
+    }
+
+    #[test]
+    fn nothing_is_counted_twice_within_the_period() {
+        let root = tempfile::tempdir().expect("a folder");
+        let targets = targets(&world(), root.path());
+        let mut thread = thread(Duration::from_secs(3600));
+        assert!(thread.round(&targets).is_empty(), "nothing is there yet");
+        fs::create_dir_all(&targets[2].path).expect("made");
+        let first = thread.round(&targets);
+        fs::write(targets[2].path.join("f"), "x").expect("written");
+        assert_eq!(thread.round(&targets), first);
+    }
+
+    #[tokio::test]
+    async fn the_thread_answers() {
+        let root = tempfile::tempdir().expect("a folder");
+        let targets = targets(&world(), root.path());
+        fs::create_dir_all(&targets[2].path).expect("made");
+        let metrics = Arc::new(Metrics::new("n"));
+        assert!(Counter::start(Duration::ZERO, Arc::clone(&metrics)).is_none(), "switched off");
+        let counter = Counter::start(Duration::from_secs(60), metrics).expect("a thread");
+        let found = counter.volumes(targets).await;
+        assert_eq!(found[&PodUid::from("u")].len(), 1);
+    }
+}

@@ -1,0 +1,442 @@
+//! exec and attach over a WebSocket whose streams close one by one, joined to SPDY of the runtime.
+//!
+//! Effects. Input: a WebSocket that offers `v5.channel.k8s.io`. Each of its messages begins with
+//! the number of its stream; 255 and a number closes that stream, which the runtime's own
+//! WebSockets cannot do and SPDY can. Output: stdin and terminal sizes to the runtime, stdout and
+//! stderr to the client, and at last one status. Bounds: one buffer each way, `STATUS_BYTES_MAX`
+//! for the status; both are read only as fast as the other side takes it.
+// k8s: staging/src/k8s.io/apiserver/pkg/util/proxy/streamtranslator.go, websocket.go;
+//      staging/src/k8s.io/client-go/tools/remotecommand/v4.go
+
+use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::{Method, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tokio::io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::proxy::{BUFFER_BYTES, dial};
+use super::request::{Streams, V5};
+use super::spdy::{self, FIRST_STREAM, Framer, Head};
+use super::tunnel::{SPDY, STREAM_PROTOCOL};
+use super::websocket::{self, Opcode, Reader};
+use super::{Wanted, handshake};
+use crate::answer::Answer;
+use crate::body::Reply;
+use crate::https::AGE_MAX;
+
+/// Largest status that is kept until the outputs have ended.
+const STATUS_BYTES_MAX: usize = 64 * 1024;
+/// The dialect of SPDY that the runtime speaks.
+const V4: HeaderValue = HeaderValue::from_static("v4.channel.k8s.io");
+/// The header that says what a stream is.
+const STREAM_TYPE: &str = "streamtype";
+
+/// Numbers of the streams in a WebSocket's messages.
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+const CLOSE: u8 = 255;
+
+/// Opens the WebSocket; the runtime is reached afterwards, and what fails then is its status.
+pub(super) async fn open(wanted: Wanted, streams: Streams) -> Reply {
+    let Wanted { mut request, url, turn, .. } = wanted;
+    let Some(reply) = handshake::accept(request.headers(), V5) else {
+        return Answer::text(400, "the WebSocket has no key\n").into();
+    };
+    let client = hyper::upgrade::on(&mut request);
+    pintle_daemon::tasks::serve("stream", async move {
+        if timeout(AGE_MAX, translate(client, &url, streams)).await.is_err() {
+            tracing::debug!("a stream was cut at its greatest age");
+        }
+        drop(turn);
+    });
+    reply
+}
+
+async fn translate(client: OnUpgrade, url: &str, streams: Streams) {
+    let client = match client.await {
+        Ok(client) => TokioIo::new(client),
+        Err(error) => return tracing::debug!(%error, "a WebSocket was not upgraded"),
+    };
+    let (from_client, to_client) = io::split(client);
+    let to_client = Mutex::new(to_client);
+    let ended = async {
+        greet(&to_client, streams).await?;
+        let status = match reach(url).await {
+            Ok(runtime) => {
+                let (from_runtime, to_runtime) = io::split(TokioIo::new(runtime));
+                let link = Link { to_client: &to_client, to_runtime: Mutex::new(to_runtime) };
+                link.run(from_client, from_runtime, &Numbers::new(streams)).await?
+            }
+            Err(error) => internal_error(&error),
+        };
+        let mut to = to_client.lock().await;
+        websocket::write(&mut *to, Opcode::Binary, Some(ERROR), &status).await?;
+        websocket::close(&mut *to).await
+    };
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "a translated stream broke");
+    }
+}
+
+/// An empty message on the first output tells the client that it is connected.
+async fn greet(to: &Mutex<impl AsyncWrite + Unpin>, streams: Streams) -> io::Result<()> {
+    let channel = match streams {
+        Streams { stdout: true, .. } => STDOUT,
+        Streams { stderr: true, .. } => STDERR,
+        _ => ERROR,
+    };
+    let mut to = to.lock().await;
+    websocket::write(&mut *to, Opcode::Binary, Some(channel), &[]).await
+}
+
+async fn reach(url: &str) -> Result<Upgraded, String> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, SPDY);
+    headers.insert(STREAM_PROTOCOL, V4);
+    let answer = dial(url, Method::POST, headers).await.map_err(|error| error.to_string())?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Err(format!("unable to upgrade connection: {}", answer.status()));
+    }
+    hyper::upgrade::on(answer).await.map_err(|error| error.to_string())
+}
+
+/// Which SPDY stream is which; 0 for those that were not asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Numbers {
+    error: u32,
+    stdin: u32,
+    stdout: u32,
+    stderr: u32,
+    resize: u32,
+}
+
+impl Numbers {
+    fn new(streams: Streams) -> Self {
+        let mut next = FIRST_STREAM;
+        let mut number = |wanted: bool| {
+            let number = if wanted { next } else { 0 };
+            next += if wanted { 2 } else { 0 };
+            number
+        };
+        // The order in which clients open them.
+        let error = number(true);
+        let (stdin, stdout) = (number(streams.stdin), number(streams.stdout));
+        let (stderr, resize) = (number(streams.stderr), number(streams.tty));
+        Self { error, stdin, stdout, stderr, resize }
+    }
+
+    /// The frames that open all of them.
+    fn open(&self) -> Vec<u8> {
+        let mut framer = Framer::default();
+        let streams = [
+            (self.error, "error"),
+            (self.stdin, "stdin"),
+            (self.stdout, "stdout"),
+            (self.stderr, "stderr"),
+            (self.resize, "resize"),
+        ];
+        let wanted = streams.into_iter().filter(|(number, _)| *number != 0);
+        let mut frames: Vec<u8> = wanted
+            .flat_map(|(number, kind)| framer.open(number, STREAM_TYPE, kind, false))
+            .collect();
+        // Nothing is ever said to the runtime on this one.
+        frames.extend_from_slice(&spdy::data(self.error, true, 0));
+        frames
+    }
+
+    /// The stream that a client's message goes to; `None` for what was not asked for.
+    fn stream_of(&self, channel: u8) -> Option<u32> {
+        let number = match channel {
+            STDIN => self.stdin,
+            RESIZE => self.resize,
+            _ => 0,
+        };
+        (number != 0).then_some(number)
+    }
+}
+
+/// Both connections' writing halves, which each direction needs for its own pings.
+struct Link<'a, C, R> {
+    to_client: &'a Mutex<C>,
+    to_runtime: Mutex<R>,
+}
+
+impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
+    /// Runs until the runtime is done; the status. An error when the client is gone.
+    async fn run(
+        &self,
+        from_client: impl AsyncRead + Unpin,
+        from_runtime: impl AsyncRead + Unpin,
+        numbers: &Numbers,
+    ) -> io::Result<Vec<u8>> {
+        self.to_runtime.lock().await.write_all(&numbers.open()).await?;
+        let mut up = std::pin::pin!(self.up(from_client, numbers));
+        let mut down = std::pin::pin!(self.down(from_runtime, numbers));
+        tokio::select! {
+            ended = &mut up => {
+                ended?;
+                Err(io::ErrorKind::ConnectionAborted.into())
+            }
+            status = &mut down => status,
+        }
+    }
+
+    /// From the client to the runtime, until the client closes the WebSocket.
+    async fn up(&self, from: impl AsyncRead + Unpin, numbers: &Numbers) -> io::Result<()> {
+        let mut reader = Reader::new(from);
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut channel = None;
+        while let Some(mut head) = reader.head().await? {
+            match head.opcode {
+                Opcode::Ping => {
+                    let payload = reader.control(head).await?;
+                    let mut to = self.to_client.lock().await;
+                    websocket::write(&mut *to, Opcode::Pong, None, &payload).await?;
+                    continue;
+                }
+                Opcode::Pong => {
+                    reader.control(head).await?;
+                    continue;
+                }
+                Opcode::Close => return Ok(()),
+                Opcode::Text => return Err(io::ErrorKind::InvalidData.into()),
+                Opcode::Binary => channel = None,
+                Opcode::Continuation => {}
+            }
+            loop {
+                let read = reader.piece(&mut head, &mut buffer).await?;
+                if read == 0 {
+                    break;
+                }
+                let piece = match channel {
+                    Some(_) => &buffer[..read],
+                    None => {
+                        channel = Some(buffer[0]);
+                        &buffer[1..read]
+                    }
+                };
+                self.to_stream(channel.unwrap_or(CLOSE), piece, numbers).await?;
+            }
+            if head.last {
+                channel = None;
+            }
+        }
+        Ok(())
+    }
+
+    async fn to_stream(&self, channel: u8, piece: &[u8], numbers: &Numbers) -> io::Result<()> {
+        if channel == CLOSE {
+            // Closing a stream that there is not, or twice, changes nothing.
+            let Some(stream) = piece.first().and_then(|closed| numbers.stream_of(*closed)) else {
+                return Ok(());
+            };
+            return self.send(&spdy::data(stream, true, 0), &[]).await;
+        }
+        match numbers.stream_of(channel) {
+            Some(stream) if !piece.is_empty() => {
+                self.send(&spdy::data(stream, false, piece.len()), piece).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn send(&self, head: &[u8], payload: &[u8]) -> io::Result<()> {
+        let mut to = self.to_runtime.lock().await;
+        to.write_all(head).await?;
+        to.write_all(payload).await?;
+        to.flush().await
+    }
+
+    /// From the runtime to the client, until all outputs and the status have ended.
+    async fn down(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        numbers: &Numbers,
+    ) -> io::Result<Vec<u8>> {
+        let mut status = Vec::new();
+        let mut open = vec![numbers.error];
+        open.extend([numbers.stdout, numbers.stderr].into_iter().filter(|number| *number != 0));
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while !open.is_empty() {
+            let mut head = [0; spdy::HEAD_BYTES];
+            match from.read_exact(&mut head).await {
+                Ok(_) => {}
+                Err(error) if open == [numbers.error] && !status.is_empty() => {
+                    tracing::debug!(%error, "the runtime closed before its status had ended");
+                    break;
+                }
+                Err(error) => return Ok(internal_error(&format!("the runtime's stream: {error}"))),
+            }
+            let (stream, last, mut left) = match Head::parse(head) {
+                Head::Data { stream, last, bytes } => (stream, last, bytes as usize),
+                Head::Ping { .. } => {
+                    let mut number = [0; 4];
+                    from.read_exact(&mut number).await?;
+                    self.send(&spdy::ping(number), &[]).await?;
+                    continue;
+                }
+                Head::Reset { bytes } | Head::GoAway { bytes } | Head::Other { bytes } => {
+                    (0, false, bytes as usize)
+                }
+            };
+            while left > 0 {
+                let wanted = left.min(buffer.len());
+                from.read_exact(&mut buffer[..wanted]).await?;
+                left -= wanted;
+                self.to_channel(stream, &buffer[..wanted], numbers, &mut status).await?;
+            }
+            if last {
+                open.retain(|number| *number != stream);
+            }
+        }
+        Ok(if status.is_empty() { success() } else { status })
+    }
+
+    async fn to_channel(
+        &self,
+        stream: u32,
+        piece: &[u8],
+        numbers: &Numbers,
+        status: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let channel = match stream {
+            0 => return Ok(()),
+            number if number == numbers.error => {
+                let room = STATUS_BYTES_MAX.saturating_sub(status.len());
+                status.extend_from_slice(&piece[..piece.len().min(room)]);
+                return Ok(());
+            }
+            number if number == numbers.stdout => STDOUT,
+            number if number == numbers.stderr => STDERR,
+            _ => return Ok(()),
+        };
+        let mut to = self.to_client.lock().await;
+        websocket::write(&mut *to, Opcode::Binary, Some(channel), piece).await
+    }
+}
+
+fn success() -> Vec<u8> {
+    json!({"metadata": {}, "status": "Success"}).to_string().into_bytes()
+}
+
+// k8s: staging/src/k8s.io/apimachinery/pkg/api/errors/errors.go NewInternalError
+fn internal_error(error: &str) -> Vec<u8> {
+    json!({
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("Internal error occurred: {error}"),
+        "reason": "InternalError",
+        "details": {"causes": [{"message": error}]},
+        "code": 500,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::websocket::masked;
+    use serde_json::Value;
+
+    const ALL: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+
+    #[test]
+    fn only_the_streams_that_were_asked_for_have_numbers() {
+        let all = Numbers { error: 1, stdin: 3, stdout: 5, stderr: 7, resize: 0 };
+        assert_eq!(Numbers::new(ALL), all);
+        let terminal = Streams { stderr: false, tty: true, ..ALL };
+        let expected = Numbers { error: 1, stdin: 3, stdout: 5, stderr: 0, resize: 7 };
+        assert_eq!(Numbers::new(terminal), expected);
+        assert_eq!(expected.stream_of(RESIZE), Some(7));
+        assert_eq!(all.stream_of(RESIZE), None);
+        assert_eq!(all.stream_of(STDOUT), None, "clients do not write outputs");
+    }
+
+    /// A runtime that takes stdin to its end, answers with what it got, and says how it ended.
+    async fn runtime(mut end: impl AsyncRead + AsyncWrite + Unpin, status: &[u8]) {
+        let numbers = Numbers::new(ALL);
+        let mut opening = vec![0; numbers.open().len()];
+        end.read_exact(&mut opening).await.expect("streams are opened");
+        assert_eq!(opening, numbers.open());
+        let mut stdin = Vec::new();
+        loop {
+            let mut head = [0; spdy::HEAD_BYTES];
+            end.read_exact(&mut head).await.expect("a frame");
+            let Head::Data { stream, last, bytes } = Head::parse(head) else { panic!("data") };
+            assert_eq!(stream, numbers.stdin);
+            let mut data = vec![0; bytes as usize];
+            end.read_exact(&mut data).await.expect("data");
+            stdin.extend_from_slice(&data);
+            if last {
+                break;
+            }
+        }
+        end.write_all(&spdy::ping([0, 0, 0, 2])).await.expect("sent");
+        let mut pong = [0; 12];
+        end.read_exact(&mut pong).await.expect("answered");
+        assert_eq!(pong.as_slice(), spdy::ping([0, 0, 0, 2]));
+        for (stream, text) in
+            [(numbers.stdout, stdin.as_slice()), (numbers.stderr, b"oops"), (numbers.error, status)]
+        {
+            end.write_all(&spdy::data(stream, false, text.len())).await.expect("sent");
+            end.write_all(text).await.expect("sent");
+        }
+        for stream in [numbers.stdout, numbers.stderr, numbers.error] {
+            end.write_all(&spdy::data(stream, true, 0)).await.expect("sent");
+        }
+    }
+
+    #[tokio::test]
+    async fn stdin_is_closed_alone_and_outputs_and_status_come_back() {
+        let (mut user, client) = io::duplex(1 << 16);
+        let (ours, theirs) = io::duplex(1 << 16);
+        let status = br#"{"status":"Failure","reason":"NonZeroExitCode"}"#;
+        tokio::spawn(async move { runtime(theirs, status).await });
+        let (from_client, to_client) = io::split(client);
+        let (from_runtime, to_runtime) = io::split(ours);
+        let to_client = Mutex::new(to_client);
+        let link = Link { to_client: &to_client, to_runtime: Mutex::new(to_runtime) };
+        for frame in [
+            masked(Opcode::Ping, true, b"p"),
+            masked(Opcode::Binary, true, b"\0hel"),
+            masked(Opcode::Binary, false, b"\0l"),
+            masked(Opcode::Continuation, true, b"o"),
+            masked(Opcode::Binary, true, b"\x04{\"Width\":1}"),
+            masked(Opcode::Binary, true, &[CLOSE, STDIN]),
+        ] {
+            user.write_all(&frame).await.expect("sent");
+        }
+        let said = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("a status");
+        assert_eq!(said, status);
+        let mut frames = [0; 3 + 8 + 7];
+        user.read_exact(&mut frames).await.expect("frames");
+        assert_eq!(&frames, b"\x8a\x01p\x82\x06\x01hello\x82\x05\x02oops");
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_breaks_off_is_an_internal_error() {
+        let (_user, client) = io::duplex(1 << 16);
+        let (ours, theirs) = io::duplex(1 << 16);
+        drop(theirs);
+        let (from_client, to_client) = io::split(client);
+        let (from_runtime, _) = io::split(ours);
+        let to_client = Mutex::new(to_client);
+        let link = Link { to_client: &to_client, to_runtime: Mutex::new(io::sink()) };
+        let status = link.run(from_client, from_runtime, &Numbers::new(ALL)).await.expect("said");
+        let status: Value = serde_json::from_slice(&status).expect("JSON");
+        assert_eq!((&status["status"], &status["code"]), (&json!("Failure"), &json!(500)));
+    }
+
+    #[test]
+    fn a_status_that_was_not_said_is_success() {
+        assert_eq!(success(), br#"{"metadata":{},"status":"Success"}"#);
+    }
+}

@@ -1,0 +1,152 @@
+//! What a request for a stream asks for: streams, ports, and the protocol it is carried by. Pure.
+
+use hyper::header::{HeaderMap, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+
+use crate::query::Query;
+
+/// WebSocket protocol of streams that can be closed one by one.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/remotecommand/constants.go
+pub(super) const V5: &str = "v5.channel.k8s.io";
+/// In front of the SPDY protocol that a WebSocket carries.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/portforward/constants.go
+pub(super) const TUNNEL_PREFIX: &str = "SPDY/3.1+";
+const TUNNEL_SUFFIX: &str = ".k8s.io";
+
+/// Ports of one request.
+const PORTS_MAX: usize = 256;
+
+/// How the client wants to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    /// Bytes that the runtime understands.
+    Raw { websocket: bool },
+    /// A WebSocket with closable streams.
+    Channels,
+    /// SPDY in a WebSocket.
+    Tunnel,
+}
+
+/// The streams of an exec or attach.
+// k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/remotecommand/httpstream.go NewOptions
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Streams {
+    pub(super) stdin: bool,
+    pub(super) stdout: bool,
+    pub(super) stderr: bool,
+    pub(super) tty: bool,
+}
+
+/// How the headers say the client wants to speak.
+// k8s: staging/src/k8s.io/streaming/pkg/httpstream/wsstream/conn.go
+pub(super) fn wire(headers: &HeaderMap) -> Wire {
+    let websocket = headers
+        .get(UPGRADE)
+        .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    if websocket && protocols(headers).any(|protocol| protocol == V5) {
+        Wire::Channels
+    } else if websocket && tunnelled(headers).next().is_some() {
+        Wire::Tunnel
+    } else {
+        Wire::Raw { websocket }
+    }
+}
+
+/// The SPDY protocols that the client would have inside its WebSocket.
+pub(super) fn tunnelled(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let tunnels = protocols(headers).filter(|protocol| protocol.ends_with(TUNNEL_SUFFIX));
+    tunnels.filter_map(|protocol| protocol.strip_prefix(TUNNEL_PREFIX))
+}
+
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+    values.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).map(str::trim)
+}
+
+/// The streams that the query asks for.
+pub(super) fn streams(query: &Query) -> Result<Streams, String> {
+    let is = |name| query.first(name) == Some("1");
+    let tty = is("tty");
+    // A terminal has one output.
+    let streams =
+        Streams { stdin: is("input"), stdout: is("output"), stderr: is("error") && !tty, tty };
+    if !streams.stdin && !streams.stdout && !streams.stderr {
+        return Err("you must specify at least 1 of stdin, stdout, stderr".to_owned());
+    }
+    Ok(streams)
+}
+
+/// The ports that a WebSocket asks for.
+// k8s: staging/src/k8s.io/cri-streaming/pkg/streaming/portforward/websocket.go NewV4Options
+pub(super) fn ports(query: &Query) -> Result<Vec<i32>, String> {
+    let mut ports = Vec::new();
+    for text in query.all("port") {
+        if text.is_empty() {
+            return Err("query parameter \"port\" cannot be empty".to_owned());
+        }
+        for number in text.split(',').take(PORTS_MAX) {
+            let port: u16 = number.parse().map_err(|_| {
+                format!(
+                    "unable to parse {text:?} as a port: {number:?} is not a number up to 65535"
+                )
+            })?;
+            if port == 0 {
+                return Err(format!("port {text:?} must be > 0"));
+            }
+            ports.push(i32::from(port));
+        }
+    }
+    match ports.len() {
+        0 => Err("query parameter \"port\" is required".to_owned()),
+        1..=PORTS_MAX => Ok(ports),
+        _ => Err(format!("more than {PORTS_MAX} ports")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::HeaderValue;
+
+    fn headers(upgrade: &str, protocol: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(UPGRADE, HeaderValue::from_str(upgrade).expect("a value"));
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocol).expect("a value"));
+        headers
+    }
+
+    #[test]
+    fn the_wire_is_read_off_the_headers() {
+        let raw = |websocket| Wire::Raw { websocket };
+        for (upgrade, protocol, expected) in [
+            ("SPDY/3.1", "", raw(false)),
+            ("SPDY/3.1", "v5.channel.k8s.io", raw(false)),
+            ("websocket", "v4.channel.k8s.io", raw(true)),
+            ("WebSocket", "v5.channel.k8s.io, v4.channel.k8s.io", Wire::Channels),
+            ("websocket", "SPDY/3.1+portforward.k8s.io", Wire::Tunnel),
+            ("websocket", "SPDY/3.1+other", raw(true)),
+        ] {
+            assert_eq!(wire(&headers(upgrade, protocol)), expected, "{upgrade} {protocol}");
+        }
+        assert_eq!(wire(&HeaderMap::new()), raw(false));
+    }
+
+    #[test]
+    fn streams_are_asked_for_with_ones_and_a_terminal_has_no_stderr() {
+        let of = |query| streams(&Query::parse(query));
+        let all = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+        assert_eq!(of("input=1&output=1&error=1"), Ok(all));
+        let terminal = Streams { stderr: false, tty: true, ..all };
+        assert_eq!(of("input=1&output=1&error=1&tty=1"), Ok(terminal));
+        assert!(of("input=true").is_err());
+        assert!(of("tty=1&error=1").is_err());
+    }
+
+    #[test]
+    fn ports_are_numbers_that_may_be_listed() {
+        let of = |query| ports(&Query::parse(query));
+        assert_eq!(of("port=80&port=81,82"), Ok(vec![80, 81, 82]));
+        for wrong in ["", "port=", "port=0", "port=x", "port=65536", "port=1,,2"] {
+            assert!(of(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

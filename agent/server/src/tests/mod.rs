@@ -1,0 +1,342 @@
+//! The server over real sockets: loopback ports that the kernel chooses, a socket in a folder of
+//! its own.
+
+mod floods;
+mod https;
+mod streams;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pintle_agent_config as config;
+use pintle_agent_config::{ClientCommand, Color, Command, OutputFormat, PodFilter, Question};
+use pintle_agent_core::sync::plan::{Action, Plan};
+use pintle_agent_core::testing::{snapshot_of, view};
+use pintle_agent_core::timeline::Recorder;
+use pintle_agent_metrics::Metrics;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
+use crate::Query;
+use crate::Views;
+
+struct World {
+    parts: Parts,
+    queries: mpsc::Receiver<Query>,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let args =
+            ["pintle-agent", &format!("--root-dir={}", dir.path().display())].map(Into::into);
+        let Ok(Command::Run(config)) = config::parse(args.into_iter()) else {
+            panic!("the defaults are a configuration")
+        };
+        let (sender, queries) = mpsc::channel(4);
+        let parts = Parts {
+            config: Arc::new(*config),
+            views: Views::default(),
+            recorder: Recorder::default(),
+            calls: Arc::new(Vec::new),
+            events: Arc::new(|| EventSourceState { mode: "pidfd", dropped: 5 }),
+            queries: sender,
+            link: Default::default(),
+            own_runtime: Arc::default(),
+            streams: Default::default(),
+            problems: Arc::default(),
+            metrics: Arc::new(Metrics::new("n")),
+            health: Arc::new(Health::new(Duration::from_secs(60))),
+            serving_cert: super::ServingCert::default(),
+            api: None,
+        };
+        Self { parts, queries, dir }
+    }
+
+    fn with_pods(self, pods: &[Value]) -> Self {
+        let views = pods.iter().cloned().map(view).collect();
+        self.parts.views.store(snapshot_of(views));
+        self
+    }
+
+    fn spawn(&self) -> Result<Handle, ServeError> {
+        let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let at = Addresses { healthz: any, read_only: any, https: None };
+        spawn_at(self.parts.clone(), at, Arc::new(ApiReviews::new(None)))
+    }
+
+    fn socket(&self) -> &Path {
+        &self.parts.config.flags.socket
+    }
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect("JSON")
+    }
+}
+
+fn ask(mut stream: impl Read + Write, request: &str) -> Answer {
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+fn get(address: Option<SocketAddr>, path: &str) -> Answer {
+    let stream = TcpStream::connect(address.expect("a port")).expect("connected");
+    ask(stream, &format!("GET {path}"))
+}
+
+fn local(world: &World, path: &str) -> Answer {
+    ask(UnixStream::connect(world.socket()).expect("connected"), &format!("GET {path}"))
+}
+
+fn web() -> Value {
+    json!({
+        "metadata": {"namespace": "default", "name": "web", "uid": "u1"},
+        "spec": {"containers": [{"name": "c", "image": "x"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "c", "ready": true, "started": true,
+                "restartCount": 0, "image": "x", "imageID": "", "state": {"running": {}}}]},
+    })
+}
+
+#[test]
+fn health_is_ok_with_the_kubelets_words_and_types() {
+    let world = World::new();
+    let server = world.spawn().expect("a server");
+    for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {
+        let answer = get(server.healthz, path);
+        assert_eq!((answer.status, answer.body.as_str()), (200, "ok"), "{path}");
+        assert!(answer.head.contains("content-type: text/plain; charset=utf-8"), "{}", answer.head);
+        assert_eq!(get(server.read_only, path).status, 200, "{path}");
+    }
+    assert_eq!(get(server.healthz, "/pods").status, 404, "pods are not the health check's");
+}
+
+#[test]
+fn the_read_only_port_serves_what_needs_no_rights_and_nothing_else() {
+    let world = World::new().with_pods(&[web()]);
+    let server = world.spawn().expect("a server");
+    let pods = get(server.read_only, "/pods");
+    assert!(pods.head.contains("content-type: application/json"), "{}", pods.head);
+    assert_eq!(pods.json()["items"][0]["metadata"]["name"], "web");
+    let disabled = get(server.read_only, "/runningpods/");
+    assert_eq!((disabled.status, disabled.body.as_str()), (405, "Debug endpoints are disabled.\n"));
+    let metrics = get(server.read_only, "/metrics");
+    assert!(metrics.head.contains("text/plain; version=0.0.4"), "{}", metrics.head);
+    assert!(metrics.body.contains("\npintle_event_source{mode=\"pidfd\"} 1\n"), "{}", metrics.body);
+    assert!(metrics.body.contains("\npintle_event_drops_total 5\n"));
+    for (path, status) in [
+        ("/stats/summary?only_cpu_and_memory=true", 200),
+        ("/metrics/resource", 200),
+        ("/metrics/cadvisor", 200),
+        ("/metrics/probes", 200),
+        ("/exec/default/web/c", 405),
+        ("/configz", 404),
+        ("/explain?pod=web", 404),
+        ("/", 404),
+    ] {
+        assert_eq!(get(server.read_only, path).status, status, "{path}");
+    }
+    let post = TcpStream::connect(server.read_only.expect("a port")).expect("connected");
+    assert_eq!(ask(post, "POST /pods").status, 405);
+}
+
+#[test]
+fn a_taken_port_is_an_error_that_names_address_reason_and_remedy() {
+    let world = World::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let at = Addresses { healthz: Some(address), ..Addresses::default() };
+    let spawned = spawn_at(world.parts.clone(), at, Arc::new(ApiReviews::new(None)));
+    let error = spawned.expect_err("taken").to_string();
+    for part in [&address.to_string(), "another process listens there", "healthzPort"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn the_socket_is_its_owners_alone_and_goes_with_the_server() {
+    let world = World::new();
+    let server = world.spawn().expect("a server");
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(world.socket()), 0o600);
+    assert_eq!(mode(world.socket().parent().expect("a folder")), 0o700);
+    drop(server);
+    assert!(!world.socket().exists());
+}
+
+#[test]
+fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
+    let world = World::new();
+    fs::create_dir_all(world.socket().parent().expect("a folder")).expect("made");
+    drop(UnixListener::bind(world.socket()).expect("bound")); // leaves its file behind
+    let server = world.spawn().expect("a server in its place");
+    assert_eq!(local(&world, "/pods").status, 200);
+    let error = world.spawn().expect_err("a second one").to_string();
+    assert!(error.contains("another agent answers there"), "{error}");
+    assert_eq!(local(&world, "/pods").status, 200, "the first one goes on");
+    drop(server);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let world = World::new();
+    fs::create_dir_all(world.socket().parent().expect("a folder")).expect("made");
+    fs::write(world.socket(), "precious").expect("written");
+    let error = world.spawn().expect_err("no socket").to_string();
+    assert!(error.contains("a file that is no socket"), "{error}");
+    assert_eq!(fs::read_to_string(world.socket()).expect("there"), "precious");
+}
+
+#[test]
+fn idle_connections_keep_nobody_from_the_health_check_and_the_read_only_port() {
+    let world = World::new();
+    let server = world.spawn().expect("a server");
+    let addresses = [server.healthz.expect("a port"), server.read_only.expect("a port")];
+    let idle: Vec<_> = addresses
+        .iter()
+        .flat_map(|address| [address; 200])
+        .map(|address| TcpStream::connect(address).expect("connected"))
+        .collect();
+    let commands: Vec<_> =
+        (0..200).map(|_| UnixStream::connect(world.socket()).expect("connected")).collect();
+    for address in addresses {
+        assert_eq!(get(Some(address), "/healthz").status, 200);
+    }
+    assert_eq!(local(&world, "/pods").status, 200);
+    drop((idle, commands));
+}
+
+#[test]
+fn pods_on_the_socket_are_rows_with_their_reasons() {
+    let mut sick = web();
+    sick["metadata"] = json!({"namespace": "default", "name": "sick", "uid": "u2"});
+    sick["status"] = json!({"phase": "Pending", "containerStatuses": [{"name": "c", "ready": false,
+        "restartCount": 0, "image": "x", "imageID": "", "state": {"waiting":
+        {"reason": "ErrImageNeverPull", "message": "no image"}}}]});
+    let world = World::new().with_pods(&[web(), sick]);
+    world.parts.problems.store(Arc::new(vec!["/m/x.yaml: kind is missing".to_owned()]));
+    let _server = world.spawn().expect("a server");
+    let answer = local(&world, "/pods").json();
+    let why = |index: usize| answer["pods"][index]["why"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(why(0), "");
+    assert_eq!(why(1), "Image x of container c is not on this node: no image.");
+    assert_eq!(answer["brokenManifests"], json!(["/m/x.yaml: kind is missing"]));
+}
+
+#[test]
+fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
+    let world = World::new().with_pods(&[web()]);
+    world.parts.problems.store(Arc::new(vec!["/m/x.yaml: kind is missing".to_owned()]));
+    let _server = world.spawn().expect("a server");
+    let answer = local(&world, "/explain?pod=x");
+    assert_eq!(answer.status, 404);
+    assert_eq!(answer.json()["error"], "this node has no pod x");
+    let more =
+        ["broken manifest: /m/x.yaml: kind is missing", "all pods of this node: pintle-agent pods"];
+    assert_eq!(answer.json()["more"], json!(more));
+}
+
+#[test]
+fn the_timeline_of_a_pod_that_is_gone_is_found_by_its_uid() {
+    let world = World::new();
+    world.parts.recorder.stage(&"gone".into(), "Seen", None, "");
+    let _server = world.spawn().expect("a server");
+    let answer = local(&world, "/timeline?pod=gone").json();
+    assert_eq!(answer["entries"][0]["what"], "Seen");
+    assert_eq!(local(&world, "/timeline?pod=other").status, 404);
+}
+
+#[test]
+fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
+    let mut world = World::new().with_pods(&[web()]);
+    let _server = world.spawn().expect("a server");
+    let (_, empty) = mpsc::channel(1);
+    let mut queries = std::mem::replace(&mut world.queries, empty);
+    let driver = std::thread::spawn(move || {
+        let Some(Query::Plan { uid, answer }) = queries.blocking_recv() else {
+            panic!("a question")
+        };
+        assert_eq!(uid.as_str(), "u1");
+        let plan = Plan { actions: vec![Action::Prepare], held: Vec::new() };
+        answer.send(Some(plan)).expect("asked");
+    });
+    let planned = local(&world, "/plan?pod=web").json();
+    assert_eq!(planned["actions"][0]["action"], "Prepare");
+    driver.join().expect("no panic");
+    let ended = local(&world, "/plan?pod=web");
+    assert_eq!(
+        (ended.status, ended.json()["error"].as_str()),
+        (503, Some("the agent is about to end"))
+    );
+}
+
+#[test]
+fn the_dump_shows_state_without_what_pods_keep_secret() {
+    let mut pod = web();
+    pod["spec"]["containers"][0]["env"] = json!([{"name": "TOKEN", "value": "hunter2"}]);
+    let world = World::new().with_pods(&[pod]);
+    let _server = world.spawn().expect("a server");
+    let answer = local(&world, "/dump");
+    assert_eq!(answer.json()["pods"][0]["pod"], "default/web");
+    assert!(!answer.body.contains("hunter2"));
+}
+
+#[test]
+fn a_request_without_end_is_refused() {
+    let world = World::new();
+    let server = world.spawn().expect("a server");
+    let mut stream = TcpStream::connect(server.read_only.expect("a port")).expect("connected");
+    let long = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(64 << 10));
+    let _ = stream.write_all(long.as_bytes());
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text);
+    assert!(!text.contains("200 OK"), "{text}");
+    assert_eq!(get(server.read_only, "/healthz").status, 200, "others are served");
+}
+
+#[test]
+fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
+    let world = World::new().with_pods(&[web()]);
+    let _server = world.spawn().expect("a server");
+    let run = |question, output| {
+        let socket = world.socket().to_owned();
+        crate::client::run(&ClientCommand {
+            question,
+            output,
+            watch: false,
+            color: Color::Never,
+            width: None,
+            socket,
+        })
+    };
+    let same = |a: ExitCode, b: ExitCode| format!("{a:?}") == format!("{b:?}");
+    assert!(same(
+        run(Question::Pods(PodFilter::default()), OutputFormat::Table),
+        ExitCode::SUCCESS
+    ));
+    assert!(same(run(Question::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
+    assert!(same(run(Question::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
+    assert!(world.dir.path().exists());
+}
