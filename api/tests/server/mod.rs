@@ -1,4 +1,8 @@
-//! A small API server: TLS, HTTP/2 or 1.1, one node, and switches for everything that goes wrong.
+//! A small API server: TLS, HTTP/2 or 1.1, one node, pods, and switches for everything that goes
+//! wrong.
+
+#[allow(dead_code)] // not every test follows pods
+pub(crate) mod objects;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,6 +20,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use socket2::{SockFilter, SockRef};
 use tokio::io::DuplexStream;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -23,6 +28,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use objects::{Pods, Told};
 
 /// The packet filter's instruction that says how many bytes of a packet to keep.
 const RETURN: u16 = 6;
@@ -75,6 +82,7 @@ struct State {
     hold: watch::Sender<bool>,
     refuse: Mutex<Option<(u16, Option<&'static str>)>>,
     line: watch::Sender<Line>,
+    pods: Pods,
 }
 
 /// What becomes of the connections that there are; new ones work.
@@ -175,6 +183,11 @@ impl Server {
     /// Answers the next request with this code.
     pub(crate) fn refuse_once(&self, code: u16, retry_after: Option<&'static str>) {
         *self.state.refuse.lock().expect("not poisoned") = Some((code, retry_after));
+    }
+
+    #[allow(dead_code)] // not every test follows pods
+    pub(crate) fn pods(&self) -> &Pods {
+        &self.state.pods
     }
 
     /// Nobody reads or writes the connections that there are.
@@ -303,17 +316,27 @@ async fn answer(
     }
     let mut hold = state.hold.subscribe();
     let _ = hold.wait_for(|hold| !*hold).await;
+    if request.uri().path() == "/api/v1/pods" {
+        let (code, answer) = match state.pods.answer(request.uri().query().unwrap_or_default()) {
+            Told::Text(code, text) => {
+                (code, Answer { text: Some(text.into()), ..Answer::default() })
+            }
+            Told::Watch(lines) => (200, Answer { lines: Some(lines), ..Answer::default() }),
+        };
+        return Ok(Response::builder().status(code).body(answer).expect("a response"));
+    }
     let endless = request.uri().query().is_some_and(|query| query.contains("watch=true"));
     let body = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
     let response = Response::builder().header("content-type", "application/json");
-    Ok(response.body(Answer { text: Some(body.into()), endless }).expect("a response"))
+    Ok(response.body(Answer { text: Some(body.into()), endless, lines: None }).expect("a response"))
 }
 
-/// A text; that of a watch never ends.
+/// A text, or lines as they come; that of a watch of nodes never ends.
 #[derive(Default)]
 struct Answer {
     text: Option<Bytes>,
     endless: bool,
+    lines: Option<UnboundedReceiver<Bytes>>,
 }
 
 impl Body for Answer {
@@ -322,8 +345,11 @@ impl Body for Answer {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(lines) = &mut self.lines {
+            return lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))));
+        }
         match self.text.take() {
             None if self.endless => Poll::Pending,
             text => Poll::Ready(text.map(|text| Ok(Frame::data(text)))),

@@ -21,6 +21,18 @@ pub fn unescaped(text: &str, plus_is_space: bool) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
+/// A text as a part of a URL's query.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            true => out.push(char::from(byte)),
+            false => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
 /// A URL as it may be shown, whether it is one or not.
 // Go: net/url URL.Redacted
 pub fn without_password(url: &str) -> String {
@@ -51,6 +63,14 @@ fn user(url: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_escaped_is_what_it_was() {
+        assert_eq!(escaped("spec.nodeName=a b,ä"), "spec.nodeName%3Da%20b%2C%C3%A4");
+        for text in ["", "a/b?c&d=e#f%+", "ä\u{1f600}"] {
+            assert_eq!(unescaped(&escaped(text), true).as_deref(), Some(text));
+        }
+    }
 
     #[test]
     fn a_password_is_sent_and_never_shown() {

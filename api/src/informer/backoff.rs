@@ -1,0 +1,62 @@
+//! Waits after failures, as client-go's reflector has them: pure.
+//!
+//! From `FIRST`, doubling up to `MAX`, each up to twice as long by chance. After `RESET` without
+//! one, the next is short again. (client-go begins anew every two minutes of an outage, too, which
+//! its own comment does not ask for.)
+// k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go defaultBackoffInit
+
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(800);
+const MAX: Duration = Duration::from_secs(30);
+const RESET: Duration = Duration::from_secs(120);
+/// Parts of itself that a wait may be longer.
+const JITTER: f64 = 1.0;
+
+/// The waits of one reflector.
+#[derive(Clone, Debug)]
+pub(super) struct ReflectorBackoff {
+    next: Duration,
+    /// When the last wait ended.
+    ended: Duration,
+}
+
+impl Default for ReflectorBackoff {
+    fn default() -> Self {
+        Self { next: FIRST, ended: Duration::ZERO }
+    }
+}
+
+impl ReflectorBackoff {
+    /// The next wait; `chance` is from 0 to 1.
+    pub(super) fn wait(&mut self, now: Duration, chance: f64) -> Duration {
+        if now.saturating_sub(self.ended) > RESET {
+            self.next = FIRST;
+        }
+        let wait = self.next.mul_f64(1.0 + JITTER * chance);
+        self.next = (self.next * 2).min(MAX);
+        self.ended = now + wait;
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_limit_and_begin_anew_after_peace() {
+        let mut backoff = ReflectorBackoff::default();
+        let mut now = Duration::ZERO;
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let wait = backoff.wait(now, 0.0);
+            now += wait;
+            waits.push(wait.as_millis());
+        }
+        assert_eq!(waits, [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(backoff.wait(now + RESET, 0.5), MAX.mul_f64(1.5), "trouble goes on");
+        let now = backoff.ended + RESET + Duration::from_millis(1);
+        assert_eq!(backoff.wait(now, 1.0), FIRST * 2);
+    }
+}

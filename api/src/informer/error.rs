@@ -1,0 +1,144 @@
+//! Why a list or a watch failed, as far as it matters for what to do next.
+
+use http::StatusCode;
+use serde::Deserialize;
+
+/// Words of the server that a version is ahead of it; servers before 1.18.6 say it no other way.
+// k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go isTooLargeResourceVersionError
+const TOO_LARGE: &str = "Too large resource version";
+
+/// Why a list or a watch failed. Display is the server's words, or why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InformerError {
+    /// 410: the version, or the place in a list, is not remembered any more.
+    #[error("{0}")]
+    Expired(String),
+    /// The server is not as far as the version: its cache is behind, or its store was restored.
+    #[error("{0}")]
+    TooLarge(String),
+    /// 429.
+    #[error("{0}")]
+    Busy(String),
+    /// Nobody listens at the server's address.
+    #[error("{0}")]
+    Unreachable(String),
+    /// 404: there is no such kind.
+    #[error("{0}")]
+    NotFound(String),
+    /// Anything else: rights, a broken connection, an error of the server.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// An error of the API, which is an object, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct StatusWire {
+    message: String,
+    reason: String,
+    code: u16,
+    details: Option<Details>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Details {
+    causes: Option<Vec<Cause>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+    message: String,
+}
+
+impl From<StatusWire> for InformerError {
+    fn from(status: StatusWire) -> Self {
+        let StatusWire { message, reason, code, details } = status;
+        let causes = details.and_then(|details| details.causes).unwrap_or_default();
+        let too_large = |cause: &Cause| {
+            cause.reason == "ResourceVersionTooLarge" || cause.message.contains(TOO_LARGE)
+        };
+        match (code, reason.as_str()) {
+            (410, _) | (_, "Expired" | "Gone") => Self::Expired(message),
+            _ if causes.iter().any(too_large) || message.contains(TOO_LARGE) => {
+                Self::TooLarge(message)
+            }
+            (429, _) | (_, "TooManyRequests") => Self::Busy(message),
+            (404, _) => Self::NotFound(message),
+            _ => Self::Failed(message),
+        }
+    }
+}
+
+impl InformerError {
+    /// What an answer other than 2xx says.
+    pub(super) fn answered(status: StatusCode, body: &[u8]) -> Self {
+        let mut told: StatusWire = serde_json::from_slice(body).unwrap_or_default();
+        if told.message.is_empty() {
+            told.message = status.to_string();
+        }
+        told.code = status.as_u16();
+        told.into()
+    }
+
+    /// A request that got no answer, or a body that broke off.
+    pub(super) fn transport(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut words = error.to_string();
+        let mut refused = false;
+        let mut next = Some(error);
+        while let Some(error) = next {
+            let io = error.downcast_ref::<std::io::Error>();
+            refused |= io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused);
+            let more = error.to_string();
+            if !words.contains(&more) {
+                words = format!("{words}: {more}");
+            }
+            // What such an error wraps is not its source.
+            let wrapped = io.and_then(std::io::Error::get_ref);
+            next = wrapped.map(|wrapped| wrapped as _).or_else(|| error.source());
+        }
+        if refused { Self::Unreachable(words) } else { Self::Failed(words) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_server_says_has_a_kind() {
+        use InformerError::{Busy, Expired, Failed, NotFound, TooLarge};
+        let words = || "words".to_owned();
+        let cause = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "x"}]});
+        for (status, want) in [
+            (json!({"message": "words", "code": 410}), Expired(words())),
+            (json!({"message": "words", "code": 500, "reason": "Expired"}), Expired(words())),
+            (json!({"message": "words", "code": 504, "details": cause}), TooLarge(words())),
+            (
+                json!({"message": "words", "code": 504, "details": {"causes": null}}),
+                Failed(words()),
+            ),
+            (json!({"message": TOO_LARGE, "code": 504}), TooLarge(TOO_LARGE.to_owned())),
+            (json!({"message": "words", "code": 429}), Busy(words())),
+            (json!({"message": "words", "code": 404}), NotFound(words())),
+            (json!({"message": "words", "code": 403}), Failed(words())),
+        ] {
+            let told: StatusWire = serde_json::from_value(status.clone()).expect("a status");
+            assert_eq!(InformerError::from(told), want, "{status}");
+        }
+        let proxy = InformerError::answered(StatusCode::BAD_GATEWAY, b"<html>");
+        assert_eq!(proxy, Failed("502 Bad Gateway".to_owned()));
+    }
+
+    #[test]
+    fn nobody_listening_is_told_from_other_failures() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let wrapped = std::io::Error::other(refused);
+        assert!(matches!(InformerError::transport(&wrapped), InformerError::Unreachable(_)));
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(matches!(InformerError::transport(&reset), InformerError::Failed(_)));
+    }
+}

@@ -1,0 +1,312 @@
+//! Takes a list apart while it comes, so that it is never held whole: pure.
+//!
+//! Input: the bytes of an answer, in pieces. Output: the bytes of each item, one after the other,
+//! and at the end the list's version and where its rest begins. A server answers a list that it has
+//! in memory at once, however long it is; an item that cannot be read costs that item alone.
+//! Bounds: one item of `OBJECT_BYTES_MAX`, a name of `KEY_BYTES_MAX`.
+
+use serde::Deserialize;
+
+use super::lines::OBJECT_BYTES_MAX;
+
+/// Longest name of a list's own field that is looked at.
+const KEY_BYTES_MAX: usize = 64;
+/// Objects and arrays within each other.
+const DEPTH_MAX: u32 = 10_000;
+
+/// What a list says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ListMeta {
+    pub(super) resource_version: String,
+    /// Where the rest begins; empty when there is none.
+    pub(super) r#continue: String,
+}
+
+/// What is no list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the API server's answer is no list, or breaks off")]
+pub(super) struct NoList;
+
+/// A part of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    Object(&'a [u8]),
+    TooLong,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Items,
+    Metadata,
+    Other,
+}
+
+/// Takes one answer apart.
+#[derive(Debug)]
+pub(super) struct ListScanner {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// The name in front of the value that comes; read while `naming`.
+    name: Vec<u8>,
+    naming: bool,
+    field: Field,
+    /// What has come of the part that is taken; `None` outside of one.
+    taken: Option<Taken>,
+    meta: Option<Vec<u8>>,
+    done: bool,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// From earlier pieces.
+    held: Vec<u8>,
+    too_long: bool,
+}
+
+impl Default for ListScanner {
+    fn default() -> Self {
+        Self {
+            depth: 0,
+            in_string: false,
+            escaped: false,
+            name: Vec::new(),
+            naming: false,
+            field: Field::Other,
+            taken: None,
+            meta: None,
+            done: false,
+        }
+    }
+}
+
+impl ListScanner {
+    /// The next piece; `each` is called with every item that is complete by then.
+    pub(super) fn feed(
+        &mut self,
+        piece: &[u8],
+        each: &mut dyn FnMut(Item<'_>),
+    ) -> Result<(), NoList> {
+        let mut begin = 0;
+        let mut at = 0;
+        while at < piece.len() {
+            if self.in_string {
+                at += self.string(&piece[at..]);
+                continue;
+            }
+            match piece[at] {
+                b'"' => {
+                    self.in_string = true;
+                    self.naming = self.depth == 1 && self.name.is_empty();
+                }
+                b'{' | b'[' => {
+                    self.open(piece[at])?;
+                    if self.begins(piece[at]) {
+                        begin = at;
+                        self.taken = Some(Taken::default());
+                    }
+                }
+                b'}' | b']' => {
+                    self.depth = self.depth.checked_sub(1).ok_or(NoList)?;
+                    self.done = self.depth == 0;
+                    if self.ends() {
+                        self.end(&piece[begin..=at], each);
+                    }
+                }
+                b',' if self.depth == 1 => self.next_field(),
+                b':' if self.depth == 1 => self.field = field(&self.name),
+                _ => {}
+            }
+            at += 1;
+        }
+        self.hold(&piece[begin.min(piece.len())..]);
+        Ok(())
+    }
+
+    /// What the list says of itself, once it is complete.
+    pub(super) fn finish(self) -> Result<ListMeta, NoList> {
+        match (self.done, self.meta) {
+            (true, Some(meta)) => serde_json::from_slice(&meta).map_err(|_| NoList),
+            _ => Err(NoList),
+        }
+    }
+
+    /// Goes through a string; says how many bytes of it there are.
+    fn string(&mut self, rest: &[u8]) -> usize {
+        let mut length = rest.len();
+        for (at, byte) in rest.iter().enumerate() {
+            if std::mem::take(&mut self.escaped) {
+                continue;
+            }
+            match byte {
+                b'\\' => self.escaped = true,
+                b'"' => {
+                    self.in_string = false;
+                    length = at + 1;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        if self.naming {
+            let text = &rest[..length - usize::from(!self.in_string)];
+            let room = KEY_BYTES_MAX.saturating_sub(self.name.len());
+            self.name.extend_from_slice(&text[..text.len().min(room)]);
+        }
+        length
+    }
+
+    fn open(&mut self, byte: u8) -> Result<(), NoList> {
+        if self.done || self.depth >= DEPTH_MAX || (self.depth == 0 && byte == b'[') {
+            return Err(NoList);
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn next_field(&mut self) {
+        self.name.clear();
+        self.field = Field::Other;
+    }
+
+    /// What was opened is a part that is taken.
+    fn begins(&self, byte: u8) -> bool {
+        match self.field {
+            Field::Items => self.depth == 3,
+            Field::Metadata => self.depth == 2 && byte == b'{',
+            Field::Other => false,
+        }
+    }
+
+    /// What was closed is the part that is taken.
+    fn ends(&self) -> bool {
+        let depth = if self.field == Field::Items { 2 } else { 1 };
+        self.taken.is_some() && self.depth == depth
+    }
+
+    fn end(&mut self, last: &[u8], each: &mut dyn FnMut(Item<'_>)) {
+        let Some(mut taken) = self.taken.take() else { return };
+        let whole = match taken.held.is_empty() {
+            true => last,
+            false => {
+                taken.held.extend_from_slice(last);
+                &taken.held
+            }
+        };
+        let too_long = taken.too_long || whole.len() > OBJECT_BYTES_MAX;
+        match self.field {
+            Field::Items if too_long => each(Item::TooLong),
+            Field::Items => each(Item::Object(whole)),
+            _ => self.meta = (!too_long).then(|| whole.to_vec()),
+        }
+    }
+
+    /// Keeps what of a part has come, while the rest is under way.
+    fn hold(&mut self, rest: &[u8]) {
+        let Some(taken) = &mut self.taken else { return };
+        if taken.too_long || taken.held.len() + rest.len() > OBJECT_BYTES_MAX {
+            // One empty byte keeps it from being taken for one that came in one piece.
+            (taken.held, taken.too_long) = (vec![b' '], true);
+        } else {
+            taken.held.extend_from_slice(rest);
+        }
+    }
+}
+
+fn field(name: &[u8]) -> Field {
+    match name {
+        b"items" => Field::Items,
+        b"metadata" => Field::Metadata,
+        _ => Field::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Items and metadata of a list that comes in pieces of so many bytes.
+    fn scan(text: &str, piece: usize) -> Result<(Vec<String>, ListMeta), NoList> {
+        let mut scanner = ListScanner::default();
+        let mut items = Vec::new();
+        for piece in text.as_bytes().chunks(piece) {
+            scanner.feed(piece, &mut |item| match item {
+                Item::Object(text) => items.push(String::from_utf8_lossy(text).into_owned()),
+                Item::TooLong => items.push("too long".to_owned()),
+            })?;
+        }
+        Ok((items, scanner.finish()?))
+    }
+
+    #[test]
+    fn a_list_is_taken_apart_however_it_comes() {
+        let item = r#"{"metadata":{"name":"a\"}]{\\"},"items":[{"x":[[]]}],"items":1}"#;
+        let texts = [
+            format!(
+                r#"{{"kind":"PodList","metadata":{{"resourceVersion":"7","continue":"c"}},"items":[{item}, {item}]}}"#
+            ),
+            format!(
+                r#" {{ "items" : [ {item},{item} ] , "x" : [{{"metadata":1}}], "metadata" : {{"continue":"c","resourceVersion":"7"}} }} "#
+            ),
+            format!(
+                r#"{{"other":{{"items":[{{}}],"metadata":{{}}}},"items":[{item},{item}],"metadata":{{"resourceVersion":"7","continue":"c","remainingItemCount":3}}}}"#
+            ),
+        ];
+        let meta = ListMeta { resource_version: "7".to_owned(), r#continue: "c".to_owned() };
+        for text in &texts {
+            for piece in [1, 2, 3, 7, 20, 4_096] {
+                let want = Ok((vec![item.to_owned(); 2], meta.clone()));
+                assert_eq!(scan(text, piece), want, "{piece} {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn empty_lists_and_what_is_no_list_are_told_apart() {
+        for text in [r#"{"metadata":{},"items":[]}"#, r#"{"metadata":{},"items":null}"#] {
+            assert_eq!(scan(text, 5), Ok((vec![], ListMeta::default())), "{text}");
+        }
+        for text in [
+            "",
+            "<html>",
+            "[]",
+            "{}",
+            r#"{"items":[]}"#,
+            r#"{"metadata":{},"items":[{}"#,
+            "}",
+            r#"{"metadata":{},"items":[]}{"metadata":{}}"#,
+            r#"{"metadata":[],"items":[]}"#,
+        ] {
+            assert_eq!(scan(text, 5), Err(NoList), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_item_that_is_too_long_is_passed_over() {
+        let long = format!(r#"{{"x":"{}"}}"#, "y".repeat(OBJECT_BYTES_MAX));
+        let text = format!(r#"{{"items":[{{}},{long},{{}}],"metadata":{{}}}}"#);
+        for piece in [100_000, usize::MAX] {
+            let (items, _) = scan(&text, piece).expect("a list");
+            assert_eq!(items, ["{}", "too long", "{}"], "{piece}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn items_are_those_that_serde_finds(
+            texts in proptest::collection::vec(".{0,12}", 0..5), piece in 1_usize..40,
+        ) {
+            let items: Vec<_> = texts
+                .iter()
+                .map(|text| serde_json::json!({"metadata": {"name": text}, text.as_str(): [text]}))
+                .collect();
+            let list = serde_json::json!({"items": items, "metadata": {"resourceVersion": "1"}});
+            let (found, _) = scan(&list.to_string(), piece).expect("a list");
+            let parsed: Result<Vec<serde_json::Value>, _> =
+                found.iter().map(|text| serde_json::from_str(text)).collect();
+            prop_assert_eq!(parsed.expect("items"), items);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What one subscriber has not been told yet: pure.
+//!
+//! Changes of an object that come while an earlier one waits become one, so a slow subscriber costs
+//! a place per object and holds up nobody. What it is told fits together: an object is added, then
+//! updated from what it was told last, then deleted. An object that came and went in the meantime is
+//! told as both, for those who count them, while no more than `PASSED_MAX` such wait.
+//! Order: by the first change of an object that waits.
+//! Bounds: a place for each object that is there or was told, and `PASSED_MAX`.
+// k8s: staging/src/k8s.io/client-go/tools/cache/shared_informer.go processorListener, delta_fifo.go
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::object::{Object, ObjectKey};
+
+/// Objects that came and went and are still to be told.
+pub(super) const PASSED_MAX: usize = 10_000;
+
+/// What a subscriber is told of an object.
+#[derive(Debug, PartialEq)]
+pub enum ObjectChange<T> {
+    /// It is there; `initial` when it was before the subscriber, or in the first list.
+    Added {
+        /// The object.
+        object: Arc<T>,
+        /// It is no news to the API server.
+        initial: bool,
+    },
+    /// It changed, or is told again (`resync`): then both are the same.
+    Updated {
+        /// As the subscriber was told last.
+        old: Arc<T>,
+        /// As it is now.
+        new: Arc<T>,
+    },
+    /// It is gone.
+    Deleted {
+        /// Its last state, as far as it is known.
+        object: Arc<T>,
+        /// It had this state when it was deleted; false when the deletion itself was missed.
+        is_final: bool,
+    },
+}
+
+impl<T> Clone for ObjectChange<T> {
+    fn clone(&self) -> Self {
+        let to = Arc::clone;
+        match self {
+            Self::Added { object, initial } => {
+                Self::Added { object: to(object), initial: *initial }
+            }
+            Self::Updated { old, new } => Self::Updated { old: to(old), new: to(new) },
+            Self::Deleted { object, is_final } => {
+                Self::Deleted { object: to(object), is_final: *is_final }
+            }
+        }
+    }
+}
+
+/// A change of the store.
+#[derive(Debug)]
+pub(super) struct StoreChange<T> {
+    pub(super) key: ObjectKey,
+    pub(super) old: Option<Arc<T>>,
+    pub(super) new: Option<Arc<T>>,
+    /// The last state of one that is gone, and whether it is the final one.
+    pub(super) gone: Option<(Arc<T>, bool)>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    turn: u64,
+    /// As the subscriber was told last.
+    told: Option<Arc<T>>,
+    now: Option<Arc<T>>,
+    /// It went, and whoever was told of it has to know.
+    gone: Option<(Arc<T>, bool)>,
+    initial: bool,
+}
+
+impl<T> Waiting<T> {
+    fn has_passed(&self) -> bool {
+        self.told.is_none() && self.now.is_none()
+    }
+}
+
+/// What waits to be told.
+#[derive(Debug)]
+pub(super) struct PendingChanges<T> {
+    waiting: HashMap<ObjectKey, Waiting<T>>,
+    order: BTreeMap<u64, ObjectKey>,
+    turns: u64,
+    /// Turns of those that have passed.
+    passed: BTreeSet<u64>,
+    /// How many that have passed were never told.
+    skipped: u64,
+    initial: usize,
+}
+
+impl<T> Default for PendingChanges<T> {
+    fn default() -> Self {
+        Self {
+            waiting: HashMap::new(),
+            order: BTreeMap::new(),
+            turns: 0,
+            passed: BTreeSet::new(),
+            skipped: 0,
+            initial: 0,
+        }
+    }
+}
+
+impl<T: Object> PendingChanges<T> {
+    /// Objects that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Objects of the beginning that wait.
+    pub(super) fn initial(&self) -> usize {
+        self.initial
+    }
+
+    /// Objects that came and went and were not told.
+    pub(super) fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The store changed.
+    pub(super) fn push(&mut self, change: &StoreChange<T>, initial: bool) {
+        let StoreChange { key, old, new, gone } = change;
+        if let Some(waiting) = self.waiting.get_mut(key) {
+            waiting.now.clone_from(new);
+            // The end of the one that was told counts, not that of a namesake that came later.
+            let told = waiting.told.as_ref().map(|told| told.uid());
+            let first = waiting.gone.take().filter(|(last, _)| told == Some(last.uid()));
+            waiting.gone = first.or_else(|| gone.clone());
+            if waiting.told.is_none() && new.is_some() {
+                waiting.gone = None;
+            }
+            match waiting.has_passed() {
+                true => self.passed.insert(waiting.turn),
+                false => self.passed.remove(&waiting.turn),
+            };
+            self.skip_passed();
+            return;
+        }
+        self.turns += 1;
+        let (told, now, gone) = (old.clone(), new.clone(), gone.clone());
+        let waiting = Waiting { turn: self.turns, told, now, gone, initial };
+        self.put(key.clone(), waiting);
+    }
+
+    /// The object is to be told again, unless it will be anyway.
+    pub(super) fn push_again(&mut self, key: &ObjectKey, object: &Arc<T>) {
+        if !self.waiting.contains_key(key) {
+            let same = Some(Arc::clone(object));
+            let key = key.clone();
+            self.push(&StoreChange { key, old: same.clone(), new: same, gone: None }, false);
+        }
+    }
+
+    fn put(&mut self, key: ObjectKey, waiting: Waiting<T>) {
+        self.initial += usize::from(waiting.initial);
+        self.order.insert(waiting.turn, key.clone());
+        self.waiting.insert(key, waiting);
+    }
+
+    fn take(&mut self, turn: u64) -> Option<(ObjectKey, Waiting<T>)> {
+        let (key, waiting) = self.waiting.remove_entry(&self.order.remove(&turn)?)?;
+        self.passed.remove(&turn);
+        self.initial -= usize::from(waiting.initial);
+        Some((key, waiting))
+    }
+
+    /// The oldest of those that have passed goes, when there are too many.
+    fn skip_passed(&mut self) {
+        if self.passed.len() <= PASSED_MAX {
+            return;
+        }
+        let oldest = self.passed.first().copied();
+        if oldest.and_then(|turn| self.take(turn)).is_some() {
+            self.skipped += 1;
+        }
+    }
+
+    /// The next change to tell.
+    pub(super) fn pop(&mut self) -> Option<ObjectChange<T>> {
+        let turn = *self.order.keys().next()?;
+        let (key, mut waiting) = self.take(turn)?;
+        let initial = waiting.initial;
+        match (waiting.told.take(), waiting.gone.take(), waiting.now.clone()) {
+            (None, None, Some(object)) => Some(ObjectChange::Added { object, initial }),
+            (None, Some(gone), now) => {
+                let object = now.unwrap_or_else(|| Arc::clone(&gone.0));
+                // What is told now has to be told to be gone.
+                (waiting.told, waiting.gone) = (Some(Arc::clone(&object)), Some(gone));
+                waiting.initial = false;
+                self.put(key, waiting);
+                Some(ObjectChange::Added { object, initial })
+            }
+            (Some(old), Some((last, is_final)), now) => {
+                if now.is_some() {
+                    self.put(key, waiting);
+                }
+                Some(match old.uid() == last.uid() {
+                    true => ObjectChange::Deleted { object: last, is_final },
+                    false => ObjectChange::Deleted { object: old, is_final: false },
+                })
+            }
+            (Some(old), None, Some(new)) if old.uid() == new.uid() => {
+                Some(ObjectChange::Updated { old, new })
+            }
+            (Some(old), None, now) => {
+                // Its namesake has come, or it is gone without a word.
+                if now.is_some() {
+                    self.put(key, waiting);
+                }
+                Some(ObjectChange::Deleted { object: old, is_final: false })
+            }
+            (None, None, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pending_tests.rs"]
+mod tests;

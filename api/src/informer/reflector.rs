@@ -1,0 +1,301 @@
+//! What a reflector does next: pure. It lists, watches, waits, and knows the version it stands at.
+//!
+//! Input: what came of the last step, and the time. Output: a [`ReflectorPlan`]. It starts at
+//! whatever the server has in memory and never goes back from there on its own: a list after a
+//! failure is at least as new as what is known. When the server does not remember that version, or
+//! is not there yet, the list is the newest there is, straight from the store; so a store that was
+//! restored from a backup is followed back.
+//!
+//! Where upstream would stay blind: a server whose store went back accepts a watch of a version
+//! that it has yet to reach, and skips everything up to there, bookmarks too. Here a version that
+//! is lower than the last one ends a watch, and so does silence of `IDLE_MAX` of a server that
+//! sends bookmarks, which is otherwise one a minute; a watch without a single event is followed by
+//! a list. Bounds: one request at a time, at most one list at once after another.
+// k8s: staging/src/k8s.io/client-go/tools/cache/reflector.go ListAndWatch
+
+use std::time::Duration;
+
+use super::backoff::ReflectorBackoff;
+use super::error::InformerError;
+
+/// Objects of one answer to a list, where the server divides it.
+// k8s: staging/src/k8s.io/client-go/tools/pager/pager.go defaultPageSize
+const PAGE: u32 = 500;
+/// How long a watch is asked to last, in seconds: by chance between these.
+const WATCH_SECONDS: (u32, u32) = (300, 600);
+/// A watch that lasts so much longer than it was asked to is ended here.
+const WATCH_GRACE: Duration = Duration::from_secs(30);
+/// Silence after which a server that sends bookmarks is asked for a list.
+const IDLE_MAX: Duration = Duration::from_secs(180);
+/// A watch that ends within this time costs a wait.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Which state the first list has to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstList {
+    /// Any that the server has at hand; it may be older than what was known before a restart.
+    #[default]
+    Any,
+    /// The newest.
+    Newest,
+}
+
+/// Which state a list has to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ListAt {
+    Any,
+    NotOlderThan(String),
+    Newest,
+}
+
+/// A request for a list, or for the rest of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListPlan {
+    pub(super) path: usize,
+    pub(super) at: ListAt,
+    pub(super) limit: Option<u32>,
+    /// Where the rest begins; `None` begins anew, and what was gathered does not count.
+    pub(super) token: Option<String>,
+}
+
+/// A request for a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WatchPlan {
+    pub(super) path: usize,
+    pub(super) from: String,
+    pub(super) seconds: u32,
+    /// When it is to be ended here.
+    pub(super) lasts_max: Duration,
+    /// Silence after which it is to be ended here; [`Reflector::idle_max`] may tell of it later.
+    pub(super) idle_max: Option<Duration>,
+}
+
+/// The next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ReflectorPlan {
+    List(ListPlan),
+    Watch(WatchPlan),
+    Wait(Duration),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Next {
+    List { whole: bool, token: Option<String> },
+    Watch,
+}
+
+/// Where a reflector stands.
+#[derive(Clone, Debug)]
+pub(super) struct Reflector {
+    first: FirstList,
+    /// Paths that the kind may have.
+    paths: usize,
+    path: usize,
+    /// Of what is known; `None` before the first list.
+    version: Option<String>,
+    /// The server does not have that version.
+    unavailable: bool,
+    /// It divides a list of any state: it has none in memory.
+    divides: bool,
+    next: Next,
+    wait: bool,
+    backoff: ReflectorBackoff,
+    /// The server sends bookmarks.
+    bookmarks: bool,
+    /// Versions of this watch's events can be gone on from.
+    ordered: bool,
+    /// Events of this watch.
+    events: u64,
+}
+
+const LIST: Next = Next::List { whole: false, token: None };
+
+impl Reflector {
+    /// One that has listed nothing yet, of a kind with so many paths.
+    pub(super) fn new(first: FirstList, paths: usize) -> Self {
+        assert!(paths > 0, "a kind has a path");
+        Self {
+            first,
+            paths,
+            path: 0,
+            version: None,
+            unavailable: false,
+            divides: false,
+            next: LIST,
+            wait: false,
+            backoff: ReflectorBackoff::default(),
+            bookmarks: false,
+            ordered: false,
+            events: 0,
+        }
+    }
+
+    /// The version of what is known.
+    pub(super) fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// Events of the last watch.
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// What to do now; `chance` is from 0 to 1.
+    pub(super) fn plan(&mut self, now: Duration, chance: f64) -> ReflectorPlan {
+        if std::mem::take(&mut self.wait) {
+            return ReflectorPlan::Wait(self.backoff.wait(now, chance));
+        }
+        match &self.next {
+            Next::List { whole, token } => ReflectorPlan::List(ListPlan {
+                path: self.path,
+                at: self.list_at(),
+                limit: (!whole && self.may_divide()).then_some(PAGE),
+                token: token.clone(),
+            }),
+            Next::Watch => {
+                let from = self.version.clone().unwrap_or_default();
+                self.ordered = !from.is_empty() && from != "0";
+                self.events = 0;
+                let spread = f64::from(WATCH_SECONDS.1 - WATCH_SECONDS.0) * chance.clamp(0.0, 1.0);
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // below 600
+                let seconds = WATCH_SECONDS.0 + spread as u32;
+                let lasts_max = Duration::from_secs(seconds.into()) + WATCH_GRACE;
+                let idle_max = self.idle_max();
+                let path = self.path;
+                ReflectorPlan::Watch(WatchPlan { path, from, seconds, lasts_max, idle_max })
+            }
+        }
+    }
+
+    // k8s: reflector.go relistResourceVersion
+    fn list_at(&self) -> ListAt {
+        match (&self.version, self.first) {
+            _ if self.unavailable => ListAt::Newest,
+            (Some(version), _) if !version.is_empty() => ListAt::NotOlderThan(version.clone()),
+            (_, FirstList::Any) => ListAt::Any,
+            (_, FirstList::Newest) => ListAt::Newest,
+        }
+    }
+
+    /// A list that the server has in memory is told in one answer; only one that is read from the
+    /// store is divided.
+    fn may_divide(&self) -> bool {
+        self.divides || !matches!(self.list_at(), ListAt::NotOlderThan(_))
+    }
+
+    /// A page came; true when it was the last one.
+    pub(super) fn page(&mut self, version: &str, token: &str) -> bool {
+        let Next::List { token: at, .. } = &mut self.next else { return false };
+        if !token.is_empty() {
+            let in_memory = self.first == FirstList::Any && self.version.is_none();
+            self.divides |= in_memory && !self.unavailable;
+            *at = Some(token.to_owned());
+            return false;
+        }
+        self.version = Some(version.to_owned());
+        self.unavailable = false;
+        self.next = Next::Watch;
+        true
+    }
+
+    /// A page did not come; false when that can be helped at once.
+    pub(super) fn list_failed(&mut self, error: &InformerError) -> bool {
+        let Next::List { token, whole } = &self.next else { return true };
+        let newest = self.list_at() == ListAt::Newest;
+        self.wait = true;
+        match error {
+            // k8s: staging/src/k8s.io/client-go/tools/pager/pager.go FullListIfExpired
+            InformerError::Expired(_) if token.is_some() && !whole => {
+                self.next = Next::List { whole: true, token: None };
+                self.wait = false;
+            }
+            InformerError::Expired(_) | InformerError::TooLarge(_) => {
+                (self.next, self.unavailable) = (LIST, true);
+                self.wait = newest;
+            }
+            InformerError::NotFound(_) => self.next_path(),
+            _ => self.next = LIST,
+        }
+        self.wait
+    }
+
+    /// The kind is looked for under its next path, at once unless all have been tried.
+    fn next_path(&mut self) {
+        self.path = (self.path + 1) % self.paths;
+        self.wait = self.path == 0;
+        (self.next, self.unavailable) = (LIST, self.version.is_some());
+    }
+
+    /// An event came; false when it cannot be: the server went back, and the watch is to be ended.
+    /// The version is empty when it could not be read.
+    pub(super) fn event(&mut self, version: &str, kind: EventKind) -> bool {
+        self.events += 1;
+        self.bookmarks |= kind == EventKind::Bookmark;
+        if version.is_empty() {
+            return true;
+        }
+        if self.ordered && self.version.as_deref().is_some_and(|last| is_older(version, last)) {
+            (self.next, self.unavailable, self.wait) = (LIST, true, true);
+            return false;
+        }
+        // A watch from no version begins with what there is, in any order.
+        self.ordered |= kind != EventKind::Added;
+        if self.ordered {
+            self.version = Some(version.to_owned());
+        }
+        true
+    }
+
+    /// Silence after which a watch is to be ended.
+    pub(super) fn idle_max(&self) -> Option<Duration> {
+        self.bookmarks.then_some(IDLE_MAX)
+    }
+
+    /// A watch was silent for too long.
+    pub(super) fn idle(&mut self) {
+        self.next = LIST;
+    }
+
+    /// A watch ended after a while, without a word or by a broken connection.
+    pub(super) fn closed(&mut self, lasted: Duration) {
+        self.wait = lasted < SHORT;
+        self.next = if self.events == 0 { LIST } else { Next::Watch };
+    }
+
+    /// A watch could not be opened, or the server says why it ends; false when that is nothing
+    /// unusual.
+    // k8s: reflector.go watch, isWatchErrorRetriable
+    pub(super) fn watch_failed(&mut self, error: &InformerError) -> bool {
+        self.wait = true;
+        match error {
+            InformerError::Busy(_) | InformerError::Unreachable(_) => {}
+            InformerError::TooLarge(_) => (self.next, self.unavailable) = (LIST, true),
+            InformerError::NotFound(_) => self.next_path(),
+            InformerError::Expired(_) | InformerError::Failed(_) => self.next = LIST,
+        }
+        !matches!(error, InformerError::Expired(_) | InformerError::TooLarge(_))
+    }
+
+    /// True when a watch that lasted so long counts as a short one.
+    // k8s: reflector.go VeryShortWatchError
+    pub(super) fn is_short(&self, lasted: Duration) -> bool {
+        lasted < SHORT && self.events == 0
+    }
+}
+
+/// What an event is about, for the version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventKind {
+    Added,
+    Changed,
+    Bookmark,
+}
+
+/// Versions that are no numbers have no order.
+// k8s: staging/src/k8s.io/apimachinery/pkg/util/resourceversion CompareResourceVersion
+fn is_older(one: &str, other: &str) -> bool {
+    match (one.parse::<u128>(), other.parse::<u128>()) {
+        (Ok(one), Ok(other)) => one < other,
+        _ => false,
+    }
+}

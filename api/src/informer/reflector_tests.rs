@@ -1,0 +1,215 @@
+//! The reflector against tables.
+
+use std::time::Duration;
+
+use super::error::InformerError;
+use super::reflector::{
+    EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, WatchPlan,
+};
+
+const LONG: Duration = Duration::from_secs(400);
+const SHORT: Duration = Duration::from_millis(10);
+
+/// What came of a step.
+enum Came {
+    Page(&'static str, &'static str),
+    ListFailed(InformerError),
+    WatchFailed(InformerError),
+    Event(&'static str, EventKind),
+    Closed(Duration),
+    Idle,
+}
+
+fn expired() -> InformerError {
+    InformerError::Expired("too old".to_owned())
+}
+fn too_large() -> InformerError {
+    InformerError::TooLarge("too large".to_owned())
+}
+fn failed() -> InformerError {
+    InformerError::Failed("no".to_owned())
+}
+
+/// A plan in a few letters.
+fn shown(plan: &ReflectorPlan) -> String {
+    match plan {
+        ReflectorPlan::Wait(wait) => format!("wait {}", wait.as_millis()),
+        ReflectorPlan::Watch(watch) => format!("watch {}", watch.from),
+        ReflectorPlan::List(ListPlan { at, limit, token, path }) => {
+            let at = match at {
+                ListAt::Any => "any".to_owned(),
+                ListAt::NotOlderThan(version) => format!("from {version}"),
+                ListAt::Newest => "newest".to_owned(),
+            };
+            let limit = if limit.is_some() { " in pages" } else { "" };
+            let token = token.as_ref().map(|token| format!(" at {token}")).unwrap_or_default();
+            let path = if *path > 0 { format!(" of {path}") } else { String::new() };
+            format!("list {at}{limit}{token}{path}")
+        }
+    }
+}
+
+/// Goes through a story; after each thing that came, these are the plans that follow.
+fn tell(mut reflector: Reflector, story: Vec<(Came, &str)>) {
+    for (at, (came, want)) in story.into_iter().enumerate() {
+        match came {
+            Came::Page(version, token) => {
+                assert_eq!(reflector.page(version, token), token.is_empty());
+            }
+            Came::ListFailed(error) => {
+                reflector.list_failed(&error);
+            }
+            Came::WatchFailed(error) => {
+                reflector.watch_failed(&error);
+            }
+            Came::Event(version, kind) => {
+                if reflector.event(version, kind) {
+                    assert_eq!(want, "goes on", "step {at}");
+                    continue;
+                }
+            }
+            Came::Closed(lasted) => reflector.closed(lasted),
+            Came::Idle => reflector.idle(),
+        }
+        let mut plans = vec![shown(&reflector.plan(Duration::ZERO, 0.0))];
+        if plans[0].starts_with("wait") {
+            plans.push(shown(&reflector.plan(Duration::ZERO, 0.0)));
+        }
+        assert_eq!(plans.join(", "), want, "step {at}");
+    }
+}
+
+fn first(first: FirstList) -> Reflector {
+    let mut reflector = Reflector::new(first, 1);
+    let plan = shown(&reflector.plan(Duration::ZERO, 0.0));
+    let want = if first == FirstList::Any { "list any in pages" } else { "list newest in pages" };
+    assert_eq!(plan, want);
+    reflector
+}
+
+#[test]
+fn after_a_list_there_is_a_watch_and_it_goes_on_where_it_ended() {
+    use Came::{Closed, Event, Idle, Page};
+    tell(
+        first(FirstList::Any),
+        vec![
+            (Page("5", ""), "watch 5"),
+            (Event("7", EventKind::Changed), "goes on"),
+            (Closed(LONG), "watch 7"),
+            (Event("9", EventKind::Bookmark), "goes on"),
+            (Closed(SHORT), "wait 800, watch 9"),
+            (Event("11", EventKind::Added), "goes on"),
+            (Idle, "list from 11"),
+            (Page("12", ""), "watch 12"),
+            (Closed(LONG), "list from 12"),
+            (Page("12", ""), "watch 12"),
+            (Closed(SHORT), "wait 1600, list from 12"),
+        ],
+    );
+}
+
+#[test]
+fn versions_that_the_server_does_not_have_are_given_up() {
+    use Came::{Event, ListFailed, Page, WatchFailed};
+    let connection = || InformerError::Unreachable("refused".to_owned());
+    tell(
+        first(FirstList::Any),
+        vec![
+            (ListFailed(failed()), "wait 800, list any in pages"),
+            (Page("5", ""), "watch 5"),
+            (WatchFailed(connection()), "wait 1600, watch 5"),
+            (WatchFailed(InformerError::Busy(String::new())), "wait 3200, watch 5"),
+            (WatchFailed(failed()), "wait 6400, list from 5"),
+            (ListFailed(failed()), "wait 12800, list from 5"),
+            (ListFailed(expired()), "list newest in pages"),
+            (ListFailed(expired()), "wait 25600, list newest in pages"),
+            (Page("8", ""), "watch 8"),
+            (WatchFailed(expired()), "wait 30000, list from 8"),
+            (ListFailed(too_large()), "list newest in pages"),
+            (Page("3", ""), "watch 3"),
+            (Event("2", EventKind::Changed), "wait 30000, list newest in pages"),
+            (Page("2", ""), "watch 2"),
+            (WatchFailed(too_large()), "wait 30000, list newest in pages"),
+        ],
+    );
+}
+
+#[test]
+fn a_list_in_pages_that_is_forgotten_is_asked_for_whole() {
+    use Came::{ListFailed, Page, WatchFailed};
+    tell(
+        first(FirstList::Newest),
+        vec![
+            (Page("5", "a"), "list newest in pages at a"),
+            (Page("5", "b"), "list newest in pages at b"),
+            (ListFailed(expired()), "list newest"),
+            (Page("9", "c"), "list newest at c"),
+            (ListFailed(expired()), "wait 800, list newest in pages"),
+            (Page("10", "d"), "list newest in pages at d"),
+            (ListFailed(failed()), "wait 1600, list newest in pages"),
+            (Page("11", ""), "watch 11"),
+            (WatchFailed(failed()), "wait 3200, list from 11"),
+        ],
+    );
+    // A server that divides what it should have in memory has nothing there.
+    tell(
+        first(FirstList::Any),
+        vec![
+            (Page("5", "a"), "list any in pages at a"),
+            (Page("5", ""), "watch 5"),
+            (WatchFailed(failed()), "wait 800, list from 5 in pages"),
+        ],
+    );
+}
+
+#[test]
+fn a_watch_from_no_version_has_none_until_it_is_past_the_beginning() {
+    use Came::{Closed, Event, Page};
+    tell(
+        first(FirstList::Any),
+        vec![
+            (Page("", ""), "watch "),
+            (Event("9", EventKind::Added), "goes on"),
+            (Event("4", EventKind::Added), "goes on"),
+            (Closed(LONG), "watch "),
+            (Event("9", EventKind::Added), "goes on"),
+            (Event("12", EventKind::Changed), "goes on"),
+            (Event("", EventKind::Changed), "goes on"),
+            (Closed(LONG), "watch 12"),
+        ],
+    );
+}
+
+#[test]
+fn a_kind_is_looked_for_under_each_of_its_paths() {
+    use Came::{ListFailed, Page, WatchFailed};
+    let none = || InformerError::NotFound("no such kind".to_owned());
+    let mut reflector = Reflector::new(FirstList::Any, 2);
+    reflector.plan(Duration::ZERO, 0.0);
+    tell(
+        reflector,
+        vec![
+            (ListFailed(none()), "list any in pages of 1"),
+            (ListFailed(none()), "wait 800, list any in pages"),
+            (ListFailed(none()), "list any in pages of 1"),
+            (Page("5", ""), "watch 5"),
+            (WatchFailed(none()), "wait 1600, list newest in pages"),
+        ],
+    );
+}
+
+#[test]
+fn watches_last_five_to_ten_minutes_and_silence_counts_once_there_are_bookmarks() {
+    let mut reflector = first(FirstList::Any);
+    reflector.page("5", "");
+    let mut watch = |chance| match reflector.plan(Duration::ZERO, chance) {
+        ReflectorPlan::Watch(WatchPlan { seconds, lasts_max, .. }) => {
+            (seconds, lasts_max.as_secs())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((watch(0.0), watch(0.5), watch(1.0)), ((300, 330), (450, 480), (600, 630)));
+    assert_eq!(reflector.idle_max(), None);
+    assert!(reflector.event("6", EventKind::Bookmark));
+    assert_eq!(reflector.idle_max(), Some(Duration::from_secs(180)));
+}

@@ -1,0 +1,122 @@
+//! Texts that many objects have in common, kept once: namespaces, names of nodes, keys of labels.
+//!
+//! One table for the process, behind a lock that is held for a look-up. A text that nobody uses any
+//! more stays until the table has doubled and is swept. Bounds: twice as many texts as are in use,
+//! and `SWEEP_MIN`.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+
+/// Texts before those that are not used are looked for.
+const SWEEP_MIN: usize = 1_024;
+
+static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+/// A text that is there once, however many have it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Symbol(Arc<str>);
+
+#[derive(Debug, Default)]
+struct Table {
+    texts: HashSet<Arc<str>>,
+    /// At this size those that nobody uses are looked for.
+    sweep_at: usize,
+}
+
+impl Table {
+    fn intern(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        if self.texts.len() >= self.sweep_at.max(SWEEP_MIN) {
+            self.texts.retain(|known| Arc::strong_count(known) > 1);
+            self.sweep_at = self.texts.len() * 2;
+        }
+        let text: Arc<str> = text.into();
+        self.texts.insert(Arc::clone(&text));
+        text
+    }
+}
+
+impl Symbol {
+    /// The text, shared with everybody who has the same.
+    pub fn of(text: &str) -> Self {
+        Self(TABLE.lock().unwrap_or_else(PoisonError::into_inner).intern(text))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Symbol {
+    fn default() -> Self {
+        Self::of("")
+    }
+}
+
+impl Deref for Symbol {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Symbol {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Symbol {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Symbol;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Symbol, E> {
+                Ok(Symbol::of(text))
+            }
+        }
+        from.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_are_one_and_what_nobody_uses_goes() {
+        let (a, b) = (Symbol::of("kube-system"), serde_json::from_str(r#""kube-system""#));
+        let b: Symbol = b.expect("a string");
+        assert!(Arc::ptr_eq(&a.0, &b.0));
+        let mut table = Table::default();
+        let kept: Vec<_> = (0..10).map(|n| table.intern(&format!("kept-{n}"))).collect();
+        for n in 0..100 * SWEEP_MIN {
+            table.intern(&format!("dropped-{n}"));
+            assert!(table.texts.len() <= SWEEP_MIN + kept.len());
+        }
+        assert!(kept.iter().all(|text| Arc::ptr_eq(&table.intern(text), text)));
+    }
+}

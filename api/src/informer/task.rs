@@ -1,0 +1,260 @@
+//! The task of an informer: asks as the reflector says, and puts what it is told into the store.
+//!
+//! Owner: whoever runs it; it ends by being dropped. Bounds: one request at a time; a list that
+//! stops coming for `PIECE_WAIT_MAX` is given up, and so is one whose answer does not begin. That a
+//! server is gone is found by its connection (`dial`, `pool`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use pintle_api_types::jitter;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::InformerSpec;
+use super::error::InformerError;
+use super::lines::{self, LineSplitter, Unreadable, WatchEvent};
+use super::object::Object;
+use super::pages::{Item, ListMeta, ListScanner};
+use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan};
+use super::store::{Listed, ObjectStore};
+use super::wire::{self, Pieces};
+
+/// The longest wait for the beginning of a list, and for its next piece: as long as the server
+/// takes for any request at most.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/config.go RequestTimeout
+const PIECE_WAIT_MAX: Duration = Duration::from_secs(60);
+
+pub(super) struct InformerTask<T: Object> {
+    client: Client,
+    spec: Arc<InformerSpec<T>>,
+    store: Arc<ObjectStore<T>>,
+    reflector: Reflector,
+    listed: Listed<T>,
+    list_begun: Instant,
+    /// What was said last.
+    works: Option<bool>,
+}
+
+/// Why a watch is over.
+enum WatchEnd {
+    Closed,
+    Idle,
+    WentBack,
+    Error(InformerError),
+}
+
+impl<T: Object> InformerTask<T> {
+    pub(super) fn new(
+        client: Client,
+        spec: Arc<InformerSpec<T>>,
+        store: Arc<ObjectStore<T>>,
+    ) -> Self {
+        let reflector = Reflector::new(spec.first_list, spec.source.paths.len());
+        let (listed, list_begun, works) = (Listed::default(), Instant::now(), None);
+        Self { client, spec, store, reflector, listed, list_begun, works }
+    }
+
+    pub(super) async fn run(mut self) {
+        let begun = Instant::now();
+        loop {
+            match self.reflector.plan(begun.elapsed(), jitter::random()) {
+                ReflectorPlan::Wait(wait) => sleep(wait).await,
+                ReflectorPlan::List(plan) => self.list(&plan).await,
+                ReflectorPlan::Watch(plan) => self.watch(&plan).await,
+            }
+        }
+    }
+
+    async fn list(&mut self, plan: &ListPlan) {
+        if plan.token.is_none() {
+            (self.listed, self.list_begun) = (Listed::default(), Instant::now());
+        }
+        match self.page(plan).await {
+            Ok(meta) => {
+                self.says_works();
+                if self.reflector.page(&meta.resource_version, &meta.r#continue) {
+                    let listed = std::mem::take(&mut self.listed);
+                    let (took, items) = (self.list_begun.elapsed(), listed.objects.len());
+                    self.spec.observer.listed(&self.spec.name, took, items);
+                    self.store.replace(listed);
+                    self.says_version();
+                }
+            }
+            Err(error) => {
+                if self.reflector.list_failed(&error) {
+                    self.says_fails("list", &error);
+                }
+            }
+        }
+    }
+
+    /// Asks for a page and takes what is on it.
+    async fn page(&mut self, plan: &ListPlan) -> Result<ListMeta, InformerError> {
+        let late = |_| {
+            let seconds = PIECE_WAIT_MAX.as_secs();
+            InformerError::Failed(format!("a list does not go on within {seconds} s"))
+        };
+        let path = self.spec.source.list_path(plan);
+        let opened = wire::open(&self.client, &path, &self.spec.source.share);
+        let mut pieces = timeout(PIECE_WAIT_MAX, opened).await.map_err(late)??;
+        let mut scanner = ListScanner::default();
+        let no_list = |error: super::pages::NoList| InformerError::Failed(error.to_string());
+        while let Some(piece) = timeout(PIECE_WAIT_MAX, pieces.next()).await.map_err(late)? {
+            let (spec, listed) = (&self.spec, &mut self.listed);
+            let fed = scanner.feed(&piece?, &mut |item| match item {
+                Item::Object(text) => match lines::item(text) {
+                    Ok(object) => listed.objects.push(object),
+                    Err(lost) => {
+                        spec.unreadable(&lost);
+                        listed.unreadable.extend(lost.key);
+                    }
+                },
+                Item::TooLong => spec.too_long(),
+            });
+            fed.map_err(no_list)?;
+        }
+        scanner.finish().map_err(no_list)
+    }
+
+    async fn watch(&mut self, plan: &WatchPlan) {
+        let begun = Instant::now();
+        let ends = begun + plan.lasts_max;
+        let path = self.spec.source.watch_path(plan);
+        let opened = wire::open(&self.client, &path, &self.spec.source.share);
+        let end = match timeout_at(ends, opened).await {
+            Err(_) => WatchEnd::Closed,
+            Ok(Err(error)) => WatchEnd::Error(error),
+            Ok(Ok(pieces)) => {
+                self.says_works();
+                let end = self.follow(pieces, ends).await;
+                let (took, items) = (begun.elapsed(), self.reflector.events());
+                let short = self.reflector.is_short(took);
+                self.spec.observer.watched(&self.spec.name, took, items, short);
+                end
+            }
+        };
+        match end {
+            WatchEnd::Closed => self.reflector.closed(begun.elapsed()),
+            WatchEnd::Idle => {
+                tracing::debug!("the watch of {} is silent; listing", self.spec.name);
+                self.reflector.idle();
+            }
+            WatchEnd::WentBack => {
+                tracing::warn!("the versions of {} went back; listing", self.spec.name);
+            }
+            WatchEnd::Error(error) => {
+                if self.reflector.watch_failed(&error) {
+                    self.says_fails("watch", &error);
+                }
+            }
+        }
+    }
+
+    /// Takes events until the watch ends.
+    async fn follow(&mut self, mut pieces: Pieces, ends: Instant) -> WatchEnd {
+        let mut splitter = LineSplitter::default();
+        loop {
+            let idle = self.reflector.idle_max().map(|idle| Instant::now() + idle);
+            let until = idle.map_or(ends, |idle| idle.min(ends));
+            let piece = match timeout_at(until, pieces.next()).await {
+                Err(_) if until == ends => return WatchEnd::Closed,
+                Err(_) => return WatchEnd::Idle,
+                Ok(None) => return WatchEnd::Closed,
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%error, "the watch of {} breaks off", self.spec.name);
+                    return WatchEnd::Closed;
+                }
+                Ok(Some(Ok(piece))) => piece,
+            };
+            let mut end = None;
+            splitter.feed(&piece, &mut |line| {
+                end = match line {
+                    Some(line) => self.event(lines::event(line)),
+                    None => {
+                        self.spec.too_long();
+                        None
+                    }
+                };
+                end.is_none()
+            });
+            self.says_version();
+            if let Some(end) = end {
+                return end;
+            }
+        }
+    }
+
+    /// Takes an event; says why the watch is over, if it is.
+    fn event(&mut self, event: WatchEvent<T>) -> Option<WatchEnd> {
+        let (version, kind) = match &event {
+            WatchEvent::Added(object) => (object.resource_version(), EventKind::Added),
+            WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+                (object.resource_version(), EventKind::Changed)
+            }
+            WatchEvent::Bookmark(version) => (version.as_str(), EventKind::Bookmark),
+            WatchEvent::Unreadable(lost) => (lost.version.as_str(), EventKind::Changed),
+            WatchEvent::Error(error) => return Some(WatchEnd::Error(error.clone())),
+        };
+        if !self.reflector.event(version, kind) {
+            return Some(WatchEnd::WentBack);
+        }
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                self.store.apply(object);
+            }
+            WatchEvent::Deleted(object) => {
+                self.store.delete(object);
+            }
+            WatchEvent::Unreadable(lost) => {
+                self.spec.unreadable(&lost);
+                if let (true, Some(key)) = (lost.deleted, &lost.key) {
+                    self.store.delete_key(key);
+                }
+            }
+            WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
+        }
+        None
+    }
+
+    fn says_version(&self) {
+        if let Some(version) = self.reflector.version().and_then(|text| text.parse().ok()) {
+            self.spec.observer.version(&self.spec.name, version);
+        }
+    }
+
+    fn says_works(&mut self) {
+        let before = self.works.replace(true);
+        if before != Some(true) {
+            self.spec.observer.works(&self.spec.name);
+        }
+        if before == Some(false) {
+            tracing::info!("the API server tells of {} again", self.spec.name);
+        }
+    }
+
+    fn says_fails(&mut self, what: &str, error: &InformerError) {
+        self.spec.observer.fails(&self.spec.name, error);
+        let name = &self.spec.name;
+        // Said aloud once, for an outage may be long.
+        match self.works.replace(false) {
+            Some(false) => tracing::debug!(%error, "cannot {what} {name}"),
+            _ => tracing::warn!(%error, "cannot {what} {name}; trying again"),
+        }
+    }
+}
+
+impl<T: Object> InformerSpec<T> {
+    fn unreadable(&self, lost: &Unreadable) {
+        let (key, (line, column)) = (lost.key.as_ref(), lost.at);
+        let shown = key.map_or("?", |key| key.as_str());
+        tracing::warn!(key = shown, line, column, "one of {} cannot be read", self.name);
+        self.observer.unreadable(&self.name, key);
+    }
+
+    fn too_long(&self) {
+        let bytes = lines::OBJECT_BYTES_MAX;
+        tracing::warn!("one of {} has more than {bytes} bytes and is passed over", self.name);
+        self.observer.unreadable(&self.name, None);
+    }
+}

@@ -1,0 +1,209 @@
+//! Informers of a server whose pods change, which forgets, says nonsense and goes back in time.
+
+#[allow(dead_code)] // its switches are for connections
+mod server;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pintle_api::informer::{
+    FirstList, Informer, InformerError, InformerObserver, InformerSpec, ObjectChange, ObjectKey,
+    PrunedMeta, Subscription,
+};
+use pintle_api::{Access, ClientOptions};
+use serde::Deserialize;
+use serde_json::json;
+use server::{Authority, Server};
+
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Pod {
+    metadata: PrunedMeta,
+    spec: Spec,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    node_name: String,
+}
+pintle_api::pruned_object!(Pod);
+
+#[derive(Default)]
+struct Heard(Mutex<BTreeMap<String, usize>>);
+
+impl Heard {
+    fn add(&self, what: &str) {
+        *self.0.lock().expect("not poisoned").entry(what.to_owned()).or_default() += 1;
+    }
+    fn count(&self, what: &str) -> usize {
+        self.0.lock().expect("not poisoned").get(what).copied().unwrap_or_default()
+    }
+}
+
+impl InformerObserver for Heard {
+    fn listed(&self, name: &str, _: Duration, items: usize) {
+        assert_eq!(name, "pods");
+        self.add(&format!("listed {items}"));
+    }
+    fn watched(&self, _: &str, _: Duration, items: u64, _: bool) {
+        self.add(&format!("watched {items}"));
+    }
+    fn unreadable(&self, _: &str, key: Option<&ObjectKey>) {
+        self.add(&format!("unreadable {}", key.map_or("?", ObjectKey::as_str)));
+    }
+    fn fails(&self, _: &str, error: &InformerError) {
+        self.add(&format!("fails {error}"));
+    }
+    fn works(&self, _: &str) {
+        self.add("works");
+    }
+}
+
+struct World {
+    server: Server,
+    informer: Informer<Pod>,
+    subscription: Subscription<Pod>,
+    heard: Arc<Heard>,
+}
+
+/// An informer of pods that are there already: `(name, node)`.
+async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> World {
+    let server = Server::start(Authority::new()).await;
+    pods.iter().for_each(|(name, node)| server.pods().put(name, &json!({"nodeName": node})));
+    let client =
+        Access::read(&server.kubeconfig()).expect("a kubeconfig").client(ClientOptions::default());
+    let heard = Arc::<Heard>::default();
+    let mut spec = InformerSpec::new("pods", "/api/v1/pods");
+    spec.first_list = first_list;
+    spec.observer = heard.clone();
+    spec.indexes = vec![("node", |pod: &Pod, add| add(&pod.spec.node_name))];
+    let informer = Informer::new(spec);
+    let subscription = informer.subscribe();
+    tokio::spawn(informer.run(client));
+    World { server, informer, subscription, heard }
+}
+
+impl World {
+    /// The next change, in a few letters.
+    async fn told(&mut self) -> String {
+        let change = tokio::time::timeout(PATIENCE, self.subscription.next()).await;
+        let shown = |pod: &Pod| format!("{}@{}", pod.metadata.name, pod.spec.node_name);
+        match change.expect("something is told") {
+            ObjectChange::Added { object, initial } => {
+                format!("{}{}", if initial { "has " } else { "added " }, shown(&object))
+            }
+            ObjectChange::Updated { old, new } => format!("{} became {}", shown(&old), shown(&new)),
+            ObjectChange::Deleted { object, is_final: true } => format!("{} ended", shown(&object)),
+            ObjectChange::Deleted { object, is_final: false } => format!("{} gone", shown(&object)),
+        }
+    }
+
+    /// The next so many changes, sorted.
+    async fn all_told(&mut self, count: usize) -> Vec<String> {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            all.push(self.told().await);
+        }
+        all.sort();
+        all
+    }
+
+    fn put(&self, name: &str, node: &str) {
+        self.server.pods().put(name, &json!({"nodeName": node}));
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_is_listed_and_what_changes_is_watched() {
+    let mut world = world(FirstList::Newest, &[("a", "n1"), ("b", "n1"), ("c", "n2")]).await;
+    assert_eq!(world.all_told(3).await, ["has a@n1", "has b@n1", "has c@n2"]);
+    assert!(!world.subscription.has_synced());
+    world.put("b", "n2");
+    assert_eq!(world.told().await, "b@n1 became b@n2");
+    assert!(world.subscription.has_synced());
+    let on_n2 = world.informer.store().by_index("node", "n2");
+    assert_eq!(on_n2.iter().map(|pod| &*pod.metadata.name).collect::<Vec<_>>(), ["b", "c"]);
+    world.server.pods().delete("c");
+    assert_eq!(world.told().await, "c@n2 ended");
+    assert_eq!(world.heard.count("listed 3"), 1);
+    // The next watch goes on at the bookmark.
+    world.server.pods().bookmark();
+    world.put("d", "n3");
+    assert_eq!(world.told().await, "added d@n3");
+    let version = world.server.pods().version();
+    world.server.pods().end_watches();
+    world.put("d", "n4");
+    assert_eq!(world.told().await, "d@n3 became d@n4");
+    let asked = world.server.pods().asked();
+    let watch = |from: u64| format!("resourceVersion={from}");
+    let watches: Vec<_> = asked.iter().filter(|query| query.starts_with("watch=true")).collect();
+    assert!(watches.len() == 2 && watches[0].ends_with(&watch(3)), "{asked:?}");
+    assert!(watches[1].ends_with(&watch(version)), "{asked:?}");
+    assert_eq!(asked.len(), 4, "the list came in two pages: {asked:?}");
+    assert_eq!((world.heard.count("works"), world.heard.count("watched 4")), (1, 1));
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_read_keeps_its_last_state_and_costs_nobody_else_anything() {
+    let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1")]).await;
+    assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);
+    world.server.pods().put("a", &json!({"nodeName": 7}));
+    world.server.pods().put("x", &json!({"nodeName": ["secret"]}));
+    world.put("b", "n2");
+    assert_eq!(world.told().await, "b@n1 became b@n2");
+    let kept = world.informer.store().get("a", "a").expect("kept");
+    assert_eq!(kept.spec.node_name, "n1");
+    assert_eq!((world.heard.count("unreadable a/a"), world.heard.count("unreadable a/x")), (1, 1));
+    // A list that still has it is no reason to forget it; one without it is.
+    world.server.pods().compact();
+    world.server.pods().put("b", &json!({"nodeName": "n3"}));
+    assert_eq!(world.told().await, "b@n2 became b@n3");
+    assert!(world.informer.store().get("a", "a").is_some());
+    world.server.pods().delete("a");
+    assert_eq!(world.told().await, "a@n1 gone", "its final state cannot be read");
+    assert_eq!(world.heard.count("works"), 1, "nothing failed");
+}
+
+#[tokio::test]
+async fn what_was_missed_is_found_by_a_list() {
+    let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1")]).await;
+    assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);
+    world.put("b", "n2");
+    assert_eq!(world.told().await, "b@n1 became b@n2");
+    // The watch breaks, and the server does not remember what happens then.
+    world.server.refuse_once(500, None);
+    world.server.pods().end_watches();
+    world.server.pods().delete("a");
+    world.put("b", "n3");
+    world.put("c", "n1");
+    world.server.pods().compact();
+    let want = ["a@n1 gone", "added c@n1", "b@n2 became b@n3"];
+    assert_eq!(world.all_told(3).await, want);
+    assert_eq!(world.heard.count("fails 500 Internal Server Error"), 1);
+    assert_eq!(world.heard.count("works"), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_was_restored_from_a_backup_is_followed_back() {
+    let mut world = world(FirstList::Any, &[("a", "n1"), ("b", "n1")]).await;
+    assert_eq!(world.all_told(2).await, ["has a@n1", "has b@n1"]);
+    let backup = world.server.pods().version();
+    world.put("b", "n2");
+    world.put("c", "n2");
+    world.put("d", "n2");
+    let told = world.all_told(3).await;
+    assert_eq!(told, ["added c@n2", "added d@n2", "b@n1 became b@n2"]);
+    // The first request after the restart fails, so the next is a list, which says "too large".
+    world.server.refuse_once(503, None);
+    world.server.pods().restore(backup);
+    let told = world.all_told(3).await;
+    assert_eq!(told, ["b@n2 became b@n1", "c@n2 gone", "d@n2 gone"]);
+    world.put("e", "n1");
+    assert_eq!(world.told().await, "added e@n1", "at a version that was there before");
+    assert_eq!(world.server.pods().watches(), 1);
+}
