@@ -6,7 +6,8 @@
 use std::path::PathBuf;
 
 use super::node_flags::socket_below;
-use super::{Command, ConfigError, completion, help, suggest};
+use super::{Command, ConfigError, usage};
+use crate::{help, suggest};
 
 /// Names of the commands, for completion and "did you mean".
 pub(crate) const NAMES: [&str; 6] = ["pods", "explain", "timeline", "plan", "dump", "completion"];
@@ -115,11 +116,13 @@ pub(crate) fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
     let options = options(args)?;
     let (name, rest) = options.words.split_first().map_or(("", &[][..]), |(n, r)| (n, r));
     match name {
-        "help" => return Ok(Command::Print(help::daemon(false))),
+        "help" => return Ok(Command::Print(usage::daemon(false))),
         "version" => return Ok(Command::Print(help::version())),
         name if !NAMES.contains(&name) => return Err(vec![unknown(name)]),
-        _ if options.help => return Ok(Command::Print(help::client())),
-        "completion" => return completion::of(rest).map(Command::Print).map_err(|e| vec![e]),
+        _ if options.help => return Ok(Command::Print(usage::client())),
+        "completion" => {
+            return usage::completion().script(rest).map(Command::Print).map_err(|e| vec![e]);
+        }
         _ => {}
     }
     let question = question(name, rest, &options.filter).map_err(|error| vec![error])?;

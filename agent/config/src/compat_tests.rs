@@ -35,11 +35,3 @@ fn the_compat_tables_in_the_docs_equal_those_of_the_code() {
         "docs/COMPAT.md is out of date; run PINTLE_UPDATE=1 cargo test -p pintle-agent-config compat"
     );
 }
-
-#[test]
-fn a_setting_without_effect_says_why() {
-    let sentence = no_effect("maxPods", Some(&Value::from(5)), Status::NotYet("later"));
-    assert_eq!(sentence, "maxPods is set to 5, which has no effect yet: later");
-    let sentence = no_effect("--containerd", None, Status::Never("gone"));
-    assert_eq!(sentence, "--containerd is set to unset, which has no effect: gone");
-}

@@ -1,110 +1,152 @@
-//! Completion scripts of the command line, for bash, zsh and fish. Pure.
+//! Completion scripts of a command line, for bash, zsh and fish. Pure.
 //!
-//! Input: the name of a shell. Output: a script that completes commands, flags and, by asking the
-//! agent, the names of pods. It is made from the tables of `cli`, so it cannot fall behind them.
+//! Input: the words of a program. Output: a script that completes commands, flags and their values,
+//! made from the same tables that the command line is read by, so it cannot fall behind them.
 
-use super::ConfigError;
-use super::cli::{NAMES, SWITCHES, VALUE_FLAGS};
+use crate::error::ConfigError;
+use crate::flag::FlagTable;
 
-/// How the scripts ask for the pods' names; nothing when no agent answers.
-const POD_NAMES: &str =
-    "pintle-agent pods --color=never --width=0 2>/dev/null | awk 'NR>1 && NF>5 {print $1\"/\"$2}'";
-/// Commands that take a pod.
-const WITH_POD: &str = "explain|timeline|plan";
+/// The words of a program.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// The program's name.
+    pub program: String,
+    /// Its commands; a daemon may have none.
+    pub commands: Vec<String>,
+    /// Flags that take a value, with their dashes.
+    pub value_flags: Vec<String>,
+    /// Flags that take none.
+    pub switches: Vec<String>,
+    /// What may come after some of these words.
+    pub after: Vec<After>,
+}
 
-/// The script for the shell that the arguments name.
-pub(crate) fn of(args: &[String]) -> Result<String, ConfigError> {
-    let wrong = |value: &str, problem: &str| {
-        ConfigError::new("command \"completion\"", value, problem, "use bash, zsh or fish")
-    };
-    match args {
-        [] => Err(wrong("", "the shell is missing")),
-        [shell] => match shell.as_str() {
-            "bash" => Ok(bash()),
-            "zsh" => Ok(format!("autoload -U +X bashcompinit && bashcompinit\n{}", bash())),
-            "fish" => Ok(fish()),
-            other => Err(wrong(&format!("{other:?}"), "no script exists for this shell")),
-        },
-        [_, more, ..] => Err(wrong(&format!("{more:?}"), "one shell is expected")),
+/// What may come after some words.
+#[derive(Clone, Debug)]
+pub struct After {
+    /// Commands, or spellings of one flag.
+    pub words: Vec<String>,
+    /// What comes after them.
+    pub choices: Choices,
+}
+
+/// What may be chosen from.
+#[derive(Clone, Debug)]
+pub enum Choices {
+    /// These words.
+    Words(&'static [&'static str]),
+    /// Names of files.
+    Files,
+    /// What a shell command prints.
+    Output(&'static str),
+}
+
+impl FlagTable {
+    /// The words of a daemon that has flags alone.
+    pub fn completion(&self, program: &str) -> Completion {
+        let (switches, value_flags): (Vec<_>, Vec<_>) =
+            self.flags().partition(|flag| flag.kind.needs_no_value());
+        let names = |flags: Vec<&crate::flag::Flag>| {
+            flags.into_iter().map(|flag| format!("--{}", flag.name)).collect()
+        };
+        Completion {
+            program: program.to_owned(),
+            value_flags: names(value_flags),
+            switches: names(switches),
+            ..Completion::default()
+        }
     }
 }
 
-fn bash() -> String {
-    let commands = NAMES.join(" ");
-    let flags: Vec<&str> = VALUE_FLAGS.into_iter().chain(SWITCHES).collect();
-    let flags = flags.join(" ");
-    format!(
-        "_pintle_agent() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} last=${{COMP_WORDS[COMP_CWORD-1]}} choices
-    case $last in
-        -o|--output) choices='table json' ;;
-        --color) choices='auto always never' ;;
-        --socket|--root-dir) COMPREPLY=($(compgen -f -- \"$word\")); return ;;
-        completion) choices='bash zsh fish' ;;
-        {WITH_POD}) choices=$({POD_NAMES}) ;;
-        *) if [[ $word == -* ]]; then choices='{flags}'; else choices='{commands}'; fi ;;
-    esac
-    COMPREPLY=($(compgen -W \"$choices\" -- \"$word\"))
-}}
-complete -F _pintle_agent pintle-agent
-"
-    )
-}
-
-fn fish() -> String {
-    let mut out = String::from("complete -c pintle-agent -f\n");
-    for name in NAMES {
-        out += &format!("complete -c pintle-agent -n __fish_use_subcommand -a {name}\n");
-    }
-    let spelled = |flag: &str| match flag.strip_prefix("--") {
-        Some(long) => format!("-l {long}"),
-        None => format!("-s {}", flag.trim_start_matches('-')),
-    };
-    for flag in VALUE_FLAGS {
-        out += &format!("complete -c pintle-agent {} -r\n", spelled(flag));
-    }
-    for flag in SWITCHES {
-        out += &format!("complete -c pintle-agent {}\n", spelled(flag));
-    }
-    out += "complete -c pintle-agent -s o -l output -x -a 'table json'\n";
-    out += "complete -c pintle-agent -l color -x -a 'auto always never'\n";
-    out += "complete -c pintle-agent -n '__fish_seen_subcommand_from completion' \
-            -a 'bash zsh fish'\n";
-    let seen = WITH_POD.replace('|', " ");
-    out + &format!(
-        "complete -c pintle-agent -n '__fish_seen_subcommand_from {seen}' \
-         -a \"({})\"\n",
-        POD_NAMES.replace('"', "\\\"").replace('$', "\\$")
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_script_knows_every_command_and_flag() {
-        for shell in ["bash", "zsh", "fish"] {
-            let script = of(&[shell.to_owned()]).expect(shell);
-            let bare = |flag: &str| flag.trim_start_matches('-').to_owned();
-            let flags = VALUE_FLAGS.into_iter().chain(SWITCHES).map(bare);
-            for word in NAMES.into_iter().map(str::to_owned).chain(flags) {
-                let known = script.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-                let mut known = known.map(|w| w.trim_start_matches('-'));
-                assert!(known.any(|w| w == word), "{shell} lacks {word}:\n{script}");
-            }
+impl Completion {
+    /// The script for the shell that the arguments of the command `completion` name.
+    pub fn script(&self, args: &[String]) -> Result<String, ConfigError> {
+        let wrong = |value: &str, problem: &str| {
+            ConfigError::new("command \"completion\"", value, problem, "use bash, zsh or fish")
+        };
+        match args {
+            [] => Err(wrong("", "the shell is missing")),
+            [shell] => match shell.as_str() {
+                "bash" => Ok(self.bash()),
+                "zsh" => {
+                    Ok(format!("autoload -U +X bashcompinit && bashcompinit\n{}", self.bash()))
+                }
+                "fish" => Ok(self.fish()),
+                other => Err(wrong(&format!("{other:?}"), "no script exists for this shell")),
+            },
+            [_, more, ..] => Err(wrong(&format!("{more:?}"), "one shell is expected")),
         }
     }
 
-    #[test]
-    fn bash_accepts_its_script_and_completes_with_it() {
-        let script = of(&["bash".to_owned()]).expect("bash");
-        let check = format!(
-            "{script}\nCOMP_WORDS=(pintle-agent ti); COMP_CWORD=1; _pintle_agent; \
-             echo \"${{COMPREPLY[*]}}\""
-        );
-        let out = std::process::Command::new("bash").args(["-c", &check]).output();
-        let out = out.expect("bash is on every machine that builds this");
-        assert_eq!(String::from_utf8_lossy(&out.stdout), "timeline\n", "{out:?}");
+    fn bash(&self) -> String {
+        let case = |after: &After| {
+            let words = after.words.join("|");
+            let choices = match &after.choices {
+                Choices::Words(choices) => format!("choices='{}'", choices.join(" ")),
+                Choices::Files => "COMPREPLY=($(compgen -f -- \"$word\")); return".to_owned(),
+                Choices::Output(command) => format!("choices=$({command})"),
+            };
+            format!("        {words}) {choices} ;;\n")
+        };
+        let cases: String = self.after.iter().map(case).collect();
+        let flags = [&self.value_flags[..], &self.switches[..]].concat().join(" ");
+        let commands = self.commands.join(" ");
+        let function = format!("_{}", self.program.replace('-', "_"));
+        format!(
+            "{function}() {{
+    local word=${{COMP_WORDS[COMP_CWORD]}} last=${{COMP_WORDS[COMP_CWORD-1]}} choices
+    case $last in
+{cases}        *) if [[ $word == -* ]]; then choices='{flags}'; else choices='{commands}'; fi ;;
+    esac
+    COMPREPLY=($(compgen -W \"$choices\" -- \"$word\"))
+}}
+complete -F {function} {}
+",
+            self.program
+        )
+    }
+
+    fn fish(&self) -> String {
+        let program = &self.program;
+        let mut out = format!("complete -c {program} -f\n");
+        for name in &self.commands {
+            out += &format!("complete -c {program} -n __fish_use_subcommand -a {name}\n");
+        }
+        for flag in &self.value_flags {
+            out += &format!("complete -c {program} {} -r\n", spelled(flag));
+        }
+        for flag in &self.switches {
+            out += &format!("complete -c {program} {}\n", spelled(flag));
+        }
+        for After { words, choices } in &self.after {
+            let (flags, commands): (Vec<_>, Vec<_>) =
+                words.iter().partition(|word| word.starts_with('-'));
+            let choices = match choices {
+                Choices::Words(choices) => format!("'{}'", choices.join(" ")),
+                // Of flags that take a value, fish completes files of its own accord.
+                Choices::Files => continue,
+                Choices::Output(command) => {
+                    format!("\"({})\"", command.replace('"', "\\\"").replace('$', "\\$"))
+                }
+            };
+            if !flags.is_empty() {
+                let flags: Vec<String> = flags.into_iter().map(|flag| spelled(flag)).collect();
+                out += &format!("complete -c {program} {} -x -a {choices}\n", flags.join(" "));
+            }
+            if !commands.is_empty() {
+                let seen = commands.into_iter().cloned().collect::<Vec<_>>().join(" ");
+                let seen = format!("'__fish_seen_subcommand_from {seen}'");
+                out += &format!("complete -c {program} -n {seen} -a {choices}\n");
+            }
+        }
+        out
+    }
+}
+
+/// A flag as fish wants it written.
+fn spelled(flag: &str) -> String {
+    match flag.strip_prefix("--") {
+        Some(long) => format!("-l {long}"),
+        None => format!("-s {}", flag.trim_start_matches('-')),
     }
 }

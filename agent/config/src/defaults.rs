@@ -10,13 +10,12 @@
 
 use serde_json::{Map, Value};
 
-use super::fields::{self, Field};
 use super::modes::AuthorizationMode;
 use super::types::{
     API_VERSION, Authentication, Authorization, CrashLoopBackOff, KIND, KubeletConfiguration,
     Logging, LoggingOptions, MemorySwap, TextMap, WebhookAuthentication, WebhookAuthorization,
 };
-use super::{gates::FeatureGates, modes};
+use super::{FeatureGates, modes};
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::quantity::Quantity;
 
@@ -217,10 +216,8 @@ pub fn legacy_tree() -> Map<String, Value> {
     tree.as_object().cloned().unwrap_or_default()
 }
 
-/// Removes what counts as "not set" and adds the defaults that depend on other fields. Doing it
-/// again changes nothing.
+/// Adds the defaults that depend on other fields. Doing it again changes nothing.
 pub fn complete(tree: &mut Map<String, Value>) {
-    drop_unset(tree, "");
     let update = tree.get("nodeStatusUpdateFrequency").cloned();
     if let (Some(update), false) = (update, tree.contains_key("nodeStatusReportFrequency")) {
         tree.insert("nodeStatusReportFrequency".to_owned(), update);
@@ -242,35 +239,6 @@ pub fn complete_for_gates(tree: &mut Map<String, Value>, gates: &FeatureGates) {
     let policy = "imagePullCredentialsVerificationPolicy";
     if !gates.enabled("KubeletEnsureSecretPulledImages") && !tree.contains_key(policy) {
         tree.insert(policy.to_owned(), Value::String(String::new()));
-    }
-}
-
-/// Recursively removes nulls and, where the API has no pointer, zero values.
-fn drop_unset(tree: &mut Map<String, Value>, prefix: &str) {
-    tree.retain(|key, value| {
-        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        match (fields::find(&path), value) {
-            (_, Value::Null) => false,
-            (Some(field), value) => field.pointer || !is_zero(field, value),
-            (None, Value::Object(inner)) => {
-                drop_unset(inner, &path);
-                true
-            }
-            (None, _) => true,
-        }
-    });
-}
-
-fn is_zero(field: &Field, value: &Value) -> bool {
-    match value {
-        Value::Bool(flag) => !flag,
-        Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) if field.kind == fields::Kind::Duration => {
-            text.parse::<GoDuration>().is_ok_and(GoDuration::is_zero)
-        }
-        Value::String(text) => text.is_empty(),
-        // An empty list or map is set, to nothing; only null is "not set".
-        Value::Null | Value::Array(_) | Value::Object(_) => false,
     }
 }
 

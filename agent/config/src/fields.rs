@@ -8,84 +8,19 @@
 
 use super::acted_on::Status::{self, Done as DONE};
 
-/// What a field holds, as far as reading it needs to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// true or false
-    Bool,
-    /// 32-bit number
-    Int32,
-    /// 64-bit number
-    Int64,
-    /// Real number
-    Float,
-    /// Text
-    Text,
-    /// A word of a closed set
-    Word,
-    /// Duration in Go's form
-    Duration,
-    /// Resource quantity
-    Quantity,
-    /// List of texts
-    TextList,
-    /// Map from text to text
-    TextMap,
-    /// List of objects
-    List,
-    /// Map to something else than text
-    Map,
-}
-
-impl Kind {
-    /// Name of the type for people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "bool",
-            Self::Int32 => "int32",
-            Self::Int64 => "int64",
-            Self::Float => "number",
-            Self::Text => "string",
-            Self::Word => "enum",
-            Self::Duration => "duration",
-            Self::Quantity => "quantity",
-            Self::TextList => "[]string",
-            Self::TextMap => "map[string]string",
-            Self::List => "[]object",
-            Self::Map => "map",
-        }
-    }
-}
-
-/// One leaf field.
-#[derive(Clone, Copy, Debug)]
-pub struct Field {
-    /// Names from the root, joined with points.
-    pub path: &'static str,
-    /// What it holds.
-    pub kind: Kind,
-    /// The API has a pointer, so zero values count as set.
-    pub pointer: bool,
-    /// What the agent does with it.
-    pub status: Status,
-}
+pub use crate::field::{Field, FieldTable, Kind};
 
 const fn value(path: &'static str, kind: Kind, status: Status) -> Field {
-    Field { path, kind, pointer: false, status }
+    Field::value(path, kind, status)
 }
 
 const fn pointer(path: &'static str, kind: Kind, status: Status) -> Field {
-    Field { path, kind, pointer: true, status }
+    Field::pointer(path, kind, status)
 }
 
 /// The field at `path`, if it is one.
 pub fn find(path: &str) -> Option<&'static Field> {
-    FIELDS.iter().find(|field| field.path == path)
-}
-
-/// True when fields exist below `path`.
-pub fn is_object(path: &str) -> bool {
-    FIELDS.iter().any(|f| f.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+    FieldTable(FIELDS).find(path)
 }
 
 const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");

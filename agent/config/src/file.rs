@@ -1,4 +1,4 @@
-//! Reads KubeletConfiguration files: the one of `--config` and the drop-ins of `--config-dir`.
+//! Reads configuration files: the one of `--config` and the drop-ins of `--config-dir`.
 //!
 //! Input: YAML or JSON text and the folder it came from. Output: [`Document`]: a tree of known
 //! fields with relative paths made absolute, the line of every top-level field, and warnings.
@@ -14,13 +14,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
-use super::ConfigError;
-use super::fields::{self, FIELDS};
-use super::suggest;
-use super::types::{API_VERSION, KIND};
+use crate::daemon::Daemon;
+use crate::error::ConfigError;
+use crate::suggest;
 
 /// Largest configuration file that is read.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
+pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Values in one file, aliases expanded; a full configuration has a few hundred.
 const NODES_MAX: usize = 20_000;
 /// Most drop-in files that are read.
@@ -30,21 +29,9 @@ const DROP_IN_DEPTH_MAX: usize = 32;
 /// Ending of drop-in files; others are left alone.
 const DROP_IN_ENDING: &str = "conf";
 
-/// Fields that hold a path, relative to the file they stand in.
-// k8s: pkg/kubelet/apis/config/helpers.go KubeletConfigurationPathRefs
-const PATH_FIELDS: [&str; 7] = [
-    "staticPodPath",
-    "authentication.x509.clientCAFile",
-    "tlsCertFile",
-    "tlsPrivateKeyFile",
-    "resolvConf",
-    "volumePluginDir",
-    "podLogsDir",
-];
-
 /// One configuration file, read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Document {
+pub struct Document {
     /// Known fields as they were written.
     pub tree: Map<String, Value>,
     /// `file:line` of each top-level field.
@@ -54,7 +41,7 @@ pub(super) struct Document {
 }
 
 /// Reads the file at `path`.
-pub(crate) fn read(path: &Path) -> Result<Document, ConfigError> {
+pub fn read<D: Daemon>(path: &Path) -> Result<Document, ConfigError> {
     let shown = path.display().to_string();
     let unreadable = |problem: String| {
         ConfigError::new(shown.clone(), "", problem, "check the path and its rights")
@@ -66,11 +53,11 @@ pub(crate) fn read(path: &Path) -> Result<Document, ConfigError> {
     }
     let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
     let folder = std::path::absolute(path).ok().and_then(|p| p.parent().map(Path::to_owned));
-    parse(&bytes, &shown, folder.as_deref().unwrap_or(Path::new("/")))
+    parse::<D>(&bytes, &shown, folder.as_deref().unwrap_or(Path::new("/")))
 }
 
 /// Reads the text of a file named `shown` that lies in `folder`.
-pub(crate) fn parse(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document, ConfigError> {
+pub fn parse<D: Daemon>(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document, ConfigError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let problem = format!("byte {} is not valid UTF-8", error.valid_up_to());
         ConfigError::new(shown, "", problem, "save it as UTF-8")
@@ -79,30 +66,35 @@ pub(crate) fn parse(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document
         return Err(ConfigError::new(shown, "", "the file is empty", "write a configuration"));
     }
     let mut document = Document::default();
-    let nodes = nodes(text, shown, &mut document.warnings)?;
+    let nodes = nodes(text, shown, &mut document.warnings)
+        .map_err(|error| syntax_error::<D>(&error, shown))?;
     for (key, node) in nodes {
         let place = format!("{shown}:{}", node.referenced.line());
         document.places.insert(key.clone(), place);
         document.tree.insert(key, node.value);
     }
-    check_kind(&document, shown)?;
+    check_kind::<D>(&document, shown)?;
     let mut unknown = Vec::new();
-    drop_unknown(&mut document.tree, "", &mut unknown);
+    D::FIELDS.drop_unknown(&mut document.tree, "", &mut unknown);
     for path in unknown {
         let top = path.split('.').next().unwrap_or_default();
         let place = document.places.get(top).map_or(shown, String::as_str);
-        let hint = suggest::did_you_mean(&path, FIELDS.iter().map(|field| field.path));
+        let hint = suggest::did_you_mean(&path, D::FIELDS.0.iter().map(|field| field.path));
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
         document.warnings.push(format!("{place}: unknown field {path} is ignored{hint}"));
     }
-    resolve_paths(&mut document.tree, folder);
+    resolve_paths(&mut document.tree, D::PATH_FIELDS, folder);
     Ok(document)
 }
 
 type Nodes = BTreeMap<String, Spanned<Value>>;
 
 /// The top-level fields with their lines; repeated keys are tolerated with a warning.
-fn nodes(text: &str, shown: &str, warnings: &mut Vec<String>) -> Result<Nodes, ConfigError> {
+fn nodes(
+    text: &str,
+    shown: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Nodes, serde_saphyr::Error> {
     let budget = || serde_saphyr::budget! { max_nodes: NODES_MAX };
     let options = serde_saphyr::options! { with_snippet: false, budget: budget() };
     match serde_saphyr::from_str_with_options::<Nodes>(text, options) {
@@ -114,31 +106,36 @@ fn nodes(text: &str, shown: &str, warnings: &mut Vec<String>) -> Result<Nodes, C
                 duplicate_keys: DuplicateKeyPolicy::LastWins,
             };
             let lenient = serde_saphyr::from_str_with_options::<Nodes>(text, options);
-            let nodes = lenient.map_err(|error| syntax_error(&error, shown))?;
-            let first = syntax_error(&strict, shown);
-            let place = first.place.unwrap_or(first.field);
-            warnings.push(format!("{place}: {}; the last one is used", first.problem));
-            Ok(nodes)
+            let place = place(&strict, shown);
+            let message = strict.without_snippet();
+            warnings.push(format!("{place}: {message}; the last one is used"));
+            lenient
         }
-        Err(error) => Err(syntax_error(&error, shown)),
+        Err(error) => Err(error),
     }
 }
 
 /// File, line, column and what the YAML reader says.
-fn syntax_error(error: &serde_saphyr::Error, shown: &str) -> ConfigError {
-    let remedy = "correct the file; `kind: KubeletConfiguration` in YAML or JSON is expected";
+fn syntax_error<D: Daemon>(error: &serde_saphyr::Error, shown: &str) -> ConfigError {
+    let remedy = format!("correct the file; `kind: {}` in YAML or JSON is expected", D::KIND);
     let message = error.without_snippet().to_string();
     match error.location() {
-        Some(at) => {
-            let place = format!("{shown}:{}:{}", at.line(), at.column());
-            ConfigError::new("configuration file", "", message, remedy).at(place)
+        Some(_) => {
+            ConfigError::new("configuration file", "", message, remedy).at(place(error, shown))
         }
         None => ConfigError::new(shown, "", message, remedy),
     }
 }
 
-fn check_kind(document: &Document, shown: &str) -> Result<(), ConfigError> {
-    for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+fn place(error: &serde_saphyr::Error, shown: &str) -> String {
+    match error.location() {
+        Some(at) => format!("{shown}:{}:{}", at.line(), at.column()),
+        None => shown.to_owned(),
+    }
+}
+
+fn check_kind<D: Daemon>(document: &Document, shown: &str) -> Result<(), ConfigError> {
+    for (field, wanted) in [("apiVersion", D::API_VERSION), ("kind", D::KIND)] {
         let value = document.tree.get(field).and_then(Value::as_str).unwrap_or_default();
         if value != wanted {
             let place = document.places.get(field).map_or(shown, String::as_str);
@@ -150,26 +147,8 @@ fn check_kind(document: &Document, shown: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Moves fields that the API does not have out of the tree.
-fn drop_unknown(tree: &mut Map<String, Value>, prefix: &str, unknown: &mut Vec<String>) {
-    tree.retain(|key, value| {
-        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        if fields::find(&path).is_some() || path == "kind" || path == "apiVersion" {
-            return true;
-        }
-        if !fields::is_object(&path) {
-            unknown.push(path);
-            return false;
-        }
-        if let Value::Object(inner) = value {
-            drop_unknown(inner, &path, unknown);
-        }
-        true
-    });
-}
-
-fn resolve_paths(tree: &mut Map<String, Value>, folder: &Path) {
-    for path in PATH_FIELDS {
+fn resolve_paths(tree: &mut Map<String, Value>, fields: &[&str], folder: &Path) {
+    for path in fields {
         if let Some(Value::String(text)) = leaf_mut(tree, path)
             && !text.is_empty()
             && Path::new(text).is_relative()
@@ -203,7 +182,7 @@ fn leaf_mut<'a>(tree: &'a mut Map<String, Value>, path: &str) -> Option<&'a mut 
 
 /// The drop-in files below `folder` in lexical order, and a warning for each file left alone.
 // k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
-pub(super) fn drop_ins(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), ConfigError> {
+pub fn drop_ins(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), ConfigError> {
     let mut found = Found::default();
     walk(folder, 0, &mut found)?;
     Ok((found.files, found.warnings))
@@ -247,7 +226,7 @@ fn walk(folder: &Path, depth: usize, found: &mut Found) -> Result<(), ConfigErro
 }
 
 /// Applies `patch` to `target`: objects merge, null deletes, everything else replaces (RFC 7386).
-pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Value>) {
+pub fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Value>) {
     for (key, value) in patch {
         match value {
             Value::Null => {
@@ -268,7 +247,3 @@ pub(super) fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Va
         }
     }
 }
-
-#[cfg(test)]
-#[path = "file_tests.rs"]
-mod tests;

@@ -2,7 +2,23 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+use super::fields::FIELDS;
+use super::kubelet::Kubelet;
+use super::types::{API_VERSION, KIND};
+use crate::file::{self, Document, FILE_BYTES_MAX, drop_ins, merge_patch};
+
+fn parse(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document, ConfigError> {
+    file::parse::<Kubelet>(bytes, shown, folder)
+}
+
+fn read(path: &Path) -> Result<Document, ConfigError> {
+    file::read::<Kubelet>(path)
+}
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 

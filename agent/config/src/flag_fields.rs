@@ -1,15 +1,16 @@
 //! The flags that set a field of the configuration file; the larger half of the command line.
 //!
-//! Output: [`FIELD_GROUPS`], part of [`super::flag_table::groups`]. Upstream calls nearly all of
+//! Output: [`FIELD_GROUPS`], part of [`super::flag_table::TABLE`]. Upstream calls nearly all of
 //! them deprecated in favour of the file; every installer still uses some. They share default,
 //! checks and status with their field in `fields.rs`.
 //!
 //! // k8s: cmd/kubelet/app/options/options.go AddKubeletConfigFlags
 
-use super::flag_table::{Flag, FlagKind, Group, Target};
+use super::flag_forms::{HEADERS, RESERVED_MEMORY, TAINTS, THRESHOLDS};
+use crate::flag::{Flag, FlagKind, Group};
 
 const fn field(name: &'static str, kind: FlagKind, path: &'static str, help: &'static str) -> Flag {
-    Flag { name, kind, target: Target::Field(path), help }
+    Flag::field(name, kind, path, help)
 }
 
 /// Flags of configuration fields, in the order of `--help`.
@@ -22,7 +23,7 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
                 "Folder of static pod manifests, or one manifest file"),
             field("manifest-url", FlagKind::Text, "staticPodURL",
                 "Address from which more pod manifests are read"),
-            field("manifest-url-header", FlagKind::Headers, "staticPodURLHeader",
+            field("manifest-url-header", FlagKind::Own(&HEADERS), "staticPodURLHeader",
                 "HTTP headers for it, key:value"),
             field("sync-frequency", FlagKind::Duration, "syncFrequency",
                 "Longest time between two looks at a running pod"),
@@ -159,7 +160,7 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
             field("cpu-manager-reconcile-period", FlagKind::Duration, "cpuManagerReconcilePeriod",
                 "Time between its checks"),
             field("memory-manager-policy", FlagKind::Text, "memoryManagerPolicy", "None or Static"),
-            field("reserved-memory", FlagKind::ReservedMemory, "reservedMemory",
+            field("reserved-memory", FlagKind::Own(&RESERVED_MEMORY), "reservedMemory",
                 "Memory kept per NUMA node, 0:memory=1Gi"),
             field("topology-manager-policy", FlagKind::Text, "topologyManagerPolicy",
                 "none, best-effort, restricted or single-numa-node"),
@@ -190,9 +191,9 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
     Group {
         title: "Eviction",
         flags: &[
-            field("eviction-hard", FlagKind::Thresholds, "evictionHard",
+            field("eviction-hard", FlagKind::Own(&THRESHOLDS), "evictionHard",
                 "Thresholds that evict at once, memory.available<1Gi"),
-            field("eviction-soft", FlagKind::Thresholds, "evictionSoft",
+            field("eviction-soft", FlagKind::Own(&THRESHOLDS), "evictionSoft",
                 "Thresholds that evict after a grace period"),
             field("eviction-soft-grace-period", FlagKind::Pairs, "evictionSoftGracePeriod",
                 "Those grace periods, memory.available=1m30s"),
@@ -211,7 +212,7 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
         title: "API server and node object",
         flags: &[
             field("register-node", FlagKind::Bool, "registerNode", "Register this node"),
-            field("register-with-taints", FlagKind::Taints, "registerWithTaints",
+            field("register-with-taints", FlagKind::Own(&TAINTS), "registerWithTaints",
                 "Taints to register with, key=value:effect"),
             field("provider-id", FlagKind::Text, "providerID",
                 "Id of the machine at its cloud provider"),

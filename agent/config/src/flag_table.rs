@@ -1,140 +1,41 @@
 //! The command line: every flag of a 1.36 kubelet, its type, what it sets, and its help line.
 //!
-//! Output: [`groups`] and [`flags`]. The parser in `flags.rs` knows types, never names; a flag
-//! exists exactly when it stands in one of these tables. A test compares the names with those that
+//! Output: [`TABLE`], which the command line is read by. A test compares the names with those that
 //! a real kubelet listed. Own flags begin with `pintle-`.
 
 use super::acted_on::Status::{self, Done as DONE};
 use super::flag_fields::FIELD_GROUPS;
 
-/// How the text after a flag is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlagKind {
-    /// true or false; alone it means true
-    Bool,
-    /// 32-bit number
-    Int32,
-    /// 64-bit number
-    Int64,
-    /// klog level, not negative
-    Level,
-    /// Any text
-    Text,
-    /// Resource quantity
-    Quantity,
-    /// Duration in Go's form
-    Duration,
-    /// One IP address
-    Ip,
-    /// One IP address or two of different families
-    Ips,
-    /// Comma-separated texts; repeating adds
-    TextList,
-    /// key=value,…; repeating adds
-    Pairs,
-    /// One key=value, not split at commas; repeating adds
-    Pair,
-    /// key=value,… where a missing value is empty
-    Labels,
-    /// signal<quantity,…
-    Thresholds,
-    /// name=true|false,…
-    Gates,
-    /// name:value,…; the same name may come again
-    Headers,
-    /// key=value:effect,…
-    Taints,
-    /// node:type=quantity,…
-    ReservedMemory,
-    /// pattern=N,…
-    Vmodule,
-    /// Shows the help and stops
-    Help,
-    /// Shows the version and stops
-    Version,
-}
-
-impl FlagKind {
-    /// Its form, for people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bool | Self::Help | Self::Version => "bool",
-            Self::Int32 => "int32",
-            Self::Int64 => "int64",
-            Self::Level => "level",
-            Self::Text => "string",
-            Self::Quantity => "quantity",
-            Self::Duration => "duration",
-            Self::Ip => "ip",
-            Self::Ips => "ip[,ip]",
-            Self::TextList => "text,...",
-            Self::Pairs | Self::Labels => "key=value,...",
-            Self::Pair => "key=value",
-            Self::Thresholds => "signal<quantity,...",
-            Self::Gates => "name=bool,...",
-            Self::Headers => "name:value,...",
-            Self::Taints => "key=value:effect,...",
-            Self::ReservedMemory => "node:type=quantity,...",
-            Self::Vmodule => "pattern=level,...",
-        }
-    }
-
-    /// A bare `--flag` is complete, and the next argument is not its value.
-    pub const fn needs_no_value(self) -> bool {
-        matches!(self, Self::Bool | Self::Help | Self::Version)
-    }
-}
-
-/// What a flag sets.
-#[derive(Clone, Copy, Debug)]
-pub enum Target {
-    /// The configuration field at this path.
-    Field(&'static str),
-    /// A field of [`super::NodeFlags`], or nothing.
-    Node(Status),
-}
-
-/// One flag.
-#[derive(Clone, Copy, Debug)]
-pub struct Flag {
-    /// Name without dashes in front.
-    pub name: &'static str,
-    /// Form of its value.
-    pub kind: FlagKind,
-    /// What it sets.
-    pub target: Target,
-    /// One line for `--help`.
-    pub help: &'static str,
-}
-
-/// Flags shown under one heading.
-#[derive(Clone, Copy, Debug)]
-pub struct Group {
-    /// The heading.
-    pub title: &'static str,
-    /// Its flags.
-    pub flags: &'static [Flag],
-}
-
-/// All groups in the order of `--help`.
-pub fn groups() -> impl Iterator<Item = &'static Group> {
-    let (first, rest) = OWN_GROUPS.split_at(2);
-    first.iter().chain(FIELD_GROUPS).chain(rest)
-}
+pub use crate::flag::{Flag, FlagKind, FlagTable, Group, Target};
 
 /// All flags.
+pub const TABLE: FlagTable =
+    FlagTable { parts: &[START_GROUPS, FIELD_GROUPS, LAST_GROUPS], removed: &REMOVED };
+
+/// All flags, one after the other.
 pub fn flags() -> impl Iterator<Item = &'static Flag> {
-    groups().flat_map(|group| group.flags)
+    TABLE.flags()
 }
 
-/// The flag of this name, `_` and `-` being the same.
-pub fn find(name: &str) -> Option<&'static Flag> {
-    let name = name.replace('_', "-");
-    flags().find(|flag| flag.name == name)
-}
+/// Flags of older kubelets that files such as `kubeadm-flags.env` still have, and what took their
+/// place.
+const REMOVED: [(&str, &str); 12] = [
+    ("pod-infra-container-image", "remove it; the runtime's configuration names the pause image"),
+    ("container-runtime", "remove it; the runtime is always a remote one"),
+    ("docker-endpoint", "remove it; containerRuntimeEndpoint names the runtime's socket"),
+    ("network-plugin", "remove it; the runtime's configuration says where CNI is"),
+    ("cni-conf-dir", "remove it; the runtime's configuration says where CNI is"),
+    ("cni-bin-dir", "remove it; the runtime's configuration says where CNI is"),
+    ("cni-cache-dir", "remove it; the runtime's configuration says where CNI is"),
+    ("network-plugin-mtu", "remove it; the pod network sets its own"),
+    ("image-pull-progress-deadline", "remove it; the runtime's configuration has a time-out"),
+    ("cloud-config", "remove it; cloud providers run outside of the node"),
+    ("azure-container-registry-config", "use --image-credential-provider-config"),
+    ("keep-terminated-pod-volumes", "remove it; volumes of ended pods are unmounted"),
+];
 
 const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static str) -> Flag {
-    Flag { name, kind, target: Target::Node(status), help }
+    Flag::own(name, kind, status, help)
 }
 
 const LOCK: Status = Status::NotYet("no lock file is taken yet");
@@ -143,7 +44,7 @@ const CADVISOR: Status = Status::Never("belongs to cAdvisor, which is not part o
 
 /// Flags without a field in the configuration file.
 #[rustfmt::skip] // one flag a line, or two: a table to look things up in
-const OWN_GROUPS: &[Group] = &[
+const START_GROUPS: &[Group] = &[
     Group {
         title: "Start",
         flags: &[
@@ -185,6 +86,11 @@ const OWN_GROUPS: &[Group] = &[
                 "Create the Node object again, cordoned, when somebody deletes it"),
         ],
     },
+];
+
+/// Those that come after the flags of fields.
+#[rustfmt::skip] // as above
+const LAST_GROUPS: &[Group] = &[
     Group {
         title: "Deprecated",
         flags: &[
@@ -222,3 +128,7 @@ const OWN_GROUPS: &[Group] = &[
         ],
     },
 ];
+
+#[cfg(test)]
+#[path = "flag_table_tests.rs"]
+mod tests;

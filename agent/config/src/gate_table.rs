@@ -1,6 +1,6 @@
 //! The feature gates a 1.36 kubelet accepts, with their stage and default.
 //!
-//! Output: [`GATES`], read by `gates.rs` (is the name known, may it be switched) and by the tables
+//! Output: [`GATES`], which tells whether a name is known and may be switched, and by the tables
 //! of docs/COMPAT.md. The kubelet accepts the gates of all components, so they are all here: one
 //! list for a whole cluster must not stop a node from starting.
 //!
@@ -8,60 +8,22 @@
 
 use super::acted_on::Status::{self, Done as DONE};
 
-/// How far a feature has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Off unless asked for.
-    Alpha,
-    /// Mostly on.
-    Beta,
-    /// Part of the product.
-    Ga,
-    /// A switch back to an old behaviour.
-    Deprecated,
-}
-
-impl Stage {
-    /// Its name for people.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alpha => "alpha",
-            Self::Beta => "beta",
-            Self::Ga => "GA",
-            Self::Deprecated => "deprecated",
-        }
-    }
-}
-
-/// One feature gate.
-#[derive(Clone, Copy, Debug)]
-pub struct Gate {
-    /// Its name in `featureGates`.
-    pub name: &'static str,
-    /// How far it has come in 1.36.
-    pub stage: Stage,
-    /// Whether it is on when nothing is said.
-    pub default: bool,
-    /// The default cannot be changed any more.
-    pub locked: bool,
-    /// What this agent does with it.
-    pub status: Status,
-}
+pub use crate::gates::{Gate, Stage};
 
 const fn on(name: &'static str, stage: Stage, status: Status) -> Gate {
-    Gate { name, stage, default: true, locked: false, status }
+    Gate::on(name, stage, status)
 }
 
 const fn off(name: &'static str, stage: Stage, status: Status) -> Gate {
-    Gate { name, stage, default: false, locked: false, status }
+    Gate::off(name, stage, status)
 }
 
 const fn locked_on(name: &'static str, stage: Stage, status: Status) -> Gate {
-    Gate { name, stage, default: true, locked: true, status }
+    Gate::on(name, stage, status).locked()
 }
 
 const fn locked_off(name: &'static str, stage: Stage, status: Status) -> Gate {
-    Gate { name, stage, default: false, locked: true, status }
+    Gate::off(name, stage, status).locked()
 }
 
 const NOT_YET: Status = Status::NotYet("the feature is not built");
@@ -290,3 +252,49 @@ pub const GATES: &[Gate] = &[
     on("WatchListCompression", Stage::Beta, ELSEWHERE),
     on("WindowsGracefulNodeShutdown", Stage::Beta, ELSEWHERE),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConfigError, FeatureGates};
+
+    fn gates(asked: &[(&str, bool)]) -> Result<FeatureGates, Vec<ConfigError>> {
+        FeatureGates::new(&asked.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect())
+    }
+
+    #[test]
+    fn defaults_hold_until_a_gate_is_switched() {
+        let gates = gates(&[("EventedPLEG", true), ("EnvFiles", false)]).expect("valid");
+        assert!(gates.enabled("EventedPLEG"));
+        assert!(!gates.enabled("EnvFiles"));
+        assert!(gates.enabled("SidecarContainers"));
+        assert!(!gates.enabled("NoSuchGate"));
+    }
+
+    #[test]
+    fn a_whole_stage_is_switched_before_single_gates() {
+        let gates = gates(&[("AllAlpha", true), ("EventedPLEG", false)]).expect("valid");
+        assert!(gates.enabled("MemoryQoS"));
+        assert!(!gates.enabled("EventedPLEG"));
+    }
+
+    #[test]
+    fn unknown_and_locked_gates_are_reported_together() {
+        let asked = [("SideCarContainers", true), ("NodeSwap", false), ("KubeletPSI", true)];
+        let errors = gates(&asked).expect_err("two are wrong");
+        let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(text.len(), 2, "{text:?}");
+        assert!(text[0].contains("NodeSwap is locked to true"), "{text:?}");
+        assert!(text[1].contains("did you mean SidecarContainers"), "{text:?}");
+    }
+
+    #[test]
+    fn names_are_unique_and_only_finished_gates_are_locked() {
+        for (index, gate) in GATES.iter().enumerate() {
+            assert!(GATES[..index].iter().all(|other| other.name != gate.name), "{}", gate.name);
+            if gate.locked {
+                assert!(matches!(gate.stage, Stage::Ga | Stage::Deprecated), "{}", gate.name);
+            }
+        }
+    }
+}

@@ -7,22 +7,83 @@
 //! // k8s: staging/src/k8s.io/component-base/featuregate/feature_gate.go SetFromMap
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 
-use super::ConfigError;
-use super::gate_table::{GATES, Gate, Stage};
-use super::suggest;
+use crate::daemon::Daemon;
+use crate::error::ConfigError;
+use crate::status::Status;
+use crate::suggest;
+
+/// How far a feature has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Off unless asked for.
+    Alpha,
+    /// Mostly on.
+    Beta,
+    /// Part of the product.
+    Ga,
+    /// A switch back to an old behaviour.
+    Deprecated,
+}
+
+impl Stage {
+    /// Its name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alpha => "alpha",
+            Self::Beta => "beta",
+            Self::Ga => "GA",
+            Self::Deprecated => "deprecated",
+        }
+    }
+}
+
+/// One feature gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// Its name in `featureGates`.
+    pub name: &'static str,
+    /// How far it has come in 1.36.
+    pub stage: Stage,
+    /// Whether it is on when nothing is said.
+    pub default: bool,
+    /// The default cannot be changed any more.
+    pub locked: bool,
+    /// What the daemon does with it.
+    pub status: Status,
+}
+
+impl Gate {
+    /// A gate that is on when nothing is said.
+    pub const fn on(name: &'static str, stage: Stage, status: Status) -> Self {
+        Self { name, stage, default: true, locked: false, status }
+    }
+
+    /// A gate that is off when nothing is said.
+    pub const fn off(name: &'static str, stage: Stage, status: Status) -> Self {
+        Self { name, stage, default: false, locked: false, status }
+    }
+
+    /// A gate whose default cannot be changed any more.
+    #[must_use]
+    pub const fn locked(self) -> Self {
+        Self { locked: true, ..self }
+    }
+}
 
 /// Gates that switch a whole stage.
 const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
 /// The state of every gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FeatureGates {
+pub struct FeatureGates<D> {
     /// Only gates that differ from their default.
     changed: BTreeMap<&'static str, bool>,
+    daemon: PhantomData<D>,
 }
 
-impl FeatureGates {
+impl<D: Daemon> FeatureGates<D> {
     /// Checks and applies what was asked for.
     pub fn new(asked: &BTreeMap<String, bool>) -> Result<Self, Vec<ConfigError>> {
         let mut gates = Self::default();
@@ -36,8 +97,8 @@ impl FeatureGates {
             if GROUPS.iter().any(|(group, _)| group == name) {
                 continue;
             }
-            match GATES.iter().find(|gate| gate.name == name) {
-                None => errors.push(unknown(name, *on)),
+            match D::GATES.iter().find(|gate| gate.name == name) {
+                None => errors.push(unknown(D::GATES, name, *on)),
                 Some(gate) if gate.locked && gate.default != *on => errors.push(locked(gate, *on)),
                 Some(gate) => gates.switch(gate, *on),
             }
@@ -48,12 +109,12 @@ impl FeatureGates {
     /// Whether the feature is on; false for a name that no gate has.
     pub fn enabled(&self, name: &str) -> bool {
         self.changed.get(name).copied().unwrap_or_else(|| {
-            GATES.iter().find(|gate| gate.name == name).is_some_and(|gate| gate.default)
+            D::GATES.iter().find(|gate| gate.name == name).is_some_and(|gate| gate.default)
         })
     }
 
     fn switch_stage(&mut self, stage: Stage, on: bool) {
-        for gate in GATES.iter().filter(|gate| gate.stage == stage && !gate.locked) {
+        for gate in D::GATES.iter().filter(|gate| gate.stage == stage && !gate.locked) {
             self.switch(gate, on);
         }
     }
@@ -67,8 +128,8 @@ impl FeatureGates {
     }
 }
 
-fn unknown(name: &str, on: bool) -> ConfigError {
-    let names = GATES.iter().map(|gate| gate.name);
+fn unknown(gates: &[Gate], name: &str, on: bool) -> ConfigError {
+    let names = gates.iter().map(|gate| gate.name);
     ConfigError::new(
         "featureGates",
         format!("{name}={on}"),
@@ -84,49 +145,4 @@ fn locked(gate: &Gate, on: bool) -> ConfigError {
         format!("{} is locked to {} in Kubernetes 1.36", gate.name, gate.default),
         "remove it".to_owned(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gates(asked: &[(&str, bool)]) -> Result<FeatureGates, Vec<ConfigError>> {
-        FeatureGates::new(&asked.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect())
-    }
-
-    #[test]
-    fn defaults_hold_until_a_gate_is_switched() {
-        let gates = gates(&[("EventedPLEG", true), ("EnvFiles", false)]).expect("valid");
-        assert!(gates.enabled("EventedPLEG"));
-        assert!(!gates.enabled("EnvFiles"));
-        assert!(gates.enabled("SidecarContainers"));
-        assert!(!gates.enabled("NoSuchGate"));
-    }
-
-    #[test]
-    fn a_whole_stage_is_switched_before_single_gates() {
-        let gates = gates(&[("AllAlpha", true), ("EventedPLEG", false)]).expect("valid");
-        assert!(gates.enabled("MemoryQoS"));
-        assert!(!gates.enabled("EventedPLEG"));
-    }
-
-    #[test]
-    fn unknown_and_locked_gates_are_reported_together() {
-        let asked = [("SideCarContainers", true), ("NodeSwap", false), ("KubeletPSI", true)];
-        let errors = gates(&asked).expect_err("two are wrong");
-        let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(text.len(), 2, "{text:?}");
-        assert!(text[0].contains("NodeSwap is locked to true"), "{text:?}");
-        assert!(text[1].contains("did you mean SidecarContainers"), "{text:?}");
-    }
-
-    #[test]
-    fn names_are_unique_and_only_finished_gates_are_locked() {
-        for (index, gate) in GATES.iter().enumerate() {
-            assert!(GATES[..index].iter().all(|other| other.name != gate.name), "{}", gate.name);
-            if gate.locked {
-                assert!(matches!(gate.stage, Stage::Ga | Stage::Deprecated), "{}", gate.name);
-            }
-        }
-    }
 }

@@ -1,18 +1,14 @@
-//! Checks label keys and values by the rules of the Kubernetes API.
+//! Checks the labels that a node is to register with.
 //!
-//! Input: labels, or one key or value. Output: one error for each that the API would refuse, and
-//! for each label that a node may not give itself.
+//! Input: labels. Output: one error for each that the API would refuse, and for each that a node may
+//! not give itself.
 //!
-//! // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsQualifiedName
 //! // k8s: staging/src/k8s.io/kubelet/pkg/apis/well_known_labels.go
 
 use std::collections::BTreeMap;
 
 use super::ConfigError;
-
-const NAME_LEN_MAX: usize = 63;
-const PREFIX_LEN_MAX: usize = 253;
-const LABEL_LEN_MAX: usize = 63;
+use pintle_api_types::pod::validate::names;
 
 /// Namespaces in which a node may choose its own labels.
 const OWN_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
@@ -44,11 +40,11 @@ fn check_one(key: &str, value: &str) -> Result<(), ConfigError> {
         let problem = "a node may not give itself this kubernetes.io label";
         return error(problem, "put it under node.kubernetes.io/ or a domain of your own");
     }
-    if !is_qualified_name(key) {
+    if !names::qualified(key).is_empty() {
         let remedy = "use up to 63 letters, digits, - _ . after an optional DNS prefix and /";
         return error("the key is not a label key", remedy);
     }
-    if !is_label_value(value) {
+    if !names::label_value(value).is_empty() {
         let remedy = "use up to 63 letters, digits, - _ . beginning and ending with one of the \
                       former";
         return error("the value is not a label value", remedy);
@@ -63,36 +59,6 @@ fn is_own(key: &str) -> bool {
     };
     let reserved = below("kubernetes.io") || below("k8s.io");
     !reserved || OWN_NAMESPACES.into_iter().any(below) || OWN_LABELS.contains(&key)
-}
-
-/// `name` or `dns.prefix/name`.
-pub(super) fn is_qualified_name(text: &str) -> bool {
-    match text.split_once('/') {
-        None => is_name(text),
-        Some((prefix, name)) => {
-            prefix.len() <= PREFIX_LEN_MAX && prefix.split('.').all(is_dns_label) && is_name(name)
-        }
-    }
-}
-
-/// Empty, or a name.
-pub(super) fn is_label_value(text: &str) -> bool {
-    text.is_empty() || (text.len() <= LABEL_LEN_MAX && is_name(text))
-}
-
-fn is_name(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= NAME_LEN_MAX
-        && ends(bytes.first())
-        && ends(bytes.last())
-        && bytes.iter().copied().all(inner)
-}
-
-fn is_dns_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.bytes().all(inner)
 }
 
 #[cfg(test)]

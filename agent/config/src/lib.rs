@@ -4,53 +4,61 @@
 //! flags. Feature gates merge key by key, everything else as a whole. Every problem found on the
 //! way is reported at once, each with field, value and remedy.
 //!
-//! `flags` reads the command line by the table of `flag_table` and `flag_fields`; `file` reads
-//! files; both produce trees with the names of the API, which `tree` turns into the typed
-//! [`KubeletConfiguration`]; `validate` checks ranges and combinations. `fields` lists all fields,
-//! `acted_on` knows what has an effect.
+//! Here are the kubelet's tables, type, defaults and rules; `kubelet` puts them together.
+//! `flag_table` and `flag_fields` list the flags, `fields` all fields of [`KubeletConfiguration`]
+//! with what has an effect, `gate_table` the gates; `validate` checks ranges and combinations.
 //!
 //! Owner of nothing: this runs once, before any thread is started. Reading files and the host's
 //! name are its only effects.
 
 pub mod acted_on;
 mod cli;
-mod completion;
+pub mod completion;
+pub mod daemon;
 pub mod defaults;
-mod error;
+pub mod error;
+pub mod field;
 pub mod fields;
-mod file;
+pub mod file;
+mod flag;
 mod flag_fields;
+mod flag_forms;
 pub mod flag_table;
-pub mod flags;
+pub mod forms;
 pub mod gate_table;
 pub mod gates;
-mod help;
+pub mod given;
+pub mod help;
 pub mod image_policy;
+mod kubelet;
 mod labels;
+pub mod listing;
 pub mod modes;
 mod node_flags;
-mod suggest;
-mod tree;
+mod sources;
+pub mod status;
+pub mod suggest;
 pub mod types;
+mod usage;
 mod validate;
 mod validate_resources;
+pub mod violations;
+mod words;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use self::acted_on::Status;
-use self::flag_table::Target;
-use self::flags::GivenFlags;
+use crate::given::GivenFlags;
 
 pub use self::cli::{ClientCommand, Color, OutputFormat, PodFilter, Question};
-pub use self::error::ConfigError;
-pub use self::gates::FeatureGates;
-pub use self::help::{KUBERNETES_VERSION, user_agent, version};
+pub use self::kubelet::{FeatureGates, Kubelet};
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
+pub use crate::error::ConfigError;
+pub use crate::help::{KUBERNETES_VERSION, version};
+pub use crate::suggest::did_you_mean;
 pub use pintle_api_types::quantity;
-pub use suggest::did_you_mean;
 
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,16 +146,16 @@ fn socket_address(ip: &str, port: i32) -> Option<SocketAddr> {
 
 /// Reads a command line, the program's name first, and the files it names.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<ConfigError>> {
-    let mut args = texts(args)?.into_iter();
+    let mut args = given::texts(args)?.into_iter();
     let program = args.next().unwrap_or_default();
     let args: Vec<String> = args.collect();
     let invoked_as_kubelet = Path::new(&program).file_name().is_some_and(|name| name == "kubelet");
     if !invoked_as_kubelet && cli::is_command(&args) {
         return cli::parse(&args);
     }
-    let given = flags::read(&args)?;
+    let given = flag_table::TABLE.read(&args)?;
     if given.is_true("help") {
-        return Ok(Command::Print(help::daemon(invoked_as_kubelet)));
+        return Ok(Command::Print(usage::daemon(invoked_as_kubelet)));
     }
     if given.is_true("version") {
         return Ok(Command::Print(version()));
@@ -155,44 +163,25 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<Config
     load(&given).map(|config| Command::Run(Box::new(config)))
 }
 
-fn texts(args: impl Iterator<Item = OsString>) -> Result<Vec<String>, Vec<ConfigError>> {
-    let text = |arg: OsString| {
-        arg.into_string().map_err(|arg| {
-            let problem = "it is not valid UTF-8";
-            ConfigError::new("argument", format!("{arg:?}"), problem, "write it in UTF-8")
-        })
-    };
-    args.map(text).collect::<Result<_, _>>().map_err(|error| vec![error])
+/// What the agent calls itself towards the API server.
+pub fn user_agent() -> String {
+    help::user_agent("kubelet")
 }
 
 /// Builds the configuration that the flags and the files they name describe.
 fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
-    let sources = tree::Sources::read(given)?;
     let mut errors = Vec::new();
     let flags = NodeFlags::new(given).map_err(|found| errors.extend(found)).ok();
-    let loaded = sources.typed().map_err(|found| errors.extend(found)).ok();
+    let settings = daemon::load::<Kubelet>(given).map_err(|found| errors.extend(found)).ok();
     let node_name = node_name(given).map_err(|error| errors.push(error)).ok();
-    let (Some(flags), Some((kubelet, gates)), Some(node_name)) = (flags, loaded, node_name) else {
+    let (Some(flags), Some(settings), Some(node_name)) = (flags, settings, node_name) else {
         return Err(errors);
     };
+    let daemon::Settings { configuration: kubelet, gates, warnings: found } = settings;
     let mut warnings = Vec::from_iter(acted_on::missing_protection());
-    warnings.extend(sources.warnings);
-    warnings.extend(flag_warnings(given));
+    warnings.extend(found);
     warnings.extend(dns_warnings(&kubelet));
-    warnings.extend(acted_on::field_warnings(&kubelet, &sources.baseline));
-    warnings.extend(acted_on::gate_warnings(&gates));
     Ok(Config { kubelet, flags, gates, node_name, warnings })
-}
-
-/// One sentence for each given flag that has neither a field nor an effect.
-fn flag_warnings(given: &GivenFlags) -> Vec<String> {
-    let without_effect = given.iter().filter_map(|(flag, value)| match flag.target {
-        Target::Node(Status::Done) | Target::Field(_) => None,
-        Target::Node(status) => {
-            Some(acted_on::no_effect(&format!("--{}", flag.name), Some(value), status))
-        }
-    });
-    without_effect.collect()
 }
 
 /// The kubelet starts with a DNS server it cannot use, and so does this agent.
@@ -220,11 +209,13 @@ fn node_name(given: &GivenFlags) -> Result<String, ConfigError> {
 
 /// Feeds any bytes to the reader of configuration files; for fuzzing. Must not panic.
 pub fn fuzz_load(bytes: &[u8]) {
-    if let Ok(document) = file::parse(bytes, "fuzz", Path::new("/")) {
-        let _ = tree::Sources::of_document(document).typed();
-    }
+    daemon::fuzz_load::<Kubelet>(bytes);
 }
 
 #[cfg(test)]
 #[path = "config_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod file_tests;

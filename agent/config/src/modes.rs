@@ -4,37 +4,7 @@
 //! file or flag is read, with the list of the allowed ones, so that no later stage has to handle
 //! it. Each enum's `Default` is the kubelet's default.
 
-use std::fmt;
-
-/// Declares an enum whose variants are words of the configuration API.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $(#[$first_doc:meta])* $first:ident = $first_word:literal
-        $(, $(#[$variant_doc:meta])* $variant:ident = $word:literal)* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash,
-            serde::Serialize, serde::Deserialize)]
-        pub enum $name {
-            $(#[$first_doc])* #[default] #[serde(rename = $first_word)] $first,
-            $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)*
-        }
-
-        impl $name {
-            /// The word of the configuration API.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    Self::$first => $first_word,
-                    $(Self::$variant => $word,)*
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
+use crate::words;
 
 words! {
     /// How requests to the agent's HTTPS server are authorised.

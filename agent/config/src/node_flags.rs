@@ -13,8 +13,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::ConfigError;
-use super::flags::GivenFlags;
 use super::labels;
+use crate::given::GivenFlags;
 use pintle_api_types::duration::GoDuration;
 
 const ROOT_DIR: &str = "/var/lib/kubelet";

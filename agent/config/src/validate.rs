@@ -6,16 +6,16 @@
 //!
 //! // k8s: pkg/kubelet/apis/config/validation/validation.go ValidateKubeletConfiguration
 
-use std::fmt;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path};
 
 use super::modes::{ImageVerificationPolicy, LogFormat};
 use super::types::KubeletConfiguration;
-use super::{ConfigError, FeatureGates, labels, validate_resources};
+use super::{ConfigError, FeatureGates, validate_resources};
 use crate::image_policy::VerificationPolicy;
+use crate::violations::Violations;
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::pod::validate::names;
 
 const PORT_MAX: i32 = 65_535;
 const PERCENT: RangeInclusive<i64> = 0..=100;
@@ -28,42 +28,9 @@ const LOG_MONITOR_INTERVAL_MIN: GoDuration = GoDuration::from_secs(3);
 const SHUTDOWN_GRACE_MIN: GoDuration = GoDuration::from_secs(1);
 const USER_NAMESPACE_STEP: i64 = 65_536;
 
-/// Collects violations.
-pub(super) struct Violations(Vec<ConfigError>);
-
-impl Violations {
-    /// Adds a violation unless `holds`.
-    pub(crate) fn require(
-        &mut self,
-        holds: bool,
-        field: &str,
-        value: impl fmt::Display,
-        problem: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        if !holds {
-            self.0.push(ConfigError::new(field, value, problem, remedy));
-        }
-    }
-
-    /// Requires a number within bounds.
-    pub(crate) fn in_range(&mut self, field: &str, value: i64, range: &RangeInclusive<i64>) {
-        let (min, max) = (range.start(), range.end());
-        let problem = format!("it must be from {min} to {max}");
-        let remedy = "correct it, or remove it for the default";
-        self.require(range.contains(&value), field, value, problem, remedy);
-    }
-
-    /// Requires a number that is not below `min`.
-    pub(crate) fn at_least(&mut self, field: &str, value: i64, min: i64) {
-        let problem = format!("it must be at least {min}");
-        self.require(value >= min, field, value, problem, format!("use {min} or more"));
-    }
-}
-
 /// All violations of the rules.
 pub(crate) fn check(config: &KubeletConfiguration, gates: &FeatureGates) -> Vec<ConfigError> {
-    let mut found = Violations(Vec::new());
+    let mut found = Violations::default();
     servers(config, gates, &mut found);
     rates(config, &mut found);
     images(config, gates, &mut found);
@@ -83,7 +50,7 @@ fn servers(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Viol
     for (field, text) in
         [("address", &config.address), ("healthzBindAddress", &config.healthz_bind_address)]
     {
-        ip(field, text, found);
+        found.ip(field, text);
     }
     found.require(
         !config.server_tls_bootstrap || gates.enabled("RotateKubeletServerCertificate"),
@@ -115,11 +82,6 @@ fn servers(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Viol
         "a certificate and its key belong together",
         "set both or neither",
     );
-}
-
-fn ip(field: &str, text: &str, found: &mut Violations) {
-    let problem = "it is not an IP address";
-    found.require(text.parse::<IpAddr>().is_ok(), field, text, problem, "write an IP address");
 }
 
 fn rates(config: &KubeletConfiguration, found: &mut Violations) {
@@ -226,7 +188,7 @@ fn features(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Vio
     let period = config.crash_loop_back_off.max_container_restart_period;
     let field = "crashLoopBackOff.maxContainerRestartPeriod";
     match (period, gates.enabled("KubeletCrashLoopBackOffMax")) {
-        (Some(period), true) => between(field, period, CRASH_LOOP_PERIOD, found),
+        (Some(period), true) => found.between(field, period, CRASH_LOOP_PERIOD),
         (Some(period), false) => {
             let problem = "it needs the feature gate KubeletCrashLoopBackOffMax";
             found.require(false, field, period, problem, "switch the gate on or remove the field");
@@ -250,18 +212,6 @@ fn hidden_metrics(version: &str, found: &mut Violations) {
     let problem = "only the minor version before this one has hidden metrics";
     let known = matches!(version, "" | "1.35");
     found.require(known, field, format!("{version:?}"), problem, "use 1.35 or remove it");
-}
-
-/// Requires a duration within bounds.
-pub(crate) fn between(
-    field: &str,
-    value: GoDuration,
-    [min, max]: [GoDuration; 2],
-    found: &mut Violations,
-) {
-    let problem = format!("it must be from {min} to {max}");
-    let nearest = value.clamp(min, max);
-    found.require(nearest == value, field, value, problem, format!("use {nearest}"));
 }
 
 fn shutdown(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Violations) {
@@ -331,8 +281,8 @@ fn logs(config: &KubeletConfiguration, found: &mut Violations) {
 fn taints(config: &KubeletConfiguration, found: &mut Violations) {
     for taint in &config.register_with_taints {
         let shown = format!("{}={}:{}", taint.key, taint.value, taint.effect);
-        let key = labels::is_qualified_name(&taint.key);
-        let value = labels::is_label_value(&taint.value);
+        let key = names::qualified(&taint.key).is_empty();
+        let value = names::label_value(&taint.value).is_empty();
         let remedy = "write KEY=VALUE:EFFECT with a label key and a label value";
         let problem = "it is not a taint";
         found.require(key && value, "registerWithTaints", &shown, problem, remedy);

@@ -7,7 +7,8 @@
 use super::FeatureGates;
 use super::modes::{CpuManagerPolicy, MemoryManagerPolicy, MemoryReservationPolicy};
 use super::types::{KubeletConfiguration, TextMap};
-use super::validate::{CFS_PERIOD_RANGE, Violations, between};
+use super::validate::CFS_PERIOD_RANGE;
+use crate::violations::Violations;
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::quantity::Amount;
 
@@ -50,7 +51,7 @@ fn cgroups(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut Viol
         "set cgroupRoot, for example to /",
     );
     let period = config.cpu_cfs_quota_period;
-    between("cpuCFSQuotaPeriod", period, CFS_PERIOD_RANGE, found);
+    found.between("cpuCFSQuotaPeriod", period, CFS_PERIOD_RANGE);
     let allowed = period == CFS_PERIOD_DEFAULT || gates.enabled("CustomCPUCFSQuotaPeriod");
     let problem = "it needs the feature gate CustomCPUCFSQuotaPeriod";
     let remedy = "switch the gate on or use 100ms";

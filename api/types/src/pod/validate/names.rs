@@ -94,7 +94,7 @@ pub fn qualified(text: &str) -> Vec<String> {
 
 /// The value of a label.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go IsValidLabelValue
-pub(super) fn label_value(text: &str) -> Vec<String> {
+pub fn label_value(text: &str) -> Vec<String> {
     let pattern = (!text.is_empty() && !is_name_part(text)).then(|| {
         "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or \
          '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or \

@@ -2,7 +2,15 @@
 
 use proptest::prelude::*;
 
+use serde_json::{Value, json};
+
 use super::*;
+use crate::ConfigError;
+use crate::given::GivenFlags;
+
+fn read(args: &[String]) -> Result<GivenFlags, Vec<ConfigError>> {
+    TABLE.read(args)
+}
 
 fn given(line: &[&str]) -> Result<GivenFlags, Vec<ConfigError>> {
     read(&line.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>())
@@ -131,21 +139,8 @@ fn all_wrong_arguments_are_reported() {
 
 #[test]
 fn every_flag_of_the_table_can_be_given_with_either_separator() {
-    for flag in flag_table::flags() {
-        let text = match flag.kind {
-            FlagKind::Bool | FlagKind::Help | FlagKind::Version => "true",
-            FlagKind::Int32 | FlagKind::Int64 | FlagKind::Level | FlagKind::Quantity => "1",
-            FlagKind::Duration => "1s",
-            FlagKind::Ip | FlagKind::Ips => "127.0.0.1",
-            FlagKind::Pairs | FlagKind::Pair | FlagKind::Labels => "a=b",
-            FlagKind::Thresholds => "memory.available<1Gi",
-            FlagKind::Gates => "A=true",
-            FlagKind::Headers => "a:b",
-            FlagKind::Taints => "a=b:NoSchedule",
-            FlagKind::ReservedMemory => "0:memory=1Gi",
-            FlagKind::Vmodule => "a=1",
-            FlagKind::Text | FlagKind::TextList => "text",
-        };
+    for flag in flags() {
+        let text = flag.kind.example();
         for name in [flag.name.to_owned(), flag.name.replace('-', "_")] {
             let inline = format!("--{name}={text}");
             assert!(given(&[&inline]).is_ok(), "{inline}");
@@ -165,7 +160,7 @@ proptest! {
 
     #[test]
     fn no_value_makes_a_known_flag_panic(
-        flag in prop::sample::select(flag_table::flags().map(|f| f.name).collect::<Vec<_>>()),
+        flag in prop::sample::select(flags().map(|f| f.name).collect::<Vec<_>>()),
         text in "[-+0-9a-zA-Z=<:;,.%\"]{0,24}",
     ) {
         let _ = read(&[format!("--{flag}={text}")]);
@@ -175,6 +170,6 @@ proptest! {
 #[test]
 fn no_flag_that_exists_counts_as_removed() {
     for (name, _) in REMOVED {
-        assert!(flag_table::find(name).is_none(), "--{name} exists");
+        assert!(TABLE.find(name).is_none(), "--{name} exists");
     }
 }

@@ -8,16 +8,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::defaults;
-use super::fields::FIELDS;
-use super::file::{self, Document};
-use super::flag_table::{self, Target};
-use super::flags::GivenFlags;
-use super::types::KubeletConfiguration;
-use super::{ConfigError, FeatureGates, validate};
+use crate::daemon::{Daemon, FeatureGates};
+use crate::error::ConfigError;
+use crate::file::{self, Document};
+use crate::flag::{FlagKind, Target};
+use crate::given::GivenFlags;
 
 /// Merged settings and where they came from.
-pub(crate) struct Sources {
+pub(crate) struct Sources<D: Daemon> {
     /// Settings of all sources, by the names of the API.
     tree: Map<String, Value>,
     /// File and line, or flag, of each top-level field.
@@ -25,15 +23,15 @@ pub(crate) struct Sources {
     /// What was ignored while reading.
     pub warnings: Vec<String>,
     /// What the configuration is when nothing is set.
-    pub baseline: KubeletConfiguration,
+    pub baseline: D::Configuration,
 }
 
-impl Sources {
+impl<D: Daemon> Sources<D> {
     /// Reads the files that the flags name and merges everything.
     pub(crate) fn read(given: &GivenFlags) -> Result<Self, Vec<ConfigError>> {
         let mut sources = match given.text("config") {
             Some(path) => {
-                Self::of_document(file::read(Path::new(path)).map_err(|error| vec![error])?)
+                Self::of_document(file::read::<D>(Path::new(path)).map_err(|error| vec![error])?)
             }
             None => Self::without_file(),
         };
@@ -45,14 +43,14 @@ impl Sources {
     }
 
     /// The settings of one file.
-    pub(super) fn of_document(document: Document) -> Self {
+    pub(crate) fn of_document(document: Document) -> Self {
         let Document { mut tree, places, warnings } = document;
-        defaults::complete(&mut tree);
-        Self { tree, places, warnings, baseline: KubeletConfiguration::default() }
+        complete::<D>(&mut tree);
+        Self { tree, places, warnings, baseline: D::Configuration::default() }
     }
 
     fn without_file() -> Self {
-        let tree = defaults::legacy_tree();
+        let tree = D::without_file();
         let baseline = serde_json::from_value(Value::Object(tree.clone())).unwrap_or_default();
         Self { tree, places: BTreeMap::new(), warnings: Vec::new(), baseline }
     }
@@ -60,7 +58,7 @@ impl Sources {
     fn add_drop_ins(&mut self, folder: &Path) -> Result<(), Vec<ConfigError>> {
         let (files, ignored) = file::drop_ins(folder).map_err(|error| vec![error])?;
         self.warnings.extend(ignored);
-        let read = files.iter().map(|path| file::read(path));
+        let read = files.iter().map(|path| file::read::<D>(path));
         let (documents, errors) = split(read);
         if !errors.is_empty() {
             return Err(errors);
@@ -73,7 +71,7 @@ impl Sources {
 
     fn add_drop_in(&mut self, document: Document) {
         file::merge_patch(&mut self.tree, document.tree);
-        defaults::complete(&mut self.tree);
+        complete::<D>(&mut self.tree);
         self.places.extend(document.places);
         self.warnings.extend(document.warnings);
     }
@@ -84,22 +82,22 @@ impl Sources {
             let Target::Field(path) = flag.target else { continue };
             let top = path.split('.').next().unwrap_or_default();
             self.places.remove(top);
-            set(&mut self.tree, path, value.clone(), flag.kind == flag_table::FlagKind::Gates);
+            set(&mut self.tree, path, value.clone(), matches!(flag.kind, FlagKind::Gates));
         }
     }
 
     /// The configuration, if all of it is right.
-    pub(crate) fn typed(&self) -> Result<(KubeletConfiguration, FeatureGates), Vec<ConfigError>> {
+    pub(crate) fn typed(&self) -> Result<(D::Configuration, FeatureGates<D>), Vec<ConfigError>> {
         let mut tree = self.tree.clone();
         let (asked, mut errors) = asked_gates(&mut tree);
-        let gates = FeatureGates::new(&asked);
-        defaults::complete_for_gates(&mut tree, gates.as_ref().unwrap_or(&FeatureGates::default()));
+        let gates = FeatureGates::<D>::new(&asked);
+        D::complete_for_gates(&mut tree, gates.as_ref().unwrap_or(&FeatureGates::default()));
         errors.extend(gates.as_ref().err().into_iter().flatten().cloned());
-        let (mut config, found) = typed(tree);
+        let (mut config, found) = typed::<D>(tree);
         errors.extend(found);
-        defaults::complete_eviction_hard(&mut config);
+        D::finish(&mut config);
         let known = gates.unwrap_or_default();
-        errors.extend(validate::check(&config, &known));
+        errors.extend(D::check(&config, &known));
         if errors.is_empty() { Ok((config, known)) } else { Err(self.placed(errors)) }
     }
 
@@ -112,13 +110,19 @@ impl Sources {
                 _ => error,
             }
         };
-        errors.into_iter().map(place).map(named_with_flag).collect()
+        errors.into_iter().map(place).map(named_with_flag::<D>).collect()
     }
 }
 
+/// Removes what counts as "not set" and adds the defaults that depend on other fields.
+fn complete<D: Daemon>(tree: &mut Map<String, Value>) {
+    D::FIELDS.drop_unset(tree);
+    D::complete(tree);
+}
+
 /// `maxPods` becomes `maxPods (--max-pods)`, so that users of flags find it, too.
-fn named_with_flag(mut error: ConfigError) -> ConfigError {
-    let mut flags = flag_table::flags();
+fn named_with_flag<D: Daemon>(mut error: ConfigError) -> ConfigError {
+    let mut flags = D::FLAGS.flags();
     let flag = flags.find(|f| matches!(f.target, Target::Field(path) if path == error.field));
     if let Some(flag) = flag {
         error.field = format!("{} (--{})", error.field, flag.name);
@@ -182,14 +186,14 @@ fn asked_gates(tree: &mut Map<String, Value>) -> (BTreeMap<String, bool>, Vec<Co
 
 /// The typed configuration, and one error for each field whose value has the wrong type; such
 /// fields keep their default, so that the rest can still be checked.
-fn typed(tree: Map<String, Value>) -> (KubeletConfiguration, Vec<ConfigError>) {
+fn typed<D: Daemon>(tree: Map<String, Value>) -> (D::Configuration, Vec<ConfigError>) {
     let mut whole = Value::Object(tree);
     if let Ok(config) = serde_json::from_value(whole.clone()) {
         return (config, Vec::new());
     }
     let mut errors: Vec<ConfigError> = Vec::new();
-    for field in FIELDS {
-        let Some(error) = leaf(&whole, field.path) else { continue };
+    for field in D::FIELDS.0 {
+        let Some(error) = leaf::<D>(&whole, field.path) else { continue };
         remove(&mut whole, &error.field);
         errors.push(error);
     }
@@ -197,7 +201,7 @@ fn typed(tree: Map<String, Value>) -> (KubeletConfiguration, Vec<ConfigError>) {
         Ok(config) => (config, errors),
         Err(error) => {
             errors.push(ConfigError::new("configuration", "", error.to_string(), ""));
-            (KubeletConfiguration::default(), errors)
+            (D::Configuration::default(), errors)
         }
     }
 }
@@ -215,7 +219,7 @@ fn remove(node: &mut Value, path: &str) {
 }
 
 /// The error that this leaf alone would cause.
-fn leaf(whole: &Value, path: &str) -> Option<ConfigError> {
+fn leaf<D: Daemon>(whole: &Value, path: &str) -> Option<ConfigError> {
     let mut node = whole;
     let mut walked = 0;
     for key in path.split('.') {
@@ -228,7 +232,7 @@ fn leaf(whole: &Value, path: &str) -> Option<ConfigError> {
         walked += key.len() + usize::from(walked > 0);
     }
     let alone = path.rsplit('.').fold(node.clone(), |inner, key| serde_json::json!({ key: inner }));
-    let error = serde_json::from_value::<KubeletConfiguration>(alone).err()?;
+    let error = serde_json::from_value::<D::Configuration>(alone).err()?;
     let (problem, remedy) = in_words(&error.to_string());
     Some(ConfigError::new(path, node, problem, remedy))
 }

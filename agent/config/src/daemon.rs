@@ -1,0 +1,87 @@
+//! What makes one daemon's command line and configuration file differ from another's: its tables,
+//! its type, and the defaults and rules that no table can say.
+//!
+//! Each daemon has a marker type that implements [`Daemon`]; everything else of this crate takes it
+//! as a parameter. Output: [`load`], from the flags that were given to [`Settings`].
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::ConfigError;
+use crate::field::FieldTable;
+use crate::flag::FlagTable;
+use crate::gates::Gate;
+use crate::given::GivenFlags;
+use crate::sources::Sources;
+use crate::status;
+
+pub use crate::gates::FeatureGates;
+
+/// A daemon's tables, and what is its own.
+pub trait Daemon: Clone + std::fmt::Debug + Default + PartialEq + Eq + 'static {
+    /// Its flags. The file is that of `--config`, drop-ins come from `--config-dir`.
+    const FLAGS: FlagTable;
+    /// The feature gates it accepts.
+    const GATES: &'static [Gate];
+    /// The fields of its configuration file.
+    const FIELDS: FieldTable;
+    /// Kind of the configuration object.
+    const KIND: &'static str;
+    /// Group and version of the configuration object.
+    const API_VERSION: &'static str;
+    /// Fields that hold a path, relative to the file they stand in.
+    const PATH_FIELDS: &'static [&'static str];
+
+    /// The configuration; its `Default` is what a file without a field gives.
+    type Configuration: Clone + Default + PartialEq + Serialize + DeserializeOwned;
+
+    /// The settings to start from when there is no file.
+    fn without_file() -> Map<String, Value> {
+        Map::new()
+    }
+
+    /// Adds defaults that depend on other fields, after each file. Doing it again changes nothing.
+    fn complete(_tree: &mut Map<String, Value>) {}
+
+    /// Takes back the defaults of features that are switched off. Comes after all sources.
+    fn complete_for_gates(_tree: &mut Map<String, Value>, _gates: &FeatureGates<Self>) {}
+
+    /// Adds what is easier to say of the typed configuration.
+    fn finish(_config: &mut Self::Configuration) {}
+
+    /// All violations of ranges and combinations.
+    fn check(_config: &Self::Configuration, _gates: &FeatureGates<Self>) -> Vec<ConfigError> {
+        Vec::new()
+    }
+}
+
+/// A configuration that is valid once it exists.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings<D: Daemon> {
+    /// The file's fields with the flags over them, as `/configz` shows it.
+    pub configuration: D::Configuration,
+    /// Which features are on.
+    pub gates: FeatureGates<D>,
+    /// What was read but has no effect or is deprecated, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the files that the flags name, puts the flags over them and checks the whole; or all that
+/// is wrong.
+pub fn load<D: Daemon>(given: &GivenFlags) -> Result<Settings<D>, Vec<ConfigError>> {
+    let sources = Sources::<D>::read(given)?;
+    let (configuration, gates) = sources.typed()?;
+    let mut warnings = sources.warnings;
+    warnings.extend(status::flag_warnings(given));
+    warnings.extend(status::field_warnings::<D>(&configuration, &sources.baseline));
+    warnings.extend(status::gate_warnings(&gates));
+    Ok(Settings { configuration, gates, warnings })
+}
+
+/// Feeds any bytes to the reader of configuration files; for fuzzing. Must not panic.
+pub fn fuzz_load<D: Daemon>(bytes: &[u8]) {
+    if let Ok(document) = crate::file::parse::<D>(bytes, "fuzz", std::path::Path::new("/")) {
+        let _ = Sources::<D>::of_document(document).typed();
+    }
+}

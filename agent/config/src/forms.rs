@@ -1,0 +1,170 @@
+//! Forms of a flag's value: text in, the JSON that its configuration field has in a file out.
+//!
+//! Each gives what is wrong with a text otherwise, without the text. Also the parts that forms of a
+//! single daemon are made of.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::flag::FlagKind;
+use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Amount;
+
+/// The value of a flag in the form its configuration field has in a file.
+pub(crate) fn value_of(kind: FlagKind, text: &str) -> Result<Value, String> {
+    Ok(match kind {
+        FlagKind::Bool | FlagKind::Help => Value::Bool(bool_of(text)?),
+        FlagKind::Version => Value::Bool(text == "raw" || bool_of(text)?),
+        FlagKind::Int32 => json!(number(text, i32::MIN.into(), i32::MAX.into())?),
+        FlagKind::Int64 => json!(number(text, i64::MIN, i64::MAX)?),
+        FlagKind::Float => json!(real(text)?),
+        FlagKind::Level => json!(number(text, 0, i32::MAX.into())?),
+        FlagKind::Text => json!(text),
+        FlagKind::Quantity => {
+            text.parse::<Amount>().map_err(|error| error.to_string())?;
+            json!(text)
+        }
+        FlagKind::Duration => {
+            json!(text.parse::<GoDuration>().map_err(|error| error.to_string())?)
+        }
+        FlagKind::Ip => json!(ip(text)?),
+        FlagKind::Ips => json!(items(text).map(ip).collect::<Result<Vec<_>, _>>()?),
+        FlagKind::TextList => json!(comma_list(text)?),
+        FlagKind::Pairs => json!(pairs(items(text), '=')?),
+        FlagKind::Pair => json!(pairs([text].into_iter(), '=')?),
+        FlagKind::Labels => labels(text),
+        FlagKind::Gates => gates(text)?,
+        FlagKind::Vmodule => vmodule(text)?,
+        FlagKind::Own(form) => (form.read)(text)?,
+    })
+}
+
+// k8s: strconv.ParseBool
+fn bool_of(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("it is neither true nor false".to_owned()),
+    }
+}
+
+/// Decimal, `0x`, `0o` or `0b`, as the kubelet's parser reads numbers.
+pub fn number(text: &str, min: i64, max: i64) -> Result<i64, String> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (radix, digits) = match lower.get(..2) {
+        Some("0x") => (16, &lower[2..]),
+        Some("0o") => (8, &lower[2..]),
+        Some("0b") => (2, &lower[2..]),
+        _ if lower.len() > 1 && lower.starts_with('0') => (8, &lower[1..]),
+        _ => (10, lower.as_str()),
+    };
+    let unsigned = !digits.starts_with(['+', '-']);
+    let number = i128::from_str_radix(digits, radix).ok().filter(|_| unsigned);
+    let number = number.and_then(|n| i64::try_from(n * sign).ok());
+    number
+        .filter(|n| (min..=max).contains(n))
+        .ok_or_else(|| format!("it is not a whole number from {min} to {max}"))
+}
+
+fn real(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+    number.ok_or_else(|| "it is not a number".to_owned())
+}
+
+fn ip(text: &str) -> Result<String, String> {
+    let address = text.trim().parse::<std::net::IpAddr>();
+    address.map(|ip| ip.to_string()).map_err(|_| "it is not an IP address".to_owned())
+}
+
+/// Comma-separated values where `"a,b"` in quotes is one.
+fn comma_list(text: &str) -> Result<Vec<String>, String> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut list = vec![String::new()];
+    let mut quoted = false;
+    for c in text.chars() {
+        match (c, list.last_mut()) {
+            ('"', _) => quoted = !quoted,
+            (',', _) if !quoted => list.push(String::new()),
+            (c, Some(last)) => last.push(c),
+            (_, None) => {}
+        }
+    }
+    if quoted { Err("a quotation mark is not closed".to_owned()) } else { Ok(list) }
+}
+
+/// Non-empty parts between commas.
+pub fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// Items of the form `key SEPARATOR value`, the last of a key.
+pub fn pairs<'a>(
+    items: impl Iterator<Item = &'a str>,
+    separator: char,
+) -> Result<BTreeMap<String, String>, String> {
+    items
+        .map(|item| {
+            let (key, value) = item
+                .split_once(separator)
+                .ok_or_else(|| format!("{item:?} is not of the form key{separator}value"))?;
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        })
+        .collect()
+}
+
+fn labels(text: &str) -> Value {
+    let label = |item: &str| match item.split_once('=') {
+        Some((key, value)) => (key.trim().to_owned(), json!(value.trim())),
+        None => (item.to_owned(), json!("")),
+    };
+    Value::Object(items(text).map(label).collect())
+}
+
+fn gates(text: &str) -> Result<Value, String> {
+    let pairs = pairs(items(text), '=')?;
+    let gates: Result<Map<_, _>, String> = pairs
+        .into_iter()
+        .map(|(name, on)| {
+            let on = bool_of(&on).map_err(|problem| format!("{name}: {problem}"))?;
+            Ok((name, Value::Bool(on)))
+        })
+        .collect();
+    gates.map(Value::Object)
+}
+
+/// Adds a value to those that came before it: lists and maps grow, anything else is replaced.
+pub fn add_up(old: &mut Value, new: Value) {
+    match (old, new) {
+        (Value::Array(old), Value::Array(new)) => old.extend(new),
+        (Value::Object(old), Value::Object(new)) => {
+            new.into_iter().for_each(|(key, value)| add_to(old, key, value));
+        }
+        (old, new) => *old = new,
+    }
+}
+
+/// Adds an entry; a list grows by that of an entry of the same name.
+pub fn add_to(map: &mut Map<String, Value>, key: String, value: Value) {
+    match (map.get_mut(&key), value) {
+        (Some(Value::Array(old)), Value::Array(new)) => old.extend(new),
+        (_, value) => {
+            map.insert(key, value);
+        }
+    }
+}
+
+fn vmodule(text: &str) -> Result<Value, String> {
+    let item = |(pattern, level): (String, String)| {
+        let level = number(&level, 0, i32::MAX.into())?;
+        Ok(json!({ "filePattern": pattern, "verbosity": level }))
+    };
+    let pairs = pairs(items(text), '=')?;
+    pairs.into_iter().map(item).collect::<Result<Vec<_>, String>>().map(Value::Array)
+}

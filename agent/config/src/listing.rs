@@ -1,0 +1,73 @@
+//! Every flag with the value that is in force, as `/flagz` lists them.
+//!
+//! Input: the table, the flags that were given, the configuration. Output: texts by flag, written as
+//! Go's flags print theirs. Pure.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/flagz
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::field::at;
+use crate::flag::Target;
+use crate::given::GivenFlags;
+
+/// All flags of a daemon with their values.
+///
+/// A flag of a field shows the field's value, wherever that came from; any other what it was given,
+/// or its default.
+pub fn effective<D: Daemon>(
+    given: &GivenFlags,
+    configuration: &D::Configuration,
+) -> BTreeMap<&'static str, String> {
+    let tree = serde_json::to_value(configuration).unwrap_or_default();
+    let value = |flag: &crate::flag::Flag| {
+        let found = match flag.target {
+            Target::Field(path) => at(&tree, path),
+            Target::Own(_) => given.value(flag.name),
+        };
+        match found {
+            None | Some(Value::Null) if flag.default.is_empty() => flag.kind.zero().to_owned(),
+            None | Some(Value::Null) => flag.default.to_owned(),
+            Some(value) => text(value),
+        }
+    };
+    D::FLAGS.flags().map(|flag| (flag.name, value(flag))).collect()
+}
+
+/// A value as Go's flags print theirs: `[a,b]`, `k=v,l=w`.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(","))
+        }
+        Value::Object(fields) => {
+            let pairs = fields.iter().map(|(name, value)| format!("{name}={}", text(value)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_printed_as_flags_are() {
+        for (value, printed) in [
+            (json!("x"), "x"),
+            (json!(true), "true"),
+            (json!(["a", "b"]), "[a,b]"),
+            (json!([]), "[]"),
+            (json!({"cpu": "1", "memory": "2Gi"}), "cpu=1,memory=2Gi"),
+            (Value::Null, ""),
+        ] {
+            assert_eq!(text(&value), printed);
+        }
+    }
+}
