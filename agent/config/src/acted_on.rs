@@ -6,9 +6,9 @@
 use super::fields::{FIELDS, FieldTable};
 use super::flag_table;
 use super::gate_table::GATES;
-use crate::status;
+use pintle_config::status;
 
-pub use crate::status::Status;
+pub use pintle_config::status::Status;
 
 /// What the kubelet protects a node from by default, by the field that configures it.
 const PROTECTION: [(&str, &str); 3] = [

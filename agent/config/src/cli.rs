@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::node_flags::socket_below;
 use super::{Command, ConfigError, usage};
-use crate::{help, suggest};
+use pintle_config::{help, suggest};
 
 /// Names of the commands, for completion and "did you mean".
 pub(crate) const NAMES: [&str; 6] = ["pods", "explain", "timeline", "plan", "dump", "completion"];

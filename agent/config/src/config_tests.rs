@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use super::fields::FIELDS;
 use super::types::{CrashLoopBackOff, KubeletConfiguration};
 use super::*;
-use crate::flag::Target;
-use crate::status::Status;
+use pintle_config::flag::Target;
+use pintle_config::status::Status;
 
 const RECORDED_CONFIGZ: &str = include_str!("../../../tests/recorded/configz.json");
 const RECORDED_FLAGS: &str = include_str!("../../../tests/recorded/flags.txt");

@@ -8,7 +8,7 @@
 
 use super::acted_on::Status::{self, Done as DONE};
 
-pub use crate::field::{Field, FieldTable, Kind};
+pub use pintle_config::field::{Field, FieldTable, Kind};
 
 const fn value(path: &'static str, kind: Kind, status: Status) -> Field {
     Field::value(path, kind, status)

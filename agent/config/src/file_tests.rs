@@ -10,7 +10,7 @@ use super::ConfigError;
 use super::fields::FIELDS;
 use super::kubelet::Kubelet;
 use super::types::{API_VERSION, KIND};
-use crate::file::{self, Document, FILE_BYTES_MAX, drop_ins, merge_patch};
+use pintle_config::file::{self, Document, FILE_BYTES_MAX, drop_ins, merge_patch};
 
 fn parse(bytes: &[u8], shown: &str, folder: &Path) -> Result<Document, ConfigError> {
     file::parse::<Kubelet>(bytes, shown, folder)

@@ -7,7 +7,7 @@
 //! // k8s: cmd/kubelet/app/options/options.go AddKubeletConfigFlags
 
 use super::flag_forms::{HEADERS, RESERVED_MEMORY, TAINTS, THRESHOLDS};
-use crate::flag::{Flag, FlagKind, Group};
+use pintle_config::flag::{Flag, FlagKind, Group};
 
 const fn field(name: &'static str, kind: FlagKind, path: &'static str, help: &'static str) -> Flag {
     Flag::field(name, kind, path, help)

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::flag::Form;
-use crate::forms::{add_to, items, number, pairs};
+use pintle_config::flag::Form;
+use pintle_config::forms::{add_to, items, number, pairs};
 
 /// signal<quantity,…
 pub(super) const THRESHOLDS: Form = Form {

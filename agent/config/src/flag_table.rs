@@ -6,7 +6,7 @@
 use super::acted_on::Status::{self, Done as DONE};
 use super::flag_fields::FIELD_GROUPS;
 
-pub use crate::flag::{Flag, FlagKind, FlagTable, Group, Target};
+pub use pintle_config::flag::{Flag, FlagKind, FlagTable, Group, Target};
 
 /// All flags.
 pub const TABLE: FlagTable =

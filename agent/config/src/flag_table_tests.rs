@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::ConfigError;
-use crate::given::GivenFlags;
+use pintle_config::given::GivenFlags;
 
 fn read(args: &[String]) -> Result<GivenFlags, Vec<ConfigError>> {
     TABLE.read(args)

@@ -8,7 +8,7 @@
 
 use super::acted_on::Status::{self, Done as DONE};
 
-pub use crate::gates::{Gate, Stage};
+pub use pintle_config::gates::{Gate, Stage};
 
 const fn on(name: &'static str, stage: Stage, status: Status) -> Gate {
     Gate::on(name, stage, status)

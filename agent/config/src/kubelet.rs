@@ -6,9 +6,9 @@ use super::fields::{FIELDS, FieldTable};
 use super::gate_table::{GATES, Gate};
 use super::types::{self, KubeletConfiguration};
 use super::{defaults, flag_table, validate};
-use crate::daemon::{self, Daemon};
-use crate::error::ConfigError;
-use crate::flag::FlagTable;
+use pintle_config::daemon::{self, Daemon};
+use pintle_config::error::ConfigError;
+use pintle_config::flag::FlagTable;
 
 /// Which features are on.
 pub type FeatureGates = daemon::FeatureGates<Kubelet>;

@@ -13,52 +13,36 @@
 
 pub mod acted_on;
 mod cli;
-pub mod completion;
-pub mod daemon;
 pub mod defaults;
-pub mod error;
-pub mod field;
 pub mod fields;
-pub mod file;
-mod flag;
 mod flag_fields;
 mod flag_forms;
 pub mod flag_table;
-pub mod forms;
 pub mod gate_table;
-pub mod gates;
-pub mod given;
-pub mod help;
 pub mod image_policy;
 mod kubelet;
 mod labels;
-pub mod listing;
 pub mod modes;
 mod node_flags;
-mod sources;
-pub mod status;
-pub mod suggest;
 pub mod types;
 mod usage;
 mod validate;
 mod validate_resources;
-pub mod violations;
-mod words;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use crate::given::GivenFlags;
+use pintle_config::given::GivenFlags;
 
 pub use self::cli::{ClientCommand, Color, OutputFormat, PodFilter, Question};
 pub use self::kubelet::{FeatureGates, Kubelet};
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
-pub use crate::error::ConfigError;
-pub use crate::help::{KUBERNETES_VERSION, version};
-pub use crate::suggest::did_you_mean;
 pub use pintle_api_types::quantity;
+pub use pintle_config::error::ConfigError;
+pub use pintle_config::help::{KUBERNETES_VERSION, version};
+pub use pintle_config::suggest::did_you_mean;
 
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,7 +130,7 @@ fn socket_address(ip: &str, port: i32) -> Option<SocketAddr> {
 
 /// Reads a command line, the program's name first, and the files it names.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<ConfigError>> {
-    let mut args = given::texts(args)?.into_iter();
+    let mut args = pintle_config::given::texts(args)?.into_iter();
     let program = args.next().unwrap_or_default();
     let args: Vec<String> = args.collect();
     let invoked_as_kubelet = Path::new(&program).file_name().is_some_and(|name| name == "kubelet");
@@ -165,19 +149,19 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Vec<Config
 
 /// What the agent calls itself towards the API server.
 pub fn user_agent() -> String {
-    help::user_agent("kubelet")
+    pintle_config::help::user_agent("kubelet")
 }
 
 /// Builds the configuration that the flags and the files they name describe.
 fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
     let mut errors = Vec::new();
     let flags = NodeFlags::new(given).map_err(|found| errors.extend(found)).ok();
-    let settings = daemon::load::<Kubelet>(given).map_err(|found| errors.extend(found)).ok();
+    let settings = pintle_config::load::<Kubelet>(given).map_err(|found| errors.extend(found)).ok();
     let node_name = node_name(given).map_err(|error| errors.push(error)).ok();
     let (Some(flags), Some(settings), Some(node_name)) = (flags, settings, node_name) else {
         return Err(errors);
     };
-    let daemon::Settings { configuration: kubelet, gates, warnings: found } = settings;
+    let pintle_config::Settings { configuration: kubelet, gates, warnings: found } = settings;
     let mut warnings = Vec::from_iter(acted_on::missing_protection());
     warnings.extend(found);
     warnings.extend(dns_warnings(&kubelet));
@@ -209,7 +193,7 @@ fn node_name(given: &GivenFlags) -> Result<String, ConfigError> {
 
 /// Feeds any bytes to the reader of configuration files; for fuzzing. Must not panic.
 pub fn fuzz_load(bytes: &[u8]) {
-    daemon::fuzz_load::<Kubelet>(bytes);
+    pintle_config::daemon::fuzz_load::<Kubelet>(bytes);
 }
 
 #[cfg(test)]

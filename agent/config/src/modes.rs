@@ -4,7 +4,7 @@
 //! file or flag is read, with the list of the allowed ones, so that no later stage has to handle
 //! it. Each enum's `Default` is the kubelet's default.
 
-use crate::words;
+use pintle_config::words;
 
 words! {
     /// How requests to the agent's HTTPS server are authorised.

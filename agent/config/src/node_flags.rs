@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::ConfigError;
 use super::labels;
-use crate::given::GivenFlags;
 use pintle_api_types::duration::GoDuration;
+use pintle_config::given::GivenFlags;
 
 const ROOT_DIR: &str = "/var/lib/kubelet";
 const CERT_DIR: &str = "/var/lib/kubelet/pki";

@@ -1,7 +1,7 @@
 //! What the agent says of its command line: `--help`, the help of its commands, completion scripts.
 
-use crate::completion::{After, Choices, Completion};
-use crate::help::line;
+use pintle_config::completion::{After, Choices, Completion};
+use pintle_config::help::line;
 
 use super::cli::{NAMES, SWITCHES, VALUE_FLAGS};
 use super::flag_table;

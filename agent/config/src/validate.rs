@@ -13,9 +13,9 @@ use super::modes::{ImageVerificationPolicy, LogFormat};
 use super::types::KubeletConfiguration;
 use super::{ConfigError, FeatureGates, validate_resources};
 use crate::image_policy::VerificationPolicy;
-use crate::violations::Violations;
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::pod::validate::names;
+use pintle_config::violations::Violations;
 
 const PORT_MAX: i32 = 65_535;
 const PERCENT: RangeInclusive<i64> = 0..=100;

@@ -8,9 +8,9 @@ use super::FeatureGates;
 use super::modes::{CpuManagerPolicy, MemoryManagerPolicy, MemoryReservationPolicy};
 use super::types::{KubeletConfiguration, TextMap};
 use super::validate::CFS_PERIOD_RANGE;
-use crate::violations::Violations;
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::quantity::Amount;
+use pintle_config::violations::Violations;
 
 /// Resources that can be reserved.
 const RESERVABLE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pid"];

@@ -220,16 +220,14 @@ fn each_rule_names_its_field() {
         ),
     ] {
         let found = broken(&[], tree.clone());
-        let hit = found.iter().any(|error| error.field == field && error.problem_or(said));
+        let hit = found.iter().any(|error| error.field == field && says(error, said));
         assert!(hit, "{tree} must be refused for {field} ({said}), got {found:?}");
         assert!(found.iter().all(|error| !error.remedy.is_empty()), "{found:?}");
     }
 }
 
-impl ConfigError {
-    fn problem_or(&self, said: &str) -> bool {
-        self.problem.contains(said) || self.remedy.contains(said)
-    }
+fn says(error: &ConfigError, said: &str) -> bool {
+    error.problem.contains(said) || error.remedy.contains(said)
 }
 
 #[test]
