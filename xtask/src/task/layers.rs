@@ -1,5 +1,5 @@
-//! What keeps the decisions apart from the effects, checked: the dependencies of the agent's core,
-//! and the arrows between its folders.
+//! What keeps the decisions apart from the effects, checked: the dependencies of the agent's core
+//! and of the crates below it, and the arrows between the core's folders.
 //!
 //! A crate that cannot name an async runtime, a network library or a system call cannot act. Within
 //! the crate no compiler sees to the direction, so the folders below `src` are read here: `use
@@ -14,9 +14,13 @@ use anyhow::{Result, ensure};
 use crate::repository;
 use crate::shell::{capture, cargo};
 
-/// The crate of the decisions, and where its source is.
-const CORE: (&str, &str) = ("pintle-agent-core", "agent/core/src");
-/// What it must not depend on, not even by another crate.
+/// Where the source of the decisions is.
+const CORE_SOURCE: &str = "agent/core/src";
+/// The crates that must not be able to act: the core, and what stands below it. Each is looked at
+/// for itself, so that the one that is told is the one to change.
+const PURE: [&str; 4] =
+    ["pintle-api-types", "pintle-config", "pintle-agent-config", "pintle-agent-core"];
+/// What they must not depend on, not even by another crate.
 const FORBIDDEN: [&str; 6] = ["tokio", "nix", "kube", "kube-client", "hyper", "tonic"];
 
 /// Which folder uses which.
@@ -24,14 +28,21 @@ type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 /// Fails when a decision could act, or when folders of the core use each other in a circle.
 pub(super) fn check() -> Result<()> {
-    let args = ["tree", "--locked", "-p", CORE.0, "-e", "normal", "--prefix", "none"];
-    let tree = capture(&mut cargo(&args))?;
-    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
-    let found: BTreeSet<&str> = names.filter(|name| FORBIDDEN.contains(name)).collect();
-    ensure!(found.is_empty(), "{} must not depend on {found:?}", CORE.0);
-    let circle = circle(&arrows(&repository().join(CORE.1))?);
-    ensure!(circle.is_empty(), "folders of {} use each other: {}", CORE.1, circle.join(" -> "));
+    for name in PURE {
+        let args = ["tree", "--locked", "-p", name, "-e", "normal", "--prefix", "none"];
+        let tree = capture(&mut cargo(&args))?;
+        let found = forbidden(&tree);
+        ensure!(found.is_empty(), "{name} must not depend on {found:?}");
+    }
+    let circle = circle(&arrows(&repository().join(CORE_SOURCE))?);
+    ensure!(circle.is_empty(), "folders of {CORE_SOURCE} use each other: {}", circle.join(" -> "));
     Ok(())
+}
+
+/// What a tree of dependencies, a line each, has and must not have.
+fn forbidden(tree: &str) -> BTreeSet<&str> {
+    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| FORBIDDEN.contains(name)).collect()
 }
 
 /// The arrows between the modules at the top of a crate.
@@ -123,6 +134,12 @@ mod tests {
         let text = "//! crate::no\nuse crate::{admit, pod::x};\nfn f(a: crate::view::View) {}\n";
         let found: Vec<_> = used(text).into_iter().collect();
         assert_eq!(found, ["admit", "pod", "view"]);
+    }
+
+    #[test]
+    fn what_can_act_is_found_among_the_dependencies() {
+        let tree = "pintle-config v0.1.0 (/src)\nserde v1.0.0\nhyper v1.8.0\ntokio-util v0.7.0\n";
+        assert_eq!(Vec::from_iter(forbidden(tree)), ["hyper"]);
     }
 
     #[test]
