@@ -10,7 +10,11 @@ mod targets;
 use std::fs;
 use std::path::Path;
 
-use pintle_agent_server as server;
+/// Where the targets' programs find the decoders of servers.
+mod server {
+    pub(crate) use pintle_agent_server::{fuzz_spdy, fuzz_websocket};
+    pub(crate) use pintle_daemon::serve::secure::{fuzz_certificate, fuzz_token};
+}
 
 /// Damaged inputs of each seed file.
 const DAMAGED: u32 = 1_500;

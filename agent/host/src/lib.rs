@@ -1,7 +1,6 @@
 //! What the agent does to its machine: files of pods, mounts, cgroups, records, facts.
 //!
 //! ```text
-//!   blocking   a bounded pool of threads for whatever a disk can hold up, with a share per pod
 //!   volume     directories, mounts and contents of volumes
 //!   cgroup     limits and removal of pods' cgroups, their statistics
 //!   ledger     what must outlast the agent: restarts, resources given, probe results
@@ -12,7 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod blocking;
 pub mod cgroup;
 pub mod ledger;
 pub mod node;

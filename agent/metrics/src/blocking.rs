@@ -2,13 +2,13 @@
 //!
 //! Read off the pool at each scrape. Labels: the classes, which are fixed.
 
-use pintle_agent_host::blocking::{Class, Pool};
+use pintle_daemon::blocking::{Class, Pool};
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::families::Names;
 use super::raise;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -9,11 +9,12 @@ use pintle_agent_core::observed::RunState;
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::worker::Stage;
 use pintle_api_types::pod;
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::families::{Names, State, Static};
+use super::families::{State, Static};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelSet)]
 struct Working {

@@ -7,13 +7,13 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use pintle_daemon::metrics::{Names, exposition};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::families::Names;
-use super::text;
+use super::families::PLAIN_COUNTERS;
 
 const ERRORS_HELP: &str = "[ALPHA] Counter of certificate renewal errors.";
 /// How long certificates live: a minute to four years.
@@ -136,10 +136,7 @@ impl CertificateCounts {
             NONE => f64::INFINITY,
             ends_at => ends_at.saturating_sub(now) as f64,
         });
-        let mut open_metrics = String::new();
-        prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
-            .expect("writing to a string cannot fail");
-        text::from_open_metrics(&open_metrics)
+        exposition(&self.registry, &PLAIN_COUNTERS)
     }
 }
 

@@ -7,12 +7,12 @@
 use std::sync::atomic::AtomicU64;
 
 use pintle_agent_config::KUBERNETES_VERSION;
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry};
 
 /// Upper bounds of `pod_start_duration_seconds` in seconds.
 // k8s: pkg/kubelet/metrics/metrics.go podStartupDurationBuckets
@@ -23,6 +23,15 @@ pub(super) const POD_START_SECONDS: [f64; 25] = [
 /// Upper bounds of most durations in seconds: Prometheus' own default.
 pub(super) const SECONDS: [f64; 11] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// Counters whose names do not end in `_total`, in the kubelet.
+pub(super) const PLAIN_COUNTERS: [&str; 5] = [
+    "kubelet_certificate_manager_client_expiration_renew_errors",
+    "kubelet_server_expiration_renew_errors",
+    "kubelet_pleg_discard_events",
+    "kubelet_evented_pleg_connection_success_count",
+    "kubelet_evented_pleg_connection_error_count",
+];
 
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($field:ident),* }) => {
@@ -286,21 +295,6 @@ impl Own {
                 "Panics by task; each cost one piece of work and is a bug to report.",
             ),
         }
-    }
-}
-
-/// Registers under the names that the exposition shows, without `_total`.
-pub(super) struct Names<'a>(pub(super) &'a mut Registry);
-
-impl Names<'_> {
-    pub(super) fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.put(name, help, M::default())
-    }
-
-    pub(super) fn put<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        // The library adds a full stop, which `text` takes away again.
-        self.0.register(name, help, metric.clone());
-        metric
     }
 }
 

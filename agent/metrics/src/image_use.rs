@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
-
-use super::families::Names;
 
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 

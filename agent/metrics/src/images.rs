@@ -3,12 +3,11 @@
 //! Bounds: label values are of fixed sets.
 // k8s: pkg/kubelet/images/metrics.go, pkg/kubelet/images/pullmanager/metrics.go
 
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-
-use super::families::Names;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Request {

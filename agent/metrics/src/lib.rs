@@ -12,7 +12,6 @@
 
 #![forbid(unsafe_code)]
 
-mod api_requests;
 mod blocking;
 mod census;
 mod certificates;
@@ -23,10 +22,8 @@ mod images;
 mod lifecycle;
 mod node;
 mod probes;
-mod process;
 mod requests;
 mod start;
-mod text;
 mod volumes;
 
 use std::time::Duration;
@@ -39,9 +36,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use families::{
-    BUILD_HELP, Build, Decisions, Limit, ModeLabel, Names, NodeName, Operation, Operations, Own,
-    ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf, Starts, Static, Task,
-    build_labels, reason_label,
+    BUILD_HELP, Build, Decisions, Limit, ModeLabel, NodeName, Operation, Operations, Own,
+    PLAIN_COUNTERS, ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf,
+    Starts, Static, Task, build_labels, reason_label,
 };
 
 pub use self::credential_providers::CredentialProviders;
@@ -58,6 +55,7 @@ use pintle_agent_core::view::Snapshot;
 use pintle_agent_core::worker::{Count, Failure};
 use pintle_api_types::pod;
 use pintle_daemon::clock;
+use pintle_daemon::metrics::{ApiRequests, Names, Process, booted_at, exposition};
 use pintle_daemon::tasks;
 
 /// What only the moment of a scrape knows.
@@ -91,10 +89,10 @@ pub struct Metrics {
     relists: Relists,
     decisions: Decisions,
     own: Own,
-    process: process::Process,
+    process: Process,
     requests: requests::Requests,
     probes: ProbeCounts,
-    api_requests: api_requests::ApiRequests,
+    api_requests: ApiRequests,
     credential_providers: CredentialProviders,
     images: Images,
     volumes: volumes::Volumes,
@@ -128,15 +126,15 @@ impl Metrics {
             lifecycle: lifecycle::Lifecycle::register(&mut at),
             node: node::Node::register(&mut at),
             image_use: image_use::ImageUse::register(&mut at),
-            start: start::Start::register(&mut at, process::booted_at(), clock::now()),
+            start: start::Start::register(&mut at, booted_at(), clock::now()),
             starts: Starts::register(&mut at),
             relists: Relists::register(&mut at),
             decisions: Decisions::register(&mut at),
             own: Own::register(&mut at),
-            process: process::Process::register(&mut at),
+            process: Process::register(&mut at),
             requests: requests::Requests::register(&mut at),
             probes: ProbeCounts::default(),
-            api_requests: api_requests::ApiRequests::register(&mut at),
+            api_requests: ApiRequests::register(&mut at),
             credential_providers: CredentialProviders::register(&mut at),
             images: Images::register(&mut at),
             volumes: volumes::Volumes::register(&mut at),
@@ -397,12 +395,9 @@ impl Metrics {
         }
         self.own.calls_in_flight.set(i64::try_from(scrape.calls_in_flight).unwrap_or(i64::MAX));
         self.process.read();
-        self.blocking.read(&pintle_agent_host::blocking::Pool::of_process());
-        let mut open_metrics = String::new();
-        prometheus_client::encoding::text::encode(&mut open_metrics, &self.registry)
-            .expect("writing to a string cannot fail");
+        self.blocking.read(&pintle_daemon::blocking::Pool::of_process());
         let certificates = self.certificates.render(jiff::Timestamp::now().as_second());
-        text::from_open_metrics(&open_metrics) + &certificates
+        exposition(&self.registry, &PLAIN_COUNTERS) + &certificates
     }
 }
 

@@ -17,13 +17,14 @@ use pintle_agent_core::status::{RUNNING, is_terminal};
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api_types::pod;
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use super::families::{Names, POD_START_SECONDS, SECONDS};
+use super::families::{POD_START_SECONDS, SECONDS};
 use super::seen_at;
 
 /// Pods that are followed at once.

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use pintle_agent_config::FeatureGates;
 use pintle_agent_config::gate_table::{GATES, Stage};
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use super::families::{Names, Operation, SECONDS};
+use super::families::{Operation, SECONDS};
 
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 

@@ -7,9 +7,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use pintle_agent_core::types::UnixNanos;
+use pintle_daemon::metrics::Names;
 use prometheus_client::metrics::gauge::Gauge;
-
-use super::families::Names;
 
 type Seconds = Gauge<f64, AtomicU64>;
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::families::{Names, SECONDS};
+use super::families::SECONDS;
 
 /// How the use of volumes is found: by adding up their files.
 const SOURCE: &str = "du";

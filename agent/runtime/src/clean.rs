@@ -15,10 +15,10 @@ use pintle_agent_core::types::{ContainerId, PodUid, with_causes};
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::volume::PodDirs;
 use pintle_agent_core::worker::Failure;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_host::volume;
 use pintle_cri::{Code, v1};
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 
 use crate::execute::{Executor, PassOrder};
 use crate::log_files;

@@ -19,13 +19,13 @@ use pintle_agent_core::request::security::ImageUser;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::Failure;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_metrics::Metrics;
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::pod::image_name;
 use pintle_api_types::pod::image_name::ImageNameError;
 use pintle_cri::{Client, v1};
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use tokio::sync::OnceCell;
 
 use crate::credentials::NodeCredentials;

@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::volume::PodDirs;
 use pintle_agent_core::worker::Failure;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_agent_host::volume;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 
 use crate::execute::{Executor, PassOrder};
 

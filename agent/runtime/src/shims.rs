@@ -15,9 +15,9 @@ use std::io::Read;
 use std::path::Path;
 
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_cri::containerd::NAMESPACE;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use pintle_daemon::twice::Twice;
 
 use crate::execute::Executor;

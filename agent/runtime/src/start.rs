@@ -25,11 +25,11 @@ use pintle_agent_core::sync::stop_order;
 use pintle_agent_core::types::{ContainerId, ContainerKind, PodUid};
 use pintle_agent_core::volume::{PodDirs, PodVolumes};
 use pintle_agent_core::worker::Failure;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place as Work;
 use pintle_agent_host::volume;
 use pintle_api_types::pod;
 use pintle_cri::v1;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place as Work;
 use pintle_daemon::files::try_read;
 
 use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOrder, sandbox_ips};

@@ -14,20 +14,20 @@ use hyper::Request;
 use hyper::body::Incoming;
 use pintle_agent_metrics::{Metrics, UnderWay};
 use pintle_cri::Client;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::{self, Reply};
+use pintle_daemon::serve::connections::Busy;
+use pintle_daemon::serve::https::{Handler, Peer, held};
+use pintle_daemon::serve::listen::Asked;
+use pintle_daemon::serve::query::{Query, decode_path};
+use pintle_daemon::serve::secure::{Gate, strip_credentials};
 
-use super::answer::Answer;
-use super::body::{self, Reply};
-use super::connections::Busy;
-use super::https::{Handler, Peer, held};
-use super::listen::Asked;
 use super::logs::{Watches, container_logs};
 use super::open::{self, Stream};
-use super::query::{Query, decode_path};
 use super::renderings::Renderings;
 use super::route::{Found, Kind, NoRoute, find};
-use super::secure::{Gate, strip_credentials};
 use super::stats::Stats;
-use super::{Parts, node_logs, pages, pod_list, routes, run, stream};
+use super::{Parts, access, node_logs, pages, pod_list, routes, run, stream};
 use crate::Views;
 
 /// The server's connection to the runtime, and what is read through it.
@@ -62,6 +62,7 @@ pub(super) struct Turn {
 /// What requests are answered from.
 pub(super) struct Api {
     parts: Arc<Parts>,
+    node: Arc<str>,
     gate: Gate,
     runtime: Client,
     watches: Watches,
@@ -73,6 +74,7 @@ impl Api {
     /// Needs the server's runtime: it starts the watches of logs.
     pub(super) fn new(parts: Arc<Parts>, gate: Gate, (runtime, stats): Runtime) -> Self {
         Self {
+            node: parts.config.node_name.as_str().into(),
             parts,
             gate,
             runtime,
@@ -105,8 +107,9 @@ impl Api {
         };
         let method = head.method.clone();
         let under_way = self.metrics().http_request("readwrite", method.as_str(), &path);
-        match self.gate.admit(&head, &path, peer).await {
-            Err(denial) => Answer::from(denial).into(),
+        let wanted = access::wanted(method.as_str(), &path, &self.node);
+        match self.gate.admit(&head, (&path, &wanted), peer).await {
+            Err(denial) => access::denied(denial, &wanted).into(),
             Ok(user) => {
                 tracing::debug!(user = user.name, %method, path, "asked");
                 busy.allow();

@@ -15,14 +15,14 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_host::volume::dir_fd::{open_beneath, open_dir};
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
+use pintle_daemon::serve::body::Sink;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 
-use super::body::Sink;
 use super::node_logs;
 use super::node_query::NodeQuery;
 
@@ -164,9 +164,9 @@ async fn say(sink: &Sink, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body;
-    use crate::query::Query;
     use http_body_util::BodyExt as _;
+    use pintle_daemon::serve::body;
+    use pintle_daemon::serve::query::Query;
     use std::fs;
 
     async fn copied(root: &Path, query: &str) -> String {

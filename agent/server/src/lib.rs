@@ -16,31 +16,26 @@
 
 #![forbid(unsafe_code)]
 
-mod answer;
+mod access;
 mod api;
-mod body;
+mod attributes;
 pub mod client;
-mod connections;
 mod dump;
 pub mod health;
-mod https;
 mod journal;
-mod listen;
 mod local;
 mod logs;
 mod node_logs;
 mod node_query;
-mod notify;
 mod open;
 mod pages;
 mod pod_list;
-mod query;
+mod ports;
 mod renderings;
 mod route;
 mod routes;
 mod rows;
 mod run;
-mod secure;
 mod select;
 mod stats;
 mod stream;
@@ -48,7 +43,6 @@ mod stuck;
 #[cfg(test)]
 mod tests;
 mod views;
-mod zpages;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -64,19 +58,18 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, Deadlines, InFlight};
+use pintle_daemon::serve::https;
+use pintle_daemon::serve::listen::{self, Listener};
+use pintle_daemon::serve::notify::Notifier;
+use pintle_daemon::serve::secure::{ApiReviews, Gate, Reviews, ServingCert, tls};
 use pintle_daemon::tasks;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use access::NeedsCluster;
 use api::Api;
 pub use health::Health;
-pub use listen::ServeError;
-use listen::{Addresses, Listener, Listeners};
-use notify::Notifier;
 pub use open::Streams;
-use secure::serving::Serving;
-pub use secure::{AccessError, ServingCert, ServingCertError};
-use secure::{ApiReviews, Gate, Reviews, tls};
-pub use secure::{fuzz_certificate, fuzz_token};
+use ports::{Addresses, Ports};
 use stats::Stats;
 pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
@@ -158,6 +151,17 @@ pub struct Handle {
 /// Threads for what only blocks in libraries: the look-up of the runtime's host name.
 const BLOCKING_THREADS_MAX: usize = 2;
 
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration asks for an API server.
+    #[error(transparent)]
+    Needs(#[from] NeedsCluster),
+    /// A port, a socket, the certificate or the rules.
+    #[error(transparent)]
+    Serve(#[from] listen::ServeError),
+}
+
 /// Binds every listener and starts the server's thread.
 pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
     let config = &parts.config;
@@ -167,9 +171,10 @@ pub fn spawn(parts: Parts) -> Result<Handle, ServeError> {
         https: config.https_address(),
     };
     // As the kubelet, which refuses to start even when its server is off.
-    Gate::check(config)?;
-    let reviews = Arc::new(ApiReviews::new(parts.api.clone()));
-    spawn_at(parts, at, reviews)
+    access::check(config)?;
+    let agent = pintle_agent_config::user_agent();
+    let reviews = Arc::new(ApiReviews::new(parts.api.clone(), agent));
+    Ok(spawn_at(parts, at, reviews)?)
 }
 
 /// What the HTTPS listener needs beside its socket.
@@ -179,23 +184,29 @@ struct Secure {
 }
 
 impl Secure {
-    fn new(parts: &Parts, reviews: Arc<dyn Reviews>) -> Result<Self, ServeError> {
-        let gate = Gate::new(&parts.config, reviews)?;
-        let serving = Arc::new(Serving::new(&parts.config, &parts.serving_cert)?);
-        let tls = tls::server_config(&parts.config.kubelet, serving).map_err(ServeError::Tls)?;
+    fn new(parts: &Parts, reviews: Arc<dyn Reviews>) -> Result<Self, listen::ServeError> {
+        let gate = Gate::new(&access::rules(&parts.config), reviews)?;
+        let serving = Arc::new(access::serving(&parts.config, &parts.serving_cert)?);
+        let settings = access::tls(&parts.config);
+        let tls = tls::server_config(settings, serving).map_err(listen::ServeError::Tls)?;
         Ok(Self { gate, tls })
     }
 }
 
-fn spawn_at(parts: Parts, at: Addresses, reviews: Arc<dyn Reviews>) -> Result<Handle, ServeError> {
+fn spawn_at(
+    parts: Parts,
+    at: Addresses,
+    reviews: Arc<dyn Reviews>,
+) -> Result<Handle, listen::ServeError> {
     let socket = parts.config.flags.socket.clone();
     let secure = at.https.map(|_| Secure::new(&parts, reviews)).transpose()?;
-    let listeners = Listeners::bind(at, &socket)?;
-    let (healthz, read_only) = (listeners.healthz_address(), listeners.read_only_address());
-    let https = listeners.https.as_ref().map(|(_, address)| *address);
+    let ports = Ports::bind(at, &socket)?;
+    let address = |of: &Option<Listener>| of.as_ref().and_then(Listener::address);
+    let (healthz, read_only) = (address(&ports.healthz), address(&ports.read_only));
+    let https = ports.https.as_ref().map(|(_, address)| *address);
     let notifier = Notifier::from_env().map(Arc::new);
     let (stop, stopped) = watch::channel(false);
-    let Listeners { healthz: checks, read_only: plain, https: port, socket: commands } = listeners;
+    let Ports { healthz: checks, read_only: plain, https: port, socket: commands } = ports;
     let parts = Arc::new(parts);
     let near = serve_near(Arc::clone(&parts), checks, commands, notifier.clone(), stopped.clone());
     let far = serve_far(parts, plain, port.zip(secure), stopped);
@@ -207,19 +218,19 @@ fn spawn_at(parts: Parts, at: Addresses, reviews: Arc<dyn Reviews>) -> Result<Ha
 fn thread(
     name: &'static str,
     all: impl Future<Output = ()> + Send + 'static,
-) -> Result<JoinHandle<()>, ServeError> {
+) -> Result<JoinHandle<()>, listen::ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_name(format!("{name}-files"))
         .build()
-        .map_err(ServeError::Thread)?;
+        .map_err(listen::ServeError::Thread)?;
     let run = move || {
         runtime.block_on(all);
         // Files that hang hold up nobody's end.
         runtime.shutdown_background();
     };
-    tasks::thread(name, run).map_err(ServeError::Thread)
+    tasks::thread(name, run).map_err(listen::ServeError::Thread)
 }
 
 impl Handle {
@@ -251,6 +262,12 @@ impl Drop for Handle {
     }
 }
 
+/// Counts connections that found no room.
+fn full(metrics: &Arc<Metrics>) -> impl Fn() + Send + Sync + 'static {
+    let metrics = Arc::clone(metrics);
+    move || metrics.limit_hit("server connections")
+}
+
 /// What has to answer whatever comes from the network: health check, commands, watchdog.
 async fn serve_near(
     parts: Arc<Parts>,
@@ -262,10 +279,10 @@ async fn serve_near(
     let (health, metrics) = (Arc::clone(&parts.health), Arc::clone(&parts.metrics));
     if let Some(listener) = healthz {
         let service = routes::healthz(Arc::clone(&parts));
-        let accept = listen::accept(listener, service, Arc::clone(&metrics));
+        let accept = listen::accept(listener, service, full(&metrics));
         tokio::spawn(tasks::or_end("health check", accept));
     }
-    let accept = listen::accept(socket, local::routes(parts), metrics);
+    let accept = listen::accept(socket, local::routes(parts), full(&metrics));
     tokio::spawn(tasks::or_end("command socket", accept));
     if let Some(notifier) = notifier {
         tokio::spawn(tasks::or_end("watchdog", feed_watchdog(notifier, health)));
@@ -285,7 +302,7 @@ async fn serve_far(
     if let Some(listener) = read_only {
         let stats = runtime.as_ref().map(|(_, stats)| Arc::clone(stats));
         let service = routes::read_only(Arc::clone(&parts), stats);
-        let accept = listen::accept(listener, service, Arc::clone(&parts.metrics));
+        let accept = listen::accept(listener, service, full(&parts.metrics));
         tokio::spawn(tasks::or_end("read-only port", accept));
     }
     if let (Some(((listener, _), secure)), Some(runtime)) = (https, runtime) {

@@ -16,13 +16,13 @@ use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::worker::Stage;
 use pintle_cri::Client;
 use pintle_daemon::clock;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::listen::{Asked, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::Query;
-use crate::answer::Answer;
-use crate::listen::{Asked, Service};
 use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
 use crate::{Parts, dump, stuck};

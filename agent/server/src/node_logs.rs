@@ -16,16 +16,16 @@ use hyper::Response;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use pintle_agent_config::KubeletConfiguration;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::{Blocked, Place};
 use pintle_agent_runtime::log_read::open_regular;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::{self, Reply, Sink};
+use pintle_daemon::serve::query::Query;
 
-use super::answer::Answer;
 use super::api::Turn;
-use super::body::{self, Reply, Sink};
 use super::journal;
 use super::node_query::NodeQuery;
-use super::query::Query;
 
 /// What is served.
 const ROOT: &str = "/var/log";

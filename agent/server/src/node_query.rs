@@ -6,8 +6,8 @@
 // k8s: pkg/kubelet/kubelet_server_journal.go newNodeLogQuery, validate;
 //      kubelet_server_journal_linux.go getLoggingCmd
 
-use super::answer::Answer;
-use super::query::Query;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::query::Query;
 
 /// Lines from the end that may be asked for.
 const LINES_MAX: i64 = 100_000;

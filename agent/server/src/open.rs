@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::connections::PeerKey;
+use pintle_daemon::serve::connections::PeerKey;
 
 /// Streams open at the same time.
 pub(super) const STREAMS_MAX: usize = 512;

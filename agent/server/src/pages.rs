@@ -8,13 +8,15 @@ use hyper::header::{ACCEPT, HeaderMap};
 use pintle_agent_config::flag_table;
 use pintle_agent_config::flag_table::Target;
 use pintle_agent_config::{Config, KUBERNETES_VERSION};
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
 use serde_json::Value;
 
 use super::Parts;
-use super::answer::Answer;
 use super::route::TABLE;
-use super::zpages::{self, Flagz, Statusz};
 
+/// What the agent stands in for.
+const COMPONENT: &str = "kubelet";
 /// Instead of Go's profiles: what the kubelet answers when they are switched off.
 pub(super) const NO_PPROF: &str = "profiling endpoint is disabled.\n";
 /// Instead of klog's verbosity, in the same way.
@@ -44,6 +46,7 @@ pub(super) fn statusz(parts: &Parts, headers: &HeaderMap) -> Answer {
     let version = KUBERNETES_VERSION.trim_start_matches('v');
     let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
     let page = Statusz {
+        component: COMPONENT,
         start_time: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         uptime_seconds: uptime.max(0),
         go_version: "rustc".to_owned(),
@@ -57,7 +60,7 @@ pub(super) fn statusz(parts: &Parts, headers: &HeaderMap) -> Answer {
 
 /// `/flagz`: every flag with the value that is in force.
 pub(super) fn flagz(parts: &Parts, headers: &HeaderMap) -> Answer {
-    Flagz { flags: flags(&parts.config) }.answer(accept(headers))
+    Flagz { component: COMPONENT, flags: flags(&parts.config) }.answer(accept(headers))
 }
 
 fn accept(headers: &HeaderMap) -> Option<&str> {

@@ -15,10 +15,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::body::Bytes;
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
+use pintle_daemon::serve::answer::Answer;
 
-use super::answer::Answer;
 use super::route::Kind;
 
 /// Bytes of pages that wait for their readers.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use hyper::Method;
 use pintle_agent_config::KubeletConfiguration;
 use pintle_agent_metrics::Scrape;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::checks::Checks;
+use pintle_daemon::serve::listen::{Asked, Service};
+use pintle_daemon::serve::query::{Query, decode_path};
 
-use crate::answer::Answer;
-use crate::listen::{Asked, Service};
-use crate::query::{Query, decode_path};
 use crate::renderings::{Key, Renderings};
 use crate::route::{Kind, NoRoute};
 use crate::stats::Stats;
@@ -91,7 +92,9 @@ async fn rendered(parts: &Parts, stats: Option<&Stats>, key: Key) -> Option<Answ
             Answer::metrics(text)
         }
         Kind::MetricsProbes => Answer::metrics(parts.metrics.render_probes(&parts.views.load())),
-        Kind::MetricsSlis => Answer::metrics(parts.health.slis() + &parts.metrics.render_start()),
+        Kind::MetricsSlis => {
+            Answer::metrics(Checks::slis(&[parts.health.checks()]) + &parts.metrics.render_start())
+        }
         Kind::Summary => stats?.summary(key.short).await,
         Kind::MetricsResource => stats?.resource().await,
         Kind::MetricsCadvisor => stats?.cadvisor().await,
@@ -119,49 +122,13 @@ fn metrics(parts: &Parts) -> String {
 }
 
 /// Answers a path below `/healthz`.
-// k8s: staging/src/k8s.io/apiserver/pkg/server/healthz/healthz.go
 pub(super) fn health(health: &Health, asked: &Asked) -> Option<Answer> {
-    let verbose = asked.query.split('&').any(|pair| pair.split('=').next() == Some("verbose"));
-    match asked.path.as_str() {
-        "/healthz" | "/healthz/" => Some(all_checks(health.asked(), verbose)),
-        "/healthz/ping" | "/healthz/log" => Some(Answer::text(200, "ok")),
-        "/healthz/syncloop" => Some(match health.check() {
-            Ok(()) => Answer::text(200, "ok"),
-            Err(error) => Answer::text(500, format!("internal server error: {error}\n")),
-        }),
-        _ => None,
-    }
-}
-
-fn all_checks(sync_loop: Result<(), String>, verbose: bool) -> Answer {
-    match sync_loop {
-        Ok(()) if !verbose => Answer::text(200, "ok"),
-        Ok(()) => {
-            Answer::text(200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n")
-        }
-        Err(error) => Answer::text(
-            500,
-            format!("[+]ping ok\n[+]log ok\n[-]syncloop failed: {error}\nhealthz check failed\n"),
-        ),
-    }
+    health.checks().answer(&asked.path, &Query::parse(&asked.query))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn text(answer: &Answer) -> String {
-        String::from_utf8_lossy(&answer.body).into_owned()
-    }
-
-    #[test]
-    fn a_hung_main_loop_shows_with_its_reason() {
-        let hung = all_checks(Err("the main loop has not turned for 400 s".to_owned()), false);
-        assert_eq!(hung.status, 500);
-        assert!(text(&hung).contains("[-]syncloop failed: the main loop has not turned for 400 s"));
-        assert_eq!(text(&all_checks(Ok(()), false)), "ok");
-        assert!(text(&all_checks(Ok(()), true)).ends_with("healthz check passed\n"));
-    }
 
     #[test]
     fn unknown_paths_are_not_health_checks() {

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use pintle_api_types::pod;
 use pintle_cri::v1;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::query::Query;
 
-use super::answer::Answer;
 use super::api::Api;
-use super::query::Query;
 use super::route::Words;
 use super::select;
 use super::stream::{rpc_error, running};

@@ -17,10 +17,10 @@ use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::CgroupLimits;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
 use pintle_agent_core::types::with_causes;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use pintle_daemon::tasks;
 
 /// How often processes are looked at.

@@ -14,12 +14,12 @@ use std::time::{Duration, SystemTime};
 
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::Pods;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_host::volume;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::execute::Executor;
 use pintle_agent_server::Views;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use pintle_daemon::tasks;
 use tokio::time::Instant;
 

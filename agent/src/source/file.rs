@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pintle_agent_core::types::UnixNanos;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 

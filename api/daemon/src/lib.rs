@@ -1,13 +1,21 @@
-//! What a daemon needs besides its work: logging, clocks, tasks that are watched, careful files.
+//! What a daemon needs besides its work, shared by the three daemons.
 //!
-//! Shared by the three daemons. Nothing here knows of pods or nodes.
+//! ```text
+//!   logging, clock            lines, times
+//!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
+//!   durable, files, regular_file, twice   careful files
+//!   metrics, serve            what others read: families, HTTP servers, who may ask
+//! ```
 
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 pub mod clock;
 pub mod durable;
 pub mod files;
 pub mod logging;
+pub mod metrics;
 pub mod regular_file;
+pub mod serve;
 pub mod tasks;
 pub mod twice;

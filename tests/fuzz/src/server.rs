@@ -5,9 +5,9 @@
 
 #[path = "../../../agent/server/src/stream/spdy.rs"]
 mod spdy;
-#[path = "../../../agent/server/src/secure/subject.rs"]
+#[path = "../../../api/daemon/src/serve/secure/subject.rs"]
 mod subject;
-#[path = "../../../agent/server/src/secure/websocket.rs"]
+#[path = "../../../api/daemon/src/serve/secure/websocket.rs"]
 mod token;
 #[path = "../../../agent/server/src/stream/websocket.rs"]
 mod websocket;

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use k8s_openapi::api::core::v1::NodeAddress;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::{Blocked, Place};
 use pintle_agent_metrics::CertificateCounts;
 use pintle_api_types::jitter as pace;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::{Blocked, Place};
 use rcgen::KeyPair;
 use tokio::sync::watch;
 use tokio_rustls::rustls::crypto::ring::default_provider;

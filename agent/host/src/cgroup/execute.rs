@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use pintle_agent_core::types::PodUid;
 use pintle_api_types::pod::qos::QosClass;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::{Blocked, Place};
 
 use super::formulas::SHARES_MIN;
 use super::limits::{CgroupLimits, QosLimits};
@@ -34,8 +36,6 @@ use super::names::{CgroupDriver, CgroupSetup};
 use super::systemd::{self, Systemd, SystemdError};
 use super::tree::Tree;
 use super::unit;
-use crate::blocking;
-use crate::blocking::{Blocked, Place};
 
 /// How often processes found in a pod's cgroup are killed before the removal gives up.
 // k8s: pkg/kubelet/cm/pod_container_manager_linux.go tryKillingCgroupProcesses

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use pintle_daemon::durable;
 use tokio::sync::watch;
 
 use super::checkpoint::{self, Draft, Entries};
-use crate::blocking;
-use crate::blocking::Place;
 
 /// What pods were given.
 pub const ALLOCATED: &str = "allocated_pods_state";

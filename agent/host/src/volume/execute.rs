@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use pintle_agent_core::types::PodUid;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::{Blocked, Place};
 use pintle_daemon::regular_file;
 
 use super::content::{Content, collect};
@@ -28,8 +30,6 @@ use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
 use super::sub_path::{self, SubPathError};
 use super::{atomic, empty_dir, host_path, mount, nfs, ownership, remove};
-use crate::blocking;
-use crate::blocking::{Blocked, Place};
 
 /// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
 const DELETING: &str = ".deleting~";

@@ -11,8 +11,8 @@ use pintle_agent_core::observed::ObservedContainer;
 use pintle_agent_core::observed::termination;
 use pintle_agent_core::observed::termination::LastWords;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 
 use crate::log_read;
 

@@ -25,10 +25,10 @@ use std::sync::Arc;
 use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_core::image::pull_credential::Credential;
 use pintle_agent_core::image::pull_record::{Known, Match, Record};
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use tokio::sync::{Mutex, OnceCell};
 
 use files::Files;

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use pintle_agent_core::observed::RunState;
 use pintle_agent_core::types::PodUid;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::{Blocked, Place};
 use pintle_agent_runtime::log_files::rotated;
 use pintle_agent_runtime::log_read::{FileId, LogQuery, LogReader, Step};
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::{Blocked, Place};
+use pintle_daemon::serve::body::Sink;
 
 use super::watch::{Watch, Watches};
 use crate::Views;
-use crate::body::Sink;
 
 /// Text that is gathered before it is sent.
 const CHUNK_BYTES: usize = 16 * 1024;

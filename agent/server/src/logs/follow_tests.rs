@@ -7,10 +7,10 @@ use std::sync::Arc;
 use http_body_util::BodyExt as _;
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_runtime::log_rotate::set_aside;
+use pintle_daemon::serve::body::{Body, streamed};
 use serde_json::json;
 
 use super::*;
-use crate::body::{Body, streamed};
 
 struct World {
     dir: tempfile::TempDir,

@@ -10,11 +10,11 @@ mod watch;
 
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::{self, Reply};
+use pintle_daemon::serve::query::Query;
 
-use super::answer::Answer;
 use super::api::Turn;
-use super::body::{self, Reply};
-use super::query::Query;
 use super::route::Words;
 use super::select;
 use crate::Views;

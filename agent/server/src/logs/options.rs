@@ -6,8 +6,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use pintle_agent_runtime::log_read::LogQuery;
-
-use crate::query::Query;
+use pintle_daemon::serve::query::Query;
 
 const UNDECODABLE: &str = r#"{"message": "Unable to decode query."}"#;
 const INVALID: &str = r#"{"message": "Invalid request."}"#;

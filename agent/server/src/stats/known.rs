@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
 use tokio::sync::Mutex;
 
 /// How long a reading is waited for.

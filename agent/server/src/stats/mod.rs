@@ -36,10 +36,10 @@ use pintle_agent_host::node::context::cgroup_setup;
 use pintle_agent_host::node::facts::kib;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
+use pintle_daemon::serve::answer::Answer;
 use tokio::sync::{Mutex, OnceCell};
 
 use super::Parts;
-use super::answer::Answer;
 use crate::Views;
 use files::{FileSystem, Usage};
 use known::Known;

@@ -7,9 +7,8 @@ use hyper::header::{
     SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
 use hyper::{Response, StatusCode};
+use pintle_daemon::serve::body::{Reply, whole};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-
-use crate::body::{Reply, whole};
 
 /// Appended to the client's key before it is hashed.
 const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";

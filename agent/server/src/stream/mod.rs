@@ -25,11 +25,11 @@ use pintle_agent_core::observed::{ObservedContainer, RunState};
 use pintle_agent_core::view::PodView;
 use pintle_api_types::pod::containers;
 use pintle_cri::{Code, Error, v1};
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::Reply;
+use pintle_daemon::serve::query::Query;
 
-use super::answer::Answer;
 use super::api::{Api, Turn};
-use super::body::Reply;
-use super::query::Query;
 use super::route::{Kind, Words};
 use super::select;
 use request::Wire;

@@ -15,8 +15,11 @@ use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
+use pintle_daemon::blocking;
+use pintle_daemon::blocking::Place;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::{Body, Reply, whole};
+use pintle_daemon::serve::https::AGE_MAX;
 use pintle_daemon::tasks;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -27,9 +30,6 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::Wanted;
-use crate::answer::Answer;
-use crate::body::{Body, Reply, whole};
-use crate::https::AGE_MAX;
 
 /// Buffer of one direction of a stream.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;

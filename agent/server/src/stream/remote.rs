@@ -12,6 +12,9 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderValue, UPGRADE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::Reply;
+use pintle_daemon::serve::https::AGE_MAX;
 use serde_json::json;
 use tokio::io::{self, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
@@ -23,9 +26,6 @@ use super::spdy::{self, FIRST_STREAM, Framer, Head};
 use super::tunnel::{SPDY, STREAM_PROTOCOL};
 use super::websocket::{self, Opcode, Reader};
 use super::{Wanted, handshake};
-use crate::answer::Answer;
-use crate::body::Reply;
-use crate::https::AGE_MAX;
 
 /// Largest status that is kept until the outputs have ended.
 const STATUS_BYTES_MAX: usize = 64 * 1024;

@@ -1,8 +1,7 @@
 //! What a request for a stream asks for: streams, ports, and the protocol it is carried by. Pure.
 
 use hyper::header::{HeaderMap, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
-
-use crate::query::Query;
+use pintle_daemon::serve::query::Query;
 
 /// WebSocket protocol of streams that can be closed one by one.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/remotecommand/constants.go

@@ -11,6 +11,9 @@ use hyper::header::{
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode};
 use hyper_util::rt::TokioIo;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::Reply;
+use pintle_daemon::serve::https::AGE_MAX;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -19,9 +22,6 @@ use super::proxy::{BUFFER_BYTES, dial, refused};
 use super::request::{TUNNEL_PREFIX, tunnelled};
 use super::websocket::{self, Opcode, Reader};
 use super::{Wanted, handshake};
-use crate::answer::Answer;
-use crate::body::Reply;
-use crate::https::AGE_MAX;
 
 /// Which protocol a SPDY connection speaks.
 pub(super) const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");

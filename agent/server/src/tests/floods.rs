@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pintle_agent_core::testing::{snapshot_of, view};
+use pintle_daemon::serve::https::LIMITS;
 use serde_json::json;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::super::https::LIMITS;
 use super::https::{Secured, anybody, resident_kib};
 
 /// More than the server keeps connections of any kind.

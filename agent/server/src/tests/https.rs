@@ -14,6 +14,7 @@ use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
 use pintle_agent_config::modes::AuthorizationMode;
 use pintle_agent_core::testing::{snapshot_of, view};
+use pintle_daemon::serve::secure::Reviews;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use tokio_rustls::rustls::client::danger::{
@@ -28,7 +29,6 @@ use tokio_rustls::rustls::{
 };
 
 use super::super::route::TABLE;
-use super::super::secure::{Reviews, attributes};
 use super::super::{Addresses, Handle, spawn_at};
 use super::{Answer, World};
 
@@ -272,7 +272,7 @@ fn every_route_asks_who_and_whether() {
         let nobody = secured.ask(&request, "");
         assert_eq!((nobody.status, nobody.body.as_str()), (401, "Unauthorized"), "{request}");
         assert_eq!(secured.ask(&request, "unknown").status, 401, "{request}");
-        let wanted = attributes(method.as_str(), &path);
+        let wanted = crate::attributes::attributes(method.as_str(), &path);
         let refused = secured.ask(&request, "eve");
         let text = format!(
             "Forbidden (user=eve, verb={}, resource=nodes, subresource(s)=[{}])\n",

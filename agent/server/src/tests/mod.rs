@@ -21,10 +21,11 @@ use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_metrics::Metrics;
+use pintle_daemon::serve::listen::ServeError;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, ServeError, spawn_at};
+use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, spawn_at};
 use crate::Query;
 use crate::Views;
 
@@ -71,7 +72,7 @@ impl World {
     fn spawn(&self) -> Result<Handle, ServeError> {
         let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         let at = Addresses { healthz: any, read_only: any, https: None };
-        spawn_at(self.parts.clone(), at, Arc::new(ApiReviews::new(None)))
+        spawn_at(self.parts.clone(), at, Arc::new(ApiReviews::new(None, String::new())))
     }
 
     fn socket(&self) -> &Path {
@@ -167,7 +168,7 @@ fn a_taken_port_is_an_error_that_names_address_reason_and_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
     let at = Addresses { healthz: Some(address), ..Addresses::default() };
-    let spawned = spawn_at(world.parts.clone(), at, Arc::new(ApiReviews::new(None)));
+    let spawned = spawn_at(world.parts.clone(), at, Arc::new(ApiReviews::new(None, String::new())));
     let error = spawned.expect_err("taken").to_string();
     for part in [&address.to_string(), "another process listens there", "healthzPort"] {
         assert!(error.contains(part), "{part}: {error}");
@@ -193,7 +194,7 @@ fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
     let server = world.spawn().expect("a server in its place");
     assert_eq!(local(&world, "/pods").status, 200);
     let error = world.spawn().expect_err("a second one").to_string();
-    assert!(error.contains("another agent answers there"), "{error}");
+    assert!(error.contains("another process answers there"), "{error}");
     assert_eq!(local(&world, "/pods").status, 200, "the first one goes on");
     drop(server);
 }

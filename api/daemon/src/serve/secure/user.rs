@@ -12,27 +12,31 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// A user, in the order in which caches compare it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct User {
-    pub(crate) name: String,
-    pub(super) uid: String,
-    pub(super) groups: Vec<String>,
-    pub(super) extra: BTreeMap<String, Vec<String>>,
+pub struct User {
+    /// Name.
+    pub name: String,
+    /// What tells users of one name apart; may be empty.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// What else the authenticator knows.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
     /// Somebody without credentials.
-    pub(super) fn anonymous() -> Self {
+    pub fn anonymous() -> Self {
         let groups = vec![UNAUTHENTICATED.to_owned()];
         Self { name: ANONYMOUS.to_owned(), groups, ..Self::default() }
     }
 
     /// Whether nobody knows who it is.
-    pub(crate) fn is_anonymous(&self) -> bool {
+    pub fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS
     }
 
     /// Somebody whose token the API server knows.
-    pub(super) fn of(reviewed: UserInfo) -> Self {
+    pub fn of(reviewed: UserInfo) -> Self {
         Self {
             name: reviewed.username.unwrap_or_default(),
             uid: reviewed.uid.unwrap_or_default(),
@@ -43,7 +47,7 @@ impl User {
 
     /// The same user as a member of the group of all who were authenticated.
     // k8s: staging/src/k8s.io/apiserver/pkg/authentication/group/authenticated_group_adder.go
-    pub(super) fn authenticated(mut self) -> Self {
+    pub fn authenticated(mut self) -> Self {
         if !self.groups.iter().any(|g| g == AUTHENTICATED || g == UNAUTHENTICATED) {
             self.groups.push(AUTHENTICATED.to_owned());
         }

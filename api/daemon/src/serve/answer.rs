@@ -21,14 +21,17 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=unders
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) content_type: Cow<'static, str>,
+pub struct Answer {
+    /// Status code of HTTP.
+    pub status: u16,
+    /// Media type of the body.
+    pub content_type: Cow<'static, str>,
     /// What clients show to their users.
-    pub(super) warning: Option<String>,
+    pub warning: Option<String>,
     /// The body is compressed.
-    pub(super) is_gzip: bool,
-    pub(super) body: Bytes,
+    pub is_gzip: bool,
+    /// The body.
+    pub body: Bytes,
 }
 
 impl Answer {
@@ -38,22 +41,22 @@ impl Answer {
     }
 
     /// Text for people.
-    pub(super) fn text(status: u16, body: impl Into<String>) -> Self {
+    pub fn text(status: u16, body: impl Into<String>) -> Self {
         Self::of(status, TEXT, body.into().into_bytes())
     }
 
     /// Metrics in text form.
-    pub(super) fn metrics(body: String) -> Self {
+    pub fn metrics(body: String) -> Self {
         Self::of(200, METRICS, body.into_bytes())
     }
 
     /// Bytes that are JSON already.
-    pub(super) fn json_bytes(body: Vec<u8>) -> Self {
+    pub fn json_bytes(body: Vec<u8>) -> Self {
         Self::of(200, JSON, body)
     }
 
     /// A value as JSON.
-    pub(super) fn json(value: &impl Serialize) -> Self {
+    pub fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::json_bytes(body),
             Err(error) => Self::text(500, format!("internal server error: {error}\n")),
@@ -61,17 +64,17 @@ impl Answer {
     }
 
     /// A refusal as JSON, for the agent's own commands.
-    pub(super) fn refusal(status: u16, error: &str, more: &[String]) -> Self {
+    pub fn refusal(status: u16, error: &str, more: &[String]) -> Self {
         Self { status, ..Self::json(&json!({"error": error, "more": more})) }
     }
 
     /// No such path, in the words of the kubelet's router.
-    pub(super) fn not_found() -> Self {
+    pub fn not_found() -> Self {
         Self::of(404, "text/plain", b"404: Page Not Found".to_vec())
     }
 
     /// Another method than GET or HEAD.
-    pub(super) fn not_allowed() -> Self {
+    pub fn not_allowed() -> Self {
         Self::of(405, "text/plain", b"405: Method Not Allowed".to_vec())
     }
 }

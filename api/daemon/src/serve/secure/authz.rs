@@ -10,22 +10,21 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
-use pintle_agent_config::modes::AuthorizationMode;
-use pintle_agent_config::types::Authorization;
 
+use super::super::connections::PeerKey;
 use super::flights::{Flights, NoAnswer};
 use super::reviews::Reviews;
 use super::ttl_cache::{ENTRIES_MAX, TtlCache};
 use super::user::User;
-use crate::connections::PeerKey;
+use super::{Object, Rules};
 
 /// Longest description of who and what that is remembered.
 // k8s: the same file, shouldCache (10000)
 const REMEMBERED_BYTES_MAX: usize = 10_000;
 
-type Question = (User, &'static str, &'static str);
+type Question = (User, &'static str, Object);
 
 /// Decides what a user may do.
 pub(super) struct Authorizer {
@@ -33,7 +32,6 @@ pub(super) struct Authorizer {
 }
 
 struct Webhook {
-    node: String,
     reviews: Arc<dyn Reviews>,
     allowed_ttl: Duration,
     denied_ttl: Duration,
@@ -59,19 +57,13 @@ impl From<NoAnswer> for AuthzError {
     }
 }
 
-/// Whether this mode asks the API server.
-pub(super) fn asks(config: &Authorization) -> bool {
-    config.mode != AuthorizationMode::AlwaysAllow
-}
-
 impl Authorizer {
-    /// As the configuration asks for, about the node of this name.
-    pub(super) fn new(config: &Authorization, node: String, reviews: Arc<dyn Reviews>) -> Self {
-        let webhook = asks(config).then(|| Webhook {
-            node,
+    /// As the rules ask for.
+    pub(super) fn new(rules: &Rules, reviews: Arc<dyn Reviews>) -> Self {
+        let webhook = rules.rights.map(|(allowed_ttl, denied_ttl)| Webhook {
             reviews,
-            allowed_ttl: config.webhook.cache_authorized_ttl.to_std(),
-            denied_ttl: config.webhook.cache_unauthorized_ttl.to_std(),
+            allowed_ttl,
+            denied_ttl,
             known: Mutex::new(TtlCache::new(ENTRIES_MAX)),
             flights: Flights::new(),
         });
@@ -82,15 +74,15 @@ impl Authorizer {
     pub(super) async fn allows(
         &self,
         user: &User,
-        (verb, subresource, path): (&'static str, &'static str, &str),
+        (verb, object, path): (&'static str, &Object, &str),
     ) -> Result<bool, AuthzError> {
         let Some(webhook) = &self.webhook else { return Ok(true) };
-        let question = (user.clone(), verb, subresource);
+        let question = (user.clone(), verb, object.clone());
         let known = || webhook.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(allowed) = known().get(&question, Instant::now()) {
             return Ok(allowed);
         }
-        let (spec, reviews) = (webhook.spec(user, verb, subresource), Arc::clone(&webhook.reviews));
+        let (spec, reviews) = (spec(user, verb, object), Arc::clone(&webhook.reviews));
         let ask = || async move { reviews.access(spec).await.map(allowed) }.boxed();
         let allowed =
             webhook.flights.answer(question.clone(), PeerKey::named(&user.name), ask).await?;
@@ -109,23 +101,31 @@ fn allowed(answer: SubjectAccessReviewStatus) -> bool {
     answer.allowed
 }
 
-impl Webhook {
-    fn spec(&self, user: &User, verb: &str, subresource: &str) -> SubjectAccessReviewSpec {
-        SubjectAccessReviewSpec {
-            user: Some(user.name.clone()),
-            uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
-            groups: Some(user.groups.clone()),
-            extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
-            resource_attributes: Some(ResourceAttributes {
-                verb: Some(verb.to_owned()),
+fn spec(user: &User, verb: &str, object: &Object) -> SubjectAccessReviewSpec {
+    let verb = Some(verb.to_owned());
+    let (resource_attributes, non_resource_attributes) = match object {
+        Object::Node { name, subresource } => {
+            let attributes = ResourceAttributes {
+                verb,
                 version: Some("v1".to_owned()),
                 resource: Some("nodes".to_owned()),
-                subresource: Some(subresource.to_owned()),
-                name: Some(self.node.clone()),
+                subresource: Some((*subresource).to_owned()),
+                name: Some(name.to_string()),
                 ..ResourceAttributes::default()
-            }),
-            ..SubjectAccessReviewSpec::default()
+            };
+            (Some(attributes), None)
         }
+        Object::Path(path) => {
+            (None, Some(NonResourceAttributes { path: Some(path.clone()), verb }))
+        }
+    };
+    SubjectAccessReviewSpec {
+        user: Some(user.name.clone()),
+        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(user.groups.clone()),
+        extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
+        resource_attributes,
+        non_resource_attributes,
     }
 }
 

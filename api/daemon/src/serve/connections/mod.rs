@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-pub(super) use io::Metered;
-pub(super) use peer::PeerKey;
+pub use io::Metered;
+pub use peer::PeerKey;
 use table::{Class, Table};
-pub(super) use table::{Limits, Share};
+pub use table::{Limits, Share};
 
 /// Bytes that a stalled client has to take within one idle time to count as reading.
 const PROGRESS_BYTES: u64 = 4096;
@@ -62,18 +62,18 @@ impl Refusal {
 
 /// How long a connection may do nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub struct Patience {
     /// From being accepted to the end of the first request.
-    pub(super) first_request: Duration,
+    pub first_request: Duration,
     /// Between two requests, while nobody knows who it is.
-    pub(super) unknown: Duration,
+    pub unknown: Duration,
     /// Between two requests of a known client.
-    pub(super) known: Duration,
+    pub known: Duration,
 }
 
 /// All connections of a listener; clones share them.
 #[derive(Clone)]
-pub(super) struct Connections {
+pub struct Connections {
     table: Arc<Mutex<Table<Arc<Notify>>>>,
     patience: Patience,
     /// Told when somebody had to go or was turned away.
@@ -81,7 +81,7 @@ pub(super) struct Connections {
 }
 
 /// One connection's place.
-pub(super) struct Connection {
+pub struct Connection {
     all: Connections,
     id: u64,
     peer: PeerKey,
@@ -95,7 +95,7 @@ pub(super) struct Connection {
 
 /// Why a connection is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub enum Over {
     /// Its room is needed.
     Displaced,
     /// It did nothing for too long.
@@ -103,7 +103,7 @@ pub(super) enum Over {
 }
 
 /// A request under way on a connection; dropping it ends it.
-pub(super) struct Busy(Arc<Connection>, Stage);
+pub struct Busy(Arc<Connection>, Stage);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -113,7 +113,7 @@ enum Stage {
 
 impl Connections {
     /// No connection yet.
-    pub(super) fn new(
+    pub fn new(
         limits: Limits,
         patience: Patience,
         full: impl Fn() + Send + Sync + 'static,
@@ -122,7 +122,7 @@ impl Connections {
     }
 
     /// Room for a new connection; `None` when everybody there is busy.
-    pub(super) fn open(&self, peer: PeerKey) -> Option<Arc<Connection>> {
+    pub fn open(&self, peer: PeerKey) -> Option<Arc<Connection>> {
         let displaced = Arc::new(Notify::new());
         let now = Instant::now();
         let opened = self.table().open(peer, Arc::clone(&displaced), now);
@@ -144,7 +144,7 @@ impl Connections {
 
     /// The kernel gave no connection. Where it is short of something an idle unknown one makes
     /// room, and the listener comes back after a pause, because it would be refused again at once.
-    pub(super) async fn refused(&self, error: &std::io::Error) {
+    pub async fn refused(&self, error: &std::io::Error) {
         tracing::debug!(%error, "a connection was not accepted");
         match Refusal::of(error) {
             Refusal::Client => return,
@@ -171,25 +171,25 @@ impl Connections {
 
 impl Connection {
     /// Whose connection it is.
-    pub(super) fn peer(&self) -> PeerKey {
+    pub fn peer(&self) -> PeerKey {
         self.peer
     }
 
     /// The client has proved its name. Without room among the known ones it stays unknown.
-    pub(super) fn set_known(&self, name: &str) {
+    pub fn set_known(&self, name: &str) {
         self.is_free.store(true, Ordering::Relaxed);
         let gone = self.all.table().set_known(self.id, PeerKey::named(name));
         self.all.displace(gone);
     }
 
     /// A request came in that nobody has allowed yet.
-    pub(super) fn ask(self: &Arc<Self>) -> Busy {
+    pub fn ask(self: &Arc<Self>) -> Busy {
         self.all.table().ask(self.id);
         Busy(Arc::clone(self), Stage::Asked)
     }
 
     /// Ends when the connection is to be closed.
-    pub(super) async fn over(&self) -> Over {
+    pub async fn over(&self) -> Over {
         let patience = self.all.patience;
         let mut written = 0;
         loop {
@@ -230,7 +230,7 @@ impl Drop for Connection {
 
 impl Busy {
     /// The request is allowed: its connection is not displaced before it has ended.
-    pub(super) fn allow(&mut self) {
+    pub fn allow(&mut self) {
         if self.1 == Stage::Asked {
             self.1 = Stage::Allowed;
             self.0.is_free.store(true, Ordering::Relaxed);

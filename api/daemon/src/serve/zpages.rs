@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 
-const COMPONENT: &str = "kubelet";
 const GROUP: &str = "config.k8s.io";
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no \
     formatting compatibility guarantees and is for debugging purposes only.";
@@ -29,22 +28,35 @@ enum Form {
 /// `/statusz`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Statusz {
-    pub(super) start_time: String,
-    pub(super) uptime_seconds: i64,
-    pub(super) go_version: String,
-    pub(super) binary_version: String,
-    pub(super) emulation_version: String,
-    pub(super) paths: Vec<String>,
+pub struct Statusz {
+    /// When the process began, RFC 3339.
+    pub start_time: String,
+    /// For how long it has run.
+    pub uptime_seconds: i64,
+    /// What it was compiled with.
+    pub go_version: String,
+    /// Its version of Kubernetes.
+    pub binary_version: String,
+    /// The version whose behaviour it has, without a patch level.
+    pub emulation_version: String,
+    /// Paths it serves, see `folders`.
+    pub paths: Vec<String>,
+    /// `kubelet`, `kube-scheduler`.
+    #[serde(skip)]
+    pub component: &'static str,
     /// The start in the text's form.
     #[serde(skip)]
-    pub(super) started: String,
+    pub started: String,
 }
 
 /// `/flagz`: values by flag.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Flagz {
-    pub(super) flags: BTreeMap<&'static str, String>,
+pub struct Flagz {
+    /// `kubelet`, `kube-scheduler`.
+    #[serde(skip)]
+    pub component: &'static str,
+    /// Values in force.
+    pub flags: BTreeMap<&'static str, String>,
 }
 
 #[derive(Serialize)]
@@ -58,13 +70,15 @@ struct Object<'a, T> {
 }
 
 impl Statusz {
-    pub(super) fn answer(&self, accept: Option<&str>) -> Answer {
-        answer("Statusz", self, accept, || {
+    /// The page in the form that the `Accept` header names.
+    pub fn answer(&self, accept: Option<&str>) -> Answer {
+        answer(("Statusz", self.component), self, accept, || {
             let up = self.uptime_seconds;
             let up = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
             format!(
-                "\n{COMPONENT} statusz\n{WARNING}\n\nStarted: {}\nUp: {up}\nGo version: {}\n\
+                "\n{} statusz\n{WARNING}\n\nStarted: {}\nUp: {up}\nGo version: {}\n\
                  Binary version: {}\nEmulation version: {}\nPaths: {}\n",
+                self.component,
                 self.started,
                 self.go_version,
                 self.binary_version,
@@ -76,17 +90,18 @@ impl Statusz {
 }
 
 impl Flagz {
-    pub(super) fn answer(&self, accept: Option<&str>) -> Answer {
-        answer("Flagz", self, accept, || {
+    /// The page in the form that the `Accept` header names.
+    pub fn answer(&self, accept: Option<&str>) -> Answer {
+        answer(("Flagz", self.component), self, accept, || {
             let lines = self.flags.iter().map(|(name, value)| format!("{name}={value}\n"));
-            format!("\n{COMPONENT} flagz\n{WARNING}\n{}", lines.collect::<String>())
+            format!("\n{} flagz\n{WARNING}\n{}", self.component, lines.collect::<String>())
         })
     }
 }
 
 /// The first parts of paths, each once.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/statusz/statusz.go aggregatePaths
-pub(super) fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     let first = |path: &str| path.split('/').nth(1).map(|part| format!("/{part}"));
     let mut folders: Vec<String> = paths.filter_map(first).collect();
     folders.sort_unstable();
@@ -95,7 +110,7 @@ pub(super) fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
 }
 
 fn answer<T: Serialize>(
-    kind: &str,
+    (kind, component): (&str, &str),
     page: &T,
     accept: Option<&str>,
     text: impl FnOnce() -> String,
@@ -103,7 +118,7 @@ fn answer<T: Serialize>(
     let object = |version: &str| Object {
         kind,
         api_version: format!("{GROUP}/{version}"),
-        metadata: json!({"name": COMPONENT}),
+        metadata: json!({"name": component}),
         page,
     };
     match negotiate(accept.unwrap_or_default(), kind) {
@@ -218,6 +233,7 @@ mod tests {
 
     fn page() -> Statusz {
         Statusz {
+            component: "kubelet",
             start_time: "2026-11-21T18:15:00Z".to_owned(),
             uptime_seconds: 3661,
             go_version: "rustc".to_owned(),

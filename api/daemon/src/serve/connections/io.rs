@@ -19,7 +19,7 @@ use super::Connection;
 const TURN_BYTES: usize = 8 * 1024;
 
 /// A metered socket.
-pub(crate) struct Metered<S> {
+pub struct Metered<S> {
     inner: S,
     connection: Arc<Connection>,
     unknown_bytes: usize,
@@ -28,7 +28,8 @@ pub(crate) struct Metered<S> {
 }
 
 impl<S> Metered<S> {
-    pub(crate) fn new(inner: S, connection: Arc<Connection>, unknown_bytes: usize) -> Self {
+    /// Meters `inner`; `unknown_bytes` may be read before its client is known.
+    pub fn new(inner: S, connection: Arc<Connection>, unknown_bytes: usize) -> Self {
         Self { inner, connection, unknown_bytes, read: 0, in_a_row: 0 }
     }
 

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::resource::{Resource, getrlimit};
-use pintle_agent_core::types::UnixNanos;
+use pintle_api_types::ids::UnixNanos;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::families::Names;
+use super::Names;
 
 /// Ticks per second in which the kernel reports CPU time to programs, on every architecture.
 const USER_HZ: f64 = 100.0;
 
 /// Handles of the family.
 #[derive(Debug)]
-pub(super) struct Process {
+pub struct Process {
     start: Gauge<f64, AtomicU64>,
     cpu_seconds: Counter<f64, AtomicU64>,
     resident_bytes: Gauge,
@@ -31,7 +31,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    /// Registers the family.
+    pub fn register(at: &mut Names<'_>) -> Self {
         let start: Gauge<f64, AtomicU64> = at.add(
             "process_start_time_seconds",
             "Start time of the process since unix epoch in seconds.",
@@ -63,11 +64,12 @@ impl Process {
     }
 
     /// Start of the process in seconds since the epoch.
-    pub(super) fn started_at(&self) -> f64 {
+    pub fn started_at(&self) -> f64 {
         self.start.get()
     }
 
-    pub(super) fn read(&self) {
+    /// Reads the values anew; call it before each exposition.
+    pub fn read(&self) {
         if let Some(seconds) = fs::read_to_string("/proc/self/stat").ok().and_then(cpu_seconds) {
             self.cpu_seconds.inner().store(seconds.to_bits(), Ordering::Relaxed);
         }
@@ -100,7 +102,7 @@ fn set(gauge: &Gauge, value: Option<u64>) {
 }
 
 /// When the machine booted; `UnixNanos::NEVER` when the kernel does not tell.
-pub(super) fn booted_at() -> UnixNanos {
+pub fn booted_at() -> UnixNanos {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
     let seconds = line.and_then(|text| text.trim().parse::<i64>().ok());

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Sends messages to the service manager.
 #[derive(Debug)]
-pub(super) struct Notifier {
+pub struct Notifier {
     socket: UnixDatagram,
     address: SocketAddr,
     watchdog: Option<Duration>,
@@ -20,7 +20,7 @@ pub(super) struct Notifier {
 
 impl Notifier {
     /// The service manager that started this process, if one did and wants to be told.
-    pub(super) fn from_env() -> Option<Self> {
+    pub fn from_env() -> Option<Self> {
         let var = |name| std::env::var(name).ok();
         let watchdog = watchdog_interval(
             var("WATCHDOG_USEC").as_deref(),
@@ -48,12 +48,12 @@ impl Notifier {
     }
 
     /// How often the watchdog wants to hear from us; `None` when it is off.
-    pub(super) fn watchdog(&self) -> Option<Duration> {
+    pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
     /// Sends one message; a service manager that does not listen is no reason to stop.
-    pub(super) fn send(&self, message: &str) {
+    pub fn send(&self, message: &str) {
         if let Err(error) = self.socket.send_to_addr(message.as_bytes(), &self.address) {
             tracing::debug!(message, %error, "the service manager was not told");
         }

@@ -1,6 +1,6 @@
 //! The authorities of client certificates, read again when their file changes.
 //!
-//! Input: `clientCAFile`. Output: whether a certificate chain leads to one of them and is meant
+//! Input: a bundle of certificates. Output: whether a certificate chain leads to one of them and is meant
 //! for clients. The file is looked at when somebody asks and `CHECK_EVERY` has passed, so that
 //! nothing wakes up for it, and on another thread, because its disk may hang; a broken new file
 //! leaves the old authorities in force.
@@ -28,6 +28,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The authorities.
 pub(super) struct ClientCa {
+    /// The setting that names the file.
+    field: &'static str,
     path: PathBuf,
     now: Arc<Mutex<Current>>,
 }
@@ -43,13 +45,13 @@ struct Current {
 
 impl ClientCa {
     /// Reads the file.
-    pub(super) fn open(path: PathBuf) -> Result<Self, AccessError> {
+    pub(super) fn open(field: &'static str, path: PathBuf) -> Result<Self, AccessError> {
         let stamp = Stamp::of(&path);
-        let verifier =
-            read(&path).map_err(|reason| AccessError::ClientCa { path: path.clone(), reason })?;
+        let fail = |reason| AccessError::ClientCa { field, path: path.clone(), reason };
+        let verifier = read(&path).map_err(fail)?;
         let (generation, checked) = (1, Instant::now());
         let now = Current { verifier, generation, stamp, checked, is_checking: false };
-        Ok(Self { path, now: Arc::new(Mutex::new(now)) })
+        Ok(Self { field, path, now: Arc::new(Mutex::new(now)) })
     }
 
     /// Which authorities are in force. A look at the file that is due begins; until it has ended
@@ -59,9 +61,10 @@ impl ClientCa {
         let generation = now.generation;
         if now.checked.elapsed() >= CHECK_EVERY && !now.is_checking {
             (now.checked, now.is_checking) = (Instant::now(), true);
-            let (path, shared, known) = (self.path.clone(), Arc::clone(&self.now), now.stamp);
+            let (at, shared) = ((self.field, self.path.clone()), Arc::clone(&self.now));
+            let known = now.stamp;
             drop(now);
-            off_thread(move || check(&path, &shared, known));
+            off_thread(move || check((at.0, &at.1), &shared, known));
         }
         generation
     }
@@ -79,7 +82,7 @@ impl ClientCa {
 }
 
 /// Looks at the file, on a thread that may wait for its disk.
-fn check(path: &Path, shared: &Mutex<Current>, known: Option<Stamp>) {
+fn check((field, path): (&str, &Path), shared: &Mutex<Current>, known: Option<Stamp>) {
     let stamp = Stamp::of(path);
     let read = (stamp != known).then(|| read(path));
     let mut now = lock(shared);
@@ -92,7 +95,7 @@ fn check(path: &Path, shared: &Mutex<Current>, known: Option<Stamp>) {
         }
         Some(Err(error)) => {
             let path = path.display();
-            tracing::warn!(error, %path, "clientCAFile: the earlier ones stay in force");
+            tracing::warn!(error, %path, "{field}: the earlier authorities stay in force");
         }
     }
 }

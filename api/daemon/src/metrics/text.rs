@@ -1,13 +1,13 @@
-//! From OpenMetrics, which the library writes, to Prometheus' text format 0.0.4, which the kubelet
-//! serves.
+//! From OpenMetrics, which the library writes, to Prometheus' text format 0.0.4, which
+//! Kubernetes components serve.
 //!
 //! They differ in the family name of counters (`x` against `x_total` in HELP and TYPE lines), in the
 //! end marker, in unit lines and in whole bucket bounds. Everything else passes unchanged. Pure.
 
 use std::borrow::Cow;
 
-/// Converts a whole exposition.
-pub(super) fn from_open_metrics(text: &str) -> String {
+/// Converts a whole exposition; counters named in `plain` have no suffix.
+pub(super) fn from_open_metrics(text: &str, plain: &[&str]) -> String {
     let mut out = String::with_capacity(text.len() + 1024);
     let mut help = None;
     for line in text.lines() {
@@ -17,7 +17,7 @@ pub(super) fn from_open_metrics(text: &str) -> String {
             // Held back: only the TYPE line that follows tells whether it is a counter's.
             (Some("#"), Some("HELP"), Some(_), text) => help = Some(text.unwrap_or_default()),
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
-                let total = if kind == "counter" { suffix(name) } else { "" };
+                let total = if kind == "counter" && !plain.contains(&name) { "_total" } else { "" };
                 if let Some(help) = help.take() {
                     // The library's own full stop.
                     let help = help.strip_suffix('.').unwrap_or(help);
@@ -26,7 +26,7 @@ pub(super) fn from_open_metrics(text: &str) -> String {
                 out.push_str(&format!("# TYPE {name}{total} {kind}\n"));
             }
             _ => {
-                let line = whole_bound(&plain_name(line)).replacen("{} ", " ", 1);
+                let line = whole_bound(&plain_name(line, plain)).replacen("{} ", " ", 1);
                 match line.strip_suffix(" inf") {
                     Some(rest) => out.push_str(&format!("{rest} +Inf")),
                     None => out.push_str(line.strip_suffix(".0").unwrap_or(&line)),
@@ -38,23 +38,10 @@ pub(super) fn from_open_metrics(text: &str) -> String {
     out
 }
 
-/// Counters whose names end otherwise, in the kubelet.
-const OTHER_ENDS: [&str; 5] = [
-    "kubelet_certificate_manager_client_expiration_renew_errors",
-    "kubelet_server_expiration_renew_errors",
-    "kubelet_pleg_discard_events",
-    "kubelet_evented_pleg_connection_success_count",
-    "kubelet_evented_pleg_connection_error_count",
-];
-
-fn suffix(name: &str) -> &'static str {
-    if OTHER_ENDS.contains(&name) { "" } else { "_total" }
-}
-
 /// A sample of one of those counters without the suffix that the library gives to all.
-fn plain_name(line: &str) -> Cow<'_, str> {
+fn plain_name<'a>(line: &'a str, plain: &[&str]) -> Cow<'a, str> {
     match line.split_once("_total ") {
-        Some((name, value)) if OTHER_ENDS.contains(&name) => format!("{name} {value}").into(),
+        Some((name, value)) if plain.contains(&name) => format!("{name} {value}").into(),
         _ => line.into(),
     }
 }
@@ -92,21 +79,25 @@ mod tests {
                     a_b_total{x=\"1 2\"} 3\n# HELP g Help.\n# TYPE g gauge\ng 1\n# EOF\n";
         let text = "# HELP a_b_total Some help.\n# TYPE a_b_total counter\na_b_total{x=\"1 2\"} 3\n\
                     # HELP g Help\n# TYPE g gauge\ng 1\n";
-        assert_eq!(from_open_metrics(open), text);
+        assert_eq!(from_open_metrics(open, &[]), text);
     }
 
     #[test]
     fn empty_braces_and_fractions_of_nothing_go() {
         let open = "# TYPE h histogram\nh_sum{} 5.0\nh_count{} 2\ng 1.25\n";
-        assert_eq!(from_open_metrics(open), "# TYPE h histogram\nh_sum 5\nh_count 2\ng 1.25\n");
+        assert_eq!(
+            from_open_metrics(open, &[]),
+            "# TYPE h histogram\nh_sum 5\nh_count 2\ng 1.25\n"
+        );
     }
 
     #[test]
-    fn some_counters_of_the_kubelet_have_no_suffix() {
+    fn some_counters_have_no_suffix() {
         let open = "# HELP kubelet_pleg_discard_events H.\n# TYPE kubelet_pleg_discard_events counter\n\
                     kubelet_pleg_discard_events_total 3\n";
         let text = "# HELP kubelet_pleg_discard_events H\n# TYPE kubelet_pleg_discard_events counter\n\
                     kubelet_pleg_discard_events 3\n";
-        assert_eq!(from_open_metrics(open), text);
+        let plain = ["kubelet_pleg_discard_events"];
+        assert_eq!(from_open_metrics(open, &plain), text);
     }
 }

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 /// The unit that shares are counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum PeerKey {
+pub enum PeerKey {
+    /// An address of IPv4.
     V4([u8; 4]),
     /// The first 64 bits.
     V6([u8; 8]),
@@ -20,14 +21,14 @@ pub(crate) enum PeerKey {
 
 impl PeerKey {
     /// The peer who has proved this name.
-    pub(crate) fn named(name: &str) -> Self {
+    pub fn named(name: &str) -> Self {
         // The same for as long as the process lives, and nobody outside can aim at one.
         static KEYS: OnceLock<RandomState> = OnceLock::new();
         Self::Named(KEYS.get_or_init(RandomState::new).hash_one(name))
     }
 
     /// The peer of an address.
-    pub(crate) fn of(address: IpAddr) -> Self {
+    pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
             IpAddr::V6(address) => {

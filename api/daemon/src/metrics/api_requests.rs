@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::families::Names;
+use super::Names;
 
 /// Upper bounds of durations in seconds.
 const SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
@@ -37,7 +37,7 @@ struct PluginCall {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub(super) struct ApiRequests {
+pub struct ApiRequests {
     total: Family<Answered, Counter>,
     seconds: Family<Asked, Histogram, fn() -> Histogram>,
     limited: Family<Asked, Histogram, fn() -> Histogram>,
@@ -45,7 +45,8 @@ pub(super) struct ApiRequests {
 }
 
 impl ApiRequests {
-    pub(super) fn register(at: &mut Names<'_>) -> Self {
+    /// Registers the families.
+    pub fn register(at: &mut Names<'_>) -> Self {
         let histogram = || -> Family<Asked, Histogram, fn() -> Histogram> {
             Family::new_with_constructor(|| Histogram::new(SECONDS))
         };

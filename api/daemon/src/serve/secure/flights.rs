@@ -15,7 +15,7 @@ use futures_util::future::{BoxFuture, FutureExt as _, Shared};
 use pintle_api_types::rate::{Bucket, Rate};
 use tokio::sync::Semaphore;
 
-use crate::connections::PeerKey;
+use crate::serve::connections::PeerKey;
 
 /// Questions at the API server at the same time.
 const UNDER_WAY_MAX: usize = 32;

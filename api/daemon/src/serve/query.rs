@@ -9,11 +9,11 @@ const PAIRS_MAX: usize = 4096;
 
 /// The pairs of a query in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Query(Vec<(String, String)>);
+pub struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Parses `a=1&b=2`. A pair that cannot be decoded is left out, as in Go.
-    pub(super) fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).take(PAIRS_MAX);
         let decoded = pairs.filter_map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -23,18 +23,18 @@ impl Query {
     }
 
     /// The first value of that name.
-    pub(super) fn first(&self, name: &str) -> Option<&str> {
+    pub fn first(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
     /// All values of that name.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 }
 
 /// Decodes a path; `None` when it is not UTF-8 or an escape is broken.
-pub(super) fn decode_path(path: &str) -> Option<String> {
+pub fn decode_path(path: &str) -> Option<String> {
     unescaped(path, false)
 }
 

@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 pub use self::queue::Counts;
 use self::queue::SLOW_AFTER;
 pub use self::threads::Pool;
-use pintle_agent_core::types::PodUid;
+use pintle_api_types::ids::PodUid;
 
 /// Kinds of work; each has threads of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,11 +15,10 @@ use futures_util::FutureExt as _;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use hyper::http::request;
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
-use pintle_agent_config::types::Authentication;
 use ring::digest::{SHA256, digest};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use super::AccessError;
+use super::super::https::Peer;
 use super::client_ca::ClientCa;
 use super::flights::{Flights, NoAnswer};
 use super::reviews::Reviews;
@@ -27,7 +26,7 @@ use super::subject::subject;
 use super::ttl_cache::{ENTRIES_MAX, TtlCache};
 use super::user::User;
 use super::websocket;
-use crate::https::Peer;
+use super::{AccessError, Rules};
 
 /// Longest token that is looked at, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 * 1024;
@@ -41,7 +40,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// What came of the certificate that a connection's client showed.
 #[derive(Default)]
-pub(crate) struct Verdict(Mutex<Option<Judged>>);
+pub struct Verdict(Mutex<Option<Judged>>);
 
 #[derive(Clone)]
 struct Judged {
@@ -94,23 +93,17 @@ impl From<NoAnswer> for AuthnError {
 }
 
 impl Authenticator {
-    /// As the configuration asks for.
-    pub(super) fn new(
-        config: &Authentication,
-        reviews: Arc<dyn Reviews>,
-    ) -> Result<Self, AccessError> {
-        let ca = Some(&config.x509.client_ca_file).filter(|path| !path.is_empty());
-        let tokens = Tokens {
+    /// As the rules ask for.
+    pub(super) fn new(rules: &Rules, reviews: Arc<dyn Reviews>) -> Result<Self, AccessError> {
+        let tokens = rules.tokens.map(|ttl| Tokens {
             reviews,
-            ttl: config.webhook.cache_ttl.to_std(),
+            ttl,
             known: Mutex::new(TtlCache::new(ENTRIES_MAX)),
             flights: Flights::new(),
-        };
-        Ok(Self {
-            client_ca: ca.map(|path| ClientCa::open(path.into())).transpose()?,
-            tokens: config.webhook.enabled.then_some(tokens),
-            anonymous: config.anonymous.enabled,
-        })
+        });
+        let ca = rules.client_ca.clone();
+        let client_ca = ca.map(|(field, path)| ClientCa::open(field, path)).transpose()?;
+        Ok(Self { client_ca, tokens, anonymous: rules.anonymous })
     }
 
     /// The name in the client's certificate, if that holds.

@@ -20,7 +20,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use pintle_daemon::tasks;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -33,11 +32,12 @@ use super::connections::{
     Busy, Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
 use super::secure::Verdict;
+use crate::tasks;
 
 /// Connections open at the same time: unknown ones by address, known ones by name. The API server's
 /// are those of all its users, so one name may have most of them; and as many handshakes at once as
 /// users begin an exec must not displace each other, so an address may have more than a few.
-pub(super) const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     unknown: Share { total: 384, per_peer: 192 },
     known: Share { total: 512, per_peer: 384 },
 };
@@ -57,7 +57,7 @@ const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
 const IDLE_WAIT: Duration = Duration::from_secs(90);
 /// Hard cap of every connection, and so of every stream.
 // k8s: pkg/kubelet/server/server.go ReadTimeout, WriteTimeout
-pub(super) const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
+pub const AGE_MAX: Duration = Duration::from_secs(4 * 3600);
 /// Requests at the same time on one h2 connection.
 // k8s: golang.org/x/net/http2 defaultMaxStreams
 const H2_STREAMS_MAX: u32 = 250;
@@ -74,18 +74,19 @@ const PATIENCE: Patience =
     Patience { first_request: FIRST_REQUEST_WAIT, unknown: FIRST_REQUEST_WAIT, known: IDLE_WAIT };
 
 /// The other end of a connection.
-pub(super) struct Peer {
-    pub(super) address: SocketAddr,
+pub struct Peer {
+    /// Where it is.
+    pub address: SocketAddr,
     /// Its certificate and those that lead to the authority; not verified yet.
-    pub(super) certificates: Arc<[CertificateDer<'static>]>,
+    pub certificates: Arc<[CertificateDer<'static>]>,
     /// What came of them.
-    pub(super) verdict: Verdict,
+    pub verdict: Verdict,
     /// Its place, by which shares are counted.
-    pub(super) connection: Arc<Connection>,
+    pub connection: Arc<Connection>,
 }
 
 /// What is behind the listener.
-pub(super) trait Handler: Send + Sync + 'static {
+pub trait Handler: Send + Sync + 'static {
     /// The name in the client's certificate, if that holds.
     fn name(&self, peer: &Peer) -> Option<String>;
 
@@ -102,11 +103,7 @@ pub(super) trait Handler: Send + Sync + 'static {
 }
 
 /// Accepts connections for as long as the runtime lives.
-pub(super) async fn accept(
-    listener: std::net::TcpListener,
-    tls: ServerConfig,
-    handler: Arc<dyn Handler>,
-) {
+pub async fn accept(listener: std::net::TcpListener, tls: ServerConfig, handler: Arc<dyn Handler>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the HTTPS port cannot be served"),
@@ -247,6 +244,6 @@ async fn reply(
 }
 
 /// The answer, whose connection is busy until its last byte is handed over.
-pub(super) fn held(reply: Reply, busy: Busy) -> Reply {
+pub fn held(reply: Reply, busy: Busy) -> Reply {
     reply.map(|body| body::holding(body, busy))
 }

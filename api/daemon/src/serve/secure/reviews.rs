@@ -28,7 +28,7 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 const UNAUTHORIZED: u16 = 401;
 
 /// Who answers about tokens and rights.
-pub(crate) trait Reviews: Send + Sync {
+pub trait Reviews: Send + Sync {
     /// Whose token it is.
     fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>>;
     /// Whether somebody may do something.
@@ -39,15 +39,16 @@ pub(crate) trait Reviews: Send + Sync {
 }
 
 /// The cluster's API server.
-pub(crate) struct ApiReviews {
+pub struct ApiReviews {
     access: Option<Access>,
+    user_agent: String,
     client: Mutex<Option<Client>>,
 }
 
 impl ApiReviews {
     /// Nothing is read or sent yet.
-    pub(crate) fn new(access: Option<Access>) -> Self {
-        Self { access, client: Mutex::default() }
+    pub fn new(access: Option<Access>, user_agent: String) -> Self {
+        Self { access, user_agent, client: Mutex::default() }
     }
 
     async fn client(&self) -> Result<Client, String> {
@@ -56,7 +57,7 @@ impl ApiReviews {
             return Ok(client.clone());
         }
         let access = self.access.as_ref().ok_or("there is no API server to ask")?;
-        let user_agent = pintle_agent_config::user_agent();
+        let user_agent = self.user_agent.clone();
         let options = ClientOptions { user_agent, ..ClientOptions::default() };
         Ok(client.insert(access.client(options)).clone())
     }

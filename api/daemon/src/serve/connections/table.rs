@@ -14,16 +14,20 @@ use super::PeerKey;
 
 /// How many connections of one class there may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
-    pub(crate) total: usize,
-    pub(crate) per_peer: usize,
+pub struct Share {
+    /// Of all peers.
+    pub total: usize,
+    /// Of one peer.
+    pub per_peer: usize,
 }
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) unknown: Share,
-    pub(crate) known: Share,
+pub struct Limits {
+    /// Connections of clients that have not proved who they are.
+    pub unknown: Share,
+    /// Connections of those that have.
+    pub known: Share,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,10 +54,10 @@ struct Entry<M> {
 /// What there is to know of a connection's silence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    pub(super) class: Class,
-    pub(super) is_busy: bool,
-    pub(super) asked_once: bool,
-    pub(super) idle_since: Instant,
+    pub class: Class,
+    pub is_busy: bool,
+    pub asked_once: bool,
+    pub idle_since: Instant,
 }
 
 /// The open connections; `M` is how the caller finds one again.

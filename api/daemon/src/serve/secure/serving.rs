@@ -1,11 +1,9 @@
-//! The certificate that the HTTPS server shows: from files, self-signed, or somebody else's.
+//! The certificate that an HTTPS server shows: from files, self-signed, or somebody else's.
 //!
-//! Input: `tlsCertFile` and `tlsPrivateKeyFile`, else a pair `kubelet.crt` and `kubelet.key` in the
-//! certificate folder that is made when it is missing, else a cell that a certificate rotation
-//! fills. Output: the current certificate for each handshake. Files are looked at again when a
-//! connection comes and `CHECK_EVERY` has passed, on another thread; a broken pair leaves the old
-//! one in force.
-//! Bounds: `PEM_BYTES_MAX` a file.
+//! Input: two files that settings name, or a pair in the certificate folder that is made when it is
+//! missing, or a cell that a certificate rotation fills. Output: the current certificate for each
+//! handshake. Files are looked at again when a connection comes and `CHECK_EVERY` has passed, on
+//! another thread; a broken pair leaves the old one in force. Bounds: `PEM_BYTES_MAX` a file.
 // k8s: cmd/kubelet/app/server.go InitializeTLS, pkg/kubelet/kubelet.go (ReloadKubeletServerCertificateFile)
 
 use std::fs::{self, File};
@@ -16,16 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use pintle_agent_config::Config;
-use pintle_agent_host::blocking;
-use pintle_agent_host::blocking::Place;
-use pintle_daemon::durable;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
+
+use crate::blocking::{self, Place};
+use crate::durable;
 
 /// Largest certificate or key file in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
@@ -64,7 +61,7 @@ pub type ServingCert = Arc<ArcSwapOption<CertifiedKey>>;
 
 /// The certificate for each handshake.
 #[derive(Debug)]
-pub(crate) enum Serving {
+pub enum Serving {
     /// Two files.
     Files(Files),
     /// Whatever the cell holds.
@@ -73,10 +70,11 @@ pub(crate) enum Serving {
 
 /// A pair of files and what was last read from it.
 #[derive(Debug)]
-pub(crate) struct Files(Arc<Shared>);
+pub struct Files(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    fields: Fields,
     certificate: PathBuf,
     key: PathBuf,
     now: Mutex<Current>,
@@ -92,39 +90,54 @@ struct Current {
 
 /// Tells one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub struct Stamp {
     inode: u64,
     bytes: u64,
     changed: (i64, i64),
 }
 
 impl Stamp {
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    /// Of the file that is there now.
+    pub fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
         let changed = (meta.ctime(), meta.ctime_nsec());
         Some(Self { inode: meta.ino(), bytes: meta.len(), changed })
     }
 }
 
+/// What users call the two files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// The setting that names the certificate's file.
+    pub certificate: &'static str,
+    /// The one of the key's.
+    pub key: &'static str,
+}
+
 impl Serving {
-    /// As the configuration says. `rotated` is used with `serverTLSBootstrap`.
-    pub(crate) fn new(config: &Config, rotated: &ServingCert) -> Result<Self, ServingCertError> {
-        let kubelet = &config.kubelet;
-        let given = !kubelet.tls_cert_file.is_empty() || !kubelet.tls_private_key_file.is_empty();
-        if given {
-            let key = kubelet.tls_private_key_file.as_str().into();
-            return Files::open(kubelet.tls_cert_file.as_str().into(), key).map(Self::Files);
-        }
-        if kubelet.server_tls_bootstrap {
-            return Ok(Self::Rotated(Arc::clone(rotated)));
-        }
-        let dir = &config.flags.cert_dir;
-        let (certificate, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+    /// A pair of files that is there.
+    pub fn files(
+        fields: Fields,
+        certificate: PathBuf,
+        key: PathBuf,
+    ) -> Result<Self, ServingCertError> {
+        Files::open(fields, certificate, key).map(Self::Files)
+    }
+
+    /// The pair `NAME.crt` and `NAME.key` of a folder, made for `host` when it is missing.
+    pub fn self_signed(
+        fields: Fields,
+        dir: &Path,
+        name: &str,
+        host: &str,
+    ) -> Result<Self, ServingCertError> {
+        let at = |end: &str| dir.join(format!("{name}.{end}"));
+        let (certificate, key) = (at("crt"), at("key"));
         if !certificate.exists() || !key.exists() {
-            self_signed(&config.node_name, dir, &certificate, &key)
-                .map_err(|reason| ServingCertError::SelfSigned { path: dir.clone(), reason })?;
+            self_signed(host, dir, &certificate, &key)
+                .map_err(|reason| ServingCertError::SelfSigned { path: dir.to_owned(), reason })?;
         }
-        Files::open(certificate, key).map(Self::Files)
+        Self::files(fields, certificate, key)
     }
 }
 
@@ -138,12 +151,12 @@ impl ResolvesServerCert for Serving {
 }
 
 impl Files {
-    fn open(certificate: PathBuf, key: PathBuf) -> Result<Self, ServingCertError> {
+    fn open(fields: Fields, certificate: PathBuf, key: PathBuf) -> Result<Self, ServingCertError> {
         let stamps = [Stamp::of(&certificate), Stamp::of(&key)];
-        let certified = read(&certificate, &key)?;
+        let certified = read(fields, &certificate, &key)?;
         let (checked, is_checking) = (Instant::now(), false);
         let now = Mutex::new(Current { certified, stamps, checked, is_checking });
-        Ok(Self(Arc::new(Shared { certificate, key, now })))
+        Ok(Self(Arc::new(Shared { fields, certificate, key, now })))
     }
 
     /// The pair in force. A look at the files that is due begins; this handshake does not wait
@@ -169,7 +182,8 @@ impl Shared {
     /// Looks at the files, on a thread that may wait for their disk.
     fn check(&self) {
         let stamps = [Stamp::of(&self.certificate), Stamp::of(&self.key)];
-        let read = (stamps != self.now().stamps).then(|| read(&self.certificate, &self.key));
+        let read =
+            (stamps != self.now().stamps).then(|| read(self.fields, &self.certificate, &self.key));
         let mut now = self.now();
         now.is_checking = false;
         match read {
@@ -183,7 +197,7 @@ impl Shared {
 
 /// Runs what reads files where it holds up nobody. Whoever starts it sees to it that it runs once
 /// at a time.
-pub(super) fn off_thread(work: impl FnOnce() + Send + 'static) {
+pub fn off_thread(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(async {
             if let Err(error) = blocking::run(Place::own("tls"), work).await {
@@ -195,7 +209,7 @@ pub(super) fn off_thread(work: impl FnOnce() + Send + 'static) {
 }
 
 /// A file's bytes, if it is not larger than `max`.
-pub(super) fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {
@@ -204,13 +218,17 @@ pub(super) fn read_bounded(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, ServingCertError> {
+fn read(
+    fields: Fields,
+    certificate: &Path,
+    key: &Path,
+) -> Result<Arc<CertifiedKey>, ServingCertError> {
     let fail = |field, path: &Path, reason: String| ServingCertError::File {
         field,
         path: path.to_owned(),
         reason,
     };
-    let (cert_field, key_field) = ("tlsCertFile", "tlsPrivateKeyFile");
+    let (cert_field, key_field) = (fields.certificate, fields.key);
     let pem = read_bounded(certificate, PEM_BYTES_MAX)
         .map_err(|error| fail(cert_field, certificate, error.to_string()))?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&pem)
@@ -269,6 +287,8 @@ fn pair(host: &str) -> Result<(String, String), rcgen::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FIELDS: Fields = Fields { certificate: "tlsCertFile", key: "tlsPrivateKeyFile" };
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
@@ -278,7 +298,7 @@ mod tests {
         self_signed("node-1", dir.path(), &certificate, &key).expect("made");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!((mode(&certificate), mode(&key)), (0o644, 0o600));
-        let files = Files::open(certificate, key).expect("a pair");
+        let files = Files::open(FIELDS, certificate, key).expect("a pair");
         assert_eq!(files.current().cert.len(), 2, "the certificate and its authority");
     }
 
@@ -287,7 +307,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let (certificate, key) = (dir.path().join("a.crt"), dir.path().join("a.key"));
         self_signed("n", dir.path(), &certificate, &key).expect("made");
-        let files = Files::open(certificate.clone(), key.clone()).expect("a pair");
+        let files = Files::open(FIELDS, certificate.clone(), key.clone()).expect("a pair");
         let shown = || {
             files.0.now().checked = Instant::now() - 2 * CHECK_EVERY;
             files.current(); // begins to look, and without a runtime ends it
@@ -302,7 +322,8 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named_with_its_field() {
-        let error = Files::open("/no/such.crt".into(), "/no/such.key".into()).expect_err("none");
+        let error =
+            Files::open(FIELDS, "/no/such.crt".into(), "/no/such.key".into()).expect_err("none");
         assert!(error.to_string().starts_with("tlsCertFile /no/such.crt: "), "{error}");
     }
 }

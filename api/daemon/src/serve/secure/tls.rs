@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 
-use pintle_agent_config::KubeletConfiguration;
 use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::crypto::{
@@ -48,15 +47,26 @@ const SUITES: [(&str, CipherSuite); 6] = [
 const CURVES: [(i32, NamedGroup); 3] =
     [(23, NamedGroup::secp256r1), (24, NamedGroup::secp384r1), (29, NamedGroup::X25519)];
 
+/// What may be agreed on; empty is the library's choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings<'a> {
+    /// `VersionTLS12` and the like.
+    pub min_version: &'a str,
+    /// Go's names of cipher suites.
+    pub suites: &'a [String],
+    /// Go's numbers of curves.
+    pub curves: &'a [i32],
+}
+
 /// The server's configuration.
-pub(crate) fn server_config(
-    config: &KubeletConfiguration,
+pub fn server_config(
+    settings: Settings<'_>,
     certificate: Arc<dyn ResolvesServerCert>,
 ) -> Result<ServerConfig, Error> {
-    let provider = Arc::new(provider(config));
+    let provider = Arc::new(provider(settings));
     let verifier = Arc::new(Possession(provider.signature_verification_algorithms));
     let mut tls = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions(&config.tls_min_version))?
+        .with_protocol_versions(versions(settings.min_version))?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(certificate);
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -71,9 +81,9 @@ fn versions(min: &str) -> &'static [&'static SupportedProtocolVersion] {
     if min == "VersionTLS13" { &FROM_12[..1] } else { &FROM_12 }
 }
 
-fn provider(config: &KubeletConfiguration) -> CryptoProvider {
+fn provider(settings: Settings<'_>) -> CryptoProvider {
     let mut provider = default_provider();
-    let wanted = &config.tls_cipher_suites;
+    let wanted = settings.suites;
     if !wanted.is_empty() {
         let name = |suite: &str| suite.trim_end_matches("_SHA256").to_owned();
         let known = |suite: CipherSuite| SUITES.iter().find(|(_, s)| *s == suite).map(|(n, _)| n);
@@ -89,7 +99,7 @@ fn provider(config: &KubeletConfiguration) -> CryptoProvider {
             tracing::warn!(?missing, "tlsCipherSuites: unknown or too weak to be offered");
         }
     }
-    let curves = &config.tls_curve_preferences;
+    let curves = settings.curves;
     if !curves.is_empty() {
         let asked = |group: NamedGroup| {
             CURVES.iter().any(|(number, curve)| *curve == group && curves.contains(number))
@@ -155,11 +165,8 @@ mod tests {
     use super::*;
 
     fn suites(names: &[&str]) -> Vec<CipherSuite> {
-        let config = KubeletConfiguration {
-            tls_cipher_suites: names.iter().map(|name| (*name).to_owned()).collect(),
-            ..KubeletConfiguration::default()
-        };
-        let suites = provider(&config).cipher_suites;
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let suites = provider(Settings { suites: &names, ..Settings::default() }).cipher_suites;
         suites.iter().filter(|s| s.tls13().is_none()).map(SupportedCipherSuite::suite).collect()
     }
 
@@ -175,11 +182,8 @@ mod tests {
 
     #[test]
     fn curves_and_versions_are_those_of_the_configuration() {
-        let config = KubeletConfiguration {
-            tls_curve_preferences: vec![29, 4588],
-            ..KubeletConfiguration::default()
-        };
-        let groups: Vec<_> = provider(&config).kx_groups.iter().map(|g| g.name()).collect();
+        let settings = Settings { curves: &[29, 4588], ..Settings::default() };
+        let groups: Vec<_> = provider(settings).kx_groups.iter().map(|g| g.name()).collect();
         assert_eq!(groups, [NamedGroup::X25519]);
         assert_eq!(versions("VersionTLS13").len(), 1);
         assert_eq!(versions("VersionTLS12").len(), 2);

@@ -19,9 +19,9 @@ const GROUPS_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     /// Common name: the user.
-    pub(super) name: String,
+    pub name: String,
     /// Organisations: the user's groups.
-    pub(super) groups: Vec<String>,
+    pub groups: Vec<String>,
 }
 
 /// The subject; `None` for what is no certificate or has no common name.

@@ -19,19 +19,19 @@ use super::answer::Answer;
 const CHUNKS_MAX: usize = 2;
 
 /// The body of an answer.
-pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// An answer on its way out.
-pub(super) type Reply = Response<Body>;
+pub type Reply = Response<Body>;
 /// Where a stream is written to; dropping it ends the stream.
-pub(super) type Sink = mpsc::Sender<Bytes>;
+pub type Sink = mpsc::Sender<Bytes>;
 
 /// A body that is there already.
-pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
+pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
 /// A body that is written as it is read.
-pub(super) fn streamed() -> (Sink, Body) {
+pub fn streamed() -> (Sink, Body) {
     let (sink, chunks) = mpsc::channel(CHUNKS_MAX);
     (sink, Chunks(chunks).boxed_unsync())
 }
@@ -43,7 +43,7 @@ impl From<Answer> for Reply {
 }
 
 /// The same body; `held` is dropped with it, when it was sent or nobody wants it any more.
-pub(super) fn holding<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
+pub fn holding<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
     Holding { body, _held: held }.boxed_unsync()
 }
 

@@ -22,18 +22,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use pintle_agent_metrics::Metrics;
-use pintle_daemon::tasks;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::answer::Answer;
-use crate::body;
-use crate::body::Reply;
-use crate::connections::{
+use super::answer::Answer;
+use super::body;
+use super::body::Reply;
+use super::connections::{
     Connection, Connections, Limits, Metered, Over, Patience, PeerKey, Share,
 };
-use crate::secure::{AccessError, ServingCertError};
+use super::secure::{AccessError, ServingCertError};
+use crate::tasks;
 
 /// Connections open at the same time on one listener. Nobody is known here.
 const SHARE: Share = Share { total: 64, per_peer: 48 };
@@ -54,16 +53,18 @@ const PATIENCE: Patience =
 
 /// A request as routes see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) path: String,
-    pub(super) query: String,
+pub struct Asked {
+    /// The path, not decoded.
+    pub path: String,
+    /// What follows `?`, not decoded.
+    pub query: String,
     /// The answer may be compressed.
-    pub(super) takes_gzip: bool,
+    pub takes_gzip: bool,
 }
 
 impl Asked {
     /// What a request asks for.
-    pub(super) fn of<T>(request: &Request<T>) -> Self {
+    pub fn of<T>(request: &Request<T>) -> Self {
         let uri = request.uri();
         let offered = request.headers().get_all(ACCEPT_ENCODING).iter();
         let mut offered =
@@ -81,8 +82,7 @@ impl Asked {
 }
 
 /// Answers requests of one listener.
-pub(super) type Service =
-    Arc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+pub type Service = Arc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
 
 /// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +107,7 @@ pub enum ServeError {
         /// In words.
         reason: String,
         /// What to do.
-        remedy: &'static str,
+        remedy: String,
     },
     /// The certificate that the HTTPS port shows.
     #[error("the HTTPS port has no certificate")]
@@ -126,56 +126,18 @@ pub enum ServeError {
     Thread(#[source] io::Error),
 }
 
-/// Everything that is listened on.
-#[derive(Debug)]
-pub(super) struct Listeners {
-    pub(super) healthz: Option<Listener>,
-    pub(super) read_only: Option<Listener>,
-    pub(super) https: Option<(std::net::TcpListener, SocketAddr)>,
-    pub(super) socket: Listener,
-}
-
-/// Where ports are listened on; `None` for those that are off.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Addresses {
-    pub(super) healthz: Option<SocketAddr>,
-    pub(super) read_only: Option<SocketAddr>,
-    pub(super) https: Option<SocketAddr>,
-}
-
 /// One listener, not yet served.
 #[derive(Debug)]
-pub(super) enum Listener {
+pub enum Listener {
+    /// A port.
     Tcp(std::net::TcpListener, SocketAddr),
+    /// A socket in the file system.
     Unix(StdUnixListener),
 }
 
-impl Listeners {
-    /// Binds all or nothing.
-    pub(super) fn bind(at: Addresses, socket: &Path) -> Result<Self, ServeError> {
-        let tcp = |what, field, address: Option<SocketAddr>| {
-            address.map(|address| bind_tcp(what, field, address)).transpose()
-        };
-        let plain = |bound: Option<_>| bound.map(|(listener, at)| Listener::Tcp(listener, at));
-        Ok(Self {
-            healthz: plain(tcp("the health check", "healthzPort", at.healthz)?),
-            read_only: plain(tcp("the read-only port", "readOnlyPort", at.read_only)?),
-            https: tcp("the HTTPS server", "port", at.https)?,
-            socket: Listener::Unix(bind_socket(socket)?),
-        })
-    }
-
-    pub(super) fn healthz_address(&self) -> Option<SocketAddr> {
-        self.healthz.as_ref().and_then(Listener::address)
-    }
-
-    pub(super) fn read_only_address(&self) -> Option<SocketAddr> {
-        self.read_only.as_ref().and_then(Listener::address)
-    }
-}
-
 impl Listener {
-    fn address(&self) -> Option<SocketAddr> {
+    /// Where it listens, with the port that was really bound; `None` for a socket of files.
+    pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(_, address) => Some(*address),
             Self::Unix(_) => None,
@@ -183,9 +145,20 @@ impl Listener {
     }
 }
 
-fn bind_tcp(
-    what: &'static str,
-    field: &'static str,
+/// A port, in words for the user.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    /// `the health check`, `the HTTPS server`.
+    pub what: &'static str,
+    /// The setting that moves it.
+    pub field: &'static str,
+    /// Who often has it already: `a kubelet`.
+    pub rival: &'static str,
+}
+
+/// Binds a port.
+pub fn bind_tcp(
+    Port { what, field, rival }: Port,
     address: SocketAddr,
 ) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
     let bound = std::net::TcpListener::bind(address).and_then(|listener| {
@@ -198,7 +171,7 @@ fn bind_tcp(
         let (reason, remedy) = match error.kind() {
             ErrorKind::AddrInUse => (
                 "another process listens there".to_owned(),
-                format!("stop that process (a kubelet?) or set {field} to another port, 0 for off"),
+                format!("stop that process ({rival}?) or set {field} to another port, 0 for off"),
             ),
             ErrorKind::AddrNotAvailable => (
                 "this host has no such address".to_owned(),
@@ -214,10 +187,14 @@ fn bind_tcp(
     })
 }
 
-fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
-    let fail =
-        |reason: String, remedy| ServeError::Socket { path: path.to_owned(), reason, remedy };
-    let io = |error: io::Error| fail(error.to_string(), "run as root or set --pintle-socket");
+/// Binds a socket for the daemon's own commands; `field` is the setting that moves it.
+pub fn bind_socket(path: &Path, field: &'static str) -> Result<StdUnixListener, ServeError> {
+    let fail = |reason: String, remedy: String| ServeError::Socket {
+        path: path.to_owned(),
+        reason,
+        remedy,
+    };
+    let io = |error: io::Error| fail(error.to_string(), format!("run as root or set {field}"));
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         // Folders that are there keep their mode: the socket's own mode and the check of each
         // peer hold in any folder.
@@ -226,8 +203,8 @@ fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
     match StdUnixStream::connect(path) {
         Ok(_) => {
             return Err(fail(
-                "another agent answers there".to_owned(),
-                "stop it, or set --root-dir or --pintle-socket to another place",
+                "another process answers there".to_owned(),
+                format!("stop it, or set {field} to another place"),
             ));
         }
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -235,7 +212,7 @@ fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
             if !fs::symlink_metadata(path).map_err(io)?.file_type().is_socket() {
                 return Err(fail(
                     "there is a file that is no socket".to_owned(),
-                    "remove it, or set --pintle-socket to another place",
+                    format!("remove it, or set {field} to another place"),
                 ));
             }
             fs::remove_file(path).map_err(io)?; // left behind by an agent that was killed
@@ -249,8 +226,8 @@ fn bind_socket(path: &Path) -> Result<StdUnixListener, ServeError> {
     Ok(listener)
 }
 
-/// Accepts connections for as long as the runtime lives.
-pub(super) async fn accept(listener: Listener, service: Service, metrics: Arc<Metrics>) {
+/// Accepts connections for as long as the runtime lives; `full` is told when one found no room.
+pub async fn accept(listener: Listener, service: Service, full: impl Fn() + Send + Sync + 'static) {
     let opened = match listener {
         Listener::Tcp(listener, _) => TcpListener::from_std(listener).map(Open::Tcp),
         Listener::Unix(listener) => UnixListener::from_std(listener).map(Open::Unix),
@@ -259,8 +236,7 @@ pub(super) async fn accept(listener: Listener, service: Service, metrics: Arc<Me
         Ok(open) => open,
         Err(error) => return tracing::error!(%error, "a listener cannot be served"),
     };
-    let connections =
-        Connections::new(LIMITS, PATIENCE, move || metrics.limit_hit("server connections"));
+    let connections = Connections::new(LIMITS, PATIENCE, full);
     loop {
         match open.next().await {
             Ok(Some((stream, peer))) => {

@@ -1,0 +1,21 @@
+//! HTTP servers of a daemon: what is listened on, who may ask, and the pages that all components have.
+//!
+//! ```text
+//!   listen  ports and sockets without credentials ─┐
+//!   https   the port with them                     ├─> a daemon's own routes ─> answer, body
+//!     connections  who gets room, who makes room   │
+//!     secure       TLS, authentication, rights  ───┘
+//!   checks  healthz, livez, readyz     zpages  statusz, flagz     notify  the service manager
+//! ```
+//! Nothing a client does costs another one its answer: every bound has a share for each peer.
+
+pub mod answer;
+pub mod body;
+pub mod checks;
+pub mod connections;
+pub mod https;
+pub mod listen;
+pub mod notify;
+pub mod query;
+pub mod secure;
+pub mod zpages;

@@ -1,0 +1,172 @@
+//! Who may ask what: TLS, then authentication, then authorisation.
+//!
+//! Input: a connection's client certificate, a request's head, and what the daemon says the request
+//! asks for. Output: the user, or a denial. `subject` and `ttl_cache` are pure; `reviews` asks the
+//! API server, `serving` and `client_ca` read files. Owner: the server's thread. Bounds:
+//! `ttl_cache::ENTRIES_MAX` answers of each kind, `TOKEN_BYTES_MAX` a token.
+
+mod authn;
+mod authz;
+mod client_ca;
+mod flights;
+mod reviews;
+pub mod serving;
+mod subject;
+pub mod tls;
+mod ttl_cache;
+mod user;
+mod websocket;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper::http::request;
+
+use super::https::Peer;
+
+pub use authn::Verdict;
+use authn::{Authenticator, AuthnError};
+use authz::{Authorizer, AuthzError};
+pub use reviews::{ApiReviews, Reviews};
+pub use serving::{ServingCert, ServingCertError};
+pub use subject::fuzz as fuzz_certificate;
+pub use user::User;
+pub use websocket::fuzz as fuzz_token;
+
+/// Why the rules of access cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The authorities of client certificates cannot be read.
+    #[error("{field} {path}: {reason}", path = path.display())]
+    ClientCa {
+        /// The setting that names the file.
+        field: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// What a daemon's settings say of who may ask.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// Who shows no credentials is somebody without a name, and not turned away at once.
+    pub anonymous: bool,
+    /// The authorities of client certificates: the setting, and the file it names.
+    pub client_ca: Option<(&'static str, PathBuf)>,
+    /// How long answers about tokens hold; `None` when tokens are not looked at.
+    pub tokens: Option<Duration>,
+    /// How long "yes" and "no" of the API server hold; `None` when everybody may do everything.
+    pub rights: Option<(Duration, Duration)>,
+}
+
+/// What a request is about, in the terms of an access review.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Object {
+    /// A subresource of a node.
+    Node {
+        /// The node.
+        name: Arc<str>,
+        /// `metrics`, `proxy`.
+        subresource: &'static str,
+    },
+    /// A path that is no object of the API.
+    Path(String),
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// `get`, `create`, ...; empty for methods without a verb, which no rule allows.
+    pub verb: &'static str,
+    /// One that is allowed is enough; they are asked about in this order.
+    pub objects: Vec<Object>,
+}
+
+/// Lets requests in or turns them away.
+pub struct Gate {
+    authenticator: Authenticator,
+    authorizer: Authorizer,
+}
+
+/// A request that was turned away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// Nobody that is known.
+    Unauthenticated,
+    /// Too many questions to the API server wait.
+    Busy,
+    /// Somebody without the right.
+    Forbidden {
+        /// Who.
+        user: String,
+    },
+    /// The API server could not be asked.
+    Undecided {
+        /// Who.
+        user: String,
+        /// About what.
+        object: Object,
+    },
+}
+
+impl Gate {
+    /// Reads the authorities of client certificates.
+    pub fn new(rules: &Rules, reviews: Arc<dyn Reviews>) -> Result<Self, AccessError> {
+        let authenticator = Authenticator::new(rules, Arc::clone(&reviews))?;
+        Ok(Self { authenticator, authorizer: Authorizer::new(rules, reviews) })
+    }
+
+    /// The name in the client's certificate, if that holds.
+    pub fn name(&self, peer: &Peer) -> Option<String> {
+        self.authenticator.name(peer)
+    }
+
+    /// Decides about one request. `path` is the decoded path, by which it is routed, too.
+    // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/filters/{authentication,authorization}.go,
+    //      pkg/kubelet/server/server.go InstallAuthFilter
+    pub async fn admit(
+        &self,
+        head: &request::Parts,
+        (path, wanted): (&str, &Wanted),
+        peer: &Peer,
+    ) -> Result<User, Denial> {
+        let user = match self.authenticator.user(head, peer).await {
+            Ok(Some(user)) => user,
+            Ok(None) => return Err(Denial::Unauthenticated),
+            Err(AuthnError::Busy) => return Err(Denial::Busy),
+            Err(AuthnError::Invalid(error)) => {
+                tracing::info!(error, peer = %peer.address, "a request is not authenticated");
+                return Err(Denial::Unauthenticated);
+            }
+        };
+        for object in &wanted.objects {
+            match self.authorizer.allows(&user, (wanted.verb, object, path)).await {
+                Ok(true) => return Ok(user),
+                Ok(false) => {}
+                Err(AuthzError::Busy) => return Err(Denial::Busy),
+                Err(AuthzError::Undecided(error)) => {
+                    tracing::warn!(error, user = user.name, "access cannot be decided");
+                    return Err(Denial::Undecided { user: user.name, object: object.clone() });
+                }
+            }
+        }
+        tracing::debug!(user = user.name, verb = wanted.verb, ?wanted.objects, "forbidden");
+        Err(Denial::Forbidden { user: user.name })
+    }
+}
+
+/// Takes a request's credentials away once it is decided about: nobody behind needs them.
+pub fn strip_credentials(headers: &mut HeaderMap) {
+    headers.remove(AUTHORIZATION);
+    websocket::strip(headers);
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
