@@ -42,6 +42,7 @@ pub use self::types::KubeletConfiguration;
 pub use pintle_api_types::quantity;
 pub use pintle_config::error::ConfigError;
 pub use pintle_config::help::{KUBERNETES_VERSION, version};
+pub use pintle_config::listing;
 pub use pintle_config::suggest::did_you_mean;
 
 /// What the command line asks for.

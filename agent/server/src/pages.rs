@@ -5,12 +5,9 @@
 use std::collections::BTreeMap;
 
 use hyper::header::{ACCEPT, HeaderMap};
-use pintle_agent_config::flag_table;
-use pintle_agent_config::flag_table::Target;
-use pintle_agent_config::{Config, KUBERNETES_VERSION};
+use pintle_agent_config::{Config, KUBERNETES_VERSION, Kubelet, listing};
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
-use serde_json::Value;
 
 use super::Parts;
 use super::route::TABLE;
@@ -68,14 +65,7 @@ fn accept(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn flags(config: &Config) -> BTreeMap<&'static str, String> {
-    let tree = serde_json::to_value(&config.kubelet).unwrap_or_default();
-    let mut flags = BTreeMap::new();
-    for flag in flag_table::flags() {
-        if let Target::Field(path) = flag.target {
-            let value = path.split('.').try_fold(&tree, |node, key| node.get(key));
-            flags.insert(flag.name, value.map(text).unwrap_or_default());
-        }
-    }
+    let mut flags = listing::of_fields::<Kubelet>(&config.kubelet);
     let own = &config.flags;
     let path = |path: &Option<std::path::PathBuf>| {
         path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
@@ -88,40 +78,4 @@ fn flags(config: &Config) -> BTreeMap<&'static str, String> {
     flags.insert("bootstrap-kubeconfig", path(&own.bootstrap_kubeconfig));
     flags.insert("hostname-override", own.hostname_override.clone().unwrap_or_default());
     flags
-}
-
-/// A value as Go's flags print theirs: `[a,b]`, `k=v,l=w`.
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => {
-            format!("[{}]", items.iter().map(text).collect::<Vec<_>>().join(","))
-        }
-        Value::Object(fields) => {
-            let pairs = fields.iter().map(|(name, value)| format!("{name}={}", text(value)));
-            pairs.collect::<Vec<_>>().join(",")
-        }
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn values_are_printed_as_flags_are() {
-        for (value, printed) in [
-            (json!("x"), "x"),
-            (json!(true), "true"),
-            (json!(["a", "b"]), "[a,b]"),
-            (json!([]), "[]"),
-            (json!({"cpu": "1", "memory": "2Gi"}), "cpu=1,memory=2Gi"),
-            (Value::Null, ""),
-        ] {
-            assert_eq!(text(&value), printed);
-        }
-    }
 }

@@ -21,19 +21,28 @@ pub fn effective<D: Daemon>(
     given: &GivenFlags,
     configuration: &D::Configuration,
 ) -> BTreeMap<&'static str, String> {
-    let tree = serde_json::to_value(configuration).unwrap_or_default();
-    let value = |flag: &crate::flag::Flag| {
-        let found = match flag.target {
-            Target::Field(path) => at(&tree, path),
-            Target::Own(_) => given.value(flag.name),
+    let mut all = of_fields::<D>(configuration);
+    for flag in D::FLAGS.flags().filter(|flag| matches!(flag.target, Target::Own(_))) {
+        let value = match (given.value(flag.name), flag.default) {
+            (Some(value), _) => text(value),
+            (None, "") => flag.kind.zero().to_owned(),
+            (None, default) => default.to_owned(),
         };
-        match found {
-            None | Some(Value::Null) if flag.default.is_empty() => flag.kind.zero().to_owned(),
-            None | Some(Value::Null) => flag.default.to_owned(),
-            Some(value) => text(value),
-        }
-    };
-    D::FLAGS.flags().map(|flag| (flag.name, value(flag))).collect()
+        all.insert(flag.name, value);
+    }
+    all
+}
+
+/// The flags that set a field, with its value.
+pub fn of_fields<D: Daemon>(configuration: &D::Configuration) -> BTreeMap<&'static str, String> {
+    let tree = serde_json::to_value(configuration).unwrap_or_default();
+    let mut values = BTreeMap::new();
+    for flag in D::FLAGS.flags() {
+        let Target::Field(path) = flag.target else { continue };
+        let value = at(&tree, path).filter(|value| !value.is_null());
+        values.insert(flag.name, value.map_or_else(|| flag.kind.zero().to_owned(), text));
+    }
+    values
 }
 
 /// A value as Go's flags print theirs: `[a,b]`, `k=v,l=w`.
