@@ -162,13 +162,13 @@ fn set(tree: &mut Map<String, Value>, path: &str, value: Value, merge: bool) {
 /// of the tree, so that the rest can still be checked.
 fn asked_gates(tree: &mut Map<String, Value>) -> (BTreeMap<String, bool>, Vec<ConfigError>) {
     let remedy = "write a map from gate names to true or false";
-    let gates = match tree.get_mut("featureGates") {
-        None | Some(Value::Null) => return Default::default(),
-        Some(Value::Object(gates)) => gates,
-        Some(other) => {
-            let error = ConfigError::new("featureGates", other.take(), "it is no map", remedy);
-            return (BTreeMap::new(), vec![error]);
-        }
+    let is_map = tree.get("featureGates").is_some_and(Value::is_object);
+    if !is_map && let Some(other) = tree.remove("featureGates").filter(|value| !value.is_null()) {
+        let error = ConfigError::new("featureGates", other, "it is no map", remedy);
+        return (BTreeMap::new(), vec![error]);
+    }
+    let Some(Value::Object(gates)) = tree.get_mut("featureGates") else {
+        return Default::default();
     };
     let (mut asked, mut errors) = (BTreeMap::new(), Vec::new());
     gates.retain(|name, value| {
