@@ -32,7 +32,7 @@ use pintle_agent_cluster::identity::rotate::ServingCell;
 use pintle_agent_cluster::node::pleg::ListsSeen;
 use pintle_agent_cluster::objects;
 use pintle_agent_cluster::objects::Objects;
-use pintle_agent_cluster::status::announce::Announcer;
+use pintle_agent_cluster::status::event_recorder::EventRecorder;
 use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_config::Config;
 use pintle_agent_core::request::NodeContext;
@@ -53,7 +53,7 @@ use pintle_agent_runtime::observed::Reader;
 use pintle_agent_runtime::probe::Prober;
 use pintle_agent_runtime::provider;
 use pintle_agent_runtime::provider::Providers;
-use pintle_agent_runtime::turns::{Rush, Turns};
+use pintle_agent_runtime::start_permits::{StartPermits, StartsUnderWay};
 use pintle_agent_server as server;
 use pintle_agent_server::Query;
 use pintle_agent_server::Views;
@@ -148,7 +148,7 @@ impl Parts {
     ) -> Result<Self> {
         let mut recorder = Recorder::new(clock::now);
         if let Some(cluster) = &cluster {
-            recorder = recorder.announcing(Announcer::new(cluster.events.clone()));
+            recorder = recorder.announcing(EventRecorder::new(cluster.events.clone()));
         }
         let sync_every = config.kubelet.sync_frequency.to_std();
         Ok(Self {
@@ -180,7 +180,11 @@ impl Parts {
             queries,
             serving_cert: Arc::clone(&self.serving_cert),
             api: self.cluster.as_ref().map(|cluster| cluster.access.clone()),
-            link: self.cluster.as_ref().map(|cluster| cluster.link.clone()).unwrap_or_default(),
+            api_health: self
+                .cluster
+                .as_ref()
+                .map(|cluster| cluster.api_health.clone())
+                .unwrap_or_default(),
             problems: Arc::clone(&self.problems),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
@@ -218,7 +222,8 @@ impl Parts {
         self.start_hints(runtime, &reader)?;
         let writer = self.cluster.as_ref().map(|cluster| {
             let (client, recorder) = (cluster.writes.clone(), self.recorder.clone());
-            let writer = Writer::start(client, &cluster.node_name, recorder, cluster.link.clone());
+            let writer =
+                Writer::start(client, &cluster.node_name, recorder, cluster.api_health.clone());
             writer.count_in(Arc::clone(&self.metrics));
             writer
         });
@@ -270,7 +275,7 @@ impl Parts {
         })
     }
 
-    /// What carries out the workers' passes, with the kernel's events that it follows pods in.
+    /// What carries out the workers' syncs, with the kernel's events that it follows pods in.
     fn executor(&self, runtime: &Runtime, node: NodeContext, reader: Reader) -> Result<Executor> {
         let (config, client, recorder) = (&self.config, &self.runtime, &self.recorder);
         let cgroups = host::cgroups(config, &node.cgroup)?;
@@ -300,9 +305,9 @@ impl Parts {
             cgroups,
             metrics: Arc::clone(&self.metrics),
             tracker,
-            starts: Turns::new(STARTS_PER_CPU * host::cpus()),
-            cleanups: Turns::new(host::cpus()),
-            rush: Rush::default(),
+            starts: StartPermits::new(STARTS_PER_CPU * host::cpus()),
+            cleanups: StartPermits::new(host::cpus()),
+            starts_under_way: StartsUnderWay::default(),
             burstable: std::cell::RefCell::default(),
             classes: tokio::sync::Mutex::default(),
             containerd: self.containerd(runtime)?,

@@ -22,8 +22,8 @@ use pintle_agent_core::admit::Features;
 use pintle_agent_core::desired::DesiredPods;
 use pintle_agent_core::intake::{change, duplicate_text, input_of, lacking, report, shown};
 use pintle_agent_core::observed::ObservedPod;
-use pintle_agent_core::outbox;
 use pintle_agent_core::source::{Delivery, Reading, SourceKind, SourceUpdate, Sources, static_pod};
+use pintle_agent_core::status_queue;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::worker::Input;
 use pintle_agent_runtime::observed::Reader;
@@ -121,7 +121,7 @@ impl Intake {
                 }
             }
             for copy in listed {
-                self.tell(outbox::Input::Listed(copy));
+                self.tell(status_queue::Input::Listed(copy));
             }
             if kind != SourceKind::Api {
                 let broken = sources.problems().map(ToString::to_string).collect();
@@ -137,11 +137,11 @@ impl Intake {
     }
 
     async fn ready(&self) -> Result<(), mpsc::error::SendError<Input>> {
-        self.tell(outbox::Input::SourcesReady);
+        self.tell(status_queue::Input::SourcesReady);
         self.inputs.send(Input::SourcesReady).await
     }
 
-    fn tell(&self, input: outbox::Input) {
+    fn tell(&self, input: status_queue::Input) {
         if let Some(writer) = &self.writer {
             writer.take(input);
         }

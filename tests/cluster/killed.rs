@@ -36,7 +36,7 @@ fn agents_of_two_nodes_that_are_killed_again_and_again_lose_and_double_nothing()
             _ => &agents[..],
         };
         for agent in killed {
-            // The moment is what is tried: in the middle of a start, of a pass, or long after.
+            // The moment is what is tried: in the middle of a start, of a sync, or long after.
             thread::sleep(Duration::from_millis(work.rng().range(0, 2_500)));
             cluster.kill(agent).expect("the agent dies");
             kills += 1;

@@ -95,7 +95,7 @@ fn cri_answer(bytes: &[u8]) {
         let mounts = container.mounts.iter();
         let mounts = mounts.map(|m| (m.container_path.as_str(), m.host_path.as_str()));
         let (notes, reason) = (&container.annotations, &container.reason);
-        let _ = termination::last_words(notes, mounts, container.exit_code, reason);
+        let _ = termination::termination_message(notes, mounts, container.exit_code, reason);
     }
     let sandbox = v1::PodSandboxStatusResponse::decode(bytes).ok().and_then(|a| a.status);
     let _ = sandbox.and_then(|status| read_back::sandbox(&status)); // any answer is fine

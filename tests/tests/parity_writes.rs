@@ -1,7 +1,7 @@
 //! What is written to the API server about a pod, against what the Go kubelet wrote.
 //!
 //! Each recording is played again step by step: the derived status goes through the product's
-//! outbox, whose requests are answered by an API server that applies them. Every PATCH must be the
+//! status queue, whose requests are answered by an API server that applies them. Every PATCH must be the
 //! recorded one, field by field, in the recorded order; in the end the pod is deleted with its uid
 //! and no grace. There may be fewer writes than recorded, never more. As in `parity_status`, a
 //! "limit" of 8 EiB is no limit; a patch that says nothing else is not expected.
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use pintle_agent_core::outbox::{Answer, Ask, Input, Outbox, Request};
 use pintle_agent_core::status;
 use pintle_agent_core::status::Lifecycle;
+use pintle_agent_core::status_queue::{Answer, Ask, Input, Request, StatusQueue};
 use pintle_agent_core::types::Now;
 use pintle_agent_core::worker::Stage;
 use serde_json::{Value, json};
@@ -42,10 +42,10 @@ fn every_recorded_write_is_written_again_and_none_besides() {
     assert!(recordings.is_empty() || writes > 0, "recordings without a single write");
 }
 
-/// The outbox and an API server with one pod.
+/// The status queue and an API server with one pod.
 struct Desk<'a> {
     recording: &'a Value,
-    outbox: Outbox,
+    queue: StatusQueue,
     now: Now,
     /// The object as the API server has it.
     object: Value,
@@ -57,8 +57,8 @@ impl<'a> Desk<'a> {
     fn new(recording: &'a Value) -> Self {
         let mut object = recording["pod_when_seen"].clone();
         object["status"] = json!({});
-        let (outbox, now) = (Outbox::default(), Now::default());
-        Self { recording, outbox, now, object, version: 0, writes: 0 }
+        let (queue, now) = (StatusQueue::default(), Now::default());
+        Self { recording, queue, now, object, version: 0, writes: 0 }
     }
 
     fn play(&mut self, differences: &mut Vec<String>) {
@@ -100,9 +100,9 @@ impl<'a> Desk<'a> {
 
     /// The request that follows, when nobody waits any longer.
     fn after(&mut self, input: Input) -> Vec<Request> {
-        let mut requests = self.outbox.handle(self.now, input);
+        let mut requests = self.queue.handle(self.now, input);
         self.now = self.now.plus(Duration::from_secs(60));
-        requests.extend(self.outbox.handle(self.now, Input::Tick));
+        requests.extend(self.queue.handle(self.now, Input::Tick));
         requests
     }
 
@@ -115,7 +115,7 @@ impl<'a> Desk<'a> {
 
     fn see(&mut self) {
         let copy = Arc::new(self.copy());
-        self.outbox.handle(self.now, Input::Seen(copy));
+        self.queue.handle(self.now, Input::Seen(copy));
     }
 
     fn expect(
@@ -139,7 +139,7 @@ impl<'a> Desk<'a> {
         for request in &asked {
             let copy = Box::new(self.copy());
             let answer = Answer::Copy(copy);
-            self.outbox.handle(self.now, Input::Answered { ticket: request.ticket, answer });
+            self.queue.handle(self.now, Input::Answered { ticket: request.ticket, answer });
         }
     }
 

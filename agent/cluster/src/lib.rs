@@ -19,7 +19,7 @@ pub mod status;
 use std::error::Error;
 use std::sync::Arc;
 
-use pintle_agent_core::link::Link;
+use pintle_agent_core::api_health::ApiHealth;
 use pintle_api::{Access, events};
 use tokio::sync::watch;
 
@@ -46,7 +46,7 @@ pub struct Cluster {
     /// Takes events for the API server.
     pub events: events::Recorder,
     /// What of all this does not work, for people.
-    pub link: Link,
+    pub api_health: ApiHealth,
 }
 
 /// The API server's own words where it answered, else the whole chain of causes.

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use pintle_agent_core::link::{Link, Task};
+use pintle_agent_core::api_health::{ApiHealth, Task};
 use pintle_agent_core::source::{Delivery, Reading};
 use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::clock;
@@ -27,7 +27,7 @@ pub async fn run(
     client: Client,
     node_name: String,
     deliveries: mpsc::Sender<Delivery>,
-    link: Link,
+    api_health: ApiHealth,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node_name}"));
     let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client), config));
@@ -41,7 +41,7 @@ pub async fn run(
             Ok(event) => {
                 if std::mem::take(&mut failing) {
                     tracing::info!("the API server delivers pods again");
-                    link.works(Task::Pods);
+                    api_health.works(Task::Pods);
                 }
                 wait = RETRY.0;
                 collect(event, &mut listed)
@@ -50,7 +50,7 @@ pub async fn run(
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "no pods from the API server; what runs goes on");
                 }
-                link.fails(Task::Pods, &crate::words(&error), clock::now());
+                api_health.fails(Task::Pods, &crate::words(&error), clock::now());
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
                 None

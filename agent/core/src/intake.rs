@@ -7,8 +7,8 @@ use pintle_api_types::pod;
 
 use crate::admit::{self, Features};
 use crate::desired::DesiredPods;
-use crate::outbox;
 use crate::source::{SourceKind, SourceUpdate};
+use crate::status_queue;
 use crate::worker::Input;
 
 /// What a change needs that the node does not declare. The pod is changed all the same.
@@ -66,13 +66,13 @@ pub fn input_of(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> Opti
 }
 
 /// What the status writer learns from an update.
-pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> outbox::Input {
+pub fn report(kind: SourceKind, update: &SourceUpdate, pod: &Arc<Pod>) -> status_queue::Input {
     let pod = Arc::clone(pod);
     match (kind, update) {
-        (SourceKind::Api, SourceUpdate::Remove(_)) => outbox::Input::Unseen(pod),
-        (SourceKind::Api, _) => outbox::Input::Seen(pod),
+        (SourceKind::Api, SourceUpdate::Remove(_)) => status_queue::Input::Unseen(pod),
+        (SourceKind::Api, _) => status_queue::Input::Seen(pod),
         // A static pod that is removed counts until its worker says that nothing is left.
-        _ => outbox::Input::Wanted(pod),
+        _ => status_queue::Input::Wanted(pod),
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   source ─> desired ─> admit ─> worker ─> sync ─> request, image, volume, cgroup ─> (effects)
 //!                                  ^  │ resize, ledger, probe                            │
-//!                                  │  └─> status ─> outbox, view ─> explain, timeline    │
+//!                                  │  └─> status ─> status queue, view ─> explain, timeline    │
 //!                                  └───────────────── observed <─────────────────────────┘
 //! ```
 //! The modules stand in the order in which data flows. Cargo keeps this crate from acting: neither
@@ -46,10 +46,10 @@ pub mod status;
 pub mod worker;
 
 // What is written and told.
+pub mod api_health;
 pub mod explain;
 pub mod intake;
-pub mod link;
-pub mod outbox;
+pub mod status_queue;
 pub mod timeline;
 pub mod view;
 

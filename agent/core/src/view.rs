@@ -26,9 +26,9 @@ pub struct PodView {
     pub stage: Stage,
     /// No source wants it any more.
     pub removed: bool,
-    /// The action under way, then those of its pass that follow.
+    /// The action under way, then those of its sync that follow.
     pub doing: Vec<Action>,
-    /// Last failure, until a pass succeeds.
+    /// Last failure, until a sync succeeds.
     pub failure: Option<Failure>,
     /// When its worker looks at it again.
     pub wake_at: Option<UnixNanos>,

@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
-mod census;
 mod certificates;
 mod credential_providers;
 mod families;
@@ -21,6 +20,7 @@ mod image_use;
 mod images;
 mod lifecycle;
 mod node;
+mod pod_gauges;
 mod probes;
 mod requests;
 mod start;
@@ -80,7 +80,7 @@ pub struct Scrape<'a> {
 pub struct Metrics {
     registry: Registry,
     operations: Operations,
-    census: census::Census,
+    pod_gauges: pod_gauges::PodGauges,
     lifecycle: lifecycle::Lifecycle,
     node: node::Node,
     image_use: image_use::ImageUse,
@@ -122,7 +122,7 @@ impl Metrics {
         );
         Self {
             operations: Operations::register(&mut at),
-            census: census::Census::register(&mut at),
+            pod_gauges: pod_gauges::PodGauges::register(&mut at),
             lifecycle: lifecycle::Lifecycle::register(&mut at),
             node: node::Node::register(&mut at),
             image_use: image_use::ImageUse::register(&mut at),
@@ -144,7 +144,7 @@ impl Metrics {
         }
     }
 
-    /// An action of a pass ended.
+    /// An action of a sync ended.
     pub fn action_ended(&self, action: &Action, failure: Option<&Failure>) {
         match (action, failure) {
             (Action::CreateSandbox { .. }, None) => {
@@ -204,20 +204,20 @@ impl Metrics {
         }
     }
 
-    /// A pass of a pod begins; what `pass_ended` is to be told.
-    pub fn pass_begins(
+    /// A sync of a pod begins; what `sync_ended` is to be told.
+    pub fn sync_begins(
         &self,
         uid: &PodUid,
         pod: Option<&Pod>,
         actions: &[Action],
         now: UnixNanos,
     ) -> &'static str {
-        self.lifecycle.pass_begins(uid, pod, actions, now)
+        self.lifecycle.sync_begins(uid, pod, actions, now)
     }
 
-    /// A pass ended.
-    pub fn pass_ended(&self, operation: &str, took: Duration) {
-        self.lifecycle.pass_ended(operation, took);
+    /// A sync ended.
+    pub fn sync_ended(&self, operation: &str, took: Duration) {
+        self.lifecycle.sync_ended(operation, took);
     }
 
     /// A pod's status was derived.
@@ -382,7 +382,7 @@ impl Metrics {
 
     /// The exposition in Prometheus' text format 0.0.4.
     pub fn render(&self, scrape: &Scrape<'_>) -> String {
-        self.census.count(scrape.snapshot, scrape.has_api);
+        self.pod_gauges.count(scrape.snapshot, scrape.has_api);
         self.own.event_source.clear();
         let mode = ModeLabel { mode: scrape.event_source.to_owned() };
         self.own.event_source.get_or_create(&mode).set(1);

@@ -1,6 +1,6 @@
 //! The way of a pod in numbers: seen, set up, running, told, ended.
 //!
-//! Input: the driver's passes and statuses, the API server's copies. Output: durations and counts.
+//! Input: the driver's syncs and statuses, the API server's copies. Output: durations and counts.
 //! Bounds: `PODS_MAX` pods are followed; what is known of one goes with it.
 // k8s: pkg/kubelet/pod_workers.go, pkg/kubelet/util/pod_startup_latency_tracker.go,
 //      pkg/kubelet/status/status_manager.go
@@ -36,7 +36,7 @@ const START_HELP: &str = "including time to pull images and run init containers,
                           and observed via watch";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Pass {
+struct SyncOf {
     operation_type: String,
 }
 
@@ -58,9 +58,9 @@ struct Followed {
     ran: bool,
     /// A status was derived.
     published: bool,
-    /// A pass was begun for it.
+    /// A sync was begun for it.
     began: bool,
-    /// The generation of its spec at the last pass.
+    /// The generation of its spec at the last sync.
     generation: Option<i64>,
     /// Containers whose end was counted, by kind and name.
     ended: BTreeMap<(&'static str, String), bool>,
@@ -87,7 +87,7 @@ enum Start {
 pub(super) struct Lifecycle {
     pod_seconds: Histogram,
     containers_per_pod: Histogram,
-    pass_seconds: Family<Pass, Histogram, fn() -> Histogram>,
+    sync_seconds: Family<SyncOf, Histogram, fn() -> Histogram>,
     begin_seconds: Histogram,
     sli_seconds: Family<NoLabels, Histogram, fn() -> Histogram>,
     total_seconds: Family<NoLabels, Histogram, fn() -> Histogram>,
@@ -115,7 +115,7 @@ impl Lifecycle {
                 "[ALPHA] The number of containers per pod.",
                 Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             ),
-            pass_seconds: at.put(
+            sync_seconds: at.put(
                 "kubelet_pod_worker_duration_seconds",
                 "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: \
                  create, update, or sync",
@@ -155,8 +155,8 @@ impl Lifecycle {
         }
     }
 
-    /// A pass begins; tells under which name its duration is counted.
-    pub(super) fn pass_begins(
+    /// A sync begins; tells under which name its duration is counted.
+    pub(super) fn sync_begins(
         &self,
         uid: &PodUid,
         pod: Option<&Pod>,
@@ -186,10 +186,10 @@ impl Lifecycle {
         }
     }
 
-    /// A pass ended.
-    pub(super) fn pass_ended(&self, operation: &str, took: Duration) {
-        let label = Pass { operation_type: operation.to_owned() };
-        self.pass_seconds.get_or_create(&label).observe(took.as_secs_f64());
+    /// A sync ended.
+    pub(super) fn sync_ended(&self, operation: &str, took: Duration) {
+        let label = SyncOf { operation_type: operation.to_owned() };
+        self.sync_seconds.get_or_create(&label).observe(took.as_secs_f64());
     }
 
     /// A pod's status was derived: times its way to running, counts ends of containers. False when

@@ -135,8 +135,8 @@ fn touched() -> Metrics {
     metrics.images().requested("Always", None, None);
     metrics.images().verified("credentialRecordFound");
     metrics.pulled(&uid, second, 1);
-    let operation = metrics.pass_begins(&uid, None, &[], UnixNanos(1));
-    metrics.pass_ended(operation, second);
+    let operation = metrics.sync_begins(&uid, None, &[], UnixNanos(1));
+    metrics.sync_ended(operation, second);
     metrics.relisted(UnixNanos(1), second);
     let pod = |status: Value| -> Pod {
         let object = json!({"metadata": {"uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z"},

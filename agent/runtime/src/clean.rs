@@ -20,7 +20,7 @@ use pintle_cri::{Code, v1};
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 
-use crate::execute::{Executor, PassOrder};
+use crate::execute::{Executor, SyncOrder};
 use crate::log_files;
 
 /// containerd's words for a container that still has a task.
@@ -84,7 +84,7 @@ impl Executor {
     }
 
     /// Volumes and cgroup of a pod of which nothing runs any more.
-    pub(super) async fn tear_down(&self, order: &PassOrder) -> Result<(), Failure> {
+    pub(super) async fn tear_down(&self, order: &SyncOrder) -> Result<(), Failure> {
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
         let place = Place::removal(&order.uid);
         match blocking::run(place, move || volume::execute::unmount_all(&dirs)).await {
@@ -104,7 +104,7 @@ impl Executor {
         Ok(())
     }
 
-    async fn remove_cgroup(&self, order: &PassOrder) -> Result<(), Failure> {
+    async fn remove_cgroup(&self, order: &SyncOrder) -> Result<(), Failure> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let names = match order.pod.as_deref() {
             Some(pod) => vec![self.cgroup_name(pod)],
@@ -121,7 +121,7 @@ impl Executor {
     }
 
     /// Everything that is left of a pod that no source wants.
-    pub(super) async fn clean_up(&self, order: &PassOrder) -> Result<(), Failure> {
+    pub(super) async fn clean_up(&self, order: &SyncOrder) -> Result<(), Failure> {
         let observed = &order.observed;
         let failed = |error: pintle_cri::Error| Failure::new("CleanupError", error.to_string());
         for container in &observed.containers {

@@ -1,11 +1,11 @@
-//! Executes the actions of a pass, one after the other: the effects behind `plan`.
+//! Executes the actions of a sync, one after the other: the effects behind `plan`.
 //!
-//! A pass belongs to one pod and runs in a task of its own on the main thread. What an earlier
-//! action of the same pass made (sandbox, addresses) is kept in `PassState` for the later ones, so
+//! A sync belongs to one pod and runs in a task of its own on the main thread. What an earlier
+//! action of the same sync made (sandbox, addresses) is kept in `SyncState` for the later ones, so
 //! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
 //! pass is cancelled; a CRI call that creates or starts something is awaited to its end, because
 //! only then is it known what there is to stop. At most `starts` passes that bring pods up run at
-//! once on the node (`turns`).
+//! once on the node (`start_permits`).
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -34,7 +34,7 @@ use crate::hooks::Hooks;
 use crate::image::Images;
 use crate::kill::Killer;
 use crate::observed::Reader;
-use crate::turns::{CallFor, PAUSE_MAX, Place, Rush, Turns};
+use crate::start_permits::{CallFor, PAUSE_MAX, StartPermit, StartPermits, StartsUnderWay};
 use crate::users::Users;
 
 /// How long records of pods that are gone stay at most while others start or stop: longer than two
@@ -43,12 +43,12 @@ const CLEANUP_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long they stay when none of those others gets done: they wait for something themselves.
 const CLEANUP_STILL_MAX: Duration = Duration::from_millis(500);
 
-/// Ends a pass early; clones share it.
+/// Ends a sync early; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Rc<(Cell<bool>, Notify)>);
 
 impl Cancel {
-    /// Asks the pass to end.
+    /// Asks the sync to end.
     pub fn cancel(&self) {
         self.0.0.set(true);
         self.0.1.notify_waiters();
@@ -59,7 +59,7 @@ impl Cancel {
         self.0.0.get()
     }
 
-    /// Runs `work` unless the pass is cancelled before it ends.
+    /// Runs `work` unless the sync is cancelled before it ends.
     pub async fn unless<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
         let asked = self.0.1.notified();
         if self.is_cancelled() {
@@ -73,12 +73,12 @@ impl Cancel {
     }
 }
 
-/// A pass to run.
+/// A sync to run.
 #[derive(Clone, Debug)]
-pub struct PassOrder {
+pub struct SyncOrder {
     /// The pod's uid.
     pub uid: PodUid,
-    /// Names the pass.
+    /// Names the sync.
     pub ticket: u64,
     /// The pod; `None` for one that only the runtime knows.
     pub pod: Option<Arc<Pod>>,
@@ -88,21 +88,21 @@ pub struct PassOrder {
     pub actions: Vec<Action>,
 }
 
-/// What earlier actions of a pass made.
+/// What earlier actions of a sync made.
 #[derive(Debug)]
-pub(super) struct PassState {
+pub(super) struct SyncState {
     /// Its turn among those that bring pods up.
-    pub(super) place: Place,
-    /// Sandbox made in this pass.
+    pub(super) permit: StartPermit,
+    /// Sandbox made in this sync.
     pub(super) sandbox: Option<NewSandbox>,
-    /// Images of image volumes, pulled once for all containers of the pass.
+    /// Images of image volumes, pulled once for all containers of the sync.
     pub(super) image_volumes: OnceCell<ImageVolumes>,
 }
 
 /// Ids of the images of image volumes by the volumes' names, or why they are not there.
 pub(super) type ImageVolumes = std::collections::BTreeMap<String, Result<String, Failure>>;
 
-/// A sandbox made in this pass.
+/// A sandbox made in this sync.
 #[derive(Clone, Debug)]
 pub(super) struct NewSandbox {
     pub(super) id: String,
@@ -119,7 +119,7 @@ pub struct RuntimeInfo {
     pub handlers: Vec<RuntimeHandler>,
 }
 
-/// Executes passes.
+/// Executes syncs.
 pub struct Executor {
     /// The runtime.
     pub client: Client,
@@ -152,11 +152,11 @@ pub struct Executor {
     /// Path of the node's resolv.conf; `None` when the setting is empty.
     pub resolv_conf: Option<std::path::PathBuf>,
     /// Passes that bring pods up at the same time.
-    pub starts: Turns,
+    pub starts: StartPermits,
     /// Pods removed from the runtime at the same time.
-    pub cleanups: Turns,
+    pub cleanups: StartPermits,
     /// Passes for which somebody waits: nobody does for the removal of what is left of a pod.
-    pub rush: Rush,
+    pub starts_under_way: StartsUnderWay,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,
     /// containerd's own API and its socket, when that is the runtime.
@@ -170,16 +170,17 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Runs a pass to its end, reporting each action.
-    pub async fn run(&self, order: PassOrder, cancel: Cancel, back: &mpsc::Sender<Input>) {
+    /// Runs a sync to its end, reporting each action.
+    pub async fn run(&self, order: SyncOrder, cancel: Cancel, back: &mpsc::Sender<Input>) {
         let is_new = order.actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
-        let place = Place::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
-        let mut state = PassState { place, sandbox: None, image_volumes: OnceCell::new() };
-        let mut hurry = Some(self.rush.join());
+        let permit =
+            StartPermit::new(&self.starts, if is_new { CallFor::New } else { CallFor::Begun });
+        let mut state = SyncState { permit, sandbox: None, image_volumes: OnceCell::new() };
+        let mut start_guard = Some(self.starts_under_way.join());
         for (index, action) in order.actions.iter().enumerate() {
             let begun = tokio::time::Instant::now();
             if *action == Action::Cleanup {
-                drop(hurry.take());
+                drop(start_guard.take());
             }
             let outcome = match cancel.is_cancelled() && !is_ending(action) {
                 true => Err(Failure::cancelled()),
@@ -190,7 +191,7 @@ impl Executor {
             let failed = outcome.is_err();
             let (uid, ticket) = (order.uid.clone(), order.ticket);
             let progress = Input::Progress { uid, ticket, index, outcome };
-            if back.send(progress).await.is_err() || (failed && action.aborts_pass()) {
+            if back.send(progress).await.is_err() || (failed && action.aborts_sync()) {
                 return;
             }
         }
@@ -199,9 +200,9 @@ impl Executor {
     /// A panic fails the action, which is tried again as after any failure.
     async fn act_or_fail(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         action: &Action,
-        state: &mut PassState,
+        state: &mut SyncState,
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let acted = tasks::caught(self.act(order, action, state, cancel)).await;
@@ -214,9 +215,9 @@ impl Executor {
 
     async fn act(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         action: &Action,
-        state: &mut PassState,
+        state: &mut SyncState,
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         let observed = &*order.observed;
@@ -249,8 +250,8 @@ impl Executor {
             }
             Action::Teardown => self.tear_down(order).await,
             Action::Cleanup => {
-                self.rush.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
-                Place::new(&self.cleanups, CallFor::Begun).call(self.clean_up(order)).await
+                self.starts_under_way.over(CLEANUP_STILL_MAX, CLEANUP_WAIT_MAX).await;
+                StartPermit::new(&self.cleanups, CallFor::Begun).call(self.clean_up(order)).await
             }
             Action::Prepare
             | Action::Refresh
@@ -264,21 +265,21 @@ impl Executor {
 
     async fn bring_up(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         pod: &Pod,
         action: &Action,
-        state: &mut PassState,
+        state: &mut SyncState,
         cancel: &Cancel,
     ) -> Result<(), Failure> {
         match action {
             Action::Prepare => {
                 let prepare = self.prepare(order, pod);
-                cancel.unless(state.place.call_within(PAUSE_MAX, prepare)).await?
+                cancel.unless(state.permit.call_within(PAUSE_MAX, prepare)).await?
             }
             Action::Refresh => cancel.unless(self.refresh(order, pod)).await?,
             Action::CreateSandbox { attempt, .. } => {
                 state.sandbox =
-                    Some(self.create_sandbox(order, pod, *attempt, (&state.place, cancel)).await?);
+                    Some(self.create_sandbox(order, pod, *attempt, (&state.permit, cancel)).await?);
                 Ok(())
             }
             Action::StartContainer { name, kind, restart_count, .. } => {
@@ -290,7 +291,7 @@ impl Executor {
                     restart_count: *restart_count,
                     sandbox: state.sandbox.as_ref(),
                     image_volumes: &state.image_volumes,
-                    place: &state.place,
+                    permit: &state.permit,
                 };
                 self.start_container(&start, cancel).await
             }

@@ -74,7 +74,7 @@ impl Killer {
         Err(failed.remove(0).2)
     }
 
-    /// Stops one container; `turns` tells which of the pod's other stops are over.
+    /// Stops one container; `start_permits` tells which of the pod's other stops are over.
     pub async fn stop(
         &self,
         observed: &ObservedPod,

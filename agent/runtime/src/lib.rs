@@ -41,5 +41,5 @@ mod resize;
 pub mod resolver;
 pub mod shims;
 pub mod start;
-pub mod turns;
+pub mod start_permits;
 pub mod users;

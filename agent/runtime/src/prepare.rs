@@ -14,11 +14,11 @@ use pintle_agent_host::volume;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 
-use crate::execute::{Executor, PassOrder};
+use crate::execute::{Executor, SyncOrder};
 
 impl Executor {
     /// Cgroup, directories, volumes.
-    pub(super) async fn prepare(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+    pub(super) async fn prepare(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
         self.prepare_cgroup(order, pod).await?;
         let dirs = PodDirs::new(Path::new(&self.node.root_dir), &order.uid);
         let made = blocking::run(Place::change(&order.uid), move || {
@@ -45,7 +45,7 @@ impl Executor {
     }
 
     /// Files of volumes whose content may have changed.
-    pub(super) async fn refresh(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+    pub(super) async fn refresh(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
         let now = pintle_daemon::clock::now().to_timestamp();
@@ -54,7 +54,7 @@ impl Executor {
         refreshed.map_err(|errors| self.failed_mounts(order, &errors))
     }
 
-    fn failed_mounts(&self, order: &PassOrder, errors: &[volume::VolumeError]) -> Failure {
+    fn failed_mounts(&self, order: &SyncOrder, errors: &[volume::VolumeError]) -> Failure {
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         for (error, text) in errors.iter().zip(&texts) {
             self.recorder.event(&order.uid, true, error.reason(), text, None);
@@ -62,7 +62,7 @@ impl Executor {
         Failure::new("FailedMount", texts.join("; "))
     }
 
-    async fn prepare_cgroup(&self, order: &PassOrder, pod: &Pod) -> Result<(), Failure> {
+    async fn prepare_cgroup(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let name = self.cgroup_name(pod);
         let limits = self.cgroup_limits(pod);

@@ -1,7 +1,7 @@
 //! Carries out a resize: the pod's cgroup and its running containers, step by step.
 //!
 //! Effects of `Action::ResizePod`. The order of the writes is `resize::steps`' alone. The first
-//! failure ends the action; what was done stays, and the next pass goes on from there, because
+//! failure ends the action; what was done stays, and the next sync goes on from there, because
 //! every write may be repeated.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction
 
@@ -20,7 +20,7 @@ use pintle_agent_host::cgroup::Cgroups;
 use pintle_api_types::pod;
 use pintle_cri::{Code, v1};
 
-use crate::execute::{Executor, PassOrder};
+use crate::execute::{Executor, SyncOrder};
 use crate::start::rpc_text;
 
 /// Reason of a failed resize.
@@ -44,7 +44,7 @@ impl Executor {
     /// Brings running containers and the pod's cgroup to what the pod was given.
     pub(super) async fn resize(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         pod: &Pod,
         resize: &Order<'_>,
     ) -> Result<(), Failure> {
@@ -149,7 +149,7 @@ impl Executor {
     /// The runtime is told first: it may refuse. Then the kernel.
     async fn update_pod(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         pod: &Pod,
         of_pod: &mut PodCgroup<'_>,
         step: Step,
@@ -190,7 +190,7 @@ impl Executor {
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go updatePodSandboxResources
     async fn tell_sandbox(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         pod: &Pod,
         figures: &PodFigures,
     ) -> Result<(), Failure> {

@@ -32,10 +32,10 @@ use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place as Work;
 use pintle_daemon::files::try_read;
 
-use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, PassOrder, sandbox_ips};
+use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, SyncOrder, sandbox_ips};
 use crate::hooks::HookTarget;
 use crate::image::{Found, Wanted};
-use crate::turns::Place;
+use crate::start_permits::StartPermit;
 use crate::{env_files, log_files};
 
 /// Longest `/etc/hosts` of the node that is copied into pods on its network, in bytes.
@@ -48,14 +48,14 @@ const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 /// A container to start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start<'a> {
-    pub(super) order: &'a PassOrder,
+    pub(super) order: &'a SyncOrder,
     pub(super) pod: &'a Pod,
     pub(super) name: &'a str,
     pub(super) kind: ContainerKind,
     pub(super) restart_count: Option<u32>,
     pub(super) sandbox: Option<&'a NewSandbox>,
     pub(super) image_volumes: &'a OnceCell<ImageVolumes>,
-    pub(super) place: &'a Place,
+    pub(super) permit: &'a StartPermit,
 }
 
 /// The images that a container is made of.
@@ -74,10 +74,10 @@ impl Executor {
     /// The sandbox, with its log directory.
     pub(super) async fn create_sandbox(
         &self,
-        order: &PassOrder,
+        order: &SyncOrder,
         pod: &Pod,
         attempt: u32,
-        (place, cancel): (&Place, &Cancel),
+        (permit, cancel): (&StartPermit, &Cancel),
     ) -> Result<NewSandbox, Failure> {
         let fail = |text: String| {
             // A pod that ends meanwhile may take away what its sandbox is made of.
@@ -112,7 +112,7 @@ impl Executor {
             self.metrics.sandbox(&made.handler, own_users, begun.elapsed(), answer.is_ok());
             answer
         };
-        let answer = place.call(call).await.map_err(|error| fail(rpc_text(&error)))?;
+        let answer = permit.call(call).await.map_err(|error| fail(rpc_text(&error)))?;
         let id = answer.pod_sandbox_id;
         let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
             let text = format!("Unable to get pod sandbox status: {}", rpc_text(&error));
@@ -218,7 +218,7 @@ impl Executor {
             sandbox_config: Some(sandbox_config),
         };
         let answer = start
-            .place
+            .permit
             .call(self.client.create_container(request))
             .await
             .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
@@ -296,7 +296,7 @@ impl Executor {
         let request = v1::StartContainerRequest { container_id: created.id.clone() };
         let call = self.client.start_container(request);
         start
-            .place
+            .permit
             .call(call)
             .await
             .map_err(|error| self.begin_failed(start, created, &error.message))?;
@@ -324,7 +324,7 @@ impl Executor {
     }
 
     /// The same for containers that ran before the pod was followed: those of an earlier agent.
-    pub(super) async fn follow_running(&self, order: &PassOrder, pod: &Pod) {
+    pub(super) async fn follow_running(&self, order: &SyncOrder, pod: &Pod) {
         for container in &order.observed.containers {
             let kind = pod::containers::find(pod::spec(pod), &container.name).map(|(kind, _)| kind);
             if container.state == RunState::Running && self.must_be_named(pod, kind) {
@@ -335,7 +335,7 @@ impl Executor {
 
     async fn follow_one(&self, uid: &PodUid, id: &ContainerId) {
         let pid = first_process(&self.client, id.as_str()).await;
-        // What has ended already is seen by the read after the pass.
+        // What has ended already is seen by the read after the sync.
         if pid != Some(0) {
             self.tracker.watch_init(uid, id, pid).await;
         }

@@ -52,7 +52,7 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use pintle_agent_config::Config;
-use pintle_agent_core::link::Link;
+use pintle_agent_core::api_health::ApiHealth;
 use pintle_agent_core::sync::plan::Plan;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
@@ -110,7 +110,7 @@ pub struct Parts {
     /// Questions to the driver.
     pub queries: mpsc::Sender<Query>,
     /// What the API server does not take or give.
-    pub link: Link,
+    pub api_health: ApiHealth,
     /// The server's own connection to the runtime, once it has one.
     pub own_runtime: Arc<OnceLock<Client>>,
     /// Streams that the HTTPS port has open.

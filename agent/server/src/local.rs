@@ -96,7 +96,7 @@ fn explanation(
 ) -> Explanation {
     let timeline = parts.recorder.entries(&pod_uid(view));
     let ahead = ahead(snapshot, view);
-    let unwritten = parts.link.of_pod(&pod_uid(view));
+    let unwritten = parts.api_health.of_pod(&pod_uid(view));
     let unwritten = unwritten.as_ref();
     explain(&Subject { view, calls, timeline: &timeline, unwritten, ahead, now })
 }
@@ -131,7 +131,7 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
         "pods": rows,
         "beingRemoved": orphans,
         "brokenManifests": problems,
-        "apiServer": node_troubles(&parts.link.troubles(), now),
+        "apiServer": node_troubles(&parts.api_health.troubles(), now),
         "sourcesReady": snapshot.sources_ready,
     }))
 }
@@ -287,7 +287,7 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
                 more.push("not every source of pods has been read yet".to_owned());
             }
             more.extend(parts.problems.load().iter().map(|p| format!("broken manifest: {p}")));
-            more.extend(node_troubles(&parts.link.troubles(), clock::now()));
+            more.extend(node_troubles(&parts.api_health.troubles(), clock::now()));
             more.push("all pods of this node: pintle-agent pods".to_owned());
             Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
         }

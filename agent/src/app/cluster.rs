@@ -23,7 +23,7 @@ use pintle_agent_cluster::node::task;
 use pintle_agent_cluster::status::writer;
 use pintle_agent_config::{Config, user_agent};
 use pintle_agent_core::admit;
-use pintle_agent_core::link::Link;
+use pintle_agent_core::api_health::ApiHealth;
 use pintle_agent_core::node::conditions::NodeEvents;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::types::NodeFacts;
@@ -84,8 +84,18 @@ pub(super) async fn connect(config: &Config, metrics: &Arc<Metrics>) -> Result<O
     // seven requests that a started pod may make: 100 pods waited 12 s for that instead of 6.
     let events = ClientOptions { user_agent: user_agent(), rate: None, timeout: None, observer };
     let events = start_events(config, access.client(events));
-    let link = Link::default();
-    Ok(Some(Cluster { client, objects, writes, heartbeat, node_name, node, access, events, link }))
+    let api_health = ApiHealth::default();
+    Ok(Some(Cluster {
+        client,
+        objects,
+        writes,
+        heartbeat,
+        node_name,
+        node,
+        access,
+        events,
+        api_health,
+    }))
 }
 
 /// The kubelet's name as the source: people and tools look for it.

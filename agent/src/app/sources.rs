@@ -47,10 +47,10 @@ pub(super) fn start(
     if let (Some(cluster), Some(writer)) = (&parts.cluster, writer) {
         let (deliveries, queue) = mpsc::channel(DELIVERIES_MAX);
         let node = cluster.node_name.to_string();
-        let (client, link) = (cluster.client.clone(), cluster.link.clone());
+        let (client, api_health) = (cluster.client.clone(), cluster.api_health.clone());
         tasks::singleton(
             "pod source",
-            pintle_agent_cluster::pods::run(client, node, deliveries, link),
+            pintle_agent_cluster::pods::run(client, node, deliveries, api_health),
         );
         intake.listen(SourceKind::Api, queue);
         intake.report_to(writer);

@@ -1,10 +1,10 @@
 //! The driver: feeds `Pods` with inputs and executes its commands. All effects start here.
 //!
 //! Runs on the main thread. One loop takes inputs in batches, then publishes a snapshot for the
-//! server's thread. Every read and every pass is a task of its own, so a runtime call that hangs
+//! server's thread. Every read and every sync is a task of its own, so a runtime call that hangs
 //! holds up nothing but its pod; a task that panics costs that call and nothing else (`owed`).
 //! Which reads are made is decided by `worker::reads`. Bounds: `INPUTS_MAX` inputs queued (senders
-//! wait), one read and one pass per pod, one list, one sweep.
+//! wait), one read and one sync per pod, one list, one sweep.
 
 mod logs;
 mod owed;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use pintle_agent_cluster::node::pleg::ListsSeen;
 use pintle_agent_cluster::status::writer::Writer;
-use pintle_agent_core::outbox;
+use pintle_agent_core::status_queue;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
@@ -29,7 +29,7 @@ use pintle_agent_core::worker::reads::Reads;
 use pintle_agent_core::worker::{Command, Input, Pods, Worker};
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_metrics::Metrics;
-use pintle_agent_runtime::execute::{Cancel, Executor, PassOrder};
+use pintle_agent_runtime::execute::{Cancel, Executor, SyncOrder};
 use pintle_agent_runtime::logs::LogCommand;
 use pintle_agent_runtime::observed::Reader;
 use pintle_agent_runtime::probe::Prober;
@@ -66,7 +66,7 @@ pub(crate) struct Driver {
     pub node_reads: Option<mpsc::Sender<u64>>,
     /// Reads pods.
     pub reader: Reader,
-    /// Executes passes.
+    /// Executes syncs.
     pub executor: Rc<Executor>,
     /// Probes containers.
     pub prober: Rc<Prober>,
@@ -92,7 +92,7 @@ pub(crate) struct Driver {
 struct Turns {
     saver: Saver,
     reads: Rc<RefCell<Reads>>,
-    passes: HashMap<u64, Cancel>,
+    syncs: HashMap<u64, Cancel>,
     followed: FollowedLogs,
 }
 
@@ -102,7 +102,7 @@ impl Driver {
         let mut turns = Turns {
             saver: Saver::new(ledger),
             reads: Rc::default(),
-            passes: HashMap::new(),
+            syncs: HashMap::new(),
             followed: FollowedLogs::new(self.logs.take()),
         };
         let mut publisher = Publisher::new(self.views.clone());
@@ -141,7 +141,7 @@ impl Driver {
     fn take(&mut self, input: Input, turns: &mut Turns) {
         let mut read = None;
         match &input {
-            Input::PassDone { ticket, .. } => drop(turns.passes.remove(ticket)),
+            Input::SyncDone { ticket, .. } => drop(turns.syncs.remove(ticket)),
             Input::Observed { uid, result: Ok(_), .. } => read = Some(uid.clone()),
             Input::Listed { result: Ok(_), .. } => self.lists.seen(),
             _ => {}
@@ -178,13 +178,13 @@ impl Driver {
             Command::List { stamp } => self.list(stamp),
             Command::Run { uid, ticket, pod, observed, actions } => {
                 let cancel = Cancel::default();
-                turns.passes.insert(ticket, cancel.clone());
-                let order = PassOrder { uid, ticket, pod, observed, actions };
-                self.run_pass(order, cancel, &mut turns.saver);
+                turns.syncs.insert(ticket, cancel.clone());
+                let order = SyncOrder { uid, ticket, pod, observed, actions };
+                self.run_sync(order, cancel, &mut turns.saver);
             }
             Command::FetchNode { ticket } => self.fetch_node(ticket),
             Command::Cancel { ticket, .. } => {
-                if let Some(cancel) = turns.passes.get(&ticket) {
+                if let Some(cancel) = turns.syncs.get(&ticket) {
                     cancel.cancel();
                 }
             }
@@ -192,7 +192,7 @@ impl Driver {
             Command::Publish { uid, pod, status, stage } => {
                 self.recorder.status(&uid, &status);
                 self.metrics.published(&uid, &pod, &status, clock::now());
-                self.tell(outbox::Input::Derived { pod, status, stage });
+                self.tell(status_queue::Input::Derived { pod, status, stage });
             }
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
@@ -205,7 +205,7 @@ impl Driver {
     fn gone(&self, uid: PodUid, turns: &mut Turns) {
         self.prober.forget(&uid);
         self.metrics.gone(&uid);
-        self.tell(outbox::Input::Gone(uid.clone()));
+        self.tell(status_queue::Input::Gone(uid.clone()));
         self.recorder.stage(&uid, "Gone", None, "");
         self.recorder.forget(&uid);
         // A pod that was wanted again meanwhile has been begun anew.
@@ -226,7 +226,7 @@ impl Driver {
         }
     }
 
-    fn tell(&self, input: outbox::Input) {
+    fn tell(&self, input: status_queue::Input) {
         if let Some(writer) = &self.writer {
             writer.take(input);
         }
@@ -251,24 +251,24 @@ impl Driver {
         });
     }
 
-    fn run_pass(&self, order: PassOrder, cancel: Cancel, saver: &mut Saver) {
+    fn run_sync(&self, order: SyncOrder, cancel: Cancel, saver: &mut Saver) {
         let (uid, ticket) = (order.uid.clone(), order.ticket);
         // What a resize did cannot be told from the runtime: its record comes first.
         let resizes = order.actions.iter().any(|a| matches!(a, Action::ResizePod(_)));
         let saved = resizes.then(|| saver.wait(&self.pods));
         let metrics = Arc::clone(&self.metrics);
         let pod = order.pod.as_deref();
-        let operation = metrics.pass_begins(&uid, pod, &order.actions, clock::now());
+        let operation = metrics.sync_begins(&uid, pod, &order.actions, clock::now());
         let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
-        let owed = Owed::new(back.clone(), Input::PassDone { uid: uid.clone(), ticket });
+        let owed = Owed::new(back.clone(), Input::SyncDone { uid: uid.clone(), ticket });
         tasks::spawn("pass", async move {
             if let Some(saved) = saved {
                 saved.await;
             }
             let begun = std::time::Instant::now();
             executor.run(order, cancel, &back).await;
-            metrics.pass_ended(operation, begun.elapsed());
-            owed.settle(Input::PassDone { uid, ticket }).await;
+            metrics.sync_ended(operation, begun.elapsed());
+            owed.settle(Input::SyncDone { uid, ticket }).await;
         });
     }
 

@@ -49,12 +49,12 @@ mod tests {
     use pintle_agent_core::types::PodUid;
 
     fn done(ticket: u64) -> Input {
-        Input::PassDone { uid: PodUid::from("u"), ticket }
+        Input::SyncDone { uid: PodUid::from("u"), ticket }
     }
 
     async fn ticket(queue: &mut mpsc::Receiver<Input>) -> Option<u64> {
         match queue.recv().await? {
-            Input::PassDone { ticket, .. } => Some(ticket),
+            Input::SyncDone { ticket, .. } => Some(ticket),
             other => panic!("{other:?}"),
         }
     }

@@ -1,7 +1,7 @@
 //! When the records of pods' resources are written.
 //!
 //! Encoding them goes through all pods, so what changes within `SAVE_EVERY` is written together:
-//! a hundred pods that are admitted cost a few files and not one each. A pass that waits for its
+//! a hundred pods that are admitted cost a few files and not one each. A sync that waits for its
 //! record waits no longer than for the turn's end.
 
 use std::time::Duration;

@@ -89,7 +89,7 @@ pub struct World {
     probes: ProbeView,
     verdict: Option<Verdict>,
     resize: ResizeConditions,
-    in_force: PodResources,
+    actuated: PodResources,
     node: NodeFacts,
     now: UnixNanos,
 }
@@ -152,7 +152,7 @@ impl World {
             probes: ProbeView::default(),
             verdict,
             resize: ResizeConditions::default(),
-            in_force: PodResources::default(),
+            actuated: PodResources::default(),
             node: node(&parsed),
             now: now(previous, current),
             pod,
@@ -195,7 +195,7 @@ impl World {
             probes: &self.probes,
             verdict: self.verdict.as_ref(),
             resize: &self.resize,
-            in_force: &self.in_force,
+            actuated: &self.actuated,
             node: &self.node,
             now: self.now,
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use pintle_agent_core::link::Task;
+use pintle_agent_core::api_health::Task;
 use pintle_agent_metrics::{Metrics, StartStep};
 use pintle_api_types::jitter as pace;
 use pintle_daemon::clock;
@@ -162,11 +162,11 @@ impl Reporter {
             let tried = self.try_register(&initial).await;
             if let Err(error) = &tried {
                 let now = clock::now();
-                self.cluster.link.fails(Task::Registration, &crate::words(error), now);
+                self.cluster.api_health.fails(Task::Registration, &crate::words(error), now);
             }
             match tried {
                 Ok(()) => {
-                    self.cluster.link.works(Task::Registration);
+                    self.cluster.api_health.works(Task::Registration);
                     return events;
                 }
                 Err(error) if !said => {
@@ -229,10 +229,10 @@ impl Reporter {
     async fn round(&mut self) {
         for attempt in 0..UPDATES_MAX {
             match self.sync(attempt > 0).await {
-                Ok(()) => return self.cluster.link.works(Task::Heartbeat),
+                Ok(()) => return self.cluster.api_health.works(Task::Heartbeat),
                 Err(error) => {
                     let now = clock::now();
-                    self.cluster.link.fails(Task::Heartbeat, &crate::words(&error), now);
+                    self.cluster.api_health.fails(Task::Heartbeat, &crate::words(&error), now);
                     tracing::debug!(%error, attempt, "status of the node");
                 }
             }

@@ -1,9 +1,9 @@
-//! The status writer: sends what the outbox asks for to the API server, and tells it the answers.
+//! The status writer: sends what the status queue asks for to the API server, and tells it the answers.
 //!
 //! Owner: the main thread; the driver and the intake call `take`, each request is a task of its
 //! own. Input: statuses, copies, answers. Output: PATCH, DELETE, POST and GET of pods. A request
 //! that takes longer than `REQUEST_MAX` once it is sent counts as failed. "Later" is an answer like
-//! others: the outbox waits, with whatever status is the newest then. Decides nothing: see `outbox`.
+//! others: the status queue waits, with whatever status is the newest then. Decides nothing: see `status_queue`.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::client::Body;
 use kube::core::{PartialObjectMeta, Request as ApiRequest};
-use pintle_agent_core::link::Link;
-use pintle_agent_core::outbox::{Answer, Ask, FullName, Input, Outbox, Request};
+use pintle_agent_core::api_health::ApiHealth;
+use pintle_agent_core::status_queue::{Answer, Ask, FullName, Input, Request, StatusQueue};
 use pintle_agent_core::timeline::{self, Recorder};
 use pintle_agent_core::types::{PodUid, with_causes};
 use pintle_agent_metrics::Metrics;
@@ -46,24 +46,29 @@ const WORDS_BYTES_MAX: usize = 512;
 pub struct Writer {
     client: Client,
     node_name: String,
-    outbox: RefCell<Outbox>,
+    queue: RefCell<StatusQueue>,
     recorder: Recorder,
-    link: Link,
+    api_health: ApiHealth,
     metrics: OnceCell<Arc<Metrics>>,
     /// The next wake-up may have changed.
     alarm: Notify,
 }
 
 impl Writer {
-    /// A writer with an empty outbox; its clock runs in a task of this thread.
-    /// What it does is told to `recorder`, what does not work to `link`.
-    pub fn start(client: Client, node_name: &str, recorder: Recorder, link: Link) -> Rc<Self> {
+    /// A writer with an empty status queue; its clock runs in a task of this thread.
+    /// What it does is told to `recorder`, what does not work to `api_health`.
+    pub fn start(
+        client: Client,
+        node_name: &str,
+        recorder: Recorder,
+        api_health: ApiHealth,
+    ) -> Rc<Self> {
         let writer = Rc::new(Self {
             client,
             node_name: node_name.to_owned(),
-            outbox: RefCell::default(),
+            queue: RefCell::default(),
             recorder,
-            link,
+            api_health,
             metrics: OnceCell::new(),
             alarm: Notify::new(),
         });
@@ -76,28 +81,28 @@ impl Writer {
         let _ = self.metrics.set(metrics); // the first to be told stays
     }
 
-    /// Tells the outbox, and begins what it asks for.
+    /// Tells the status queue, and begins what it asks for.
     pub fn take(self: &Rc<Self>, input: Input) {
         let clocks = clock::clocks();
         if let (Input::Seen(copy), Some(metrics)) = (&input, self.metrics.get()) {
             metrics.shown(copy, clocks.wall);
         }
         let (requests, moved) = {
-            let mut outbox = self.outbox.borrow_mut();
-            let (before, was_out) = (outbox.next_wake(), outbox.is_outage());
-            let requests = outbox.handle(clocks, input);
-            self.link.unwritten(outbox.take_unwritten());
-            for took in outbox.take_written() {
+            let mut queue = self.queue.borrow_mut();
+            let (before, was_out) = (queue.next_wake(), queue.is_outage());
+            let requests = queue.handle(clocks, input);
+            self.api_health.unwritten(queue.take_unwritten());
+            for took in queue.take_written() {
                 if let Some(metrics) = self.metrics.get() {
                     metrics.status_written(took);
                 }
             }
-            match (was_out, outbox.is_outage()) {
+            match (was_out, queue.is_outage()) {
                 (false, true) => tracing::warn!("the API server takes no writes; they wait"),
                 (true, false) => tracing::info!("the API server takes writes again"),
                 _ => {}
             }
-            (requests, outbox.next_wake() != before)
+            (requests, queue.next_wake() != before)
         };
         if moved {
             self.alarm.notify_one();
@@ -122,7 +127,7 @@ impl Writer {
 
     async fn tick(self: Rc<Self>) {
         loop {
-            let at = self.outbox.borrow().next_wake();
+            let at = self.queue.borrow().next_wake();
             let Some(at) = at else {
                 self.alarm.notified().await;
                 continue;
@@ -139,7 +144,7 @@ impl Writer {
             Ask::Patch(body) => self.patch(&name, body).await,
             Ask::Delete(uid) => self.delete(&name, uid).await,
             Ask::Mirror(pod) => self.mirror(&pod).await,
-            Ask::Look => {
+            Ask::Refetch => {
                 let pod = self.send::<Slim>(pods(&name).get(&name.1, &Default::default())).await;
                 pod.map(|pod| Answer::Copy(Box::new(pod.into())))
             }
@@ -238,7 +243,7 @@ impl Written {
                 what: ("MirrorPodMade", "MirrorPodNotMade"),
                 text: String::new(),
             },
-            Ask::Look => return None,
+            Ask::Refetch => return None,
         })
     }
 

@@ -5,7 +5,7 @@
 //! in the kubelet's words, which becomes the pod's terminal status. A resize asks the same
 //! questions; there a refusal only means "not now". Owner: `worker::Pods` calls it when a pod
 //! appears and when a resize is looked at; what the admitted pods hold together it keeps in `Taken`.
-//! Bounds: the sums of the admitted pods, and one pass over them where some have to go.
+//! Bounds: the sums of the admitted pods, and one sync over them where some have to go.
 //!
 //! The checks run in the kubelet's order, and the first refusal counts:
 //! pressure, sysctls, operating system, groups, room and placement, AppArmor, features, shutdown.

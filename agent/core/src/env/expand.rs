@@ -1,7 +1,7 @@
 //! `$(NAME)` references in environment values, commands, arguments and sub-paths.
 //!
 //! `$(NAME)` is replaced by what the look-up gives, `$$` by one `$`, and everything else stays as
-//! written, an unknown or unclosed reference included. One pass: what was put in is never expanded
+//! written, an unknown or unclosed reference included. One sync: what was put in is never expanded
 //! again, so no input can make it loop or grow beyond its values.
 
 /// Replaces the references in `input`; `lookup` gives `None` for unknown names, which stay.

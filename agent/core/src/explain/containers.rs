@@ -279,7 +279,7 @@ pub(super) fn end_told(
     name: &str,
     end: &ContainerStateTerminated,
 ) -> String {
-    let said = end.message.as_deref().and_then(words::last_words);
+    let said = end.message.as_deref().and_then(words::termination_message);
     let said = said.map(|said| format!(", last words: {said}")).unwrap_or_default();
     let oom = instance(subject, end).and_then(|c| c.evidence.oom.as_ref());
     match (end.reason.as_deref(), oom) {

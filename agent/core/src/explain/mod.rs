@@ -26,7 +26,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ContainerStatus;
 use serde::Serialize;
 
-use crate::link::{Task, Trouble, Unwritten};
+use crate::api_health::{Task, Trouble, Unwritten};
 use crate::observed::ObservedPod;
 use crate::status::is_terminal;
 use crate::sync::plan::Action;

@@ -71,7 +71,7 @@ pub(crate) fn one_line(message: &str) -> String {
 }
 
 /// The last line that a container said.
-pub(crate) fn last_words(message: &str) -> Option<String> {
+pub(crate) fn termination_message(message: &str) -> Option<String> {
     let last = message.lines().rev().find(|line| !line.trim().is_empty())?;
     Some(one_line(last))
 }

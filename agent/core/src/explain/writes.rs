@@ -1,7 +1,7 @@
 //! What the API server has not taken, and what keeps the object of a pod that has ended. Pure.
 
 use super::{Explanation, Subject, remedies, span, words};
-use crate::link::Unwritten;
+use crate::api_health::Unwritten;
 use pintle_api_types::pod;
 
 /// An explanation that would send people away although the API server does not know of it.

@@ -9,5 +9,5 @@ pub mod types;
 
 pub use types::{
     Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
-    ObservedSandbox, ObservedUser, OomKill, RunState, ToldEnd, digest_code, digest_of,
+    ObservedSandbox, ObservedUser, OomKill, RunState, TaskExit, digest_code, digest_of,
 };

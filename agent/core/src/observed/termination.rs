@@ -20,7 +20,7 @@ const REASON_CANNOT_RUN: &str = "ContainerCannotRun";
 
 /// What to read for an exited container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastWords {
+pub struct TerminationMessage {
     /// The file on the node; `None` when the container has none.
     pub file: Option<String>,
     /// Whether the log is read when the file is empty, absent or none.
@@ -29,12 +29,12 @@ pub struct LastWords {
 
 /// Where the last words of an exited container are; `mounts` are pairs of container and host path.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go getTerminationMessage
-pub fn last_words<'a>(
+pub fn termination_message<'a>(
     annotations: &BTreeMap<String, String>,
     mounts: impl IntoIterator<Item = (&'a str, &'a str)>,
     exit_code: i32,
     reason: &str,
-) -> LastWords {
+) -> TerminationMessage {
     let notes = labels::container_notes(annotations);
     let path = absolute(&notes.termination_path);
     let file = path.and_then(|path| {
@@ -44,7 +44,7 @@ pub fn last_words<'a>(
     let log_if_empty = notes.termination_policy == POLICY_LOGS_ON_ERROR
         && exit_code != 0
         && reason != REASON_CANNOT_RUN;
-    LastWords { file, log_if_empty }
+    TerminationMessage { file, log_if_empty }
 }
 
 /// The status message: the runtime's own, then the container's.
@@ -75,11 +75,11 @@ pub fn absolute(path: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn words(policy: &str, path: &str, exit_code: i32, reason: &str) -> LastWords {
+    fn words(policy: &str, path: &str, exit_code: i32, reason: &str) -> TerminationMessage {
         let notes = [(labels::TERMINATION_POLICY, policy), (labels::TERMINATION_PATH, path)];
         let notes = notes.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let mounts = [("/etc/hosts", "/h"), ("/dev/termination-log", "/host/0123abcd")];
-        last_words(&BTreeMap::from(notes), mounts, exit_code, reason)
+        termination_message(&BTreeMap::from(notes), mounts, exit_code, reason)
     }
 
     #[test]

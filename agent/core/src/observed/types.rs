@@ -154,7 +154,7 @@ pub struct Evidence {
     /// End of the container's first process.
     pub exit: Option<KernelExit>,
     /// The same as the runtime tells it, before it has cleaned up and shows it in its lists.
-    pub told: Option<ToldEnd>,
+    pub told: Option<TaskExit>,
     /// Processes that the OOM killer took: how many, and whether the first process was one.
     pub oom: Option<OomKill>,
 }
@@ -170,7 +170,7 @@ pub struct KernelExit {
 
 /// An end that the runtime told in an event of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldEnd {
+pub struct TaskExit {
     /// Exit code as a shell shows it.
     pub code: i32,
     /// When, as its lists are going to say.

@@ -25,7 +25,7 @@ pub fn container_log(container: &str, restart_count: u32) -> String {
     format!("{container}/{restart_count}.log")
 }
 
-/// Link to a container's log within `LOG_LINKS_DIR`.
+/// ApiHealth to a container's log within `LOG_LINKS_DIR`.
 // k8s: pkg/kubelet/kuberuntime/legacy.go legacyLogSymlink
 pub fn log_link(pod: &Pod, container: &str, container_id: &str) -> String {
     let name = format!("{}_{}_{container}-{container_id}", pod::name(pod), pod::namespace(pod));

@@ -92,10 +92,10 @@ impl PodResources {
 /// What a pod takes of the node: the larger of what it was given and what it still has in force,
 /// container by container, so that room counts as free only once it is.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests, UseStatusResources
-pub fn held_requests(pod: &Pod, in_force: &PodResources) -> Amounts {
+pub fn held_requests(pod: &Pod, actuated: &PodResources) -> Amounts {
     let larger = |container: &Container| {
         let own = container.resources.clone().unwrap_or_default();
-        let forced = in_force.containers.get(&container.name)?;
+        let forced = actuated.containers.get(&container.name)?;
         let requests = largest(own.requests.as_ref(), forced.requests.as_ref())?;
         Some(ResourceRequirements { requests: Some(requests), ..own })
     };
@@ -104,7 +104,7 @@ pub fn held_requests(pod: &Pod, in_force: &PodResources) -> Amounts {
         .filter_map(|(_, container)| Some((container.name.clone(), larger(container)?)))
         .collect();
     let of_pod = held.pod.as_ref().and_then(|own| own.requests.as_ref());
-    let forced = in_force.pod.as_ref().and_then(|own| own.requests.as_ref());
+    let forced = actuated.pod.as_ref().and_then(|own| own.requests.as_ref());
     if let (Some(requests), Some(own)) = (largest(of_pod, forced), held.pod.as_mut()) {
         own.requests = Some(requests);
     }
@@ -200,10 +200,10 @@ mod tests {
 
     #[test]
     fn room_is_free_only_once_it_is() {
-        let in_force = PodResources::of(&pod(json!({"requests": {"cpu": "2"}}), json!(null)));
+        let actuated = PodResources::of(&pod(json!({"requests": {"cpu": "2"}}), json!(null)));
         let held = |cpu: &str| {
             let pod = pod(json!({"requests": {"cpu": cpu, "memory": "1Mi"}}), json!(null));
-            let held = held_requests(&pod, &in_force);
+            let held = held_requests(&pod, &actuated);
             (held["cpu"].millis(), held["memory"].units())
         };
         assert_eq!(held("1"), (2000, 1 << 20));

@@ -88,16 +88,16 @@ pub fn of_container(
     pod: &Pod,
     container: &Container,
     id: &ContainerId,
-    in_force: &PodResources,
+    actuated: &PodResources,
 ) -> Change {
-    let known = in_force.containers.get(&container.name);
-    if reads_the_same(pod, container, known) && in_force.pod.is_none() {
+    let known = actuated.containers.get(&container.name);
+    if reads_the_same(pod, container, known) && actuated.pod.is_none() {
         return Change::None;
     }
     let resources = allocated(pod, container);
     let to = Figures::of(&resources);
     let from = known.map_or_else(Figures::default, |own| {
-        Figures::of(&PodResources::with_pod_limits(in_force.pod.as_ref(), own))
+        Figures::of(&PodResources::with_pod_limits(actuated.pod.as_ref(), own))
     });
     if from == to {
         return Change::None;
@@ -118,24 +118,24 @@ pub fn of_container(
 
 /// True when the pod-level numbers in force are not those that the pod was given.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodLevelResourcesResizeAction
-pub fn pod_level_differs(pod: &Pod, in_force: &PodResources) -> bool {
+pub fn pod_level_differs(pod: &Pod, actuated: &PodResources) -> bool {
     let figures = |own: Option<&ResourceRequirements>| own.map(Figures::of).unwrap_or_default();
-    figures(pod::spec(pod).resources.as_ref()) != figures(in_force.pod.as_ref())
+    figures(pod::spec(pod).resources.as_ref()) != figures(actuated.pod.as_ref())
 }
 
 /// True while some running container, or the pod as a whole, does not have what it was given.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go IsPodResizeInProgress
-pub fn is_in_progress(pod: &Pod, observed: &ObservedPod, in_force: &PodResources) -> bool {
+pub fn is_in_progress(pod: &Pod, observed: &ObservedPod, actuated: &PodResources) -> bool {
     let spec = pod::spec(pod);
     let of_containers = pod::containers::all(spec).any(|(_, container)| {
         let latest = observed.latest(&container.name);
         let running = latest.is_some_and(|latest| latest.state == RunState::Running);
-        let known = in_force.containers.get(&container.name).filter(|_| running);
+        let known = actuated.containers.get(&container.name).filter(|_| running);
         !reads_the_same(pod, container, known)
             && known
                 .is_some_and(|known| Figures::of(known) != Figures::of(&allocated(pod, container)))
     });
-    of_containers || in_force.pod.is_some() && pod_level_differs(pod, in_force)
+    of_containers || actuated.pod.is_some() && pod_level_differs(pod, actuated)
 }
 
 /// True when both are written alike, which spares reading the amounts.
@@ -162,9 +162,9 @@ mod tests {
     }
 
     fn change(from: Value, to: Value, policy: Value) -> Change {
-        let in_force = PodResources::of(&pod(from, json!([]), json!(null)));
+        let actuated = PodResources::of(&pod(from, json!([]), json!(null)));
         let pod = pod(to, policy, json!(null));
-        of_container(&pod, &pod::spec(&pod).containers[0], &ContainerId::from("i"), &in_force)
+        of_container(&pod, &pod::spec(&pod).containers[0], &ContainerId::from("i"), &actuated)
     }
 
     fn both(cpu: &str, memory: &str) -> Value {
@@ -201,9 +201,9 @@ mod tests {
     fn a_container_without_a_record_is_updated_and_never_restarted() {
         let policy = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
         let pod = pod(both("1", "1Gi"), policy, json!(null));
-        let of = |in_force: &PodResources| {
+        let of = |actuated: &PodResources| {
             let container = &pod::spec(&pod).containers[0];
-            of_container(&pod, container, &ContainerId::from("i"), in_force)
+            of_container(&pod, container, &ContainerId::from("i"), actuated)
         };
         assert!(matches!(of(&PodResources::default()), Change::Update(_)));
         assert_eq!(of(&PodResources::of(&pod)), Change::None);
@@ -213,11 +213,11 @@ mod tests {
     fn a_pod_level_limit_is_the_containers_too() {
         let level = |cpu: &str| json!({"limits": {"cpu": cpu, "memory": "1Gi"}});
         let of = |cpu: &str| pod(json!({}), json!([]), level(cpu));
-        let in_force = PodResources::of(&of("1"));
+        let actuated = PodResources::of(&of("1"));
         let pod = of("2");
-        assert!(pod_level_differs(&pod, &in_force));
+        assert!(pod_level_differs(&pod, &actuated));
         let container = &pod::spec(&pod).containers[0];
-        let change = of_container(&pod, container, &ContainerId::from("i"), &in_force);
+        let change = of_container(&pod, container, &ContainerId::from("i"), &actuated);
         let Change::Update(update) = change else { panic!("{change:?}") };
         assert_eq!((update.from.cpu_limit, update.to.cpu_limit), (1000, 2000));
         assert_eq!(update.resources.limits.expect("limits")["memory"].0, "1Gi");

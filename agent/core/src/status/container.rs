@@ -154,7 +154,7 @@ fn seen(input: &DeriveInput, subject: &Subject, instance: &ObservedContainer) ->
         (RunState::Created, None) => not_started(input, subject, instance),
         (RunState::Exited, None) => waiting(None, None),
     });
-    status.resources = Some(resources::of_container(subject, instance, &id, input.in_force));
+    status.resources = Some(resources::of_container(subject, instance, &id, input.actuated));
     status.allocated_resources = subject
         .container
         .resources

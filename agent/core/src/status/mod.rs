@@ -9,14 +9,14 @@ mod ended;
 pub(crate) mod phase;
 pub mod pod_map;
 #[cfg(test)]
-mod properties;
+mod proptests;
 mod resources;
 mod restarting;
+mod task_exit;
 #[doc(hidden)]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub use derive::{derive, pod_ips, settled_phase};
 pub use ended::{Ended, ended};
 pub use phase::{FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal};
 pub use restarting::is_restarting;
-pub use told::ending;
+pub use task_exit::ending;
 
 /// Where the pod's worker stands; decides how far the status may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +97,7 @@ pub struct DeriveInput<'a> {
     /// Where its resize stands.
     pub resize: &'a ResizeConditions,
     /// What its containers were last told to have.
-    pub in_force: &'a PodResources,
+    pub actuated: &'a PodResources,
     /// Facts of the node.
     pub node: &'a NodeFacts,
     /// Wall-clock time of this derivation.

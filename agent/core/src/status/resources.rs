@@ -36,7 +36,7 @@ pub(crate) fn of_container(
     subject: &Subject,
     instance: &ObservedContainer,
     id: &str,
-    in_force: &PodResources,
+    actuated: &PodResources,
 ) -> ResourceRequirements {
     let mut shown = subject.container.resources.clone().unwrap_or_default();
     if instance.state != RunState::Running {
@@ -58,7 +58,7 @@ pub(crate) fn of_container(
         let old = old.and_then(|old| old.requests.as_ref());
         put(requests, old, "cpu", cpu_request(&actual), SHARES_MIN);
         // The runtime does not know of it; what it was last told is what counts.
-        let told = in_force.containers.get(&subject.container.name);
+        let told = actuated.containers.get(&subject.container.name);
         let told = told.and_then(|own| own.requests.as_ref()?.get("memory"));
         let told = told.and_then(|quantity| Amount::parse(&quantity.0));
         put(requests, old, "memory", told.filter(|amount| !amount.is_zero()), 0);
@@ -106,11 +106,11 @@ fn cpu_request(actual: &ObservedResources) -> Option<Amount> {
 // k8s: pkg/kubelet/kubelet_pods.go convertToAPIPodLevelResourcesStatus
 pub(crate) fn of_pod(input: &DeriveInput, previous: &PodStatus) -> ResourceRequirements {
     let runs = previous.phase.as_deref() == Some(RUNNING);
-    let in_force = input.in_force.pod.clone().filter(|_| runs);
-    let in_force = in_force.and_then(|of_pod| {
+    let actuated = input.actuated.pod.clone().filter(|_| runs);
+    let actuated = actuated.and_then(|of_pod| {
         PodResources { pod: Some(of_pod), ..PodResources::default() }.apply(input.pod)
     });
-    let pod = in_force.as_deref().unwrap_or(input.pod);
+    let pod = actuated.as_deref().unwrap_or(input.pod);
     ResourceRequirements {
         claims: pod::spec(input.pod).resources.as_ref().and_then(|own| own.claims.clone()),
         requests: Some(to_quantities(pod_requests(pod))).filter(|list| !list.is_empty()),

@@ -26,7 +26,7 @@ pub struct World {
     pub probes: ProbeView,
     pub verdict: Option<Verdict>,
     pub resize: ResizeConditions,
-    pub in_force: PodResources,
+    pub actuated: PodResources,
     pub node: NodeFacts,
     pub now: UnixNanos,
 }
@@ -49,7 +49,7 @@ impl World {
             probes: ProbeView::default(),
             verdict: None,
             resize: ResizeConditions::default(),
-            in_force: PodResources::default(),
+            actuated: PodResources::default(),
             node,
             now: UnixNanos(1000 * SECOND),
         }
@@ -82,7 +82,7 @@ impl World {
             probes: &self.probes,
             verdict: self.verdict.as_ref(),
             resize: &self.resize,
-            in_force: &self.in_force,
+            actuated: &self.actuated,
             node: &self.node,
             now: self.now,
         }

@@ -53,7 +53,7 @@ pub struct PodResize {
     pub of_pod: Option<ResourceRequirements>,
 }
 
-/// One thing to do. Actions of a plan are executed in order; see `Action::aborts_pass`.
+/// One thing to do. Actions of a plan are executed in order; see `Action::aborts_sync`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Make cgroup, directories and volumes ready. Idempotent.
@@ -114,7 +114,7 @@ pub enum Action {
 
 impl Action {
     /// True when a failure makes the rest of the plan pointless: later actions build on this one.
-    pub fn aborts_pass(&self) -> bool {
+    pub fn aborts_sync(&self) -> bool {
         !matches!(
             self,
             Self::StartContainer {
@@ -178,7 +178,7 @@ pub struct PlanInput<'a> {
     /// Containers that could not be started and wait before the next attempt.
     pub pauses: &'a Pauses,
     /// What its containers have in force.
-    pub in_force: &'a PodResources,
+    pub actuated: &'a PodResources,
     /// True while the pod restarts all its containers in place.
     pub restart_all: bool,
     /// The time, for waits.
@@ -376,7 +376,7 @@ pub fn resize(
     running: &ObservedContainer,
     wanted: &mut Wanted<'_>,
 ) -> bool {
-    match change::of_container(input.pod, container, &running.id, input.in_force) {
+    match change::of_container(input.pod, container, &running.id, input.actuated) {
         Change::None => {}
         Change::Update(update) => wanted.updates.push(*update),
         Change::Restart => {
@@ -396,7 +396,7 @@ fn pod_resize(
     wanted: &mut Wanted<'_>,
     initialised: bool,
 ) -> Option<Action> {
-    let level = initialised && change::pod_level_differs(input.pod, input.in_force);
+    let level = initialised && change::pod_level_differs(input.pod, input.actuated);
     let updates = std::mem::take(&mut wanted.updates);
     let pod_changes = wanted.restarts || level;
     if updates.is_empty() && !pod_changes {
@@ -576,6 +576,6 @@ fn any_main_created(spec: &PodSpec, observed: &ObservedPod) -> bool {
 }
 
 #[cfg(test)]
-mod properties;
+mod proptests;
 #[cfg(test)]
 mod tests;

@@ -82,7 +82,7 @@ impl<'a> Walk<'_, 'a> {
                 if sidecar {
                     self.running_sidecar(index, latest, wanted);
                 } else if let Change::Update(update) =
-                    change::of_container(self.input.pod, container, &latest.id, self.input.in_force)
+                    change::of_container(self.input.pod, container, &latest.id, self.input.actuated)
                 {
                     wanted.updates.push(*update);
                 }

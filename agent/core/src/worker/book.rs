@@ -17,7 +17,7 @@ pub(super) struct Book {
     /// What pods were given.
     allocated: Draft,
     /// What they have in force.
-    in_force: Draft,
+    actuated: Draft,
     /// Pods whose text may be out of date.
     stale: BTreeSet<PodUid>,
 }
@@ -43,38 +43,38 @@ impl Pods {
         for uid in std::mem::take(&mut self.book.stale) {
             #[cfg(test)]
             super::visits::count();
-            let (allocated, in_force) = self.recorded(&uid);
+            let (allocated, actuated) = self.recorded(&uid);
             self.book.allocated.put(&uid, allocated.as_ref());
-            self.book.in_force.put(&uid, in_force.as_ref());
+            self.book.actuated.put(&uid, actuated.as_ref());
         }
-        (self.book.allocated.clone(), self.book.in_force.clone())
+        (self.book.allocated.clone(), self.book.actuated.clone())
     }
 
     /// What is to be kept of a pod: what its worker has, or what an earlier run knew.
     fn recorded(&self, uid: &PodUid) -> (Option<PodResources>, Option<PodResources>) {
         let worker = self.workers.get(uid).filter(|worker| worker.requests.is_some());
         let given = worker.and_then(|worker| worker.pod.as_deref()).map(PodResources::of);
-        let in_force = worker.map(|worker| worker.in_force.clone());
+        let actuated = worker.map(|worker| worker.actuated.clone());
         let record = self.records.get(uid).cloned();
-        let (known, was_in_force) =
-            record.map(|record| (record.allocated, record.in_force)).unzip();
-        let in_force = was_in_force.or(in_force);
-        (known.flatten().or(given), in_force.filter(|it| *it != PodResources::default()))
+        let (known, was_actuated) =
+            record.map(|record| (record.allocated, record.actuated)).unzip();
+        let actuated = was_actuated.or(actuated);
+        (known.flatten().or(given), actuated.filter(|it| *it != PodResources::default()))
     }
 
     /// The texts are those that would be made of all pods now.
     #[cfg(test)]
     pub(super) fn assert_recorded(&mut self) {
         let before = self.notes.unsaved;
-        let (allocated, in_force) = self.checkpoints();
+        let (allocated, actuated) = self.checkpoints();
         self.notes.unsaved = before;
         let uids: BTreeSet<_> = self.workers.keys().chain(self.records.keys()).cloned().collect();
         let (mut all, mut forces) = (Draft::default(), Draft::default());
         for uid in &uids {
-            let (given, in_force) = self.recorded(uid);
+            let (given, actuated) = self.recorded(uid);
             all.put(uid, given.as_ref());
-            forces.put(uid, in_force.as_ref());
+            forces.put(uid, actuated.as_ref());
         }
-        assert_eq!((allocated.text(), in_force.text()), (all.text(), forces.text()));
+        assert_eq!((allocated.text(), actuated.text()), (all.text(), forces.text()));
     }
 }

@@ -3,8 +3,8 @@
 //! Pure. Files of volumes are written again by `Action::Refresh`, which waits for nothing and holds
 //! up nothing; a pod that failed for want of an object goes on when that appears.
 
-use crate::worker::passes::VOLUME_RETRY;
 use crate::worker::step::Worker;
+use crate::worker::syncs::VOLUME_RETRY;
 use pintle_api_types::ids::Mono;
 
 /// Reasons of failures that end when a missing object appears.

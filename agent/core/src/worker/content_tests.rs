@@ -14,7 +14,7 @@ use crate::worker::{Command, Failure, Input, Pods, testing as core};
 use pintle_api_types::ids::{Now, PodUid};
 
 /// One pod, what the runtime has of it, and which actions fail.
-struct Scene {
+struct Context {
     pods: Pods,
     now: Now,
     record: ObservedPod,
@@ -22,7 +22,7 @@ struct Scene {
     failing: BTreeMap<&'static str, &'static str>,
     /// Verbs of the actions since the last look.
     log: Vec<&'static str>,
-    /// Arrives while the next pass is under way.
+    /// Arrives while the next sync is under way.
     during: Option<Input>,
 }
 
@@ -34,10 +34,10 @@ fn pod(labels: &Value, volumes: &Value) -> Pod {
     core::pod(labels, ("volumes", volumes.clone()))
 }
 
-impl Scene {
+impl Context {
     fn new() -> Self {
         let settings = core::settings(Duration::from_secs(600));
-        let mut scene = Self {
+        let mut context = Self {
             pods: Pods::new(settings),
             now: core::now(),
             record: ObservedPod::empty(uid(), "ns", "u"),
@@ -45,16 +45,16 @@ impl Scene {
             log: Vec::new(),
             during: None,
         };
-        scene.tell(Input::Tick);
-        scene.tell(Input::SourcesReady);
-        scene
+        context.tell(Input::Tick);
+        context.tell(Input::SourcesReady);
+        context
     }
 
     fn running() -> Self {
-        let mut scene = Self::new();
-        scene.want(pod(&json!({}), &json!([])));
-        assert_eq!(scene.take(), ["Prepare", "CreateSandbox", "StartContainer"]);
-        scene
+        let mut context = Self::new();
+        context.want(pod(&json!({}), &json!([])));
+        assert_eq!(context.take(), ["Prepare", "CreateSandbox", "StartContainer"]);
+        context
     }
 
     fn want(&mut self, pod: Pod) {
@@ -99,14 +99,14 @@ impl Scene {
                 inputs.extend(self.during.take());
                 for (index, action) in actions.iter().enumerate() {
                     let outcome = self.act(action);
-                    let ends = outcome.is_err() && action.aborts_pass();
+                    let ends = outcome.is_err() && action.aborts_sync();
                     let uid = uid.clone();
                     inputs.push_back(Input::Progress { uid, ticket, index, outcome });
                     if ends {
                         break;
                     }
                 }
-                inputs.push_back(Input::PassDone { uid, ticket });
+                inputs.push_back(Input::SyncDone { uid, ticket });
             }
             _ => {}
         }
@@ -130,46 +130,46 @@ impl Scene {
 
 #[test]
 fn changed_files_are_written_once_and_nothing_else_is_done() {
-    let mut scene = Scene::running();
-    scene.content(true);
-    assert_eq!(scene.take(), ["Refresh"]);
-    scene.tell(Input::Tick);
-    assert_eq!(scene.take(), [""; 0]);
+    let mut context = Context::running();
+    context.content(true);
+    assert_eq!(context.take(), ["Refresh"]);
+    context.tell(Input::Tick);
+    assert_eq!(context.take(), [""; 0]);
     // A variable keeps its value until the container starts anew.
-    scene.content(false);
-    assert_eq!(scene.take(), [""; 0]);
+    context.content(false);
+    assert_eq!(context.take(), [""; 0]);
 }
 
 #[test]
-fn a_change_during_a_pass_is_seen_to_after_it() {
-    let mut scene = Scene::running();
-    scene.during = Some(Input::Content { uid: uid(), files: true });
-    scene.content(true);
-    assert_eq!(scene.take(), ["Refresh", "Refresh"]);
+fn a_change_during_a_sync_is_seen_to_after_it() {
+    let mut context = Context::running();
+    context.during = Some(Input::Content { uid: uid(), files: true });
+    context.content(true);
+    assert_eq!(context.take(), ["Refresh", "Refresh"]);
 }
 
 #[test]
 fn a_refresh_that_fails_is_repeated_ever_more_seldom_and_holds_up_nothing() {
-    let mut scene = Scene::running();
-    scene.failing.insert("Refresh", "FailedMount");
-    scene.content(true);
-    assert_eq!(scene.take(), ["Refresh"]);
+    let mut context = Context::running();
+    context.failing.insert("Refresh", "FailedMount");
+    context.content(true);
+    assert_eq!(context.take(), ["Refresh"]);
     for seconds in [0.5, 1.0, 2.0, 4.0] {
-        assert_eq!(scene.wake(), Duration::from_secs_f64(seconds));
-        assert_eq!(scene.take(), ["Refresh"]);
+        assert_eq!(context.wake(), Duration::from_secs_f64(seconds));
+        assert_eq!(context.take(), ["Refresh"]);
     }
     // The container ends meanwhile: it starts again at once, files or not.
-    scene.record.containers = vec![testing::exited("c", "id", 1)];
+    context.record.containers = vec![testing::exited("c", "id", 1)];
     let hint = crate::worker::Hint::Changed;
-    scene.tell(Input::Hint { uid: uid(), hint });
-    assert_eq!(scene.take(), ["Prepare", "StartContainer"]);
+    context.tell(Input::Hint { uid: uid(), hint });
+    assert_eq!(context.take(), ["Prepare", "StartContainer"]);
     // To prepare was to refresh: nothing is left to do.
-    scene.failing.clear();
-    scene.tell(Input::Tick);
-    assert_eq!(scene.take(), [""; 0]);
+    context.failing.clear();
+    context.tell(Input::Tick);
+    assert_eq!(context.take(), [""; 0]);
     // What is told anew is done at once, whatever failed before.
-    scene.content(true);
-    assert_eq!(scene.take(), ["Refresh"]);
+    context.content(true);
+    assert_eq!(context.take(), ["Refresh"]);
 }
 
 #[test]
@@ -177,26 +177,26 @@ fn a_pod_that_waits_for_an_object_goes_on_when_it_appears() {
     for (verb, reason) in
         [("Prepare", "FailedMount"), ("StartContainer", "CreateContainerConfigError")]
     {
-        let mut scene = Scene::new();
-        scene.failing.insert(verb, reason);
-        scene.want(pod(&json!({}), &json!([])));
-        assert_eq!(scene.take().last(), Some(&verb));
-        scene.tell(Input::Tick);
-        assert_eq!(scene.take(), [""; 0], "it waits");
-        scene.failing.clear();
-        scene.content(verb == "Prepare");
-        assert_eq!(scene.take().last(), Some(&"StartContainer"), "{verb}");
+        let mut context = Context::new();
+        context.failing.insert(verb, reason);
+        context.want(pod(&json!({}), &json!([])));
+        assert_eq!(context.take().last(), Some(&verb));
+        context.tell(Input::Tick);
+        assert_eq!(context.take(), [""; 0], "it waits");
+        context.failing.clear();
+        context.content(verb == "Prepare");
+        assert_eq!(context.take().last(), Some(&"StartContainer"), "{verb}");
     }
 }
 
 #[test]
 fn other_failures_keep_their_pace() {
-    let mut scene = Scene::new();
-    scene.failing.insert("StartContainer", "ErrImagePull");
-    scene.want(pod(&json!({}), &json!([])));
-    scene.take();
-    scene.content(false);
-    assert_eq!(scene.take(), [""; 0]);
+    let mut context = Context::new();
+    context.failing.insert("StartContainer", "ErrImagePull");
+    context.want(pod(&json!({}), &json!([])));
+    context.take();
+    context.content(false);
+    assert_eq!(context.take(), [""; 0]);
 }
 
 #[test]
@@ -208,30 +208,30 @@ fn a_pod_whose_own_facts_are_shown_is_refreshed_when_they_change() {
         (json!([{"name": "v", "emptyDir": {}}]), 0),
     ];
     for (volumes, refreshes) in table {
-        let mut scene = Scene::new();
-        scene.want(pod(&json!({"a": "1"}), &volumes));
-        scene.take();
-        scene.want(pod(&json!({"a": "2"}), &volumes));
-        assert_eq!(scene.take(), vec!["Refresh"; refreshes], "{volumes}");
+        let mut context = Context::new();
+        context.want(pod(&json!({"a": "1"}), &volumes));
+        context.take();
+        context.want(pod(&json!({"a": "2"}), &volumes));
+        assert_eq!(context.take(), vec!["Refresh"; refreshes], "{volumes}");
         // The same once more.
-        scene.want(pod(&json!({"a": "2"}), &volumes));
-        assert_eq!(scene.take(), [""; 0]);
+        context.want(pod(&json!({"a": "2"}), &volumes));
+        assert_eq!(context.take(), [""; 0]);
     }
 }
 
 #[test]
 fn a_prepare_that_fails_is_made_again_before_anything_else() {
-    let mut scene = Scene::running();
-    scene.failing.insert("Prepare", "FailedMount");
-    scene.record.containers = vec![testing::exited("c", "id", 1)];
+    let mut context = Context::running();
+    context.failing.insert("Prepare", "FailedMount");
+    context.record.containers = vec![testing::exited("c", "id", 1)];
     let hint = crate::worker::Hint::Changed;
-    scene.tell(Input::Hint { uid: uid(), hint });
-    assert_eq!(scene.take(), ["Prepare"]);
+    context.tell(Input::Hint { uid: uid(), hint });
+    assert_eq!(context.take(), ["Prepare"]);
     // Somebody else has started it: its volumes are still to be made ready.
-    scene.record.containers = vec![testing::container("c", "id")];
-    scene.failing.clear();
-    scene.tell(Input::Hint { uid: uid(), hint: crate::worker::Hint::Changed });
-    assert_eq!(scene.take(), [""; 0]);
-    scene.wake();
-    assert_eq!(scene.take(), ["Prepare"]);
+    context.record.containers = vec![testing::container("c", "id")];
+    context.failing.clear();
+    context.tell(Input::Hint { uid: uid(), hint: crate::worker::Hint::Changed });
+    assert_eq!(context.take(), [""; 0]);
+    context.wake();
+    assert_eq!(context.take(), ["Prepare"]);
 }

@@ -1,7 +1,7 @@
 //! What a pod's worker does next, given everything it knows. The second half of the worker.
 //!
-//! Pure. `advance` is called after every input: it looks at deadline, status, probes and the pass
-//! under way, and begins the next pass when there is something to do and the record is fresh.
+//! Pure. `advance` is called after every input: it looks at deadline, status, probes and the sync
+//! under way, and begins the next sync when there is something to do and the record is fresh.
 // k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::observed::RunState;
 use crate::status::{self, DeriveInput, Lifecycle, Verdict, Waiting};
 use crate::sync::plan::{self, Action, PlanInput};
-use crate::worker::step::{Pass, Scene, Stage, Worker};
+use crate::worker::step::{Context, Stage, SyncRun, Worker};
 use crate::worker::{Command, Failure, shown};
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::ids::{Mono, Now, UnixNanos};
@@ -24,40 +24,40 @@ const NETWORK_RETRY: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// Looks at everything and does what is due. Called after every input.
-    pub fn advance(&mut self, scene: &mut Scene<'_>) {
+    pub fn advance(&mut self, context: &mut Context<'_>) {
         self.wake_at = None;
         if self.stage == Stage::Waiting {
             return;
         }
-        self.check_overdue(scene);
-        self.follow_resize(scene);
-        self.derive(scene);
+        self.check_overdue(context);
+        self.follow_resize(context);
+        self.derive(context);
         // The first status after a restart of the agent tells since when the pod runs: whoever
         // looked before that would start what has been over for long. How its containers have
         // ended since changes nothing.
-        if self.exceeds_deadline(scene) {
-            self.derive(scene);
+        if self.exceeds_deadline(context) {
+            self.derive(context);
         }
         if self.stage == Stage::Syncing
-            && self.pass.is_none()
+            && self.sync_run.is_none()
             && self.fresh()
-            && self.settled(scene)
+            && self.settled(context)
         {
             self.terminate(None);
-            self.derive(scene);
+            self.derive(context);
         }
-        self.cancel_if_asked(scene);
-        self.probe(scene);
-        if self.pass.is_none() {
-            self.decide(scene);
+        self.cancel_if_asked(context);
+        self.probe(context);
+        if self.sync_run.is_none() {
+            self.decide(context);
         }
-        self.publish(scene);
-        self.schedule(scene);
+        self.publish(context);
+        self.schedule(context);
     }
 
     /// Tells the prober which containers run, and where, whenever that changes. As in the status,
     /// a container runs once its postStart hook is done.
-    fn probe(&mut self, scene: &mut Scene<'_>) {
+    fn probe(&mut self, context: &mut Context<'_>) {
         let Some(pod) = &self.pod else { return };
         if self.observed_stamp == 0 || !has_probes(pod) {
             return;
@@ -72,7 +72,7 @@ impl Worker {
         }
         let (pod_ip, terminating) = (now.1.clone(), now.2);
         self.probing = Some(now);
-        scene.out.push(Command::Probe {
+        context.out.push(Command::Probe {
             uid: self.uid.clone(),
             pod: Arc::clone(pod),
             observed: shown.map_or_else(|| Arc::clone(&self.observed), Arc::new),
@@ -81,43 +81,43 @@ impl Worker {
         });
     }
 
-    fn cancel_if_asked(&mut self, scene: &mut Scene<'_>) {
-        let Some(pass) = &mut self.pass else { return };
-        let ticket = pass.ticket;
-        if std::mem::take(&mut pass.cancelled) {
-            scene.out.push(Command::Cancel { uid: self.uid.clone(), ticket });
+    fn cancel_if_asked(&mut self, context: &mut Context<'_>) {
+        let Some(run) = &mut self.sync_run else { return };
+        let ticket = run.ticket;
+        if std::mem::take(&mut run.cancelled) {
+            context.out.push(Command::Cancel { uid: self.uid.clone(), ticket });
             // Marked failed so that its end is not taken for success.
-            pass.failed = true;
+            run.failed = true;
         }
     }
 
-    fn decide(&mut self, scene: &mut Scene<'_>) {
+    fn decide(&mut self, context: &mut Context<'_>) {
         if !self.fresh() {
             if self.reading.is_none() {
-                self.read(Duration::ZERO, scene);
+                self.read(Duration::ZERO, context);
             }
             return;
         }
-        if self.retry_at.is_some_and(|at| scene.now.mono < at) {
+        if self.retry_at.is_some_and(|at| context.now.mono < at) {
             return;
         }
         self.retry_at = None;
         match self.stage {
             Stage::Waiting => {}
-            Stage::Syncing => self.sync(scene),
+            Stage::Syncing => self.sync(context),
             _ if self.needs_kill() => {
                 let grace_seconds = self.grace_seconds;
-                self.run(vec![Action::KillPod { grace_seconds }], scene);
+                self.run(vec![Action::KillPod { grace_seconds }], context);
             }
             Stage::Terminating => {
                 self.stage = Stage::Terminated;
-                self.derive(scene);
-                self.run(vec![Action::Teardown], scene);
+                self.derive(context);
+                self.run(vec![Action::Teardown], context);
             }
-            Stage::Terminated => self.run(vec![Action::Teardown], scene),
+            Stage::Terminated => self.run(vec![Action::Teardown], context),
             Stage::Finished => {
                 if self.removed && !self.cleaned() {
-                    self.run(vec![Action::Cleanup], scene);
+                    self.run(vec![Action::Cleanup], context);
                 }
             }
         }
@@ -128,11 +128,11 @@ impl Worker {
         self.observed.any_running() || self.observed.sandboxes.iter().any(|s| s.ready)
     }
 
-    fn sync(&mut self, scene: &mut Scene<'_>) {
+    fn sync(&mut self, context: &mut Context<'_>) {
         let Some(pod) = self.pod.clone() else { return };
-        let mut plan = self.plan(&pod, scene.now.mono);
-        plan.actions.retain(|action| !self.is_paused(action, scene.now.mono));
-        if self.lacks_network(&pod, &plan, scene) {
+        let mut plan = self.plan(&pod, context.now.mono);
+        plan.actions.retain(|action| !self.is_paused(action, context.now.mono));
+        if self.lacks_network(&pod, &plan, context) {
             return;
         }
         if !self.prepared && !plan.actions.contains(&Action::Prepare) {
@@ -141,25 +141,25 @@ impl Worker {
         // To prepare is to refresh, and more.
         if self.stale && plan.actions.contains(&Action::Prepare) {
             self.stale = false;
-        } else if self.stale && self.refresh_at.is_none_or(|at| at <= scene.now.mono) {
+        } else if self.stale && self.refresh_at.is_none_or(|at| at <= context.now.mono) {
             self.stale = false;
             plan.actions.insert(0, Action::Refresh);
         }
         for held in &plan.held {
-            self.hold(held, &pod, scene);
+            self.hold(held, &pod, context);
         }
         if !plan.is_empty() {
-            self.announce(&plan.actions, scene);
-            self.run(plan.actions, scene);
+            self.announce(&plan.actions, context);
+            self.run(plan.actions, context);
         } else {
-            self.derive(scene);
+            self.derive(context);
         }
     }
 
     /// Nothing is started that the runtime could not connect; it is looked at soon again.
     // k8s: pkg/kubelet/kubelet.go SyncPod networkErrors, pod_workers.go completeWork
-    fn lacks_network(&mut self, pod: &Pod, plan: &plan::Plan, scene: &mut Scene<'_>) -> bool {
-        let Some(error) = scene.node.network_error.as_ref() else { return false };
+    fn lacks_network(&mut self, pod: &Pod, plan: &plan::Plan, context: &mut Context<'_>) -> bool {
+        let Some(error) = context.node.network_error.as_ref() else { return false };
         let starts = |action: &Action| {
             matches!(action, Action::CreateSandbox { .. } | Action::StartContainer { .. })
         };
@@ -168,14 +168,14 @@ impl Worker {
         }
         let message = format!("network is not ready: {error}");
         self.last_failure = Some(Failure::new("NetworkNotReady", message.clone()));
-        scene.out.push(Command::Event {
+        context.out.push(Command::Event {
             uid: self.uid.clone(),
             warning: true,
             reason: "NetworkNotReady".into(),
             message,
             container: None,
         });
-        self.retry_at = Some(scene.now.mono.plus(NETWORK_RETRY));
+        self.retry_at = Some(context.now.mono.plus(NETWORK_RETRY));
         true
     }
 
@@ -184,7 +184,7 @@ impl Worker {
             pod,
             observed: &self.observed,
             probes: &self.verdicts,
-            in_force: &self.in_force,
+            actuated: &self.actuated,
             backoff: &self.backoff,
             ends: &self.ends,
             pauses: &self.pauses,
@@ -196,7 +196,7 @@ impl Worker {
         })
     }
 
-    fn hold(&mut self, held: &plan::Held, pod: &Pod, scene: &mut Scene<'_>) {
+    fn hold(&mut self, held: &plan::Held, pod: &Pod, context: &mut Context<'_>) {
         let at = held.until;
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
         // One that could not be started waits with the reason of that.
@@ -207,7 +207,7 @@ impl Worker {
         let message = format!("back-off {wait} restarting failed container={name} pod={full}");
         let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
         if self.waiting.insert(name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
-            scene.out.push(Command::Event {
+            context.out.push(Command::Event {
                 uid: self.uid.clone(),
                 warning: true,
                 reason: "BackOff".into(),
@@ -217,11 +217,11 @@ impl Worker {
         }
     }
 
-    fn announce(&self, actions: &[Action], scene: &mut Scene<'_>) {
+    fn announce(&self, actions: &[Action], context: &mut Context<'_>) {
         let replaced =
             actions.iter().any(|a| matches!(a, Action::CreateSandbox { replaces: Some(_), .. }));
         if replaced {
-            scene.out.push(Command::Event {
+            context.out.push(Command::Event {
                 uid: self.uid.clone(),
                 warning: false,
                 reason: "SandboxChanged".into(),
@@ -231,34 +231,34 @@ impl Worker {
         }
     }
 
-    fn run(&mut self, actions: Vec<Action>, scene: &mut Scene<'_>) {
-        assert!(self.pass.is_none(), "one pass at a time");
-        self.note_in_force(&actions, scene);
+    fn run(&mut self, actions: Vec<Action>, context: &mut Context<'_>) {
+        assert!(self.sync_run.is_none(), "one sync at a time");
+        self.note_actuated(&actions, context);
         self.replaced = shown::replaced(&actions);
-        let ticket = scene.next();
-        scene.out.push(Command::Run {
+        let ticket = context.next();
+        context.out.push(Command::Run {
             uid: self.uid.clone(),
             ticket,
             pod: self.pod.clone(),
             observed: Arc::clone(&self.observed),
             actions: actions.clone(),
         });
-        self.pass = Some(Pass { ticket, actions, done: 0, cancelled: false, failed: false });
+        self.sync_run = Some(SyncRun { ticket, actions, done: 0, cancelled: false, failed: false });
     }
 
     /// Ends a pod that has run as long as it may; true when it does so now.
     // k8s: pkg/kubelet/active_deadline.go
-    fn exceeds_deadline(&mut self, scene: &mut Scene<'_>) -> bool {
+    fn exceeds_deadline(&mut self, context: &mut Context<'_>) -> bool {
         if self.stage != Stage::Syncing || status::is_terminal(self.status.phase.as_deref()) {
             return false;
         }
-        let Some(at) = self.deadline(scene.now) else { return false };
-        if scene.now.mono < at {
+        let Some(at) = self.deadline(context.now) else { return false };
+        if context.now.mono < at {
             self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
             return false;
         }
         let message = "Pod was active on the node longer than the specified deadline".to_owned();
-        scene.out.push(Command::Event {
+        context.out.push(Command::Event {
             uid: self.uid.clone(),
             warning: false,
             reason: "DeadlineExceeded".into(),
@@ -271,15 +271,15 @@ impl Worker {
     }
 
     // k8s: pkg/kubelet/pod_workers.go killPodNow
-    fn check_overdue(&mut self, scene: &mut Scene<'_>) {
+    fn check_overdue(&mut self, context: &mut Context<'_>) {
         let Some(at) = self.overdue_at.filter(|_| self.stage < Stage::Terminated) else { return };
-        if scene.now.mono < at {
+        if context.now.mono < at {
             self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
             return;
         }
         self.overdue_at = None;
         let message = "Container runtime did not kill the pod within specified grace period.";
-        scene.out.push(Command::Event {
+        context.out.push(Command::Event {
             uid: self.uid.clone(),
             warning: true,
             reason: "ExceededGracePeriod".into(),
@@ -301,7 +301,7 @@ impl Worker {
         Some(*at)
     }
 
-    fn derive_input<'a>(&'a self, pod: &'a Pod, scene: &'a Scene<'_>) -> DeriveInput<'a> {
+    fn derive_input<'a>(&'a self, pod: &'a Pod, context: &'a Context<'_>) -> DeriveInput<'a> {
         let lifecycle = match self.stage {
             Stage::Waiting | Stage::Syncing => Lifecycle::Syncing,
             Stage::Terminating => Lifecycle::Terminating,
@@ -316,23 +316,23 @@ impl Worker {
             probes: &self.probes,
             verdict: self.verdict.as_ref(),
             resize: &self.resize,
-            in_force: &self.in_force,
-            node: scene.node,
-            now: scene.now.wall,
+            actuated: &self.actuated,
+            node: context.node,
+            now: context.now.wall,
         }
     }
 
-    fn derive(&mut self, scene: &mut Scene<'_>) {
+    fn derive(&mut self, context: &mut Context<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         // Before the first read nobody knows whether the pod runs or is over already.
         if self.observed_stamp == 0 {
             return;
         }
-        if self.pass.is_none() && self.fresh() {
+        if self.sync_run.is_none() && self.fresh() {
             self.replaced.clear();
         }
         let shown = self.unreplaced(&pod, self.shown());
-        let mut input = self.derive_input(&pod, scene);
+        let mut input = self.derive_input(&pod, context);
         input.observed = shown.as_ref().or(input.observed);
         let derived = status::derive(&input);
         if derived == *self.status {
@@ -342,7 +342,7 @@ impl Worker {
     }
 
     /// Tells the status that this turn ended with; what was true only within it is never seen.
-    fn publish(&mut self, scene: &mut Scene<'_>) {
+    fn publish(&mut self, context: &mut Context<'_>) {
         let Some(pod) = &self.pod else { return };
         let stage = self.stage;
         let told = Arc::ptr_eq(&self.published.0, &self.status) && self.published.1 == stage;
@@ -351,7 +351,7 @@ impl Worker {
             return;
         }
         self.published = (Arc::clone(&self.status), stage);
-        scene.out.push(Command::Publish {
+        context.out.push(Command::Publish {
             uid: self.uid.clone(),
             pod: Arc::clone(pod),
             status: Arc::clone(&self.status),
@@ -360,25 +360,25 @@ impl Worker {
     }
 
     /// True once containers, verdict or history have decided that the pod is over.
-    fn settled(&self, scene: &Scene<'_>) -> bool {
+    fn settled(&self, context: &Context<'_>) -> bool {
         let Some(pod) = &self.pod else { return false };
-        status::settled_phase(&self.derive_input(pod, scene)).is_some()
+        status::settled_phase(&self.derive_input(pod, context)).is_some()
     }
 
-    fn schedule(&mut self, scene: &mut Scene<'_>) {
-        // What is due already waits for a read or a pass, and their end is an input of its own.
-        let due_later = |at: &Mono| *at > scene.now.mono;
+    fn schedule(&mut self, context: &mut Context<'_>) {
+        // What is due already waits for a read or a sync, and their end is an input of its own.
+        let due_later = |at: &Mono| *at > context.now.mono;
         let refresh_at = self.refresh_at.filter(|_| self.stale);
         let pauses = self.resize_pause.into_iter().chain(self.removal_pause);
         let pauses = pauses.map(|pause| pause.until);
         let at = self.retry_at.into_iter().chain(self.wake_at).chain(refresh_at).chain(pauses);
         let mut at = at.filter(due_later).min();
-        if self.stage == Stage::Syncing && self.pass.is_none() {
+        if self.stage == Stage::Syncing && self.sync_run.is_none() {
             // k8s: syncFrequency with a jitter of up to a half, here fixed per pod.
             let half =
                 self.uid.as_str().bytes().fold(0_u32, |h, b| h.wrapping_mul(31) + u32::from(b));
-            let jitter = scene.sync_period * (half % 512) / 1024;
-            let resync = scene.now.mono.plus(scene.sync_period + jitter);
+            let jitter = context.sync_period * (half % 512) / 1024;
+            let resync = context.now.mono.plus(context.sync_period + jitter);
             at = Some(at.map_or(resync, |at| at.min(resync)));
         }
         self.wake_at = at;

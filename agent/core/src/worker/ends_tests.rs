@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 use serde_json::json;
 
-use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd};
+use crate::observed::{ObservedContainer, ObservedPod, RunState, TaskExit};
 use crate::status::testing;
 use crate::sync::plan::Action;
 use crate::worker::{Command, Hint, Input, Pods, testing as core};
@@ -18,7 +18,7 @@ struct Node {
     pods: Pods,
     record: ObservedPod,
     reads: Vec<(u64, Duration)>,
-    passes: Vec<(u64, Vec<Action>)>,
+    syncs: Vec<(u64, Vec<Action>)>,
     statuses: Vec<Arc<PodStatus>>,
 }
 
@@ -40,18 +40,18 @@ impl Node {
         let mut record = ObservedPod::empty(uid(), "ns", "u");
         record.sandboxes = vec![testing::sandbox()];
         record.containers = vec![testing::container("c", "id")];
-        let (reads, passes, statuses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut node = Self { pods: Pods::new(settings), record, reads, passes, statuses };
+        let (reads, syncs, statuses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut node = Self { pods: Pods::new(settings), record, reads, syncs, statuses };
         node.tell(Input::Tick);
         node.tell(Input::Listed { stamp: 1, result: Ok(Vec::new()) });
         node.tell(Input::SourcesReady);
         node.tell(Input::Desired { uid: uid(), pod: Arc::new(pod) });
         node.read();
         // What it runs was made by an earlier agent: its volumes are made ready again, no more.
-        node.end_pass();
+        node.end_sync();
         node.read();
         node.statuses.clear();
-        assert_eq!((&*node.passes, &*node.reads), (&[][..], &[][..]));
+        assert_eq!((&*node.syncs, &*node.reads), (&[][..], &[][..]));
         node
     }
 
@@ -59,7 +59,7 @@ impl Node {
         for command in self.pods.handle(core::now(), input) {
             match command {
                 Command::Read { stamp, after, .. } => self.reads.push((stamp, after)),
-                Command::Run { ticket, actions, .. } => self.passes.push((ticket, actions)),
+                Command::Run { ticket, actions, .. } => self.syncs.push((ticket, actions)),
                 Command::Publish { status, .. } => self.statuses.push(status),
                 _ => {}
             }
@@ -77,12 +77,12 @@ impl Node {
         self.tell(Input::Observed { uid: uid(), stamp, result });
     }
 
-    fn end_pass(&mut self) {
-        let (ticket, actions) = self.passes.pop().expect("a pass");
+    fn end_sync(&mut self) {
+        let (ticket, actions) = self.syncs.pop().expect("a sync");
         for index in 0..actions.len() {
             self.tell(Input::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
         }
-        self.tell(Input::PassDone { uid: uid(), ticket });
+        self.tell(Input::SyncDone { uid: uid(), ticket });
     }
 
     /// The end that the last status shows.
@@ -98,8 +98,8 @@ impl Node {
 
     fn told_by_runtime(&mut self) {
         let at = UnixNanos(999 * testing::SECOND);
-        let end = ToldEnd { code: 3, at, words: Some("bye".into()) };
-        self.hint(Hint::Told { container: "id".into(), end });
+        let end = TaskExit { code: 3, at, words: Some("bye".into()) };
+        self.hint(Hint::TaskExit { container: "id".into(), end });
     }
 
     fn listed_by_runtime(&mut self) {
@@ -133,11 +133,11 @@ fn an_end_that_both_tell_is_shown_at_once_and_acted_on_when_it_is_listed() {
             assert_eq!(shown.message.as_deref(), Some("bye"));
             // The runtime still says that it runs.
             node.read();
-            assert_eq!(node.passes, [], "nothing is done for it yet");
+            assert_eq!(node.syncs, [], "nothing is done for it yet");
             assert_eq!(node.statuses.len(), 1, "and nothing else is said");
             node.listed_by_runtime();
             assert_eq!(node.shown(), Some(shown), "it never changes");
-            let (_, actions) = node.passes.last().expect("a pass");
+            let (_, actions) = node.syncs.last().expect("a sync");
             assert!(actions.iter().any(|a| a.verb() == then), "{policy}: {actions:?}");
         }
     }
@@ -156,9 +156,9 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
     node.told_by_runtime();
     assert_eq!(node.shown().map(|end| end.exit_code), Some(3));
     node.read();
-    assert_eq!(node.passes, [], "the runtime still says that it runs");
+    assert_eq!(node.syncs, [], "the runtime still says that it runs");
     node.listed_by_runtime();
-    let (_, actions) = node.passes.last().expect("a pass");
+    let (_, actions) = node.syncs.last().expect("a sync");
     let verbs: Vec<_> = actions.iter().map(Action::verb).collect();
     assert_eq!(verbs, ["RemoveContainer"], "nothing is left to kill");
 }
@@ -167,7 +167,7 @@ fn a_container_whose_end_restarts_all_is_not_killed_before_its_end_is_listed() {
 fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
     let mut node = Node::running("Always");
     node.tell(Input::Removed { uid: uid() });
-    let (_, actions) = node.passes.last().expect("a pass");
+    let (_, actions) = node.syncs.last().expect("a sync");
     assert_eq!(actions[0].verb(), "KillPod");
     node.seen_by_kernel();
     let [(_, after)] = node.reads[..] else { panic!("{:?}", node.reads) };
@@ -175,10 +175,10 @@ fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
     node.told_by_runtime();
     node.hint(Hint::Changed);
     assert_eq!(node.reads.len(), 1, "one look is enough");
-    // The answer is behind the kernel: that is no reason to ask again before the pass is over.
+    // The answer is behind the kernel: that is no reason to ask again before the sync is over.
     node.read();
     assert_eq!(node.reads, []);
-    node.end_pass();
+    node.end_sync();
     assert_eq!(node.reads.last().map(|(_, after)| *after), Some(Duration::ZERO));
     node.listed_by_runtime();
 }

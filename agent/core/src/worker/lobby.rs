@@ -17,14 +17,14 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::admit;
 use crate::worker::Command;
 use crate::worker::pods::Pods;
-use crate::worker::resizes::Arrival;
+use crate::worker::resizes::AdmissionRequest;
 use pintle_api_types::ids::{Now, PodUid};
 use pintle_api_types::pod;
 
 /// A pod that waits.
 #[derive(Debug)]
 struct Guest {
-    arrival: Arrival,
+    request: AdmissionRequest,
     /// The earliest read of the node that may decide; `None` when any knowledge of it will do.
     read: Option<u64>,
 }
@@ -68,11 +68,11 @@ impl Lobby {
     }
 
     /// Takes those out that may be decided now, the oldest pod first.
-    fn take(&mut self, may: impl Fn(&Guest) -> bool) -> Vec<(PodUid, Arrival)> {
+    fn take(&mut self, may: impl Fn(&Guest) -> bool) -> Vec<(PodUid, AdmissionRequest)> {
         let ready = self.guests.extract_if(.., |_, guest| may(guest));
-        let mut ready: Vec<_> = ready.map(|(uid, guest)| (uid, guest.arrival)).collect();
-        ready.sort_by_key(|(_, arrival)| {
-            arrival.pod.metadata.creation_timestamp.as_ref().map(|created| created.0)
+        let mut ready: Vec<_> = ready.map(|(uid, guest)| (uid, guest.request)).collect();
+        ready.sort_by_key(|(_, request)| {
+            request.pod.metadata.creation_timestamp.as_ref().map(|created| created.0)
         });
         ready
     }
@@ -80,8 +80,8 @@ impl Lobby {
 
 impl Pods {
     /// A pod waits until something is known of the node.
-    pub(super) fn wait_for_node(&mut self, uid: PodUid, arrival: Arrival) {
-        self.lobby.guests.insert(uid, Guest { arrival, read: None });
+    pub(super) fn wait_for_node(&mut self, uid: PodUid, request: AdmissionRequest) {
+        self.lobby.guests.insert(uid, Guest { request, read: None });
     }
 
     /// True when a pod that only its node affinity keeps out deserves a second look.
@@ -93,12 +93,12 @@ impl Pods {
     pub(super) fn wait_for_fresh_node(
         &mut self,
         uid: PodUid,
-        arrival: Arrival,
+        request: AdmissionRequest,
         waited_for: Option<u64>,
     ) {
         // One that changed while it waited need not wait longer for that.
         let read = waited_for.or(Some(self.lobby.reads + 1));
-        self.lobby.guests.insert(uid, Guest { arrival, read });
+        self.lobby.guests.insert(uid, Guest { request, read });
         self.read_node();
     }
 
@@ -115,8 +115,8 @@ impl Pods {
     /// The watch of the node has told something.
     pub(super) fn node_seen(&mut self, now: Now) {
         self.lobby.node_seen = true;
-        for (uid, arrival) in self.lobby.take(|guest| guest.read.is_none()) {
-            self.decide(uid, arrival, false, now);
+        for (uid, request) in self.lobby.take(|guest| guest.read.is_none()) {
+            self.decide(uid, request, false, now);
         }
     }
 
@@ -129,8 +129,8 @@ impl Pods {
         if let Some(node) = node {
             self.settings.admission = node;
         }
-        for (uid, arrival) in self.lobby.take(|g| g.read.is_some_and(|read| read <= ticket)) {
-            self.decide(uid, arrival, true, now);
+        for (uid, request) in self.lobby.take(|g| g.read.is_some_and(|read| read <= ticket)) {
+            self.decide(uid, request, true, now);
         }
         self.read_node();
     }

@@ -4,6 +4,9 @@
 //! the simulator in `tests/`) executes commands and feeds back what came of them. Because nothing
 //! else decides, a run is a list of inputs and can be replayed.
 
+mod admission;
+#[cfg(test)]
+mod admission_tests;
 mod book;
 mod content;
 #[cfg(test)]
@@ -11,9 +14,6 @@ mod content_tests;
 #[cfg(test)]
 mod cost_tests;
 mod decide;
-mod desk;
-#[cfg(test)]
-mod desk_tests;
 #[cfg(test)]
 mod ends_tests;
 #[cfg(test)]
@@ -26,16 +26,16 @@ mod lobby;
 #[cfg(test)]
 mod lobby_tests;
 mod observe;
-mod passes;
 mod pods;
 #[cfg(test)]
-mod properties;
+mod proptests;
 pub mod reads;
 #[cfg(test)]
 mod replace_tests;
 mod resizes;
 mod shown;
 mod step;
+mod syncs;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -50,7 +50,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::admit;
-use crate::observed::{ObservedPod, ToldEnd};
+use crate::observed::{ObservedPod, TaskExit};
 pub use crate::status::Verdict;
 use crate::sync::backoff::Curve;
 pub use crate::sync::plan::Action;
@@ -122,22 +122,22 @@ pub enum Input {
         /// What.
         hint: Hint,
     },
-    /// Action `index` of a pass ended.
+    /// Action `index` of a sync ended.
     Progress {
         /// The pod's uid.
         uid: PodUid,
-        /// The pass.
+        /// The sync.
         ticket: u64,
-        /// Index into the pass's actions.
+        /// Index into the sync's actions.
         index: usize,
         /// How it ended.
         outcome: Result<(), Failure>,
     },
-    /// A pass ended; no effect of it is under way any more.
-    PassDone {
+    /// A sync ended; no effect of it is under way any more.
+    SyncDone {
         /// The pod's uid.
         uid: PodUid,
-        /// The pass.
+        /// The sync.
         ticket: u64,
     },
     /// A probe's thresholded result changed.
@@ -215,11 +215,11 @@ pub enum Hint {
         at: UnixNanos,
     },
     /// The runtime told a container's end, before it has cleaned up and shows it in its lists.
-    Told {
+    TaskExit {
         /// The container.
         container: ContainerId,
         /// The end.
-        end: ToldEnd,
+        end: TaskExit,
     },
     /// The OOM killer took a process.
     Oom {
@@ -247,7 +247,7 @@ pub struct Failure {
     pub message: String,
     /// When to try again at the earliest, if the effect knows (image back-off).
     pub retry_after: Option<Duration>,
-    /// True when the pass was cancelled rather than refused.
+    /// True when the sync was cancelled rather than refused.
     pub cancelled: bool,
 }
 
@@ -257,7 +257,7 @@ impl Failure {
         Self { reason: reason.into(), message: message.into(), retry_after: None, cancelled: false }
     }
 
-    /// The action was given up because the pass was cancelled.
+    /// The action was given up because the sync was cancelled.
     pub fn cancelled() -> Self {
         Self { cancelled: true, ..Self::new("Cancelled", "given up because the pod ends") }
     }
@@ -289,20 +289,20 @@ pub enum Command {
     Run {
         /// The pod's uid.
         uid: PodUid,
-        /// Names the pass.
+        /// Names the sync.
         ticket: u64,
         /// The pod; `None` for one that only the runtime knows.
         pod: Option<Arc<Pod>>,
-        /// What was observed when the pass was planned.
+        /// What was observed when the sync was planned.
         observed: Arc<ObservedPod>,
         /// The actions.
         actions: Vec<Action>,
     },
-    /// End the pass early: give up waits, pulls and hooks. `PassDone` still follows.
+    /// End the sync early: give up waits, pulls and hooks. `SyncDone` still follows.
     Cancel {
         /// The pod's uid.
         uid: PodUid,
-        /// The pass.
+        /// The sync.
         ticket: u64,
     },
     /// Probe exactly these containers of the pod from now on.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::sync::plan;
-use crate::worker::step::{Scene, Stage, Worker};
+use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::{ContainerId, Mono, Now};
 
 /// First wait before a read that has to show an end which kernel or task events told. containerd
@@ -26,9 +26,9 @@ const REREADS_MAX: u32 = 40;
 const REREADS_DOUBTED_MAX: u32 = 6;
 
 impl Worker {
-    /// A pass is under way that starts nothing any more.
+    /// A sync is under way that starts nothing any more.
     pub(super) fn is_being_stopped(&self) -> bool {
-        self.stage >= Stage::Terminating && self.pass.is_some()
+        self.stage >= Stage::Terminating && self.sync_run.is_some()
     }
 
     /// Has the pod read until the runtime shows this end; tells when to begin with that.
@@ -47,7 +47,7 @@ impl Worker {
         &mut self,
         stamp: u64,
         result: Result<ObservedPod, String>,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
     ) {
         if self.reading == Some(stamp) {
             self.reading = None;
@@ -56,7 +56,7 @@ impl Worker {
             // The runtime did not answer: the record stays as it is and the read is repeated.
             self.read_failures += 1;
             let steps = self.read_failures.min(8);
-            self.read((REREAD_MAX * 2_u32.pow(steps)).min(READ_RETRY_MAX), scene);
+            self.read((REREAD_MAX * 2_u32.pow(steps)).min(READ_RETRY_MAX), context);
             return;
         };
         self.read_failures = 0;
@@ -67,20 +67,20 @@ impl Worker {
         let before = std::mem::replace(&mut self.observed, Arc::new(pod));
         self.observed_stamp = stamp;
         self.apply_evidence();
-        self.note_ends(&before, scene.now);
+        self.note_ends(&before, context.now);
         self.forget_dead();
         let behind = self.behind_kernel() && !self.is_being_stopped();
         let rereads = if self.was_wrong() { REREADS_DOUBTED_MAX } else { REREADS_MAX };
         if behind && self.rereads < rereads {
             let wait = (REREAD_FIRST * 2_u32.pow(self.rereads.min(3))).min(REREAD_MAX);
             self.rereads += 1;
-            self.read(wait, scene);
+            self.read(wait, context);
         } else if behind {
             self.disbelieve();
         }
         if !self.adopted {
             self.adopted = true;
-            self.adopt_backoff(scene.now);
+            self.adopt_backoff(context.now);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Pure, see the module's header. Static pods of one name run one after the other: a newcomer waits
 //! until the earlier one has ended. What the runtime knows and no source wants is stopped, but only
-//! once every source has reported. Bounds: one worker per uid, one pass and one read per worker.
+//! once every source has reported. Bounds: one worker per uid, one sync and one read per worker.
 //! Indices keep what an input costs apart from how many pods there are.
 // k8s: pkg/kubelet/pod_workers.go allowPodStart, kubelet_pods.go HandlePodCleanups
 
@@ -19,7 +19,7 @@ use crate::worker::index::Index;
 use crate::worker::line::Line;
 use crate::worker::lobby::Lobby;
 use crate::worker::resizes::Record;
-use crate::worker::step::{Notes, Scene, Stage, Worker};
+use crate::worker::step::{Context, Notes, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
@@ -111,20 +111,20 @@ impl Pods {
                 self.with(&uid, now, |w, _| w.evict(verdict, grace_seconds, now.mono));
             }
             Input::Observed { uid, stamp, result } => {
-                self.with(&uid, now, |w, scene| w.observe(stamp, result, scene));
+                self.with(&uid, now, |w, context| w.observe(stamp, result, context));
             }
             Input::Listed { stamp, result } => self.listed(stamp, result, now),
-            Input::Hint { uid, hint } => self.with(&uid, now, |w, scene| w.hint(hint, scene)),
+            Input::Hint { uid, hint } => self.with(&uid, now, |w, context| w.hint(hint, context)),
             Input::ContainerHint { container, hint } => {
                 if let Some(uid) = self.index.owner(&container).cloned() {
-                    self.with(&uid, now, |w, scene| w.hint(hint, scene));
+                    self.with(&uid, now, |w, context| w.hint(hint, context));
                 }
             }
             Input::Progress { uid, ticket, index, outcome } => {
-                self.with(&uid, now, |w, scene| w.progress(ticket, index, outcome, scene));
+                self.with(&uid, now, |w, context| w.progress(ticket, index, outcome, context));
             }
-            Input::PassDone { uid, ticket } => {
-                self.with(&uid, now, |w, scene| w.pass_done(ticket, scene));
+            Input::SyncDone { uid, ticket } => {
+                self.with(&uid, now, |w, context| w.sync_done(ticket, context));
             }
             Input::Probed { uid, container, probe, healthy } => {
                 self.with(&uid, now, |w, _| w.probed(container, probe, healthy));
@@ -244,10 +244,10 @@ impl Pods {
         &mut self,
         uid: &PodUid,
         now: Now,
-        change: impl FnOnce(&mut Worker, &mut Scene<'_>),
+        change: impl FnOnce(&mut Worker, &mut Context<'_>),
     ) {
         let Some(worker) = self.workers.get_mut(uid) else { return };
-        let mut scene = Scene {
+        let mut context = Context {
             now,
             node: &self.settings.node,
             sync_period: self.settings.sync_period,
@@ -256,9 +256,9 @@ impl Pods {
             out: &mut self.out,
         };
         let (held, before) = (worker.admitted().is_some(), worker.indexed());
-        let (pod, unsaved) = (worker.pod.clone(), std::mem::take(&mut scene.notes.unsaved));
-        change(worker, &mut scene);
-        worker.advance(&mut scene);
+        let (pod, unsaved) = (worker.pod.clone(), std::mem::take(&mut context.notes.unsaved));
+        change(worker, &mut context);
+        worker.advance(&mut context);
         let holds = worker.admitted();
         if held && holds.is_none() {
             self.notes.freed = Some("pod_terminated");
@@ -414,7 +414,7 @@ impl Pods {
             let digest = known.get(&uid).map_or(&[][..], |p| &p.digest);
             let Some(worker) = self.workers.get(&uid) else { continue };
             if *digest != *digest_of(worker.observed()) {
-                self.with(&uid, now, |w, scene| w.hint(crate::worker::Hint::Changed, scene));
+                self.with(&uid, now, |w, context| w.hint(crate::worker::Hint::Changed, context));
             }
         }
     }

@@ -30,7 +30,7 @@ fn container(host: &Host) -> Value {
     host.status("p")["containerStatuses"][0].clone()
 }
 
-/// The pass kills the container with this code and goes no further; tells what it is to do.
+/// The sync kills the container with this code and goes no further; tells what it is to do.
 fn kill_only(host: &mut Host, pod: Pod, code: i32) -> Vec<Action> {
     host.lingers = true;
     host.want(pod);
@@ -49,8 +49,8 @@ fn kill_only(host: &mut Host, pod: Pod, code: i32) -> Vec<Action> {
 
 fn go_on(host: &mut Host, actions: &[Action], fails: bool) {
     let uid = PodUid::from("p");
-    let ticket = host.pods.worker(&uid).and_then(|w| w.pass.as_ref()).map(|p| p.ticket);
-    let ticket = ticket.expect("a pass under way");
+    let ticket = host.pods.worker(&uid).and_then(|w| w.sync_run.as_ref()).map(|p| p.ticket);
+    let ticket = ticket.expect("a sync under way");
     host.lingers = false;
     for (index, action) in actions.iter().enumerate() {
         let starts = matches!(action, Action::StartContainer { .. });
@@ -63,7 +63,7 @@ fn go_on(host: &mut Host, actions: &[Action], fails: bool) {
         host.tell(Input::Progress { uid: uid.clone(), ticket, index, outcome });
         host.tell(Input::Hint { uid: uid.clone(), hint: Hint::Changed });
     }
-    host.tell(Input::PassDone { uid, ticket });
+    host.tell(Input::SyncDone { uid, ticket });
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::resize::{PodResources, ResizeConditions, change, message};
 use crate::status;
 use crate::sync::plan::{Action, PodResize};
 use crate::worker::pods::Pods;
-use crate::worker::step::{Scene, Stage, Worker};
+use crate::worker::step::{Context, Stage, Worker};
 use crate::worker::{Command, Count, Failure};
 use pintle_api_types::ids::{ContainerKind, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
@@ -36,32 +36,32 @@ const RETRY: Duration = Duration::from_secs(180);
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     pub(super) allocated: Option<PodResources>,
-    pub(super) in_force: PodResources,
+    pub(super) actuated: PodResources,
 }
 
 /// A pod at the door.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct AdmissionRequest {
     /// With the resources that it was given, if it was admitted before.
     pub pod: Arc<Pod>,
     /// As its source has it, when that is something else.
     pub wanted: Option<Arc<Pod>>,
     pub requests: Amounts,
     pub(super) admitted_before: bool,
-    in_force: PodResources,
+    actuated: PodResources,
 }
 
-impl Arrival {
+impl AdmissionRequest {
     pub(crate) fn of(pod: Arc<Pod>, record: Option<Record>) -> Self {
-        let Record { allocated, in_force } = record.unwrap_or_default();
+        let Record { allocated, actuated } = record.unwrap_or_default();
         let admitted_before = allocated.is_some();
         let given = allocated.and_then(|allocated| allocated.apply(&pod));
         let (pod, wanted) = match given {
             Some(given) => (given, Some(pod)),
             None => (pod, None),
         };
-        let requests = held_requests(&pod, &in_force);
-        Self { pod, wanted, requests, admitted_before, in_force }
+        let requests = held_requests(&pod, &actuated);
+        Self { pod, wanted, requests, admitted_before, actuated }
     }
 
     /// Nothing is asked of a pod that was admitted before, and of one that will not run: it has
@@ -74,12 +74,12 @@ impl Arrival {
 
 impl Pods {
     /// Takes over the records of an earlier run.
-    pub fn restore(&mut self, allocated: Entries, in_force: Entries) {
+    pub fn restore(&mut self, allocated: Entries, actuated: Entries) {
         for (uid, allocated) in allocated {
             self.records.entry(uid).or_default().allocated = Some(allocated);
         }
-        for (uid, in_force) in in_force {
-            self.records.entry(uid).or_default().in_force = in_force;
+        for (uid, actuated) in actuated {
+            self.records.entry(uid).or_default().actuated = actuated;
         }
         for uid in self.records.keys() {
             self.book.changed(uid);
@@ -168,8 +168,8 @@ impl Pods {
         if let Some((message, label)) = admit::infeasible(&self.settings.admission, &wanted, &given)
         {
             self.out.push(Command::Count(Count::Infeasible(label)));
-            self.with(uid, now, |w, scene| {
-                w.resize_waits(&wanted, (INFEASIBLE, INFEASIBLE), message, scene);
+            self.with(uid, now, |w, context| {
+                w.resize_waits(&wanted, (INFEASIBLE, INFEASIBLE), message, context);
             });
             return false;
         }
@@ -182,9 +182,9 @@ impl Pods {
                 false
             }
             Err(refusal) => {
-                self.with(uid, now, |w, scene| {
+                self.with(uid, now, |w, context| {
                     let reasons = (DEFERRED, refusal.reason.as_str());
-                    w.resize_waits(&wanted, reasons, &refusal.message, scene);
+                    w.resize_waits(&wanted, reasons, &refusal.message, context);
                 });
                 true
             }
@@ -192,24 +192,24 @@ impl Pods {
     }
 
     fn grant(&mut self, uid: &PodUid, wanted: Arc<Pod>, grant: &Grant, now: Now) {
-        self.with(uid, now, |w, scene| w.resize_granted(wanted, scene));
+        self.with(uid, now, |w, context| w.resize_granted(wanted, context));
         self.preempt(grant, now);
     }
 }
 
 impl Worker {
     /// The pod was admitted.
-    pub(super) fn let_in(&mut self, arrival: Arrival) {
+    pub(super) fn let_in(&mut self, request: AdmissionRequest) {
         let none = PodStatus::default();
-        let status = arrival.pod.status.as_ref().unwrap_or(&none);
+        let status = request.pod.status.as_ref().unwrap_or(&none);
         self.resize = ResizeConditions::read(status);
-        if arrival.wanted.is_none() {
+        if request.wanted.is_none() {
             self.resize.pending = None;
         }
-        self.requests = Some(arrival.requests);
-        self.in_force = arrival.in_force;
-        self.wanted = arrival.wanted;
-        self.desire(arrival.pod);
+        self.requests = Some(request.requests);
+        self.actuated = request.actuated;
+        self.wanted = request.wanted;
+        self.desire(request.pod);
     }
 
     /// Where a resize stands among others: what asks for no more comes first, then by priority,
@@ -233,10 +233,10 @@ impl Worker {
         wanted: &Pod,
         reasons: (&str, &str),
         why: &str,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
     ) {
         let generation = wanted.metadata.generation;
-        if !self.resize.set_pending(reasons.0, why, generation, scene.now.wall) {
+        if !self.resize.set_pending(reasons.0, why, generation, context.now.wall) {
             return;
         }
         let event = match reasons.0 {
@@ -244,86 +244,92 @@ impl Worker {
             _ => message::DEFERRED,
         };
         let sentence = format!("Pod resize {}", reasons.1);
-        self.tell(true, event, message::text(&sentence, wanted, generation, why), scene);
+        self.tell(true, event, message::text(&sentence, wanted, generation, why), context);
     }
 
-    fn resize_granted(&mut self, wanted: Arc<Pod>, scene: &mut Scene<'_>) {
+    fn resize_granted(&mut self, wanted: Arc<Pod>, context: &mut Context<'_>) {
         let generation = wanted.metadata.generation;
-        self.requests = Some(held_requests(&wanted, &self.in_force));
+        self.requests = Some(held_requests(&wanted, &self.actuated));
         self.wanted = None;
         self.resize = ResizeConditions::default();
-        self.resize.set_in_progress("", "", generation, scene.now.wall);
+        self.resize.set_in_progress("", "", generation, context.now.wall);
         let text = message::text("Pod resize started", &wanted, generation, "");
-        self.tell(false, message::STARTED, text, scene);
-        scene.notes.unsaved = true;
+        self.tell(false, message::STARTED, text, context);
+        context.notes.unsaved = true;
         self.desire(wanted);
     }
 
     /// Says that a resize is under way, or that it is done.
     // k8s: pkg/kubelet/kubelet.go SyncPod
-    pub(super) fn follow_resize(&mut self, scene: &mut Scene<'_>) {
-        let ready = self.stage == Stage::Syncing && self.pass.is_none() && self.fresh();
+    pub(super) fn follow_resize(&mut self, context: &mut Context<'_>) {
+        let ready = self.stage == Stage::Syncing && self.sync_run.is_none() && self.fresh();
         let Some(pod) = self.pod.clone().filter(|_| ready && self.observed_stamp > 0) else {
             return;
         };
-        if change::is_in_progress(&pod, &self.observed, &self.in_force) {
-            self.resize.set_in_progress("", "", pod.metadata.generation, scene.now.wall);
+        if change::is_in_progress(&pod, &self.observed, &self.actuated) {
+            self.resize.set_in_progress("", "", pod.metadata.generation, context.now.wall);
         } else if let Some(done) = self.resize.in_progress.take() {
             let text = message::text("Pod resize completed", &pod, done.generation, "");
-            self.tell(false, message::COMPLETED, text, scene);
+            self.tell(false, message::COMPLETED, text, context);
         }
     }
 
-    /// What the containers that a pass starts will have. Noted before they start, so that no
+    /// What the containers that a sync starts will have. Noted before they start, so that no
     /// crash leaves one without a record.
-    pub(super) fn note_in_force(&mut self, actions: &[Action], scene: &mut Scene<'_>) {
+    pub(super) fn note_actuated(&mut self, actions: &[Action], context: &mut Context<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         let spec = pod::spec(&pod);
         for action in actions {
             let changed = match action {
                 Action::CreateSandbox { .. } => {
-                    let changed = self.in_force.pod != spec.resources;
-                    self.in_force.pod.clone_from(&spec.resources);
+                    let changed = self.actuated.pod != spec.resources;
+                    self.actuated.pod.clone_from(&spec.resources);
                     changed
                 }
                 Action::StartContainer { name, kind, .. } if *kind != ContainerKind::Ephemeral => {
                     let Some((_, container)) = pod::containers::find(spec, name) else { continue };
                     let given = change::allocated(&pod, container);
-                    let before = self.in_force.containers.insert(name.clone(), given.clone());
+                    let before = self.actuated.containers.insert(name.clone(), given.clone());
                     before != Some(given)
                 }
                 _ => false,
             };
-            scene.notes.unsaved |= changed;
+            context.notes.unsaved |= changed;
         }
     }
 
     /// A resize is in force.
-    pub fn resized(&mut self, resize: &PodResize, scene: &mut Scene<'_>) {
+    pub fn resized(&mut self, resize: &PodResize, context: &mut Context<'_>) {
         for update in &resize.updates {
-            self.in_force.containers.insert(update.name.clone(), update.resources.clone());
+            self.actuated.containers.insert(update.name.clone(), update.resources.clone());
         }
-        self.in_force.pod.clone_from(&resize.of_pod);
+        self.actuated.pod.clone_from(&resize.of_pod);
         if let Some(pod) = &self.pod {
-            self.requests = Some(held_requests(pod, &self.in_force));
+            self.requests = Some(held_requests(pod, &self.actuated));
         }
-        scene.notes.unsaved = true;
-        scene.notes.freed = Some("pod_resized");
+        context.notes.unsaved = true;
+        context.notes.freed = Some("pod_resized");
     }
 
     /// The runtime or the kernel refused a resize; it is tried again.
-    pub(super) fn resize_failed(&mut self, failure: &Failure, scene: &mut Scene<'_>) {
+    pub(super) fn resize_failed(&mut self, failure: &Failure, context: &mut Context<'_>) {
         let Some(pod) = self.pod.clone() else { return };
         let generation = pod.metadata.generation;
-        if self.resize.set_in_progress(ERROR, &failure.message, generation, scene.now.wall) {
+        if self.resize.set_in_progress(ERROR, &failure.message, generation, context.now.wall) {
             let generation = self.resize.in_progress.as_ref().and_then(|c| c.generation);
             let text = message::text("Pod resize error", &pod, generation, &failure.message);
-            self.tell(true, message::ERROR, text, scene);
+            self.tell(true, message::ERROR, text, context);
         }
     }
 
-    fn tell(&self, warning: bool, reason: &'static str, message: String, scene: &mut Scene<'_>) {
-        scene.out.push(Command::Event {
+    fn tell(
+        &self,
+        warning: bool,
+        reason: &'static str,
+        message: String,
+        context: &mut Context<'_>,
+    ) {
+        context.out.push(Command::Event {
             uid: self.uid.clone(),
             warning,
             reason: reason.into(),

@@ -2,8 +2,8 @@
 //!
 //! Pure, part of the worker. What is planned is planned on the record itself; what is shown differs
 //! from it in three ways: an end that the runtime has told and does not list yet is shown already, a
-//! container whose postStart hook still runs is shown as not started yet, and one that a pass kills
-//! to start it again is shown as it was until the pass is over.
+//! container whose postStart hook still runs is shown as not started yet, and one that a sync kills
+//! to start it again is shown as it was until the sync is over.
 // k8s: pkg/kubelet/kubelet.go SyncPod: a status is made before a sync, never within it
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Worker {
 
     /// The container that is being started, if it has a postStart hook.
     fn hooked(&self) -> Option<&str> {
-        let (pass, pod) = (self.pass.as_ref()?, self.pod.as_ref()?);
+        let (pass, pod) = (self.sync_run.as_ref()?, self.pod.as_ref()?);
         let action = pass.actions.get(pass.done)?;
         let name =
             matches!(action, Action::StartContainer { .. }).then(|| action.container())??;
@@ -52,7 +52,7 @@ impl Worker {
         hooks.is_some_and(|hooks| hooks.post_start.is_some()).then_some(name)
     }
 
-    /// A container that the pass replaces and that would not come back by itself is never shown
+    /// A container that the sync replaces and that would not come back by itself is never shown
     /// dead: nothing may leave such an end, so the status would stay as it is for ever.
     // k8s: pkg/kubelet/status/status_manager.go checkContainerStateTransition
     pub(super) fn unreplaced(&self, pod: &Pod, shown: Option<ObservedPod>) -> Option<ObservedPod> {

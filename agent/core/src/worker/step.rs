@@ -1,7 +1,7 @@
 //! One pod's worker: `Waiting -> Syncing -> Terminating -> Terminated -> Finished`, never back.
 //!
-//! Pure. A worker has at most one pass (list of actions) under way and at most one read. It plans
-//! only on a record that was read after its last pass ended, so that it never repeats what it has
+//! Pure. A worker has at most one sync (list of actions) under way and at most one read. It plans
+//! only on a record that was read after its last sync ended, so that it never repeats what it has
 //! just done. Everything it knows is either desired, observed, or rebuilt from those after a
 //! restart of the agent; nothing is started because of an event alone.
 // k8s: pkg/kubelet/pod_workers.go, kubelet.go SyncPod, SyncTerminatingPod, SyncTerminatedPod
@@ -27,7 +27,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::resources::Amounts;
 
 /// While a pod is being stopped it is looked at no sooner than this, for people: what it does next
-/// waits for the end of the pass and a read after that. A hundred pods that end together had the
+/// waits for the end of the sync and a read after that. A hundred pods that end together had the
 /// runtime list everything all the time, in competition with the stops.
 const READ_STOPPING: Duration = Duration::from_secs(1);
 /// Grace period of a pod that no source knows, in seconds.
@@ -60,9 +60,9 @@ pub enum Stage {
     Finished,
 }
 
-/// What a pass is for.
+/// What a sync is for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pass {
+pub(crate) struct SyncRun {
     pub ticket: u64,
     pub actions: Vec<Action>,
     /// Actions that have ended.
@@ -72,7 +72,7 @@ pub(crate) struct Pass {
 }
 
 /// What a worker sees of the world at one call.
-pub struct Scene<'a> {
+pub struct Context<'a> {
     pub now: Now,
     pub node: &'a NodeFacts,
     pub sync_period: Duration,
@@ -91,7 +91,7 @@ pub(super) struct Notes {
     pub(super) freed: Option<&'static str>,
 }
 
-impl Scene<'_> {
+impl Context<'_> {
     pub fn next(&mut self) -> u64 {
         *self.counter += 1;
         *self.counter
@@ -125,8 +125,8 @@ pub struct Worker {
     pub(super) rereads: u32,
     pub(super) read_failures: u32,
     pub(crate) evidence: BTreeMap<ContainerId, Evidence>,
-    pub(crate) pass: Option<Pass>,
-    /// Containers that the pass kills to start them again, until a read shows what came of it.
+    pub(crate) sync_run: Option<SyncRun>,
+    /// Containers that the sync kills to start them again, until a read shows what came of it.
     pub(super) replaced: BTreeMap<String, ContainerId>,
     pub(crate) waiting: BTreeMap<String, Waiting>,
     pub(crate) backoff: CrashLoop,
@@ -163,7 +163,7 @@ pub struct Worker {
     /// The pod as its source has it, while it asks for resources that it was not given.
     pub wanted: Option<Arc<Pod>>,
     /// What its containers were last told to have.
-    pub in_force: PodResources,
+    pub actuated: PodResources,
     pub(crate) resize: ResizeConditions,
     /// What `Command::Probe` was last given.
     pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
@@ -199,7 +199,7 @@ impl Worker {
             rereads: 0,
             read_failures: 0,
             evidence: BTreeMap::new(),
-            pass: None,
+            sync_run: None,
             replaced: BTreeMap::new(),
             waiting: BTreeMap::new(),
             backoff: CrashLoop::new(curve),
@@ -224,7 +224,7 @@ impl Worker {
             last_failure: None,
             requests: None,
             wanted: None,
-            in_force: PodResources::default(),
+            actuated: PodResources::default(),
             resize: ResizeConditions::default(),
             probing: None,
         }
@@ -260,7 +260,7 @@ impl Worker {
         &self.observed
     }
 
-    /// What it would do now, for the dry run; empty while a pass is under way.
+    /// What it would do now, for the dry run; empty while a sync is under way.
     pub fn dry_run(&self, now: Mono) -> plan::Plan {
         match &self.pod {
             Some(pod) if self.stage <= Stage::Syncing => self.plan(pod, now),
@@ -268,12 +268,12 @@ impl Worker {
         }
     }
 
-    /// What is left of the pass under way, the action that is being carried out first.
+    /// What is left of the sync under way, the action that is being carried out first.
     pub fn current_actions(&self) -> &[Action] {
-        self.pass.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
+        self.sync_run.as_ref().map_or(&[], |p| p.actions.get(p.done..).unwrap_or_default())
     }
 
-    /// The last failure of a pass, until one succeeds.
+    /// The last failure of a sync, until one succeeds.
     pub fn last_failure(&self) -> Option<&Failure> {
         self.last_failure.as_ref()
     }
@@ -297,7 +297,7 @@ impl Worker {
 
     /// True once nothing of the pod is left anywhere and no source wants it.
     pub fn is_gone(&self) -> bool {
-        self.removed && self.stage == Stage::Finished && self.pass.is_none() && self.cleaned()
+        self.removed && self.stage == Stage::Finished && self.sync_run.is_none() && self.cleaned()
     }
 
     /// The pod to start over with after this worker is gone.
@@ -402,15 +402,15 @@ impl Worker {
             return;
         }
         self.retry_at = None;
-        if let Some(pass) = &mut self.pass {
-            // Given up below, in `advance`: a sync pass must not start anything more, a kill pass
-            // has to go on with less time.
-            pass.cancelled = pass.cancelled || self.stage == Stage::Terminating;
+        if let Some(run) = &mut self.sync_run {
+            // Given up below, in `advance`: a sync that starts must not start anything more, one that
+            // stops has to go on with less time.
+            run.cancelled = run.cancelled || self.stage == Stage::Terminating;
         }
     }
 
     /// Something may have happened.
-    pub fn hint(&mut self, hint: Hint, scene: &mut Scene<'_>) {
+    pub fn hint(&mut self, hint: Hint, context: &mut Context<'_>) {
         let mut soon = Duration::ZERO;
         match hint {
             Hint::Exited { container: Some(id), code, at } => {
@@ -423,7 +423,7 @@ impl Worker {
                 soon = self.expect_exit(id);
                 self.apply_evidence();
             }
-            Hint::Told { container: id, end } => {
+            Hint::TaskExit { container: id, end } => {
                 self.evidence.entry(id.clone()).or_default().told.get_or_insert(end);
                 soon = self.expect_exit(id);
                 self.apply_evidence();
@@ -438,8 +438,8 @@ impl Worker {
             Hint::Exited { .. } | Hint::Oom { .. } | Hint::Changed => {}
         }
         match self.is_being_stopped() {
-            false => self.read(soon, scene),
-            true if self.reading.is_none() => self.read(READ_STOPPING, scene),
+            false => self.read(soon, context),
+            true if self.reading.is_none() => self.read(READ_STOPPING, context),
             true => {}
         }
     }
@@ -462,10 +462,10 @@ impl Worker {
         }
     }
 
-    pub(crate) fn read(&mut self, after: Duration, scene: &mut Scene<'_>) {
+    pub(crate) fn read(&mut self, after: Duration, context: &mut Context<'_>) {
         // A read under way may have begun before the cause of this one.
-        let stamp = scene.next();
+        let stamp = context.next();
         self.reading = Some(stamp);
-        scene.out.push(Command::Read { uid: self.uid.clone(), stamp, after });
+        context.out.push(Command::Read { uid: self.uid.clone(), stamp, after });
     }
 }

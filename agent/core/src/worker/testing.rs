@@ -115,12 +115,12 @@ impl Host {
 
     /// The agent starts anew, with what it left on disk.
     pub(super) fn restart(&mut self, pods: Vec<Pod>) {
-        let (allocated, in_force) = self.pods.checkpoints();
+        let (allocated, actuated) = self.pods.checkpoints();
         self.pods = Pods::new(small_settings());
         let read = |draft: checkpoint::Draft| {
             checkpoint::decode(draft.text().as_bytes()).expect("a checkpoint")
         };
-        self.pods.restore(read(allocated), read(in_force));
+        self.pods.restore(read(allocated), read(actuated));
         self.tell(Input::Tick);
         for pod in pods {
             self.want(pod);
@@ -131,9 +131,10 @@ impl Host {
     /// What was begun while it lingered comes to its end.
     pub(super) fn finish(&mut self, uid: &str) {
         self.lingers = false;
-        let ticket = self.pods.worker(&uid.into()).and_then(|w| w.pass.as_ref()).map(|p| p.ticket);
-        let ticket = ticket.expect("a pass under way");
-        self.tell(Input::PassDone { uid: uid.into(), ticket });
+        let ticket =
+            self.pods.worker(&uid.into()).and_then(|w| w.sync_run.as_ref()).map(|p| p.ticket);
+        let ticket = ticket.expect("a sync under way");
+        self.tell(Input::SyncDone { uid: uid.into(), ticket });
     }
 
     pub(super) fn want(&mut self, pod: Pod) {
@@ -200,7 +201,7 @@ impl Host {
                     let uid = uid.clone();
                     inputs.push_back(Input::Progress { uid, ticket, index, outcome });
                 }
-                inputs.push_back(Input::PassDone { uid, ticket });
+                inputs.push_back(Input::SyncDone { uid, ticket });
             }
             Command::Event { uid, reason, .. } => self.log.push(format!("{reason} {uid}")),
             Command::Probe { observed, pod_ip, .. } => {

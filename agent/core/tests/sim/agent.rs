@@ -1,5 +1,5 @@
 //! Executes the core's commands in the simulated world, as the real driver and executor would:
-//! one pass a pod, one call after the other, each with a delay and a chance to fail before it had
+//! one sync a pod, one call after the other, each with a delay and a chance to fail before it had
 //! an effect or after.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::{ObservedPod, RunState};
-use pintle_agent_core::outbox;
+use pintle_agent_core::status_queue;
 use pintle_agent_core::sync::plan::{Action, KillReason};
 use pintle_agent_core::sync::stop_order::{self, Stop};
 use pintle_agent_core::types::{Mono, PodUid};
@@ -21,8 +21,8 @@ use crate::world::{Event, MS, S, World};
 /// First and longest wait after a failed pull, as for the agent's own images.
 const PULL_BACK_OFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
-/// A pass under way.
-pub struct Pass {
+/// A sync under way.
+pub struct SyncRun {
     uid: PodUid,
     pod: Option<Arc<Pod>>,
     observed: Arc<ObservedPod>,
@@ -65,15 +65,15 @@ impl World {
             }
             Command::Run { uid, ticket, pod, observed, actions } => {
                 let (index, step, cancelled) = (0, Step::Begin, false);
-                let pass =
-                    Pass { uid, pod, observed, actions, index, step, cancelled, sandbox: None };
-                self.passes.insert(ticket, pass);
-                self.at(MS / 100, Event::Pass { run, ticket });
+                let sync =
+                    SyncRun { uid, pod, observed, actions, index, step, cancelled, sandbox: None };
+                self.syncs.insert(ticket, sync);
+                self.at(MS / 100, Event::SyncRun { run, ticket });
             }
             Command::Cancel { ticket, .. } => {
-                if let Some(pass) = self.passes.get_mut(&ticket) {
-                    pass.cancelled = true;
-                    self.at(MS / 100, Event::Pass { run, ticket });
+                if let Some(sync) = self.syncs.get_mut(&ticket) {
+                    sync.cancelled = true;
+                    self.at(MS / 100, Event::SyncRun { run, ticket });
                 }
             }
             Command::Publish { uid, status, pod, stage } => {
@@ -83,12 +83,12 @@ impl World {
                     || reason == "NodeAffinity" && !self.node.unread
                     || reason == "NodePorts";
                 assert!(!wrong, "{uid} is refused although it has its place here: {reason}");
-                self.mail(outbox::Input::Derived { pod, status, stage });
+                self.mail(status_queue::Input::Derived { pod, status, stage });
             }
             Command::Gone { uid } => {
                 self.check.gone(&uid);
                 self.reads.forget(&uid);
-                self.mail(outbox::Input::Gone(uid.clone()));
+                self.mail(status_queue::Input::Gone(uid.clone()));
                 self.failures.retain(|(of, _), _| *of != uid);
                 self.pulls.retain(|(of, _), _| *of != uid);
                 self.probing.remove(&uid);
@@ -103,12 +103,12 @@ impl World {
 
     /// The agent is dead: calls under way may still have their effect, nothing follows them.
     pub fn orphan_calls(&mut self) {
-        for (_, pass) in std::mem::take(&mut self.passes) {
-            let Some(action) = pass.actions.get(pass.index) else { continue };
-            match (action, &pass.step) {
+        for (_, sync) in std::mem::take(&mut self.syncs) {
+            let Some(action) = sync.actions.get(sync.index) else { continue };
+            match (action, &sync.step) {
                 (Action::CreateSandbox { attempt, .. }, _) if self.rng.chance(50) => {
-                    let (name, now) = (pass.observed.name.clone(), self.clocks());
-                    let _ = self.runtime.run_sandbox(&pass.uid, &name, *attempt, now);
+                    let (name, now) = (sync.observed.name.clone(), self.clocks());
+                    let _ = self.runtime.run_sandbox(&sync.uid, &name, *attempt, now);
                 }
                 (Action::StartContainer { .. }, Step::Created(id))
                     if self.rng.chance(50) && self.runtime.start(id, self.clocks()).is_ok() =>
@@ -120,104 +120,104 @@ impl World {
         }
     }
 
-    pub fn step_pass(&mut self, run: u64, ticket: u64) {
+    pub fn step_sync(&mut self, run: u64, ticket: u64) {
         if run != self.run {
             return;
         }
-        let Some(mut pass) = self.passes.remove(&ticket) else { return };
-        let Some(action) = pass.actions.get(pass.index).cloned() else {
-            self.at(MS / 100, Event::ToAgent(run, Input::PassDone { uid: pass.uid, ticket }));
+        let Some(mut sync) = self.syncs.remove(&ticket) else { return };
+        let Some(action) = sync.actions.get(sync.index).cloned() else {
+            self.at(MS / 100, Event::ToAgent(run, Input::SyncDone { uid: sync.uid, ticket }));
             return;
         };
-        let outcome = self.act(&mut pass, &action);
+        let outcome = self.act(&mut sync, &action);
         let Some(outcome) = outcome else {
             // Still under way.
-            self.passes.insert(ticket, pass);
+            self.syncs.insert(ticket, sync);
             let delay = self.rng.range(MS, 60 * MS);
-            self.at(delay, Event::Pass { run, ticket });
+            self.at(delay, Event::SyncRun { run, ticket });
             return;
         };
         let failed = outcome.is_err();
         if failed {
             self.stats.failed_calls += 1;
         }
-        let (uid, index) = (pass.uid.clone(), pass.index);
+        let (uid, index) = (sync.uid.clone(), sync.index);
         let progress = Input::Progress { uid, ticket, index, outcome };
         self.at(MS / 100, Event::ToAgent(run, progress));
-        pass.step = Step::Begin;
-        pass.index = if failed && action.aborts_pass() { usize::MAX } else { pass.index + 1 };
-        self.passes.insert(ticket, pass);
+        sync.step = Step::Begin;
+        sync.index = if failed && action.aborts_sync() { usize::MAX } else { sync.index + 1 };
+        self.syncs.insert(ticket, sync);
         let delay = self.rng.range(MS / 10, 100 * MS);
-        self.at(delay, Event::Pass { run, ticket });
+        self.at(delay, Event::SyncRun { run, ticket });
     }
 
     /// One step of an action; `None` while it is under way.
-    fn act(&mut self, pass: &mut Pass, action: &Action) -> Option<Result<(), Failure>> {
+    fn act(&mut self, sync: &mut SyncRun, action: &Action) -> Option<Result<(), Failure>> {
         let ending = matches!(action, Action::Teardown | Action::Cleanup);
-        if pass.cancelled && !ending {
+        if sync.cancelled && !ending {
             return Some(Err(Failure::cancelled()));
         }
         if self.trouble(Fault::Calls, 4) {
             return Some(Err(Failure::new("Unavailable", "before any effect")));
         }
         let late = self.trouble(Fault::Calls, 3);
-        let done = self.effect(pass, action)?;
+        let done = self.effect(sync, action)?;
         match late && done.is_ok() {
             true => Some(Err(Failure::new("Unavailable", "the reply was lost"))),
             false => Some(done),
         }
     }
 
-    fn effect(&mut self, pass: &mut Pass, action: &Action) -> Option<Result<(), Failure>> {
+    fn effect(&mut self, sync: &mut SyncRun, action: &Action) -> Option<Result<(), Failure>> {
         let refused = |text: String| Err(Failure::new("Refused", text));
         match action {
             Action::Prepare => {
-                let from_s = self.check.known[&pass.uid].volumes_from_s;
+                let from_s = self.check.known[&sync.uid].volumes_from_s;
                 if self.now < Mono::default().plus(Duration::from_secs(from_s)) {
                     return Some(Err(Failure::new("FailedMount", "the server does not answer")));
                 }
-                self.prepared.insert(pass.uid.clone());
+                self.prepared.insert(sync.uid.clone());
             }
             Action::Refresh => {
-                let there = self.prepared.contains(&pass.uid);
-                assert!(there, "volumes of {} are written before they are there", pass.uid);
+                let there = self.prepared.contains(&sync.uid);
+                assert!(there, "volumes of {} are written before they are there", sync.uid);
                 if self.trouble(Fault::Volumes, 30) {
                     return Some(Err(Failure::new("FailedMount", "no space left")));
                 }
             }
             Action::CreateSandbox { attempt, .. } => {
-                let (name, now) = (pass.observed.name.clone(), self.clocks());
-                match self.runtime.run_sandbox(&pass.uid, &name, *attempt, now) {
-                    Ok(id) => pass.sandbox = Some(id),
+                let (name, now) = (sync.observed.name.clone(), self.clocks());
+                match self.runtime.run_sandbox(&sync.uid, &name, *attempt, now) {
+                    Ok(id) => sync.sandbox = Some(id),
                     Err(text) => return Some(refused(text)),
                 }
             }
             Action::StartContainer { name, restart_count, .. } => {
-                return self.start(pass, name, *restart_count);
+                return self.start(sync, name, *restart_count);
             }
             Action::KillPod { grace_seconds } => {
-                if let Step::Begin = pass.step {
-                    let pod = pass.pod.as_deref();
-                    let stops = stop_order::stop_pod(pod, &pass.observed, *grace_seconds);
+                if let Step::Begin = sync.step {
+                    let pod = sync.pod.as_deref();
+                    let stops = stop_order::stop_pod(pod, &sync.observed, *grace_seconds);
                     let asked = vec![false; stops.len()];
-                    pass.step = Step::Stopping { stops, asked };
+                    sync.step = Step::Stopping { stops, asked };
                 }
-                if !self.stopping(pass) {
+                if !self.stopping(sync) {
                     return None;
                 }
-                for sandbox in &pass.observed.sandboxes.clone() {
+                for sandbox in &sync.observed.sandboxes.clone() {
                     self.stop_sandbox(sandbox.id.as_str());
                 }
             }
             Action::KillContainer { id, reason, .. } => {
-                let container = pass.observed.containers.iter().find(|c| c.id == *id).cloned();
-                if let (Step::Begin, Some(container)) = (&pass.step, container) {
+                let container = sync.observed.containers.iter().find(|c| c.id == *id).cloned();
+                if let (Step::Begin, Some(container)) = (&sync.step, container) {
                     let grace = (*reason == KillReason::RestartAll).then_some(0);
-                    let pod = pass.pod.as_deref();
+                    let pod = sync.pod.as_deref();
                     let stop = stop_order::stop_container(pod, &container, *reason, grace);
-                    pass.step = Step::Stopping { stops: vec![stop], asked: vec![false] };
+                    sync.step = Step::Stopping { stops: vec![stop], asked: vec![false] };
                 }
-                if !self.stopping(pass) {
+                if !self.stopping(sync) {
                     return None;
                 }
             }
@@ -233,19 +233,19 @@ impl World {
             Action::RemoveContainer { id, .. } => self.remove(id.as_str()),
             Action::Teardown => {
                 let alive = self.runtime.containers.values();
-                let mut alive = alive.filter(|c| c.uid == pass.uid);
+                let mut alive = alive.filter(|c| c.uid == sync.uid);
                 let running = alive.any(|c| c.state == RunState::Running);
-                assert!(!running, "volumes of {} are taken away while it runs", pass.uid);
+                assert!(!running, "volumes of {} are taken away while it runs", sync.uid);
                 if self.trouble(Fault::Volumes, 30) {
                     return Some(Err(Failure::new("FailedUnmount", "busy")));
                 }
-                self.prepared.remove(&pass.uid);
+                self.prepared.remove(&sync.uid);
             }
             Action::Cleanup => {
-                for container in &pass.observed.containers.clone() {
+                for container in &sync.observed.containers.clone() {
                     self.remove(container.id.as_str());
                 }
-                for sandbox in &pass.observed.sandboxes.clone() {
+                for sandbox in &sync.observed.sandboxes.clone() {
                     self.stop_sandbox(sandbox.id.as_str());
                     self.runtime.sandboxes.remove(sandbox.id.as_str());
                 }
@@ -285,20 +285,20 @@ impl World {
 
     fn start(
         &mut self,
-        pass: &mut Pass,
+        sync: &mut SyncRun,
         name: &str,
         restart_count: Option<u32>,
     ) -> Option<Result<(), Failure>> {
         let refused = |text: String| Some(Err(Failure::new("Refused", text)));
-        match &pass.step {
+        match &sync.step {
             Step::Created(id) => {
                 let id = id.clone();
                 if let Err(text) = self.runtime.start(&id, self.clocks()) {
                     return refused(text);
                 }
                 self.started(&id);
-                if self.check.known[&pass.uid].get(name).hook {
-                    pass.step = Step::Hooked(id);
+                if self.check.known[&sync.uid].get(name).hook {
+                    sync.step = Step::Hooked(id);
                     return None;
                 }
                 return Some(Ok(()));
@@ -313,23 +313,23 @@ impl World {
             }
             _ => {}
         }
-        self.check.start_asked(&pass.uid, name);
-        if let Err(failure) = self.pull(&pass.uid.clone(), name) {
+        self.check.start_asked(&sync.uid, name);
+        if let Err(failure) = self.pull(&sync.uid.clone(), name) {
             return Some(Err(failure));
         }
-        let newest = pass.observed.newest_sandbox().map(|s| s.id.as_str().to_owned());
-        let Some(sandbox) = pass.sandbox.clone().or(newest) else {
+        let newest = sync.observed.newest_sandbox().map(|s| s.id.as_str().to_owned());
+        let Some(sandbox) = sync.sandbox.clone().or(newest) else {
             return refused("no sandbox".to_owned());
         };
         // As the log files would tell: one more than any attempt there ever was.
         let attempts = self.runtime.containers.values();
-        let attempts = attempts.filter(|c| c.uid == pass.uid && c.name == name);
+        let attempts = attempts.filter(|c| c.uid == sync.uid && c.name == name);
         let from_logs = attempts.map(|c| c.attempt + 1).max().unwrap_or(0);
         let attempt = restart_count.unwrap_or(from_logs);
-        let made = making(pass.pod.as_deref(), name);
+        let made = making(sync.pod.as_deref(), name);
         match self.runtime.create(&sandbox, (name, attempt), made, self.clocks()) {
             Ok(id) => {
-                pass.step = Step::Created(id);
+                sync.step = Step::Created(id);
                 None
             }
             Err(text) => refused(text),
@@ -337,9 +337,9 @@ impl World {
     }
 
     /// Asks each container to stop in its turn; true once all have ended.
-    fn stopping(&mut self, pass: &mut Pass) -> bool {
-        let uid = pass.uid.clone();
-        let Step::Stopping { stops, asked } = &mut pass.step else { return true };
+    fn stopping(&mut self, sync: &mut SyncRun) -> bool {
+        let uid = sync.uid.clone();
+        let Step::Stopping { stops, asked } = &mut sync.step else { return true };
         let over = |world: &Self, stop: &Stop| {
             let container = world.runtime.containers.get(stop.id.as_str());
             container.is_none_or(|c| c.state != RunState::Running)

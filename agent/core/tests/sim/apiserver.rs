@@ -1,6 +1,6 @@
 //! The API server of a world: objects, a watch that lags, repeats and breaks, writes that fail
 //! before they had an effect or after, and outages. Between it and the core stand the product's
-//! own `Sources` and `Outbox`.
+//! own `Sources` and `StatusQueue`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::intake;
 use pintle_agent_core::observed::RunState;
-use pintle_agent_core::outbox::{Answer, Ask, Input as Mail, Outbox, Request};
 use pintle_agent_core::source::{Reading, SourceKind, SourceUpdate, Sources};
+use pintle_agent_core::status_queue::{Answer, Ask, Input as Mail, Request, StatusQueue};
 use pintle_agent_core::types::{Mono, PodUid, UnixNanos};
 use pintle_agent_core::worker::Input;
 use pintle_api_types::strategic;
@@ -33,7 +33,7 @@ pub enum Wire {
     Asked { run: u64, request: Request },
     /// Its answer arrives.
     Answered { run: u64, ticket: u64, answer: Answer },
-    /// Time for the outbox.
+    /// Time for the status queue.
     Tick { run: u64 },
     /// The API server goes away for a while, or is back.
     Outage { on: bool },
@@ -62,7 +62,7 @@ pub struct ApiServer {
     /// Counts the watches of the agent; events of an earlier one are lost.
     epoch: u64,
     sources: Sources,
-    outbox: Outbox,
+    queue: StatusQueue,
     said_ready: bool,
     ticks_at: Option<Mono>,
     /// Objects that were deleted from it by the agent.
@@ -81,7 +81,7 @@ impl ApiServer {
             watched_until: Mono::PAST,
             epoch: 0,
             sources: Sources::new([SourceKind::Api]),
-            outbox: Outbox::default(),
+            queue: StatusQueue::default(),
             said_ready: false,
             ticks_at: None,
             completed: 0,
@@ -142,7 +142,7 @@ impl World {
         let run = self.run;
         let Some(api) = self.api.as_mut() else { return };
         api.sources = Sources::new([SourceKind::Api]);
-        (api.outbox, api.said_ready, api.ticks_at) = (Outbox::default(), false, None);
+        (api.queue, api.said_ready, api.ticks_at) = (StatusQueue::default(), false, None);
         self.at(MS, Event::Wire(Wire::List { run }));
     }
 
@@ -332,12 +332,12 @@ impl World {
         }
     }
 
-    /// Gives the outbox something and sends what it asks for.
+    /// Gives the status queue something and sends what it asks for.
     pub fn mail(&mut self, mail: Mail) {
         let (now, run) = (self.clocks(), self.run);
         let Some(api) = self.api.as_mut() else { return };
-        let requests = api.outbox.handle(now, mail);
-        let wake = api.outbox.next_wake();
+        let requests = api.queue.handle(now, mail);
+        let wake = api.queue.next_wake();
         if let Some(at) = wake.filter(|at| api.ticks_at.is_none_or(|known| *at < known)) {
             api.ticks_at = Some(at);
             let delay = u64::try_from(at.since(self.now).as_nanos()).expect("a short time");
@@ -399,7 +399,7 @@ impl World {
                 self.api().completed += 1;
                 Answer::Deleted
             }
-            Ask::Look => Answer::Copy(Box::new(self.api().pod(&name))),
+            Ask::Refetch => Answer::Copy(Box::new(self.api().pod(&name))),
             Ask::Mirror(of) => panic!("a mirror of {:?} in a world of API pods", of.metadata.name),
         }
     }
@@ -421,7 +421,7 @@ impl World {
     pub fn api_settled(&self) -> bool {
         let Some(api) = &self.api else { return true };
         let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().into();
-        api.objects.values().all(|object| api.outbox.is_settled(&uid(object)))
+        api.objects.values().all(|object| api.queue.is_settled(&uid(object)))
     }
 
     /// In the end the API server knows what the agent knows, and no deletion is left.
@@ -432,7 +432,7 @@ impl World {
             let deleted = &object["metadata"]["deletionTimestamp"];
             assert!(deleted.is_null(), "{name} is still to be deleted: {object}");
             let uid = PodUid::from(object["metadata"]["uid"].as_str().unwrap_or_default());
-            assert!(api.outbox.is_settled(&uid), "{name}: something is not written");
+            assert!(api.queue.is_settled(&uid), "{name}: something is not written");
             let worker = agent.worker(&uid).unwrap_or_else(|| panic!("{name} has no worker"));
             let phase = worker.status().phase.as_deref();
             assert_eq!(object["status"]["phase"].as_str(), phase, "{name}: the phase is not told");

@@ -100,7 +100,7 @@ fn run_preset(seeds: &[u64], faults: Faults) {
     assert!(!api || stats.completed > stats.worlds / 2, "{stats:?}");
     assert!(stats.started > stats.worlds && stats.exited > 0, "{stats:?}");
     let dies = faults.has(faults::Fault::Crashes) && seeds.len() > 1;
-    assert!(!dies || stats.crashes_in_pass > stats.worlds / 4, "{stats:?}");
+    assert!(!dies || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");
 }
 
 /// Seeds that change from run to run.
@@ -119,7 +119,7 @@ fn fresh_seeds() -> Vec<u64> {
 fn worlds_that_nobody_has_seen_before_converge_whatever_goes_wrong_in_them() {
     let stats = run_all(&fresh_seeds(), |seed| World::new(seed, Faults::drawn(seed)));
     let one = stats.worlds == 1;
-    assert!(one || stats.crashes_in_pass > stats.worlds / 20, "{stats:?}");
+    assert!(one || stats.crashes_in_sync > stats.worlds / 20, "{stats:?}");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn an_agent_may_die_after_any_step() {
             // A few worlds; the seed also says after which step it dies.
             World::new(first + seed % 3, faults).dying_after(1 + seed.saturating_sub(first))
         });
-        assert!(seeds.len() == 1 || stats.crashes_in_pass > stats.worlds / 4, "{stats:?}");
+        assert!(seeds.len() == 1 || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");
     }
 }
 

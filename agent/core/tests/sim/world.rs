@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pintle_agent_core::ledger as checkpoint;
-use pintle_agent_core::observed::{ObservedPod, RunState, ToldEnd};
+use pintle_agent_core::observed::{ObservedPod, RunState, TaskExit};
 use pintle_agent_core::sync::backoff::Curve;
 use pintle_agent_core::types::{ContainerId, Mono, NodeFacts, Now, PodUid, UnixNanos};
 use pintle_agent_core::worker::reads::Reads;
 use pintle_agent_core::worker::{Command, Hint, Input, ListedPod, Pods, ProbeKind, Settings};
 
-use crate::agent::Pass;
+use crate::agent::SyncRun;
 use crate::apiserver::{ApiServer, Wire};
 use crate::check::Checker;
 use crate::faults::{Fault, Faults};
@@ -45,7 +45,7 @@ pub struct Stats {
     pub started: u64,
     pub exited: u64,
     pub crashes: u64,
-    pub crashes_in_pass: u64,
+    pub crashes_in_sync: u64,
     pub failed_calls: u64,
     pub completed: u64,
 }
@@ -57,7 +57,7 @@ impl Stats {
         self.started += other.started;
         self.exited += other.exited;
         self.crashes += other.crashes;
-        self.crashes_in_pass += other.crashes_in_pass;
+        self.crashes_in_sync += other.crashes_in_sync;
         self.failed_calls += other.failed_calls;
         self.completed += other.completed;
     }
@@ -74,8 +74,8 @@ pub enum Event {
     ReadEnds { run: u64, pod: String, stamp: u64, uid: PodUid, result: Result<ObservedPod, String> },
     /// A list is taken now.
     TakeList { run: u64, stamp: u64 },
-    /// A pass goes on; its own run of the agent is in it.
-    Pass { run: u64, ticket: u64 },
+    /// A sync goes on; its own run of the agent is in it.
+    SyncRun { run: u64, ticket: u64 },
     /// A container's process ends by itself.
     Exit { id: String, code: i32 },
     /// A stop's grace period is over.
@@ -118,7 +118,7 @@ pub struct World {
     versions: u64,
     pub run: u64,
     pub agent: Option<Pods>,
-    pub passes: BTreeMap<u64, Pass>,
+    pub syncs: BTreeMap<u64, SyncRun>,
     /// Failures so far of a container that fails first.
     pub failures: BTreeMap<(PodUid, String), u32>,
     /// When a pull last failed, and how long it is not tried again.
@@ -164,7 +164,7 @@ impl World {
             versions: 0,
             run: 0,
             agent: None,
-            passes: BTreeMap::new(),
+            syncs: BTreeMap::new(),
             failures: BTreeMap::new(),
             pulls: BTreeMap::new(),
             probing: BTreeMap::new(),
@@ -317,7 +317,7 @@ impl World {
             }
             Event::ReadEnds { .. } => {}
             Event::TakeList { run, stamp } => self.take_list(run, stamp),
-            Event::Pass { run, ticket } => self.step_pass(run, ticket),
+            Event::SyncRun { run, ticket } => self.step_sync(run, ticket),
             Event::Exit { id, code } => self.exit(&id, code, false),
             Event::Kill { id } => self.exit(&id, 137, true),
             Event::Edit => self.edit(),
@@ -355,8 +355,8 @@ impl World {
         let commands = agent.handle(self.clocks(), input);
         // A write that fails leaves what was there.
         if agent.is_unsaved() {
-            let (allocated, in_force) = agent.checkpoints();
-            let records = (allocated.text(), in_force.text());
+            let (allocated, actuated) = agent.checkpoints();
+            let records = (allocated.text(), actuated.text());
             if !self.trouble(Fault::Disk, 40) {
                 self.disk = Some(records);
             }
@@ -510,8 +510,8 @@ impl World {
         // Its event comes before its lists know of it, or after.
         if self.rng.chance(70) {
             let words = self.rng.chance(70).then(String::new);
-            let end = ToldEnd { code, at, words };
-            let hint = Hint::Told { container: ContainerId::from(id), end };
+            let end = TaskExit { code, at, words };
+            let hint = Hint::TaskExit { container: ContainerId::from(id), end };
             let delay = self.rng.range(MS / 10, 20 * MS);
             let input = Input::Hint { uid: uid.clone(), hint };
             self.at(delay, Event::ToAgent(self.run, input));
@@ -600,7 +600,7 @@ impl World {
             return;
         }
         self.stats.crashes += 1;
-        self.stats.crashes_in_pass += u64::from(!self.passes.is_empty());
+        self.stats.crashes_in_sync += u64::from(!self.syncs.is_empty());
         self.run += 1;
         self.check.crashed(self.api.as_ref());
         self.forget_undone();

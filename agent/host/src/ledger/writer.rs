@@ -1,10 +1,10 @@
 //! Makes the checkpoints durable, off the main thread.
 //!
 //! One task writes. What changed while a write was under way goes out with the next one, so a
-//! burst of pods costs two or three writes and not one for each (group commit). A pass whose effect
+//! burst of pods costs two or three writes and not one for each (group commit). A sync whose effect
 //! could not be told from the runtime waits for its record (`wait`). A file is replaced in one
 //! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once,
-//! lets the passes go on and is tried again until it succeeds, or until there is a newer state.
+//! lets the syncs go on and is tried again until it succeeds, or until there is a newer state.
 //!
 //! Plain files and not the ring: two small files a burst, and a bare ring costs `unsafe`
 //! (docs/adr/0003-io-uring.md). Bounds: one state that waits, one write under way.

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use pintle_agent_core::observed::ToldEnd;
+use pintle_agent_core::observed::TaskExit;
 use pintle_agent_core::types::{ContainerId, UnixNanos};
 use pintle_agent_core::worker::{Hint, Input};
 use pintle_cri::containerd::{Containerd, HintKind};
@@ -80,8 +80,8 @@ async fn tell_end(
     inputs: mpsc::Sender<Input>,
     (container, code, at): (ContainerId, i32, UnixNanos),
 ) {
-    let words = reader.last_words(&container, code).await;
-    let hint = Hint::Told { container: container.clone(), end: ToldEnd { code, at, words } };
+    let words = reader.termination_message(&container, code).await;
+    let hint = Hint::TaskExit { container: container.clone(), end: TaskExit { code, at, words } };
     // Nobody takes hints any more while the agent ends.
     let _ = inputs.send(Input::ContainerHint { container, hint }).await;
 }

@@ -20,8 +20,8 @@ use pintle_agent_core::types::{ContainerId, PodUid, SandboxId, Version};
 use pintle_agent_core::worker::ListedPod;
 use pintle_cri::{Client, Error, v1};
 
-use super::last_words;
 use super::listing::Listing;
+use super::termination_message;
 
 /// Reads pods through one CRI client.
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ impl Reader {
     }
 
     /// What a container said that ran when it was last read and ended with this code since then.
-    pub async fn last_words(&self, id: &ContainerId, code: i32) -> Option<String> {
+    pub async fn termination_message(&self, id: &ContainerId, code: i32) -> Option<String> {
         let (uid, container) = {
             let cache = self.cache.borrow();
             let mut all = cache.iter().flat_map(|(uid, pod)| {
@@ -143,7 +143,7 @@ impl Reader {
             let found = all.find(|(_, c)| c.id == *id && c.state == RunState::Running)?;
             (found.0.clone(), found.1.clone())
         };
-        last_words::at_end(&uid, &container, code).await
+        termination_message::at_end(&uid, &container, code).await
     }
 
     async fn sandbox(
@@ -196,7 +196,7 @@ impl Reader {
         let record = status.as_ref().and_then(|status| read_back::container(status, &sandbox));
         let Some((_, mut container)) = record else { return Ok(None) };
         if container.state == RunState::Exited {
-            last_words::append(uid, &mut container).await;
+            termination_message::append(uid, &mut container).await;
         }
         Ok(Some(container))
     }

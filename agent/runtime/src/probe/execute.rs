@@ -1,6 +1,6 @@
 //! The prober: owns the schedules of all probes and begins attempts as they fall due.
 //!
-//! Effects, on the agent's main thread. Orders change the `Board` at once; one task sleeps until
+//! Effects, on the agent's main thread. Orders change the `Schedule` at once; one task sleeps until
 //! the earliest due time, begins what is due and passes results on. A waiting probe is an entry of
 //! a heap and nothing else; an attempt is a task of its own while it lasts. An attempt whose
 //! container is no longer to be probed is given up, which also ends its command at the runtime.
@@ -25,8 +25,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::attempt::Tools;
-use super::board::{Attempt, Board, Key, Order};
 use super::plan::Outcome;
+use super::schedule::{Attempt, Key, Order, Schedule};
 use crate::resolver::Resolver;
 
 /// Attempts under way at a time. Far above what a node of 110 pods has due at once, far below the
@@ -47,7 +47,7 @@ const SLEEP_WAITING: Duration = Duration::from_secs(1);
 /// Probes containers; see the module's header.
 #[derive(Debug)]
 pub struct Prober {
-    board: RefCell<Board>,
+    schedule: RefCell<Schedule>,
     changed: Notify,
     tools: Tools,
     metrics: Arc<Metrics>,
@@ -66,7 +66,7 @@ impl Prober {
         metrics: Arc<Metrics>,
     ) -> Rc<Self> {
         let prober = Rc::new(Self {
-            board: RefCell::new(Board::new(agent_started_at, attempts_max())),
+            schedule: RefCell::new(Schedule::new(agent_started_at, attempts_max())),
             changed: Notify::new(),
             tools: Tools { client, recorder, resolver: Resolver::default() },
             counts: metrics.probes(),
@@ -103,26 +103,26 @@ impl Prober {
     }
 
     fn take_result(&self) -> Option<Input> {
-        self.board.borrow_mut().take_result()
+        self.schedule.borrow_mut().take_result()
     }
 
     /// Begins attempts that are due; returns how many.
     fn begin_due(self: &Rc<Self>) -> usize {
-        let take = || self.board.borrow_mut().take_due(self.now());
+        let take = || self.schedule.borrow_mut().take_due(self.now());
         std::iter::from_fn(take).take(BEGINS_MAX).map(|attempt| self.begin(attempt)).count()
     }
 
     fn make_room(&self) {
-        let given_up = self.board.borrow_mut().make_room(self.now());
+        let given_up = self.schedule.borrow_mut().make_room(self.now());
         for _ in 0..given_up {
             self.metrics.limit_hit("probe attempts");
         }
     }
 
     fn until_due(&self) -> Duration {
-        let mut board = self.board.borrow_mut();
-        let longest = if board.is_waiting() { SLEEP_WAITING } else { SLEEP_MAX };
-        let next = board.next_due();
+        let mut schedule = self.schedule.borrow_mut();
+        let longest = if schedule.is_waiting() { SLEEP_WAITING } else { SLEEP_MAX };
+        let next = schedule.next_due();
         next.map_or(longest, |at| together(at).saturating_sub(self.now()).min(longest))
     }
 
@@ -139,7 +139,7 @@ impl Prober {
             outcome
         };
         let task = pintle_daemon::tasks::spawn("probe", slot.fill(work));
-        self.board.borrow_mut().began(&key, task.abort_handle());
+        self.schedule.borrow_mut().began(&key, task.abort_handle());
     }
 }
 
@@ -175,7 +175,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let now = self.prober.now();
         let outcome = self.outcome.unwrap_or(Outcome::Unknown);
-        self.prober.board.borrow_mut().ended(&self.key, now, outcome);
+        self.prober.schedule.borrow_mut().ended(&self.key, now, outcome);
         self.prober.changed.notify_one();
     }
 }
@@ -186,13 +186,13 @@ impl Prober {
         let Command::Probe { uid, pod, observed, pod_ip, terminating } = command else { return };
         let order = Order { uid, pod, observed, pod_ip, terminating };
         let times = (self.now(), clock::now());
-        self.board.borrow_mut().order(&order, times);
+        self.schedule.borrow_mut().order(&order, times);
         self.changed.notify_one();
     }
 
     /// Forgets a pod.
     pub fn forget(&self, uid: &PodUid) {
-        self.board.borrow_mut().forget(uid);
+        self.schedule.borrow_mut().forget(uid);
         self.changed.notify_one();
     }
 }

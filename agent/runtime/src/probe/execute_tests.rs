@@ -99,12 +99,12 @@ async fn forgetting_a_pod_ends_its_commands_at_the_runtime() {
         };
         tokio::time::timeout(PATIENCE, cancelled).await.expect("the command is ended");
         let idle = async {
-            while world.prober.board.borrow().attempts() > 0 {
+            while world.prober.schedule.borrow().attempts() > 0 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(PATIENCE, idle).await.expect("its place is free");
-        assert_eq!(world.prober.board.borrow_mut().next_due(), None);
+        assert_eq!(world.prober.schedule.borrow_mut().next_due(), None);
     };
     LocalSet::new().run_until(work).await;
 }
@@ -124,7 +124,7 @@ async fn a_pod_that_ends_gives_up_its_liveness_probe_without_a_result() {
         world.order(&runtime, &container, true);
         assert_eq!(world.result().await, (ProbeKind::Readiness, true));
         let idle = async {
-            while world.prober.board.borrow().attempts() > 0 {
+            while world.prober.schedule.borrow().attempts() > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -137,7 +137,7 @@ async fn a_pod_that_ends_gives_up_its_liveness_probe_without_a_result() {
 /// Places of this many pods' attempts under way.
 async fn until_under_way(prober: &Prober, attempts: usize) {
     let reached = async {
-        while prober.board.borrow().attempts() != attempts {
+        while prober.schedule.borrow().attempts() != attempts {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -154,12 +154,12 @@ async fn a_panic_in_an_attempt_gives_its_place_back_and_the_probe_goes_on() {
         let probe = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
         // The attempt is taken before the prober's task sees it, and panics.
         world.order(&runtime, &json!({"readinessProbe": probe}), false);
-        let attempt = world.prober.board.borrow_mut().take_due(world.prober.now());
+        let attempt = world.prober.schedule.borrow_mut().take_due(world.prober.now());
         let key = attempt.expect("it is due").key;
         let slot = Slot { prober: Rc::clone(&world.prober), key, outcome: None };
         let ended = tokio::task::spawn_local(slot.fill(async { panic!("as a test wants it") }));
         assert!(ended.await.expect_err("it panicked").is_panic());
-        assert_eq!(world.prober.board.borrow().attempts(), 0);
+        assert_eq!(world.prober.schedule.borrow().attempts(), 0);
         assert_eq!(world.result().await, (ProbeKind::Readiness, true), "the next one counts");
     };
     LocalSet::new().run_until(work).await;
@@ -184,7 +184,7 @@ async fn probes_that_never_end_hold_up_no_other_pods() {
         let pod = super::super::testing::pod(json!({"containers": containers}), json!({}));
         let observed = super::super::testing::observed(&pod, clock::now().0);
         let mut world = World::start(&runtime);
-        world.prober.board.replace(Board::new(UnixNanos(1), 64));
+        world.prober.schedule.replace(Schedule::new(UnixNanos(1), 64));
         let (uid, observed) = (PodUid::from("tenant"), Arc::new(observed));
         let pod_ip = Some("127.0.0.1".to_owned());
         let order = Command::Probe { uid, pod, observed, pod_ip, terminating: false };

@@ -13,12 +13,12 @@
 // k8s: pkg/kubelet/prober, pkg/probe
 
 mod attempt;
-mod board;
 mod exec;
 mod execute;
 mod grpc;
 mod http;
 mod patience;
+mod schedule;
 mod shares;
 mod tcp;
 #[cfg(test)]

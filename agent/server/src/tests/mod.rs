@@ -51,7 +51,7 @@ impl World {
             calls: Arc::new(Vec::new),
             events: Arc::new(|| EventSourceState { mode: "pidfd", dropped: 5 }),
             queries: sender,
-            link: Default::default(),
+            api_health: Default::default(),
             own_runtime: Arc::default(),
             streams: Default::default(),
             problems: Arc::default(),

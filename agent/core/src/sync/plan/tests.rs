@@ -103,7 +103,7 @@ fn decide_with(
 ) -> String {
     let restart_all = restart::restart_all_requested(pintle_api_types::pod::spec(pod), observed);
     let (ends, now) = (&ends(observed), Mono(0));
-    let (in_force, pauses) = (&PodResources::of(pod), &Pauses::new());
+    let (actuated, pauses) = (&PodResources::of(pod), &Pauses::new());
     shown(&plan(&PlanInput {
         pod,
         observed,
@@ -111,7 +111,7 @@ fn decide_with(
         backoff,
         ends,
         pauses,
-        in_force,
+        actuated,
         restart_all,
         now,
     }))
@@ -345,7 +345,7 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
     let running = ["s", "a", "b", "r"].map(|name| container(name, Running, 0, 0));
     let observed = record(vec![sandbox(true, 0)], running.into());
     let (probes, backoff, ends) = (BTreeMap::new(), CrashLoop::default(), BTreeMap::new());
-    let of = |pod: &Pod, in_force: &PodResources| {
+    let of = |pod: &Pod, actuated: &PodResources| {
         let (probes, backoff, observed, now) = (&probes, &backoff, &observed, Mono(0));
         let (ends, restart_all, pauses) = (&ends, false, &Pauses::new());
         plan(&PlanInput {
@@ -355,7 +355,7 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
             backoff,
             ends,
             pauses,
-            in_force,
+            actuated,
             restart_all,
             now,
         })

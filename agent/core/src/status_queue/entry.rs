@@ -1,6 +1,6 @@
-//! One object of the API server in the outbox: what we have, what it has, what follows from that.
+//! One object of the API server in the status queue: what we have, what it has, what follows from that.
 //!
-//! Pure. A slot has the pod's last status, or for a mirror pod those of every static pod of that
+//! Pure. A entry has the pod's last status, or for a mirror pod those of every static pod of that
 //! name, since a changed manifest is another pod and both are there for a while.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use serde_json::Value;
 
 use super::{Answer, Ask, Class, FullName, Key, REPEAT, RETRY, full_name, is_urgent};
-use crate::link::{Trouble, Unwritten};
-use crate::outbox::{merge, patch};
+use crate::api_health::{Trouble, Unwritten};
 use crate::status::is_terminal;
 use crate::status::phase::PENDING;
+use crate::status_queue::{merge, patch};
 use crate::worker::Stage;
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
@@ -28,17 +28,17 @@ struct Local {
     stage: Stage,
 }
 
-/// What is to be done for a slot.
+/// What is to be done for a entry.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Work {
     Patch { body: Value, urgent: bool },
     Delete(PodUid),
     Mirror(PodUid),
-    Look,
+    Refetch,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct PodEntry {
     locals: BTreeMap<PodUid, Local>,
     copy: Option<Arc<Pod>>,
     /// Uid of the copy whose deletion the API server has accepted.
@@ -67,7 +67,7 @@ pub(crate) struct Slot {
     pub(super) gather_since: Option<Mono>,
 }
 
-impl Slot {
+impl PodEntry {
     pub(crate) fn wanted(&mut self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod);
         let fresh = Local { pod: Arc::clone(&pod), status: None, stage: Stage::Waiting };
@@ -127,13 +127,13 @@ impl Slot {
         }
     }
 
-    /// True when every pod of the slot is being stopped and has not ended.
+    /// True when every pod of the entry is being stopped and has not ended.
     pub(super) fn is_stopping(&self) -> bool {
         let stopping = |local: &Local| local.stage == Stage::Terminating;
         !self.locals.is_empty() && self.locals.values().all(stopping)
     }
 
-    /// True when every pod of the slot waits for its first container, and none for a reason that
+    /// True when every pod of the entry waits for its first container, and none for a reason that
     /// somebody might want to read.
     pub(super) fn is_starting(&self) -> bool {
         let starting = |local: &Local| {
@@ -161,7 +161,7 @@ impl Slot {
 
     pub(crate) fn work(&self, key: &Key, sources_ready: bool) -> Option<Work> {
         if self.doubt {
-            return Some(Work::Look);
+            return Some(Work::Refetch);
         }
         match key {
             Key::Pod(uid) => self.pod_work(uid),
@@ -225,7 +225,7 @@ impl Slot {
             Work::Patch { .. } => "its status",
             Work::Delete(_) => "its deletion",
             Work::Mirror(_) => "its mirror pod",
-            Work::Look => self.asked,
+            Work::Refetch => self.asked,
         };
         let ask = match work {
             Work::Patch { body, .. } => {
@@ -238,7 +238,7 @@ impl Slot {
                 self.creating = true;
                 Ask::Mirror(Arc::clone(&self.locals.get(&uid)?.pod))
             }
-            Work::Look => Ask::Look,
+            Work::Refetch => Ask::Refetch,
         };
         self.flight = Some(ticket);
         self.begun_with = self.copy.as_deref().and_then(version);
@@ -322,7 +322,7 @@ impl Slot {
     }
 }
 
-/// True for the object that the slot is about.
+/// True for the object that the entry is about.
 fn is_its(key: &Key, copy: &Pod) -> bool {
     match key {
         Key::Pod(uid) => pod::uid(copy) == *uid,

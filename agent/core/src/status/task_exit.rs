@@ -33,7 +33,7 @@ pub fn ending(container: &ObservedContainer) -> Option<ObservedContainer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observed::{Evidence, KernelExit, OomKill, ToldEnd};
+    use crate::observed::{Evidence, KernelExit, OomKill, TaskExit};
     use crate::status::testing;
     use pintle_api_types::ids::UnixNanos;
 
@@ -41,9 +41,9 @@ mod tests {
         Some(KernelExit { code, at: UnixNanos(3_000_000_000) })
     }
 
-    fn told(code: i32, words: Option<&str>) -> Option<ToldEnd> {
+    fn told(code: i32, words: Option<&str>) -> Option<TaskExit> {
         let words = words.map(str::to_owned);
-        Some(ToldEnd { code, at: UnixNanos(4_000_000_000), words })
+        Some(TaskExit { code, at: UnixNanos(4_000_000_000), words })
     }
 
     fn oom(init: bool) -> Option<OomKill> {

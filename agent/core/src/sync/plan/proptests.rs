@@ -26,7 +26,7 @@ impl World {
         let (pod, observed, probes) = (&self.pod, &self.observed, &self.probes);
         let (backoff, ends, now) = (&CrashLoop::default(), &BTreeMap::new(), Mono(0));
         let (restart_all, pauses) = (self.restart_all, &Pauses::new());
-        let in_force = &PodResources::default();
+        let actuated = &PodResources::default();
         plan(&PlanInput {
             pod,
             observed,
@@ -34,7 +34,7 @@ impl World {
             backoff,
             ends,
             pauses,
-            in_force,
+            actuated,
             restart_all,
             now,
         })

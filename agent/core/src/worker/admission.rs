@@ -15,7 +15,7 @@ use crate::admit::{self, Admitted, Candidate, Grant, Refusal, Taken};
 use crate::status::{self, Verdict};
 use crate::worker::line::Blocked;
 use crate::worker::pods::Pods;
-use crate::worker::resizes::Arrival;
+use crate::worker::resizes::AdmissionRequest;
 use crate::worker::step::{Stage, Worker, patience};
 use crate::worker::{Command, Count};
 use pintle_api_types::ids::{Now, PodUid};
@@ -27,28 +27,28 @@ impl Pods {
     pub(super) fn arrive(&mut self, uid: PodUid, pod: Arc<Pod>, now: Now) {
         let record = self.records.remove(&uid);
         self.book.changed(&uid);
-        let arrival = Arrival::of(pod, record);
-        if arrival.is_asked() && self.lobby.must_wait(&arrival.pod) {
-            return self.wait_for_node(uid, arrival);
+        let request = AdmissionRequest::of(pod, record);
+        if request.is_asked() && self.lobby.must_wait(&request.pod) {
+            return self.wait_for_node(uid, request);
         }
-        self.decide(uid, arrival, false, now);
+        self.decide(uid, request, false, now);
     }
 
     /// Lets a pod in or refuses it; `fresh` when the node was read after it came.
-    pub(super) fn decide(&mut self, uid: PodUid, arrival: Arrival, fresh: bool, now: Now) {
+    pub(super) fn decide(&mut self, uid: PodUid, request: AdmissionRequest, fresh: bool, now: Now) {
         let waited_for = self.lobby.leave(&uid);
-        let outcome = match arrival.is_asked() {
-            true => self.admit_new(&uid, &arrival),
+        let outcome = match request.is_asked() {
+            true => self.admit_new(&uid, &request),
             false => Ok((Grant::default(), Vec::new())),
         };
         match outcome {
             Ok((grant, leaving)) => {
                 self.block(&uid, &grant, leaving, now);
-                let waits = arrival.wanted.is_some();
-                self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
+                let waits = request.wanted.is_some();
+                self.create(uid.clone(), Some(Arc::clone(&request.pod)));
                 self.notes.unsaved = true;
                 self.book.changed(&uid);
-                self.with(&uid, now, |w, _| w.let_in(arrival));
+                self.with(&uid, now, |w, _| w.let_in(request));
                 self.preempt(&grant, now);
                 if waits {
                     self.put_off(uid);
@@ -56,13 +56,13 @@ impl Pods {
                 }
             }
             Err(refusal) if refusal.by_affinity_alone && !fresh && self.may_look_again() => {
-                self.wait_for_fresh_node(uid, arrival, waited_for);
+                self.wait_for_fresh_node(uid, request, waited_for);
             }
             Err(refusal) => {
-                self.create(uid.clone(), Some(Arc::clone(&arrival.pod)));
+                self.create(uid.clone(), Some(Arc::clone(&request.pod)));
                 self.refused(&uid, &refusal);
                 self.with(&uid, now, |w, _| {
-                    w.desire(arrival.pod);
+                    w.desire(request.pod);
                     w.kill(refusal.verdict(), None);
                 });
             }
@@ -72,8 +72,12 @@ impl Pods {
     /// Holds a new pod against the node. Pods that no source wants any more take nothing from it:
     /// where it needs their share it waits until they have ended.
     // k8s: pkg/kubelet/kubelet.go HandlePodAdditions: removed pods are not among the active ones
-    fn admit_new(&self, uid: &PodUid, arrival: &Arrival) -> Result<(Grant, Vec<PodUid>), Refusal> {
-        let (pod, requests) = (&*arrival.pod, &arrival.requests);
+    fn admit_new(
+        &self,
+        uid: &PodUid,
+        request: &AdmissionRequest,
+    ) -> Result<(Grant, Vec<PodUid>), Refusal> {
+        let (pod, requests) = (&*request.pod, &request.requests);
         let first = self.admit(uid, pod, requests);
         if first.as_ref().is_ok_and(|grant| grant.victims.is_empty()) {
             return first.map(|grant| (grant, Vec::new()));

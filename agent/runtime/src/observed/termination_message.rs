@@ -9,7 +9,7 @@ use std::path::Path;
 
 use pintle_agent_core::observed::ObservedContainer;
 use pintle_agent_core::observed::termination;
-use pintle_agent_core::observed::termination::LastWords;
+use pintle_agent_core::observed::termination::TerminationMessage;
 use pintle_agent_core::types::PodUid;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
@@ -38,12 +38,12 @@ pub(super) async fn append(uid: &PodUid, container: &mut ObservedContainer) {
 }
 
 /// Where the words of a container with such an end are.
-fn asked(container: &ObservedContainer, code: i32, reason: &str) -> LastWords {
+fn asked(container: &ObservedContainer, code: i32, reason: &str) -> TerminationMessage {
     let mounts = container.mounts.iter().map(|m| (m.container_path.as_str(), m.host_path.as_str()));
-    termination::last_words(&container.annotations, mounts, code, reason)
+    termination::termination_message(&container.annotations, mounts, code, reason)
 }
 
-async fn said(uid: &PodUid, container: &ObservedContainer, words: LastWords) -> String {
+async fn said(uid: &PodUid, container: &ObservedContainer, words: TerminationMessage) -> String {
     if words.file.is_none() && !words.log_if_empty {
         return String::new();
     }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::observed::{ObservedContainer, ObservedPod, RunState, ToldEnd, digest_of};
+use crate::observed::{ObservedContainer, ObservedPod, RunState, TaskExit, digest_of};
 use crate::status::{Verdict, is_terminal, testing};
 use crate::sync::backoff::Curve;
 use crate::sync::plan::Action;
@@ -38,7 +38,7 @@ enum Step {
     Listed { ok: bool, records: Vec<(usize, Record)> },
     Hint { pod: usize, kind: u8, container: u8 },
     Progress { pod: usize, bogus: bool, index: usize, outcome: u8 },
-    PassDone { pod: usize, bogus: bool },
+    SyncDone { pod: usize, bogus: bool },
     Probed { pod: usize, container: u8, healthy: bool },
     Content { pod: usize, files: bool },
     Node,
@@ -79,7 +79,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         5 => (pod(), prop::bool::weighted(0.1), 0..4_usize, 0..4_u8)
             .prop_map(|(pod, bogus, index, outcome)| Step::Progress { pod, bogus, index, outcome }),
         6 => (pod(), prop::bool::weighted(0.1))
-            .prop_map(|(pod, bogus)| Step::PassDone { pod, bogus }),
+            .prop_map(|(pod, bogus)| Step::SyncDone { pod, bogus }),
         1 => (pod(), 0..9_u8, any::<bool>())
             .prop_map(|(pod, container, healthy)| Step::Probed { pod, container, healthy }),
         2 => (pod(), any::<bool>()).prop_map(|(pod, files)| Step::Content { pod, files }),
@@ -153,7 +153,7 @@ fn listed(ok: bool, records: &[(usize, Record)]) -> Result<Vec<ListedPod>, Strin
 struct Life {
     stage: Option<Stage>,
     grace: Option<i64>,
-    pass: Option<(u64, usize)>,
+    sync_run: Option<(u64, usize)>,
     reads: Vec<u64>,
     phase: Option<String>,
 }
@@ -219,15 +219,15 @@ impl Watch {
                     1 => Hint::Exited { container, code: Some(3), at },
                     2 => Hint::Exited { container: None, code: None, at },
                     3 => {
-                        let end = ToldEnd { code: 3, at, words: Some(String::new()) };
-                        Hint::Told { container: id_of(*number), end }
+                        let end = TaskExit { code: 3, at, words: Some(String::new()) };
+                        Hint::TaskExit { container: id_of(*number), end }
                     }
                     _ => Hint::Oom { container, init: true, pid: 1, comm: String::new(), at },
                 };
                 Input::Hint { uid: uid(*pod), hint }
             }
             Step::Progress { pod, bogus, index, outcome } => {
-                let (ticket, count) = life(*pod)?.pass?;
+                let (ticket, count) = life(*pod)?.sync_run?;
                 let outcome = match outcome {
                     0 | 1 => Ok(()),
                     2 => Err(Failure::new("ErrImagePull", "no")),
@@ -236,10 +236,10 @@ impl Watch {
                 let index = if *bogus { count } else { index % count };
                 Input::Progress { uid: uid(*pod), ticket, index, outcome }
             }
-            Step::PassDone { pod, bogus } => {
-                let (ticket, _) = life(*pod)?.pass?;
+            Step::SyncDone { pod, bogus } => {
+                let (ticket, _) = life(*pod)?.sync_run?;
                 let ticket = if *bogus { ticket + 1_000_000 } else { ticket };
-                Input::PassDone { uid: uid(*pod), ticket }
+                Input::SyncDone { uid: uid(*pod), ticket }
             }
             Step::Probed { pod, container, healthy } => {
                 let probes = [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup];
@@ -259,9 +259,9 @@ impl Watch {
     fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let Some(input) = self.input(step) else { return Ok(()) };
         let must_cancel = self.must_cancel(&input);
-        if let Input::PassDone { uid, ticket } = &input {
-            let life = self.lives.get_mut(uid).expect("it has a pass");
-            life.pass = life.pass.filter(|(open, _)| open != ticket);
+        if let Input::SyncDone { uid, ticket } = &input {
+            let life = self.lives.get_mut(uid).expect("it has a sync");
+            life.sync_run = life.sync_run.filter(|(open, _)| open != ticket);
         }
         let ticked = matches!(input, Input::Tick);
         let commands = self.pods.handle(self.now, input);
@@ -270,7 +270,7 @@ impl Watch {
                 Command::Cancel { uid: of, ticket: open } => *of == uid && *open == ticket,
                 _ => false,
             });
-            prop_assert!(cancelled, "{uid} goes on with a pass: {commands:?}");
+            prop_assert!(cancelled, "{uid} goes on with a sync: {commands:?}");
         }
         for command in &commands {
             self.command(command)?;
@@ -285,11 +285,11 @@ impl Watch {
         workers.iter().try_for_each(|worker| self.look(worker))
     }
 
-    /// The pass that has to be given up because its pod ends with this input.
+    /// The sync that has to be given up because its pod ends with this input.
     fn must_cancel(&self, input: &Input) -> Option<(PodUid, u64)> {
         let (Input::Removed { uid } | Input::Kill { uid, .. }) = input else { return None };
         let syncing = self.pods.worker(uid)?.stage() == Stage::Syncing;
-        let (ticket, _) = self.lives.get(uid)?.pass.filter(|_| syncing)?;
+        let (ticket, _) = self.lives.get(uid)?.sync_run.filter(|_| syncing)?;
         Some((uid.clone(), ticket))
     }
 
@@ -307,15 +307,15 @@ impl Watch {
             Command::Run { uid, ticket, actions, .. } => {
                 self.fresh(*ticket)?;
                 let life = self.life(uid);
-                prop_assert!(life.pass.is_none(), "one pass at a time");
-                prop_assert!(!actions.is_empty(), "a pass does something");
+                prop_assert!(life.sync_run.is_none(), "one sync at a time");
+                prop_assert!(!actions.is_empty(), "a sync does something");
                 let starts = |a: &Action| matches!(a.verb(), "StartContainer" | "CreateSandbox");
                 let ends = life.stage.is_some_and(|stage| stage > Stage::Syncing);
                 prop_assert!(!(ends && actions.iter().any(starts)), "it ends and starts");
-                life.pass = Some((*ticket, actions.len()));
+                life.sync_run = Some((*ticket, actions.len()));
             }
             Command::Cancel { uid, ticket } => {
-                let open = self.life(uid).pass.map(|(open, _)| open);
+                let open = self.life(uid).sync_run.map(|(open, _)| open);
                 prop_assert_eq!(open, Some(*ticket), "only an open pass is cancelled");
             }
             Command::Publish { uid, status, .. } => {
@@ -327,7 +327,7 @@ impl Watch {
             }
             Command::Gone { uid } => {
                 let life = self.lives.remove(uid).unwrap_or_default();
-                prop_assert!(life.pass.is_none(), "gone with a pass under way");
+                prop_assert!(life.sync_run.is_none(), "gone with a sync under way");
             }
             Command::Probe { .. }
             | Command::Event { .. }
@@ -356,7 +356,10 @@ impl Watch {
             prop_assert!(grace.is_some_and(|now| now <= before), "{before} s became {grace:?}");
         }
         (life.stage, life.grace) = (Some(stage), grace);
-        prop_assert_eq!(worker.pass.as_ref().map(|p| p.ticket), life.pass.map(|(open, _)| open));
+        prop_assert_eq!(
+            worker.sync_run.as_ref().map(|p| p.ticket),
+            life.sync_run.map(|(open, _)| open)
+        );
         prop_assert!(worker.reading.is_none_or(|stamp| life.reads.last() == Some(&stamp)));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The link to the API server as people should know it: what does not work, since when, in whose
+//! The connection to the API server as people should know it: what does not work, since when, in whose
 //! words; and what of which pod it has not taken yet.
 //!
 //! Input: those who ask the API server for something say how that went. Output: sentences for
@@ -61,9 +61,9 @@ struct Board {
 
 /// The board; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Link(Arc<Mutex<Board>>);
+pub struct ApiHealth(Arc<Mutex<Board>>);
 
-impl Link {
+impl ApiHealth {
     /// A try failed.
     pub fn fails(&self, task: Task, words: &str, now: UnixNanos) {
         let mut board = self.board();
@@ -112,26 +112,26 @@ mod tests {
 
     #[test]
     fn a_trouble_keeps_its_beginning_and_the_last_words_until_it_is_over() {
-        let link = Link::default();
-        link.fails(Task::Pods, "first", UnixNanos(5));
-        link.fails(Task::Pods, &"ä".repeat(600), UnixNanos(9));
-        let troubles = link.troubles();
+        let api_health = ApiHealth::default();
+        api_health.fails(Task::Pods, "first", UnixNanos(5));
+        api_health.fails(Task::Pods, &"ä".repeat(600), UnixNanos(9));
+        let troubles = api_health.troubles();
         let [(Task::Pods, trouble)] = &troubles[..] else { panic!("{troubles:?}") };
         assert_eq!((trouble.since, trouble.tries), (UnixNanos(5), 2));
         assert_eq!(trouble.words.chars().count(), WORDS_BYTES_MAX / 2);
-        link.works(Task::Pods);
-        assert!(link.troubles().is_empty());
+        api_health.works(Task::Pods);
+        assert!(api_health.troubles().is_empty());
     }
 
     #[test]
     fn what_is_unwritten_of_a_pod_stays_until_there_is_news_of_it() {
-        let link = Link::default();
+        let api_health = ApiHealth::default();
         let trouble = || Trouble::again(None, "no", UnixNanos(1));
         let unwritten = || Some(Unwritten { what: "its status", trouble: trouble() });
-        link.unwritten([("a", unwritten()), ("b", unwritten())].map(of).into());
-        link.unwritten([of(("a", None))].into());
-        assert_eq!(link.of_pod(&"a".into()), None);
-        assert_eq!(link.of_pod(&"b".into()), unwritten());
+        api_health.unwritten([("a", unwritten()), ("b", unwritten())].map(of).into());
+        api_health.unwritten([of(("a", None))].into());
+        assert_eq!(api_health.of_pod(&"a".into()), None);
+        assert_eq!(api_health.of_pod(&"b".into()), unwritten());
     }
 
     fn of((uid, news): (&str, Option<Unwritten>)) -> (PodUid, Option<Unwritten>) {

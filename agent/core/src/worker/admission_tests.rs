@@ -278,14 +278,14 @@ fn a_container_that_does_not_come_up_is_in_a_crash_loop_like_one_that_ends() {
         (status["restartCount"].clone(), status["state"]["waiting"]["reason"].clone())
     };
     assert_eq!(told(&host), (json!(0), json!("RunContainerError")));
-    let mut pass = |seconds| {
+    let mut sync = |seconds| {
         host.now = host.now.plus(Duration::from_secs(seconds));
         host.tell(Input::Tick);
         told(&host)
     };
-    assert_eq!(pass(1), (json!(1), json!("RunContainerError")));
-    assert_eq!(pass(2), (json!(1), json!("CrashLoopBackOff")));
-    assert_eq!(pass(10), (json!(2), json!("RunContainerError")));
+    assert_eq!(sync(1), (json!(1), json!("RunContainerError")));
+    assert_eq!(sync(2), (json!(1), json!("CrashLoopBackOff")));
+    assert_eq!(sync(10), (json!(2), json!("RunContainerError")));
 }
 
 #[test]

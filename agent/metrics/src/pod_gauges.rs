@@ -36,7 +36,7 @@ struct Volumes {
 
 /// Handles of the families.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct PodGauges {
     running: Gauge,
     containers: Family<State, Gauge>,
     desired: Family<Static, Gauge>,
@@ -49,7 +49,7 @@ pub(super) struct Census {
     volumes: Family<Volumes, Gauge>,
 }
 
-impl Census {
+impl PodGauges {
     pub(super) fn register(at: &mut Names<'_>) -> Self {
         Self {
             running: at.add(
@@ -250,7 +250,7 @@ mod tests {
     fn pods_are_counted_by_where_they_come_from_and_stand() {
         let file = json!({"kubernetes.io/config.source": "file"});
         let mut registry = prometheus_client::registry::Registry::default();
-        let census = Census::register(&mut Names(&mut registry));
+        let pod_gauges = PodGauges::register(&mut Names(&mut registry));
         let of_api = view(json!({"metadata": {"name": "a", "uid": "a"}, "spec": {"containers": [],
             "ephemeralContainers": [{"name": "d"}],
             "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}}));
@@ -259,12 +259,12 @@ mod tests {
         (gone.removed, gone.stage) = (true, Stage::Terminating);
         let mut over = view(json!({"metadata": {"name": "o", "uid": "o"}}));
         over.stage = Stage::Finished;
-        census.count(&snapshot_of(vec![of_api, of_file, gone, over]), true);
+        pod_gauges.count(&snapshot_of(vec![of_api, of_file, gone, over]), true);
         let of = |is_static: &str| Static { r#static: is_static.to_owned() };
-        assert_eq!(gauge(&census.desired, &of("")), Some(2), "the one that is over among them");
-        assert_eq!(gauge(&census.active, &of("")), Some(1));
-        assert_eq!(gauge(&census.active, &of("true")), Some(1));
-        assert_eq!((census.mirrors.get(), census.ephemeral.get()), (1, 1));
+        assert_eq!(gauge(&pod_gauges.desired, &of("")), Some(2), "the one that is over among them");
+        assert_eq!(gauge(&pod_gauges.active, &of("")), Some(1));
+        assert_eq!(gauge(&pod_gauges.active, &of("true")), Some(1));
+        assert_eq!((pod_gauges.mirrors.get(), pod_gauges.ephemeral.get()), (1, 1));
         for (config, lifecycle, is_static, count) in [
             ("desired", "sync", "", 1),
             ("desired", "sync", "true", 1),
@@ -278,11 +278,11 @@ mod tests {
                 lifecycle: lifecycle.to_owned(),
                 r#static: is_static.to_owned(),
             };
-            assert_eq!(gauge(&census.working, &label), Some(count), "{label:?}");
+            assert_eq!(gauge(&pod_gauges.working, &label), Some(count), "{label:?}");
         }
         let volumes = |state: &str| {
             let plugin_name = "kubernetes.io/empty-dir".to_owned();
-            gauge(&census.volumes, &Volumes { plugin_name, state: state.to_owned() })
+            gauge(&pod_gauges.volumes, &Volumes { plugin_name, state: state.to_owned() })
         };
         assert_eq!(volumes("desired_state_of_world"), Some(2));
         assert_eq!(volumes("actual_state_of_world"), None, "there is no sandbox yet");
@@ -291,18 +291,18 @@ mod tests {
     #[test]
     fn resizes_are_counted_by_what_they_wait_for() {
         let mut registry = prometheus_client::registry::Registry::default();
-        let census = Census::register(&mut Names(&mut registry));
+        let pod_gauges = PodGauges::register(&mut Names(&mut registry));
         let pod = |uid: &str, kind: &str, reason: &str| {
             view(json!({"metadata": {"name": uid, "uid": uid}, "status": {"conditions":
                 [{"type": kind, "status": "True", "reason": reason}]}}))
         };
         let waiting = pod("a", "PodResizePending", "Deferred");
         let under_way = pod("b", "PodResizeInProgress", "");
-        census.count(&snapshot_of(vec![waiting, under_way]), false);
+        pod_gauges.count(&snapshot_of(vec![waiting, under_way]), false);
         let label = Pending { reason: "deferred".to_owned() };
-        assert_eq!(gauge(&census.pending_resizes, &label), Some(1));
-        assert_eq!(census.resizes.get(), 1);
-        census.count(&snapshot_of(Vec::new()), false);
-        assert_eq!(gauge(&census.pending_resizes, &label), None, "settled");
+        assert_eq!(gauge(&pod_gauges.pending_resizes, &label), Some(1));
+        assert_eq!(pod_gauges.resizes.get(), 1);
+        pod_gauges.count(&snapshot_of(Vec::new()), false);
+        assert_eq!(gauge(&pod_gauges.pending_resizes, &label), None, "settled");
     }
 }

@@ -1,4 +1,4 @@
-//! The outbox against an API server that is a few lines long.
+//! The status queue against an API server that is a few lines long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Ask, GATHER, GATHER_CHANGING, GATHER_GOING, Input, Outbox, REPEAT, Request,
+    Answer, Ask, GATHER, GATHER_CHANGING, GATHER_GOING, Input, REPEAT, Request, StatusQueue,
     gather_among,
 };
 use crate::worker::Stage;
@@ -16,20 +16,20 @@ use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 /// What people's clock shows first; far from the agent's own.
 const WALL: UnixNanos = UnixNanos(1_700_000_000_000_000_000);
 
-/// An outbox with its clock.
-struct Desk {
-    outbox: Outbox,
+/// An status queue with its clock.
+struct World {
+    queue: StatusQueue,
     now: Now,
     version: u64,
 }
 
-impl Desk {
+impl World {
     fn new() -> Self {
-        Self { outbox: Outbox::default(), now: Now { wall: WALL, mono: Mono(1) }, version: 0 }
+        Self { queue: StatusQueue::default(), now: Now { wall: WALL, mono: Mono(1) }, version: 0 }
     }
 
     fn give(&mut self, input: Input) -> Vec<Request> {
-        self.outbox.handle(self.now, input)
+        self.queue.handle(self.now, input)
     }
 
     /// Time passes.
@@ -105,24 +105,24 @@ const NO: Answer = Answer::Missing;
 
 #[test]
 fn what_somebody_waits_for_goes_at_once_and_the_rest_gathers() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    assert_eq!(desk.seen(object.clone()), []);
+    assert_eq!(world.seen(object.clone()), []);
     let waits = derived(&object, json!({"phase": "Pending", "hostIP": "h"}), Stage::Syncing);
-    assert_eq!(desk.give(waits), []);
-    assert_eq!(desk.outbox.next_wake(), Some(desk.now.mono.plus(GATHER_CHANGING.0)));
-    let request = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(world.give(waits), []);
+    assert_eq!(world.queue.next_wake(), Some(world.now.mono.plus(GATHER_CHANGING.0)));
+    let request = only(world.give(derived(&object, ready(true), Stage::Syncing)));
     assert_eq!(request.name, ("ns".into(), "web".into()));
     let Ask::Patch(body) = &request.ask else { panic!("{request:?}") };
     assert_eq!(body["metadata"], json!({"uid": "1"}));
     assert_eq!(body["status"], ready(true));
-    assert_eq!(desk.took(&request, api("1", ready(true))), []);
-    assert!(desk.outbox.is_settled(&"1".into()));
+    assert_eq!(world.took(&request, api("1", ready(true))), []);
+    assert!(world.queue.is_settled(&"1".into()));
     // What nobody waits for goes when its time has come.
     let mut slow = ready(true);
     slow["hostIP"] = json!("10.0.0.1");
-    assert_eq!(desk.give(derived(&object, slow, Stage::Syncing)), []);
-    assert!(matches!(only(desk.after(GATHER)).ask, Ask::Patch(_)));
+    assert_eq!(world.give(derived(&object, slow, Stage::Syncing)), []);
+    assert!(matches!(only(world.after(GATHER)).ask, Ask::Patch(_)));
 }
 
 #[test]
@@ -140,13 +140,13 @@ fn a_pod_that_is_over_by_itself_is_told_before_it_is_cleared_away() {
         (true, json!([ended("a"), ended("b")]), false),
     ];
     for (is_deleted, now, at_once) in table {
-        let mut desk = Desk::new();
+        let mut world = World::new();
         let before = status(json!([runs("a"), runs("b")]));
         let object = if is_deleted { deleted("1", before) } else { api("1", before) };
-        desk.seen(object.clone());
-        let asked = desk.give(derived(&object, status(now.clone()), Stage::Terminating));
+        world.seen(object.clone());
+        let asked = world.give(derived(&object, status(now.clone()), Stage::Terminating));
         assert_eq!(asked.len(), usize::from(at_once), "{now}");
-        assert_eq!(desk.after(GATHER_CHANGING.0).len(), usize::from(!at_once), "{now}");
+        assert_eq!(world.after(GATHER_CHANGING.0).len(), usize::from(!at_once), "{now}");
     }
 }
 
@@ -163,19 +163,19 @@ fn what_is_said_of_a_pod_that_starts_comes_together() {
         (&runs, GATHER),
     ];
     for (container, gathers) in table {
-        let mut desk = Desk::new();
+        let mut world = World::new();
         let object = api("1", json!({"phase": "Pending"}));
-        desk.seen(object.clone());
-        assert_eq!(desk.give(derived(&object, status(container), Stage::Syncing)), []);
-        assert_eq!(desk.outbox.next_wake(), Some(desk.now.mono.plus(gathers)), "{container}");
+        world.seen(object.clone());
+        assert_eq!(world.give(derived(&object, status(container), Stage::Syncing)), []);
+        assert_eq!(world.queue.next_wake(), Some(world.now.mono.plus(gathers)), "{container}");
     }
     // A pod that runs before that time is told of once, and no later than any other.
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    assert_eq!(desk.give(derived(&object, status(&creating), Stage::Syncing)), []);
-    assert_eq!(desk.after(GATHER), []);
-    assert_eq!(desk.give(derived(&object, status(&runs), Stage::Syncing)).len(), 1);
+    world.seen(object.clone());
+    assert_eq!(world.give(derived(&object, status(&creating), Stage::Syncing)), []);
+    assert_eq!(world.after(GATHER), []);
+    assert_eq!(world.give(derived(&object, status(&runs), Stage::Syncing)).len(), 1);
 }
 
 #[test]
@@ -188,272 +188,272 @@ fn the_more_pods_are_on_their_way_the_longer_what_is_said_of_each_gathers() {
 
 #[test]
 fn one_request_is_under_way_and_only_the_last_status_follows_it() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    let first = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(desk.give(derived(&object, ready(false), Stage::Syncing)), []);
-    assert_eq!(desk.give(derived(&object, ready(true), Stage::Syncing)), []);
-    assert_eq!(desk.took(&first, api("1", ready(true))), [], "nothing is left to say");
-    assert_eq!(desk.give(derived(&object, ready(false), Stage::Syncing)).len(), 1);
+    world.seen(object.clone());
+    let first = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(world.give(derived(&object, ready(false), Stage::Syncing)), []);
+    assert_eq!(world.give(derived(&object, ready(true), Stage::Syncing)), []);
+    assert_eq!(world.took(&first, api("1", ready(true))), [], "nothing is left to say");
+    assert_eq!(world.give(derived(&object, ready(false), Stage::Syncing)).len(), 1);
 }
 
 #[test]
 fn an_older_copy_never_hides_what_was_written() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    let old = desk.copy(object.clone());
-    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(desk.took(&write, api("1", ready(true))), []);
-    assert_eq!(desk.give(Input::Seen(old)), [], "the watch is behind");
+    world.seen(object.clone());
+    let old = world.copy(object.clone());
+    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(world.took(&write, api("1", ready(true))), []);
+    assert_eq!(world.give(Input::Seen(old)), [], "the watch is behind");
     // A newer copy that differs was changed by somebody: it is put right.
-    assert!(matches!(only(desk.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
+    assert!(matches!(only(world.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
 }
 
 #[test]
 fn the_final_status_is_written_before_the_deletion_is_completed() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = deleted("1", ready(true));
-    desk.seen(object.clone());
+    world.seen(object.clone());
     let over = json!({"phase": "Failed"});
-    let write = only(desk.give(derived(&object, over.clone(), Stage::Terminated)));
+    let write = only(world.give(derived(&object, over.clone(), Stage::Terminated)));
     assert!(matches!(write.ask, Ask::Patch(_)));
-    assert_eq!(desk.took(&write, deleted("1", over.clone())), [], "volumes are still there");
-    let delete = only(desk.give(derived(&object, over.clone(), Stage::Finished)));
+    assert_eq!(world.took(&write, deleted("1", over.clone())), [], "volumes are still there");
+    let delete = only(world.give(derived(&object, over.clone(), Stage::Finished)));
     assert_eq!(delete.ask, Ask::Delete("1".into()));
-    assert_eq!(desk.answer(&delete, Answer::Deleted), []);
-    assert_eq!(desk.seen(deleted("1", over.clone())), [], "it is asked for once");
-    let gone = desk.copy(deleted("1", over));
-    assert_eq!(desk.give(Input::Unseen(gone)), []);
-    assert_eq!(desk.give(Input::Gone("1".into())), []);
-    assert!(desk.outbox.slots.is_empty());
+    assert_eq!(world.answer(&delete, Answer::Deleted), []);
+    assert_eq!(world.seen(deleted("1", over.clone())), [], "it is asked for once");
+    let gone = world.copy(deleted("1", over));
+    assert_eq!(world.give(Input::Unseen(gone)), []);
+    assert_eq!(world.give(Input::Gone("1".into())), []);
+    assert!(world.queue.entries.is_empty());
 }
 
 #[test]
 fn a_pod_that_is_over_and_not_deleted_stays() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Succeeded"}));
-    desk.seen(object.clone());
+    world.seen(object.clone());
     let over = derived(&object, json!({"phase": "Succeeded"}), Stage::Finished);
-    assert_eq!(desk.give(over), []);
-    let deletion = desk.seen(deleted("1", json!({"phase": "Succeeded"})));
+    assert_eq!(world.give(over), []);
+    let deletion = world.seen(deleted("1", json!({"phase": "Succeeded"})));
     assert_eq!(only(deletion).ask, Ask::Delete("1".into()));
 }
 
 #[test]
 fn a_deletion_without_grace_is_left_to_the_api_server_for_a_while() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let over = json!({"phase": "Succeeded"});
     let object = api("1", over.clone());
-    desk.seen(object.clone());
-    desk.give(derived(&object, over.clone(), Stage::Finished));
+    world.seen(object.clone());
+    world.give(derived(&object, over.clone(), Stage::Finished));
     let mut going = deleted("1", over);
     going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-    assert_eq!(desk.seen(going), []);
-    assert_eq!(only(desk.after(GATHER_GOING)).ask, Ask::Delete("1".into()));
+    assert_eq!(world.seen(going), []);
+    assert_eq!(only(world.after(GATHER_GOING)).ask, Ask::Delete("1".into()));
 }
 
 #[test]
 fn an_outage_delays_and_its_end_wakes_every_pod() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let (a, b) = (api("1", json!({"phase": "Pending"})), api("2", json!({"phase": "Pending"})));
-    desk.seen(a.clone());
-    desk.seen(b.clone());
-    let first = only(desk.give(derived(&a, ready(true), Stage::Syncing)));
-    let second = only(desk.give(derived(&b, ready(true), Stage::Syncing)));
+    world.seen(a.clone());
+    world.seen(b.clone());
+    let first = only(world.give(derived(&a, ready(true), Stage::Syncing)));
+    let second = only(world.give(derived(&b, ready(true), Stage::Syncing)));
     let out = || Answer::Unreachable("no route".into());
-    assert_eq!(desk.answer(&first, out()), []);
-    assert!(desk.outbox.is_outage());
-    assert_eq!(desk.answer(&second, out()), []);
+    assert_eq!(world.answer(&first, out()), []);
+    assert!(world.queue.is_outage());
+    assert_eq!(world.answer(&second, out()), []);
     let mut requests = Vec::new();
     for _ in 0..20 {
-        requests = desk.after(Duration::from_secs(10));
+        requests = world.after(Duration::from_secs(10));
         for request in &requests {
-            desk.answer(request, out());
+            world.answer(request, out());
         }
     }
     assert_eq!(requests.len(), 2, "both are still tried");
-    let wake = desk.outbox.next_wake().expect("a retry");
-    assert!(wake <= desk.now.mono.plus(Duration::from_secs(10)));
-    let again = desk.after(Duration::from_secs(10));
-    let rest = desk.answer(&again[1], out());
+    let wake = world.queue.next_wake().expect("a retry");
+    assert!(wake <= world.now.mono.plus(Duration::from_secs(10)));
+    let again = world.after(Duration::from_secs(10));
+    let rest = world.answer(&again[1], out());
     assert_eq!(rest, []);
-    assert_eq!(desk.took(&again[0], api("1", ready(true))).len(), 1, "the other follows at once");
-    assert!(!desk.outbox.is_outage());
+    assert_eq!(world.took(&again[0], api("1", ready(true))).len(), 1, "the other follows at once");
+    assert!(!world.queue.is_outage());
 }
 
 #[test]
 fn an_answer_tells_what_is_unwritten_of_its_own_pods_alone_and_by_peoples_clock() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let mut requests = Vec::new();
     for uid in ["1", "2", "3"] {
         let object = api(uid, json!({"phase": "Pending"}));
-        desk.seen(object.clone());
-        requests.extend(desk.give(derived(&object, ready(true), Stage::Syncing)));
+        world.seen(object.clone());
+        requests.extend(world.give(derived(&object, ready(true), Stage::Syncing)));
     }
-    assert!(desk.outbox.take_unwritten().is_empty());
-    desk.after(Duration::from_secs(5));
-    let since = desk.now.wall;
+    assert!(world.queue.take_unwritten().is_empty());
+    world.after(Duration::from_secs(5));
+    let since = world.now.wall;
     for request in &requests {
-        desk.answer(request, Answer::Refused("no".into()));
+        world.answer(request, Answer::Refused("no".into()));
     }
-    let told = desk.outbox.take_unwritten();
+    let told = world.queue.take_unwritten();
     let all = told.values().map(|unwritten| unwritten.as_ref().expect("unwritten"));
     assert!(all.clone().all(|it| (it.what, it.trouble.since) == ("its status", since)), "{told:?}");
     assert_eq!(all.count(), 3);
-    let again = desk.after(Duration::from_secs(1));
-    desk.took(&again[1], api("2", ready(true)));
-    let told = desk.outbox.take_unwritten();
+    let again = world.after(Duration::from_secs(1));
+    world.took(&again[1], api("2", ready(true)));
+    let told = world.queue.take_unwritten();
     assert_eq!(told, [(PodUid::from("2"), None)].into(), "nothing of the others");
-    desk.give(Input::Gone("3".into()));
-    assert_eq!(desk.outbox.take_unwritten(), [(PodUid::from("3"), None)].into());
+    world.give(Input::Gone("3".into()));
+    assert_eq!(world.queue.take_unwritten(), [(PodUid::from("3"), None)].into());
 }
 
 #[test]
 fn a_static_pods_end_is_found_at_every_name_that_it_had() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let mut other = static_pod("1");
     other["metadata"]["name"] = json!("other");
     for object in [&static_pod("1"), &other, &static_pod("2")] {
-        desk.give(derived(object, ready(true), Stage::Syncing));
+        world.give(derived(object, ready(true), Stage::Syncing));
     }
-    desk.give(Input::Gone("1".into()));
-    let left: Vec<_> = desk.outbox.slots.values().map(|slot| slot.uids().count()).collect();
+    world.give(Input::Gone("1".into()));
+    let left: Vec<_> = world.queue.entries.values().map(|entry| entry.uids().count()).collect();
     assert_eq!(left, [0, 1], "one waits for its request only, the other has a pod");
-    assert_eq!(desk.outbox.mirrors.len(), 1);
+    assert_eq!(world.queue.mirrors.len(), 1);
 }
 
 #[test]
 fn a_pod_that_the_api_server_refuses_holds_up_no_other() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let (a, b) = (api("1", json!({"phase": "Pending"})), api("2", json!({"phase": "Pending"})));
-    desk.seen(a.clone());
-    desk.seen(b.clone());
-    let bad = only(desk.give(derived(&a, ready(true), Stage::Syncing)));
-    assert_eq!(desk.answer(&bad, Answer::Refused("invalid".into())), []);
-    let good = only(desk.give(derived(&b, ready(true), Stage::Syncing)));
-    assert_eq!(desk.took(&good, api("2", ready(true))), []);
+    world.seen(a.clone());
+    world.seen(b.clone());
+    let bad = only(world.give(derived(&a, ready(true), Stage::Syncing)));
+    assert_eq!(world.answer(&bad, Answer::Refused("invalid".into())), []);
+    let good = only(world.give(derived(&b, ready(true), Stage::Syncing)));
+    assert_eq!(world.took(&good, api("2", ready(true))), []);
     let busy = Answer::Busy { after: Duration::from_secs(30), why: "later".into() };
-    let again = only(desk.after(Duration::from_secs(1)));
-    assert_eq!(desk.answer(&again, busy), []);
-    assert_eq!(desk.after(Duration::from_secs(29)), []);
-    assert_eq!(desk.after(Duration::from_secs(1)).len(), 1);
+    let again = only(world.after(Duration::from_secs(1)));
+    assert_eq!(world.answer(&again, busy), []);
+    assert_eq!(world.after(Duration::from_secs(29)), []);
+    assert_eq!(world.after(Duration::from_secs(1)).len(), 1);
 }
 
 #[test]
 fn a_conflict_is_settled_by_a_look() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(desk.answer(&write, Answer::Conflict), []);
-    let look = only(desk.after(Duration::from_secs(1)));
-    assert_eq!(look.ask, Ask::Look);
+    world.seen(object.clone());
+    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(world.answer(&write, Answer::Conflict), []);
+    let look = only(world.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Refetch);
     // Another pod has the name: nothing is written to it.
-    assert_eq!(desk.took(&look, api("2", json!({"phase": "Pending"}))), []);
-    assert_eq!(desk.after(Duration::from_secs(60)), []);
-    assert!(desk.outbox.is_settled(&"1".into()));
+    assert_eq!(world.took(&look, api("2", json!({"phase": "Pending"}))), []);
+    assert_eq!(world.after(Duration::from_secs(60)), []);
+    assert!(world.queue.is_settled(&"1".into()));
 }
 
 #[test]
 fn a_pod_that_is_not_there_any_more_is_left_alone_until_it_is_seen() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(desk.answer(&write, NO), []);
-    assert_eq!(desk.after(Duration::from_secs(60)), []);
-    assert_eq!(desk.seen(object).len(), 1);
+    world.seen(object.clone());
+    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(world.answer(&write, NO), []);
+    assert_eq!(world.after(Duration::from_secs(60)), []);
+    assert_eq!(world.seen(object).len(), 1);
 }
 
 #[test]
 fn a_write_without_effect_is_not_repeated_at_once_and_holds_no_deletion_up() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let pending = json!({"phase": "Failed"});
     let object = api("1", pending.clone());
-    desk.seen(object.clone());
+    world.seen(object.clone());
     let ours = json!({"phase": "Failed", "hostIP": "h"});
-    desk.give(derived(&object, ours, Stage::Finished));
-    let write = only(desk.after(GATHER));
-    assert_eq!(desk.took(&write, api("1", pending.clone())), []);
-    assert_eq!(desk.after(REPEAT / 2), []);
-    assert_eq!(only(desk.seen(deleted("1", pending))).ask, Ask::Delete("1".into()));
+    world.give(derived(&object, ours, Stage::Finished));
+    let write = only(world.after(GATHER));
+    assert_eq!(world.took(&write, api("1", pending.clone())), []);
+    assert_eq!(world.after(REPEAT / 2), []);
+    assert_eq!(only(world.seen(deleted("1", pending))).ask, Ask::Delete("1".into()));
 }
 
 #[test]
 fn a_static_pod_gets_a_mirror_and_its_status_goes_there() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let web = static_pod("h1");
-    desk.give(Input::Wanted(Arc::new(pod(web.clone()))));
-    let request = only(desk.give(derived(&web, ready(true), Stage::Syncing)));
+    world.give(Input::Wanted(Arc::new(pod(web.clone()))));
+    let request = only(world.give(derived(&web, ready(true), Stage::Syncing)));
     assert!(matches!(&request.ask, Ask::Mirror(of) if of.metadata.uid.as_deref() == Some("h1")));
-    let write = only(desk.took(&request, mirror("m1", "h1", json!({"phase": "Pending"}))));
+    let write = only(world.took(&request, mirror("m1", "h1", json!({"phase": "Pending"}))));
     let Ask::Patch(body) = &write.ask else { panic!("{write:?}") };
     assert_eq!(body["metadata"]["uid"], "m1");
-    assert_eq!(desk.took(&write, mirror("m1", "h1", ready(true))), []);
+    assert_eq!(world.took(&write, mirror("m1", "h1", ready(true))), []);
     // Somebody deletes the mirror pod: it is taken away and made again.
     let mut dying = mirror("m1", "h1", ready(true));
     dying["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:27:13Z");
-    let delete = only(desk.seen(dying));
+    let delete = only(world.seen(dying));
     assert_eq!(delete.ask, Ask::Delete("m1".into()));
-    assert!(matches!(only(desk.answer(&delete, Answer::Deleted)).ask, Ask::Mirror(_)));
+    assert!(matches!(only(world.answer(&delete, Answer::Deleted)).ask, Ask::Mirror(_)));
 }
 
 #[test]
 fn a_changed_manifest_replaces_the_mirror_once_the_new_pod_lives() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let (old, new) = (static_pod("h1"), static_pod("h2"));
-    desk.seen(mirror("m1", "h1", ready(true)));
-    desk.give(derived(&old, ready(true), Stage::Syncing));
-    desk.give(Input::Wanted(Arc::new(pod(new.clone()))));
-    assert_eq!(desk.give(derived(&old, ready(true), Stage::Terminating)), []);
-    let last = only(desk.give(derived(&old, ready(false), Stage::Finished)));
+    world.seen(mirror("m1", "h1", ready(true)));
+    world.give(derived(&old, ready(true), Stage::Syncing));
+    world.give(Input::Wanted(Arc::new(pod(new.clone()))));
+    assert_eq!(world.give(derived(&old, ready(true), Stage::Terminating)), []);
+    let last = only(world.give(derived(&old, ready(false), Stage::Finished)));
     assert!(matches!(last.ask, Ask::Patch(_)), "its end is told");
-    desk.took(&last, mirror("m1", "h1", ready(false)));
-    let delete = only(desk.give(derived(&new, json!({"phase": "Pending"}), Stage::Syncing)));
+    world.took(&last, mirror("m1", "h1", ready(false)));
+    let delete = only(world.give(derived(&new, json!({"phase": "Pending"}), Stage::Syncing)));
     assert_eq!(delete.ask, Ask::Delete("m1".into()));
-    let create = only(desk.answer(&delete, Answer::Deleted));
+    let create = only(world.answer(&delete, Answer::Deleted));
     assert!(matches!(&create.ask, Ask::Mirror(of) if of.metadata.uid.as_deref() == Some("h2")));
-    assert_eq!(desk.give(Input::Gone("h1".into())), []);
+    assert_eq!(world.give(Input::Gone("h1".into())), []);
 }
 
 #[test]
 fn a_mirror_without_a_static_pod_goes_when_every_source_has_spoken() {
-    let mut desk = Desk::new();
-    assert_eq!(desk.seen(mirror("m1", "h1", ready(true))), []);
-    desk.give(Input::Wanted(Arc::new(pod(static_pod("h1")))));
-    assert_eq!(desk.give(Input::SourcesReady), [], "its static pod is known");
-    assert_eq!(only(desk.give(Input::Gone("h1".into()))).ask, Ask::Delete("m1".into()));
+    let mut world = World::new();
+    assert_eq!(world.seen(mirror("m1", "h1", ready(true))), []);
+    world.give(Input::Wanted(Arc::new(pod(static_pod("h1")))));
+    assert_eq!(world.give(Input::SourcesReady), [], "its static pod is known");
+    assert_eq!(only(world.give(Input::Gone("h1".into()))).ask, Ask::Delete("m1".into()));
 }
 
 #[test]
 fn a_pod_of_somebody_else_in_the_place_of_the_mirror_is_never_touched() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let web = static_pod("h1");
-    let create = only(desk.give(derived(&web, ready(true), Stage::Syncing)));
-    assert_eq!(desk.answer(&create, Answer::Conflict), []);
-    let look = only(desk.after(Duration::from_secs(1)));
-    assert_eq!(look.ask, Ask::Look);
-    assert_eq!(desk.took(&look, api("9", json!({"phase": "Running"}))), []);
+    let create = only(world.give(derived(&web, ready(true), Stage::Syncing)));
+    assert_eq!(world.answer(&create, Answer::Conflict), []);
+    let look = only(world.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Refetch);
+    assert_eq!(world.took(&look, api("9", json!({"phase": "Running"}))), []);
     for _ in 0..10 {
-        for request in desk.after(Duration::from_secs(10)) {
+        for request in world.after(Duration::from_secs(10)) {
             assert!(!matches!(request.ask, Ask::Delete(_) | Ask::Patch(_)), "{request:?}");
-            desk.answer(&request, Answer::Conflict);
+            world.answer(&request, Answer::Conflict);
         }
     }
 }
 
 #[test]
 fn a_mirror_that_cannot_be_made_is_tried_with_patience() {
-    let mut desk = Desk::new();
-    let mut request = only(desk.give(derived(&static_pod("h1"), ready(true), Stage::Syncing)));
+    let mut world = World::new();
+    let mut request = only(world.give(derived(&static_pod("h1"), ready(true), Stage::Syncing)));
     let mut asked = 0;
-    let end = desk.now.mono.plus(Duration::from_secs(60));
-    while desk.now.mono < end {
-        assert_eq!(desk.answer(&request, NO), []);
-        let wake = desk.outbox.next_wake().expect("another attempt");
-        request = only(desk.after(wake.since(desk.now.mono)));
+    let end = world.now.mono.plus(Duration::from_secs(60));
+    while world.now.mono < end {
+        assert_eq!(world.answer(&request, NO), []);
+        let wake = world.queue.next_wake().expect("another attempt");
+        request = only(world.after(wake.since(world.now.mono)));
         asked += 1;
     }
     assert!((5..20).contains(&asked), "{asked} attempts in a minute");
@@ -476,78 +476,78 @@ fn a_pods_address_is_told_at_once_and_the_rest_gathers() {
         (status(None, false), status(Some("10.0.0.1"), true), Stage::Terminating, false),
     ];
     for (theirs, ours, stage, at_once) in table {
-        let mut desk = Desk::new();
+        let mut world = World::new();
         let going = stage == Stage::Terminating;
         let object = if going { deleted("1", theirs) } else { api("1", theirs) };
-        desk.seen(object.clone());
-        let asked = desk.give(derived(&object, ours.clone(), stage));
+        world.seen(object.clone());
+        let asked = world.give(derived(&object, ours.clone(), stage));
         assert_eq!(asked.len(), usize::from(at_once), "{ours} {stage:?}");
     }
 }
 
 #[test]
 fn a_list_of_a_restored_store_is_asked_about_and_believed() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    desk.version = 900;
-    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
-    assert_eq!(desk.took(&write, api("1", ready(true))), []);
+    world.seen(object.clone());
+    world.version = 900;
+    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    assert_eq!(world.took(&write, api("1", ready(true))), []);
     // The store is restored: the list shows the pod as it was.
-    desk.version = 400;
-    let copy = desk.copy(api("1", json!({"phase": "Pending"})));
-    let look = only(desk.give(Input::Listed(copy)));
-    assert_eq!(look.ask, Ask::Look);
-    let again = only(desk.took(&look, api("1", json!({"phase": "Pending"}))));
+    world.version = 400;
+    let copy = world.copy(api("1", json!({"phase": "Pending"})));
+    let look = only(world.give(Input::Listed(copy)));
+    assert_eq!(look.ask, Ask::Refetch);
+    let again = only(world.took(&look, api("1", json!({"phase": "Pending"}))));
     assert!(matches!(again.ask, Ask::Patch(_)), "it is written again: {again:?}");
-    assert_eq!(desk.took(&again, api("1", ready(true))), []);
+    assert_eq!(world.took(&again, api("1", ready(true))), []);
     // From now on its versions are the ones that count: a deletion is seen.
     let mut going = deleted("1", ready(true));
     going["metadata"]["deletionGracePeriodSeconds"] = json!(30);
-    desk.seen(going.clone());
+    world.seen(going.clone());
     let over = json!({"phase": "Failed"});
-    let last = only(desk.give(derived(&going, over.clone(), Stage::Finished)));
-    let delete = only(desk.took(&last, {
+    let last = only(world.give(derived(&going, over.clone(), Stage::Finished)));
+    let delete = only(world.took(&last, {
         going["status"] = over;
         going.clone()
     }));
     assert_eq!(delete.ask, Ask::Delete("1".into()));
-    assert_eq!(desk.answer(&delete, Answer::Deleted), []);
+    assert_eq!(world.answer(&delete, Answer::Deleted), []);
     // And once more: the pod is there again.
-    desk.version = 410;
-    let copy = desk.copy(going.clone());
-    let look = only(desk.give(Input::Listed(copy)));
-    assert_eq!(only(desk.took(&look, going)).ask, Ask::Delete("1".into()));
+    world.version = 410;
+    let copy = world.copy(going.clone());
+    let look = only(world.give(Input::Listed(copy)));
+    assert_eq!(only(world.took(&look, going)).ask, Ask::Delete("1".into()));
 }
 
 #[test]
 fn an_answer_that_is_older_than_what_was_known_before_it_is_believed() {
-    let mut desk = Desk::new();
-    desk.version = 900;
+    let mut world = World::new();
+    world.version = 900;
     let object = api("1", json!({"phase": "Pending"}));
-    desk.seen(object.clone());
-    let write = only(desk.give(derived(&object, ready(true), Stage::Syncing)));
-    desk.version = 400;
-    assert_eq!(desk.took(&write, api("1", ready(true))), []);
-    assert!(matches!(only(desk.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
+    world.seen(object.clone());
+    let write = only(world.give(derived(&object, ready(true), Stage::Syncing)));
+    world.version = 400;
+    assert_eq!(world.took(&write, api("1", ready(true))), []);
+    assert!(matches!(only(world.seen(api("1", ready(false)))).ask, Ask::Patch(_)));
 }
 
 #[test]
 fn a_deletion_that_meets_a_conflict_is_asked_for_again() {
-    let mut desk = Desk::new();
+    let mut world = World::new();
     let over = json!({"phase": "Failed"});
     let object = deleted("1", over.clone());
-    desk.seen(object.clone());
-    let delete = only(desk.give(derived(&object, over, Stage::Finished)));
+    world.seen(object.clone());
+    let delete = only(world.give(derived(&object, over, Stage::Finished)));
     assert_eq!(delete.ask, Ask::Delete("1".into()));
-    assert_eq!(desk.answer(&delete, Answer::Conflict), []);
-    let look = only(desk.after(Duration::from_secs(1)));
-    assert_eq!(look.ask, Ask::Look);
-    let again = only(desk.took(&look, object));
+    assert_eq!(world.answer(&delete, Answer::Conflict), []);
+    let look = only(world.after(Duration::from_secs(1)));
+    assert_eq!(look.ask, Ask::Refetch);
+    let again = only(world.took(&look, object));
     assert_eq!(again.ask, Ask::Delete("1".into()), "it is still there");
     // Another pod of that name is nothing to delete.
-    assert_eq!(desk.answer(&again, Answer::Conflict), []);
-    let look = only(desk.after(Duration::from_secs(1)));
-    assert_eq!(desk.took(&look, api("2", json!({"phase": "Pending"}))), []);
-    assert_eq!(desk.after(Duration::from_secs(60)), []);
+    assert_eq!(world.answer(&again, Answer::Conflict), []);
+    let look = only(world.after(Duration::from_secs(1)));
+    assert_eq!(world.took(&look, api("2", json!({"phase": "Pending"}))), []);
+    assert_eq!(world.after(Duration::from_secs(60)), []);
 }

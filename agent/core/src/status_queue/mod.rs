@@ -1,4 +1,4 @@
-//! The outbox: which status, deletion or mirror pod is to be written to the API server now.
+//! The status queue: which status, deletion or mirror pod is to be written to the API server now.
 //!
 //! Pure. Input: statuses of the workers, the API server's copies of the pods as the watch shows
 //! them, and answers to earlier requests. Output: `Request`s. What is written is always the
@@ -8,9 +8,9 @@
 //! request under way for each pod, `FLIGHTS_MAX` in all; retries wait up to `RETRY.1`.
 // k8s: pkg/kubelet/status/status_manager.go
 
+mod entry;
 pub mod merge;
 pub mod patch;
-mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -21,11 +21,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::Value;
 
-use crate::link::Unwritten;
+use crate::api_health::Unwritten;
 use crate::worker::Stage;
+use entry::{PodEntry, Work};
 use pintle_api_types::ids::{Mono, Now, PodUid};
 use pintle_api_types::pod;
-use slot::{Slot, Work};
 
 /// Requests under way at the same time.
 const FLIGHTS_MAX: usize = 32;
@@ -49,7 +49,7 @@ const REPEAT: Duration = Duration::from_secs(10);
 /// Namespace and name of a pod.
 pub type FullName = (String, String);
 
-/// What the outbox is told.
+/// What the status queue is told.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A source wants this pod; its status may follow later.
@@ -105,7 +105,7 @@ pub enum Ask {
     /// Create the mirror of this static pod.
     Mirror(Arc<Pod>),
     /// GET it.
-    Look,
+    Refetch,
 }
 
 /// What came of a request.
@@ -132,7 +132,7 @@ pub enum Answer {
     Unreachable(String),
 }
 
-/// Whose place in the outbox it is: a pod of the API by uid, a mirror pod by name, because its
+/// Whose place in the status queue it is: a pod of the API by uid, a mirror pod by name, because its
 /// uid changes whenever it is created again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
@@ -165,8 +165,8 @@ enum Class {
 
 /// All that is or may have to be written.
 #[derive(Debug, Default)]
-pub struct Outbox {
-    slots: BTreeMap<Key, Slot>,
+pub struct StatusQueue {
+    entries: BTreeMap<Key, PodEntry>,
     flights: BTreeMap<u64, Key>,
     queue: BTreeSet<(Class, u64, Key)>,
     timers: BTreeSet<(Mono, Key)>,
@@ -184,34 +184,34 @@ pub struct Outbox {
     unwritten: BTreeMap<PodUid, Option<Unwritten>>,
 }
 
-impl Outbox {
+impl StatusQueue {
     /// Takes one input; tells what to ask of the API server.
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Request> {
         match input {
             Input::Wanted(pod) => self.wanted(pod, now.mono),
             Input::Derived { pod, status, stage } => {
                 let key = self.key_of_local(&pod);
-                let slot = self.slots.entry(key.clone()).or_default();
-                slot.derived(pod, status, stage);
+                let entry = self.entries.entry(key.clone()).or_default();
+                entry.derived(pod, status, stage);
                 self.look_at(&key, now.mono);
             }
             Input::Gone(uid) => self.gone(&uid, now.mono),
             Input::Seen(pod) => {
                 let key = Key::of_copy(&pod);
-                self.slots.entry(key.clone()).or_default().seen(pod);
+                self.entries.entry(key.clone()).or_default().seen(pod);
                 self.look_at(&key, now.mono);
             }
             Input::Listed(pod) => {
                 let key = Key::of_copy(&pod);
-                if let Some(slot) = self.slots.get_mut(&key) {
-                    slot.listed(&pod);
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.listed(&pod);
                 }
                 self.look_at(&key, now.mono);
             }
             Input::Unseen(pod) => {
                 let key = Key::of_copy(&pod);
-                if let Some(slot) = self.slots.get_mut(&key) {
-                    slot.unseen(&pod);
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.unseen(&pod);
                 }
                 self.look_at(&key, now.mono);
             }
@@ -243,8 +243,8 @@ impl Outbox {
 
     /// True when nothing of this pod waits or is under way.
     pub fn is_settled(&self, uid: &PodUid) -> bool {
-        self.keys_of(uid).iter().filter_map(|key| self.slots.get_key_value(key)).all(
-            |(key, slot)| slot.flight.is_none() && slot.work(key, self.sources_ready).is_none(),
+        self.keys_of(uid).iter().filter_map(|key| self.entries.get_key_value(key)).all(
+            |(key, entry)| entry.flight.is_none() && entry.work(key, self.sources_ready).is_none(),
         )
     }
 
@@ -272,14 +272,14 @@ impl Outbox {
 
     fn wanted(&mut self, pod: Arc<Pod>, now: Mono) {
         let key = self.key_of_local(&pod);
-        self.slots.entry(key.clone()).or_default().wanted(pod);
+        self.entries.entry(key.clone()).or_default().wanted(pod);
         self.look_at(&key, now);
     }
 
     fn gone(&mut self, uid: &PodUid, now: Mono) {
         for key in self.keys_of(uid) {
-            if let Some(slot) = self.slots.get_mut(&key) {
-                slot.forget(uid);
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.forget(uid);
             }
             self.look_at(&key, now);
         }
@@ -288,7 +288,7 @@ impl Outbox {
     }
 
     fn everything(&mut self, now: Mono) {
-        for key in self.slots.keys().cloned().collect::<Vec<_>>() {
+        for key in self.entries.keys().cloned().collect::<Vec<_>>() {
             self.look_at(&key, now);
         }
     }
@@ -299,8 +299,8 @@ impl Outbox {
                 return;
             }
             self.timers.remove(&(at, key.clone()));
-            if let Some(slot) = self.slots.get_mut(&key) {
-                slot.timer = None;
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.timer = None;
             }
             self.look_at(&key, now);
         }
@@ -311,15 +311,15 @@ impl Outbox {
         let unreachable = matches!(answer, Answer::Unreachable(_));
         let back = self.outage && !unreachable;
         self.outage = unreachable;
-        if let Some(slot) = self.slots.get_mut(&key) {
-            self.written.extend(slot.answered(&key, answer, now));
-            self.unwritten.extend(slot.unwritten());
+        if let Some(entry) = self.entries.get_mut(&key) {
+            self.written.extend(entry.answered(&key, answer, now));
+            self.unwritten.extend(entry.unwritten());
         }
         self.look_at(&key, now.mono);
         if back {
             // What waited for the API server need not wait any longer.
-            for slot in self.slots.values_mut() {
-                slot.retry_at = None;
+            for entry in self.entries.values_mut() {
+                entry.retry_at = None;
             }
             self.everything(now.mono);
         }
@@ -327,56 +327,56 @@ impl Outbox {
 
     /// Puts a pod where it belongs: in the queue, at a timer, or nowhere.
     fn look_at(&mut self, key: &Key, now: Mono) {
-        let Some(slot) = self.slots.get_mut(key) else { return };
-        if let Some((class, order)) = slot.queued.take() {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if let Some((class, order)) = entry.queued.take() {
             self.queue.remove(&(class, order, key.clone()));
         }
-        if let Some(at) = slot.timer.take() {
+        if let Some(at) = entry.timer.take() {
             self.timers.remove(&(at, key.clone()));
         }
-        if slot.flight.is_some() {
+        if entry.flight.is_some() {
             return;
         }
-        if slot.is_empty() {
-            self.slots.remove(key);
+        if entry.is_empty() {
+            self.entries.remove(key);
             return;
         }
-        let Some(work) = slot.work(key, self.sources_ready) else {
-            (slot.gather_since, slot.differs_since) = (None, None);
+        let Some(work) = entry.work(key, self.sources_ready) else {
+            (entry.gather_since, entry.differs_since) = (None, None);
             return;
         };
         if matches!(work, Work::Patch { .. }) {
-            slot.differs_since.get_or_insert(now);
+            entry.differs_since.get_or_insert(now);
         }
-        let goes = slot.goes_by_itself();
-        let class = if goes { Class::Normal } else { slot.class(&work) };
+        let goes = entry.goes_by_itself();
+        let class = if goes { Class::Normal } else { entry.class(&work) };
         let gather = match () {
             () if goes => GATHER_GOING,
-            () if slot.is_stopping() || slot.is_starting() => gather_among(self.timers.len()),
+            () if entry.is_stopping() || entry.is_starting() => gather_among(self.timers.len()),
             () => GATHER,
         };
         let gathers =
-            (class == Class::Normal).then(|| slot.gather_since.get_or_insert(now).plus(gather));
-        let until = gathers.max(slot.retry_at).max(slot.repeat_at(&work));
+            (class == Class::Normal).then(|| entry.gather_since.get_or_insert(now).plus(gather));
+        let until = gathers.max(entry.retry_at).max(entry.repeat_at(&work));
         if let Some(at) = until.filter(|at| *at > now) {
-            slot.timer = Some(at);
+            entry.timer = Some(at);
             self.timers.insert((at, key.clone()));
             return;
         }
         self.counter += 1;
-        slot.queued = Some((class, self.counter));
+        entry.queued = Some((class, self.counter));
         self.queue.insert((class, self.counter, key.clone()));
     }
 
     fn dispatch(&mut self, now: Mono) {
         while self.flights.len() < FLIGHTS_MAX {
             let Some((_, _, key)) = self.queue.pop_first() else { return };
-            let Some(slot) = self.slots.get_mut(&key) else { continue };
-            slot.queued = None;
-            let Some(work) = slot.work(&key, self.sources_ready) else { continue };
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            entry.queued = None;
+            let Some(work) = entry.work(&key, self.sources_ready) else { continue };
             self.counter += 1;
             let ticket = self.counter;
-            let Some((name, ask)) = slot.begin(&key, ticket, work, now) else { continue };
+            let Some((name, ask)) = entry.begin(&key, ticket, work, now) else { continue };
             self.flights.insert(ticket, key);
             self.out.push(Request { ticket, name, ask });
         }

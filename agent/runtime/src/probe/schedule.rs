@@ -1,4 +1,4 @@
-//! The board: which containers are probed, what is due when, what runs, what is to be told.
+//! The schedule: which containers are probed, what is due when, what runs, what is to be told.
 //!
 //! Pure but for the handles by which attempts are given up. Owner: the prober. Due times are kept
 //! in a heap whose entries are not taken back: one that no longer agrees with its machine is
@@ -82,7 +82,7 @@ type HeapEntry = Reverse<(Duration, PodUid, ContainerId, ProbeKind)>;
 
 /// See the module's header.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct Schedule {
     agent_started_at: UnixNanos,
     pods: BTreeMap<PodUid, Probed>,
     heap: BinaryHeap<HeapEntry>,
@@ -94,8 +94,8 @@ pub(super) struct Board {
     counter: u64,
 }
 
-impl Board {
-    /// An empty board of an agent that began at this time, with that many attempts at a time.
+impl Schedule {
+    /// An empty schedule of an agent that began at this time, with that many attempts at a time.
     pub(super) fn new(agent_started_at: UnixNanos, attempts_max: usize) -> Self {
         Self {
             agent_started_at,
@@ -388,5 +388,5 @@ fn spread(probe: (&PodUid, &str, ProbeKind), period: Duration, agent_age: Durati
 }
 
 #[cfg(test)]
-#[path = "board_tests.rs"]
+#[path = "schedule_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! The board: orders, due times, bounds, attempts that end late.
+//! The schedule: orders, due times, bounds, attempts that end late.
 
 use pintle_agent_core::types::SandboxId;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn spec(count: usize) -> Value {
 }
 
 struct World {
-    board: Board,
+    schedule: Schedule,
     pod: Arc<Pod>,
     observed: ObservedPod,
     pod_ip: &'static str,
@@ -33,7 +33,7 @@ impl World {
     fn with_places(spec: Value, places: usize) -> Self {
         let pod = testing::pod(spec, json!({}));
         let observed = testing::observed(&pod, WALL.0);
-        Self { board: Board::new(UnixNanos(1), places), pod, observed, pod_ip: "10.0.0.1" }
+        Self { schedule: Schedule::new(UnixNanos(1), places), pod, observed, pod_ip: "10.0.0.1" }
     }
 
     fn order(&mut self, now: Duration, terminating: bool) {
@@ -50,15 +50,15 @@ impl World {
             pod_ip: Some(self.pod_ip.to_owned()),
             terminating,
         };
-        self.board.order(&order, (now, WALL));
+        self.schedule.order(&order, (now, WALL));
     }
 
     fn due(&mut self, now: Duration) -> Vec<Attempt> {
-        std::iter::from_fn(|| self.board.take_due(now)).collect()
+        std::iter::from_fn(|| self.schedule.take_due(now)).collect()
     }
 
     fn results(&mut self) -> Vec<(String, ProbeKind, bool)> {
-        std::iter::from_fn(|| self.board.take_result())
+        std::iter::from_fn(|| self.schedule.take_result())
             .map(|input| match input {
                 Input::Probed { container, probe, healthy, .. } => {
                     (container.to_string(), probe, healthy)
@@ -77,9 +77,9 @@ fn each_probe_runs_once_a_period_and_only_one_attempt_at_a_time() {
     assert_eq!(first.len(), 6);
     assert_eq!(world.due(SECOND * 60).len(), 0, "all are under way");
     for attempt in &first {
-        world.board.ended(&attempt.key, SECOND, Outcome::Success);
+        world.schedule.ended(&attempt.key, SECOND, Outcome::Success);
     }
-    assert_eq!(world.board.next_due(), Some(SECOND * 10));
+    assert_eq!(world.schedule.next_due(), Some(SECOND * 10));
     assert_eq!(world.due(SECOND * 9).len(), 0);
     assert_eq!(world.due(SECOND * 10).len(), 6);
 }
@@ -94,7 +94,7 @@ fn attempts_beyond_the_bound_wait_and_none_is_lost() {
         assert!(batch.len() <= 3);
         for attempt in batch.iter() {
             world.order(SECOND, false);
-            world.board.ended(&attempt.key, SECOND, Outcome::Success);
+            world.schedule.ended(&attempt.key, SECOND, Outcome::Success);
             seen.push((attempt.key.id.clone(), attempt.key.kind));
         }
         if batch.is_empty() {
@@ -105,7 +105,7 @@ fn attempts_beyond_the_bound_wait_and_none_is_lost() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!((seen.len(), attempts), (10, 10));
-    assert!(!world.board.is_waiting());
+    assert!(!world.schedule.is_waiting());
 }
 
 #[test]
@@ -113,19 +113,19 @@ fn a_pod_whose_probes_never_answer_gives_way_to_another_at_once() {
     let mut world = World::with_places(spec(136), 256);
     world.order(Duration::ZERO, false);
     let hanging = world.due(Duration::ZERO);
-    assert_eq!((hanging.len(), world.board.is_waiting()), (256, true));
+    assert_eq!((hanging.len(), world.schedule.is_waiting()), (256, true));
     let other = PodUid::from("other");
     world.pod = testing::pod(spec(1), json!({}));
     world.observed = testing::observed(&world.pod, WALL.0);
     world.order_as(other.clone(), SECOND, false);
     assert_eq!(world.due(SECOND).len(), 0);
-    assert_eq!(world.board.make_room(SECOND), 1);
+    assert_eq!(world.schedule.make_room(SECOND), 1);
     // The task that was aborted ends.
-    world.board.ended(&hanging[0].key, SECOND, Outcome::Unknown);
+    world.schedule.ended(&hanging[0].key, SECOND, Outcome::Unknown);
     let begun = world.due(SECOND);
     assert_eq!(begun.len(), 1);
     assert_eq!(begun[0].key.uid, other);
-    assert_eq!(world.board.attempts(), 256);
+    assert_eq!(world.schedule.attempts(), 256);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn attempts_ask_at_the_address_that_the_pod_has_when_they_begin() {
     world.order(SECOND, false);
     for attempt in &first {
         assert_eq!(attempt.target.host.as_deref(), Some("10.0.0.1"));
-        world.board.ended(&attempt.key, SECOND, Outcome::Success);
+        world.schedule.ended(&attempt.key, SECOND, Outcome::Success);
     }
     let second = world.due(SECOND * 10);
     assert_eq!(second.len(), 2);
@@ -151,9 +151,9 @@ fn a_change_of_one_container_has_the_unready_ones_of_its_pod_asked_at_once() {
     let all = world.due(Duration::ZERO);
     let readiness: Vec<_> =
         all.iter().filter(|attempt| attempt.key.kind == ProbeKind::Readiness).collect();
-    world.board.ended(&readiness[0].key, Duration::ZERO, Outcome::Failure);
+    world.schedule.ended(&readiness[0].key, Duration::ZERO, Outcome::Failure);
     assert_eq!(world.due(SECOND).len(), 0);
-    world.board.ended(&readiness[1].key, SECOND, Outcome::Success);
+    world.schedule.ended(&readiness[1].key, SECOND, Outcome::Success);
     let again = world.due(SECOND);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].key.id, readiness[0].key.id);
@@ -165,7 +165,7 @@ fn a_repeated_order_changes_nothing() {
     world.order(Duration::ZERO, false);
     let attempts = world.due(Duration::ZERO);
     for attempt in &attempts {
-        world.board.ended(&attempt.key, Duration::ZERO, Outcome::Success);
+        world.schedule.ended(&attempt.key, Duration::ZERO, Outcome::Success);
     }
     assert_eq!(world.results(), [("id-1".to_owned(), ProbeKind::Readiness, true)]);
     for _ in 0..1000 {
@@ -173,7 +173,7 @@ fn a_repeated_order_changes_nothing() {
     }
     assert_eq!(world.results(), []);
     assert_eq!(world.due(SECOND).len(), 0);
-    assert!(world.board.heap.len() < 200, "entries that no longer hold are dropped");
+    assert!(world.schedule.heap.len() < 200, "entries that no longer hold are dropped");
     assert_eq!(world.due(SECOND * 10).len(), 2);
 }
 
@@ -185,7 +185,7 @@ fn a_new_attempt_of_a_container_begins_from_nothing_and_the_old_ones_end_does_no
     world.observed.containers[0] = testing::container_named("id-2".into(), "c0", WALL.0);
     world.order(SECOND, false);
     for attempt in &old {
-        world.board.ended(&attempt.key, SECOND, Outcome::Failure);
+        world.schedule.ended(&attempt.key, SECOND, Outcome::Failure);
     }
     assert_eq!(world.results(), []);
     // Readiness at once, liveness at the next tick.
@@ -202,15 +202,15 @@ fn the_end_of_an_attempt_that_was_given_up_is_not_taken_for_its_successors() {
     world.order(Duration::ZERO, false);
     let old = world.due(Duration::ZERO);
     let uid = world.observed.uid.clone();
-    world.board.forget(&uid);
+    world.schedule.forget(&uid);
     world.order(SECOND, false);
     let new = world.due(SECOND);
     assert_eq!((old.len(), new.len()), (2, 2));
     for attempt in &old {
-        world.board.ended(&attempt.key, SECOND, Outcome::Failure);
+        world.schedule.ended(&attempt.key, SECOND, Outcome::Failure);
     }
     assert_eq!(world.results(), []);
-    assert_eq!(world.board.attempts(), 2);
+    assert_eq!(world.schedule.attempts(), 2);
 }
 
 #[test]
@@ -223,11 +223,11 @@ fn a_container_that_does_not_run_any_more_is_not_probed() {
     assert!(due.iter().all(|attempt| attempt.key.id.as_str() == "id-2"), "{due:?}");
     world.observed.containers[1].state = RunState::Exited;
     world.order(Duration::ZERO, false);
-    assert_eq!(world.board.next_due(), None);
+    assert_eq!(world.schedule.next_due(), None);
     assert_eq!(world.due(SECOND * 100).len(), 0);
     let uid = world.observed.uid.clone();
-    world.board.forget(&uid);
-    assert!(world.board.pods.is_empty());
+    world.schedule.forget(&uid);
+    assert!(world.schedule.pods.is_empty());
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_container_of_an_earlier_run_of_the_agent_is_told_as_started_and_ready() {
         container.started_at = UnixNanos(1);
     }
     world.observed.sandboxes[0].id = SandboxId::from("sandbox");
-    world.board = Board::new(WALL, 9);
+    world.schedule = Schedule::new(WALL, 9);
     world.order(Duration::ZERO, false);
     let mut results = world.results();
     results.sort_unstable();

@@ -17,19 +17,19 @@ use pintle_api_types::pod::containers;
 
 /// Tells events of pods to the API server.
 #[derive(Debug)]
-pub struct Announcer {
+pub struct EventRecorder {
     recorder: Recorder,
     pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
 }
 
-impl Announcer {
+impl EventRecorder {
     /// One that knows no pod.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, pods: Mutex::default() }
     }
 }
 
-impl EventSink for Announcer {
+impl EventSink for EventRecorder {
     fn know(&self, pod: &Arc<Pod>) {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.insert(pod::uid(pod), Arc::clone(pod));

@@ -1,8 +1,8 @@
-//! What a worker makes of its pass: what each action has done, when a failed one is tried again.
+//! What a worker makes of its sync: what each action has done, when a failed one is tried again.
 //!
 //! Pure. A container that could not be started waits alone, and so do a resize and the removal of
 //! dead attempts. What the whole pod needs (volumes, sandbox, a stop) holds up the pod; the earliest
-//! of a pass' waits counts. A pass that ended is followed by a read, and nothing is planned before
+//! of a sync' waits counts. A sync that ended is followed by a read, and nothing is planned before
 //! its answer.
 
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::status::Waiting;
 use crate::sync::backoff::{Pause, grown};
 use crate::sync::plan::{self, Action};
 use crate::worker::Failure;
-use crate::worker::step::{Scene, Stage, Worker};
+use crate::worker::step::{Context, Stage, Worker};
 use pintle_api_types::ids::Mono;
 use pintle_api_types::pod;
 
 /// A pod that is being brought up is looked at for its new sandbox after this at the earliest: that
 /// is not written sooner, and mostly its containers run by then, which is a read of its own.
 const READ_STARTING: Duration = Duration::from_secs(1);
-/// Wait after a failed pass.
+/// Wait after a failed sync.
 // k8s: pkg/kubelet/kubelet.go backOffPeriod
 const RETRY: Duration = Duration::from_secs(10);
 /// First and longest wait after a container was made and did not come up. Its crash loop holds it
@@ -35,31 +35,31 @@ pub(super) const VOLUME_RETRY: (Duration, Duration) =
 const KILL_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 impl Worker {
-    /// An action of the pass ended.
+    /// An action of the sync ended.
     pub fn progress(
         &mut self,
         ticket: u64,
         index: usize,
         outcome: Result<(), Failure>,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
     ) {
-        let Some(pass) = self.pass.as_mut().filter(|p| p.ticket == ticket) else { return };
-        let Some(action) = pass.actions.get(index).cloned() else { return };
-        pass.done = pass.done.max(index + 1);
+        let Some(run) = self.sync_run.as_mut().filter(|p| p.ticket == ticket) else { return };
+        let Some(action) = run.actions.get(index).cloned() else { return };
+        run.done = run.done.max(index + 1);
         match outcome {
-            Ok(()) => self.action_done(&action, scene),
+            Ok(()) => self.action_done(&action, context),
             Err(failure) if failure.cancelled => {}
-            Err(_) if action == Action::Refresh => self.refresh_failed(scene.now.mono),
+            Err(_) if action == Action::Refresh => self.refresh_failed(context.now.mono),
             Err(failure) => {
-                pass.failed = true;
-                self.action_failed(&action, failure, scene);
+                run.failed = true;
+                self.action_failed(&action, failure, context);
             }
         }
     }
 
-    fn action_done(&mut self, action: &Action, scene: &mut Scene<'_>) {
+    fn action_done(&mut self, action: &Action, context: &mut Context<'_>) {
         match action {
-            Action::CreateSandbox { .. } => self.read(READ_STARTING, scene),
+            Action::CreateSandbox { .. } => self.read(READ_STARTING, context),
             Action::Prepare => {
                 self.prepared = true;
                 self.failures = 0;
@@ -68,11 +68,11 @@ impl Worker {
             Action::StartContainer { name, .. } => {
                 self.waiting.remove(name);
                 self.pauses.remove(name);
-                self.note_start(name, scene.now.mono);
+                self.note_start(name, context.now.mono);
             }
             Action::ResizePod(resize) => {
                 self.resize_pause = None;
-                self.resized(resize, scene);
+                self.resized(resize, context);
             }
             _ => {}
         }
@@ -91,12 +91,12 @@ impl Worker {
         }
     }
 
-    fn action_failed(&mut self, action: &Action, failure: Failure, scene: &mut Scene<'_>) {
-        let now = scene.now.mono;
+    fn action_failed(&mut self, action: &Action, failure: Failure, context: &mut Context<'_>) {
+        let now = context.now.mono;
         match action {
             Action::StartContainer { name, .. } => self.start_failed(name, &failure, now),
             Action::ResizePod(_) => {
-                self.resize_failed(&failure, scene);
+                self.resize_failed(&failure, context);
                 self.resize_pause = Some(Pause::after(self.resize_pause, (RETRY, RETRY), now));
             }
             Action::RemoveContainer { keep_logs: false, .. } => {
@@ -146,20 +146,20 @@ impl Worker {
         pause.is_some_and(|pause| now < pause.until)
     }
 
-    /// The pass ended.
-    pub(super) fn pass_done(&mut self, ticket: u64, scene: &mut Scene<'_>) {
-        let Some(pass) = self.pass.take_if(|p| p.ticket == ticket) else { return };
-        if !pass.failed && !pass.cancelled {
+    /// The sync ended.
+    pub(super) fn sync_done(&mut self, ticket: u64, context: &mut Context<'_>) {
+        let Some(run) = self.sync_run.take_if(|p| p.ticket == ticket) else { return };
+        if !run.failed && !run.cancelled {
             self.failures = 0;
-            if self.pauses.values().all(|pause| pause.until <= scene.now.mono) {
+            if self.pauses.values().all(|pause| pause.until <= context.now.mono) {
                 self.last_failure = None;
             }
-            if pass.actions.contains(&Action::Teardown) {
+            if run.actions.contains(&Action::Teardown) {
                 self.stage = Stage::Finished;
             }
         }
-        // Only a read that begins after the pass shows what came of it.
-        self.need_stamp = *scene.counter + 1;
-        self.read(Duration::ZERO, scene);
+        // Only a read that begins after the sync shows what came of it.
+        self.need_stamp = *context.counter + 1;
+        self.read(Duration::ZERO, context);
     }
 }
