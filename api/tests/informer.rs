@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pintle_api::informer::{
-    FirstList, Informer, InformerError, InformerObserver, InformerSpec, ObjectChange, ObjectKey,
-    PrunedMeta, Subscription,
+    FirstList, FollowSpec, IndexBy, Informer, InformerError, InformerObserver, ObjectChange,
+    ObjectKey, PrunedMeta, Subscription,
 };
 use pintle_api::{Access, ClientOptions};
 use serde::Deserialize;
@@ -78,11 +78,11 @@ async fn world(first_list: FirstList, pods: &[(&str, &str)]) -> World {
     let client =
         Access::read(&server.kubeconfig()).expect("a kubeconfig").client(ClientOptions::default());
     let heard = Arc::<Heard>::default();
-    let mut spec = InformerSpec::new("pods", "/api/v1/pods");
+    let mut spec = FollowSpec::new("pods", "/api/v1/pods");
     spec.first_list = first_list;
     spec.observer = heard.clone();
-    spec.indexes = vec![("node", |pod: &Pod, add| add(&pod.spec.node_name))];
-    let informer = Informer::new(spec);
+    let by_node: IndexBy<Pod> = ("node", |pod, add| add(&pod.spec.node_name));
+    let informer = Informer::new(spec, &[by_node]);
     let subscription = informer.subscribe();
     tokio::spawn(informer.run(client));
     World { server, informer, subscription, heard }

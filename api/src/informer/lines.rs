@@ -23,8 +23,8 @@ pub(super) struct LineSplitter {
 
 impl LineSplitter {
     /// The next piece; `each` is called with each line that is complete by then, `None` stands for
-    /// one that was too long. It ends early when `each` says so.
-    pub(super) fn feed(&mut self, piece: &[u8], each: &mut dyn FnMut(Option<&[u8]>) -> bool) {
+    /// one that was too long.
+    pub(super) fn feed(&mut self, piece: &[u8], each: &mut dyn FnMut(Option<&[u8]>)) {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, more) = (&rest[..end], &rest[end + 1..]);
@@ -39,8 +39,8 @@ impl LineSplitter {
                 joined.as_slice()
             };
             let fits = !too_long && whole.len() <= OBJECT_BYTES_MAX;
-            if (too_long || !whole.is_empty()) && !each(fits.then_some(whole)) {
-                return;
+            if too_long || !whole.is_empty() {
+                each(fits.then_some(whole));
             }
         }
         if self.too_long || self.held.len() + rest.len() > OBJECT_BYTES_MAX {
@@ -179,7 +179,6 @@ mod tests {
             for piece in text.as_bytes().chunks(piece) {
                 splitter.feed(piece, &mut |line| {
                     lines.push(line.map(|line| String::from_utf8_lossy(line).into_owned()));
-                    true
                 });
                 assert!(splitter.held.len() <= OBJECT_BYTES_MAX);
             }

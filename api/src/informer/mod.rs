@@ -12,7 +12,8 @@
 //! The type of the objects is the user's and names the fields that it reads; nothing else is kept,
 //! and no generic value is made in between. Changes are told per object in order, with what the
 //! subscriber was told last; a slow subscriber gets fewer of them and holds up nobody. An outage
-//! changes nothing: what was known stays until the API server says otherwise.
+//! changes nothing: what was known stays until the API server says otherwise. Whoever keeps a record
+//! of its own instead of a store is told by [`follow`], one object after the other.
 //! Owner: whoever spawns [`Informer::run`]. Bounds: see `lines`, `reflector`, `pending`, `task`.
 // k8s: staging/src/k8s.io/client-go/tools/cache/{reflector,shared_informer}.go
 
@@ -26,46 +27,54 @@ mod pending;
 mod reflector;
 #[cfg(test)]
 mod reflector_tests;
+mod sink;
 mod store;
 mod subscription;
 mod symbol;
+mod symbol_map;
 mod task;
 mod wire;
 #[cfg(test)]
 mod world_tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Client;
 
+pub use backoff::CLIENT_GO;
 pub use error::InformerError;
 pub use object::{Object, ObjectKey, PrunedMeta};
 pub use observer::InformerObserver;
 pub use pending::ObjectChange;
 pub use reflector::FirstList;
+pub use sink::ObjectSink;
 pub use store::{IndexBy, IndexValues, ObjectStore};
 pub use subscription::Subscription;
 pub use symbol::Symbol;
+pub use symbol_map::SymbolMap;
 pub use wire::ObjectSource;
 
 use observer::Nobody;
-use task::InformerTask;
+use sink::StoreSink;
+use task::FollowTask;
 
-/// What an informer is to follow.
-pub struct InformerSpec<T> {
+/// What is to be followed.
+#[derive(Clone)]
+pub struct FollowSpec {
     /// For messages and metrics: `pods`.
     pub name: String,
     /// Where the objects are.
     pub source: ObjectSource,
     /// Which state the first list has to have.
     pub first_list: FirstList,
-    /// How objects can be found but by key.
-    pub indexes: Vec<IndexBy<T>>,
+    /// First and longest wait after failures; up to twice as long by chance.
+    pub retry: (Duration, Duration),
     /// Told of lists, watches and failures.
     pub observer: Arc<dyn InformerObserver>,
 }
 
-impl<T> InformerSpec<T> {
+impl FollowSpec {
     /// All objects below a path, such as `/api/v1/pods`.
     pub fn new(name: &str, path: &str) -> Self {
         let source = ObjectSource { paths: vec![path.to_owned()], ..Default::default() };
@@ -73,15 +82,20 @@ impl<T> InformerSpec<T> {
             name: name.to_owned(),
             source,
             first_list: FirstList::default(),
-            indexes: Vec::new(),
+            retry: CLIENT_GO,
             observer: Arc::new(Nobody),
         }
     }
 }
 
-/// Follows the objects of a kind. Clones share everything.
+/// Lists and watches, and tells the sink of it, until it is dropped.
+pub async fn follow<T: Object, S: ObjectSink<T>>(client: Client, spec: FollowSpec, sink: S) {
+    FollowTask::new(client, Arc::new(spec), sink).run().await;
+}
+
+/// Follows the objects of a kind and keeps them for many readers. Clones share everything.
 pub struct Informer<T> {
-    spec: Arc<InformerSpec<T>>,
+    spec: Arc<FollowSpec>,
     store: Arc<ObjectStore<T>>,
 }
 
@@ -92,15 +106,15 @@ impl<T> Clone for Informer<T> {
 }
 
 impl<T: Object> Informer<T> {
-    /// One that knows nothing until it is run.
-    pub fn new(spec: InformerSpec<T>) -> Self {
-        let store = Arc::new(ObjectStore::new(&spec.indexes));
-        Self { spec: Arc::new(spec), store }
+    /// One that knows nothing until it is run; the indexes say how objects are found but by key.
+    pub fn new(spec: FollowSpec, indexes: &[IndexBy<T>]) -> Self {
+        Self { spec: Arc::new(spec), store: Arc::new(ObjectStore::new(indexes)) }
     }
 
     /// Lists and watches until it is dropped. To be run once.
     pub fn run(&self, client: Client) -> impl Future<Output = ()> + Send + use<T> {
-        InformerTask::new(client, Arc::clone(&self.spec), Arc::clone(&self.store)).run()
+        let sink = StoreSink::new(Arc::clone(&self.store));
+        FollowTask::new(client, Arc::clone(&self.spec), sink).run()
     }
 
     /// What is known.

@@ -111,8 +111,9 @@ pub(super) struct Reflector {
 const LIST: Next = Next::List { whole: false, token: None };
 
 impl Reflector {
-    /// One that has listed nothing yet, of a kind with so many paths.
-    pub(super) fn new(first: FirstList, paths: usize) -> Self {
+    /// One that has listed nothing yet, of a kind with so many paths; waits are from the first to
+    /// the longest.
+    pub(super) fn new(first: FirstList, paths: usize, retry: (Duration, Duration)) -> Self {
         assert!(paths > 0, "a kind has a path");
         Self {
             first,
@@ -123,7 +124,7 @@ impl Reflector {
             divides: false,
             next: LIST,
             wait: false,
-            backoff: ReflectorBackoff::default(),
+            backoff: ReflectorBackoff::new(retry),
             bookmarks: false,
             ordered: false,
             events: 0,

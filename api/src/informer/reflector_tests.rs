@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::backoff::CLIENT_GO;
 use super::error::InformerError;
 use super::reflector::{
     EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan, WatchPlan,
@@ -80,7 +81,7 @@ fn tell(mut reflector: Reflector, story: Vec<(Came, &str)>) {
 }
 
 fn first(first: FirstList) -> Reflector {
-    let mut reflector = Reflector::new(first, 1);
+    let mut reflector = Reflector::new(first, 1, CLIENT_GO);
     let plan = shown(&reflector.plan(Duration::ZERO, 0.0));
     let want = if first == FirstList::Any { "list any in pages" } else { "list newest in pages" };
     assert_eq!(plan, want);
@@ -184,7 +185,7 @@ fn a_watch_from_no_version_has_none_until_it_is_past_the_beginning() {
 fn a_kind_is_looked_for_under_each_of_its_paths() {
     use Came::{ListFailed, Page, WatchFailed};
     let none = || InformerError::NotFound("no such kind".to_owned());
-    let mut reflector = Reflector::new(FirstList::Any, 2);
+    let mut reflector = Reflector::new(FirstList::Any, 2, CLIENT_GO);
     reflector.plan(Duration::ZERO, 0.0);
     tell(
         reflector,

@@ -1,9 +1,10 @@
-//! The task of an informer: asks as the reflector says, and puts what it is told into the store.
+//! The task of a reflector: asks as the reflector says, and tells its sink what it is told.
 //!
 //! Owner: whoever runs it; it ends by being dropped. Bounds: one request at a time; a list that
 //! stops coming for `PIECE_WAIT_MAX` is given up, and so is one whose answer does not begin. That a
 //! server is gone is found by its connection (`dial`, `pool`).
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use kube::Client;
 use pintle_api_types::jitter;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::InformerSpec;
+use super::FollowSpec;
 use super::error::InformerError;
 use super::lines::{self, LineSplitter, Unreadable, WatchEvent};
 use super::object::Object;
 use super::pages::{Item, ListMeta, ListScanner};
 use super::reflector::{EventKind, ListPlan, Reflector, ReflectorPlan, WatchPlan};
-use super::store::{Listed, ObjectStore};
+use super::sink::ObjectSink;
 use super::wire::{self, Pieces};
 
 /// The longest wait for the beginning of a list, and for its next piece: as long as the server
@@ -25,15 +26,17 @@ use super::wire::{self, Pieces};
 // k8s: staging/src/k8s.io/apiserver/pkg/server/config.go RequestTimeout
 const PIECE_WAIT_MAX: Duration = Duration::from_secs(60);
 
-pub(super) struct InformerTask<T: Object> {
+pub(super) struct FollowTask<T, S> {
     client: Client,
-    spec: Arc<InformerSpec<T>>,
-    store: Arc<ObjectStore<T>>,
+    spec: Arc<FollowSpec>,
+    sink: S,
     reflector: Reflector,
-    listed: Listed<T>,
     list_begun: Instant,
+    /// Objects of the list so far.
+    items: usize,
     /// What was said last.
     works: Option<bool>,
+    of: PhantomData<fn() -> T>,
 }
 
 /// Why a watch is over.
@@ -44,15 +47,11 @@ enum WatchEnd {
     Error(InformerError),
 }
 
-impl<T: Object> InformerTask<T> {
-    pub(super) fn new(
-        client: Client,
-        spec: Arc<InformerSpec<T>>,
-        store: Arc<ObjectStore<T>>,
-    ) -> Self {
-        let reflector = Reflector::new(spec.first_list, spec.source.paths.len());
-        let (listed, list_begun, works) = (Listed::default(), Instant::now(), None);
-        Self { client, spec, store, reflector, listed, list_begun, works }
+impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
+    pub(super) fn new(client: Client, spec: Arc<FollowSpec>, sink: S) -> Self {
+        let reflector = Reflector::new(spec.first_list, spec.source.paths.len(), spec.retry);
+        let (list_begun, items, works) = (Instant::now(), 0, None);
+        Self { client, spec, sink, reflector, list_begun, items, works, of: PhantomData }
     }
 
     pub(super) async fn run(mut self) {
@@ -68,22 +67,25 @@ impl<T: Object> InformerTask<T> {
 
     async fn list(&mut self, plan: &ListPlan) {
         if plan.token.is_none() {
-            (self.listed, self.list_begun) = (Listed::default(), Instant::now());
+            self.sink.begin();
+            (self.list_begun, self.items) = (Instant::now(), 0);
         }
         match self.page(plan).await {
             Ok(meta) => {
                 self.says_works();
                 if self.reflector.page(&meta.resource_version, &meta.r#continue) {
-                    let listed = std::mem::take(&mut self.listed);
-                    let (took, items) = (self.list_begun.elapsed(), listed.objects.len());
-                    self.spec.observer.listed(&self.spec.name, took, items);
-                    self.store.replace(listed);
+                    let took = self.list_begun.elapsed();
+                    self.spec.observer.listed(&self.spec.name, took, self.items);
+                    self.sink.complete().await;
                     self.says_version();
                 }
             }
             Err(error) => {
                 if self.reflector.list_failed(&error) {
                     self.says_fails("list", &error);
+                    if matches!(error, InformerError::NotFound(_)) {
+                        self.sink.no_kind();
+                    }
                 }
             }
         }
@@ -101,13 +103,18 @@ impl<T: Object> InformerTask<T> {
         let mut scanner = ListScanner::default();
         let no_list = |error: super::pages::NoList| InformerError::Failed(error.to_string());
         while let Some(piece) = timeout(PIECE_WAIT_MAX, pieces.next()).await.map_err(late)? {
-            let (spec, listed) = (&self.spec, &mut self.listed);
+            let (spec, sink, items) = (&self.spec, &mut self.sink, &mut self.items);
             let fed = scanner.feed(&piece?, &mut |item| match item {
                 Item::Object(text) => match lines::item(text) {
-                    Ok(object) => listed.objects.push(object),
+                    Ok(object) => {
+                        *items += 1;
+                        sink.listed(object);
+                    }
                     Err(lost) => {
                         spec.unreadable(&lost);
-                        listed.unreadable.extend(lost.key);
+                        if let Some(key) = lost.key {
+                            sink.listed_unreadable(key);
+                        }
                     }
                 },
                 Item::TooLong => spec.too_long(),
@@ -167,26 +174,22 @@ impl<T: Object> InformerTask<T> {
                 }
                 Ok(Some(Ok(piece))) => piece,
             };
-            let mut end = None;
-            splitter.feed(&piece, &mut |line| {
-                end = match line {
-                    Some(line) => self.event(lines::event(line)),
-                    None => {
-                        self.spec.too_long();
-                        None
-                    }
-                };
-                end.is_none()
+            let (spec, mut events) = (&self.spec, Vec::new());
+            splitter.feed(&piece, &mut |line| match line {
+                Some(line) => events.push(lines::event(line)),
+                None => spec.too_long(),
             });
-            self.says_version();
-            if let Some(end) = end {
-                return end;
+            for event in events {
+                if let Some(end) = self.event(event).await {
+                    return end;
+                }
             }
+            self.says_version();
         }
     }
 
     /// Takes an event; says why the watch is over, if it is.
-    fn event(&mut self, event: WatchEvent<T>) -> Option<WatchEnd> {
+    async fn event(&mut self, event: WatchEvent<T>) -> Option<WatchEnd> {
         let (version, kind) = match &event {
             WatchEvent::Added(object) => (object.resource_version(), EventKind::Added),
             WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
@@ -201,15 +204,13 @@ impl<T: Object> InformerTask<T> {
         }
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                self.store.apply(object);
+                self.sink.applied(object).await;
             }
-            WatchEvent::Deleted(object) => {
-                self.store.delete(object);
-            }
+            WatchEvent::Deleted(object) => self.sink.deleted(object).await,
             WatchEvent::Unreadable(lost) => {
                 self.spec.unreadable(&lost);
-                if let (true, Some(key)) = (lost.deleted, &lost.key) {
-                    self.store.delete_key(key);
+                if let (true, Some(key)) = (lost.deleted, lost.key) {
+                    self.sink.deleted_unreadable(key).await;
                 }
             }
             WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
@@ -244,7 +245,7 @@ impl<T: Object> InformerTask<T> {
     }
 }
 
-impl<T: Object> InformerSpec<T> {
+impl FollowSpec {
     fn unreadable(&self, lost: &Unreadable) {
         let (key, (line, column)) = (lost.key.as_ref(), lost.at);
         let shown = key.map_or("?", |key| key.as_str());

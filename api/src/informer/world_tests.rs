@@ -8,6 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde::Deserialize;
 
+use super::backoff::CLIENT_GO;
 use super::error::InformerError;
 use super::object::PrunedMeta;
 use super::reflector::{EventKind, FirstList, ListAt, ListPlan, Reflector, ReflectorPlan};
@@ -184,7 +185,7 @@ impl Client {
         let store = Arc::new(ObjectStore::new(&[]));
         Self {
             now: Duration::ZERO,
-            reflector: Reflector::new(first, 1),
+            reflector: Reflector::new(first, 1, CLIENT_GO),
             subscription: Subscription::new(&store),
             store,
             mirror: BTreeMap::new(),

@@ -1,0 +1,73 @@
+//! Who is told by a reflector's task: a store that many read, or a record of one's own.
+
+use std::future::{Future, ready};
+use std::sync::Arc;
+
+use super::object::{Object, ObjectKey};
+use super::store::{Listed, ObjectStore};
+
+/// Told of what a kind's objects are, in order. While it takes its time, the watch is held back.
+pub trait ObjectSink<T> {
+    /// A list begins; what came of an earlier one that was not completed does not count.
+    fn begin(&mut self);
+    /// One of the list.
+    fn listed(&mut self, object: T);
+    /// One of the list that cannot be read: whatever was known of it stays.
+    fn listed_unreadable(&mut self, key: ObjectKey);
+    /// The list is complete, and nothing else is there.
+    fn complete(&mut self) -> impl Future<Output = ()>;
+    /// It was added or modified.
+    fn applied(&mut self, object: T) -> impl Future<Output = ()>;
+    /// It was deleted, in this state.
+    fn deleted(&mut self, object: T) -> impl Future<Output = ()>;
+    /// It was deleted, in a state that cannot be read.
+    fn deleted_unreadable(&mut self, key: ObjectKey) -> impl Future<Output = ()>;
+    /// The server has the kind under none of its paths.
+    fn no_kind(&mut self) {}
+}
+
+/// Puts it into a store.
+pub(super) struct StoreSink<T> {
+    store: Arc<ObjectStore<T>>,
+    list: Listed<T>,
+}
+
+impl<T> StoreSink<T> {
+    pub(super) fn new(store: Arc<ObjectStore<T>>) -> Self {
+        Self { store, list: Listed::default() }
+    }
+}
+
+impl<T: Object> ObjectSink<T> for StoreSink<T> {
+    fn begin(&mut self) {
+        self.list = Listed::default();
+    }
+
+    fn listed(&mut self, object: T) {
+        self.list.objects.push(object);
+    }
+
+    fn listed_unreadable(&mut self, key: ObjectKey) {
+        self.list.unreadable.insert(key);
+    }
+
+    fn complete(&mut self) -> impl Future<Output = ()> {
+        self.store.replace(std::mem::take(&mut self.list));
+        ready(())
+    }
+
+    fn applied(&mut self, object: T) -> impl Future<Output = ()> {
+        self.store.apply(object);
+        ready(())
+    }
+
+    fn deleted(&mut self, object: T) -> impl Future<Output = ()> {
+        self.store.delete(object);
+        ready(())
+    }
+
+    fn deleted_unreadable(&mut self, key: ObjectKey) -> impl Future<Output = ()> {
+        self.store.delete_key(&key);
+        ready(())
+    }
+}
