@@ -182,7 +182,7 @@ fn leaf_mut<'a>(tree: &'a mut Map<String, Value>, path: &str) -> Option<&'a mut 
 
 /// The drop-in files below `folder` in lexical order, and a warning for each file left alone.
 // k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
-pub fn drop_ins(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), ConfigError> {
+pub(crate) fn drop_ins(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), ConfigError> {
     let mut found = Found::default();
     walk(folder, 0, &mut found)?;
     Ok((found.files, found.warnings))
@@ -226,7 +226,7 @@ fn walk(folder: &Path, depth: usize, found: &mut Found) -> Result<(), ConfigErro
 }
 
 /// Applies `patch` to `target`: objects merge, null deletes, everything else replaces (RFC 7386).
-pub fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Value>) {
+pub(crate) fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Value>) {
     for (key, value) in patch {
         match value {
             Value::Null => {
@@ -247,3 +247,7 @@ pub fn merge_patch(target: &mut Map<String, Value>, patch: Map<String, Value>) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;
