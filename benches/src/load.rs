@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::ops::{Div, Sub};
+use std::ops::{Div, Mul, Sub};
 
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
@@ -44,6 +44,14 @@ impl Sub for Cpu {
     }
 }
 
+impl Mul<f64> for Cpu {
+    type Output = Self;
+
+    fn mul(self, times: f64) -> Self {
+        Self { user: self.user * times, system: self.system * times }
+    }
+}
+
 impl Div<f64> for Cpu {
     type Output = Self;
 
@@ -71,8 +79,11 @@ pub struct Thread {
     pub sleeps: u64,
 }
 
-/// The threads of a process by their ids.
-pub fn threads(pid: i32) -> HashMap<String, Thread> {
+/// Threads by their ids.
+pub type Threads = HashMap<String, Thread>;
+
+/// The threads of a process.
+pub fn threads(pid: i32) -> Threads {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |dir: fs::DirEntry| {
         let read = |file| fs::read_to_string(dir.path().join(file)).ok();

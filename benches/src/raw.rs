@@ -137,6 +137,18 @@ async fn start(
     Ok(RawStarted { sandbox_id, container_id })
 }
 
+/// Stops pods; their containers are killed without grace.
+pub fn stop_all(cri: &RawCri, pods: &[RawStarted], parallel: usize) -> Result<()> {
+    let turns = Semaphore::new(parallel);
+    let stops = pods.iter().map(async |pod| -> Result<()> {
+        let _held = turns.acquire().await?;
+        let pod_sandbox_id = pod.sandbox_id.clone();
+        cri.client.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id }).await?;
+        Ok(())
+    });
+    cri.block(join_all(stops)).into_iter().collect()
+}
+
 /// Stops and removes pods.
 pub fn remove_all(cri: &RawCri, pods: &[RawStarted], parallel: usize) -> Result<()> {
     let turns = Semaphore::new(parallel);
