@@ -9,7 +9,7 @@
 //! pressure an attempt of a pod that holds more than its share is given up and counts as neither
 //! success nor failure. When the worker is slow to take results, no new attempts begin.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,8 @@ const SLEEP_WAITING: Duration = Duration::from_secs(1);
 pub struct Prober {
     schedule: RefCell<Schedule>,
     changed: Notify,
+    /// When the task wakes up by itself; never while it does not sleep.
+    wakes_at: Cell<Duration>,
     tools: Tools,
     metrics: Arc<Metrics>,
     counts: ProbeCounts,
@@ -68,6 +70,7 @@ impl Prober {
         let prober = Rc::new(Self {
             schedule: RefCell::new(Schedule::new(agent_started_at, attempts_max())),
             changed: Notify::new(),
+            wakes_at: Cell::new(Duration::MAX),
             tools: Tools { client, recorder, resolver: Resolver::default() },
             counts: metrics.probes(),
             metrics,
@@ -89,12 +92,14 @@ impl Prober {
                 continue;
             }
             self.make_room();
-            let sleep = self.until_due();
+            let wakes_at = self.next_wake();
+            self.wakes_at.set(wakes_at);
             tokio::select! {
                 () = self.changed.notified() => {}
-                () = tokio::time::sleep(sleep) => {}
+                () = tokio::time::sleep(wakes_at.saturating_sub(self.now())) => {}
                 () = inputs.closed() => return,
             }
+            self.wakes_at.set(Duration::MAX);
         }
     }
 
@@ -119,11 +124,23 @@ impl Prober {
         }
     }
 
-    fn until_due(&self) -> Duration {
+    /// When the task has to look again if nobody tells it to.
+    fn next_wake(&self) -> Duration {
         let mut schedule = self.schedule.borrow_mut();
         let longest = if schedule.is_waiting() { SLEEP_WAITING } else { SLEEP_MAX };
-        let next = schedule.next_due();
-        next.map_or(longest, |at| together(at).saturating_sub(self.now()).min(longest))
+        let latest = self.now().saturating_add(longest);
+        schedule.next_due().map_or(latest, |at| together(at).min(latest))
+    }
+
+    /// Wakes the task if an attempt's end gives it something to do before it wakes up by itself:
+    /// an attempt that went as the one before it does not.
+    fn attempt_ended(&self) {
+        let schedule = self.schedule.borrow();
+        let has_news = schedule.has_results() || schedule.is_waiting();
+        drop(schedule);
+        if has_news || self.next_wake() < self.wakes_at.get() {
+            self.changed.notify_one();
+        }
     }
 
     fn begin(self: &Rc<Self>, attempt: Attempt) {
@@ -176,7 +193,7 @@ impl Drop for Slot {
         let now = self.prober.now();
         let outcome = self.outcome.unwrap_or(Outcome::Unknown);
         self.prober.schedule.borrow_mut().ended(&self.key, now, outcome);
-        self.prober.changed.notify_one();
+        self.prober.attempt_ended();
     }
 }
 

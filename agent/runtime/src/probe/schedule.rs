@@ -287,6 +287,11 @@ impl Schedule {
         self.results.pop_front()
     }
 
+    /// Whether there are results that have not been told.
+    pub(super) fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
     /// Attempts under way.
     #[cfg(test)]
     pub(super) fn attempts(&self) -> usize {
