@@ -32,6 +32,8 @@ pub struct Checker {
     passed: BTreeSet<(String, String)>,
     /// Pods that the agent knows to be over: nothing of them may be started.
     ended: BTreeMap<PodUid, &'static str>,
+    /// Pods whose manifests went and came back before nothing was left of them.
+    again: BTreeSet<PodUid>,
     /// Terminal phases that were published.
     terminal: BTreeMap<PodUid, String>,
     /// When a stop of the container was first asked for, and with how much time.
@@ -135,6 +137,7 @@ impl Checker {
     pub fn wanted(&mut self, uid: &PodUid) {
         if self.ended.get(uid) == Some(&"its manifest is gone") {
             self.ended.remove(uid);
+            self.again.insert(uid.clone());
         }
     }
 
@@ -142,15 +145,18 @@ impl Checker {
     pub fn gone(&mut self, uid: &PodUid) {
         self.terminal.remove(uid);
         self.ended.remove(uid);
+        self.again.remove(uid);
     }
 
-    /// The agent died. It may not know any more why a pod was over that has no trace of that.
-    pub fn crashed(&mut self, api: Option<&ApiServer>) {
+    /// The agent died. It may not know any more why a pod was over that has no trace of that: its
+    /// deadline, when nobody else knows the start or the wall clock `steps` back behind it; its place;
+    /// an earlier life of one whose manifest went and came back.
+    pub fn crashed(&mut self, api: Option<&ApiServer>, steps: bool) {
         let forgotten = self.statuses.iter().filter(|(uid, status)| {
             match status.reason.as_deref().unwrap_or_default() {
-                "DeadlineExceeded" => !api.is_some_and(|api| api.knows_start(uid)),
+                "DeadlineExceeded" => steps || !api.is_some_and(|api| api.knows_start(uid)),
                 "NodeAffinity" => true,
-                _ => false,
+                _ => self.again.contains(*uid),
             }
         });
         for uid in forgotten.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
@@ -298,7 +304,8 @@ impl Checker {
 
     /// An init container ends badly, and nothing before it is waited for in vain.
     fn init_fails_for_good(&self, manifest: &Manifest) -> bool {
-        let mut reached = manifest.boxes.iter().take_while(|b| b.image_from_s != u64::MAX);
+        let comes = |b: &&Box| b.image_from_s != u64::MAX && !b.ends_before_it_starts();
+        let mut reached = manifest.boxes.iter().take_while(comes);
         manifest.policy == "Never"
             && reached.any(|b| {
                 b.init && !b.sidecar && matches!(b.behaviour, Behaviour::Ends { code: 1, .. })

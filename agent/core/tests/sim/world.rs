@@ -602,7 +602,7 @@ impl World {
         self.stats.crashes += 1;
         self.stats.crashes_in_sync += u64::from(!self.syncs.is_empty());
         self.run += 1;
-        self.check.crashed(self.api.as_ref());
+        self.check.crashed(self.api.as_ref(), self.faults.has(Fault::Clock));
         self.forget_undone();
         self.orphan_calls();
         let pause = self.rng.range(MS, 5_000 * MS);
