@@ -2,24 +2,28 @@
 //!
 //! Input: a client. Output: `Delivery`s, the first of which is a complete list and makes the
 //! source ready; afterwards one for each change, and a complete list again when the watch lost
-//! its place. Lists are consistent reads, so that the pods never go back in time. Bounds: a full
-//! channel holds the watch back. A failed watch is repeated after `RETRY`, which grows. An outage
-//! changes nothing: what was delivered stays wanted until the API server says otherwise.
+//! its place. The first list is a consistent read and the others are at least as new as what is
+//! known, so that the pods never go back in time. Bounds: a full channel holds the watch back. A
+//! failed watch is repeated after `RETRY`, which grows. An outage changes nothing: what was
+//! delivered stays wanted until the API server says otherwise.
 // k8s: pkg/kubelet/config/apiserver.go NewSourceApiserver
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::Client;
 use pintle_agent_core::api_health::{ApiHealth, Task};
 use pintle_agent_core::source::{Delivery, Reading};
 use pintle_agent_core::types::UnixNanos;
+use pintle_api::informer::{
+    FirstList, FollowSpec, InformerError, InformerObserver, ObjectKey, ObjectSink, follow,
+};
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
 
-/// First and longest wait before a failed list or watch is repeated.
+/// First and longest wait before a failed list or watch is repeated: shorter than other informers
+/// have, for nodes are told of new pods by nothing else.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Watches until nobody listens any more.
@@ -29,58 +33,81 @@ pub async fn run(
     deliveries: mpsc::Sender<Delivery>,
     api_health: ApiHealth,
 ) {
-    let config = watcher::Config::default().fields(&format!("spec.nodeName={node_name}"));
-    let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client), config));
-    let mut listed = Vec::new();
-    let mut wait = RETRY.0;
-    let mut failing = false;
-    while let Some(event) = events.next().await {
-        let delivery = match event {
-            // Said before anything is asked, so it proves nothing.
-            Ok(Event::Init) => collect(Event::Init, &mut listed),
-            Ok(event) => {
-                if std::mem::take(&mut failing) {
-                    tracing::info!("the API server delivers pods again");
-                    api_health.works(Task::Pods);
-                }
-                wait = RETRY.0;
-                collect(event, &mut listed)
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "no pods from the API server; what runs goes on");
-                }
-                api_health.fails(Task::Pods, &crate::words(&error), clock::now());
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY.1);
-                None
-            }
-        };
-        if let Some(delivery) = delivery
-            && deliveries.send(delivery).await.is_err()
-        {
-            return;
-        }
+    let mut spec = FollowSpec::new("pods", "/api/v1/pods");
+    spec.source.field_selector = format!("spec.nodeName={node_name}");
+    spec.first_list = FirstList::Newest;
+    spec.retry = RETRY;
+    spec.observer = Arc::new(TellsHealth(api_health));
+    let sink = PodSink { deliveries: deliveries.clone(), listed: Vec::new(), partial: false };
+    tokio::select! {
+        () = follow(client, spec, sink) => {}
+        () = deliveries.closed() => {}
     }
 }
 
-/// What an event delivers; the pods of a list are gathered until it is complete.
-fn collect(event: Event<Pod>, listed: &mut Vec<(Pod, UnixNanos)>) -> Option<Delivery> {
-    match event {
-        Event::Init => {
-            listed.clear();
-            None
+/// Lists and watches are how the API server is reached for pods.
+struct TellsHealth(ApiHealth);
+
+impl InformerObserver for TellsHealth {
+    fn fails(&self, _: &str, error: &InformerError) {
+        self.0.fails(Task::Pods, &error.to_string(), clock::now());
+    }
+
+    fn works(&self, _: &str) {
+        self.0.works(Task::Pods);
+    }
+}
+
+/// Makes deliveries of what is told.
+struct PodSink {
+    deliveries: mpsc::Sender<Delivery>,
+    listed: Vec<(Pod, UnixNanos)>,
+    /// The list has a pod that cannot be read.
+    partial: bool,
+}
+
+impl PodSink {
+    async fn deliver(&self, delivery: Delivery) {
+        // Without anybody who listens the watch ends.
+        let _ = self.deliveries.send(delivery).await;
+    }
+}
+
+impl ObjectSink<Pod> for PodSink {
+    fn begin(&mut self) {
+        (self.listed, self.partial) = (Vec::new(), false);
+    }
+
+    fn listed(&mut self, pod: Pod) {
+        self.listed.push((slim(pod), UnixNanos::NEVER));
+    }
+
+    fn listed_unreadable(&mut self, _: ObjectKey) {
+        self.partial = true;
+    }
+
+    async fn complete(&mut self) {
+        let pods = std::mem::take(&mut self.listed);
+        if !self.partial {
+            return self.deliver(Delivery::All(Reading { pods, problems: Vec::new() })).await;
         }
-        Event::InitApply(pod) => {
-            listed.push((slim(pod), UnixNanos::NEVER));
-            None
+        // It is no complete list: a pod that cannot be read may run and must not be stopped.
+        for (pod, _) in pods {
+            self.deliver(Delivery::Changed(Box::new(pod))).await;
         }
-        Event::InitDone => {
-            let pods = std::mem::take(listed);
-            Some(Delivery::All(Reading { pods, problems: Vec::new() }))
-        }
-        Event::Apply(pod) => Some(Delivery::Changed(Box::new(slim(pod)))),
-        Event::Delete(pod) => Some(Delivery::Gone(Box::new(slim(pod)))),
+    }
+
+    async fn applied(&mut self, pod: Pod) {
+        self.deliver(Delivery::Changed(Box::new(slim(pod)))).await;
+    }
+
+    async fn deleted(&mut self, pod: Pod) {
+        self.deliver(Delivery::Gone(Box::new(slim(pod)))).await;
+    }
+
+    async fn deleted_unreadable(&mut self, key: ObjectKey) {
+        // The next complete list is without it.
+        tracing::warn!(%key, "a pod's deletion cannot be read");
     }
 }
 
@@ -101,24 +128,39 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata})).expect("a pod")
     }
 
-    #[test]
-    fn a_list_is_delivered_when_it_is_complete_and_a_change_at_once() {
-        let mut listed = Vec::new();
-        assert_eq!(collect(Event::Init, &mut listed), None);
-        assert_eq!(collect(Event::InitApply(pod("a")), &mut listed), None);
-        // The watch broke while it was listed: it begins anew.
-        assert_eq!(collect(Event::Init, &mut listed), None);
-        assert_eq!(collect(Event::InitApply(pod("b")), &mut listed), None);
-        let Some(Delivery::All(all)) = collect(Event::InitDone, &mut listed) else {
-            panic!("no list");
-        };
+    #[tokio::test]
+    async fn a_list_is_delivered_when_it_is_complete_and_a_change_at_once() {
+        let (deliveries, mut told) = mpsc::channel(8);
+        let mut sink = PodSink { deliveries, listed: Vec::new(), partial: false };
+        sink.begin();
+        sink.listed(pod("a"));
+        // The list broke off: it begins anew.
+        sink.begin();
+        sink.listed(pod("b"));
+        assert_eq!(told.try_recv(), Err(mpsc::error::TryRecvError::Empty));
+        sink.complete().await;
+        let Ok(Delivery::All(all)) = told.try_recv() else { panic!("no list") };
         assert_eq!(all.pods.len(), 1);
         assert_eq!(all.pods[0].0.metadata.name.as_deref(), Some("b"));
-        let Some(Delivery::Changed(changed)) = collect(Event::Apply(pod("b")), &mut listed) else {
-            panic!("no change");
-        };
+        sink.applied(pod("b")).await;
+        let Ok(Delivery::Changed(changed)) = told.try_recv() else { panic!("no change") };
         assert_eq!(changed.metadata.managed_fields, None);
-        let gone = collect(Event::Delete(pod("b")), &mut listed);
-        assert!(matches!(gone, Some(Delivery::Gone(_))));
+        sink.deleted(pod("b")).await;
+        assert!(matches!(told.try_recv(), Ok(Delivery::Gone(_))));
+    }
+
+    #[tokio::test]
+    async fn a_list_with_a_pod_that_cannot_be_read_says_nothing_of_what_is_gone() {
+        let (deliveries, mut told) = mpsc::channel(8);
+        let mut sink = PodSink { deliveries, listed: Vec::new(), partial: false };
+        sink.begin();
+        sink.listed(pod("a"));
+        sink.listed_unreadable(ObjectKey::new("n", "b"));
+        sink.complete().await;
+        assert!(matches!(told.try_recv(), Ok(Delivery::Changed(_))));
+        assert_eq!(told.try_recv(), Err(mpsc::error::TryRecvError::Empty));
+        sink.begin();
+        sink.complete().await;
+        assert!(matches!(told.try_recv(), Ok(Delivery::All(_))));
     }
 }

@@ -144,10 +144,6 @@ fn finest(verbosity: u32) -> Level {
 }
 
 fn is_shown(target: &str, level: Level, verbosity: u32) -> bool {
-    // Every attempt of every watch; whoever watches says it once.
-    if target.starts_with("kube_runtime") && verbosity < LIBRARIES_FROM {
-        return level <= Level::ERROR;
-    }
     let own = target.starts_with(OWN_CRATES) || verbosity >= LIBRARIES_FROM;
     // Every failed request is an error to it; what matters of them is said by who asked.
     if !own && target.starts_with("kube_") {

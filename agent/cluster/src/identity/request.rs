@@ -6,6 +6,7 @@
 //      pkg/kubelet/certificate/bootstrap/bootstrap.go requestNodeCertificate
 
 use std::collections::BTreeSet;
+use std::future::{Future, ready};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -16,13 +17,15 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
 use kube::api::{Api, PostParams};
-use kube::runtime::wait::await_condition;
-use pintle_api_types::jitter as pace;
+use pintle_api::informer::{FirstList, FollowSpec, ObjectKey, ObjectSink, follow};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use ring::digest::{Context, SHA512_256};
+use tokio::sync::oneshot;
 
 /// First and longest pause before a request is watched again.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// Where requests are.
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// The group of all nodes.
 pub const ORGANIZATION: &str = "system:nodes";
 /// Signs certificates by which nodes speak to the API server.
@@ -99,32 +102,68 @@ pub async fn certificate(
     digested: bool,
     limit: Duration,
 ) -> Result<String, RequestError> {
-    let api: Api<CertificateSigningRequest> = Api::all(client);
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
     let request = request(signer, wanted, key, digested)?;
     let name = send(&api, request).await?;
     tracing::info!(request = name, "waiting for the certificate to be signed");
-    let settled = |request: Option<&CertificateSigningRequest>| {
-        request.is_some_and(|request| answer(request).is_some())
-    };
     // The watch is one of this request, whatever becomes of connections meanwhile: somebody may
     // just be approving it.
+    let mut spec = FollowSpec::new("certificate requests", REQUESTS);
+    spec.source.field_selector = format!("metadata.name={name}");
+    spec.first_list = FirstList::Newest;
+    spec.retry = RETRY;
+    let (settled, answered) = oneshot::channel();
     let waited = async {
-        let mut pause = PAUSES.0;
-        loop {
-            match await_condition(api.clone(), &name, settled).await {
-                Ok(request) => return request,
-                Err(error) => tracing::warn!(request = name, %error, "cannot be watched"),
-            }
-            tokio::time::sleep(pause).await;
-            pause = pace::doubled(pause, PAUSES.1);
+        tokio::select! {
+            () = follow(client, spec, Answered(Some(settled))) => None,
+            answered = answered => answered.ok(),
         }
     };
-    let waited = tokio::time::timeout(limit, waited).await;
-    let Ok(request) = waited else { return Err(RequestError::Unsigned { name, limit }) };
-    match request.as_ref().and_then(answer) {
-        Some(Ok(certificate)) => Ok(certificate),
-        Some(Err(why)) => Err(RequestError::Refused { name, why }),
-        None => Err(RequestError::Refused { name, why: "it was deleted".to_owned() }),
+    match tokio::time::timeout(limit, waited).await {
+        Ok(Some(Ok(certificate))) => Ok(certificate),
+        Ok(Some(Err(why))) => Err(RequestError::Refused { name, why }),
+        Ok(None) | Err(_) => Err(RequestError::Unsigned { name, limit }),
+    }
+}
+
+/// Waits for the answer to the one request that it is told of. One that is deleted has none.
+struct Answered(Option<oneshot::Sender<Result<String, String>>>);
+
+impl Answered {
+    fn look(&mut self, request: &CertificateSigningRequest) {
+        if let Some(answer) = answer(request)
+            && let Some(settled) = self.0.take()
+        {
+            // Whoever waited may have given up.
+            let _ = settled.send(answer);
+        }
+    }
+}
+
+impl ObjectSink<CertificateSigningRequest> for Answered {
+    fn begin(&mut self) {}
+
+    fn listed(&mut self, request: CertificateSigningRequest) {
+        self.look(&request);
+    }
+
+    fn listed_unreadable(&mut self, _: ObjectKey) {}
+
+    fn complete(&mut self) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    fn applied(&mut self, request: CertificateSigningRequest) -> impl Future<Output = ()> {
+        self.look(&request);
+        ready(())
+    }
+
+    fn deleted(&mut self, _: CertificateSigningRequest) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    fn deleted_unreadable(&mut self, _: ObjectKey) -> impl Future<Output = ()> {
+        ready(())
     }
 }
 

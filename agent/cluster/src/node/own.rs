@@ -1,21 +1,18 @@
 //! The Node object as the API server has it: a watch of this one object.
 //!
 //! Owner: one task. Output: a `tokio::sync::watch` cell that everybody may read; it holds one
-//! object, without its managed fields. Bounds: one object, waits between attempts up to
-//! `BACKOFF_MAX`.
+//! object, without its managed fields. Bounds: one object, waits between attempts of `RETRY`.
 
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kube::api::Api;
-use kube::runtime::watcher::{self, Event};
+use pintle_api::informer::{FirstList, FollowSpec, ObjectKey, ObjectSink, follow};
 use tokio::sync::watch;
-use tokio_stream::StreamExt as _;
 
 /// First and longest wait after a failed watch.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), BACKOFF_MAX);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// What is known of the own Node object.
 #[derive(Clone, Debug, Default)]
@@ -50,61 +47,72 @@ impl OwnNode {
 /// Starts to follow the object; the cell has what is known of it.
 pub fn start(client: kube::Client, name: Arc<str>) -> watch::Receiver<OwnNode> {
     let (own, known) = watch::channel(OwnNode::default());
-    pintle_daemon::tasks::singleton("own node", follow(client, name, own));
+    let mut spec = FollowSpec::new("the own node", "/api/v1/nodes");
+    spec.source.field_selector = format!("metadata.name={name}");
+    spec.first_list = FirstList::Newest;
+    spec.retry = RETRY;
+    let story = Story { own, listed: false, there: false, gone: 0 };
+    pintle_daemon::tasks::singleton("own node", follow(client, spec, story));
     known
 }
 
-async fn follow(client: kube::Client, name: Arc<str>, own: watch::Sender<OwnNode>) {
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let events = watcher::watcher(Api::<Node>::all(client), config);
-    tokio::pin!(events);
-    let mut story = Story::default();
-    let mut pause = BACKOFF.0;
-    while let Some(event) = events.next().await {
-        match event {
-            Err(error) => {
-                tracing::debug!(%error, "watch of the own node");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(BACKOFF.1);
-            }
-            Ok(event) => {
-                if let Some(now) = story.tell(event) {
-                    pause = BACKOFF.0;
-                    own.send_replace(now);
-                }
-            }
-        }
-    }
-}
-
 /// What the watch has told so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Story {
-    /// The list that the watch begins with has had the object.
+    own: watch::Sender<OwnNode>,
+    /// The list has the object.
     listed: bool,
     there: bool,
     gone: u32,
 }
 
 impl Story {
-    /// What is known after an event, unless that is nothing new.
-    fn tell(&mut self, event: Event<Node>) -> Option<OwnNode> {
-        match event {
-            Event::Init => {
-                self.listed = false;
-                None
-            }
-            Event::InitDone if self.listed => None,
-            Event::InitDone | Event::Delete(_) => {
-                self.gone += u32::from(std::mem::take(&mut self.there));
-                Some(OwnNode::Absent { gone: self.gone })
-            }
-            Event::InitApply(mut node) | Event::Apply(mut node) => {
-                (self.listed, self.there) = (true, true);
-                node.metadata.managed_fields = None;
-                Some(OwnNode::Present(Arc::new(node)))
-            }
+    fn has(&mut self, mut node: Node) {
+        (self.listed, self.there) = (true, true);
+        node.metadata.managed_fields = None;
+        self.own.send_replace(OwnNode::Present(Arc::new(node)));
+    }
+
+    fn has_none(&mut self) {
+        self.gone += u32::from(std::mem::take(&mut self.there));
+        self.own.send_replace(OwnNode::Absent { gone: self.gone });
+    }
+}
+
+impl ObjectSink<Node> for Story {
+    fn begin(&mut self) {
+        self.listed = false;
+    }
+
+    fn listed(&mut self, node: Node) {
+        self.has(node);
+    }
+
+    fn listed_unreadable(&mut self, _: ObjectKey) {
+        // It is there, whatever it says.
+        self.listed = true;
+    }
+
+    fn complete(&mut self) -> impl Future<Output = ()> {
+        if !self.listed {
+            self.has_none();
         }
+        ready(())
+    }
+
+    fn applied(&mut self, node: Node) -> impl Future<Output = ()> {
+        self.has(node);
+        ready(())
+    }
+
+    fn deleted(&mut self, _: Node) -> impl Future<Output = ()> {
+        self.has_none();
+        ready(())
+    }
+
+    fn deleted_unreadable(&mut self, _: ObjectKey) -> impl Future<Output = ()> {
+        self.has_none();
+        ready(())
     }
 }
 
@@ -112,29 +120,49 @@ impl Story {
 mod tests {
     use super::*;
 
+    #[derive(Clone, Copy)]
+    enum Told {
+        Begin,
+        Listed,
+        Unreadable,
+        Complete,
+        Applied,
+        Deleted,
+    }
+
     /// How often the object has gone by then; `None` while it is there.
-    fn gone(events: impl IntoIterator<Item = Event<Node>>) -> Option<u32> {
-        let mut story = Story::default();
-        match events.into_iter().filter_map(|event| story.tell(event)).last() {
-            Some(OwnNode::Absent { gone }) => Some(gone),
-            Some(OwnNode::Present(_)) => None,
-            Some(OwnNode::Unknown) | None => panic!("the events tell something"),
+    async fn gone(all: &[Told]) -> Option<u32> {
+        let (own, known) = watch::channel(OwnNode::default());
+        let mut story = Story { own, listed: false, there: false, gone: 0 };
+        for told in all {
+            match told {
+                Told::Begin => story.begin(),
+                Told::Listed => story.listed(Node::default()),
+                Told::Unreadable => story.listed_unreadable(ObjectKey::new("", "n")),
+                Told::Complete => story.complete().await,
+                Told::Applied => story.applied(Node::default()).await,
+                Told::Deleted => story.deleted(Node::default()).await,
+            }
+        }
+        match &*known.borrow() {
+            OwnNode::Absent { gone } => Some(*gone),
+            OwnNode::Present(_) => None,
+            OwnNode::Unknown => panic!("something is told"),
         }
     }
 
-    #[test]
-    fn an_object_goes_only_after_it_was_there() {
-        use Event::{Apply, Delete, Init, InitApply, InitDone};
-        let node = Node::default;
-        let never = [Init, InitDone];
-        assert_eq!(gone(never), Some(0), "it is not made yet");
-        let twice_told = [Init, InitApply(node()), InitDone, Delete(node()), Init, InitDone];
-        assert_eq!(gone(twice_told), Some(1));
-        let between_two_watches = [Init, InitApply(node()), InitDone, Init, InitDone];
-        assert_eq!(gone(between_two_watches), Some(1));
-        let soon = [Init, InitDone, Apply(node()), Delete(node())];
-        assert_eq!(gone(soon), Some(1), "it went as soon as it had been made");
-        let back = [Init, InitDone, Apply(node()), Delete(node()), Apply(node())];
-        assert_eq!(gone(back), None);
+    #[tokio::test]
+    async fn an_object_goes_only_after_it_was_there() {
+        use Told::{Applied, Begin, Complete, Deleted, Listed, Unreadable};
+        for (why, told, want) in [
+            ("it is not made yet", &[Begin, Complete][..], Some(0)),
+            ("told twice", &[Begin, Listed, Complete, Deleted, Begin, Complete], Some(1)),
+            ("between two watches", &[Begin, Listed, Complete, Begin, Complete], Some(1)),
+            ("as soon as it was made", &[Begin, Complete, Applied, Deleted], Some(1)),
+            ("it is back", &[Begin, Complete, Applied, Deleted, Applied], None),
+            ("it is still there", &[Begin, Listed, Complete, Begin, Unreadable, Complete], None),
+        ] {
+            assert_eq!(gone(told).await, want, "{why}");
+        }
     }
 }
