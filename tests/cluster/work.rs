@@ -142,7 +142,11 @@ impl<'a> Work<'a> {
             self.test.kubectl(&["scale", &fleet, &replicas]).expect("scaled");
             self.fleet = Some(size);
         } else if self.rng.chance(25) {
-            self.test.kubectl(&["rollout", "restart", &fleet]).expect("restarted");
+            // As `kubectl rollout restart`, which refuses to do it twice within a second.
+            let round = self.rng.range(0, u64::from(u32::MAX)).to_string();
+            let template = json!({"metadata": {"annotations": {"pintle.test/round": round}}});
+            let patch = json!({"spec": {"template": template}}).to_string();
+            self.test.kubectl(&["patch", &fleet, "--patch", &patch]).expect("replaced");
         }
     }
 

@@ -145,20 +145,28 @@ mod tests {
 
     #[test]
     fn each_kind_of_line_is_read() {
-        let meta = r#"{"namespace":"n","name":"a","uid":"u","resourceVersion":"5","managedFields":[{"x":{}}]}"#;
+        let meta = r#"{"namespace":"n","name":"a","uid":"u","resourceVersion":"5",
+            "managedFields":[{"x":{}}]}"#;
         let lost = |key: Option<&str>, version: &str, deleted| {
             let key = key.map(|name| ObjectKey::new("n", name));
             WatchEvent::Unreadable(Unreadable { key, version: version.into(), deleted, at: (0, 0) })
         };
         let expired = InformerError::Expired("too old".to_owned());
+        let of = |kind: &str, rest: &str| {
+            format!(r#"{{"type":"{kind}","object":{{"metadata":{meta}{rest}}}}}"#)
+        };
+        let bookmark = r#"{"type":"BOOKMARK","object":{"kind":"Pod",
+            "metadata":{"resourceVersion":"9"},"spec":{"containers":null}}}"#;
+        let error = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#;
+        let turned = format!(r#"{{"object":{{"metadata":{meta},"count":2}},"type":"MODIFIED"}}"#);
         for (line, want) in [
-            (format!(r#"{{"type":"ADDED","object":{{"metadata":{meta},"count":1}}}}"#), WatchEvent::Added(small("a", 1))),
-            (format!(r#"{{"object":{{"metadata":{meta},"count":2}},"type":"MODIFIED"}}"#), WatchEvent::Modified(small("a", 2))),
-            (format!(r#"{{"type":"DELETED","object":{{"metadata":{meta},"spec":[[{{}}]]}}}}"#), WatchEvent::Deleted(small("a", 0))),
-            (r#"{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"9"},"spec":{"containers":null}}}"#.to_owned(), WatchEvent::Bookmark("9".to_owned())),
-            (r#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#.to_owned(), WatchEvent::Error(expired)),
-            (format!(r#"{{"type":"MODIFIED","object":{{"metadata":{meta},"count":"many"}}}}"#), lost(Some("a"), "5", false)),
-            (format!(r#"{{"type":"DELETED","object":{{"metadata":{meta},"count":-1}}}}"#), lost(Some("a"), "5", true)),
+            (of("ADDED", r#","count":1"#), WatchEvent::Added(small("a", 1))),
+            (turned, WatchEvent::Modified(small("a", 2))),
+            (of("DELETED", r#","spec":[[{}]]"#), WatchEvent::Deleted(small("a", 0))),
+            (bookmark.to_owned(), WatchEvent::Bookmark("9".to_owned())),
+            (error.to_owned(), WatchEvent::Error(expired)),
+            (of("MODIFIED", r#","count":"many""#), lost(Some("a"), "5", false)),
+            (of("DELETED", r#","count":-1"#), lost(Some("a"), "5", true)),
             ("{".to_owned(), lost(None, "", false)),
             (r#"{"type":"NEW","object":{}}"#.to_owned(), lost(None, "", false)),
         ] {

@@ -243,15 +243,16 @@ mod tests {
     #[test]
     fn a_list_is_taken_apart_however_it_comes() {
         let item = r#"{"metadata":{"name":"a\"}]{\\"},"items":[{"x":[[]]}],"items":1}"#;
+        let (version, more) = (r#""resourceVersion":"7""#, r#""continue":"c""#);
         let texts = [
+            format!(r#"{{"kind":"L","metadata":{{{version},{more}}},"items":[{item}, {item}]}}"#),
             format!(
-                r#"{{"kind":"PodList","metadata":{{"resourceVersion":"7","continue":"c"}},"items":[{item}, {item}]}}"#
+                r#" {{ "items" : [ {item},{item} ] , "x" : [{{"metadata":1}}],
+                    "metadata" : {{{more},{version}}} }} "#
             ),
             format!(
-                r#" {{ "items" : [ {item},{item} ] , "x" : [{{"metadata":1}}], "metadata" : {{"continue":"c","resourceVersion":"7"}} }} "#
-            ),
-            format!(
-                r#"{{"other":{{"items":[{{}}],"metadata":{{}}}},"items":[{item},{item}],"metadata":{{"resourceVersion":"7","continue":"c","remainingItemCount":3}}}}"#
+                r#"{{"other":{{"items":[{{}}],"metadata":{{}}}},"items":[{item},{item}],
+                    "metadata":{{{version},{more},"remainingItemCount":3}}}}"#
             ),
         ];
         let meta = ListMeta { resource_version: "7".to_owned(), r#continue: "c".to_owned() };

@@ -1,3 +1,5 @@
+//! Changes that gather while a subscriber is slow, in tables.
+
 use super::*;
 use crate::informer::object::PrunedMeta;
 use serde::Deserialize;

@@ -1,3 +1,5 @@
+//! The store, its indexes and its subscribers, in tables.
+
 use super::*;
 use crate::informer::object::PrunedMeta;
 use crate::informer::{ObjectChange, Subscription};
