@@ -6,7 +6,7 @@
 //! part: sums and comparisons are exact. What is finer than a nano-unit, and reading in whole units
 //! or thousandths, rounds away from zero, so that a request is never understated.
 //!
-//! Bounds: a text has [`TEXT_BYTES_MAX`] bytes at most and an exponent [`EXPONENT_MAX`]. Binary
+//! Bounds: a text has `TEXT_BYTES_MAX` bytes at most and an exponent `EXPONENT_MAX`. Binary
 //! notation is capped at 2^63-1 units as upstream caps it, everything else at 10^28; a number
 //! beyond 64 bits reads as the largest, where upstream's wraps around or reads as nothing. A text
 //! without a digit is refused, where upstream takes it for nothing.
