@@ -39,6 +39,12 @@ pub enum Origin {
 }
 
 impl Error {
+    /// The error as Go's gRPC prints it.
+    // k8s: google.golang.org/grpc/internal/status/status.go Error
+    pub fn rpc_text(&self) -> String {
+        format!("rpc error: code = {} desc = {}", code_name(self.code), self.message)
+    }
+
     pub(crate) fn client(method: Method, subject: &str, code: Code, message: String) -> Self {
         Self { method, subject: subject.to_owned(), code, message, origin: Origin::Client }
     }

@@ -20,7 +20,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::hooks::{HookTarget, Hooks};
-use crate::start::rpc_text;
 
 /// Stops what runs of pods.
 #[derive(Clone, Debug)]
@@ -59,7 +58,7 @@ impl Killer {
                 v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.as_str().to_owned() };
             match self.client.stop_pod_sandbox(request).await {
                 Err(error) if !error.is_not_found() => {
-                    let failure = Failure::new("KillPodSandboxError", rpc_text(&error));
+                    let failure = Failure::new("KillPodSandboxError", error.rpc_text());
                     failed.push(("KillPodSandbox", observed.uid.to_string(), failure));
                     break;
                 }
@@ -146,7 +145,7 @@ impl Killer {
         };
         match self.client.stop_container(request).await {
             Err(error) if !error.is_not_found() => {
-                Err(Failure::new("KillContainerError", rpc_text(&error)))
+                Err(Failure::new("KillContainerError", error.rpc_text()))
             }
             _ => Ok(()),
         }

@@ -40,6 +40,6 @@ pub mod puller;
 mod resize;
 pub mod resolver;
 pub mod shims;
-pub mod start;
+mod start;
 pub mod start_permits;
 pub mod users;

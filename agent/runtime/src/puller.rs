@@ -19,7 +19,6 @@ use pintle_cri::{Client, v1};
 use tokio::sync::Semaphore;
 
 use crate::pull_records::PullRecords;
-use crate::start::rpc_text;
 
 /// How images are pulled.
 #[derive(Clone, Copy, Debug)]
@@ -217,7 +216,7 @@ fn aggregate(errors: &[String]) -> String {
 /// A code that says nothing is left out.
 // k8s: staging/src/k8s.io/cri-client/pkg/remote_image.go PullImage
 fn pull_text(error: &pintle_cri::Error) -> String {
-    let text = rpc_text(error);
+    let text = error.rpc_text();
     let plain = text.strip_prefix("rpc error: code = Unknown desc = ").map(str::to_owned);
     plain.unwrap_or(text)
 }

@@ -21,7 +21,6 @@ use pintle_api_types::pod;
 use pintle_cri::{Code, v1};
 
 use crate::execute::{Executor, SyncOrder};
-use crate::start::rpc_text;
 
 /// Reason of a failed resize.
 // k8s: pkg/kubelet/container/sync_result.go ErrResizePodInPlace
@@ -143,7 +142,7 @@ impl Executor {
             ..Default::default()
         };
         let answer = self.client.update_container_resources(request).await;
-        answer.map(drop).map_err(|error| fail(rpc_text(&error)))
+        answer.map(drop).map_err(|error| fail(error.rpc_text()))
     }
 
     /// The runtime is told first: it may refuse. Then the kernel.
@@ -225,7 +224,7 @@ impl Executor {
             }
             Err(error) => Err(fail(format!(
                 "failed to notify runtime for UpdatePodSandboxResources; resize rejected: {}",
-                rpc_text(&error)
+                error.rpc_text()
             ))),
         }
     }

@@ -112,10 +112,10 @@ impl Executor {
             self.metrics.sandbox(&made.handler, own_users, begun.elapsed(), answer.is_ok());
             answer
         };
-        let answer = permit.call(call).await.map_err(|error| fail(rpc_text(&error)))?;
+        let answer = permit.call(call).await.map_err(|error| fail(error.rpc_text()))?;
         let id = answer.pod_sandbox_id;
         let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
-            let text = format!("Unable to get pod sandbox status: {}", rpc_text(&error));
+            let text = format!("Unable to get pod sandbox status: {}", error.rpc_text());
             self.recorder.event(&order.uid, true, "FailedPodSandBoxStatus", &text, None);
             Failure::new("FailedPodSandBoxStatus", text)
         })?;
@@ -527,12 +527,6 @@ fn target_of(start: &Start<'_>) -> Result<Option<String>, String> {
         Some(found) => Ok(Some(found.id.as_str().to_owned())),
         None => Err(format!("unable to find target container {target}")),
     }
-}
-
-/// A CRI error as Go's gRPC prints it.
-pub fn rpc_text(error: &pintle_cri::Error) -> String {
-    let code = pintle_cri::code_name(error.code);
-    format!("rpc error: code = {code} desc = {}", error.message)
 }
 
 fn make_log_dir(path: &Path) -> std::io::Result<()> {

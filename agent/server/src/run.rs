@@ -12,7 +12,7 @@ use pintle_daemon::serve::query::Query;
 use super::api::Api;
 use super::route::Words;
 use super::select;
-use super::stream::{rpc_error, running};
+use super::stream::running;
 
 /// Longest time for a checkpoint, in seconds: beyond it deadlines cannot be computed.
 const CHECKPOINT_MAX: i64 = 365 * 24 * 3600;
@@ -45,7 +45,7 @@ pub(super) async fn run(api: &Api, words: &Words, query: &Query) -> Answer {
             let text = format!("command '{line}' exited with {}: {said}", done.exit_code);
             Answer::text(500, text)
         }
-        Err(error) => Answer::text(500, rpc_error(&error)),
+        Err(error) => Answer::text(500, error.rpc_text()),
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn checkpoint(api: &Api, words: &Words, query: &Query) -> Answe
         v1::CheckpointContainerRequest { container_id, location: location.clone(), timeout };
     match api.runtime().checkpoint_container(request).await {
         Ok(_) => Answer::json(&serde_json::json!({"items": [location]})),
-        Err(error) => failed(rpc_error(&error)),
+        Err(error) => failed(error.rpc_text()),
     }
 }
 

@@ -33,7 +33,6 @@ use pintle_agent_runtime::execute::{Cancel, Executor, SyncOrder};
 use pintle_agent_runtime::logs::LogCommand;
 use pintle_agent_runtime::observed::Reader;
 use pintle_agent_runtime::probe::Prober;
-use pintle_agent_runtime::start;
 use pintle_agent_server::{Health, Query, Views};
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
@@ -370,7 +369,7 @@ impl Drop for Place<'_> {
 // k8s: pkg/kubelet/pod_workers.go podWorkerLoop FailedSync
 fn tell_unread(recorder: &Recorder, uid: &PodUid, error: &pintle_cri::Error) {
     if error.code != pintle_cri::Code::Unavailable {
-        let text = format!("error determining status: {}", start::rpc_text(error));
+        let text = format!("error determining status: {}", error.rpc_text());
         recorder.event(uid, true, "FailedSync", &text, None);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ExecAction;
 use pintle_agent_core::env::expand::expand;
-use pintle_cri::{Client, Code, v1};
+use pintle_cri::{Client, v1};
 
 use super::attempt::Verdict;
 use super::patience::patiently;
@@ -45,10 +45,7 @@ pub(super) async fn probe(
         Some(Ok(answer)) if answer.exit_code == 0 => Verdict::Success,
         Some(Ok(answer)) => Verdict::Failure(output(answer)),
         Some(Err(error)) if error.is_deadline() => timed_out(),
-        Some(Err(error)) => {
-            let code = code_words(error.code);
-            Verdict::unknown(format!("rpc error: code = {code} desc = {}", error.message))
-        }
+        Some(Err(error)) => Verdict::unknown(error.rpc_text()),
         None => timed_out(),
     }
 }
@@ -71,11 +68,6 @@ fn output(answer: v1::ExecSyncResponse) -> String {
     let room = OUTPUT_BYTES_MAX - bytes.len();
     bytes.extend(answer.stderr.into_iter().take(room));
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// A code as it stands in the text of an error.
-pub(super) fn code_words(code: Code) -> &'static str {
-    pintle_cri::code_name(code)
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::attempt::Verdict;
-use super::exec::code_words;
 use super::http::USER_AGENT;
 use super::patience::patiently;
 use super::target::Target;
@@ -129,7 +128,7 @@ fn refusal(status: &Status) -> String {
              (grpc.health.v1.Health): {message}"
         ),
         code => {
-            let code = code_words(code);
+            let code = pintle_cri::code_name(code);
             format!("error: health rpc probe failed: rpc error: code = {code} desc = {message}")
         }
     }

@@ -170,11 +170,5 @@ fn refusal(error: Error) -> Answer {
         Code::ResourceExhausted => 429,
         _ => 500,
     };
-    Answer::text(status, rpc_error(&error))
-}
-
-/// An error in gRPC's words for Go.
-pub(super) fn rpc_error(error: &Error) -> String {
-    let code = pintle_cri::code_name(error.code);
-    format!("rpc error: code = {code} desc = {}", error.message)
+    Answer::text(status, error.rpc_text())
 }
