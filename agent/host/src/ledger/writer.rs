@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_write_that_found_the_disk_full_is_repeated_without_another_change() {
-        xtask::disk::with_private_mounts(|| {
+        crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
             let full = root.path().join("full");

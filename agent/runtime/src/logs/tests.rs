@@ -301,6 +301,7 @@ fn what_a_killed_compression_left_is_removed() {
 #[test]
 fn on_a_full_disk_rotation_and_tidying_still_free_space() {
     xtask::disk::with_private_mounts(|| {
+        blocking::Pool::own();
         let dir = tempfile::tempdir().expect("dir");
         pintle_agent_host::volume::mount::tmpfs(dir.path(), Some(8 * MIB)).expect("tmpfs");
         run(async {

@@ -3,10 +3,11 @@
 //! Input: jobs. Output: their effects. A job that panics ends alone: its thread goes on and its
 //! place is given back. The lock is held for moments only and never while a job runs.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::queue::{Counts, JobId, Queue};
@@ -58,6 +59,11 @@ impl Drop for Withdraw {
     }
 }
 
+thread_local! {
+    /// What `Pool::own` made for this thread.
+    static OWN: OnceCell<Pool> = const { OnceCell::new() };
+}
+
 impl Default for Pool {
     fn default() -> Self {
         Self::with(Class::limits)
@@ -66,17 +72,16 @@ impl Default for Pool {
 
 impl Pool {
     /// The one of this process: threads are the process's to bound.
-    #[cfg(not(test))]
     pub fn of_process() -> Self {
-        static POOL: std::sync::LazyLock<Pool> = std::sync::LazyLock::new(Pool::default);
-        POOL.clone()
+        static POOL: LazyLock<Pool> = LazyLock::new(Pool::default);
+        OWN.with(|own| own.get().cloned()).unwrap_or_else(|| POOL.clone())
     }
 
-    /// One for each test: its threads are in the mount namespace of the thread that makes them.
-    #[cfg(test)]
-    pub fn of_process() -> Self {
-        thread_local!(static POOL: Pool = Pool::default());
-        POOL.with(Clone::clone)
+    /// Gives the calling thread a pool of its own: new threads are in the mount namespace of the
+    /// thread that makes them, and tests have one each.
+    #[doc(hidden)]
+    pub fn own() {
+        OWN.with(|own| drop(own.set(Self::default())));
     }
 
     pub(super) fn with(limits: impl Fn(Class) -> Limits) -> Self {

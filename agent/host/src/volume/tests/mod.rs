@@ -17,7 +17,13 @@ use super::content::Content;
 use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
 
-pub(crate) use xtask::disk::with_private_mounts;
+/// Runs `test` where nobody else sees its mounts, the pool's threads among those that do.
+pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
+    xtask::disk::with_private_mounts(|| {
+        pintle_daemon::blocking::Pool::own();
+        test();
+    });
+}
 
 /// The objects that existed when the recordings were made.
 struct Objects;
