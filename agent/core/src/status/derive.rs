@@ -40,7 +40,12 @@ pub fn derive(input: &DeriveInput) -> PodStatus {
     }
     let lists = Lists::derive(input, previous);
     if lists.forbidden(input, previous) {
-        return previous.clone();
+        let mut status = previous.clone();
+        // Whatever was to come of it, it is over: nobody may wait for the end of it.
+        if input.lifecycle == Lifecycle::Terminated {
+            finish(input, &mut status);
+        }
+        return status;
     }
     let settled = settle(input, previous, &lists.all());
     let mut status = PodStatus {

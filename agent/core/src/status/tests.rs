@@ -155,6 +155,18 @@ fn a_finished_container_does_not_come_back_when_the_policy_forbids_it() {
 }
 
 #[test]
+fn a_removed_pod_is_over_although_a_finished_container_was_being_made_again() {
+    let mut world = World::new(one("OnFailure")).with(vec![exited("a", "1", 0)]);
+    world.derive();
+    let made = ObservedContainer { state: RunState::Created, ..container("a", "2") };
+    world.observed.as_mut().expect("observed").containers = vec![made];
+    world.lifecycle = Lifecycle::Terminated;
+    let status = world.derive();
+    assert_eq!(status.phase.as_deref(), Some("Failed"), "or its deletion is never asked for");
+    assert_eq!(main_status(&status, "a").container_id.as_deref(), Some("containerd://1"));
+}
+
+#[test]
 fn a_running_container_that_vanished_counts_as_ended_not_as_never_started() {
     let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();

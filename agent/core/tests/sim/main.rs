@@ -35,8 +35,9 @@ const SEEDS: u64 = 500;
 const FRESH: u64 = 2_000;
 /// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox; a
 /// restored store took away a container that was about to start; the wall clock stepped back behind
-/// a deadline before the agent died; a manifest went and came back; a sidecar that never starts.
-const SEEN: [u64; 8] = [
+/// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a
+/// pod was deleted while its containers, some of which were over, were made again in a new sandbox.
+const SEEN: [u64; 9] = [
     353_344_152_459,
     353_344_152_689,
     864_779_536_290,
@@ -45,6 +46,7 @@ const SEEN: [u64; 8] = [
     864_779_536_695,
     362_682_714_433,
     362_682_710_729,
+    31_925_702_949,
 ];
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;
