@@ -26,8 +26,9 @@ use pintle_daemon::serve::body::Sink;
 use super::watch::{Watch, Watches};
 use crate::Views;
 
-/// Text that is gathered before it is sent.
-const CHUNK_BYTES: usize = 16 * 1024;
+/// Text that is gathered before it is sent. The HTTP library holds sixteen pieces for a client that
+/// does not read.
+const CHUNK_BYTES: usize = 4 * 1024;
 /// Bytes of a log that are looked at in one go, whether they are wanted or not.
 const LOOK_BYTES: u64 = 1 << 20;
 /// Pause while too many of a pod's readers wait.
