@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waiter_that_gave_up_loses_no_turn() {
+    async fn a_waiter_that_gave_up_loses_no_permit() {
         let permits = StartPermits::new(1);
         let held = permits.take(CallFor::New).await;
         {

@@ -115,8 +115,7 @@ fn run_preset(seeds: &[u64], faults: Faults) {
     assert!(!dies || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");
 }
 
-/// Seeds of worlds that nobody has seen before: other ones for each version of the repository where
-/// its task runs the simulator, which gives the first one, else for each run.
+/// Seeds of worlds that nobody has seen before, drawn unless the first one is given.
 fn fresh_seeds() -> Vec<u64> {
     if let Some(seed) = number("PINTLE_SEED") {
         return vec![seed];

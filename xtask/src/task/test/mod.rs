@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::programs::{Outcome, Program};
+use self::programs::Outcome;
 use self::skips::Skips;
 use super::{demo, prepare, tidy};
 use crate::cluster::{Agent, Cluster};
@@ -52,8 +52,6 @@ const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo 
 const FILTERED: [&str; 6] = ["unit", "parity", "sim", "e2e", "hostile", "cluster"];
 /// What cargo is told when the simulator is built.
 const OPTIMISED_DECISIONS: &str = "profile.dev.package.pintle-agent-core.opt-level=2";
-/// Digits of a tree's name that become a number.
-const FRESH_DIGITS: usize = 12;
 /// Stages made of test targets of their own.
 const INTEGRATION: [&str; 5] = ["parity", "sim", "e2e", "hostile", "cluster"];
 
@@ -219,23 +217,10 @@ fn parity(run: &Run) -> Result<Counts> {
 }
 
 /// Thousands of worlds: the decisions are optimised for it, everything else just has to be there.
-/// Those that nobody has seen before are others for each version of the files and the same for all
-/// who run it: what is found once is found again.
 fn sim(run: &Run) -> Result<Counts> {
     let mut args = targets_of("sim")?;
     args.extend(["--config".to_owned(), OPTIMISED_DECISIONS.to_owned()]);
-    let first = fresh_worlds().map(|first| first.to_string());
-    let env: Vec<_> = first.iter().map(|first| ("PINTLE_FRESH", first.as_str())).collect();
-    running(&programs::build(&args)?, run, &env)
-}
-
-/// Where the simulator's fresh worlds begin: the version of all files. Without git it draws.
-fn fresh_worlds() -> Option<u64> {
-    let mut git = Command::new("git");
-    // Whoever owns the folder.
-    git.args(["-c", "safe.directory=*", "rev-parse", "HEAD^{tree}"]).current_dir(repository());
-    let tree = shell::capture(&mut git).ok()?;
-    u64::from_str_radix(tree.get(..FRESH_DIGITS)?, 16).ok()
+    each(&args, run)
 }
 
 /// The agent as it is shipped: what all later stages are about.
@@ -359,15 +344,10 @@ fn targets_of(stage: &str) -> Result<Vec<String>> {
 /// Builds the selected programs and runs each once: what they test gives the same answer each
 /// time, or is wrong.
 fn each(args: &[String], run: &Run) -> Result<Counts> {
-    running(&programs::build(args)?, run, &[])
-}
-
-/// Runs each program once; `env` is for them.
-fn running(programs: &[Program], run: &Run, env: &[(&str, &str)]) -> Result<Counts> {
     let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
     let mut total = Counts::default();
-    for program in programs {
-        total.add(program.run(&filter, env, &run.skips)?.counts);
+    for program in programs::build(args)? {
+        total.add(program.run(&filter, &[], &run.skips)?.counts);
     }
     Ok(total)
 }
