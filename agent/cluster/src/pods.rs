@@ -82,7 +82,7 @@ impl ObjectSink<Pod> for PodSink {
         self.listed.push((slim(pod), UnixNanos::NEVER));
     }
 
-    fn listed_unreadable(&mut self, _: ObjectKey) {
+    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {
         self.partial = true;
     }
 
@@ -153,12 +153,14 @@ mod tests {
     async fn a_list_with_a_pod_that_cannot_be_read_says_nothing_of_what_is_gone() {
         let (deliveries, mut told) = mpsc::channel(8);
         let mut sink = PodSink { deliveries, listed: Vec::new(), partial: false };
-        sink.begin();
-        sink.listed(pod("a"));
-        sink.listed_unreadable(ObjectKey::new("n", "b"));
-        sink.complete().await;
-        assert!(matches!(told.try_recv(), Ok(Delivery::Changed(_))));
-        assert_eq!(told.try_recv(), Err(mpsc::error::TryRecvError::Empty));
+        for unreadable in [Some(ObjectKey::new("n", "b")), None] {
+            sink.begin();
+            sink.listed(pod("a"));
+            sink.listed_unreadable(unreadable);
+            sink.complete().await;
+            assert!(matches!(told.try_recv(), Ok(Delivery::Changed(_))));
+            assert_eq!(told.try_recv(), Err(mpsc::error::TryRecvError::Empty));
+        }
         sink.begin();
         sink.complete().await;
         assert!(matches!(told.try_recv(), Ok(Delivery::All(_))));

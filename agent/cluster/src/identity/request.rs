@@ -147,7 +147,7 @@ impl ObjectSink<CertificateSigningRequest> for Answered {
         self.look(&request);
     }
 
-    fn listed_unreadable(&mut self, _: ObjectKey) {}
+    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {}
 
     fn complete(&mut self) -> impl Future<Output = ()> {
         ready(())

@@ -88,7 +88,7 @@ impl ObjectSink<Node> for Story {
         self.has(node);
     }
 
-    fn listed_unreadable(&mut self, _: ObjectKey) {
+    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {
         // It is there, whatever it says.
         self.listed = true;
     }
@@ -138,7 +138,7 @@ mod tests {
             match told {
                 Told::Begin => story.begin(),
                 Told::Listed => story.listed(Node::default()),
-                Told::Unreadable => story.listed_unreadable(ObjectKey::new("", "n")),
+                Told::Unreadable => story.listed_unreadable(Some(ObjectKey::new("", "n"))),
                 Told::Complete => story.complete().await,
                 Told::Applied => story.applied(Node::default()).await,
                 Told::Deleted => story.deleted(Node::default()).await,

@@ -12,8 +12,9 @@ pub trait ObjectSink<T> {
     fn begin(&mut self);
     /// One of the list.
     fn listed(&mut self, object: T);
-    /// One of the list that cannot be read: whatever was known of it stays.
-    fn listed_unreadable(&mut self, key: ObjectKey);
+    /// One of the list that cannot be read: whatever was known of it stays. `None` when not even its
+    /// name can be; then nobody knows who is gone.
+    fn listed_unreadable(&mut self, key: Option<ObjectKey>);
     /// The list is complete, and nothing else is there.
     fn complete(&mut self) -> impl Future<Output = ()>;
     /// It was added or modified.
@@ -47,8 +48,9 @@ impl<T: Object> ObjectSink<T> for StoreSink<T> {
         self.list.objects.push(object);
     }
 
-    fn listed_unreadable(&mut self, key: ObjectKey) {
-        self.list.unreadable.insert(key);
+    fn listed_unreadable(&mut self, key: Option<ObjectKey>) {
+        self.list.nameless |= key.is_none();
+        self.list.unreadable.extend(key);
     }
 
     fn complete(&mut self) -> impl Future<Output = ()> {

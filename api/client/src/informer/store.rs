@@ -83,11 +83,13 @@ pub(super) struct Listed<T> {
     pub(super) objects: Vec<T>,
     /// Objects that are there and cannot be read: their last good state stays.
     pub(super) unreadable: HashSet<ObjectKey>,
+    /// There are objects whose names cannot be read: none of those that are known is gone for sure.
+    pub(super) nameless: bool,
 }
 
 impl<T> Default for Listed<T> {
     fn default() -> Self {
-        Self { objects: Vec::new(), unreadable: HashSet::new() }
+        Self { objects: Vec::new(), unreadable: HashSet::new(), nameless: false }
     }
 }
 
@@ -192,7 +194,7 @@ impl<T: Object> ObjectStore<T> {
                 left.insert(ObjectKey::of(&object));
                 put(objects, changes, object);
             }
-            let gone = objects.known.keys().filter(|key| !left.contains(*key));
+            let gone = objects.known.keys().filter(|key| !listed.nameless && !left.contains(*key));
             let gone: Vec<_> = gone.cloned().collect();
             for key in gone {
                 remove(objects, changes, &key, None);

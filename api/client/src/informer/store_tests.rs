@@ -60,7 +60,7 @@ fn what_did_not_change_stays_as_it_is_and_what_cannot_be_read_stays_as_it_was() 
     // The same version with another content is what a restored server may say.
     let objects = vec![thing("a", 1, "", &[]), thing("b", 1, "moved", &[])];
     let unreadable = HashSet::from([ObjectKey::new("n", "c"), ObjectKey::new("n", "d")]);
-    store.replace(Listed { objects, unreadable });
+    store.replace(Listed { objects, unreadable, nameless: false });
     assert!(Arc::ptr_eq(&before, &store.get("n", "a").expect("listed")));
     assert!(store.get("n", "c").is_some() && store.get("n", "d").is_none());
     let told: Vec<_> = std::iter::from_fn(|| subscription.try_next()).collect();
@@ -71,6 +71,18 @@ fn what_did_not_change_stays_as_it_is_and_what_cannot_be_read_stays_as_it_was() 
     let missed =
         |change: &ObjectChange<_>| matches!(change, ObjectChange::Deleted { is_final: false, .. });
     assert!(told.len() == 3 && told.iter().all(missed), "{told:?}");
+}
+
+#[test]
+fn nothing_is_gone_while_a_listed_object_has_no_name_that_can_be_read() {
+    let store = ObjectStore::new(&INDEXES);
+    store.apply(thing("a", 1, "", &[]));
+    store.apply(thing("b", 1, "", &[]));
+    let some = || vec![thing("a", 2, "", &[])];
+    store.replace(Listed { objects: some(), nameless: true, ..Listed::default() });
+    assert!(store.get("n", "b").is_some());
+    store.replace(Listed { objects: some(), ..Listed::default() });
+    assert!(store.get("n", "b").is_none());
 }
 
 #[tokio::test]

@@ -112,12 +112,13 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                     }
                     Err(lost) => {
                         spec.unreadable(&lost);
-                        if let Some(key) = lost.key {
-                            sink.listed_unreadable(key);
-                        }
+                        sink.listed_unreadable(lost.key);
                     }
                 },
-                Item::TooLong => spec.too_long(),
+                Item::TooLong => {
+                    spec.too_long();
+                    sink.listed_unreadable(None);
+                }
             });
             fed.map_err(no_list)?;
         }
