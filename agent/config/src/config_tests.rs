@@ -377,6 +377,39 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
 }
 
 #[test]
+fn every_flag_is_listed_with_its_value() {
+    let config = config(&["--node-ip=10.0.0.1,fd00::1", "--root-dir=/r", "--max-pods=5"]);
+    let mut listed = listing::of_fields::<Kubelet>(&config.kubelet);
+    listed.extend(config.own_flags);
+    for flag in RECORDED_FLAGS.lines().map(|line| line.trim_start_matches("--")) {
+        assert!(listed.contains_key(flag), "{flag}");
+    }
+    for (flag, value) in [
+        ("node-ip", "10.0.0.1,fd00::1"),
+        ("node-labels", ""),
+        ("root-dir", "/r"),
+        ("cert-dir", "/var/lib/kubelet/pki"),
+        ("maximum-dead-containers", "-1"),
+        ("minimum-container-ttl-duration", "0s"),
+        ("exit-on-lock-contention", "false"),
+        ("housekeeping-interval", "10s"),
+        ("pintle-socket", "/r/pintle/agent.sock"),
+        ("max-pods", "5"),
+    ] {
+        assert_eq!(listed[flag], value, "{flag}");
+    }
+    // What a flag is when nobody gives it, in the table and where it is used, is the same.
+    let config = self::config(&[]);
+    let own = |name: &str| config.own_flags[name].clone();
+    let used = &config.flags;
+    assert_eq!(own("root-dir"), used.root_dir.display().to_string());
+    assert_eq!(own("cert-dir"), used.cert_dir.display().to_string());
+    let dead = used.dead_containers_per_container_max.to_string();
+    assert_eq!(own("maximum-dead-containers-per-container"), dead);
+    assert_eq!(own("maximum-dead-containers"), used.dead_containers_max.to_string());
+}
+
+#[test]
 fn protection_that_is_missing_is_warned_about_at_every_start() {
     let fields = ["evictionHard", "imageGCHighThresholdPercent", "shutdownGracePeriod"];
     let missing = |path: &&str| fields::find(path).is_some_and(|f| f.status != Status::Done);

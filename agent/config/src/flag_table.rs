@@ -5,6 +5,7 @@
 
 use super::acted_on::Status::{self, Done as DONE};
 use super::flag_fields::FIELD_GROUPS;
+use super::node_flags::{CERT_DIR, ROOT_DIR};
 
 pub use pintle_config::flag::{Flag, FlagKind, FlagTable, Group, Target};
 
@@ -38,6 +39,11 @@ const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static 
     Flag::own(name, kind, status, help)
 }
 
+/// A flag that works, but will not be there for ever.
+const fn old(name: &'static str, kind: FlagKind, help: &'static str) -> Flag {
+    own(name, kind, DONE, help).deprecated("Kubernetes is going to remove them")
+}
+
 const LOCK: Status = Status::NotYet("no lock file is taken yet");
 const MOUNTER: Status = Status::Never("deprecated in favour of CSI");
 const CADVISOR: Status = Status::Never("belongs to cAdvisor, which is not part of this agent");
@@ -56,8 +62,10 @@ const START_GROUPS: &[Group] = &[
                 "How to reach the API server; without it the agent runs static pods only"),
             own("bootstrap-kubeconfig", FlagKind::Text, DONE,
                 "Credentials for requesting the first client certificate"),
-            own("root-dir", FlagKind::Text, DONE, "Folder for pods, volumes and the agent's state"),
-            own("cert-dir", FlagKind::Text, DONE, "Folder of the agent's certificates"),
+            own("root-dir", FlagKind::Text, DONE, "Folder for pods, volumes and the agent's state")
+                .default(ROOT_DIR),
+            own("cert-dir", FlagKind::Text, DONE, "Folder of the agent's certificates")
+                .default(CERT_DIR),
             own("hostname-override", FlagKind::Text, DONE, "Node name instead of the host's name"),
             own("node-ip", FlagKind::Ips, DONE,
                 "IP address of the node, or an IPv4 and an IPv6 address"),
@@ -81,7 +89,7 @@ const START_GROUPS: &[Group] = &[
             own("pintle-socket", FlagKind::Text, DONE,
                 "Socket of the commands; default <root-dir>/pintle/agent.sock"),
             own("pintle-events", FlagKind::Text, DONE,
-                "Where hints come from: auto, ebpf, pidfd or relist"),
+                "Where hints come from: auto, ebpf, pidfd or relist").default("auto"),
             own("pintle-recreate-node", FlagKind::Bool, DONE,
                 "Create the Node object again, cordoned, when somebody deletes it"),
         ],
@@ -94,37 +102,52 @@ const LAST_GROUPS: &[Group] = &[
     Group {
         title: "Deprecated",
         flags: &[
-            own("minimum-container-ttl-duration", FlagKind::Duration, DONE,
+            old("minimum-container-ttl-duration", FlagKind::Duration,
                 "Youngest age at which a dead container may be removed"),
-            own("maximum-dead-containers-per-container", FlagKind::Int32, DONE,
-                "Dead containers kept for each container"),
-            own("maximum-dead-containers", FlagKind::Int32, DONE,
-                "Dead containers kept on the node; negative for any number"),
+            old("maximum-dead-containers-per-container", FlagKind::Int32,
+                "Dead containers kept for each container").default("1"),
+            old("maximum-dead-containers", FlagKind::Int32,
+                "Dead containers kept on the node; negative for any number").default("-1"),
             own("experimental-mounter-path", FlagKind::Text, MOUNTER,
                 "Program that mounts volumes"),
-            own("experimental-allocatable-ignore-eviction", FlagKind::Bool, DONE,
+            old("experimental-allocatable-ignore-eviction", FlagKind::Bool,
                 "Leave eviction thresholds out of allocatable"),
             own("housekeeping-interval", FlagKind::Duration, CADVISOR,
-                "Time between two looks at the containers' usage"),
-            own("max-housekeeping-interval", FlagKind::Duration, CADVISOR, "Longest such time"),
-            own("application-metrics-count-limit", FlagKind::Int32, CADVISOR, "Without effect"),
-            own("boot-id-file", FlagKind::Text, CADVISOR, "Without effect"),
-            own("container-hints", FlagKind::Text, CADVISOR, "Without effect"),
-            own("containerd", FlagKind::Text, CADVISOR, "Without effect"),
-            own("containerd-namespace", FlagKind::Text, CADVISOR, "Without effect"),
+                "Time between two looks at the containers' usage").default("10s"),
+            own("max-housekeeping-interval", FlagKind::Duration, CADVISOR, "Longest such time")
+                .default("1m0s"),
+            own("application-metrics-count-limit", FlagKind::Int32, CADVISOR, "Without effect")
+                .default("100"),
+            own("boot-id-file", FlagKind::Text, CADVISOR, "Without effect")
+                .default("/proc/sys/kernel/random/boot_id"),
+            own("container-hints", FlagKind::Text, CADVISOR, "Without effect")
+                .default("/etc/cadvisor/container_hints.json"),
+            own("containerd", FlagKind::Text, CADVISOR, "Without effect")
+                .default("/run/containerd/containerd.sock"),
+            own("containerd-namespace", FlagKind::Text, CADVISOR, "Without effect")
+                .default("k8s.io"),
             own("enable-load-reader", FlagKind::Bool, CADVISOR, "Without effect"),
-            own("event-storage-age-limit", FlagKind::Text, CADVISOR, "Without effect"),
-            own("event-storage-event-limit", FlagKind::Text, CADVISOR, "Without effect"),
-            own("global-housekeeping-interval", FlagKind::Duration, CADVISOR, "Without effect"),
+            own("event-storage-age-limit", FlagKind::Text, CADVISOR, "Without effect")
+                .default("default=0"),
+            own("event-storage-event-limit", FlagKind::Text, CADVISOR, "Without effect")
+                .default("default=0"),
+            own("global-housekeeping-interval", FlagKind::Duration, CADVISOR, "Without effect")
+                .default("1m0s"),
             own("log-cadvisor-usage", FlagKind::Bool, CADVISOR, "Without effect"),
-            own("machine-id-file", FlagKind::Text, CADVISOR, "Without effect"),
-            own("storage-driver-buffer-duration", FlagKind::Duration, CADVISOR, "Without effect"),
-            own("storage-driver-db", FlagKind::Text, CADVISOR, "Without effect"),
-            own("storage-driver-host", FlagKind::Text, CADVISOR, "Without effect"),
-            own("storage-driver-password", FlagKind::Text, CADVISOR, "Without effect"),
+            own("machine-id-file", FlagKind::Text, CADVISOR, "Without effect")
+                .default("/etc/machine-id,/var/lib/dbus/machine-id"),
+            own("storage-driver-buffer-duration", FlagKind::Duration, CADVISOR, "Without effect")
+                .default("1m0s"),
+            own("storage-driver-db", FlagKind::Text, CADVISOR, "Without effect")
+                .default("cadvisor"),
+            own("storage-driver-host", FlagKind::Text, CADVISOR, "Without effect")
+                .default("localhost:8086"),
+            own("storage-driver-password", FlagKind::Text, CADVISOR, "Without effect")
+                .default("root"),
             own("storage-driver-secure", FlagKind::Bool, CADVISOR, "Without effect"),
-            own("storage-driver-table", FlagKind::Text, CADVISOR, "Without effect"),
-            own("storage-driver-user", FlagKind::Text, CADVISOR, "Without effect"),
+            own("storage-driver-table", FlagKind::Text, CADVISOR, "Without effect")
+                .default("stats"),
+            own("storage-driver-user", FlagKind::Text, CADVISOR, "Without effect").default("root"),
         ],
     },
 ];

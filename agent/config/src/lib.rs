@@ -65,6 +65,8 @@ pub struct Config {
     pub flags: NodeFlags,
     /// Which features are on.
     pub gates: FeatureGates,
+    /// The flags without a field, each with its value or default, as `/flagz` shows them.
+    pub own_flags: listing::Listed,
     /// Name of the node: the override or the host's name, in lower case.
     pub node_name: String,
     /// What was read but has no effect, one sentence each.
@@ -166,7 +168,9 @@ fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
     let mut warnings = Vec::from_iter(acted_on::missing_protection());
     warnings.extend(found);
     warnings.extend(dns_warnings(&kubelet));
-    Ok(Config { kubelet, flags, gates, node_name, warnings })
+    let mut own_flags = listing::of_own::<Kubelet>(given);
+    own_flags.insert("pintle-socket", flags.socket.display().to_string());
+    Ok(Config { kubelet, flags, gates, own_flags, node_name, warnings })
 }
 
 /// The kubelet starts with a DNS server it cannot use, and so does this agent.

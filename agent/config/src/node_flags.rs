@@ -17,8 +17,10 @@ use super::labels;
 use pintle_api_types::duration::GoDuration;
 use pintle_config::given::GivenFlags;
 
-const ROOT_DIR: &str = "/var/lib/kubelet";
-const CERT_DIR: &str = "/var/lib/kubelet/pki";
+/// Default of `--root-dir`.
+pub(super) const ROOT_DIR: &str = "/var/lib/kubelet";
+/// Default of `--cert-dir`.
+pub(super) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The agent's socket below the root folder.
 const SOCKET: &str = "pintle/agent.sock";
 const DEAD_CONTAINERS_PER_CONTAINER_MAX: i32 = 1;

@@ -66,16 +66,6 @@ fn accept(headers: &HeaderMap) -> Option<&str> {
 
 fn flags(config: &Config) -> BTreeMap<&'static str, String> {
     let mut flags = listing::of_fields::<Kubelet>(&config.kubelet);
-    let own = &config.flags;
-    let path = |path: &Option<std::path::PathBuf>| {
-        path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
-    };
-    flags.insert("root-dir", own.root_dir.display().to_string());
-    flags.insert("cert-dir", own.cert_dir.display().to_string());
-    flags.insert("config", path(&own.config_file));
-    flags.insert("config-dir", path(&own.config_dir));
-    flags.insert("kubeconfig", path(&own.kubeconfig));
-    flags.insert("bootstrap-kubeconfig", path(&own.bootstrap_kubeconfig));
-    flags.insert("hostname-override", own.hostname_override.clone().unwrap_or_default());
+    flags.extend(config.own_flags.clone());
     flags
 }

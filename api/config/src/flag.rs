@@ -105,7 +105,7 @@ impl FlagKind {
             Self::Bool | Self::Help | Self::Version => "false",
             Self::Int32 | Self::Int64 | Self::Float | Self::Level => "0",
             Self::Duration => "0s",
-            Self::TextList | Self::Ips => "[]",
+            Self::TextList => "[]",
             _ => "",
         }
     }

@@ -10,31 +10,29 @@ use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::field::at;
-use crate::flag::Target;
+use crate::flag::{Flag, FlagKind, Target};
 use crate::given::GivenFlags;
 
-/// All flags of a daemon with their values.
-///
-/// A flag of a field shows the field's value, wherever that came from; any other what it was given,
-/// or its default.
-pub fn effective<D: Daemon>(
-    given: &GivenFlags,
-    configuration: &D::Configuration,
-) -> BTreeMap<&'static str, String> {
-    let mut all = of_fields::<D>(configuration);
-    for flag in D::FLAGS.flags().filter(|flag| matches!(flag.target, Target::Own(_))) {
-        let value = match (given.value(flag.name), flag.default) {
-            (Some(value), _) => text(value),
-            (None, "") => flag.kind.zero().to_owned(),
-            (None, default) => default.to_owned(),
-        };
-        all.insert(flag.name, value);
-    }
-    all
+/// Texts by flag.
+pub type Listed = BTreeMap<&'static str, String>;
+
+/// The flags without a field: what each was given, or its default.
+pub fn of_own<D: Daemon>(given: &GivenFlags) -> Listed {
+    let own = D::FLAGS.flags().filter(|flag| matches!(flag.target, Target::Own(_)));
+    let value = |flag: &Flag| match (given.value(flag.name), flag.default) {
+        // Upstream has no type for addresses: the flag is a text.
+        (Some(Value::Array(ips)), _) if matches!(flag.kind, FlagKind::Ips) => {
+            ips.iter().map(text).collect::<Vec<_>>().join(",")
+        }
+        (Some(value), _) => text(value),
+        (None, "") => flag.kind.zero().to_owned(),
+        (None, default) => default.to_owned(),
+    };
+    own.map(|flag| (flag.name, value(flag))).collect()
 }
 
-/// The flags that set a field, with its value.
-pub fn of_fields<D: Daemon>(configuration: &D::Configuration) -> BTreeMap<&'static str, String> {
+/// The flags that set a field, with the field's value, wherever that came from.
+pub fn of_fields<D: Daemon>(configuration: &D::Configuration) -> Listed {
     let tree = serde_json::to_value(configuration).unwrap_or_default();
     let mut values = BTreeMap::new();
     for flag in D::FLAGS.flags() {

@@ -7,7 +7,7 @@ mod anchor;
 use std::ffi::OsString;
 use std::fs;
 
-use pintle_config::{ConfigError, GivenFlags, Settings, daemon, given, load};
+use pintle_config::{ConfigError, GivenFlags, Settings, daemon, given, listing, load};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -331,7 +331,8 @@ fn every_flag_is_listed_with_the_value_in_force() {
     let given = read(&["--config", &path, "--port=2", "--chain=1x2", "--groups=a,b"]);
     let given = given.expect("valid");
     let settings = load::<Anchor>(&given).expect("valid");
-    let listed = pintle_config::listing::effective::<Anchor>(&given, &settings.configuration);
+    let mut listed = listing::of_fields::<Anchor>(&settings.configuration);
+    listed.extend(listing::of_own::<Anchor>(&given));
     let expected = [
         ("chain", "[[1,2]]"),
         ("config", path.as_str()),

@@ -458,6 +458,7 @@ fn small_pages_are_there() {
         ("/configz", "{\"kubeletconfig\":{\"kind\":\"KubeletConfiguration\""),
         ("/statusz", "kubelet statusz"),
         ("/flagz", "authorization-mode=Webhook"),
+        ("/flagz", "\nhousekeeping-interval=10s\n"),
         ("/healthz/ping", "ok"),
         ("/runningpods/", "\"kind\":\"PodList\""),
         ("/healthz", "ok"),
