@@ -377,6 +377,30 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
 }
 
 #[test]
+fn deprecated_flags_are_named_in_one_line() {
+    let said = |line: &[&str]| -> Vec<String> {
+        let warnings = config(line).warnings;
+        warnings.into_iter().filter(|w| w.starts_with("deprecated flags: ")).collect()
+    };
+    let line = ["--max-pods=5", "--cluster_domain=x", "--max-pods=6", "--root-dir=/r", "-v=0"];
+    let file = "set their fields in the file of --config";
+    assert_eq!(said(&line), [format!("deprecated flags: --cluster-domain, --max-pods; {file}")]);
+    let [one] = &said(&["--maximum-dead-containers=5"])[..] else { panic!("one sentence") };
+    assert_eq!(
+        one,
+        "deprecated flags: --maximum-dead-containers; Kubernetes is going to remove them"
+    );
+    let mut kept: Vec<_> = flag_table::flags()
+        .filter(|flag| matches!(flag.target, Target::Field(_)) && flag.deprecated.is_none())
+        .map(|flag| flag.name)
+        .collect();
+    kept.sort_unstable();
+    let expected =
+        ["fail-cgroupv1", "log-flush-frequency", "provider-id", "seccomp-default", "v", "vmodule"];
+    assert_eq!(kept, expected);
+}
+
+#[test]
 fn every_flag_is_listed_with_its_value() {
     let config = config(&["--node-ip=10.0.0.1,fd00::1", "--root-dir=/r", "--max-pods=5"]);
     let mut listed = listing::of_fields::<Kubelet>(&config.kubelet);

@@ -1,15 +1,26 @@
 //! The flags that set a field of the configuration file; the larger half of the command line.
 //!
-//! Output: [`FIELD_GROUPS`], part of [`super::flag_table::TABLE`]. Upstream calls nearly all of
-//! them deprecated in favour of the file; every installer still uses some. They share default,
-//! checks and status with their field in `fields.rs`.
+//! Output: [`FIELD_GROUPS`], part of [`super::flag_table::TABLE`]. Nearly all of them are deprecated
+//! in favour of the file; every installer still uses some. They share default, checks and status
+//! with their field in `fields.rs`.
 //!
 //! // k8s: cmd/kubelet/app/options/options.go AddKubeletConfigFlags
 
 use super::flag_forms::{HEADERS, RESERVED_MEMORY, TAINTS, THRESHOLDS};
 use pintle_config::flag::{Flag, FlagKind, Group};
 
+/// What to use instead of a flag that has a field.
+const FILE: &str = "set their fields in the file of --config";
+
+/// A flag that upstream calls deprecated in favour of the file.
 const fn field(name: &'static str, kind: FlagKind, path: &'static str, help: &'static str) -> Flag {
+    kept(name, kind, path, help).deprecated(FILE)
+}
+
+/// A flag that upstream keeps, although it has a field.
+// k8s: cmd/kubelet/app/options/options.go AddKubeletConfigFlags notDeprecated; seccomp-default is
+// one of KubeletFlags
+const fn kept(name: &'static str, kind: FlagKind, path: &'static str, help: &'static str) -> Flag {
     Flag::field(name, kind, path, help)
 }
 
@@ -59,7 +70,7 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
                 "Size at which a container's log file is rotated"),
             field("container-log-max-files", FlagKind::Int32, "containerLogMaxFiles",
                 "Log files kept for a container, at least 2"),
-            field("seccomp-default", FlagKind::Bool, "seccompDefault",
+            kept("seccomp-default", FlagKind::Bool, "seccompDefault",
                 "Use the runtime's seccomp profile where a pod names none"),
         ],
     },
@@ -178,7 +189,7 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
             field("max-open-files", FlagKind::Int64, "maxOpenFiles",
                 "Files the agent may have open"),
             field("fail-swap-on", FlagKind::Bool, "failSwapOn", "Do not start while swap is on"),
-            field("fail-cgroupv1", FlagKind::Bool, "failCgroupV1", "Do not start on cgroup v1"),
+            kept("fail-cgroupv1", FlagKind::Bool, "failCgroupV1", "Do not start on cgroup v1"),
             field("protect-kernel-defaults", FlagKind::Bool, "protectKernelDefaults",
                 "Fail instead of changing kernel settings"),
             field("allowed-unsafe-sysctls", FlagKind::TextList, "allowedUnsafeSysctls",
@@ -214,7 +225,7 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
             field("register-node", FlagKind::Bool, "registerNode", "Register this node"),
             field("register-with-taints", FlagKind::Own(&TAINTS), "registerWithTaints",
                 "Taints to register with, key=value:effect"),
-            field("provider-id", FlagKind::Text, "providerID",
+            kept("provider-id", FlagKind::Text, "providerID",
                 "Id of the machine at its cloud provider"),
             field("node-status-update-frequency", FlagKind::Duration, "nodeStatusUpdateFrequency",
                 "Time between two looks at the node's state"),
@@ -246,10 +257,10 @@ pub(super) const FIELD_GROUPS: &[Group] = &[
             field("feature-gates", FlagKind::Gates, "featureGates",
                 "Feature gates, name=true|false"),
             field("logging-format", FlagKind::Text, "logging.format", "text or json"),
-            field("v", FlagKind::Level, "logging.verbosity", "klog level of detail"),
-            field("vmodule", FlagKind::Vmodule, "logging.vmodule",
+            kept("v", FlagKind::Level, "logging.verbosity", "klog level of detail"),
+            kept("vmodule", FlagKind::Vmodule, "logging.vmodule",
                 "klog levels per module, pattern=N"),
-            field("log-flush-frequency", FlagKind::Duration, "logging.flushFrequency",
+            kept("log-flush-frequency", FlagKind::Duration, "logging.flushFrequency",
                 "Longest time a line is buffered"),
             field("log-text-split-stream", FlagKind::Bool, "logging.options.text.splitStream",
                 "Text: errors to standard error, the rest to standard output"),

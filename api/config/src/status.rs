@@ -3,6 +3,7 @@
 //! Input: the tables of a daemon, and what was asked for. Output: one warning for each setting that
 //! differs from its default without having an effect, and tables for documents.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -43,18 +44,25 @@ impl Status {
     }
 }
 
-/// One sentence for each given flag that is deprecated, and for each that has neither a field nor
-/// an effect.
+/// One sentence for each given flag that has neither a field nor an effect, and one for all that are
+/// deprecated for the same reason: every installer gives several of them at each start.
 pub fn flag_warnings(given: &GivenFlags) -> Vec<String> {
     let mut warnings = Vec::new();
+    let mut deprecated: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (flag, value) in given.iter() {
         let name = format!("--{}", flag.name);
-        warnings.extend(flag.deprecated.map(|instead| format!("{name} is deprecated: {instead}")));
         match flag.target {
             Target::Own(Status::Done) | Target::Field(_) => {}
             Target::Own(status) => warnings.push(no_effect(&name, Some(value), status)),
         }
+        if let Some(instead) = flag.deprecated {
+            deprecated.entry(instead).or_default().push(name);
+        }
     }
+    let sentence = |(instead, names): (&str, Vec<String>)| {
+        format!("deprecated flags: {}; {instead}", names.join(", "))
+    };
+    warnings.extend(deprecated.into_iter().map(sentence));
     warnings
 }
 

@@ -292,7 +292,7 @@ fn what_is_ignored_deprecated_or_without_effect_is_warned_about_once() {
     assert_eq!(settings.configuration.mode, Mode::Plain);
     assert!(settings.warnings[0].ends_with("the last one is used"), "{:?}", settings.warnings);
     for (line, warning) in [
-        (&["--holder=me"][..], "--holder is deprecated: use --tags=holder=NAME"),
+        (&["--holder=me"][..], "deprecated flags: --holder; use --tags=holder=NAME"),
         (&["--profiling"], "--profiling is set to true, which has no effect: there is no profiler"),
     ] {
         assert_eq!(good(line).warnings, [warning], "{line:?}");
