@@ -37,6 +37,7 @@ use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_config::Config;
 use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::request::runtime::Runtime;
+use pintle_agent_core::source::Problem;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::worker::{Input, Pods, Settings};
@@ -93,8 +94,8 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
     pub health: Arc<server::Health>,
-    /// Broken manifests, one sentence each.
-    pub problems: Arc<ArcSwap<Vec<String>>>,
+    /// Broken manifests.
+    pub problems: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     /// The serving certificate that the cluster signed, with `serverTLSBootstrap`.
     pub serving_cert: ServingCell,
     /// When the runtime last listed its pods.

@@ -6,7 +6,7 @@
 //! orphans and stopped. Then every delivery is merged with the
 //! last one and the differences go to the workers, and what the API server has of each pod to the
 //! status writer. Mirror pods go to the writer only: nothing is ever run because of one. Broken
-//! manifests are said once in the log and kept in a list for `explain`.
+//! manifests are said once in the log, and their list is there for `explain`, which makes the text.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -22,7 +22,9 @@ use pintle_agent_core::admit::Features;
 use pintle_agent_core::desired::DesiredPods;
 use pintle_agent_core::intake::{change, duplicate_text, input_of, lacking, report, shown};
 use pintle_agent_core::observed::ObservedPod;
-use pintle_agent_core::source::{Delivery, Reading, SourceKind, SourceUpdate, Sources, static_pod};
+use pintle_agent_core::source::{
+    Delivery, Problem, Reading, SourceKind, SourceUpdate, Sources, static_pod,
+};
 use pintle_agent_core::status_queue;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::worker::Input;
@@ -44,7 +46,7 @@ pub(crate) struct Intake {
     reader: Reader,
     recorder: Recorder,
     inputs: mpsc::Sender<Input>,
-    broken: Arc<ArcSwap<Vec<String>>>,
+    broken: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     deliveries: StreamMap<SourceKind, Deliveries>,
     desired: DesiredPods,
     writer: Option<Rc<Writer>>,
@@ -57,7 +59,7 @@ impl Intake {
         reader: Reader,
         recorder: Recorder,
         inputs: mpsc::Sender<Input>,
-        broken: Arc<ArcSwap<Vec<String>>>,
+        broken: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     ) -> Self {
         Self {
             reader,
@@ -124,8 +126,7 @@ impl Intake {
                 self.tell(status_queue::Input::Listed(copy));
             }
             if kind != SourceKind::Api {
-                let broken = sources.problems().map(ToString::to_string).collect();
-                self.broken.store(Arc::new(broken));
+                self.broken.store(Arc::clone(sources.problems()));
             }
             if !said_ready && sources.all_ready() {
                 said_ready = true;
@@ -191,6 +192,8 @@ impl Intake {
                 false => "",
             };
             tracing::warn!("broken manifest: {problem}{kept}");
+            // There may be thousands, and a line each keeps whoever shares the thread waiting.
+            tokio::task::coop::consume_budget().await;
         }
         if let SourceUpdate::Duplicate(pod) = update {
             self.recorder.warn_of(pod, "FailedValidation", &duplicate_text(kind, pod));

@@ -15,7 +15,7 @@ use crate::select::full;
 /// The whole state as JSON.
 pub(super) fn dump(parts: &Parts, snapshot: &Snapshot, calls: &[RuntimeCall]) -> Value {
     let events = (parts.events)();
-    let problems: &Vec<String> = &parts.problems.load();
+    let problems: Vec<String> = parts.problems.load().iter().map(ToString::to_string).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "sourcesReady": snapshot.sources_ready,

@@ -53,6 +53,7 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use pintle_agent_config::Config;
 use pintle_agent_core::api_health::ApiHealth;
+use pintle_agent_core::source::Problem;
 use pintle_agent_core::sync::plan::Plan;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::PodUid;
@@ -115,8 +116,8 @@ pub struct Parts {
     pub own_runtime: Arc<OnceLock<Client>>,
     /// Streams that the HTTPS port has open.
     pub streams: Streams,
-    /// Broken manifests, one sentence each; the main thread replaces the list.
-    pub problems: Arc<ArcSwap<Vec<String>>>,
+    /// Broken manifests; the main thread replaces the list.
+    pub problems: Arc<ArcSwap<Vec<Arc<Problem>>>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.

@@ -126,7 +126,7 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
         .iter()
         .map(|o| format!("{}/{} (uid {})", o.namespace, o.name, o.uid))
         .collect();
-    let problems: &Vec<String> = &parts.problems.load();
+    let problems: Vec<String> = parts.problems.load().iter().map(ToString::to_string).collect();
     versioned(json!({
         "pods": rows,
         "beingRemoved": orphans,

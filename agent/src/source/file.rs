@@ -52,7 +52,7 @@ struct Manifest {
     settled: bool,
     /// Boxed: a file without one is small, and there may be thousands.
     pod: Option<Box<(Pod, UnixNanos)>>,
-    error: Option<ProblemCause>,
+    problem: Option<Arc<Problem>>,
 }
 
 /// Changes whenever the file's content may have.
@@ -117,8 +117,14 @@ impl Folder {
                 known => {
                     let previous = known.as_ref().and_then(|known| known.pod.clone());
                     let read = self.read(&path, stamp, previous);
-                    changed |= known.is_none_or(|known| !known.says_the_same(&read));
-                    read
+                    match known.filter(|known| known.says_the_same(&read)) {
+                        // What it says stays the same object, which others compare at once.
+                        Some(known) => Manifest { stamp, settled: read.settled, ..known },
+                        None => {
+                            changed = true;
+                            read
+                        }
+                    }
                 }
             };
             files.insert(path, manifest);
@@ -131,39 +137,34 @@ impl Folder {
 
     fn read(&self, path: &Path, stamp: Stamp, previous: Option<Box<(Pod, UnixNanos)>>) -> Manifest {
         let settled = stamp.is_settled();
-        let origin = Origin {
-            kind: SourceKind::File,
-            place: path.display().to_string(),
-            changed_at: stamp.modified,
-        };
+        let place = path.display().to_string();
+        let origin =
+            Origin { kind: SourceKind::File, place: place.clone(), changed_at: stamp.modified };
         let decoded = read_bounded(path).and_then(|bytes| {
             decode_pod(&bytes, &origin, &self.node_name).map_err(ProblemCause::from)
         });
         match decoded {
             Ok(pod) => {
                 let pod = Some(Box::new((pod, stamp.modified)));
-                Manifest { stamp, settled, pod, error: None }
+                Manifest { stamp, settled, pod, problem: None }
             }
-            Err(error) => Manifest { stamp, settled, pod: previous, error: Some(error) },
+            Err(error) => {
+                let problem = Problem { place, error, keeps_previous: previous.is_some() };
+                Manifest { stamp, settled, pod: previous, problem: Some(Arc::new(problem)) }
+            }
         }
     }
 
     fn reading(&self) -> Reading {
         let pods = self.files.values().filter_map(|file| file.pod.as_deref().cloned());
-        let problems = self.files.iter().filter_map(|(path, file)| {
-            Some(Problem {
-                place: path.display().to_string(),
-                error: file.error.clone()?,
-                keeps_previous: file.pod.is_some(),
-            })
-        });
+        let problems = self.files.values().filter_map(|file| file.problem.clone());
         Reading { pods: pods.collect(), problems: problems.collect() }
     }
 }
 
 impl Manifest {
     fn says_the_same(&self, other: &Self) -> bool {
-        self.pod == other.pod && self.error == other.error
+        self.pod == other.pod && self.problem == other.problem
     }
 }
 

@@ -301,7 +301,7 @@ impl Poll {
         let (_, last) = self.last.as_ref()?;
         let problem =
             Problem { place: self.endpoint.url.clone(), error: cause, keeps_previous: true };
-        Some(Reading { pods: last.pods.clone(), problems: vec![problem] })
+        Some(Reading { pods: last.pods.clone(), problems: vec![Arc::new(problem)] })
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Reading, ProblemCause> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Problem, ProblemCause, Reading, SourceKind, SourceUpdate, static_pod};
+use super::{Problem, ProblemCause, Problems, Reading, SourceKind, SourceUpdate, static_pod};
 use pintle_api_types::ids::{PodUid, UnixNanos};
 use pintle_api_types::pod;
 
@@ -27,7 +27,9 @@ pub type RunningUid<'a> = dyn Fn(&Pod, UnixNanos) -> Option<PodUid> + 'a;
 pub struct Sources {
     expected: BTreeSet<SourceKind>,
     pods: BTreeMap<SourceKind, BTreeMap<String, Arc<Pod>>>,
-    problems: BTreeMap<SourceKind, Vec<Problem>>,
+    problems: BTreeMap<SourceKind, Vec<Arc<Problem>>>,
+    /// Those of all sources; another list only when they are others.
+    all_problems: Problems,
     /// Uid that we would give a manifest, to the uid it was adopted with.
     adopted: BTreeMap<String, String>,
 }
@@ -45,9 +47,10 @@ impl Sources {
         self.expected.iter().all(|kind| self.pods.contains_key(kind))
     }
 
-    /// The broken manifests as of the last readings.
-    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
-        self.problems.values().flatten()
+    /// The broken manifests as of the last readings. The same list as long as nothing about them
+    /// changes: there may be thousands, and a reading for each file that is touched.
+    pub fn problems(&self) -> &Problems {
+        &self.all_problems
     }
 
     /// Takes all that a source has now; tells what changed.
@@ -66,6 +69,7 @@ impl Sources {
         let (mut updates, mut adopted) = (Vec::new(), BTreeMap::new());
         let Reading { pods: mut read, mut problems } = reading;
         let known = self.problems.remove(&kind).unwrap_or_default();
+        let known_by_place = ByPlace::new(&known, place);
         // What a source repeats because it cannot read more is no news.
         let news = problems.is_empty();
         // Admission is first come, first served, also after a restart of the agent.
@@ -73,8 +77,8 @@ impl Sources {
         read.sort_by_key(|(pod, _)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
         for (mut new, changed_at) in read {
             if !names.insert(pod::full_name(&new)) {
-                let problem = duplicate(&new, kind);
-                if news || !known.contains(&problem) {
+                let problem = Arc::new(duplicate(&new, kind));
+                if news || !known_by_place.has(&problem.place, &problem) {
                     updates.push(SourceUpdate::Duplicate(Arc::new(new)));
                 }
                 problems.push(problem);
@@ -92,13 +96,18 @@ impl Sources {
         let mut all: Vec<_> =
             removed.map(|(_, gone)| SourceUpdate::Remove(Arc::clone(gone))).collect();
         all.append(&mut updates);
-        let fresh = problems.iter().filter(|problem| !known.contains(problem));
+        let is_new = |problem: &&Arc<Problem>| !known_by_place.has(&problem.place, problem);
+        let fresh = problems.iter().filter(is_new);
         all.extend(fresh.cloned().map(SourceUpdate::Broken));
         if first {
             all.push(SourceUpdate::Ready(kind));
         }
         self.pods.insert(kind, pods);
+        let others = known != problems;
         self.problems.insert(kind, problems);
+        if others {
+            self.all_problems = Arc::new(self.problems.values().flatten().cloned().collect());
+        }
         self.adopted.append(&mut adopted);
         self.adopted.retain(|_, uid| self.pods.values().any(|pods| pods.contains_key(uid)));
         all
@@ -134,6 +143,27 @@ impl Sources {
             static_pod::set_uid(pod, uid);
         }
     }
+}
+
+/// What is known, by its place: a reading is held against it place by place, not all against all.
+struct ByPlace<'a, T>(BTreeMap<&'a str, Vec<&'a T>>);
+
+impl<'a, T: PartialEq> ByPlace<'a, T> {
+    fn new(known: &'a [T], place: impl Fn(&'a T) -> &'a str) -> Self {
+        let mut by_place: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for one in known {
+            by_place.entry(place(one)).or_default().push(one);
+        }
+        Self(by_place)
+    }
+
+    fn has(&self, place: &str, one: &T) -> bool {
+        self.0.get(place).is_some_and(|known| known.iter().any(|known| *known == one))
+    }
+}
+
+fn place(problem: &Arc<Problem>) -> &str {
+    &problem.place
 }
 
 fn duplicate(pod: &Pod, kind: SourceKind) -> Problem {
@@ -189,4 +219,30 @@ fn same_meaning(old: &Pod, new: &Pod) -> bool {
 fn foreign_annotations(pod: &Pod) -> BTreeMap<&String, &String> {
     let all = pod.metadata.annotations.iter().flatten();
     all.filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Something with a place that counts how often it is compared.
+    struct Counted<'a>(String, &'a Cell<usize>);
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    #[test]
+    fn each_place_is_compared_with_itself_only() {
+        let compared = Cell::new(0);
+        let known: Vec<_> = (0..5000).map(|n| Counted(format!("/m/{n}"), &compared)).collect();
+        let by_place = ByPlace::new(&known, |one| one.0.as_str());
+        assert!(known.iter().rev().all(|one| by_place.has(&one.0, one)));
+        assert!(!by_place.has("/m/x", &known[0]));
+        assert_eq!(compared.get(), known.len());
+    }
 }

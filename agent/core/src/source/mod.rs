@@ -88,9 +88,12 @@ pub enum ProblemCause {
 pub struct Reading {
     /// Its pods, with the time at which each manifest was last changed.
     pub pods: Vec<(Pod, UnixNanos)>,
-    /// Its broken manifests.
-    pub problems: Vec<Problem>,
+    /// Its broken manifests; shared, because most are in the next reading, too.
+    pub problems: Vec<Arc<Problem>>,
 }
+
+/// The broken manifests of all sources.
+pub type Problems = Arc<Vec<Arc<Problem>>>;
 
 /// What a source has to say.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +128,7 @@ pub enum SourceUpdate {
     /// The source delivered for the first time.
     Ready(SourceKind),
     /// A manifest broke, or broke differently than before.
-    Broken(Problem),
+    Broken(Arc<Problem>),
     /// It is not taken, because another pod of the source has its name.
     Duplicate(Arc<Pod>),
 }

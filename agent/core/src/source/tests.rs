@@ -1,5 +1,7 @@
 //! Manifests end to end without files: decoding, errors with their places, merging, adoption.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 
@@ -38,6 +40,11 @@ fn none(_: &Pod, _: UnixNanos) -> Option<PodUid> {
 fn reading(pods: &[&Pod]) -> Reading {
     let pods = pods.iter().map(|pod| ((*pod).clone(), UnixNanos(1))).collect();
     Reading { pods, problems: Vec::new() }
+}
+
+fn broken(place: &str) -> Arc<Problem> {
+    let error = ProblemCause::Manifest(ManifestError::Empty);
+    Arc::new(Problem { place: place.into(), error, keeps_previous: false })
 }
 
 fn kinds(updates: &[SourceUpdate]) -> Vec<&'static str> {
@@ -183,19 +190,40 @@ fn of_two_manifests_of_one_name_the_later_is_dropped_and_said() {
     assert_eq!(dropped.metadata.uid, b.metadata.uid);
     let again = sources.set(SourceKind::File, reading(&[&a, &b]), UnixNanos(1), &none);
     assert_eq!(kinds(&again), ["duplicate"], "told with each reading, logged once");
-    let unread = Problem {
-        place: "/m/c".into(),
-        error: ProblemCause::Manifest(ManifestError::Empty),
-        keeps_previous: false,
-    };
-    let kept = || Reading { problems: vec![unread.clone()], ..reading(&[&a, &b]) };
+    let unread = broken("/m/c");
+    let kept = || Reading { problems: vec![Arc::clone(&unread)], ..reading(&[&a, &b]) };
     let kept_twice = [(); 2]
         .map(|()| kinds(&sources.set(SourceKind::File, kept(), UnixNanos(1), &none)).join(" "));
     assert_eq!(kept_twice, ["broken", ""], "what is only kept is no news");
-    let fewer = Reading { problems: vec![unread.clone()], ..reading(&[&a]) };
+    let fewer = Reading { problems: vec![Arc::clone(&unread)], ..reading(&[&a]) };
     sources.set(SourceKind::File, fewer, UnixNanos(1), &none);
     let back = sources.set(SourceKind::File, kept(), UnixNanos(1), &none);
     assert_eq!(kinds(&back), ["duplicate", "broken"]);
+}
+
+#[test]
+fn the_list_of_broken_manifests_is_made_anew_only_when_it_is_another() {
+    let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
+    let web = decode(GOOD).expect("a pod");
+    let mut broken: Vec<_> = (0..5000).map(|n| broken(&format!("/m/{n}"))).collect();
+    let mut set = |kind, pods: &[&Pod], problems: &[Arc<Problem>]| {
+        let reading = Reading { problems: problems.to_vec(), ..reading(pods) };
+        let updates = sources.set(kind, reading, UnixNanos(1), &none);
+        let told = updates.iter().filter(|update| matches!(update, SourceUpdate::Broken(_)));
+        (told.count(), Arc::clone(sources.problems()))
+    };
+    let (told, first) = set(SourceKind::File, &[], &broken);
+    assert_eq!((told, first.len()), (5000, 5000));
+    let (told, same) = set(SourceKind::File, &[&web], &broken);
+    assert!(told == 0 && Arc::ptr_eq(&first, &same), "a pod beside them changes nothing");
+    let (told, same) = set(SourceKind::Http, &[], &[]);
+    assert!(told == 0 && Arc::ptr_eq(&first, &same), "nor does another source");
+    broken[7] = Arc::new(Problem { keeps_previous: true, ..Problem::clone(&broken[7]) });
+    let (told, other) = set(SourceKind::File, &[&web], &broken);
+    assert_eq!(told, 1);
+    let kept = first.iter().zip(other.iter()).filter(|(old, new)| Arc::ptr_eq(old, new));
+    assert_eq!(kept.count(), 4999, "the others are the same, not copies");
+    assert_eq!(set(SourceKind::File, &[&web], &broken[1..]).1.len(), 4999);
 }
 
 #[test]
@@ -203,12 +231,7 @@ fn nothing_is_reaped_before_all_is_known() {
     let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
     sources.set(SourceKind::Http, Reading::default(), UnixNanos(1), &none);
     assert!(!sources.all_ready());
-    let unread = Problem {
-        place: "/m/a".into(),
-        error: ProblemCause::Manifest(ManifestError::Empty),
-        keeps_previous: false,
-    };
-    let reading = Reading { pods: Vec::new(), problems: vec![unread] };
+    let reading = Reading { pods: Vec::new(), problems: vec![broken("/m/a")] };
     sources.set(SourceKind::File, reading, UnixNanos(1), &none);
     assert!(sources.all_ready(), "one manifest must not keep all other pods from being cleaned up");
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use pintle_agent_config as config;
 use pintle_agent_config::{ClientCommand, Color, Command, OutputFormat, PodFilter, Question};
+use pintle_agent_core::source::{Problem, ProblemCause};
 use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
@@ -228,6 +229,12 @@ fn idle_connections_keep_nobody_from_the_health_check_and_the_read_only_port() {
     drop((idle, commands));
 }
 
+fn broken(place: &str, why: &str) -> Arc<Vec<Arc<Problem>>> {
+    let error = ProblemCause::Read(why.to_owned());
+    let problem = Problem { place: place.to_owned(), error, keeps_previous: false };
+    Arc::new(vec![Arc::new(problem)])
+}
+
 #[test]
 fn pods_on_the_socket_are_rows_with_their_reasons() {
     let mut sick = web();
@@ -236,25 +243,27 @@ fn pods_on_the_socket_are_rows_with_their_reasons() {
         "restartCount": 0, "image": "x", "imageID": "", "state": {"waiting":
         {"reason": "ErrImageNeverPull", "message": "no image"}}}]});
     let world = World::new().with_pods(&[web(), sick]);
-    world.parts.problems.store(Arc::new(vec!["/m/x.yaml: kind is missing".to_owned()]));
+    world.parts.problems.store(broken("/m/x.yaml", "kind is missing"));
     let _server = world.spawn().expect("a server");
     let answer = local(&world, "/pods").json();
     let why = |index: usize| answer["pods"][index]["why"].as_str().unwrap_or_default().to_owned();
     assert_eq!(why(0), "");
     assert_eq!(why(1), "Image x of container c is not on this node: no image.");
-    assert_eq!(answer["brokenManifests"], json!(["/m/x.yaml: kind is missing"]));
+    assert_eq!(answer["brokenManifests"], json!(["/m/x.yaml: cannot read: kind is missing"]));
 }
 
 #[test]
 fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
     let world = World::new().with_pods(&[web()]);
-    world.parts.problems.store(Arc::new(vec!["/m/x.yaml: kind is missing".to_owned()]));
+    world.parts.problems.store(broken("/m/x.yaml", "kind is missing"));
     let _server = world.spawn().expect("a server");
     let answer = local(&world, "/explain?pod=x");
     assert_eq!(answer.status, 404);
     assert_eq!(answer.json()["error"], "this node has no pod x");
-    let more =
-        ["broken manifest: /m/x.yaml: kind is missing", "all pods of this node: pintle-agent pods"];
+    let more = [
+        "broken manifest: /m/x.yaml: cannot read: kind is missing",
+        "all pods of this node: pintle-agent pods",
+    ];
     assert_eq!(answer.json()["more"], json!(more));
 }
 
