@@ -72,6 +72,8 @@ pub struct FollowSpec {
     pub retry: (Duration, Duration),
     /// Told of lists, watches and failures.
     pub observer: Arc<dyn InformerObserver>,
+    /// One of very many: outages are no warnings.
+    pub quiet: bool,
 }
 
 impl FollowSpec {
@@ -84,13 +86,18 @@ impl FollowSpec {
             first_list: FirstList::default(),
             retry: CLIENT_GO,
             observer: Arc::new(Nobody),
+            quiet: false,
         }
     }
 }
 
 /// Lists and watches, and tells the sink of it, until it is dropped.
-pub async fn follow<T: Object, S: ObjectSink<T>>(client: Client, spec: FollowSpec, sink: S) {
-    FollowTask::new(client, Arc::new(spec), sink).run().await;
+pub fn follow<T: Object, S: ObjectSink<T>>(
+    client: Client,
+    spec: FollowSpec,
+    sink: S,
+) -> impl Future<Output = ()> + use<T, S> {
+    FollowTask::new(client, Arc::new(spec), sink).run()
 }
 
 /// Follows the objects of a kind and keeps them for many readers. Clones share everything.

@@ -23,6 +23,9 @@ use super::error::InformerError;
 const PAGE: u32 = 500;
 /// How long a watch is asked to last, in seconds: by chance between these.
 const WATCH_SECONDS: (u32, u32) = (300, 600);
+/// The same of a watch of one object, of which there are many.
+// k8s: pkg/kubelet/util/manager/watch_based_manager.go MinWatchTimeout
+const ONE_WATCH_SECONDS: (u32, u32) = (1800, 3600);
 /// A watch that lasts so much longer than it was asked to is ended here.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Silence after which a server that sends bookmarks is asked for a list.
@@ -38,6 +41,9 @@ pub enum FirstList {
     Any,
     /// The newest.
     Newest,
+    /// There are no lists: one object is followed, which the follower reads himself before he
+    /// begins and whenever `ObjectSink::read_again` says so.
+    Never,
 }
 
 /// Which state a list has to have.
@@ -74,6 +80,8 @@ pub(super) struct WatchPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReflectorPlan {
     List(ListPlan),
+    /// In place of a list: the one object is to be read.
+    ReadAgain,
     Watch(WatchPlan),
     Wait(Duration),
 }
@@ -109,20 +117,23 @@ pub(super) struct Reflector {
 }
 
 const LIST: Next = Next::List { whole: false, token: None };
+/// From whatever the server has in memory.
+const ANY_VERSION: &str = "0";
 
 impl Reflector {
     /// One that has listed nothing yet, of a kind with so many paths; waits are from the first to
     /// the longest.
     pub(super) fn new(first: FirstList, paths: usize, retry: (Duration, Duration)) -> Self {
         assert!(paths > 0, "a kind has a path");
+        let one = first == FirstList::Never;
         Self {
             first,
             paths,
             path: 0,
-            version: None,
+            version: one.then(|| ANY_VERSION.to_owned()),
             unavailable: false,
             divides: false,
-            next: LIST,
+            next: if one { Next::Watch } else { LIST },
             wait: false,
             backoff: ReflectorBackoff::new(retry),
             bookmarks: false,
@@ -147,25 +158,32 @@ impl Reflector {
             return ReflectorPlan::Wait(self.backoff.wait(now, chance));
         }
         match &self.next {
+            Next::List { .. } if self.first == FirstList::Never => {
+                let from = Some(ANY_VERSION.to_owned());
+                (self.version, self.unavailable, self.next) = (from, false, Next::Watch);
+                ReflectorPlan::ReadAgain
+            }
             Next::List { whole, token } => ReflectorPlan::List(ListPlan {
                 path: self.path,
                 at: self.list_at(),
                 limit: (!whole && self.may_divide()).then_some(PAGE),
                 token: token.clone(),
             }),
-            Next::Watch => {
-                let from = self.version.clone().unwrap_or_default();
-                self.ordered = !from.is_empty() && from != "0";
-                self.events = 0;
-                let spread = f64::from(WATCH_SECONDS.1 - WATCH_SECONDS.0) * chance.clamp(0.0, 1.0);
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // below 600
-                let seconds = WATCH_SECONDS.0 + spread as u32;
-                let lasts_max = Duration::from_secs(seconds.into()) + WATCH_GRACE;
-                let idle_max = self.idle_max();
-                let path = self.path;
-                ReflectorPlan::Watch(WatchPlan { path, from, seconds, lasts_max, idle_max })
-            }
+            Next::Watch => ReflectorPlan::Watch(self.watch(chance)),
         }
+    }
+
+    fn watch(&mut self, chance: f64) -> WatchPlan {
+        let from = self.version.clone().unwrap_or_default();
+        // The beginning of one object's watch is in order, for it is that object.
+        let one = self.first == FirstList::Never;
+        self.ordered = one || (!from.is_empty() && from != ANY_VERSION);
+        self.events = 0;
+        let (least, most) = if one { ONE_WATCH_SECONDS } else { WATCH_SECONDS };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // below 3600
+        let seconds = least + (f64::from(most - least) * chance.clamp(0.0, 1.0)) as u32;
+        let lasts_max = Duration::from_secs(seconds.into()) + WATCH_GRACE;
+        WatchPlan { path: self.path, from, seconds, lasts_max, idle_max: self.idle_max() }
     }
 
     // k8s: reflector.go relistResourceVersion
@@ -174,7 +192,7 @@ impl Reflector {
             _ if self.unavailable => ListAt::Newest,
             (Some(version), _) if !version.is_empty() => ListAt::NotOlderThan(version.clone()),
             (_, FirstList::Any) => ListAt::Any,
-            (_, FirstList::Newest) => ListAt::Newest,
+            (_, FirstList::Newest | FirstList::Never) => ListAt::Newest,
         }
     }
 
@@ -270,6 +288,9 @@ impl Reflector {
         self.wait = true;
         match error {
             InformerError::Busy(_) | InformerError::Unreachable(_) => {}
+            // The place is not lost. Many follow one object each: an outage must not cost as many
+            // reads as attempts.
+            InformerError::Failed(_) if self.first == FirstList::Never => {}
             InformerError::TooLarge(_) => (self.next, self.unavailable) = (LIST, true),
             InformerError::NotFound(_) => self.next_path(),
             InformerError::Expired(_) | InformerError::Failed(_) => self.next = LIST,

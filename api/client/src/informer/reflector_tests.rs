@@ -36,6 +36,7 @@ fn shown(plan: &ReflectorPlan) -> String {
     match plan {
         ReflectorPlan::Wait(wait) => format!("wait {}", wait.as_millis()),
         ReflectorPlan::Watch(watch) => format!("watch {}", watch.from),
+        ReflectorPlan::ReadAgain => "read".to_owned(),
         ReflectorPlan::List(ListPlan { at, limit, token, path }) => {
             let at = match at {
                 ListAt::Any => "any".to_owned(),
@@ -73,7 +74,7 @@ fn tell(mut reflector: Reflector, story: Vec<(Came, &str)>) {
             Came::Idle => reflector.idle(),
         }
         let mut plans = vec![shown(&reflector.plan(Duration::ZERO, 0.0))];
-        if plans[0].starts_with("wait") {
+        while plans.last().is_some_and(|last| last.starts_with("wait") || last == "read") {
             plans.push(shown(&reflector.plan(Duration::ZERO, 0.0)));
         }
         assert_eq!(plans.join(", "), want, "step {at}");
@@ -195,6 +196,36 @@ fn a_kind_is_looked_for_under_each_of_its_paths() {
             (ListFailed(none()), "list any in pages of 1"),
             (Page("5", ""), "watch 5"),
             (WatchFailed(none()), "wait 1600, list newest in pages"),
+        ],
+    );
+}
+
+#[test]
+fn one_object_is_never_listed_and_is_read_when_its_place_is_lost() {
+    use Came::{Closed, Event, Idle, WatchFailed};
+    let mut reflector = Reflector::new(FirstList::Never, 1, CLIENT_GO);
+    let ReflectorPlan::Watch(WatchPlan { from, seconds, .. }) = reflector.plan(Duration::ZERO, 0.5)
+    else {
+        panic!("no watch");
+    };
+    assert_eq!((&*from, seconds), ("0", 2700));
+    let none = || InformerError::NotFound("no such kind".to_owned());
+    tell(
+        reflector,
+        vec![
+            // Nothing there, and no word of where the watch stands.
+            (Closed(LONG), "read, watch 0"),
+            (Event("7", EventKind::Added), "goes on"),
+            (Closed(LONG), "watch 7"),
+            (WatchFailed(failed()), "wait 800, watch 7"),
+            (Closed(SHORT), "wait 1600, read, watch 0"),
+            (Event("9", EventKind::Changed), "goes on"),
+            (Event("8", EventKind::Changed), "wait 3200, read, watch 0"),
+            (Event("10", EventKind::Bookmark), "goes on"),
+            (WatchFailed(expired()), "wait 6400, read, watch 0"),
+            (WatchFailed(too_large()), "wait 12800, read, watch 0"),
+            (WatchFailed(none()), "wait 25600, read, watch 0"),
+            (Idle, "read, watch 0"),
         ],
     );
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::object::{Object, ObjectKey};
 use super::store::{Listed, ObjectStore};
+use crate::Share;
 
 /// Told of what a kind's objects are, in order. While it takes its time, the watch is held back.
 pub trait ObjectSink<T> {
@@ -25,6 +26,12 @@ pub trait ObjectSink<T> {
     fn deleted_unreadable(&mut self, key: ObjectKey) -> impl Future<Output = ()>;
     /// The server has the kind under none of its paths.
     fn no_kind(&mut self) {}
+    /// Changes may have been missed, and there are no lists (`FirstList::Never`).
+    fn read_again(&mut self) {}
+    /// On whose behalf the next request is made, where clients are shared.
+    fn share(&self) -> Share {
+        Share::default()
+    }
 }
 
 /// Puts it into a store.

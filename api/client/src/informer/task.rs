@@ -2,7 +2,8 @@
 //!
 //! Owner: whoever runs it; it ends by being dropped. Bounds: one request at a time; a list that
 //! stops coming for `PIECE_WAIT_MAX` is given up, and so is one whose answer does not begin. That a
-//! server is gone is found by its connection (`dial`, `pool`).
+//! server is gone is found by its connection (`dial`, `pool`). What only a list, an event or the
+//! beginning of a watch needs is boxed: there may be thousands of tasks, nearly always in between.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use kube::Client;
 use pintle_api_types::jitter;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::FollowSpec;
@@ -25,6 +27,8 @@ use super::wire::{self, Pieces};
 /// takes for any request at most.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/config.go RequestTimeout
 const PIECE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// A watch that waits so long to be opened, as a rule for its turn, is given up for a list.
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(300);
 
 pub(super) struct FollowTask<T, S> {
     client: Client,
@@ -54,13 +58,17 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         Self { client, spec, sink, reflector, list_begun, items, works, of: PhantomData }
     }
 
-    pub(super) async fn run(mut self) {
-        let begun = Instant::now();
-        loop {
-            match self.reflector.plan(begun.elapsed(), jitter::random()) {
-                ReflectorPlan::Wait(wait) => sleep(wait).await,
-                ReflectorPlan::List(plan) => self.list(&plan).await,
-                ReflectorPlan::Watch(plan) => self.watch(&plan).await,
+    #[allow(clippy::manual_async_fn)] // That would keep the task twice.
+    pub(super) fn run(mut self) -> impl Future<Output = ()> + use<T, S> {
+        async move {
+            let begun = Instant::now();
+            loop {
+                match self.reflector.plan(begun.elapsed(), jitter::random()) {
+                    ReflectorPlan::Wait(wait) => sleep(wait).await,
+                    ReflectorPlan::List(plan) => Box::pin(self.list(&plan)).await,
+                    ReflectorPlan::ReadAgain => self.sink.read_again(),
+                    ReflectorPlan::Watch(plan) => self.watch(&plan).await,
+                }
             }
         }
     }
@@ -98,7 +106,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
             InformerError::Failed(format!("a list does not go on within {seconds} s"))
         };
         let path = self.spec.source.list_path(plan);
-        let opened = wire::open(&self.client, &path, &self.spec.source.share);
+        let share = self.sink.share();
+        let opened = wire::open(&self.client, &path, &share);
         let mut pieces = timeout(PIECE_WAIT_MAX, opened).await.map_err(late)??;
         let mut scanner = ListScanner::default();
         let no_list = |error: super::pages::NoList| InformerError::Failed(error.to_string());
@@ -128,9 +137,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
     async fn watch(&mut self, plan: &WatchPlan) {
         let begun = Instant::now();
         let ends = begun + plan.lasts_max;
-        let path = self.spec.source.watch_path(plan);
-        let opened = wire::open(&self.client, &path, &self.spec.source.share);
-        let end = match timeout_at(ends, opened).await {
+        let end = match Box::pin(self.open(plan, ends)).await {
             Err(_) => WatchEnd::Closed,
             Ok(Err(error)) => WatchEnd::Error(error),
             Ok(Ok(pieces)) => {
@@ -159,6 +166,17 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         }
     }
 
+    async fn open(
+        &self,
+        plan: &WatchPlan,
+        ends: Instant,
+    ) -> Result<Result<Pieces, InformerError>, Elapsed> {
+        let path = self.spec.source.watch_path(plan);
+        let share = self.sink.share();
+        let until = ends.min(Instant::now() + OPEN_WAIT_MAX);
+        timeout_at(until, wire::open(&self.client, &path, &share)).await
+    }
+
     /// Takes events until the watch ends.
     async fn follow(&mut self, mut pieces: Pieces, ends: Instant) -> WatchEnd {
         let mut splitter = LineSplitter::default();
@@ -181,7 +199,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 None => spec.too_long(),
             });
             for event in events {
-                if let Some(end) = self.event(event).await {
+                if let Some(end) = Box::pin(self.event(event)).await {
                     return end;
                 }
             }
@@ -230,7 +248,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         if before != Some(true) {
             self.spec.observer.works(&self.spec.name);
         }
-        if before == Some(false) {
+        if before == Some(false) && !self.spec.quiet {
             tracing::info!("the API server tells of {} again", self.spec.name);
         }
     }
@@ -240,6 +258,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
         let name = &self.spec.name;
         // Said aloud once, for an outage may be long.
         match self.works.replace(false) {
+            _ if self.spec.quiet => tracing::debug!(%error, "cannot {what} {name}"),
             Some(false) => tracing::debug!(%error, "cannot {what} {name}"),
             _ => tracing::warn!(%error, "cannot {what} {name}; trying again"),
         }

@@ -31,8 +31,6 @@ pub struct ObjectSource {
     pub field_selector: String,
     /// Such as `app=a,b!=c`; empty for all.
     pub label_selector: String,
-    /// On whose behalf they are asked for, where clients are shared.
-    pub share: Share,
 }
 
 impl ObjectSource {

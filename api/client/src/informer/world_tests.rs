@@ -215,6 +215,7 @@ impl Client {
         }
         match self.reflector.plan(self.now, 0.5) {
             ReflectorPlan::Wait(wait) => self.now += wait,
+            ReflectorPlan::ReadAgain => unreachable!("there are lists"),
             ReflectorPlan::List(plan) => {
                 if plan.token.is_none() {
                     self.listed = Listed::default();
