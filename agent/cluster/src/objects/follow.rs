@@ -1,15 +1,16 @@
 //! One task per object: reads it when somebody asks, watches it while it can change.
 //!
 //! A read comes first, straight from the store, so that a pod waits for one short request only.
-//! The watch begins behind it, at whatever the API server has in memory; what that tells of the
-//! past is older than the read and is dropped. A watch that ends goes on at its last version; one
-//! whose place is gone begins anew, with a read, since a deletion may have been missed. An
-//! immutable object is not watched. Without `Watch` as strategy there are only reads.
+//! The informers' watch begins behind it, at whatever the API server has in memory; what that tells
+//! of the past is older than the read and is dropped. When its place is lost there is another read,
+//! since a deletion may have been missed. An immutable object is not watched. Without `Watch` as
+//! strategy there are only reads.
 //!
 //! Effects. Owner: `Objects`, which drops the `Follower` when no pod refers to the object any more.
 //! Bounds: one read, one watch; failures are repeated after `RETRY`.
 // k8s: pkg/kubelet/util/manager/watch_based_manager.go
 
+use std::future::{Future, ready};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -17,26 +18,21 @@ use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::types::PodUid;
 use pintle_api::Share;
+use pintle_api::informer::{self, FirstList, FollowSpec, ObjectKey, ObjectSink};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::object::{ConfigMapWire, Object, SecretWire, Written};
 use super::references::{Key, Kind};
-use super::wire::{self, Event, Events, Pace, WireError};
+use super::table::{Table, Told};
+use super::wire::{self, Pace, WireError};
 use super::{Objects, Shared};
 
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
-/// How long a watch is asked to last, in seconds.
-// k8s: pkg/kubelet/util/manager/watch_based_manager.go MinWatchTimeout
-const WATCH_SECONDS: u32 = 1800;
-/// A watch that lasted this long was a good one.
-const PROVEN: Duration = Duration::from_secs(2);
 /// How long somebody waits for an object of which nothing is known yet.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// A watch that has to wait for its turn for so long: the object is read in the meantime.
-const TURN_MAX: Duration = Duration::from_secs(300);
 /// How long somebody waits for a newer copy of one that is known.
 const WAIT_NEWER_MAX: Duration = Duration::from_secs(1);
 
@@ -151,14 +147,13 @@ fn object_path(key: &Key) -> String {
     format!("/api/v1/namespaces/{}/{}/{}", key.namespace, key.kind.plural(), key.name)
 }
 
-fn watch_path(key: &Key, from: &str) -> String {
-    format!(
-        "/api/v1/namespaces/{}/{}?watch=true&fieldSelector=metadata.name%3D{}\
-         &resourceVersion={from}&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}",
-        key.namespace,
-        key.kind.plural(),
-        key.name,
-    )
+fn watch_spec(key: &Key) -> FollowSpec {
+    let path = format!("/api/v1/namespaces/{}/{}", key.namespace, key.kind.plural());
+    let mut spec = FollowSpec::new(key.kind.plural(), &path);
+    spec.source.field_selector = format!("metadata.name={}", key.name);
+    spec.first_list = FirstList::Never;
+    (spec.retry, spec.quiet) = (RETRY, true);
+    spec
 }
 
 /// Reads whenever somebody asks.
@@ -172,7 +167,9 @@ async fn keep_read<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signa
             continue;
         };
         let share = shared.share(key, "");
-        let told = match wire::read::<T>(&shared.client, &share, &object_path(key)).await {
+        // Boxed, for there may be thousands of tasks and few of them read.
+        let path = object_path(key);
+        let told = match Box::pin(wire::read::<T>(&shared.client, &share, &path)).await {
             Ok(object) => shared.table.borrow_mut().answered(key, due, Some(object.keep())),
             Err(WireError::NotFound(_)) => shared.table.borrow_mut().answered(key, due, None),
             Err(error) => {
@@ -191,87 +188,86 @@ async fn keep_read<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signa
 }
 
 /// Watches until the object turns out to be immutable.
-async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Signals) {
+async fn watch<T: Written>(shared: &Weak<Shared>, key: &Key, signals: &Rc<Signals>) {
     while signals.read_at.get().is_none() {
         signals.answered.notified().await;
     }
-    let mut pace = Pace::new(RETRY.0, RETRY.1);
-    let mut from = "0".to_owned();
-    while let Some(shared) = shared.upgrade().filter(|s| !s.table.borrow().is_immutable(key)) {
-        let begun = Instant::now();
-        let (share, path) = (shared.share(key, " watches"), watch_path(key, &from));
-        let opened = Events::<T>::open(&shared.client, &share, &path);
-        let opened = tokio::time::timeout(TURN_MAX, opened).await;
-        let shared = Rc::downgrade(&shared);
-        let ended = match opened {
-            Ok(Ok(events)) => drain(&shared, key, signals, events, &mut from).await,
-            Ok(Err(error)) => Err(error),
-            // A pod that refers to more than may be watched for it sees changes late.
-            Err(_) => Err(WireError::Gone("its watch waits for a turn".to_owned())),
-        };
-        // A server that accepts watches and drops them again is not asked at once each time.
-        if begun.elapsed() >= PROVEN {
-            pace.reset();
+    let is_over = || shared.upgrade().is_none_or(|s| s.table.borrow().is_immutable(key));
+    let over = async {
+        while !is_over() {
+            signals.answered.notified().await;
         }
-        match ended {
-            Ok(Ended::Immutable) => return,
-            Ok(Ended::Closed) => {}
-            Err(WireError::Gone(_)) => {
-                from = "0".to_owned();
-                if let Some(shared) = shared.upgrade() {
-                    shared.table.borrow_mut().want(key, true);
-                    signals.due.notify_one();
-                }
-            }
-            Err(error) => tracing::debug!(%key, %error, "cannot be watched"),
-        }
-        pace.wait().await;
+    };
+    let Some(client) = shared.upgrade().map(|shared| shared.client.clone()) else { return };
+    let sink =
+        ObjectWatch { shared: shared.clone(), key: key.clone(), signals: Rc::clone(signals) };
+    tokio::select! {
+        biased;
+        () = over => {}
+        () = informer::follow::<T, _>(client, watch_spec(key), sink) => {}
     }
 }
 
-enum Ended {
-    Closed,
-    Immutable,
+/// What the watch of an object tells.
+struct ObjectWatch {
+    shared: Weak<Shared>,
+    key: Key,
+    signals: Rc<Signals>,
 }
 
-/// Takes events until the watch ends.
-async fn drain<T: Written>(
-    shared: &Weak<Shared>,
-    key: &Key,
-    signals: &Signals,
-    mut events: Events<T>,
-    from: &mut String,
-) -> Result<Ended, WireError> {
-    loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            // A read may have found that it is immutable.
-            () = signals.answered.notified() => {
-                match shared.upgrade().is_some_and(|s| s.table.borrow().is_immutable(key)) {
-                    true => return Ok(Ended::Immutable),
-                    false => continue,
-                }
-            }
-        };
-        let Some(event) = event else { return Ok(Ended::Closed) };
-        let event = event?;
-        let Some(shared) = shared.upgrade() else { return Ok(Ended::Closed) };
-        let (told, version) = match event {
-            Event::Applied(object) => {
-                let object = object.keep();
-                let version = object.version;
-                (shared.table.borrow_mut().changed(key, object), version.to_string())
-            }
-            Event::Deleted(object) => {
-                let version = object.keep().version;
-                (shared.table.borrow_mut().deleted(key, version), version.to_string())
-            }
-            Event::Bookmark(version, _) => (Vec::new(), version),
-        };
-        *from = version;
+impl ObjectWatch {
+    async fn change(&self, change: impl FnOnce(&mut Table) -> Vec<Told>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let told = change(&mut shared.table.borrow_mut());
         shared.tell(told).await;
-        if shared.table.borrow().is_immutable(key) {
-            return Ok(Ended::Immutable);
+        // It may be immutable now.
+        self.signals.answered.notify_waiters();
+    }
+}
+
+impl<T: Written> ObjectSink<T> for ObjectWatch {
+    async fn applied(&mut self, object: T) {
+        self.change(|table| table.changed(&self.key, object.keep())).await;
+    }
+
+    async fn deleted(&mut self, object: T) {
+        self.change(|table| table.deleted(&self.key, object.keep().version)).await;
+    }
+
+    fn deleted_unreadable(&mut self, _: ObjectKey) -> impl Future<Output = ()> {
+        ObjectSink::<T>::read_again(self);
+        ready(())
+    }
+
+    fn read_again(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.table.borrow_mut().want(&self.key, true);
+            self.signals.due.notify_one();
         }
+    }
+
+    fn share(&self) -> Share {
+        let shared = self.shared.upgrade();
+        shared.map_or_else(Share::default, |shared| shared.share(&self.key, " watches"))
+    }
+
+    // There are no lists.
+    fn begin(&mut self) {}
+    fn listed(&mut self, _: T) {}
+    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {}
+    fn complete(&mut self) -> impl Future<Output = ()> {
+        ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_task_of_an_object_is_small() {
+        let key = Key::new(Kind::Secret, "ns", "s");
+        let task = follow::<SecretWire>(Weak::new(), key, Rc::default());
+        assert!(size_of_val(&task) <= 3 << 10, "{} bytes", size_of_val(&task));
     }
 }

@@ -9,10 +9,11 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_agent_core::volume::payload::KeyValues;
+use pintle_api::pruned_object;
 use serde::Deserialize;
 
 /// Metadata that is read.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Meta {
     pub(super) name: String,
@@ -31,13 +32,13 @@ fn or_default<'de, D: serde::Deserializer<'de>>(
 }
 
 /// An object that the API server wrote, of either kind.
-pub(super) trait Written: Clone + serde::de::DeserializeOwned + 'static {
+pub(super) trait Written: pintle_api::informer::Object {
     /// The part that is kept.
     fn keep(self) -> Object;
 }
 
 /// A config map on the wire.
-#[derive(Clone, Deserialize)]
+#[derive(PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ConfigMapWire {
     #[serde(default)]
@@ -51,7 +52,7 @@ pub(super) struct ConfigMapWire {
 }
 
 /// A secret on the wire.
-#[derive(Clone, Deserialize)]
+#[derive(PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SecretWire {
     #[serde(default)]
@@ -63,6 +64,9 @@ pub(super) struct SecretWire {
     #[serde(default, rename = "type")]
     type_: Option<String>,
 }
+
+pruned_object!(ConfigMapWire);
+pruned_object!(SecretWire);
 
 /// An object that is kept.
 #[derive(Clone, Debug, PartialEq)]

@@ -24,26 +24,25 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::volume::payload::{CertificateRequest, Credentials};
 use pintle_agent_core::worker::Input;
-use pintle_api::Share;
+use pintle_api::informer::{self, FirstList, FollowSpec, ObjectKey, ObjectSink};
+use pintle_api::{Share, pruned_object};
 use pintle_api_types::jitter as pace;
 use pintle_daemon::clock;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::object::Meta;
 use super::pod_key;
 use super::trust_bundles::clean_pem;
-use super::wire::{self, Event, Events, Pace, WireError};
+use super::wire::{self, Pace};
 use super::{Objects, Shared};
 use crate::node::own::OwnNode;
 use crate::objects::Accounts as _;
 
 /// First and longest wait after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
-/// How long a watch is asked to last, in seconds.
-const WATCH_SECONDS: u32 = 300;
 /// Renewals of many pods are spread over this.
 // k8s: pkg/kubelet/podcertificate/podcertificatemanager.go jitterDuration
 const SPREAD_MAX: Duration = Duration::from_secs(5 * 60);
@@ -60,14 +59,16 @@ const PENDING: &str = "credential bundle is not issued yet";
 const REQUESTS: &str = "podcertificaterequests";
 const GROUP: &str = "/apis/certificates.k8s.io/v1beta1";
 
-#[derive(Clone, Deserialize)]
+#[derive(PartialEq, Deserialize)]
 struct RequestWire {
     metadata: Meta,
     #[serde(default)]
     status: StatusWire,
 }
 
-#[derive(Clone, Default, Deserialize)]
+pruned_object!(RequestWire);
+
+#[derive(Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusWire {
     conditions: Option<Vec<ConditionWire>>,
@@ -76,7 +77,7 @@ struct StatusWire {
     not_after: Option<jiff::Timestamp>,
 }
 
-#[derive(Clone, Default, Deserialize)]
+#[derive(Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct ConditionWire {
     #[serde(rename = "type")]
@@ -341,27 +342,18 @@ impl Keeper {
     /// How a request ended; `None` when it was deleted.
     async fn ended(&self, name: &str) -> Option<Outcome> {
         let node = self.desk.node.borrow().object().and_then(|node| node.metadata.name.clone());
-        let path = format!(
-            "{GROUP}/namespaces/{}/{REQUESTS}?watch=true&timeoutSeconds={WATCH_SECONDS}\
-             &fieldSelector=spec.nodeName%3D{},metadata.name%3D{name}",
-            pintle_api_types::pod::namespace(&self.pod),
-            node.unwrap_or_default(),
-        );
-        let mut pace = Pace::new(RETRY.0, RETRY.1);
-        loop {
-            // Begins with the object as it is now.
-            let seen =
-                match Events::<RequestWire>::open(&self.desk.client, &self.share(), &path).await {
-                    Ok(events) => drain(events).await,
-                    Err(error) => Err(error),
-                };
-            match seen {
-                Ok(Seen::Ended(outcome)) => return Some(outcome),
-                Ok(Seen::Nothing) => return None,
-                Ok(Seen::Pending) => pace.reset(),
-                Err(error) => tracing::debug!(name, %error, "a request cannot be watched"),
-            }
-            pace.wait().await;
+        let namespace = pintle_api_types::pod::namespace(&self.pod);
+        let path = format!("{GROUP}/namespaces/{namespace}/{REQUESTS}");
+        let mut spec = FollowSpec::new(REQUESTS, &path);
+        let node = node.unwrap_or_default();
+        spec.source.field_selector = format!("spec.nodeName={node},metadata.name={name}");
+        spec.first_list = FirstList::Newest;
+        (spec.retry, spec.quiet) = (RETRY, true);
+        let (ended, end) = oneshot::channel();
+        let sink = RequestSink { ended: Some(ended), there: false, share: self.share() };
+        tokio::select! {
+            () = informer::follow(self.desk.client.clone(), spec, sink) => None,
+            end = end => end.ok().flatten(),
         }
     }
 }
@@ -375,26 +367,64 @@ struct Ended {
     outcome: Outcome,
 }
 
-/// What a watch of a request told before it ended.
-enum Seen {
-    Nothing,
-    Pending,
-    Ended(Outcome),
+/// Waits for the end of a request.
+struct RequestSink {
+    ended: Option<oneshot::Sender<Option<Outcome>>>,
+    /// The list has it.
+    there: bool,
+    share: Share,
 }
 
-async fn drain(mut events: Events<RequestWire>) -> Result<Seen, WireError> {
-    let mut seen = Seen::Nothing;
-    while let Some(event) = events.next().await {
-        match event? {
-            Event::Applied(request) => match outcome(&request.status) {
-                Some(outcome) => return Ok(Seen::Ended(outcome)),
-                None => seen = Seen::Pending,
-            },
-            Event::Deleted(_) => return Ok(Seen::Nothing),
-            Event::Bookmark(..) => {}
+impl RequestSink {
+    fn seen(&mut self, request: &RequestWire) {
+        if let Some(outcome) = outcome(&request.status) {
+            self.end(Some(outcome));
         }
     }
-    Ok(seen)
+
+    fn end(&mut self, how: Option<Outcome>) {
+        if let Some(ended) = self.ended.take() {
+            // Its pod may be gone.
+            let _ = ended.send(how);
+        }
+    }
+}
+
+impl ObjectSink<RequestWire> for RequestSink {
+    fn begin(&mut self) {
+        self.there = false;
+    }
+
+    fn listed(&mut self, request: RequestWire) {
+        self.there = true;
+        self.seen(&request);
+    }
+
+    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {
+        self.there = true;
+    }
+
+    async fn complete(&mut self) {
+        if !self.there {
+            self.end(None);
+        }
+    }
+
+    async fn applied(&mut self, request: RequestWire) {
+        self.seen(&request);
+    }
+
+    async fn deleted(&mut self, _: RequestWire) {
+        self.end(None);
+    }
+
+    async fn deleted_unreadable(&mut self, _: ObjectKey) {
+        self.end(None);
+    }
+
+    fn share(&self) -> Share {
+        self.share.clone()
+    }
 }
 
 async fn sleep_until(at: UnixNanos) {

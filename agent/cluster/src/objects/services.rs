@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
+use pintle_api::pruned_object;
 use serde::Deserialize;
 
 use super::collection::{Collection, Kept, Known};
@@ -24,7 +25,7 @@ const SERVICES_MAX: usize = 50_000;
 const API: (&str, &str) = ("default", "kubernetes");
 
 /// A service on the wire.
-#[derive(Clone, Deserialize)]
+#[derive(PartialEq, Deserialize)]
 pub(super) struct ServiceWire {
     #[serde(default)]
     metadata: Meta,
@@ -32,7 +33,9 @@ pub(super) struct ServiceWire {
     spec: SpecWire,
 }
 
-#[derive(Clone, Default, Deserialize)]
+pruned_object!(ServiceWire);
+
+#[derive(Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct SpecWire {
     #[serde(rename = "clusterIP")]
@@ -40,7 +43,7 @@ struct SpecWire {
     ports: Option<Vec<PortWire>>,
 }
 
-#[derive(Clone, Deserialize)]
+#[derive(PartialEq, Deserialize)]
 struct PortWire {
     #[serde(default)]
     name: Option<Box<str>>,
@@ -73,12 +76,14 @@ impl Services {
         self.0.get(namespace).is_some_and(|services| services.contains_key(name))
     }
 
-    fn remove_named(&mut self, namespace: &str, name: &str) {
-        let Some(services) = self.0.get_mut(namespace) else { return };
-        self.1 -= usize::from(services.remove(name).is_some());
-        if services.is_empty() {
-            self.0.remove(namespace);
+    /// False when there is no room for it.
+    fn insert(&mut self, namespace: Box<str>, name: Box<str>, kept: Brief) -> bool {
+        if self.1 >= SERVICES_MAX && !self.has(&namespace, &name) {
+            return false;
         }
+        let before = self.0.entry(namespace).or_default().insert(name, kept);
+        self.1 += usize::from(before.is_none());
+        true
     }
 
     /// The services that pods of a namespace may be told of.
@@ -123,19 +128,12 @@ impl Kept for Services {
     const PATHS: &'static [&'static str] = &["/api/v1/services"];
     const NAME: &'static str = "services";
 
-    fn meta(object: &ServiceWire) -> &Meta {
-        &object.metadata
-    }
-
     fn put(&mut self, service: ServiceWire) -> bool {
         let (namespace, name) = (service.metadata.namespace, service.metadata.name);
         let address = service.spec.cluster_ip;
         if address.is_empty() || address == "None" {
-            self.remove_named(&namespace, &name);
+            self.remove(&namespace, &name);
             return true;
-        }
-        if self.1 >= SERVICES_MAX && !self.has(&namespace, &name) {
-            return false;
         }
         let protocol = |text: Option<Box<str>>| text.filter(|text| &**text != "TCP");
         let ports = service.spec.ports.unwrap_or_default().into_iter();
@@ -145,13 +143,25 @@ impl Kept for Services {
             protocol: protocol(port.protocol),
         });
         let kept = Brief { address: address.into(), ports: ports.collect() };
-        let before = self.0.entry(namespace.into()).or_default().insert(name.into(), kept);
-        self.1 += usize::from(before.is_none());
-        true
+        self.insert(namespace.into(), name.into(), kept)
     }
 
-    fn remove(&mut self, service: ServiceWire) {
-        self.remove_named(&service.metadata.namespace, &service.metadata.name);
+    fn remove(&mut self, namespace: &str, name: &str) {
+        let Some(services) = self.0.get_mut(namespace) else { return };
+        self.1 -= usize::from(services.remove(name).is_some());
+        if services.is_empty() {
+            self.0.remove(namespace);
+        }
+    }
+
+    fn keep(&mut self, earlier: Self, stays: &dyn Fn(&str, &str) -> bool) {
+        for (namespace, services) in earlier.0 {
+            for (name, kept) in services {
+                if stays(&namespace, &name) && !self.has(&namespace, &name) {
+                    self.insert(namespace.clone(), name, kept);
+                }
+            }
+        }
     }
 }
 
@@ -229,6 +239,23 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_cannot_be_read_stays_as_it_was_and_no_other() {
+        let service = |address: &str| json!({"clusterIP": address});
+        let (mut earlier, mut now) = (Services::default(), Services::default());
+        for name in ["broken", "changed", "gone"] {
+            earlier.put(wire("ns", name, service("10.0.0.1")));
+        }
+        now.put(wire("ns", "changed", service("10.0.0.2")));
+        now.keep(earlier, &|_, name| name != "gone");
+        let told = now.of("ns");
+        let each = told.iter().filter_map(|s| {
+            Some((s.metadata.name.as_deref()?, s.spec.as_ref()?.cluster_ip.as_deref()?))
+        });
+        assert_eq!(each.collect::<Vec<_>>(), [("broken", "10.0.0.1"), ("changed", "10.0.0.2")]);
+        assert_eq!(now.1, 2);
+    }
+
+    #[test]
     fn a_service_that_loses_its_address_or_goes_is_not_told_any_more() {
         let mut services = Services::default();
         services.put(wire("ns", "a", json!({"clusterIP": "10.0.0.3"})));
@@ -237,7 +264,7 @@ mod tests {
         services.put(wire("ns", "a", json!({"clusterIP": ""})));
         assert_eq!((services.of("ns").len(), services.1), (0, 0));
         services.put(wire("ns", "b", json!({"clusterIP": "10.0.0.5"})));
-        services.remove(wire("ns", "b", json!({})));
+        services.remove("ns", "b");
         assert_eq!((services.0.len(), services.1), (0, 0));
     }
 }

@@ -5,7 +5,7 @@
 //! there is one watch of them all, opened by the first volume that asks. A change is told to the
 //! pods that asked, while they are registered.
 //!
-//! Effects, but for `Bundles`. Owner: `Objects`. Bounds: `BUNDLES_MAX`, and `wire::BODY_BYTES_MAX`
+//! Effects, but for `Bundles`. Owner: `Objects`. Bounds: `BUNDLES_MAX`, and the informers'
 //! for each.
 // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go
 
@@ -20,6 +20,7 @@ use kube::Client;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::payload::TrustRequest;
 use pintle_agent_core::worker::Input;
+use pintle_api::pruned_object;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -41,14 +42,16 @@ const LINE: usize = 64;
 // k8s: pkg/kubelet/clustertrustbundle/clustertrustbundle_manager.go NoopManager
 const UNSUPPORTED: &str = "ClusterTrustBundle projection is not supported in static kubelet mode";
 
-#[derive(Deserialize)]
+#[derive(PartialEq, Deserialize)]
 pub(super) struct BundleWire {
     #[serde(default)]
     metadata: Meta,
     spec: SpecWire,
 }
 
-#[derive(Deserialize)]
+pruned_object!(BundleWire);
+
+#[derive(PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SpecWire {
     #[serde(default)]
@@ -74,10 +77,6 @@ impl Kept for Bundles {
     ];
     const NAME: &'static str = "trust bundles";
 
-    fn meta(object: &BundleWire) -> &Meta {
-        &object.metadata
-    }
-
     fn put(&mut self, object: BundleWire) -> bool {
         let name = object.metadata.name;
         if self.0.len() >= BUNDLES_MAX && !self.0.contains_key(&name) {
@@ -91,8 +90,16 @@ impl Kept for Bundles {
         true
     }
 
-    fn remove(&mut self, object: BundleWire) {
-        self.0.remove(&object.metadata.name);
+    fn remove(&mut self, _: &str, name: &str) {
+        self.0.remove(name);
+    }
+
+    fn keep(&mut self, earlier: Self, stays: &dyn Fn(&str, &str) -> bool) {
+        for (name, bundle) in earlier.0.into_iter().filter(|(name, _)| stays("", name)) {
+            if self.0.len() < BUNDLES_MAX {
+                self.0.entry(name).or_insert(bundle);
+            }
+        }
     }
 }
 

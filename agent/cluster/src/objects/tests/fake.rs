@@ -33,8 +33,8 @@ pub(super) struct World {
     pub(super) token_seconds: i64,
     /// Watches opened so far that are still open.
     pub(super) open: usize,
-    /// A watch does not begin with objects when asked.
-    pub(super) streams: bool,
+    /// It has lists in memory; those are never cut into pages.
+    pub(super) cached: bool,
 }
 
 impl World {
@@ -57,7 +57,7 @@ impl Fake {
     pub(super) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let world = World { version: 100, token_seconds: 3600, streams: true, ..World::default() };
+        let world = World { version: 100, token_seconds: 3600, cached: true, ..World::default() };
         let fake =
             Self { world: Arc::new(Mutex::new(world)), ticks: watch::channel((0, 0)).0, port };
         let router = axum::Router::new().fallback(serve).with_state(fake.clone());
@@ -161,13 +161,14 @@ async fn serve(State(fake): State<Fake>, request: Request<Body>) -> Response {
     }
 }
 
-/// As the API server: a list that may be old is never cut into pages.
+/// As the API server: a list from memory, which any that may be old is, is never cut into pages.
 fn page(world: &World, path: &str, query: &str) -> Value {
     let parameter = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
     };
-    let limit = parameter("limit").filter(|_| parameter("resourceVersion") != Some("0"));
+    let in_memory = world.cached && parameter("resourceVersion").is_some();
+    let limit = parameter("limit").filter(|_| !in_memory);
     let limit = limit.and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
     let begin: usize = parameter("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
     let all: Vec<&Value> = of_collection(world, path, "").skip(begin).collect();
@@ -226,18 +227,9 @@ fn open_watch(fake: Fake, path: &str, query: &str) -> Response {
     let from: u64 = parameter("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
     let mut world = fake.world();
     let mut first = String::new();
-    let initial = query.contains("sendInitialEvents=true");
-    if initial && !world.streams {
-        return status(422, "sendInitialEvents is forbidden");
-    }
     if from == 0 {
         let there = of_collection(&world, path, &name);
         first.extend(there.map(|object| line("ADDED", object)));
-        if initial {
-            let meta = json!({"resourceVersion": world.version.to_string(),
-                "annotations": {"k8s.io/initial-events-end": "true"}});
-            first.push_str(&line("BOOKMARK", &json!({ "metadata": meta })));
-        }
     } else if from < world.oldest {
         // As from a watch that was accepted and then found to be too old.
         let gone = json!({"kind": "Status", "code": 410, "message": "too old"});

@@ -330,9 +330,9 @@ async fn addresses(scene: &Scene, pod: &(PodUid, Pod)) -> Vec<String> {
 
 #[test]
 fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
-    for streams in [true, false] {
+    for cached in [true, false] {
         watched(async |scene| {
-            scene.fake.world().streams = streams;
+            scene.fake.world().cached = cached;
             scene.fake.put("services", "web", service("10.0.0.1"));
             let pod = reads("p", "none");
             scene.register(&pod);
@@ -357,9 +357,9 @@ fn services_are_known_before_a_container_starts_and_kept_up_to_date() {
 }
 
 #[test]
-fn services_of_an_api_server_that_only_lists_come_in_pages() {
+fn services_of_an_api_server_with_nothing_in_memory_come_in_pages() {
     watched(async |scene| {
-        scene.fake.world().streams = false;
+        scene.fake.world().cached = false;
         for n in 0..1_201 {
             scene.fake.put("services", &format!("s{n}"), service("10.0.0.1"));
         }
