@@ -3,6 +3,8 @@
 //! A history is one pod with several worlds in a row, each derived from the status before it: the
 //! record may change at will, the clock and the pod's life only go on.
 
+use std::cmp::Reverse;
+
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use proptest::prelude::*;
 use serde_json::json;
@@ -11,6 +13,20 @@ use super::testing::{SECOND, World, container, exited, sandbox};
 use super::{Lifecycle, Verdict, Waiting, is_terminal};
 use crate::observed::{KernelExit, ObservedContainer, ObservedPod, RunState};
 use pintle_api_types::ids::UnixNanos;
+
+/// A pod's containers as a record has them, newest first: the runtime gives each attempt's name once,
+/// and stamps what it makes one after the other.
+fn any_containers() -> impl Strategy<Value = Vec<ObservedContainer>> {
+    prop::collection::vec(any_container(), 0..6).prop_map(|mut containers| {
+        let key = |c: &ObservedContainer| (Reverse(c.restart_count), c.name.clone());
+        containers.sort_by_key(key);
+        containers.dedup_by_key(|c| key(c));
+        for (container, made) in containers.iter_mut().rev().zip(900..) {
+            container.created_at = UnixNanos(made * SECOND);
+        }
+        containers
+    })
+}
 
 /// One moment: record, clock's advance in seconds, whether the pod's life goes on, what ends it.
 #[derive(Clone, Debug)]
@@ -40,8 +56,7 @@ fn any_container() -> impl Strategy<Value = ObservedContainer> {
 }
 
 fn any_moment() -> impl Strategy<Value = Moment> {
-    let containers = prop::collection::vec(any_container(), 0..6);
-    let observed = (prop::collection::vec(any::<bool>(), 0..3), containers);
+    let observed = (prop::collection::vec(any::<bool>(), 0..3), any_containers());
     let flag = || prop::bool::weighted(0.2);
     (prop::option::weighted(0.9, observed), 0..100_i64, flag(), prop::bool::weighted(0.05), flag())
         .prop_map(|(observed, seconds, ends, verdict, waits)| Moment {
