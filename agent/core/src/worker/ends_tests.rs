@@ -184,6 +184,23 @@ fn while_a_pod_is_stopped_it_is_looked_at_seldom_and_afterwards_at_once() {
 }
 
 #[test]
+fn a_pod_that_comes_back_while_it_is_stopped_begins_with_what_was_told_of_it_meanwhile() {
+    for (phase, starts) in [("Succeeded", vec![]), ("Running", vec!["c".to_owned()])] {
+        let mut host = core::Host::new();
+        host.want(core::plain("p", "100m"));
+        host.take_starts();
+        host.lingers = true;
+        host.remove("p");
+        host.want(core::plain("p", "100m"));
+        let told = core::sized_pod("p", "100m", 1, json!({"status": {"phase": phase}}));
+        host.tell(Input::Reconciled { uid: "p".into(), pod: Arc::new(told) });
+        host.finish("p");
+        assert_eq!(host.take_starts(), starts, "{phase}");
+        assert_eq!(host.status("p")["phase"], phase);
+    }
+}
+
+#[test]
 fn an_end_of_a_container_that_is_not_running_any_more_tells_nothing_new() {
     let mut node = Node::running("Never");
     node.record.containers = vec![testing::exited("c", "id", 0)];

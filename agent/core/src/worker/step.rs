@@ -345,6 +345,11 @@ impl Worker {
     /// Others have written the pod's status. What waits goes on waiting: a write of our own comes
     /// back this way, and must not start anything anew.
     pub fn reconcile(&mut self, pod: Arc<Pod>) {
+        if let Some(again) = &mut self.again {
+            // What begins after this one begins with what people know of it by then: it may be over.
+            *again = pod;
+            return;
+        }
         let Some(own) = self.pod.clone().filter(|_| !self.removed) else { return };
         // While it asks for more, the pod is seen with what it was given.
         let asks = self.wanted.is_some();
