@@ -70,6 +70,8 @@ pub struct ApiServer {
     backup: Option<Backup>,
     /// Its store is an older one: a request under way may be about what is no longer so.
     restored: bool,
+    /// What the older store said of its pods.
+    said_before: BTreeMap<PodUid, Value>,
 }
 
 impl ApiServer {
@@ -87,6 +89,7 @@ impl ApiServer {
             completed: 0,
             backup: None,
             restored: false,
+            said_before: BTreeMap::new(),
         }
     }
 
@@ -97,8 +100,7 @@ impl ApiServer {
     /// CPU that pods ask for that are not over, in millicores.
     pub fn cpu_of_living(&self, known: &BTreeMap<PodUid, Manifest>) -> u64 {
         let living = self.objects.values().filter(|object| !is_over(object));
-        let uids = living.filter_map(|object| object["metadata"]["uid"].as_str());
-        uids.filter_map(|uid| known.get(uid)).map(Manifest::cpu_millis).sum()
+        living.filter_map(|object| known.get(&uid_of(object))).map(Manifest::cpu_millis).sum()
     }
 
     /// The pod's status as it was last written.
@@ -108,15 +110,18 @@ impl ApiServer {
 
     /// True when the API server knows since when the pod runs.
     pub fn knows_start(&self, uid: &PodUid) -> bool {
-        let of = |object: &&Value| object["metadata"]["uid"] == uid.as_str();
-        let object = self.objects.values().find(of);
+        let object = self.objects.values().find(|object| uid_of(object) == *uid);
         object.is_some_and(|object| object["status"]["startTime"].is_string())
     }
 
     /// True when the API server knows that the pod is over.
     pub fn knows_end(&self, uid: &PodUid) -> bool {
-        let of = |object: &&Value| object["metadata"]["uid"] == uid.as_str();
-        self.objects.values().find(of).is_some_and(is_over)
+        self.objects.values().find(|object| uid_of(object) == *uid).is_some_and(is_over)
+    }
+
+    /// The pod's status as an older store has brought it back.
+    pub fn said_before(&self, uid: &PodUid) -> Option<&Value> {
+        self.said_before.get(uid)
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -126,6 +131,10 @@ impl ApiServer {
     fn pod(&self, name: &str) -> Pod {
         serde_json::from_value(self.objects[name].clone()).expect("a pod")
     }
+}
+
+fn uid_of(object: &Value) -> PodUid {
+    object["metadata"]["uid"].as_str().unwrap_or_default().into()
 }
 
 fn is_over(object: &Value) -> bool {
@@ -290,6 +299,8 @@ impl World {
         self.manifests = backup.manifests;
         let api = self.api();
         (api.objects, api.version) = (backup.objects, backup.version);
+        let said = |object: &Value| (uid_of(object), object["status"].clone());
+        api.said_before = api.objects.values().map(said).collect();
         api.restored = true;
         api.epoch += 1;
         self.forget_undone();
@@ -420,8 +431,7 @@ impl World {
     /// Nothing is left to be written.
     pub fn api_settled(&self) -> bool {
         let Some(api) = &self.api else { return true };
-        let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().into();
-        api.objects.values().all(|object| api.queue.is_settled(&uid(object)))
+        api.objects.values().all(|object| api.queue.is_settled(&uid_of(object)))
     }
 
     /// In the end the API server knows what the agent knows, and no deletion is left.
@@ -431,7 +441,7 @@ impl World {
         for (name, object) in &api.objects {
             let deleted = &object["metadata"]["deletionTimestamp"];
             assert!(deleted.is_null(), "{name} is still to be deleted: {object}");
-            let uid = PodUid::from(object["metadata"]["uid"].as_str().unwrap_or_default());
+            let uid = uid_of(object);
             assert!(api.queue.is_settled(&uid), "{name}: something is not written");
             let worker = agent.worker(&uid).unwrap_or_else(|| panic!("{name} has no worker"));
             let phase = worker.status().phase.as_deref();

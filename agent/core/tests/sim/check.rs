@@ -36,6 +36,8 @@ pub struct Checker {
     again: BTreeSet<PodUid>,
     /// Terminal phases that were published.
     terminal: BTreeMap<PodUid, String>,
+    /// Pods with a deadline of whose end nobody but a dead agent was told.
+    untold: BTreeSet<PodUid>,
     /// When a stop of the container was first asked for, and with how much time.
     pub stops: BTreeMap<String, (Mono, i64)>,
     /// The last status of each pod.
@@ -146,6 +148,7 @@ impl Checker {
         self.terminal.remove(uid);
         self.ended.remove(uid);
         self.again.remove(uid);
+        self.untold.remove(uid);
     }
 
     /// The agent died. It may not know any more why a pod was over that has no trace of that: its
@@ -164,6 +167,9 @@ impl Checker {
             self.ended.remove(&uid);
         }
         self.statuses.clear();
+        let told = |uid: &PodUid| api.is_some_and(|api| api.knows_end(uid));
+        let timed = |uid: &&PodUid| self.known[*uid].deadline_s.is_some() && !told(uid);
+        self.untold.extend(self.terminal.keys().filter(timed).cloned());
     }
 
     /// The API server's store is an older one: a pod that neither it nor the agent knows to be over
@@ -178,7 +184,12 @@ impl Checker {
     pub fn published(&mut self, uid: &PodUid, status: &Arc<PodStatus>) {
         let phase = status.phase.as_deref().unwrap_or_default();
         self.statuses.insert(uid.clone(), Arc::clone(status));
-        if let Some(terminal) = self.terminal.get(uid) {
+        // The next agent finds a pod whose deadline has passed meanwhile, and that goes before the
+        // ends of its containers, as upstream: kubelet_pods.go generateAPIPodStatus.
+        let untold = self.untold.remove(uid);
+        let late =
+            untold && (phase, status.reason.as_deref()) == ("Failed", Some("DeadlineExceeded"));
+        if let Some(terminal) = self.terminal.get(uid).filter(|_| !late) {
             assert_eq!(terminal, phase, "{uid} left its terminal phase");
         }
         if phase == "Succeeded" || phase == "Failed" {
@@ -340,6 +351,36 @@ fn a_wait_goes_on_in_a_new_sandbox_and_is_no_longer_than_the_starts_explain() {
         check.start_asked(&manifest.uid, &me.name);
         let wait = check.longest_wait(&manifest, me, Faults::CALM);
         assert_eq!(wait, Duration::from_secs(seconds) + others);
+    }
+}
+
+#[test]
+fn a_deadline_goes_before_an_end_of_which_only_a_dead_agent_knew() {
+    let mut pod = Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1));
+    let say = |check: &mut Checker, phase: &str, reason: &str| {
+        let (phase, reason) = (Some(phase.to_owned()), Some(reason.to_owned()));
+        let status = Arc::new(PodStatus { phase, reason, ..PodStatus::default() });
+        let told = || check.published(&"p-v1".into(), &status);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(told)).is_ok()
+    };
+    for (deadline_s, dies, phase, reason, is_fine) in [
+        (Some(60), true, "Failed", "DeadlineExceeded", true),
+        (Some(60), true, "Failed", "Evicted", false),
+        (Some(60), true, "Running", "DeadlineExceeded", false),
+        (Some(60), false, "Failed", "DeadlineExceeded", false),
+        (None, true, "Failed", "DeadlineExceeded", false),
+    ] {
+        pod.deadline_s = deadline_s;
+        let mut check = Checker::default();
+        check.know(&pod);
+        assert!(say(&mut check, "Succeeded", ""));
+        if dies {
+            check.crashed(None, false);
+        }
+        let said = say(&mut check, phase, reason);
+        assert_eq!(said, is_fine, "{deadline_s:?} {dies} {phase} {reason}");
+        // It is over now, and stays so.
+        assert!(!is_fine || !say(&mut check, "Succeeded", ""));
     }
 }
 

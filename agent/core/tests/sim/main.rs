@@ -36,8 +36,10 @@ const FRESH: u64 = 2_000;
 /// Fresh worlds that failed once: a container that waits longer and longer got a new sandbox; a
 /// restored store took away a container that was about to start; the wall clock stepped back behind
 /// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a
-/// pod was deleted while its containers, some of which were over, were made again in a new sandbox.
-const SEEN: [u64; 9] = [
+/// pod was deleted while its containers, some of which were over, were made again in a new sandbox; a
+/// deadline passed before a new agent saw what had ended in time; a restored store told of an end of
+/// what was begun anew; a pod came back and was over before it could begin.
+const SEEN: [u64; 12] = [
     353_344_152_459,
     353_344_152_689,
     864_779_536_290,
@@ -47,6 +49,9 @@ const SEEN: [u64; 9] = [
     362_682_714_433,
     362_682_710_729,
     31_925_702_949,
+    66_138_343_601,
+    66_138_344_513,
+    5_001_001_045,
 ];
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;

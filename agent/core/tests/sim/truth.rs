@@ -31,6 +31,7 @@ impl World {
 
     fn pod_is_told(&self, manifest: &Manifest, told: &Value) {
         let mut runs = false;
+        let kept = self.keeps_an_end(manifest, told);
         for me in &manifest.boxes {
             let Some(latest) = self.runtime.latest(&manifest.uid, &me.name) else {
                 let shown = status_of(told, &me.name);
@@ -39,13 +40,35 @@ impl World {
             };
             let age = self.now.since(latest.started_at.max(latest.finished_at));
             runs |= latest.state == RunState::Running && !me.init && !me.ephemeral;
-            if age > FRESH {
+            if age > FRESH && !kept {
                 is_told(manifest, me, latest, told);
             }
         }
         let phase = told["phase"].as_str().unwrap_or_default();
         let over = matches!(phase, "Succeeded" | "Failed");
         assert!(!(runs && over), "{} runs and is {phase}", manifest.uid);
+    }
+
+    /// An older store brought a pod back that had been deleted: the runtime has nothing of it, so it
+    /// is begun anew, while the store tells of an end that its policy does not let it leave. As
+    /// upstream nothing of its status changes then: status_manager.go checkContainerStateTransition.
+    fn keeps_an_end(&self, manifest: &Manifest, told: &Value) -> bool {
+        let before = self.api.as_ref().and_then(|api| api.said_before(&manifest.uid));
+        before.is_some_and(|before| {
+            let mut lasting = manifest.boxes.iter().filter(|b| !b.sidecar && !b.ephemeral);
+            lasting.any(|me| {
+                let shown = status_of(told, &me.name);
+                let end = &shown["state"]["terminated"];
+                let id = shown["containerID"].as_str().unwrap_or_default();
+                let latest = self.runtime.latest(&manifest.uid, &me.name);
+                end.is_object()
+                    && *end == status_of(before, &me.name)["state"]["terminated"]
+                    && (manifest.policy == "Never"
+                        || manifest.policy == "OnFailure" && end["exitCode"] == 0)
+                    && !self.runtime.containers.contains_key(id.trim_start_matches("://"))
+                    && latest.is_some_and(|latest| latest.state != RunState::Exited)
+            })
+        })
     }
 }
 
