@@ -27,6 +27,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
 
 use self::layout::{Layout, NODES_MAX};
 pub use self::node::Agent;
@@ -101,6 +102,12 @@ impl Cluster {
     pub fn choose_agent(&self, node: &str, agent: &Agent) -> Result<()> {
         self.check_node(node)?;
         node::choose_agent(self, node, agent)
+    }
+
+    /// Sets fields of the node's KubeletConfiguration, from its agent's next start on.
+    pub fn configure_agent(&self, node: &str, fields: &Value) -> Result<()> {
+        self.check_node(node)?;
+        node::configure_agent(self, node, fields)
     }
 
     /// Starts whatever does not run and waits until every node is ready.

@@ -162,6 +162,13 @@ fn agent_command(cluster: &Cluster, node: &str, program: &Path) -> Result<Comman
     Ok(cmd)
 }
 
+/// Sets fields of the agent's configuration beside those that every node has.
+pub(super) fn configure_agent(cluster: &Cluster, node: &str, fields: &Value) -> Result<()> {
+    let dir = cluster.layout.node(node);
+    fs::create_dir_all(&dir)?;
+    Ok(fs::write(dir.join("kubelet-extra.json"), serde_json::to_vec_pretty(fields)?)?)
+}
+
 /// A command inside the node, with the runtime's programs and kubectl on its PATH.
 pub(super) fn command(cluster: &Cluster, node: &str, program: &Path) -> Result<Command> {
     let runtime = Runtime::ensure(Version::V2_1)?;

@@ -9,10 +9,11 @@
 //!
 //! - `pods`, `watch`: what is made, and when the API server says what of it
 //! - `load`, `writes`: CPU and memory of the agent, what it asked to change
-//! - `side`: the phases. `measure`: the numbers and their goals
+//! - `side`: the phases. `phases`: which of them are asked for. `measure`: the numbers and their goals
 
 mod load;
 mod measure;
+mod phases;
 mod pods;
 mod side;
 mod watch;
@@ -23,8 +24,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
 use self::measure::Figures;
+pub use self::phases::Phases;
 use self::side::Side;
 use crate::cluster::{Agent, Cluster};
 use crate::shell::{say, timed};
@@ -32,8 +35,10 @@ use crate::{bench_report, chart};
 
 /// The cluster's name; it is started for this and removed afterwards.
 const CLUSTER: &str = "bench";
-/// More than a node takes by default, with those of the cluster itself.
-const PODS_MAX: usize = 105;
+/// As many as a node takes by default, with those of the cluster itself, and its network has room.
+const PODS_USUAL: usize = 105;
+/// With the node's own network and `maxPods` raised.
+const PODS_MAX: usize = 500;
 
 /// Rounds that count: one with each of the two at the beginning.
 const ROUNDS: usize = 2;
@@ -45,8 +50,10 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Pods on the node, `PINTLE_BENCH_PODS`.
+    /// Pods on the node, `PINTLE_BENCH_PODS`; more than usual ones have the node's network.
     pub pods: usize,
+    /// What is measured, `PINTLE_BENCH_PHASES`: all of it unless some phases are named.
+    pub phases: Phases,
     /// Repetitions, `PINTLE_BENCH_ROUNDS`.
     pub rounds: usize,
     /// How long CPU time is counted, `PINTLE_BENCH_SECONDS`.
@@ -60,7 +67,12 @@ impl Size {
         ensure!((5..=PODS_MAX).contains(&pods), "PINTLE_BENCH_PODS is 5 to {PODS_MAX}, not {pods}");
         let rounds = number("PINTLE_BENCH_ROUNDS", ROUNDS)?.max(1);
         let seconds = number("PINTLE_BENCH_SECONDS", 60)?.max(1);
-        Ok(Self { pods, rounds, window: Duration::from_secs(seconds as u64) })
+        let phases = Phases::asked()?;
+        Ok(Self { pods, phases, rounds, window: Duration::from_secs(seconds as u64) })
+    }
+
+    fn is_usual(self) -> bool {
+        self.pods <= PODS_USUAL
     }
 }
 
@@ -89,6 +101,9 @@ pub fn run(ours: &Agent, size: Size) -> Result<()> {
     // What a killed run left behind.
     cluster.down()?;
     cluster.choose_agent(pods::NODE, &Agent::KubeletAlone)?;
+    if !size.is_usual() {
+        cluster.configure_agent(pods::NODE, &json!({"maxPods": 2 * size.pods}))?;
+    }
     cluster.up()?;
     prepare(cluster)?;
     let (mut our_figures, mut kubelets) = (Figures::default(), Figures::default());

@@ -30,7 +30,7 @@ pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
 }
 
 /// A pod that stays as it ends, so that an end is not overlaid by what comes after it.
-fn pod(name: &str, kind: Kind) -> Value {
+fn pod(name: &str, kind: Kind, node_network: bool) -> Value {
     let mut container = json!({
         "name": "main", "image": BOX, "command": ["/box", "pause"],
         "imagePullPolicy": "IfNotPresent",
@@ -45,13 +45,21 @@ fn pod(name: &str, kind: Kind) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"nodeName": NODE, "restartPolicy": "Never", "containers": [container]},
+        "spec": {
+            "nodeName": NODE, "restartPolicy": "Never", "hostNetwork": node_network,
+            "containers": [container],
+        },
     })
 }
 
-/// Creates pods, one request after the other.
-pub(super) fn create(cluster: &Cluster, names: &[String], kind: Kind) -> Result<()> {
-    let items: Vec<Value> = names.iter().map(|name| pod(name, kind)).collect();
+/// Creates pods, one request after the other; on the node's network where theirs has no room.
+pub(super) fn create(
+    cluster: &Cluster,
+    names: &[String],
+    kind: Kind,
+    node_network: bool,
+) -> Result<()> {
+    let items: Vec<Value> = names.iter().map(|name| pod(name, kind, node_network)).collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
     let mut cmd = cluster.kubectl_command()?;
     cmd.args(["create", "--validate=false", "-f", "-"]).stdin(Stdio::piped());
@@ -74,7 +82,7 @@ mod tests {
 
     #[test]
     fn only_probed_pods_have_a_probe() {
-        let probe = |kind| pod("a", kind)["spec"]["containers"][0]["livenessProbe"].clone();
+        let probe = |kind| pod("a", kind, false)["spec"]["containers"][0]["livenessProbe"].clone();
         assert!(probe(Kind::Idle).is_null());
         assert_eq!(probe(Kind::Probed)["periodSeconds"], 1);
     }

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
 use super::measure::{Figures, Measure};
+use super::phases::Phase;
 use super::pods::{self, Kind, NAMESPACE, NODE};
 use super::watch::{Pods, Seen, Watch};
 use super::writes::Since;
@@ -26,6 +27,7 @@ const SETTLE: Duration = Duration::from_secs(12);
 const CLEANUP: Duration = Duration::from_secs(40);
 /// How long the pods may take to start or to go.
 const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT_PER_POD: Duration = Duration::from_secs(2);
 /// Distance of two kills: no multiple of a second, so that they meet a periodic list in every phase.
 const KILL_EVERY: Duration = Duration::from_millis(290);
 
@@ -49,13 +51,22 @@ impl<'a> Side<'a> {
         thread::sleep(SETTLE);
         let names = pods::names("idle", self.size.pods);
         self.burst(&names)?;
-        self.idle()?;
-        let (victims, others) = names.split_at(self.size.pods * 2 / 5);
-        self.deaths(victims)?;
-        let again = pods::names("again", victims.len());
-        self.run(&again, Kind::Idle)?;
-        self.deletion(&[others, &again].concat())?;
-        self.probes()?;
+        let phases = self.size.phases;
+        if phases.has(Phase::Idle) {
+            self.idle()?;
+        }
+        let mut there = names;
+        if phases.has(Phase::Deaths) {
+            let victims = there.drain(..self.size.pods * 2 / 5).collect::<Vec<_>>();
+            self.deaths(&victims)?;
+            let again = pods::names("again", victims.len());
+            self.run(&again, Kind::Idle)?;
+            there.extend(again);
+        }
+        self.deletion(&there, phases.has(Phase::Deletion))?;
+        if phases.has(Phase::Probes) {
+            self.probes()?;
+        }
         Ok(self.figures)
     }
 
@@ -101,7 +112,8 @@ impl<'a> Side<'a> {
             thread::sleep(KILL_EVERY);
         }
         let end = |pods: &Pods, name: &str, id: &str| pods.get(name)?.ended.get(id).copied();
-        let pods = self.watch.until("all ends are in the status", LIMIT, |pods| {
+        let limit = self.limit();
+        let pods = self.watch.until("all ends are in the status", limit, |pods| {
             let untold = kills.iter().filter(|(name, id, _)| end(pods, name, id).is_none());
             untold.map(|(name, ..)| (*name).clone()).collect()
         })?;
@@ -114,10 +126,14 @@ impl<'a> Side<'a> {
         self.gone(victims)
     }
 
-    fn deletion(&mut self, names: &[String]) -> Result<()> {
+    /// Deletes all pods, so that the next agent finds none, and notes how long it took if asked to.
+    fn deletion(&mut self, names: &[String], is_asked: bool) -> Result<()> {
         say("delete", &format!("{} pods", names.len()));
         pods::delete_all(self.cluster)?;
         self.gone(names)?;
+        if !is_asked {
+            return Ok(());
+        }
         let seen: Vec<Seen> = names.iter().map(|name| self.seen(name)).collect::<Result<_>>()?;
         let begin = seen.iter().filter_map(|pod| pod.deleting).min().context("one had to go")?;
         let gone = seen.iter().filter_map(|pod| pod.gone).map(|at| (at - begin).as_secs_f64());
@@ -159,14 +175,19 @@ impl<'a> Side<'a> {
 
     /// Makes pods and waits until all run.
     fn run(&mut self, names: &[String], kind: Kind) -> Result<Vec<Seen>> {
-        pods::create(self.cluster, names, kind)?;
-        self.watch.until("all run", LIMIT, |pods| without(pods, names, |pod| pod.running))?;
+        pods::create(self.cluster, names, kind, !self.size.is_usual())?;
+        self.watch
+            .until("all run", self.limit(), |pods| without(pods, names, |pod| pod.running))?;
         names.iter().map(|name| self.seen(name)).collect()
     }
 
     fn gone(&mut self, names: &[String]) -> Result<()> {
         let gone = |pods: &Pods| without(pods, names, |pod| pod.gone);
-        self.watch.until("all are gone", LIMIT, gone).map(drop)
+        self.watch.until("all are gone", self.limit(), gone).map(drop)
+    }
+
+    fn limit(&self) -> Duration {
+        LIMIT.max(LIMIT_PER_POD * u32::try_from(self.size.pods).unwrap_or(u32::MAX))
     }
 
     fn seen(&mut self, name: &str) -> Result<Seen> {
