@@ -4,7 +4,7 @@
 //! action of the same sync made (sandbox, addresses) is kept in `SyncState` for the later ones, so
 //! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
 //! pass is cancelled; a CRI call that creates or starts something is awaited to its end, because
-//! only then is it known what there is to stop. At most `starts` passes that bring pods up run at
+//! only then is it known what there is to stop. At most `starts` syncs that bring pods up run at
 //! once on the node (`start_permits`).
 
 use std::cell::{Cell, OnceCell};
@@ -151,11 +151,11 @@ pub struct Executor {
     pub tracker: Tracker,
     /// Path of the node's resolv.conf; `None` when the setting is empty.
     pub resolv_conf: Option<std::path::PathBuf>,
-    /// Passes that bring pods up at the same time.
+    /// Syncs that bring pods up at the same time.
     pub starts: StartPermits,
     /// Pods removed from the runtime at the same time.
     pub cleanups: StartPermits,
-    /// Passes for which somebody waits: nobody does for the removal of what is left of a pod.
+    /// Syncs for which somebody waits: nobody does for the removal of what is left of a pod.
     pub starts_under_way: StartsUnderWay,
     /// CPU that running pods of class Burstable request, by pod.
     pub burstable: std::cell::RefCell<std::collections::BTreeMap<PodUid, i64>>,

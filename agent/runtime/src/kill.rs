@@ -73,7 +73,7 @@ impl Killer {
         Err(failed.remove(0).2)
     }
 
-    /// Stops one container; `start_permits` tells which of the pod's other stops are over.
+    /// Stops one container; `turns` tells which of the pod's other stops are over.
     pub async fn stop(
         &self,
         observed: &ObservedPod,

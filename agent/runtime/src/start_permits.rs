@@ -228,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn what_nobody_waits_for_comes_after_the_rush_that_was_there_before() {
         let starts = StartsUnderWay::default();
-        assert!(starts.over(HOUR, HOUR).now_or_never().is_some(), "there is no starts");
+        assert!(starts.over(HOUR, HOUR).now_or_never().is_some(), "there are no starts");
         let (first, second) = (starts.join(), starts.join());
         let over = starts.over(HOUR, HOUR);
         tokio::pin!(over);
