@@ -10,8 +10,12 @@ use pintle_agent_core::worker::Pods;
 use pintle_agent_host::ledger::Ledger;
 use tokio::time::Instant;
 
-/// Least time between two encodings that nobody waits for.
+/// Least time between two encodings that nobody waits for: at least so long, and so long for each
+/// pod, because each goes through all of them.
 const SAVE_EVERY: Duration = Duration::from_millis(100);
+const SAVE_EVERY_PER_POD: Duration = Duration::from_millis(2);
+/// Pods for which it grows.
+const SAVED_PODS_MAX: u32 = 1000;
 
 /// Orders writes of the ledger.
 pub(super) struct Saver {
@@ -40,7 +44,7 @@ impl Saver {
             return;
         }
         self.waited_for = false;
-        self.next_at = now + SAVE_EVERY;
+        self.next_at = now + every(pods.workers().count());
         let (allocated, actuated) = pods.checkpoints();
         self.ledger.save(allocated, actuated);
     }
@@ -51,5 +55,20 @@ impl Saver {
             return sleep;
         }
         sleep.min(self.next_at.saturating_duration_since(Instant::now()))
+    }
+}
+
+fn every(pods: usize) -> Duration {
+    SAVE_EVERY.max(SAVE_EVERY_PER_POD * u32::try_from(pods).unwrap_or(u32::MAX).min(SAVED_PODS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_pods_are_encoded_less_often() {
+        let millis = [0, 50, 110, 500, 1 << 40].map(|pods| every(pods).as_millis());
+        assert_eq!(millis, [100, 100, 220, 1000, 2000]);
     }
 }
