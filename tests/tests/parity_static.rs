@@ -7,6 +7,7 @@
 //! without a file has to say so (`pintle_tests::recorded`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::{
@@ -126,7 +127,8 @@ fn pods_of_the_go_kubelet_are_taken_over_under_their_uids() {
             static_pod::adoptable(pod, changed_at, &running)
         };
         let mut sources = Sources::new([SourceKind::File]);
-        let reading = Reading { pods: vec![(pod.clone(), UnixNanos(1))], problems: Vec::new() };
+        let reading =
+            Reading { pods: vec![(Arc::new(pod.clone()), UnixNanos(1))], problems: Vec::new() };
         let updates = sources.set(SourceKind::File, reading, UnixNanos(1), &lookup);
         let SourceUpdate::Add(taken) = &updates[0] else {
             panic!("an addition first: {updates:?}");

@@ -89,6 +89,7 @@ impl ObjectSink<Pod> for PodSink {
     async fn complete(&mut self) {
         let pods = std::mem::take(&mut self.listed);
         if !self.partial {
+            let pods = pods.into_iter().map(|(pod, at)| (Arc::new(pod), at)).collect();
             return self.deliver(Delivery::All(Reading { pods, problems: Vec::new() })).await;
         }
         // It is no complete list: a pod that cannot be read may run and must not be stopped.

@@ -1,12 +1,13 @@
 //! Static pods from a folder (or one file): effects of the file source.
 //!
 //! Input: the folder. Output: a `Reading` of all its manifests whenever something changed. One
-//! inotify watch wakes the task, and every `fileCheckFrequency` it looks anyway, since the folder
-//! may not exist yet, may be replaced, or lie on a file system without events. Files are read
-//! again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of at
+//! inotify watch wakes the task and names the files to look at; every `fileCheckFrequency` it looks
+//! at all of them anyway, since the folder may not exist yet, may be replaced, or lie on a file
+//! system without events. Files are read again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of at
 //! most 10 MiB each, read one at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -43,6 +44,19 @@ pub(crate) struct Folder {
     /// Files beyond `FILES_MAX`, as they were last told.
     ignored: usize,
     scanned: bool,
+    /// The last scan of everything found a folder, and not one file or nothing.
+    is_folder: bool,
+    /// Something changed since the last reading.
+    unsaid: bool,
+}
+
+/// What may have changed in the folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Touched {
+    /// Nobody knows.
+    Anything,
+    /// Files of these names.
+    Names(BTreeSet<OsString>),
 }
 
 /// One file: the state of its last read and the last good pod.
@@ -50,8 +64,7 @@ pub(crate) struct Folder {
 struct Manifest {
     stamp: Stamp,
     settled: bool,
-    /// Boxed: a file without one is small, and there may be thousands.
-    pod: Option<Box<(Pod, UnixNanos)>>,
+    pod: Option<(Arc<Pod>, UnixNanos)>,
     problem: Option<Arc<Problem>>,
 }
 
@@ -95,7 +108,44 @@ impl Folder {
             files: BTreeMap::new(),
             ignored: 0,
             scanned: false,
+            is_folder: false,
+            unsaid: false,
         }
+    }
+
+    /// Reads what changed of what may have; `None` when nothing did since the last scan.
+    fn look(&mut self, touched: &Touched) -> io::Result<Option<Reading>> {
+        match touched {
+            Touched::Names(names) if self.scanned && self.is_folder && self.look_at(names) => {
+                Ok(self.news())
+            }
+            _ => self.scan(),
+        }
+    }
+
+    /// Looks at files of these names only. False if that does not tell what there is: what is
+    /// touched leads to other files, or there are too many.
+    fn look_at(&mut self, names: &BTreeSet<OsString>) -> bool {
+        for name in names.iter().filter(|name| !is_hidden(Path::new(name))) {
+            let path = self.path.join(name);
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_file() && self.files.len() < FILES_MAX => {
+                    let known = self.files.remove(&path);
+                    let (manifest, is_news) = self.now(&path, &metadata, known);
+                    self.unsaid |= is_news;
+                    self.files.insert(path, manifest);
+                }
+                Ok(_) => return false,
+                Err(_) => self.unsaid |= self.files.remove(&path).is_some(),
+            }
+        }
+        // One that was ignored may be taken now.
+        self.ignored == 0 && !names.iter().any(|name| leads_elsewhere(name))
+    }
+
+    /// All there is, if something changed since it was told last.
+    fn news(&mut self) -> Option<Reading> {
+        std::mem::take(&mut self.unsaid).then(|| self.reading())
     }
 
     /// Reads what changed; `None` when nothing did since the last scan. A folder that does not
@@ -103,39 +153,43 @@ impl Folder {
     // k8s: pkg/kubelet/config/file.go listConfig
     pub(crate) fn scan(&mut self) -> io::Result<Option<Reading>> {
         let (found, ignored) = list(&self.path)?;
+        self.is_folder = self.path.is_dir();
         if ignored > 0 && self.ignored == 0 {
             let path = self.path.display();
             tracing::warn!(%path, ignored, read = FILES_MAX, "too many manifests; the last are ignored");
         }
         self.ignored = ignored;
-        let mut changed = !self.scanned || found.len() != self.files.len();
+        self.unsaid |= !self.scanned || found.len() != self.files.len();
         let mut files = BTreeMap::new();
         for (path, metadata) in found {
-            let stamp = Stamp::of(&metadata);
-            let manifest = match self.files.remove(&path) {
-                Some(known) if known.stamp == stamp && known.settled => known,
-                known => {
-                    let previous = known.as_ref().and_then(|known| known.pod.clone());
-                    let read = self.read(&path, stamp, previous);
-                    match known.filter(|known| known.says_the_same(&read)) {
-                        // What it says stays the same object, which others compare at once.
-                        Some(known) => Manifest { stamp, settled: read.settled, ..known },
-                        None => {
-                            changed = true;
-                            read
-                        }
-                    }
-                }
-            };
+            let known = self.files.remove(&path);
+            let (manifest, is_news) = self.now(&path, &metadata, known);
+            self.unsaid |= is_news;
             files.insert(path, manifest);
         }
-        changed |= !self.files.is_empty();
+        self.unsaid |= !self.files.is_empty();
         self.files = files;
         self.scanned = true;
-        Ok(changed.then(|| self.reading()))
+        Ok(self.news())
     }
 
-    fn read(&self, path: &Path, stamp: Stamp, previous: Option<Box<(Pod, UnixNanos)>>) -> Manifest {
+    /// What a file is now, and whether that is something else than what is known of it.
+    fn now(&self, path: &Path, metadata: &Metadata, known: Option<Manifest>) -> (Manifest, bool) {
+        let stamp = Stamp::of(metadata);
+        let known = match known {
+            Some(known) if known.stamp == stamp && known.settled => return (known, false),
+            known => known,
+        };
+        let previous = known.as_ref().and_then(|known| known.pod.clone());
+        let read = self.read(path, stamp, previous);
+        match known.filter(|known| known.says_the_same(&read)) {
+            // What it says stays the same object, which others compare at once.
+            Some(known) => (Manifest { stamp, settled: read.settled, ..known }, false),
+            None => (read, true),
+        }
+    }
+
+    fn read(&self, path: &Path, stamp: Stamp, previous: Option<(Arc<Pod>, UnixNanos)>) -> Manifest {
         let settled = stamp.is_settled();
         let place = path.display().to_string();
         let origin =
@@ -145,7 +199,7 @@ impl Folder {
         });
         match decoded {
             Ok(pod) => {
-                let pod = Some(Box::new((pod, stamp.modified)));
+                let pod = Some((Arc::new(pod), stamp.modified));
                 Manifest { stamp, settled, pod, problem: None }
             }
             Err(error) => {
@@ -156,7 +210,7 @@ impl Folder {
     }
 
     fn reading(&self) -> Reading {
-        let pods = self.files.values().filter_map(|file| file.pod.as_deref().cloned());
+        let pods = self.files.values().filter_map(|file| file.pod.clone());
         let problems = self.files.values().filter_map(|file| file.problem.clone());
         Reading { pods: pods.collect(), problems: problems.collect() }
     }
@@ -199,6 +253,12 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
+/// Manifests may be links through these to their content: `..data` is exchanged to change them all.
+// k8s: pkg/volume/util/atomic_writer.go
+fn leads_elsewhere(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"..")
+}
+
 /// A file's bytes, unless it is larger than a manifest may be.
 fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
     let said = |error: io::Error| ProblemCause::Read(error.to_string());
@@ -220,13 +280,15 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>, ProblemCause> {
     if bytes.len() > MANIFEST_BYTES_MAX { too_large() } else { Ok(bytes) }
 }
 
-/// Delivers readings until the receiver is gone. Looks at each event and every `check_every`.
+/// Delivers readings until the receiver is gone. Looks at what events name, and at everything
+/// every `check_every`, with each new watch, and after events that were lost.
 pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::Sender<Reading>) {
     let path = folder.path.clone();
     let folder = Arc::new(Mutex::new(folder));
     let mut watch = Watch::start(&path).await;
+    let mut touched = Touched::Anything;
     loop {
-        match scanned(&folder).await {
+        match looked(&folder, touched).await {
             Ok(None) => {}
             Ok(Some(reading)) => {
                 if readings.send(reading).await.is_err() {
@@ -238,26 +300,26 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
             }
         }
         tokio::select! {
-            lost = Watch::event(watch.as_ref()) => {
-                if lost {
-                    watch = None;
-                }
-            }
-            () = tokio::time::sleep(check_every) => {}
+            events = Watch::events(watch.as_ref()) => match events {
+                Some(names) => touched = names,
+                None => (watch, touched) = (None, Touched::Anything),
+            },
+            () = tokio::time::sleep(check_every) => touched = Touched::Anything,
             () = readings.closed() => return,
         }
         if watch.is_none() {
             watch = Watch::start(&path).await;
+            touched = Touched::Anything;
         }
     }
 }
 
-/// A scan where it may block.
-async fn scanned(folder: &Arc<Mutex<Folder>>) -> io::Result<Option<Reading>> {
+/// A look where it may block.
+async fn looked(folder: &Arc<Mutex<Folder>>, touched: Touched) -> io::Result<Option<Reading>> {
     let folder = Arc::clone(folder);
-    // One scan at a time; one that panicked left the files as they were read before.
-    let scan = move || folder.lock().unwrap_or_else(PoisonError::into_inner).scan();
-    blocking::try_run(Place::own("manifests"), scan).await
+    // One look at a time; one that panicked left the files as they were read before.
+    let look = move || folder.lock().unwrap_or_else(PoisonError::into_inner).look(&touched);
+    blocking::try_run(Place::own("manifests"), look).await
 }
 
 /// An inotify watch on the folder, or on the folder of the one file.
@@ -300,24 +362,29 @@ impl Watch {
         Some(inotify)
     }
 
-    /// Waits for an event, for ever without a watch. True when the watch is of no use any more.
-    async fn event(watch: Option<&Self>) -> bool {
+    /// Waits for events, for ever without a watch. `None` when the watch is of no use any more.
+    async fn events(watch: Option<&Self>) -> Option<Touched> {
         let Some(watch) = watch else {
             return std::future::pending().await;
         };
-        let Ok(mut guard) = watch.inotify.readable().await else {
-            return true;
-        };
+        let mut guard = watch.inotify.readable().await.ok()?;
         let gone = AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_IGNORED
             | AddWatchFlags::IN_UNMOUNT;
-        let mut lost = false;
+        let (mut lost, mut names) = (false, Some(BTreeSet::new()));
         while let Ok(events) = watch.inotify.get_ref().0.read_events() {
-            lost |= events.iter().any(|event| event.mask.intersects(gone));
+            for event in events {
+                lost |= event.mask.intersects(gone);
+                // One without a name is about the folder, or says that the queue was full.
+                names = names.zip(event.name).map(|(mut names, name)| {
+                    names.insert(name);
+                    names
+                });
+            }
         }
         guard.clear_ready();
-        lost
+        (!lost).then(|| names.map_or(Touched::Anything, Touched::Names))
     }
 }
 
@@ -375,6 +442,38 @@ mod tests {
         assert_ne!(fixed.pods, before.pods);
         fs::remove_file(&a).expect("removed");
         assert_eq!(names(&folder.scan().expect("scanned").expect("a reading")), ["b-n"]);
+    }
+
+    /// A look at what is named; nothing else may be looked at, however much there is.
+    #[test]
+    fn only_what_is_named_is_looked_at() {
+        let dir = TempDir::new().expect("a folder");
+        let [a, b] = ["a.yaml", "b.yaml"].map(|name| dir.path().join(name));
+        for (path, name) in [(&a, "a"), (&b, "b")] {
+            fs::write(path, manifest(name, "i:1")).expect("written");
+        }
+        let named = |names: &[&str]| Touched::Names(names.iter().map(OsString::from).collect());
+        let mut folder = Folder::new(dir.path(), "n");
+        let mut look = |names: &[&str]| folder.look(&named(names)).expect("looked");
+        let first = look(&["a.yaml"]).expect("everything, for the first time");
+        assert_eq!(names(&first), ["a-n", "b-n"]);
+        fs::remove_file(&b).expect("removed");
+        fs::write(&a, manifest("a", "i:2")).expect("written");
+        let second = look(&["a.yaml", "none", ".hidden"]).expect("a changed");
+        assert_eq!(names(&second), ["a-n", "b-n"], "b was not looked at");
+        assert_ne!(second.pods[0], first.pods[0]);
+        assert!(Arc::ptr_eq(&second.pods[1].0, &first.pods[1].0), "the same object");
+        assert_eq!(look(&["a.yaml"]), None);
+        assert_eq!(names(&look(&["b.yaml"]).expect("b is gone")), ["a-n"]);
+        fs::write(&b, manifest("b", "i:1")).expect("written");
+        assert_eq!(look(&["a.yaml"]), None);
+        // What may lead to others has all of them looked at, and what was seen before is told.
+        fs::create_dir(dir.path().join("folder")).expect("made");
+        for elsewhere in ["..data", "folder"] {
+            fs::write(&a, manifest("a", &format!("i:{elsewhere}"))).expect("written");
+            let all = look(&["a.yaml", elsewhere]).expect("a changed");
+            assert_eq!((names(&all), look(&[elsewhere])), (vec!["a-n".into(), "b-n".into()], None));
+        }
     }
 
     #[test]

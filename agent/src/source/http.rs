@@ -311,7 +311,7 @@ impl Poll {
             changed_at: UnixNanos::NEVER,
         };
         let pods = decode_pods(bytes, &origin, &self.node_name)?;
-        let pods = pods.into_iter().map(|pod| (pod, UnixNanos::NEVER)).collect();
+        let pods = pods.into_iter().map(|pod| (Arc::new(pod), UnixNanos::NEVER)).collect();
         Ok(Reading { pods, problems: Vec::new() })
     }
 }

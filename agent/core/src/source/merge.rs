@@ -26,7 +26,7 @@ pub type RunningUid<'a> = dyn Fn(&Pod, UnixNanos) -> Option<PodUid> + 'a;
 #[derive(Debug, Default)]
 pub struct Sources {
     expected: BTreeSet<SourceKind>,
-    pods: BTreeMap<SourceKind, BTreeMap<String, Arc<Pod>>>,
+    pods: BTreeMap<SourceKind, BTreeMap<String, Taken>>,
     problems: BTreeMap<SourceKind, Vec<Arc<Problem>>>,
     /// Those of all sources; another list only when they are others.
     all_problems: Problems,
@@ -75,26 +75,31 @@ impl Sources {
         // Admission is first come, first served, also after a restart of the agent.
         // k8s: pkg/kubelet/kubelet.go HandlePodAdditions
         read.sort_by_key(|(pod, _)| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
-        for (mut new, changed_at) in read {
-            if !names.insert(pod::full_name(&new)) {
-                let problem = Arc::new(duplicate(&new, kind));
+        for (read, changed_at) in read {
+            if !names.insert(pod::full_name(&read)) {
+                let problem = Arc::new(duplicate(&read, kind));
                 if news || !known_by_place.has(&problem.place, &problem) {
-                    updates.push(SourceUpdate::Duplicate(Arc::new(new)));
+                    updates.push(SourceUpdate::Duplicate(read));
                 }
                 problems.push(problem);
                 continue;
             }
-            if pod::is_static(&new) && !old.contains_key(pod::uid(&new).as_str()) {
-                self.adopt(&mut new, changed_at, running_uid, &mut adopted);
+            let own = read.metadata.uid.clone().unwrap_or_default();
+            let mut uid = own.clone();
+            if pod::is_static(&read) && !old.contains_key(&own) {
+                let found = self.adopted(&own, &read, changed_at, running_uid);
+                if let Some(found) = found {
+                    adopted.insert(own, found.clone());
+                    uid = found;
+                }
             }
-            let uid = new.metadata.uid.clone().unwrap_or_default();
-            let (kept, update) = merge_one(old.get(&uid), new, kind, now);
-            pods.insert(uid, kept);
+            let (taken, update) = take(old.get(&uid), read, (&uid, kind), now);
+            pods.insert(uid, taken);
             updates.extend(update);
         }
         let removed = old.iter().filter(|(uid, _)| !pods.contains_key(*uid));
         let mut all: Vec<_> =
-            removed.map(|(_, gone)| SourceUpdate::Remove(Arc::clone(gone))).collect();
+            removed.map(|(_, gone)| SourceUpdate::Remove(Arc::clone(&gone.pod))).collect();
         all.append(&mut updates);
         let is_new = |problem: &&Arc<Problem>| !known_by_place.has(&problem.place, problem);
         let fresh = problems.iter().filter(is_new);
@@ -117,32 +122,37 @@ impl Sources {
     pub fn change(&mut self, kind: SourceKind, pod: Pod, now: UnixNanos) -> Option<SourceUpdate> {
         let pods = self.pods.entry(kind).or_default();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let (kept, update) = merge_one(pods.get(&uid), pod, kind, now);
-        pods.insert(uid, kept);
+        let (taken, update) = take(pods.get(&uid), Arc::new(pod), (&uid, kind), now);
+        pods.insert(uid, taken);
         update
     }
 
     /// One pod of a source is gone.
     pub fn remove(&mut self, kind: SourceKind, uid: &PodUid) -> Option<SourceUpdate> {
-        self.pods.get_mut(&kind)?.remove(uid.as_str()).map(SourceUpdate::Remove)
+        let gone = self.pods.get_mut(&kind)?.remove(uid.as_str())?;
+        Some(SourceUpdate::Remove(gone.pod))
     }
 
-    /// Gives a static pod that is not wanted under our uid yet the one under which it runs.
-    fn adopt(
+    /// The uid under which a static pod runs that is not wanted under our own uid yet.
+    fn adopted(
         &self,
-        pod: &mut Pod,
+        own: &str,
+        pod: &Pod,
         changed_at: UnixNanos,
         running_uid: &RunningUid,
-        adopted: &mut BTreeMap<String, String>,
-    ) {
-        let own = pod.metadata.uid.clone().unwrap_or_default();
-        let taken = self.adopted.get(&own).cloned();
-        let found = taken.or_else(|| running_uid(pod, changed_at).map(|uid| uid.to_string()));
-        if let Some(uid) = found {
-            adopted.insert(own, uid.clone());
-            static_pod::set_uid(pod, uid);
-        }
+    ) -> Option<String> {
+        let taken = self.adopted.get(own).cloned();
+        taken.or_else(|| running_uid(pod, changed_at).map(|uid| uid.to_string()))
     }
+}
+
+/// A pod of a source.
+#[derive(Clone, Debug)]
+struct Taken {
+    /// As the source told it last, if it may tell the same object again.
+    read: Option<Arc<Pod>>,
+    /// As it is wanted: with our annotations, and under the uid under which it runs.
+    pod: Arc<Pod>,
 }
 
 /// What is known, by its place: a reading is held against it place by place, not all against all.
@@ -172,6 +182,28 @@ fn duplicate(pod: &Pod, kind: SourceKind) -> Problem {
         error: ProblemCause::Duplicate(pod::name(pod).to_owned()),
         keeps_previous: false,
     }
+}
+
+/// What to keep of a pod that was read, and what changed.
+fn take(
+    old: Option<&Taken>,
+    read: Arc<Pod>,
+    (uid, kind): (&str, SourceKind),
+    now: UnixNanos,
+) -> (Taken, Option<SourceUpdate>) {
+    if let Some(old) = old
+        && old.read.as_ref().is_some_and(|before| Arc::ptr_eq(before, &read))
+    {
+        return (old.clone(), None);
+    }
+    // The API server's objects are told once each: nobody else has them.
+    let again = (kind != SourceKind::Api).then(|| Arc::clone(&read));
+    let mut new = Arc::unwrap_or_clone(read);
+    if new.metadata.uid.as_deref().unwrap_or_default() != uid {
+        static_pod::set_uid(&mut new, uid.to_owned());
+    }
+    let (pod, update) = merge_one(old.map(|old| &old.pod), new, kind, now);
+    (Taken { read: again, pod }, update)
 }
 
 /// The pod to keep and what changed.

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 
 use super::manifest::{ManifestError, decode_pod, decode_pods, fuzz_manifest};
+use super::merge::RunningUid;
 use super::static_pod::Origin;
 use super::{Problem, ProblemCause, Reading, SourceKind, SourceUpdate, Sources};
 use pintle_api_types::ids::{PodUid, UnixNanos};
@@ -38,7 +39,7 @@ fn none(_: &Pod, _: UnixNanos) -> Option<PodUid> {
 }
 
 fn reading(pods: &[&Pod]) -> Reading {
-    let pods = pods.iter().map(|pod| ((*pod).clone(), UnixNanos(1))).collect();
+    let pods = pods.iter().map(|pod| (Arc::new((*pod).clone()), UnixNanos(1))).collect();
     Reading { pods, problems: Vec::new() }
 }
 
@@ -253,6 +254,24 @@ fn an_adopted_uid_stays_as_long_as_its_manifest() {
     assert_eq!(kinds(&updates), ["remove", "add"]);
     let SourceUpdate::Add(own) = &updates[1] else { panic!("an addition") };
     assert_eq!(own.metadata.uid, changed.metadata.uid);
+}
+
+#[test]
+fn a_pod_told_again_as_the_same_object_is_the_one_that_was_taken() {
+    let foreign = "4af1cdbcca19c224c1ba02493adc56a0";
+    let adopt = |_: &Pod, _: UnixNanos| Some(PodUid::from(foreign));
+    let mut sources = Sources::new([SourceKind::File]);
+    let mut set =
+        |reading, adopt: &RunningUid| sources.set(SourceKind::File, reading, UnixNanos(1), adopt);
+    let uid = |update: &SourceUpdate| update.pod().and_then(|pod| pod.metadata.uid.clone());
+    let read = reading(&[&decode(GOOD).expect("a pod")]);
+    assert_eq!(uid(&set(read.clone(), &adopt)[0]).as_deref(), Some(foreign));
+    assert_eq!(set(read.clone(), &none), [], "the same object");
+    let equal = reading(&[&read.pods[0].0]);
+    assert_eq!(set(equal, &none), [], "another one that says the same");
+    assert_eq!(set(read, &none), [], "the first one again");
+    let gone = set(Reading::default(), &none);
+    assert_eq!((kinds(&gone), uid(&gone[0]).as_deref()), (vec!["remove"], Some(foreign)));
 }
 
 #[test]

@@ -245,7 +245,7 @@ impl World {
                     return;
                 }
                 let copies: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
-                let pods = pods.into_iter().map(|pod| (pod, UnixNanos::NEVER)).collect();
+                let pods = pods.into_iter().map(|pod| (Arc::new(pod), UnixNanos::NEVER)).collect();
                 let now = self.clocks().wall;
                 let reading = Reading { pods, problems: Vec::new() };
                 let updates = self.api().sources.set(SourceKind::Api, reading, now, &|_, _| None);
