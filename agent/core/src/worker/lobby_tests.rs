@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::admit;
 use crate::worker::testing::{Host, of_folder, plain, small_settings};
-use crate::worker::{Input, Settings, Stage};
+use crate::worker::{Command, Input, Settings, Stage};
 
 /// A node whose object nobody has seen yet.
 fn unseen() -> Host {
@@ -63,6 +63,29 @@ fn a_pod_that_waits_for_the_node_is_no_orphan() {
     assert_eq!(host.stage("a"), None);
     host.tell(Input::Admission(labelled("ssd")));
     assert_eq!(host.take(), "StartContainer a");
+}
+
+#[test]
+fn what_runs_of_a_pod_that_goes_while_it_waits_is_stopped_before_anything_of_it_is_left_over() {
+    let mut host = unseen();
+    host.want(plain("a", "100m"));
+    let mut record = crate::observed::ObservedPod::empty("a".into(), "ns", "a");
+    record.containers.push(crate::status::testing::container("c", "c1"));
+    host.records.insert("a".into(), record);
+    host.tell(Input::Lost);
+    // The list that shows what runs may take its time, and fail.
+    let commands = host.pods.handle(host.now, Input::Removed { uid: "a".into() });
+    assert!(!host.pods.knows_all(), "its volumes are in use");
+    let list = commands.iter().find_map(|command| match command {
+        Command::List { stamp } => Some(*stamp),
+        _ => None,
+    });
+    let stamp = list.expect("a list that begins now");
+    host.tell(Input::Listed { stamp, result: Err("unavailable".to_owned()) });
+    assert!(!host.pods.knows_all());
+    host.wait(Duration::from_secs(5));
+    assert_eq!(host.take(), "KillPod a");
+    assert!(host.pods.knows_all());
 }
 
 #[test]

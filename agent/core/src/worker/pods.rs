@@ -103,7 +103,7 @@ impl Pods {
             Input::Reconciled { uid, pod } if self.lobby.has(&uid) => self.desired(uid, pod, now),
             Input::Reconciled { uid, pod } => self.with(&uid, now, |w, _| w.reconcile(pod)),
             Input::Removed { uid } => {
-                self.lobby.leave(&uid);
+                self.leaves_lobby(&uid, now);
                 self.with(&uid, now, |w, _| w.remove());
             }
             Input::SourcesReady => self.ready(now),
@@ -155,9 +155,7 @@ impl Pods {
     /// Every source has delivered.
     fn ready(&mut self, now: Now) {
         self.sources_ready = true;
-        self.listed_since_ready = false;
-        self.ready_stamp = self.counter + 1;
-        self.list_soon(now);
+        self.list_anew(now);
         self.everyone(now);
         // Whatever was admitted before has come by now.
         for (uid, _) in std::mem::take(&mut self.records) {
@@ -380,6 +378,23 @@ impl Pods {
     }
 
     /// A list that is under way may have missed what is to be seen.
+    /// Nobody is known to be left over before a list that begins from now on.
+    fn list_anew(&mut self, now: Now) {
+        self.listed_since_ready = false;
+        self.ready_stamp = self.counter + 1;
+        self.list_soon(now);
+    }
+
+    /// A pod goes that may have waited. Lists have passed over what the runtime has of such a one,
+    /// because it was to be taken over: it has no worker that stops it, and nothing of it may be
+    /// swept away before it has.
+    fn leaves_lobby(&mut self, uid: &PodUid, now: Now) {
+        if self.lobby.has(uid) {
+            self.lobby.leave(uid);
+            self.list_anew(now);
+        }
+    }
+
     fn list_soon(&mut self, now: Now) {
         self.list_at = now.mono;
         self.list_again = self.listing;

@@ -38,8 +38,9 @@ const FRESH: u64 = 2_000;
 /// a deadline before the agent died; a manifest went and came back; a sidecar that never starts; a
 /// pod was deleted while its containers, some of which were over, were made again in a new sandbox; a
 /// deadline passed before a new agent saw what had ended in time; a restored store told of an end of
-/// what was begun anew; a pod came back and was over before it could begin.
-const SEEN: [u64; 12] = [
+/// what was begun anew; a pod came back and was over before it could begin; one
+/// went that ran and waited to be admitted by a new agent.
+const SEEN: [u64; 13] = [
     353_344_152_459,
     353_344_152_689,
     864_779_536_290,
@@ -52,6 +53,7 @@ const SEEN: [u64; 12] = [
     66_138_343_601,
     66_138_344_513,
     5_001_001_045,
+    8_001_001_398,
 ];
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;
