@@ -1,11 +1,12 @@
 //! What a tenant's probes ask for, and what its servers answer.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::time::Duration;
-use std::{fs, thread};
 
+use anyhow::ensure;
 use pintle_tests::manifest::{With, container, pod};
+use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::shell;
 
@@ -25,6 +26,16 @@ attacks!("probes":
 const CROWD: usize = 136;
 /// Pods that share them.
 const CROWD_PODS: usize = 4;
+
+/// How often each of their probes is to fail before it counts as a crowd that fails.
+const ROUNDS: usize = 3;
+
+/// Attempts that failed, of all probes, on a page of metrics.
+fn failed(page: &str) -> usize {
+    let lines = page.lines().filter(|line| line.starts_with("prober_probe_total{"));
+    let lines = lines.filter(|line| line.contains("result=\"failed\""));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
+}
 
 /// A crowd whose containers have this probe twice.
 fn crowd(ground: &Ground, probe: &Value) {
@@ -61,8 +72,13 @@ fn of_names_that_hang(ground: &mut Ground) {
     let probe = json!({"httpGet": {"host": "hangs.example", "port": 80, "path": "/"},
         "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": i32::MAX});
     crowd(ground, &probe);
-    // Until what piles up has piled up: a resolver gives a name up after ten seconds.
-    thread::sleep(Duration::from_secs(5));
+    // Until what piles up has piled up: each has run out of time again and again.
+    until(LONG, "the probes have run out of time", || {
+        let page = ground.node.get(10255, "/metrics/probes")?.body;
+        let failed = failed(&page);
+        ensure!(failed >= ROUNDS * 2 * CROWD, "{failed} attempts failed");
+        Ok(())
+    });
     ground.bystander("while names are asked for");
     drop(dns);
 }
