@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::ConfigError;
+use super::any_json::any_json;
 use super::fields::FIELDS;
 use super::kubelet::Kubelet;
 use super::types::{API_VERSION, KIND};
@@ -124,22 +125,6 @@ fn files_made_to_exhaust_the_reader_are_refused() {
     }
 }
 
-fn json_tree(depth: u32) -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i32>().prop_map(Value::from),
-        "[a-c]{0,3}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(depth, 32, 4, |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::btree_map("[a-d]", inner, 0..4)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
-}
-
 proptest! {
     #[test]
     fn no_bytes_make_the_loader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -149,7 +134,7 @@ proptest! {
     #[test]
     fn no_values_in_known_fields_make_the_loader_panic(
         field in prop::sample::select(FIELDS),
-        value in json_tree(2),
+        value in any_json(2),
     ) {
         let nested =
             field.path.rsplit('.').fold(value, |inner, key| serde_json::json!({ key: inner }));

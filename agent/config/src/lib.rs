@@ -202,6 +202,10 @@ pub fn fuzz_load(bytes: &[u8]) {
 }
 
 #[cfg(test)]
+#[path = "../../../api/config/src/any_json.rs"]
+mod any_json;
+
+#[cfg(test)]
 #[path = "config_tests.rs"]
 mod tests;
 

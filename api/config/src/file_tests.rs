@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::any_json::any_json;
 
 #[test]
 fn drop_ins_are_found_in_lexical_order_through_folders() {
@@ -20,24 +21,8 @@ fn drop_ins_are_found_in_lexical_order_through_folders() {
     assert!(drop_ins(&dir.path().join("missing")).is_err());
 }
 
-fn json_tree(depth: u32) -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i32>().prop_map(Value::from),
-        "[a-c]{0,3}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(depth, 32, 4, |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::btree_map("[a-d]", inner, 0..4)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
-}
-
 fn object() -> impl Strategy<Value = Map<String, Value>> {
-    prop::collection::btree_map("[a-d]", json_tree(3), 0..4)
+    prop::collection::btree_map("[a-d]", any_json(3), 0..4)
         .prop_map(|map| map.into_iter().collect())
 }
 

@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod any_json;
 pub mod completion;
 pub mod daemon;
 pub mod error;
