@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod any_peer;
 mod dial;
 mod error;
 pub mod events;
@@ -34,6 +35,7 @@ mod tls;
 mod turns;
 
 pub use access::{Access, ClientOptions, Clients};
+pub use any_peer::AnyPeer;
 pub use error::ConnectError;
 pub use observer::{Observer, Sent};
 pub use pintle_api_types::rate::Rate;

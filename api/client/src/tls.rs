@@ -5,17 +5,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tokio_rustls::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature};
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{
-    ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
 
 use crate::access::Access;
+use crate::any_peer::AnyPeer;
 use crate::error::ConnectError;
 use crate::files::Source;
 use crate::identity::Certificate;
@@ -67,7 +63,8 @@ pub(crate) fn config(
             builder.with_root_certificates(roots(access, source.as_ref())?)
         }
         Trust::Anyone => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
+            let anyone = Arc::new(AnyPeer::new(&provider));
+            builder.dangerous().with_custom_certificate_verifier(anyone)
         }
     };
     let mut config = match pair(access, plugged)? {
@@ -163,51 +160,5 @@ fn named(source: &Source, problem: &dyn fmt::Display) -> String {
     match source.path() {
         Some(path) => format!("{}: {problem}", path.display()),
         None => problem.to_string(),
-    }
-}
-
-/// Takes any server for the right one, as `insecure-skip-tls-verify` asks for.
-#[derive(Debug)]
-struct Unchecked(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        tokio_rustls::rustls::crypto::verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

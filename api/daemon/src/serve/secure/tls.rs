@@ -9,17 +9,13 @@
 
 use std::sync::Arc;
 
-use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use pintle_api::AnyPeer;
+use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
-};
-use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
-use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use tokio_rustls::rustls::{
-    CipherSuite, DigitallySignedStruct, DistinguishedName, Error, NamedGroup, ServerConfig,
-    SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion, version,
+    CipherSuite, Error, NamedGroup, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    version,
 };
 
 /// Go's names of the cipher suites of TLS 1.2 that this server has.
@@ -64,7 +60,7 @@ pub fn server_config(
     certificate: Arc<dyn ResolvesServerCert>,
 ) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(settings));
-    let verifier = Arc::new(Possession(provider.signature_verification_algorithms));
+    let verifier = Arc::new(AnyPeer::new(&provider));
     let mut tls = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(versions(settings.min_version))?
         .with_client_cert_verifier(verifier)
@@ -113,51 +109,6 @@ fn provider(settings: Settings<'_>) -> CryptoProvider {
         }
     }
     provider
-}
-
-/// Takes any certificate whose key the client has.
-#[derive(Debug)]
-struct Possession(WebPkiSupportedAlgorithms);
-
-impl ClientCertVerifier for Possession {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
 }
 
 #[cfg(test)]
