@@ -28,7 +28,7 @@ const STATUS: &str = "Status";
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct TimelineEntry {
     /// Wall-clock time in nanoseconds since the epoch.
     #[serde(rename = "unixNanos")]
     pub at: i64,
@@ -56,7 +56,7 @@ pub struct Entry {
 
 #[derive(Debug, Default)]
 struct Pods {
-    entries: BTreeMap<PodUid, VecDeque<Entry>>,
+    entries: BTreeMap<PodUid, VecDeque<TimelineEntry>>,
     order: VecDeque<PodUid>,
     overflowed: u64,
 }
@@ -181,7 +181,7 @@ impl Recorder {
     }
 
     /// The entries of one pod, oldest first.
-    pub fn entries(&self, uid: &PodUid) -> Vec<Entry> {
+    pub fn entries(&self, uid: &PodUid) -> Vec<TimelineEntry> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.entries.get(uid).map(|e| e.iter().cloned().collect()).unwrap_or_default()
     }
@@ -212,7 +212,7 @@ impl Recorder {
         }
         let entries = pods.entries.entry(uid.clone()).or_default();
         let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-        let same = |e: &&mut Entry| {
+        let same = |e: &&mut TimelineEntry| {
             e.what == what && e.text == text && e.container.as_deref() == container
         };
         let first = entries.front().map_or(at, |e| e.at);
@@ -227,7 +227,7 @@ impl Recorder {
             entries.remove(ENTRIES_MAX / 2);
             pods.overflowed += 1;
         }
-        entries.push_back(Entry {
+        entries.push_back(TimelineEntry {
             at,
             since_seen_us,
             last_since_seen_us: since_seen_us,

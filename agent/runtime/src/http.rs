@@ -36,7 +36,7 @@ const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpAnswer {
     /// Status code.
     pub status: u16,
     /// The first bytes of the body.
@@ -118,12 +118,12 @@ impl Error {
 }
 
 /// Sends the request, following redirects to the same host.
-pub async fn get(request: &Get) -> Result<Answer, Error> {
+pub async fn get(request: &Get) -> Result<HttpAnswer, Error> {
     get_watched(request, &Watch::default()).await
 }
 
 /// As `get`; `watch` shows how far it has come.
-pub async fn get_watched(request: &Get, watch: &Watch) -> Result<Answer, Error> {
+pub async fn get_watched(request: &Get, watch: &Watch) -> Result<HttpAnswer, Error> {
     let mut request = request.clone();
     for _ in 0..REQUESTS_MAX {
         let (answer, location) = once(&request, watch).await?;
@@ -136,7 +136,7 @@ pub async fn get_watched(request: &Get, watch: &Watch) -> Result<Answer, Error> 
     Err(Error::Redirects)
 }
 
-async fn once(request: &Get, watch: &Watch) -> Result<(Answer, Option<String>), Error> {
+async fn once(request: &Get, watch: &Watch) -> Result<(HttpAnswer, Option<String>), Error> {
     let address = authority(&request.host, request.port);
     let url = request.url();
     let uri: Uri = url.parse().map_err(|_| Error::Url { url: url.clone() })?;
@@ -186,7 +186,7 @@ async fn exchange<S>(
     request: Request<Empty<Bytes>>,
     limit: usize,
     watch: &Watch,
-) -> Result<(Answer, Option<String>), hyper::Error>
+) -> Result<(HttpAnswer, Option<String>), hyper::Error>
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin,
 {
@@ -201,7 +201,7 @@ where
         let location = location.and_then(|l| l.to_str().ok()).map(str::to_owned);
         let (body, body_error) = read_body(answer.into_body(), limit).await;
         let reason = status.canonical_reason().unwrap_or_default();
-        Ok((Answer { status: status.as_u16(), body, reason, body_error }, location))
+        Ok((HttpAnswer { status: status.as_u16(), body, reason, body_error }, location))
     };
     tokio::pin!(talk);
     tokio::pin!(connection);

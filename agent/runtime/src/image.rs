@@ -70,7 +70,7 @@ pub struct Wanted<'a> {
 
 /// An image that is there.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct PresentImage {
     /// The runtime's id of it.
     pub id: String,
     /// The user that it names.
@@ -123,14 +123,18 @@ impl Images {
     }
 
     /// Makes sure that the image is there and returns what containers need of it.
-    pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<Found, Failure> {
+    pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<PresentImage, Failure> {
         let mut seen = Seen::default();
         let found = self.find_or_pull(wanted, &mut seen).await;
         self.metrics.images().requested(wanted.policy, seen.present, seen.pull);
         found
     }
 
-    async fn find_or_pull(&self, wanted: &Wanted<'_>, seen: &mut Seen) -> Result<Found, Failure> {
+    async fn find_or_pull(
+        &self,
+        wanted: &Wanted<'_>,
+        seen: &mut Seen,
+    ) -> Result<PresentImage, Failure> {
         let image =
             image_name::with_default_tag(wanted.image).map_err(|e| self.bad_name(wanted, &e))?;
         let lookup = Lookup { images: self, wanted, image, found: OnceCell::new() };
@@ -140,7 +144,7 @@ impl Images {
             if let Some(image) = present {
                 if self.may_use(&lookup, &image).await? {
                     seen.pull = Some(false);
-                    return Ok(Found { user: ImageUser::of(Some(&image)), id: image.id });
+                    return Ok(PresentImage { user: ImageUser::of(Some(&image)), id: image.id });
                 }
                 seen.pull = Some(true);
             }
@@ -193,7 +197,7 @@ impl Images {
         self.back_off.borrow_mut().retain(|(of, _), _| of != uid);
     }
 
-    async fn pull(&self, lookup: &Lookup<'_>) -> Result<Found, Failure> {
+    async fn pull(&self, lookup: &Lookup<'_>) -> Result<PresentImage, Failure> {
         let wanted = lookup.wanted;
         let key = (wanted.uid.clone(), wanted.image.to_owned());
         if let Some((left, reason)) = self.backing_off(&key) {
@@ -218,7 +222,7 @@ impl Images {
                     size,
                 );
                 self.note(wanted, "Pulled", &text);
-                Ok(Found { id: pulled.id, user: ImageUser::of(pulled.image.as_ref()) })
+                Ok(PresentImage { id: pulled.id, user: ImageUser::of(pulled.image.as_ref()) })
             }
             Err(error) => {
                 let text = format!("Failed to pull image \"{}\": {error}", wanted.image);

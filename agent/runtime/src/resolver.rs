@@ -90,8 +90,8 @@ pub enum Error {
     },
 }
 
-type Found = Result<Arc<[IpAddr]>, Error>;
-type Lookup = BoxFuture<'static, Found>;
+type Resolved = Result<Arc<[IpAddr]>, Error>;
+type Lookup = BoxFuture<'static, Resolved>;
 
 /// Looks up names; clones share what is under way.
 #[derive(Clone)]
@@ -147,7 +147,7 @@ impl Resolver {
     }
 
     /// The addresses of a name, at least one, in the order in which they are to be tried.
-    async fn lookup(&self, name: &str) -> Found {
+    async fn lookup(&self, name: &str) -> Resolved {
         let files = self.files();
         let known = files.hosts.get(name);
         if !known.is_empty() {
@@ -234,7 +234,7 @@ async fn race(first: &[SocketAddr], second: &[SocketAddr]) -> io::Result<TcpStre
 }
 
 /// Asks for each name that the given one may stand for, until one has addresses.
-async fn ask(config: &Config, name: &str) -> Found {
+async fn ask(config: &Config, name: &str) -> Resolved {
     let mut failed = None;
     for full in config.names(name) {
         match ask_servers(config, &full).await {
@@ -261,7 +261,7 @@ fn called(error: Error, asked: &str) -> Error {
     }
 }
 
-async fn ask_servers(config: &Config, name: &str) -> Found {
+async fn ask_servers(config: &Config, name: &str) -> Resolved {
     let mut last = Error::NoName { name: name.to_owned() };
     for _ in 0..config.attempts {
         for server in &config.servers {

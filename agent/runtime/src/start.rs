@@ -34,7 +34,7 @@ use pintle_daemon::files::try_read;
 
 use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, SyncOrder, sandbox_ips};
 use crate::hooks::HookTarget;
-use crate::image::{Found, Wanted};
+use crate::image::{PresentImage, Wanted};
 use crate::start_permits::StartPermit;
 use crate::{env_files, log_files};
 
@@ -61,7 +61,7 @@ pub(super) struct Start<'a> {
 /// The images that a container is made of.
 #[derive(Clone, Copy)]
 struct Images<'a> {
-    own: &'a Found,
+    own: &'a PresentImage,
     /// Ids of image volumes by reference.
     volumes: &'a BTreeMap<String, String>,
 }

@@ -25,7 +25,7 @@ use pintle_daemon::serve::secure::{Gate, strip_credentials};
 use super::logs::{Watches, container_logs};
 use super::open::{self, Stream};
 use super::renderings::Renderings;
-use super::route::{Found, Kind, NoRoute, find};
+use super::route::{Kind, MatchedRoute, NoRoute, find};
 use super::stats::Stats;
 use super::{Parts, access, node_logs, pages, pod_list, routes, run, stream};
 use crate::Views;
@@ -186,7 +186,7 @@ impl Api {
         self.parts.config.gates.enabled(gate)
     }
 
-    fn log(&self, found: &Found, query: &Query, of: (&Peer, UnderWay)) -> Reply {
+    fn log(&self, found: &MatchedRoute, query: &Query, of: (&Peer, UnderWay)) -> Reply {
         match self.turn(found, of) {
             Ok(turn) => container_logs(self.views(), &self.watches, &found.words, query, turn),
             Err(answer) => answer.into(),
@@ -194,7 +194,11 @@ impl Api {
     }
 
     /// A place among the streams, or the refusal.
-    fn turn(&self, found: &Found, (peer, under_way): (&Peer, UnderWay)) -> Result<Turn, Answer> {
+    fn turn(
+        &self,
+        found: &MatchedRoute,
+        (peer, under_way): (&Peer, UnderWay),
+    ) -> Result<Turn, Answer> {
         let what = match found.kind {
             Kind::Exec => "ExecStream",
             Kind::Attach => "AttachStream",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use pintle_agent_core::explain::{Explanation, RuntimeCall, Subject, explain, node_troubles, span};
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::sync::plan::{Action, Held, Plan};
-use pintle_agent_core::timeline::Entry;
+use pintle_agent_core::timeline::TimelineEntry;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::worker::Stage;
@@ -146,7 +146,7 @@ fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {
 }
 
 fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
-    let answer = |pod: String, uid: &str, entries: Vec<Entry>| {
+    let answer = |pod: String, uid: &str, entries: Vec<TimelineEntry>| {
         versioned(json!({"pod": pod, "uid": uid, "entries": entries}))
     };
     match select(snapshot, asked) {

@@ -92,7 +92,7 @@ async fn queried(
 }
 
 /// What a path leads to.
-enum Found {
+enum PageOrFile {
     Page(Reply),
     File(File),
 }
@@ -106,8 +106,8 @@ async fn below(root: &Path, rest: &str) -> Reply {
         .filter(|part| !part.is_empty())
         .fold(root.to_owned(), |path, part| path.join(part));
     match off(move || found(&path)).await {
-        Ok(Found::Page(reply)) => reply,
-        Ok(Found::File(file)) => sent(file),
+        Ok(PageOrFile::Page(reply)) => reply,
+        Ok(PageOrFile::File(file)) => sent(file),
         Err(answer) => answer.into(),
     }
 }
@@ -118,12 +118,12 @@ async fn off<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Re
     blocking::run(Place::serve_node("node logs"), look).await.map_err(late)
 }
 
-fn found(path: &Path) -> Found {
-    let refused = |status, text: &str| Found::Page(Answer::text(status, text).into());
+fn found(path: &Path) -> PageOrFile {
+    let refused = |status, text: &str| PageOrFile::Page(Answer::text(status, text).into());
     match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => Found::Page(listing(path)),
+        Ok(meta) if meta.is_dir() => PageOrFile::Page(listing(path)),
         Ok(meta) if meta.is_file() => match open_regular(path) {
-            Ok(file) => Found::File(file),
+            Ok(file) => PageOrFile::File(file),
             Err(_) => refused(403, "403 Forbidden\n"),
         },
         _ => refused(404, "404 page not found\n"),

@@ -35,7 +35,7 @@ pub(super) enum Kind {
 
 /// A route that was found, with the words of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct MatchedRoute {
     pub(super) kind: Kind,
     pub(super) words: Words,
 }
@@ -146,7 +146,7 @@ pub(super) fn find(
     method: &Method,
     path: &str,
     config: &KubeletConfiguration,
-) -> Result<Found, NoRoute> {
+) -> Result<MatchedRoute, NoRoute> {
     let hit = TABLE.iter().find_map(|row| Some((row, below(path, row.root)?)));
     let (row, rest) = hit.ok_or(NoRoute::NotFound)?;
     if row.debug && !config.enable_debugging_handlers {
@@ -168,7 +168,7 @@ pub(super) fn find(
     if !row.methods.contains(method) {
         return Err(NoRoute::Method);
     }
-    Ok(Found { kind: row.kind, words })
+    Ok(MatchedRoute { kind: row.kind, words })
 }
 
 /// What follows `root` in `path`, without the slash between them.

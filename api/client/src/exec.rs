@@ -53,14 +53,14 @@ pub(crate) struct Plugin {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct ExecCredential {
     api_version: String,
-    status: Option<Status>,
+    status: Option<ExecCredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct ExecCredentialStatus {
     token: Option<String>,
     client_certificate_data: Option<String>,
     client_key_data: Option<String>,
@@ -187,7 +187,7 @@ fn info(version: &str, cluster: Option<&Cluster>) -> String {
 }
 
 fn parse(output: &[u8], version: &str) -> Result<Credential, String> {
-    let answer: Answer = serde_json::from_slice(output)
+    let answer: ExecCredential = serde_json::from_slice(output)
         .map_err(|error| format!("it printed no ExecCredential: {error}"))?;
     if answer.api_version != version {
         return Err(format!("it speaks {}, not {version}", answer.api_version));

@@ -79,7 +79,7 @@ impl Drop for Taken {
 }
 
 /// An answer's body; its place is given back when it ends.
-pub(crate) struct Answer {
+pub(crate) struct AnswerBody {
     body: Incoming,
     _stream: Option<Taken>,
     _room: Room,
@@ -108,7 +108,7 @@ impl Pool {
         &self,
         request: Request<Body>,
         room: Room,
-    ) -> io::Result<Response<Answer>> {
+    ) -> io::Result<Response<AnswerBody>> {
         let mut request = request;
         let mut again = true;
         loop {
@@ -116,12 +116,12 @@ impl Pool {
                 Place::Alone(mut sender) => {
                     let request = for_http1(request)?;
                     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
-                    return Ok(answer.map(|body| Answer { body, _stream: None, _room: room }));
+                    return Ok(answer.map(|body| AnswerBody { body, _stream: None, _room: room }));
                 }
                 Place::Stream(mut sender, taken) => match sender.try_send_request(request).await {
                     Ok(answer) => {
                         let stream = Some(taken);
-                        return Ok(answer.map(|body| Answer {
+                        return Ok(answer.map(|body| AnswerBody {
                             body,
                             _stream: stream,
                             _room: room,
@@ -236,7 +236,7 @@ fn for_http1(mut request: Request<Body>) -> io::Result<Request<Body>> {
     Ok(request)
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for AnswerBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -24,7 +24,7 @@ use crate::identity::Identity;
 use crate::limit::Limiter;
 use crate::observer::Sent;
 use crate::places::Room;
-use crate::pool::{Answer, Pool};
+use crate::pool::{AnswerBody, Pool};
 use crate::turns::{Lane, Share};
 
 /// Tries of one request.
@@ -81,9 +81,9 @@ impl Carrier {
 }
 
 impl Service<Request<Body>> for Carrier {
-    type Response = Response<Answer>;
+    type Response = Response<AnswerBody>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Response<Answer>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Response<AnswerBody>>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -96,7 +96,11 @@ impl Service<Request<Body>> for Carrier {
 }
 
 impl Parts {
-    async fn carry(&self, request: Request<Body>, manner: Manner) -> io::Result<Response<Answer>> {
+    async fn carry(
+        &self,
+        request: Request<Body>,
+        manner: Manner,
+    ) -> io::Result<Response<AnswerBody>> {
         let (mut head, body) = request.into_parts();
         let share = head.extensions.remove::<Share>().unwrap_or_default();
         head.uri = joined(&self.server, &head.uri)?;
@@ -146,7 +150,7 @@ impl Parts {
         request: Request<Body>,
         room: Room,
         timeout: Option<Duration>,
-    ) -> io::Result<Response<Answer>> {
+    ) -> io::Result<Response<AnswerBody>> {
         let method = request.method().clone();
         let begun = Instant::now();
         let sent = self.pool.send(request, room);

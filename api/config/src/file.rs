@@ -183,18 +183,18 @@ fn leaf_mut<'a>(tree: &'a mut Map<String, Value>, path: &str) -> Option<&'a mut 
 /// The drop-in files below `folder` in lexical order, and a warning for each file left alone.
 // k8s: cmd/kubelet/app/server.go mergeKubeletConfigurations
 pub(crate) fn drop_ins(folder: &Path) -> Result<(Vec<PathBuf>, Vec<String>), ConfigError> {
-    let mut found = Found::default();
+    let mut found = DropIns::default();
     walk(folder, 0, &mut found)?;
     Ok((found.files, found.warnings))
 }
 
 #[derive(Default)]
-struct Found {
+struct DropIns {
     files: Vec<PathBuf>,
     warnings: Vec<String>,
 }
 
-fn walk(folder: &Path, depth: usize, found: &mut Found) -> Result<(), ConfigError> {
+fn walk(folder: &Path, depth: usize, found: &mut DropIns) -> Result<(), ConfigError> {
     let failed = |problem: String| {
         let remedy = "check the path and its rights";
         ConfigError::new("--config-dir", folder.display(), problem, remedy)

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodC
 use super::{Explanation, Subject, calls, container_statuses, remedies, span, words};
 use crate::observed::{ObservedContainer, OomKill, RunState};
 use crate::sync::plan::Action;
-use crate::timeline::Entry;
+use crate::timeline::TimelineEntry;
 use pintle_api_types::duration::GoDuration;
 use pintle_api_types::ids::{ContainerKind, UnixNanos};
 
@@ -184,13 +184,13 @@ fn probe_fails(subject: &Subject<'_>, name: &str, probe: &str, what: String) -> 
 }
 
 /// Where the time went of the attempt that the event is about, if it ran out of it.
-fn time_spent(subject: &Subject<'_>, name: &str, probe: &str, event: &Entry) -> String {
+fn time_spent(subject: &Subject<'_>, name: &str, probe: &str, event: &TimelineEntry) -> String {
     let mut noted = subject.timeline.iter().rev().filter(|entry| {
         entry.what == PROBE_TIMED_OUT
             && entry.container.as_deref() == Some(name)
             && entry.last_since_seen_us >= event.last_since_seen_us
     });
-    let of_probe = |entry: &Entry| {
+    let of_probe = |entry: &TimelineEntry| {
         let spent = entry.text.strip_prefix(probe.trim_end())?.strip_prefix(": ")?;
         Some(format!(", {spent}"))
     };

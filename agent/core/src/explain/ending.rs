@@ -5,7 +5,7 @@ use super::{
     writes,
 };
 use crate::status::{FAILED, SUCCEEDED};
-use crate::timeline::Entry;
+use crate::timeline::TimelineEntry;
 use crate::worker::Stage;
 use pintle_api_types::ids::UnixNanos;
 
@@ -52,8 +52,8 @@ pub(crate) fn terminating(subject: &Subject<'_>) -> Explanation {
 }
 
 /// When the pod's containers were first told to stop.
-fn stopping_since(timeline: &[Entry]) -> Option<UnixNanos> {
-    let told = |e: &&Entry| e.what == "Killing" && e.text.starts_with("Stopping container");
+fn stopping_since(timeline: &[TimelineEntry]) -> Option<UnixNanos> {
+    let told = |e: &&TimelineEntry| e.what == "Killing" && e.text.starts_with("Stopping container");
     timeline.iter().find(told).map(|entry| UnixNanos(entry.at))
 }
 

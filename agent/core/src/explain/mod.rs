@@ -30,7 +30,7 @@ use crate::api_health::{Task, Trouble, Unwritten};
 use crate::observed::ObservedPod;
 use crate::status::is_terminal;
 use crate::sync::plan::Action;
-use crate::timeline::Entry;
+use crate::timeline::TimelineEntry;
 use crate::view::PodView;
 use crate::worker::Stage;
 pub use calls::{COMMAND, Process, RuntimeCall};
@@ -51,7 +51,7 @@ pub struct Subject<'a> {
     /// Runtime calls under way, also those of other pods.
     pub calls: &'a [RuntimeCall],
     /// What happened to it, oldest first.
-    pub timeline: &'a [Entry],
+    pub timeline: &'a [TimelineEntry],
     /// What of it the API server has not taken.
     pub unwritten: Option<&'a Unwritten>,
     /// Another pod of the same namespace and name that has not ended.
@@ -250,7 +250,7 @@ fn details(subject: &Subject<'_>) -> Vec<String> {
         out.push(format!("looked at again {at}"));
     }
     // What failed on the node has an event of its own.
-    let told = |entry: &&Entry| entry.event || entry.what.ends_with("NotWritten");
+    let told = |entry: &&TimelineEntry| entry.event || entry.what.ends_with("NotWritten");
     let warnings = subject.timeline.iter().filter(|entry| entry.warning).filter(told);
     let recent: Vec<_> = warnings.rev().take(RECENT_MAX).collect();
     for entry in recent.into_iter().rev() {

@@ -19,7 +19,7 @@ pub(super) const NOW: i64 = 1000;
 pub(super) struct Case {
     pub(super) view: PodView,
     pub(super) calls: Vec<RuntimeCall>,
-    timeline: Vec<Entry>,
+    timeline: Vec<TimelineEntry>,
     pub(super) unwritten: Option<Unwritten>,
     ahead: Option<ObservedPod>,
 }
@@ -96,7 +96,7 @@ impl Case {
     }
 
     pub(super) fn said(mut self, seconds: i64, what: &str, text: &str) -> Self {
-        self.timeline.push(Entry {
+        self.timeline.push(TimelineEntry {
             at: seconds * SECOND,
             since_seen_us: 0,
             what: what.to_owned(),

@@ -72,7 +72,7 @@ fn request(resolver: &Resolver, target: &Target, action: &HTTPGetAction) -> Resu
 }
 
 // k8s: pkg/probe/http/http.go DoHTTPProbe
-fn judge(answer: http::Answer) -> Verdict {
+fn judge(answer: http::HttpAnswer) -> Verdict {
     if !answer.body_error.is_empty() {
         return Verdict::Error { state: "failure", message: answer.body_error };
     }
@@ -135,8 +135,12 @@ mod tests {
             (404, Verdict::Failure("HTTP probe failed with statuscode: 404".to_owned())),
             (500, Verdict::Failure("HTTP probe failed with statuscode: 500".to_owned())),
         ] {
-            let answer =
-                http::Answer { status, body: b"x".to_vec(), reason: "", body_error: String::new() };
+            let answer = http::HttpAnswer {
+                status,
+                body: b"x".to_vec(),
+                reason: "",
+                body_error: String::new(),
+            };
             assert_eq!(judge(answer), expected);
         }
     }

@@ -13,7 +13,7 @@ use pintle_agent_host::cgroup::stats::More;
 
 use super::machine::{Disk, Machine};
 use super::network::Interface;
-use super::sweep::{Found, Sweep};
+use super::sweep::{CgroupReading, Sweep};
 use super::targets::Key;
 use super::text::{Text, labels};
 
@@ -34,7 +34,7 @@ struct Names {
 
 struct Row<'a> {
     key: &'a Key,
-    found: &'a Found,
+    found: &'a CgroupReading,
     names: Names,
     at_ms: i64,
 }

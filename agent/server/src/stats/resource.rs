@@ -5,7 +5,7 @@ use pintle_agent_core::observed::{ObservedContainer, RunState};
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::{PodView, Snapshot};
 
-use super::sweep::{Found, Sweep};
+use super::sweep::{CgroupReading, Sweep};
 use super::targets::Key;
 use super::text::{Text, labels};
 
@@ -13,7 +13,7 @@ const NANOS: f64 = 1e9;
 
 struct Row<'a> {
     labels: String,
-    found: &'a Found,
+    found: &'a CgroupReading,
     started_at: UnixNanos,
 }
 
@@ -68,7 +68,7 @@ fn pod_row<'a>(view: &PodView, sweep: &'a Sweep) -> Option<Row<'a>> {
     Some(Row { labels, found, started_at: UnixNanos::NEVER })
 }
 
-type Figure = (&'static str, &'static str, fn(&Found) -> f64);
+type Figure = (&'static str, &'static str, fn(&CgroupReading) -> f64);
 
 #[allow(clippy::cast_precision_loss)] // bytes and nanoseconds below 2^53 are exact
 fn figures(text: &mut Text, what: &str, rows: &[Row<'_>]) {

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::files::{FileSystem, Usage};
 use super::network::Interface;
-use super::sweep::{Found, Sweep};
+use super::sweep::{CgroupReading, Sweep};
 use super::targets::Key;
 use super::volumes::{Counted, Volumes};
 
@@ -203,7 +203,7 @@ pub(super) fn summary(
 }
 
 fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> NodeStats {
-    let nothing = Found::default();
+    let nothing = CgroupReading::default();
     let root = sweep.cgroups.get(&Key::Root).unwrap_or(&nothing);
     let whole = Some(node.memory_bytes);
     let time = time(root.sample.at);
@@ -233,7 +233,7 @@ fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> N
 // k8s: pkg/kubelet/server/stats/summary_sys_containers.go GetSystemContainersStats
 fn system_containers(sweep: &Sweep, node: &NodeFigures) -> Vec<ContainerStats> {
     let pods = sweep.cgroups.get(&Key::Pods);
-    let of = |found: &Found| {
+    let of = |found: &CgroupReading| {
         let limit = found.sample.memory_limit_bytes.unwrap_or(node.memory_bytes);
         ContainerStats {
             name: "pods".to_owned(),
@@ -351,7 +351,7 @@ fn ephemeral(
     file_system(&storage.node, now, Some(&usage))
 }
 
-fn cpu(found: &Found, psi: bool) -> CpuStats {
+fn cpu(found: &CgroupReading, psi: bool) -> CpuStats {
     CpuStats {
         time: time(found.sample.at),
         usage_nano_cores: found.nano_cores,

@@ -30,7 +30,7 @@ const RATE_MIN: Duration = Duration::from_secs(2);
 /// All figures of one moment.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    pub(super) cgroups: BTreeMap<Key, Found>,
+    pub(super) cgroups: BTreeMap<Key, CgroupReading>,
     /// Interfaces of pods.
     pub(super) networks: HashMap<PodUid, Vec<Interface>>,
     /// Interfaces of the node.
@@ -39,7 +39,7 @@ pub(super) struct Sweep {
 
 /// A cgroup that was read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct CgroupReading {
     pub(super) path: String,
     pub(super) sample: Sample,
     /// CPU nanoseconds used per second; `None` before the second reading.
@@ -133,7 +133,7 @@ impl Thread {
                 sweep.networks.insert(uid.clone(), interfaces(&text));
             }
             let nano_cores = self.rate(&target.key, sample.at, sample.cpu_ns);
-            sweep.cgroups.insert(target.key.clone(), Found { path, sample, nano_cores });
+            sweep.cgroups.insert(target.key.clone(), CgroupReading { path, sample, nano_cores });
         }
         let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
         sweep.node_network = interfaces(&text);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::files::{FileSystem, Usage};
 use super::network::{Interface, Traffic};
 use super::summary::{NodeFigures, Storage};
-use super::sweep::{Found, Sweep};
+use super::sweep::{CgroupReading, Sweep};
 use super::targets::targets;
 use super::volumes::Counted;
 
@@ -68,8 +68,11 @@ pub(super) fn sweep() -> Sweep {
         more: Some(More { throttled: Some((1, 2, 3)), ..More::default() }),
         ..Sample::default()
     };
-    let found =
-        |path: &String| Found { path: path.clone(), sample: sample.clone(), nano_cores: Some(1) };
+    let found = |path: &String| CgroupReading {
+        path: path.clone(),
+        sample: sample.clone(),
+        nano_cores: Some(1),
+    };
     let targets = targets(&snapshot, &CgroupSetup::default());
     let eth0 = Interface {
         name: "eth0".to_owned(),
