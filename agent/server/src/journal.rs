@@ -164,7 +164,6 @@ async fn say(sink: &Sink, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt as _;
     use pintle_daemon::serve::body;
     use pintle_daemon::serve::query::Query;
     use std::fs;
@@ -174,8 +173,7 @@ mod tests {
         let (sink, text) = body::streamed();
         let root = root.to_owned();
         tokio::spawn(async move { copy(&root, &query, &sink).await });
-        let bytes = text.collect().await.expect("a body").to_bytes();
-        String::from_utf8_lossy(&bytes).into_owned()
+        String::from_utf8_lossy(&crate::tests::read(text).await).into_owned()
     }
 
     #[tokio::test]

@@ -211,12 +211,11 @@ pub(super) async fn copy(file: File, sink: &Sink) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt as _;
 
     async fn get(root: &Path, rest: &str) -> (u16, String) {
         let reply = below(root, rest).await;
         let status = reply.status().as_u16();
-        let bytes = reply.into_body().collect().await.expect("a body").to_bytes();
+        let bytes = crate::tests::read(reply.into_body()).await;
         (status, String::from_utf8_lossy(&bytes).into_owned())
     }
 

@@ -3,7 +3,7 @@
 //! Effects. Input: the log's path, what to read, the snapshots that tell whether the container
 //! runs. Output: chunks of text. Nothing is lost or repeated when the log is rotated: the file at
 //! hand is read to its end, then the files that were set aside since, then the new one. Bounds:
-//! `CHUNK_BYTES` and the body's chunks for a client that stalls; what it has not taken stays in the
+//! `CHUNK_BYTES` and the body's pieces for a client that stalls; what it has not taken stays in the
 //! files. Files are read on other threads, with a share for each pod, `LOOK_BYTES` at a time: whoever
 //! filters a large log, or reads from a disk that hangs, holds up the pod's own readers at most.
 //! Ends when the client goes, the limit is met, or the container has ended and all is read.
@@ -26,8 +26,7 @@ use pintle_daemon::serve::body::Sink;
 use super::watch::{Watch, Watches};
 use crate::Views;
 
-/// Text that is gathered before it is sent. The HTTP library holds sixteen pieces for a client that
-/// does not read.
+/// Text that is gathered before it is sent. A client that does not read has a few such pieces.
 const CHUNK_BYTES: usize = 4 * 1024;
 /// Bytes of a log that are looked at in one go, whether they are wanted or not.
 const LOOK_BYTES: u64 = 1 << 20;
@@ -69,7 +68,8 @@ impl Follow {
             }
             Ok(Err(error)) => {
                 let text = format!("failed to open log file {:?}: {error}", self.path);
-                return drop(sink.send(text.into()).await);
+                let _ = sink.send(text.into()).await;
+                return;
             }
         };
         let ended = match &self.container {
@@ -256,6 +256,8 @@ fn gather(reader: &mut LogReader) -> io::Result<(Vec<u8>, Step)> {
         let step = reader.step(&mut text)?;
         let looked = reader.bytes_read() - begun;
         if step == Step::End || text.len() >= CHUNK_BYTES || looked >= LOOK_BYTES {
+            // It may lie a long time before a client reads it, and was half room for more.
+            text.shrink_to_fit();
             return Ok((text, step));
         }
     }

@@ -96,6 +96,17 @@ async fn a_log_that_is_not_followed_ends_with_its_file() {
     assert_eq!(lines(&mut body, usize::MAX).await, world.all());
 }
 
+#[test]
+fn what_waits_for_a_client_has_no_room_for_more() {
+    let mut world = World::new();
+    world.write(5000);
+    let mut reader = LogReader::open(&world.log(), LogQuery::default()).expect("a log");
+    let (text, step) = gather(&mut reader).expect("read");
+    assert_eq!(step, Step::Wrote);
+    assert!(text.len() >= CHUNK_BYTES);
+    assert_eq!(text.capacity(), text.len());
+}
+
 #[tokio::test]
 async fn a_followed_log_ends_with_its_container() {
     let mut world = World::new();

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use pintle_agent_config as config;
 use pintle_agent_config::{ClientCommand, Color, Command, OutputFormat, PodFilter, Question};
 use pintle_agent_core::source::{Problem, ProblemCause};
@@ -22,6 +23,7 @@ use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_metrics::Metrics;
+use pintle_daemon::serve::body::Body;
 use pintle_daemon::serve::listen::ServeError;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -227,6 +229,15 @@ fn idle_connections_keep_nobody_from_the_health_check_and_the_read_only_port() {
     }
     assert_eq!(local(&world, "/pods").status, 200);
     drop((idle, commands));
+}
+
+/// All of a body, each piece dropped once it is read, as a connection does.
+pub(crate) async fn read(mut body: Body) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        bytes.extend_from_slice(&frame.expect("never fails").into_data().expect("data"));
+    }
+    bytes
 }
 
 fn broken(place: &str, why: &str) -> Arc<Vec<Arc<Problem>>> {

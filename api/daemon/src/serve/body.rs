@@ -1,29 +1,71 @@
 //! Bodies of answers: whole, or a stream that its reader paces.
 //!
-//! Bounds: a stream holds `CHUNKS_MAX` chunks of its writer's size; the writer waits for room, so a
-//! reader that stalls costs that much and no more.
+//! Bounds: of a stream `PIECES_MAX` pieces of its writer's size are on their way, those that the HTTP
+//! library has taken included: it keeps sixteen of its own for a reader that stalls. The writer waits
+//! until one was sent, so a reader costs that much and no more.
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::answer::Answer;
 
-/// Chunks of a stream that wait for their reader.
-const CHUNKS_MAX: usize = 2;
+/// Pieces of a stream that are on their way to its reader.
+const PIECES_MAX: usize = 4;
 
 /// The body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// An answer on its way out.
 pub type Reply = Response<Body>;
+
 /// Where a stream is written to; dropping it ends the stream.
-pub type Sink = mpsc::Sender<Bytes>;
+#[derive(Debug)]
+pub struct Sink {
+    pieces: mpsc::Sender<Piece>,
+    room: Arc<Semaphore>,
+}
+
+/// Nobody reads the stream any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nobody reads the answer any more")]
+pub struct Closed;
+
+impl Sink {
+    /// Sends a piece once there is room for it.
+    pub async fn send(&self, bytes: Bytes) -> Result<(), Closed> {
+        let room = Arc::clone(&self.room);
+        let room = tokio::select! {
+            room = room.acquire_owned() => room.map_err(|_| Closed)?,
+            () = self.closed() => return Err(Closed),
+        };
+        self.pieces.send(Piece { bytes, _room: room }).await.map_err(|_| Closed)
+    }
+
+    /// Waits until nobody reads the stream any more.
+    pub async fn closed(&self) {
+        self.pieces.closed().await;
+    }
+}
+
+/// A part of a stream; its room is free once it is sent, which is when it is dropped.
+#[derive(Debug)]
+struct Piece {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 /// A body that is there already.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
@@ -32,8 +74,9 @@ pub fn whole(bytes: impl Into<Bytes>) -> Body {
 
 /// A body that is written as it is read.
 pub fn streamed() -> (Sink, Body) {
-    let (sink, chunks) = mpsc::channel(CHUNKS_MAX);
-    (sink, Chunks(chunks).boxed_unsync())
+    let (pieces, read) = mpsc::channel(PIECES_MAX);
+    let room = Arc::new(Semaphore::new(PIECES_MAX));
+    (Sink { pieces, room }, Pieces(read).boxed_unsync())
 }
 
 impl From<Answer> for Reply {
@@ -72,9 +115,9 @@ impl<T: Unpin> HttpBody for Holding<T> {
     }
 }
 
-struct Chunks(mpsc::Receiver<Bytes>);
+struct Pieces(mpsc::Receiver<Piece>);
 
-impl HttpBody for Chunks {
+impl HttpBody for Pieces {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -82,6 +125,33 @@ impl HttpBody for Chunks {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
+        let piece = self.0.poll_recv(context);
+        piece.map(|piece| piece.map(|piece| Ok(Frame::data(Bytes::from_owner(piece)))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+
+    /// The HTTP library takes pieces before they are sent: what it holds counts.
+    #[tokio::test]
+    async fn a_stream_waits_for_what_was_taken_and_not_sent() {
+        let (sink, mut body) = streamed();
+        let piece = || Bytes::from_static(b"piece");
+        let mut taken = Vec::new();
+        for _ in 0..PIECES_MAX {
+            sink.send(piece()).await.expect("there is room");
+            let frame = body.frame().await.expect("a piece").expect("never fails");
+            taken.push(frame.into_data().expect("data"));
+        }
+        assert!(taken.iter().all(|bytes| **bytes == *b"piece"));
+        assert_eq!(sink.send(piece()).now_or_never(), None, "all of it is on its way");
+        taken.pop();
+        assert_eq!(sink.send(piece()).now_or_never(), Some(Ok(())), "one was sent");
+        let waits = sink.send(piece());
+        drop(body);
+        assert_eq!(waits.await, Err(Closed), "whoever waits learns that nobody reads");
     }
 }

@@ -6,7 +6,8 @@
 //! its first request, `HEAD_BYTES_UNKNOWN` for a head, `UNKNOWN_BYTES_MAX` in all. Bounds beside
 //! those: `LIMITS`, `HANDSHAKE_WAIT` for TLS, `HEAD_BYTES_KNOWN` a request's head, `IDLE_WAIT`
 //! between two requests, `AGE_MAX` a connection, `H2_STREAMS_MAX` requests on one h2 connection,
-//! `SEND_BYTES_MAX` waiting for a reader that stalls. Knows nothing of what is served.
+//! `SEND_BYTES_MAX` and `TLS_BYTES_MAX` waiting for a reader that stalls. Knows nothing of what is
+//! served.
 // k8s: pkg/kubelet/server/server.go ListenAndServeKubeletServer
 
 use std::convert::Infallible;
@@ -64,6 +65,8 @@ const H2_STREAMS_MAX: u32 = 250;
 /// What may be sent to us on one stream, and on one connection, before it is read: requests have
 /// no bodies, and what is upgraded is HTTP/1.1.
 const H2_WINDOWS: (u32, u32) = (16 * 1024, 64 * 1024);
+/// Encrypted bytes that wait for a reader that stalls: one record. By default they are four.
+const TLS_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of an answer that h2 holds for a reader that stalls.
 const SEND_BYTES_MAX: usize = 64 * 1024;
 /// A silent h2 connection is asked whether it is alive, and given up after that.
@@ -141,11 +144,12 @@ async fn connection(
         shaken = tokio::time::timeout(HANDSHAKE_WAIT, Box::pin(tls.accept(socket))) => shaken,
         _ = place.over() => return tracing::debug!(%address, "a TLS handshake made room"),
     };
-    let stream = match shaken {
+    let mut stream = match shaken {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, %address, "no TLS handshake"),
         Err(_) => return tracing::debug!(%address, "a TLS handshake took too long"),
     };
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BYTES_MAX));
     let shown = stream.get_ref().1;
     let h2 = shown.alpn_protocol() == Some(b"h2");
     let certificates = shown.peer_certificates().unwrap_or_default();
