@@ -24,6 +24,7 @@ pub mod containerd;
 pub mod deadlines;
 pub mod error;
 pub mod exec;
+mod exec_answer;
 #[cfg(feature = "fake")]
 pub mod fake;
 pub mod in_flight;
@@ -36,6 +37,7 @@ pub use call::{Call, Method, StreamCall};
 pub use client::{Client, Replies};
 pub use deadlines::Deadlines;
 pub use error::{Code, Error, code_name};
+pub use exec_answer::fuzz as fuzz_exec_answer;
 pub use in_flight::{InFlight, Observer};
 
 /// CRI v1: generated from `proto/runtime/v1/api.proto`, the messages in a crate of their own.

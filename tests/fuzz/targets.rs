@@ -7,7 +7,7 @@ use pintle_agent_core::{env, ledger, logs, source};
 use pintle_cri_v1 as v1;
 use prost::Message as _;
 
-// Those of the server: the agent's, or its files alone.
+// Those of the server and of exec probes: the agent's, or their files alone.
 use super::server;
 
 /// Takes any bytes; a panic is a find.
@@ -24,6 +24,7 @@ pub(crate) const TARGETS: &[(&str, Decoder)] = &[
     ("env_file", env_file),
     ("keyring", a_keyring),
     ("cri_answer", cri_answer),
+    ("exec_answer", server::fuzz_exec_answer),
     ("websocket", server::fuzz_websocket),
     ("spdy", server::fuzz_spdy),
     ("certificate", server::fuzz_certificate),

@@ -13,6 +13,7 @@ use std::path::Path;
 /// Where the targets' programs find the decoders of servers.
 mod server {
     pub(crate) use pintle_agent_server::{fuzz_spdy, fuzz_websocket};
+    pub(crate) use pintle_cri::fuzz_exec_answer;
     pub(crate) use pintle_daemon::serve::secure::{fuzz_certificate, fuzz_token};
 }
 

@@ -7,6 +7,9 @@ mod targets;
 
 use std::sync::LazyLock;
 
+// For a file of the client of the runtime, which knows the messages by this name.
+use pintle_cri_v1 as v1;
+
 static CHOSEN: LazyLock<targets::Decoder> = LazyLock::new(|| {
     let name = std::env::var("PINTLE_FUZZ").unwrap_or_default();
     let found = targets::TARGETS.iter().find(|(known, _)| *known == name);

@@ -1,8 +1,10 @@
-//! Decoders of the agent's server. Their files use nothing else of the agent, and are compiled here
-//! once more: with all that the agent links, the program would take minutes longer to build.
+//! Decoders of the agent's server, and of what commands of probes print. Their files use nothing else
+//! of the agent, and are compiled here once more: with all that the agent links, the program would take minutes longer to build.
 
 #![allow(dead_code, unreachable_pub, reason = "most of these files is for the agent")]
 
+#[path = "../../../cri/src/exec_answer.rs"]
+mod exec_answer;
 #[path = "../../../agent/server/src/stream/spdy.rs"]
 mod spdy;
 #[path = "../../../api/daemon/src/serve/secure/subject.rs"]
@@ -12,6 +14,7 @@ mod token;
 #[path = "../../../agent/server/src/stream/websocket.rs"]
 mod websocket;
 
+pub(crate) use exec_answer::fuzz as fuzz_exec_answer;
 pub(crate) use spdy::fuzz as fuzz_spdy;
 pub(crate) use subject::fuzz as fuzz_certificate;
 pub(crate) use token::fuzz as fuzz_token;
