@@ -60,7 +60,7 @@ pub struct CertificateCounts {
 }
 
 impl Certificates {
-    /// From now on there are families of that certificate.
+    /// From now on that certificate has its metric families.
     pub(super) fn of(&self, which: CertificateOf) -> CertificateCounts {
         let cell = match which {
             CertificateOf::Client => &self.client,
@@ -117,12 +117,12 @@ impl CertificateCounts {
         self.ends_at.store(seconds.unwrap_or(NONE), Ordering::Relaxed);
     }
 
-    /// It could not be replaced.
+    /// A replacement failed.
     pub fn not_renewed(&self) {
         self.errors.inc();
     }
 
-    /// One that had lived for so many seconds was replaced.
+    /// A certificate was replaced at this age, in seconds.
     pub fn replaced(&self, age_seconds: i64) {
         if let Some(ages) = &self.ages {
             #[allow(clippy::cast_precision_loss)] // centuries fit

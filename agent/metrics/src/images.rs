@@ -64,7 +64,7 @@ impl Images {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// It was decided whether a pod may use an image that is there.
+    /// Whether a pod may use an image that is already there was decided.
     pub fn verified(&self, result: &str) {
         self.checks.get_or_create(&Check { result: result.to_owned() }).inc();
     }

@@ -232,13 +232,13 @@ impl Metrics {
         self.lifecycle.shown(copy, now);
     }
 
-    /// A pod waited so long for an image of this many bytes.
+    /// A pod waited this long for an image of this many bytes.
     pub fn pulled(&self, uid: &PodUid, took: Duration, bytes: u64) {
         self.lifecycle.pulled(uid, took);
         self.image_use.pulled(took, bytes);
     }
 
-    /// A status was written to the API server, so long after it had changed.
+    /// A status was written to the API server, this long after it changed.
     pub fn status_written(&self, took: Duration) {
         self.lifecycle.written(took);
     }
@@ -307,7 +307,7 @@ impl Metrics {
         counter.inc();
     }
 
-    /// An event of the runtime came in, so long after it had happened.
+    /// An event of the runtime came in, this long after it happened.
     pub fn event_came(&self, took: Duration) {
         self.relists.stream_seconds.observe(took.as_secs_f64());
     }
@@ -328,7 +328,6 @@ impl Metrics {
         self.own.limit_hits.get_or_create(&Limit { limit: limit.to_owned() }).inc();
     }
 
-    /// How often that was.
     /// How often this limit was met.
     #[doc(hidden)]
     pub fn limit_hits(&self, limit: &str) -> u64 {

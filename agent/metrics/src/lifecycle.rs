@@ -1,4 +1,4 @@
-//! The way of a pod in numbers: seen, set up, running, told, ended.
+//! A pod's lifecycle in numbers: seen, set up, running, status written, ended.
 //!
 //! Input: the driver's syncs and statuses, the API server's copies. Output: durations and counts.
 //! Bounds: `PODS_MAX` pods are followed; what is known of one goes with it.
@@ -268,12 +268,12 @@ impl Lifecycle {
         }
     }
 
-    /// The pod waited so long for an image.
+    /// The pod waited this long for an image.
     pub(super) fn pulled(&self, uid: &PodUid, took: Duration) {
         self.with(uid, |followed| followed.spared += took);
     }
 
-    /// A status was written so long after it had changed.
+    /// A status was written, this long after it changed.
     pub(super) fn written(&self, took: Duration) {
         self.status_seconds.observe(took.as_secs_f64());
     }
@@ -323,7 +323,7 @@ fn init_time(status: &PodStatus) -> Duration {
     .sum()
 }
 
-/// A volume that keeps what others put there, so that its start is nobody's promise.
+/// A volume with data of its own: upstream leaves such pods out of its startup objective.
 // k8s: pkg/kubelet/util/pod_startup_latency_tracker.go isStatefulPod
 fn holds_state(volume: &Volume) -> bool {
     volume.secret.is_none()

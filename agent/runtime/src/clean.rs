@@ -79,7 +79,7 @@ impl Executor {
         }
         tracing::warn!(container = %id, "killing what the runtime still runs of an ended container");
         if let Err(error) = containerd.end_task(id.as_str()).await {
-            tracing::warn!(container = %id, %error, "it cannot be killed");
+            tracing::warn!(container = %id, %error, "cannot kill it");
         }
     }
 
@@ -173,7 +173,7 @@ impl Executor {
                 && let Err(error) =
                     log_files::remove_pod_dir(&entry.path(), Path::new(paths::LOG_LINKS_DIR))
             {
-                tracing::warn!(pod = %uid, %error, "an orphaned log folder stays");
+                tracing::warn!(pod = %uid, %error, "cannot remove an orphaned log folder");
             }
         }
     }
@@ -252,7 +252,7 @@ impl Executor {
         let limits = pintle_agent_core::cgroup::formulas::qos_limits(all, sum, &self.node.limits);
         if let Err(error) = cgroups.ensure_qos(&limits).await {
             let error = with_causes(&error);
-            tracing::warn!(error, "quality-of-service cgroups are not up to date");
+            tracing::warn!(error, "cannot update the QoS cgroups");
         }
     }
 }

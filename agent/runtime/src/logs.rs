@@ -396,7 +396,7 @@ impl Log {
                 // Said once, not with every attempt: a container that just ended refuses too.
                 if self.failures == 0 {
                     let path = self.path.display();
-                    tracing::warn!(container = %id, %path, error, "log is not rotated");
+                    tracing::warn!(container = %id, %path, error, "cannot rotate a log");
                 }
                 let wait = RETRY * (1 << self.failures.min(RETRY_DOUBLINGS));
                 self.due = Some(Instant::now() + wait);
@@ -494,7 +494,7 @@ fn tidy_in_background(log: PathBuf, max_files: usize) {
         let (place, path) = (Place::compression(&owner(&log)), log.clone());
         let tidy = move || log_files::beside(&path, |log| log_rotate::tidy(log, max_files));
         if let Ok(Err(failure)) = blocking::run(place, tidy).await {
-            tracing::warn!(path = %log.display(), error = %failure, "rotated logs are not tidied");
+            tracing::warn!(path = %log.display(), error = %failure, "cannot tidy up rotated logs");
         }
     });
 }

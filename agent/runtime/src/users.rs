@@ -102,7 +102,7 @@ impl Users {
             let known = read_if_there(&users.file(&uid)).map_err(UsersError::from);
             let known = known.and_then(|text| text.map(|text| users.take(&uid, &text)).transpose());
             if let Err(error) = known {
-                tracing::warn!(pod = %uid, %error, "ids of its users cannot be read");
+                tracing::warn!(pod = %uid, %error, "cannot read the user namespace ids of a pod");
             }
         }
         Ok(users)

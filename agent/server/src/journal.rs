@@ -28,7 +28,7 @@ use super::node_query::NodeQuery;
 
 /// How long an answer may take.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Answers that are made at once, each with a journalctl.
+/// Answers under way at a time, each with a journalctl of its own.
 const RUNS_MAX: usize = 4;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -41,7 +41,7 @@ pub(super) async fn copy(root: &Path, query: &NodeQuery, sink: &Sink) {
         let _turn = TURNS.acquire().await;
         copy_all(root, query, sink).await;
     };
-    // Nobody waits for what is cut off here: the kubelet ends it without a word, too.
+    // When the time is up the answer ends without a message, as the kubelet's does.
     let _ = tokio::time::timeout(TIME_MAX, copied).await;
 }
 

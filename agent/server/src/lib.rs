@@ -2,7 +2,7 @@
 //!
 //! Input: snapshots that the driver publishes, the timeline, the runtime calls under way. Output:
 //! HTTP on up to four listeners, on two threads with a current-thread runtime each, so that a slow
-//! reader never delays a decision, and nobody in the network the health check or the watchdog.
+//! reader never delays a decision, and no client in the network the health check or the watchdog.
 //! Thread `server`:
 //!   HTTPS      everything of the kubelet's port 10250, see `route`; `secure` decides who may
 //!   read-only  what of the HTTPS port needs no rights: health, pods, statistics, metrics
@@ -228,7 +228,7 @@ fn thread(
         .map_err(listen::ServeError::Thread)?;
     let run = move || {
         runtime.block_on(all);
-        // Files that hang hold up nobody's end.
+        // A file operation that hangs must not delay the end.
         runtime.shutdown_background();
     };
     tasks::thread(name, run).map_err(listen::ServeError::Thread)
@@ -256,7 +256,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let _ = self.stop.send(true);
         for thread in self.threads.drain(..) {
-            // It waits for nobody: connections are closed as they stand.
+            // Connections are closed as they are; none is waited for.
             let _ = thread.join();
         }
         let _ = std::fs::remove_file(&self.socket);
@@ -339,7 +339,7 @@ async fn feed_watchdog(notifier: Arc<Notifier>, health: Arc<Health>) {
     loop {
         match health.check() {
             Ok(()) => notifier.send("WATCHDOG=1"),
-            Err(error) => tracing::error!(error, "the watchdog is not fed"),
+            Err(error) => tracing::error!(error, "cannot notify the service manager's watchdog"),
         }
         tokio::time::sleep(interval).await;
     }

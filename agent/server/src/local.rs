@@ -60,7 +60,7 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
     }
 }
 
-/// An answer that says which form it has.
+/// An answer with the version of its form.
 fn versioned(mut value: Value) -> Answer {
     value["formatVersion"] = json!(FORMAT_VERSION);
     Answer::json(&value)
@@ -172,7 +172,7 @@ async fn planned(parts: &Parts, view: &PodView) -> Answer {
     match tokio::time::timeout(PLAN_WAIT, asking).await {
         Ok(Some(Some(plan))) => versioned(plan_shown(view, &plan)),
         Ok(Some(None)) => Answer::refusal(404, &format!("pod {} is gone", full(view)), &[]),
-        Ok(None) => Answer::refusal(503, "the agent is about to end", &[]),
+        Ok(None) => Answer::refusal(503, "the agent is shutting down", &[]),
         Err(_) => {
             let error = format!("the main loop has not answered for {}", span(PLAN_WAIT));
             Answer::refusal(503, &error, &["see what it waits for in the agent's log".to_owned()])

@@ -77,7 +77,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Counts who waits, also those who go.
+/// Counts those who wait; one that is dropped stops waiting.
 struct Waiting<'a>(&'a Line);
 
 impl Drop for Waiting<'_> {

@@ -8,7 +8,7 @@
 //! File operations take microseconds each, unless the kernel is busy with many cgroups: they are
 //! made in the pool for what may block (`tree` has them). Whatever systemd does waits as well: with
 //! its driver a slice is made and limited by systemd first, and the same numbers are then
-//! written to the files, because it knows neither every file nor every right time.
+//! written to the files, because systemd does not know every file and applies some limits late.
 //!
 //! Why cgroups-rs with own files beside it: the crate knows the hierarchies, fills v1 cpusets from
 //! the parent and enables v2 controllers down the tree. It swallows a failing mkdir and cannot

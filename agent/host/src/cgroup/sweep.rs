@@ -1,5 +1,5 @@
 //! Removes cgroups of pods that nobody knows: what a crash between making the cgroup and making the
-//! sandbox left, and what a runtime left that gave a sandbox up half-way.
+//! sandbox left behind, and what a runtime left behind that gave up a sandbox half-way.
 //!
 //! Input: the cgroups of the classes, and whether a pod is known. Whether it is known is asked
 //! right before its cgroup goes: one may have come while another one's was removed. A cgroup in
@@ -45,11 +45,11 @@ impl Cgroups {
         busy.retain(|(name, _)| again.contains(name));
         for (name, uid) in empty.into_iter().chain(busy).filter(|(_, uid)| !is_known(uid)) {
             if again.contains(&name) {
-                tracing::warn!(pod = %uid, cgroup = name, "processes of a pod that nobody knows end");
+                tracing::warn!(pod = %uid, cgroup = name, "killing processes of an unknown pod");
             }
             if let Err(error) = self.remove_pod(&name).await {
                 let error = with_causes(&error);
-                tracing::warn!(pod = %uid, error, "an orphaned cgroup stays");
+                tracing::warn!(pod = %uid, error, "cannot remove an orphaned cgroup");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The little that the agent must know again after a restart and nobody else keeps.
+//! What the agent must know after a restart and nobody else keeps.
 //!
 //! Two files below `--root-dir`, with the kubelet's names and format, so that either agent
 //! continues where the other stopped: `allocated_pods_state`, what pods were given, and

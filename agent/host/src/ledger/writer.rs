@@ -135,7 +135,7 @@ async fn write_all(
         match blocking::try_run(Place::own("checkpoints"), write).await {
             Ok(texts) => {
                 if retry.take().is_some() {
-                    tracing::info!(root = %root.display(), "checkpoints are written again");
+                    tracing::info!(root = %root.display(), "checkpoints can be written again");
                 }
                 written = Some(texts);
             }

@@ -129,13 +129,13 @@ impl Tables {
     /// Makes everything; again whenever the tables were flushed, which is looked for this often.
     pub async fn keep(&self, every: Duration) {
         match self.make().await {
-            Ok(()) => tracing::info!(program = self.program, "the chains of the node are made"),
+            Ok(()) => tracing::info!(program = self.program, "created the node's iptables chains"),
             // As the kubelet: what cannot be made at the start is not tried again.
-            Err(error) => return tracing::warn!(%error, "chains of the node are missing"),
+            Err(error) => return tracing::warn!(%error, "cannot create the node's iptables chains"),
         }
         loop {
             while let Err(error) = self.put_canaries().await {
-                tracing::warn!(%error, "no canary in the node's chains");
+                tracing::warn!(%error, "cannot create the canary chain");
                 tokio::time::sleep(every).await;
             }
             tokio::time::sleep(every).await;
@@ -144,8 +144,13 @@ impl Tables {
             }
             self.wait_for_flush().await;
             match self.make().await {
-                Ok(()) => tracing::info!(program = self.program, "flushed chains are made again"),
-                Err(error) => tracing::warn!(%error, "flushed chains cannot be made again"),
+                Ok(()) => tracing::info!(
+                    program = self.program,
+                    "created iptables chains again that were flushed"
+                ),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot create iptables chains again that were flushed")
+                }
             }
         }
     }

@@ -34,7 +34,10 @@ pub async fn run(tell: NodeEvents) {
         Ok(log) => follow(&log, |kill| tell(kill.event())).await,
         Err(error) => error,
     };
-    tracing::warn!(%error, "{KERNEL_LOG}: out of memory of the whole node will not be told");
+    tracing::warn!(
+        %error,
+        "{KERNEL_LOG} cannot be read: no events for out of memory on the whole node"
+    );
 }
 
 fn open() -> io::Result<AsyncFd<File>> {

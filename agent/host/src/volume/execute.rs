@@ -47,7 +47,7 @@ pub fn prepare_root(root: &Path) -> Result<(), IoFailure> {
     make_dir_all(root, DIR_MODE)?;
     make_dir(&pods_dir(root), DIR_MODE)?;
     if let Err(failure) = mount::share(root) {
-        tracing::warn!(error = %failure, "mounts of containers do not propagate");
+        tracing::warn!(error = %failure, "mounts of containers will not propagate to the node");
     }
     Ok(())
 }

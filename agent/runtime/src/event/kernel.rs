@@ -198,7 +198,7 @@ impl Task {
                         self.blind.remove(&uid);
                     }
                     Err(error) => {
-                        tracing::warn!(pod = %uid, %error, "pod is not followed in the kernel");
+                        tracing::warn!(pod = %uid, %error, "cannot follow a pod in the kernel");
                         self.blind.insert(uid.clone());
                     }
                 }
@@ -235,7 +235,7 @@ impl Task {
                         Some(Input::Hint { uid, hint })
                     }
                     Err(error) => {
-                        tracing::warn!(pod = %uid, pid, %error, "process is not followed");
+                        tracing::warn!(pod = %uid, pid, %error, "cannot follow a process");
                         self.blind.insert(uid);
                         None
                     }

@@ -73,7 +73,7 @@ impl Files {
         for text in texts(&self.pulling) {
             let Some((intent, current)) = Intent::read(&text) else { continue };
             if !current && let Err(error) = self.write_intent(&intent.image) {
-                tracing::warn!(%error, image = intent.image, "a pull intent cannot be written anew");
+                tracing::warn!(%error, image = intent.image, "cannot update a pull intent");
             }
             intents.push(intent.image);
         }
@@ -81,7 +81,7 @@ impl Files {
             let Some((record, false)) = Record::read(&text) else { continue };
             if let Err(error) = self.write_record(&record) {
                 let image = record.image_ref;
-                tracing::warn!(%error, image, "an image's record cannot be written anew");
+                tracing::warn!(%error, image, "cannot update the pull record of an image");
             }
         }
         intents

@@ -61,7 +61,7 @@ impl Sweeper {
     /// Starts the thread; `None` without cgroups.
     pub(super) fn start() -> Option<Self> {
         let sampler = Sampler::new()
-            .inspect_err(|error| tracing::warn!(%error, "there are no statistics of pods"))
+            .inspect_err(|error| tracing::warn!(%error, "pod statistics are not available"))
             .ok()?;
         let (requests, queue) = sync_channel(REQUESTS_MAX);
         let thread = Thread { sampler, before: HashMap::new(), rates: HashMap::new() };

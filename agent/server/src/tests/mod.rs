@@ -308,7 +308,7 @@ fn a_dry_run_asks_the_main_thread_and_one_that_ends_says_so() {
     let ended = local(&world, "/plan?pod=web");
     assert_eq!(
         (ended.status, ended.json()["error"].as_str()),
-        (503, Some("the agent is about to end"))
+        (503, Some("the agent is shutting down"))
     );
 }
 
