@@ -17,7 +17,7 @@ const SERVING: Fields = Fields { certificate: "tlsCertFile", key: "tlsPrivateKey
 /// Name of the files of a pair that is made.
 const SELF_SIGNED: &str = "kubelet";
 
-/// A configuration whose rules need an API server that there is none of.
+/// A configuration whose rules need an API server, where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeedsCluster {
     /// To review tokens.

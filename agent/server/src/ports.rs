@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pintle_daemon::serve::listen::{Listener, Port, ServeError, bind_socket, bind_tcp};
 
-/// Who often has a port of the agent already.
+/// What often occupies one of the agent's ports.
 const RIVAL: &str = "a kubelet";
 
 /// Everything that is listened on.

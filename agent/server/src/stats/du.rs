@@ -1,9 +1,9 @@
 //! What a folder that containers write takes on disk, counted as `du` does. Effects: reads metadata.
 //!
-//! Input: an open folder. Output: blocks and inodes beneath it, itself among them; a file of several
-//! names counts once; what is mounted inside counts nothing. Only `LINKS_MAX` such files are
-//! remembered: each name of further ones counts for its part of the file, which comes to the same
-//! unless some of the names lie elsewhere, and then to less. Every step goes through an open folder
+//! Input: an open folder. Output: blocks and inodes beneath it, itself among them; a file with several
+//! hard links counts once; what is mounted inside counts nothing. Only `LINKS_MAX` such files are
+//! remembered: each link of further ones counts for its part of the file, which comes to the same
+//! unless some of the links lie elsewhere, and then to less. Every step goes through an open folder
 //! and follows no link, so a container cannot lead it elsewhere. Bounds: `DEPTH_MAX` open folders,
 //! `ENTRIES_MAX` entries; beyond them there is no answer.
 // k8s: pkg/volume/util/fs/fs.go DiskUsage
@@ -25,9 +25,9 @@ use super::files::Usage;
 const DEPTH_MAX: usize = 128;
 /// Entries of one folder and of all beneath.
 const ENTRIES_MAX: u64 = 20_000_000;
-/// Files of several names that are remembered: 1 MiB.
+/// Files with several hard links that are remembered: 1 MiB.
 const LINKS_MAX: usize = 1 << 16;
-/// Parts that an inode is counted in, so that the parts of several names add up.
+/// Parts that an inode is counted in, so that the parts of several links add up.
 const INODE_PARTS: u64 = 1 << 20;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
@@ -94,7 +94,7 @@ fn is_folder(stat: &FileStat) -> bool {
 
 struct Count {
     device: u64,
-    /// Files of several names that were counted.
+    /// Files with several hard links that were counted.
     links: HashSet<u64>,
     links_max: usize,
     bytes: u64,

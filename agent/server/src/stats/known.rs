@@ -1,8 +1,8 @@
 //! A value that is read where a disk may hang: while it does, the last one is shown.
 //!
 //! Effects. Input: how to read it. Output: the value. Who asks while it is being read waits for that
-//! reading, and nobody longer than `READ_MAX`. Bounds: one reading at a time; after one that came to
-//! nothing none for `PAUSE`.
+//! reading, and nobody longer than `READ_MAX`. Bounds: one reading at a time; after one that failed
+//! none is begun for `PAUSE`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 /// How long a reading is waited for.
 const READ_MAX: Duration = Duration::from_secs(2);
-/// How long nothing is read after a reading that came to nothing.
+/// How long nothing is read after a reading that failed.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A value of this node's files.

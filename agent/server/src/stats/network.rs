@@ -1,9 +1,9 @@
 //! Counters of network interfaces, from `/proc/PID/net/dev`. Pure.
 // k8s: github.com/google/cadvisor container/libcontainer/handler.go scanInterfaceStats
 
-/// Interfaces of one namespace.
+/// Most interfaces of one network namespace.
 const INTERFACES_MAX: usize = 64;
-/// Names that are not of interest: the loop, and the node's ends of pods.
+/// Names that are left out: the loopback, and the node's ends of pods' interfaces.
 const IGNORED: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
 /// What went through an interface.

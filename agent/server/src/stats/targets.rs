@@ -31,7 +31,7 @@ pub(super) enum Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) key: Key,
-    /// Paths that it may have; the first one that there is counts.
+    /// Paths that it may have; the first one that exists counts.
     pub(super) paths: Vec<String>,
     /// The pod whose network namespace its processes are in.
     pub(super) network_of: Option<PodUid>,

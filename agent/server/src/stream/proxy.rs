@@ -84,7 +84,7 @@ fn forwarded(headers: &HeaderMap, peer: std::net::IpAddr) -> HeaderMap {
 /// Why the runtime's stream cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    /// The runtime gave a URL that is none of ours to use.
+    /// The runtime gave a URL that cannot be used.
     #[error("the runtime's streaming URL cannot be used: {0}")]
     Url(String),
     /// No connection.

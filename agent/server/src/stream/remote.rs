@@ -146,7 +146,7 @@ impl Numbers {
         let mut frames: Vec<u8> = wanted
             .flat_map(|(number, kind)| framer.open(number, STREAM_TYPE, kind, false))
             .collect();
-        // Nothing is ever said to the runtime on this one.
+        // Nothing is ever sent to the runtime on this one.
         frames.extend_from_slice(&spdy::data(self.error, true, 0));
         frames
     }
@@ -233,7 +233,7 @@ impl<C: AsyncWrite + Unpin, R: AsyncWrite + Unpin> Link<'_, C, R> {
 
     async fn to_stream(&self, channel: u8, piece: &[u8], numbers: &Numbers) -> io::Result<()> {
         if channel == CLOSE {
-            // Closing a stream that there is not, or twice, changes nothing.
+            // Closing an unknown stream, or one twice, changes nothing.
             let Some(stream) = piece.first().and_then(|closed| numbers.stream_of(*closed)) else {
                 return Ok(());
             };

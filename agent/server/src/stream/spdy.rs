@@ -34,7 +34,7 @@ const SYNC_FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 pub(super) enum Head {
     /// Data of a stream; `last` ends it.
     Data { stream: u32, last: bool, bytes: u32 },
-    /// The runtime ends a stream without having ended it well.
+    /// The runtime resets a stream.
     Reset { bytes: u32 },
     /// To be sent back as it is.
     Ping { bytes: u32 },
