@@ -3,7 +3,7 @@
 //! A sync belongs to one pod and runs in a task of its own on the main thread. What an earlier
 //! action of the same sync made (sandbox, addresses) is kept in `SyncState` for the later ones, so
 //! that a pod starts without reading back in between. Waits, hooks and pulls end at once when the
-//! pass is cancelled; a CRI call that creates or starts something is awaited to its end, because
+//! sync is cancelled; a CRI call that creates or starts something is awaited to its end, because
 //! only then is it known what there is to stop. At most `starts` syncs that bring pods up run at
 //! once on the node (`start_permits`).
 
@@ -207,7 +207,7 @@ impl Executor {
     ) -> Result<(), Failure> {
         let acted = tasks::caught(self.act(order, action, state, cancel)).await;
         acted.unwrap_or_else(|panic| {
-            tasks::counted("pass");
+            tasks::counted("sync");
             tracing::error!(pod = %order.uid, action = action.verb(), "{panic}");
             Err(Failure::new("InternalError", panic.to_string()))
         })

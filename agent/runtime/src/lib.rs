@@ -1,18 +1,22 @@
-//! The runtime stage: from desired and observed to actions, and from actions to CRI calls.
+//! The runtime stage: from the actions of a sync to CRI calls, and from CRI's answers to records.
+//!
+//! What is decided, and every request's content, comes from `pintle_agent_core`. Here are the
+//! effects, in the order in which a pod meets them:
 //!
 //! ```text
-//!   plan         pure: desired x observed -> actions
-//!   request      pure: pod + node -> RunPodSandbox and CreateContainer requests
-//!     env, downward, service_env, env_file, expand   a container's environment
-//!     dns, hosts, hostname                           the pod's names
-//!     security, sysctl                               rights
-//!   labels       names and values by which either agent recognises a pod in the runtime
-//!   read_back    CRI's answers -> observed records
-//!   termination  where a container's last words are
-//!   plan, plan_init, restart, stop_order   pure: what to do next, and how to stop
-//!   keyring, credentials, provider   what pulls are tried with: pull secrets, files, plugins
-//!   puller, pull_records             pulls, and who made them
-//!   execute      runs a plan: prepare, start (up), kill (stop), clean (away), hooks, image, turns
+//!   event               what happened: kernel, CRI, containerd -> hints
+//!   observed            lists and reads pods -> records
+//!   execute             runs the actions of a sync, with these:
+//!     start_permits     whose turn it is to start or stop
+//!     prepare, start    cgroup, volumes, sandbox, containers
+//!     image, puller     is the image there, pull it; image_volumes: images that are mounted
+//!     credentials, provider, pull_records   what pulls are tried with, and who made them
+//!     hooks, kill       postStart and preStop, stops
+//!     resize            new limits for what runs
+//!     clean, shims      takes away what is left
+//!   probe               asks containers how they are; http, resolver: how they are reached
+//!   logs                rotates log files; log_files, log_read, log_rotate: their names and content
+//!   users, env_files    ids of user namespaces, variables that containers wrote into files
 //! ```
 
 #![forbid(unsafe_code)]

@@ -260,7 +260,7 @@ impl Driver {
         let operation = metrics.sync_begins(&uid, pod, &order.actions, clock::now());
         let (executor, back) = (Rc::clone(&self.executor), self.back.clone());
         let owed = Owed::new(back.clone(), Input::SyncDone { uid: uid.clone(), ticket });
-        tasks::spawn("pass", async move {
+        tasks::spawn("sync", async move {
             if let Some(saved) = saved {
                 saved.await;
             }
