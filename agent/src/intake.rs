@@ -8,7 +8,7 @@
 //! status writer. Mirror pods go to the writer only: nothing is ever run because of one. Broken
 //! manifests are said once in the log, and their list is there for `explain`, which makes the text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -102,6 +102,7 @@ impl Intake {
             static_pod::adoptable(pod, changed_at, same)
         };
         let mut sources = Sources::new(kinds);
+        let mut unreadable = BTreeSet::new();
         let mut said_ready = sources.all_ready();
         if said_ready && self.ready().await.is_err() {
             return;
@@ -127,6 +128,13 @@ impl Intake {
             }
             if kind != SourceKind::Api {
                 self.broken.store(Arc::clone(sources.problems()));
+            }
+            let now_unreadable = sources.unreadable();
+            if now_unreadable != unreadable {
+                unreadable = now_unreadable;
+                if self.inputs.send(Input::Unreadable(unreadable.clone())).await.is_err() {
+                    return;
+                }
             }
             if !said_ready && sources.all_ready() {
                 said_ready = true;

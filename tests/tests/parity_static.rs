@@ -127,8 +127,8 @@ fn pods_of_the_go_kubelet_are_taken_over_under_their_uids() {
             static_pod::adoptable(pod, changed_at, &running)
         };
         let mut sources = Sources::new([SourceKind::File]);
-        let reading =
-            Reading { pods: vec![(Arc::new(pod.clone()), UnixNanos(1))], problems: Vec::new() };
+        let pods = vec![(Arc::new(pod.clone()), UnixNanos(1))];
+        let reading = Reading { pods, ..Reading::default() };
         let updates = sources.set(SourceKind::File, reading, UnixNanos(1), &lookup);
         let SourceUpdate::Add(taken) = &updates[0] else {
             panic!("an addition first: {updates:?}");

@@ -5,19 +5,22 @@
 //! its place. The first list is a consistent read and the others are at least as new as what is
 //! known, so that the pods never go back in time. Bounds: a full channel holds the watch back. A
 //! failed watch is repeated after `RETRY`, which grows. An outage changes nothing: what was
-//! delivered stays wanted until the API server says otherwise.
+//! delivered stays wanted until the API server says otherwise. A pod that cannot be read is named in
+//! the list, so that it is left as it is and no other pod has to wait for it.
 // k8s: pkg/kubelet/config/apiserver.go NewSourceApiserver
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use pintle_agent_core::api_health::{ApiHealth, Task};
 use pintle_agent_core::source::{Delivery, Reading};
-use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_api::informer::{
-    FirstList, FollowSpec, InformerError, InformerObserver, ObjectKey, ObjectSink, follow,
+    FirstList, FollowSpec, InformerError, InformerObserver, ObjectSink, UnreadableObject, follow,
 };
 use pintle_daemon::clock;
 use tokio::sync::mpsc;
@@ -38,7 +41,7 @@ pub async fn run(
     spec.first_list = FirstList::Newest;
     spec.retry = RETRY;
     spec.observer = Arc::new(TellsHealth(api_health));
-    let sink = PodSink { deliveries: deliveries.clone(), listed: Vec::new(), partial: false };
+    let sink = PodSink::new(deliveries.clone());
     tokio::select! {
         () = follow(client, spec, sink) => {}
         () = deliveries.closed() => {}
@@ -61,12 +64,30 @@ impl InformerObserver for TellsHealth {
 /// Makes deliveries of what is told.
 struct PodSink {
     deliveries: mpsc::Sender<Delivery>,
-    listed: Vec<(Pod, UnixNanos)>,
-    /// The list has a pod that cannot be read.
+    list: Reading,
+    /// The list has a pod of which not even the uid can be read.
     partial: bool,
+    /// Said to be unreadable.
+    said: BTreeSet<PodUid>,
 }
 
 impl PodSink {
+    fn new(deliveries: mpsc::Sender<Delivery>) -> Self {
+        Self { deliveries, list: Reading::default(), partial: false, said: BTreeSet::new() }
+    }
+
+    /// Once for each pod, until it can be read.
+    fn says_unreadable(&mut self, unreadable: &BTreeSet<PodUid>) {
+        for uid in unreadable.difference(&self.said) {
+            tracing::warn!(
+                %uid,
+                "a pod of the API server cannot be read: nothing of it is started, changed or \
+                 stopped until it can, or is deleted"
+            );
+        }
+        self.said.clone_from(unreadable);
+    }
+
     async fn deliver(&self, delivery: Delivery) {
         // Without anybody who listens the watch ends.
         let _ = self.deliveries.send(delivery).await;
@@ -75,26 +96,29 @@ impl PodSink {
 
 impl ObjectSink<Pod> for PodSink {
     fn begin(&mut self) {
-        (self.listed, self.partial) = (Vec::new(), false);
+        (self.list, self.partial) = (Reading::default(), false);
     }
 
     fn listed(&mut self, pod: Pod) {
-        self.listed.push((slim(pod), UnixNanos::NEVER));
+        self.list.pods.push((Arc::new(slim(pod)), UnixNanos::NEVER));
     }
 
-    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {
-        self.partial = true;
+    fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
+        match lost.filter(|lost| !lost.uid.is_empty()) {
+            Some(lost) => self.list.unreadable.extend([PodUid::from(&*lost.uid)]),
+            None => self.partial = true,
+        }
     }
 
     async fn complete(&mut self) {
-        let pods = std::mem::take(&mut self.listed);
+        let list = std::mem::take(&mut self.list);
+        self.says_unreadable(&list.unreadable);
         if !self.partial {
-            let pods = pods.into_iter().map(|(pod, at)| (Arc::new(pod), at)).collect();
-            return self.deliver(Delivery::All(Reading { pods, problems: Vec::new() })).await;
+            return self.deliver(Delivery::All(list)).await;
         }
-        // It is no complete list: a pod that cannot be read may run and must not be stopped.
-        for (pod, _) in pods {
-            self.deliver(Delivery::Changed(Box::new(pod))).await;
+        // It is no complete list: a pod without a name may run and must not be stopped.
+        for (pod, _) in list.pods {
+            self.deliver(Delivery::Changed(Box::new(Arc::unwrap_or_clone(pod)))).await;
         }
     }
 
@@ -106,9 +130,14 @@ impl ObjectSink<Pod> for PodSink {
         self.deliver(Delivery::Gone(Box::new(slim(pod)))).await;
     }
 
-    async fn deleted_unreadable(&mut self, key: ObjectKey) {
-        // The next complete list is without it.
-        tracing::warn!(%key, "a pod's deletion cannot be read");
+    async fn deleted_unreadable(&mut self, lost: UnreadableObject) {
+        let metadata = ObjectMeta {
+            namespace: Some(lost.key.namespace().to_owned()),
+            name: Some(lost.key.name().to_owned()),
+            uid: Some(lost.uid.into()),
+            ..ObjectMeta::default()
+        };
+        self.deliver(Delivery::Gone(Box::new(Pod { metadata, ..Pod::default() }))).await;
     }
 }
 
@@ -121,6 +150,7 @@ fn slim(mut pod: Pod) -> Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pintle_api::informer::ObjectKey;
     use serde_json::json;
 
     fn pod(name: &str) -> Pod {
@@ -132,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn a_list_is_delivered_when_it_is_complete_and_a_change_at_once() {
         let (deliveries, mut told) = mpsc::channel(8);
-        let mut sink = PodSink { deliveries, listed: Vec::new(), partial: false };
+        let mut sink = PodSink::new(deliveries);
         sink.begin();
         sink.listed(pod("a"));
         // The list broke off: it begins anew.
@@ -151,10 +181,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_with_a_pod_that_cannot_be_read_says_nothing_of_what_is_gone() {
+    async fn a_pod_that_cannot_be_read_keeps_no_list_from_being_complete() {
         let (deliveries, mut told) = mpsc::channel(8);
-        let mut sink = PodSink { deliveries, listed: Vec::new(), partial: false };
-        for unreadable in [Some(ObjectKey::new("n", "b")), None] {
+        let mut sink = PodSink::new(deliveries);
+        let lost = |uid: &str| UnreadableObject { key: ObjectKey::new("n", "b"), uid: uid.into() };
+        sink.begin();
+        sink.listed(pod("a"));
+        sink.listed_unreadable(Some(lost("u")));
+        sink.complete().await;
+        let Ok(Delivery::All(all)) = told.try_recv() else { panic!("no list") };
+        assert_eq!((all.pods.len(), all.unreadable), (1, BTreeSet::from([PodUid::from("u")])));
+        // Its deletion is one although it cannot be read either.
+        sink.deleted_unreadable(lost("u")).await;
+        let Ok(Delivery::Gone(gone)) = told.try_recv() else { panic!("not gone") };
+        assert_eq!(gone.metadata.uid.as_deref(), Some("u"));
+        // The next list does not remember it.
+        sink.begin();
+        sink.complete().await;
+        assert_eq!(told.try_recv(), Ok(Delivery::All(Reading::default())));
+    }
+
+    #[tokio::test]
+    async fn a_list_with_a_pod_without_a_name_says_nothing_of_what_is_gone() {
+        let (deliveries, mut told) = mpsc::channel(8);
+        let mut sink = PodSink::new(deliveries);
+        let no_uid = UnreadableObject { key: ObjectKey::new("n", "b"), uid: "".into() };
+        for unreadable in [Some(no_uid), None] {
             sink.begin();
             sink.listed(pod("a"));
             sink.listed_unreadable(unreadable);

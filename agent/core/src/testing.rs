@@ -1,5 +1,6 @@
 //! Builders for the tests of the server: views of pods from JSON.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -34,6 +35,7 @@ pub fn snapshot_of(views: Vec<PodView>) -> Snapshot {
     Snapshot {
         pods: views.into_iter().map(by_uid).collect(),
         orphans: Vec::new(),
+        unreadable: BTreeSet::new(),
         sources_ready: true,
     }
 }

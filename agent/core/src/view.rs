@@ -3,6 +3,7 @@
 //! Everything in it is shared by reference, and a snapshot shares with the one before it all that has
 //! not changed (`pod_map`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -41,6 +42,8 @@ pub struct Snapshot {
     pub pods: PodMap<PodView>,
     /// Pods that only the runtime knows and that are being stopped.
     pub orphans: Vec<Arc<ObservedPod>>,
+    /// Pods that are wanted in a way that cannot be read.
+    pub unreadable: BTreeSet<PodUid>,
     /// Every source has reported.
     pub sources_ready: bool,
 }
@@ -48,6 +51,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Whether this pod is wanted, or is being stopped because it is not.
     pub fn knows(&self, uid: &PodUid) -> bool {
-        self.pods.contains_key(uid) || self.orphans.iter().any(|orphan| orphan.uid == *uid)
+        let is_wanted = self.pods.contains_key(uid) || self.unreadable.contains(uid);
+        is_wanted || self.orphans.iter().any(|orphan| orphan.uid == *uid)
     }
 }

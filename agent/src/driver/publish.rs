@@ -27,10 +27,13 @@ impl Publisher {
     /// Publishes what changed since the last call, if anything did.
     pub(super) fn publish(&mut self, pods: &mut Pods) {
         let touched = pods.take_touched();
-        if touched.is_empty() && self.last.sources_ready == pods.sources_ready() {
+        let last = &mut self.last;
+        let same = last.sources_ready == pods.sources_ready();
+        if touched.is_empty() && same && last.unreadable == *pods.unreadable() {
             return;
         }
-        self.last.sources_ready = pods.sources_ready();
+        last.sources_ready = pods.sources_ready();
+        last.unreadable.clone_from(pods.unreadable());
         let now = clock::clocks();
         for uid in touched {
             let worker = pods.worker(&uid);

@@ -212,7 +212,7 @@ impl Folder {
     fn reading(&self) -> Reading {
         let pods = self.files.values().filter_map(|file| file.pod.clone());
         let problems = self.files.values().filter_map(|file| file.problem.clone());
-        Reading { pods: pods.collect(), problems: problems.collect() }
+        Reading { pods: pods.collect(), problems: problems.collect(), ..Reading::default() }
     }
 }
 

@@ -301,7 +301,11 @@ impl Poll {
         let (_, last) = self.last.as_ref()?;
         let problem =
             Problem { place: self.endpoint.url.clone(), error: cause, keeps_previous: true };
-        Some(Reading { pods: last.pods.clone(), problems: vec![Arc::new(problem)] })
+        Some(Reading {
+            pods: last.pods.clone(),
+            problems: vec![Arc::new(problem)],
+            ..Reading::default()
+        })
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Reading, ProblemCause> {
@@ -312,7 +316,7 @@ impl Poll {
         };
         let pods = decode_pods(bytes, &origin, &self.node_name)?;
         let pods = pods.into_iter().map(|pod| (Arc::new(pod), UnixNanos::NEVER)).collect();
-        Ok(Reading { pods, problems: Vec::new() })
+        Ok(Reading { pods, ..Reading::default() })
     }
 }
 

@@ -17,7 +17,7 @@ use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
 };
 use kube::api::{Api, PostParams};
-use pintle_api::informer::{FirstList, FollowSpec, ObjectKey, ObjectSink, follow};
+use pintle_api::informer::{FirstList, FollowSpec, ObjectSink, UnreadableObject, follow};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use ring::digest::{Context, SHA512_256};
 use tokio::sync::oneshot;
@@ -147,7 +147,7 @@ impl ObjectSink<CertificateSigningRequest> for Answered {
         self.look(&request);
     }
 
-    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {}
+    fn listed_unreadable(&mut self, _: Option<UnreadableObject>) {}
 
     fn complete(&mut self) -> impl Future<Output = ()> {
         ready(())
@@ -162,7 +162,7 @@ impl ObjectSink<CertificateSigningRequest> for Answered {
         ready(())
     }
 
-    fn deleted_unreadable(&mut self, _: ObjectKey) -> impl Future<Output = ()> {
+    fn deleted_unreadable(&mut self, _: UnreadableObject) -> impl Future<Output = ()> {
         ready(())
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use pintle_api::informer::{FirstList, FollowSpec, ObjectKey, ObjectSink, follow};
+use pintle_api::informer::{FirstList, FollowSpec, ObjectSink, UnreadableObject, follow};
 use tokio::sync::watch;
 
 /// First and longest wait after a failed watch.
@@ -88,7 +88,7 @@ impl ObjectSink<Node> for Story {
         self.has(node);
     }
 
-    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {
+    fn listed_unreadable(&mut self, _: Option<UnreadableObject>) {
         // It is there, whatever it says.
         self.listed = true;
     }
@@ -110,7 +110,7 @@ impl ObjectSink<Node> for Story {
         ready(())
     }
 
-    fn deleted_unreadable(&mut self, _: ObjectKey) -> impl Future<Output = ()> {
+    fn deleted_unreadable(&mut self, _: UnreadableObject) -> impl Future<Output = ()> {
         self.has_none();
         ready(())
     }
@@ -138,7 +138,7 @@ mod tests {
             match told {
                 Told::Begin => story.begin(),
                 Told::Listed => story.listed(Node::default()),
-                Told::Unreadable => story.listed_unreadable(Some(ObjectKey::new("", "n"))),
+                Told::Unreadable => story.listed_unreadable(None),
                 Told::Complete => story.complete().await,
                 Told::Applied => story.applied(Node::default()).await,
                 Told::Deleted => story.deleted(Node::default()).await,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use kube::Client;
-use pintle_api::informer::{self, FollowSpec, ObjectKey, ObjectSink};
+use pintle_api::informer::{self, FollowSpec, ObjectKey, ObjectSink, UnreadableObject};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -160,9 +160,9 @@ impl<K: Kept> ObjectSink<K::Wire> for RecordSink<K> {
         self.state.has_room(has_room);
     }
 
-    fn listed_unreadable(&mut self, key: Option<ObjectKey>) {
-        self.nameless |= key.is_none();
-        self.unreadable.extend(key);
+    fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
+        self.nameless |= lost.is_none();
+        self.unreadable.extend(lost.map(|lost| lost.key));
     }
 
     fn complete(&mut self) -> impl Future<Output = ()> {
@@ -191,8 +191,8 @@ impl<K: Kept> ObjectSink<K::Wire> for RecordSink<K> {
         self.changed()
     }
 
-    fn deleted_unreadable(&mut self, key: ObjectKey) -> impl Future<Output = ()> {
-        self.state.kept.borrow_mut().remove(key.namespace(), key.name());
+    fn deleted_unreadable(&mut self, lost: UnreadableObject) -> impl Future<Output = ()> {
+        self.state.kept.borrow_mut().remove(lost.key.namespace(), lost.key.name());
         self.changed()
     }
 

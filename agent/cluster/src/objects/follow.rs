@@ -18,7 +18,7 @@ use pintle_agent_config::modes::ChangeDetectionStrategy;
 use pintle_agent_core::env::variables::LookupError;
 use pintle_agent_core::types::PodUid;
 use pintle_api::Share;
-use pintle_api::informer::{self, FirstList, FollowSpec, ObjectKey, ObjectSink};
+use pintle_api::informer::{self, FirstList, FollowSpec, ObjectSink, UnreadableObject};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -234,7 +234,7 @@ impl<T: Written> ObjectSink<T> for ObjectWatch {
         self.change(|table| table.deleted(&self.key, object.keep().version)).await;
     }
 
-    fn deleted_unreadable(&mut self, _: ObjectKey) -> impl Future<Output = ()> {
+    fn deleted_unreadable(&mut self, _: UnreadableObject) -> impl Future<Output = ()> {
         ObjectSink::<T>::read_again(self);
         ready(())
     }
@@ -254,7 +254,7 @@ impl<T: Written> ObjectSink<T> for ObjectWatch {
     // There are no lists.
     fn begin(&mut self) {}
     fn listed(&mut self, _: T) {}
-    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {}
+    fn listed_unreadable(&mut self, _: Option<UnreadableObject>) {}
     fn complete(&mut self) -> impl Future<Output = ()> {
         ready(())
     }

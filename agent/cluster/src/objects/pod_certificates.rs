@@ -24,7 +24,7 @@ use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::volume::payload::{CertificateRequest, Credentials};
 use pintle_agent_core::worker::Input;
-use pintle_api::informer::{self, FirstList, FollowSpec, ObjectKey, ObjectSink};
+use pintle_api::informer::{self, FirstList, FollowSpec, ObjectSink, UnreadableObject};
 use pintle_api::{Share, pruned_object};
 use pintle_api_types::jitter as pace;
 use pintle_daemon::clock;
@@ -400,7 +400,7 @@ impl ObjectSink<RequestWire> for RequestSink {
         self.seen(&request);
     }
 
-    fn listed_unreadable(&mut self, _: Option<ObjectKey>) {
+    fn listed_unreadable(&mut self, _: Option<UnreadableObject>) {
         self.there = true;
     }
 
@@ -418,7 +418,7 @@ impl ObjectSink<RequestWire> for RequestSink {
         self.end(None);
     }
 
-    async fn deleted_unreadable(&mut self, _: ObjectKey) {
+    async fn deleted_unreadable(&mut self, _: UnreadableObject) {
         self.end(None);
     }
 

@@ -27,6 +27,10 @@ pub type RunningUid<'a> = dyn Fn(&Pod, UnixNanos) -> Option<PodUid> + 'a;
 pub struct Sources {
     expected: BTreeSet<SourceKind>,
     pods: BTreeMap<SourceKind, BTreeMap<String, Taken>>,
+    /// Those that have delivered all their pods.
+    complete: BTreeSet<SourceKind>,
+    /// Pods that cannot be read, as of the last readings.
+    unreadable: BTreeMap<SourceKind, BTreeSet<PodUid>>,
     problems: BTreeMap<SourceKind, Vec<Arc<Problem>>>,
     /// Those of all sources; another list only when they are others.
     all_problems: Problems,
@@ -44,7 +48,12 @@ impl Sources {
     /// counts as read also when one of its manifests could not be.
     // k8s: pkg/kubelet/config/file.go listConfig, extractFromDir
     pub fn all_ready(&self) -> bool {
-        self.expected.iter().all(|kind| self.pods.contains_key(kind))
+        self.expected.is_subset(&self.complete)
+    }
+
+    /// Pods that cannot be read. They are no orphans, but nobody knows what is wanted of them.
+    pub fn unreadable(&self) -> BTreeSet<PodUid> {
+        self.unreadable.values().flatten().cloned().collect()
     }
 
     /// The broken manifests as of the last readings. The same list as long as nothing about them
@@ -62,12 +71,12 @@ impl Sources {
         now: UnixNanos,
         running_uid: &RunningUid,
     ) -> Vec<SourceUpdate> {
-        let first = !self.pods.contains_key(&kind);
+        let first = self.complete.insert(kind);
         let old = self.pods.remove(&kind).unwrap_or_default();
         let mut pods = BTreeMap::new();
         let mut names = BTreeSet::new();
         let (mut updates, mut adopted) = (Vec::new(), BTreeMap::new());
-        let Reading { pods: mut read, mut problems } = reading;
+        let Reading { pods: mut read, mut problems, unreadable } = reading;
         let known = self.problems.remove(&kind).unwrap_or_default();
         let known_by_place = ByPlace::new(&known, place);
         // What a source repeats because it cannot read more is no news.
@@ -97,6 +106,11 @@ impl Sources {
             pods.insert(uid, taken);
             updates.extend(update);
         }
+        let unread = unreadable.iter().filter_map(|uid| old.get_key_value(uid.as_str()));
+        for (uid, kept) in unread {
+            pods.entry(uid.clone()).or_insert_with(|| kept.clone());
+        }
+        self.unreadable.insert(kind, unreadable);
         let removed = old.iter().filter(|(uid, _)| !pods.contains_key(*uid));
         let mut all: Vec<_> =
             removed.map(|(_, gone)| SourceUpdate::Remove(Arc::clone(&gone.pod))).collect();
@@ -120,6 +134,7 @@ impl Sources {
 
     /// Takes one pod of a source that has delivered all its pods before.
     pub fn change(&mut self, kind: SourceKind, pod: Pod, now: UnixNanos) -> Option<SourceUpdate> {
+        self.readable(kind, &pod::uid(&pod));
         let pods = self.pods.entry(kind).or_default();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let (taken, update) = take(pods.get(&uid), Arc::new(pod), (&uid, kind), now);
@@ -129,8 +144,16 @@ impl Sources {
 
     /// One pod of a source is gone.
     pub fn remove(&mut self, kind: SourceKind, uid: &PodUid) -> Option<SourceUpdate> {
+        self.readable(kind, uid);
         let gone = self.pods.get_mut(&kind)?.remove(uid.as_str())?;
         Some(SourceUpdate::Remove(gone.pod))
+    }
+
+    /// What is wanted of the pod is known again.
+    fn readable(&mut self, kind: SourceKind, uid: &PodUid) {
+        if let Some(unreadable) = self.unreadable.get_mut(&kind) {
+            unreadable.remove(uid);
+        }
     }
 
     /// The uid under which a static pod runs that is not wanted under our own uid yet.
@@ -168,7 +191,7 @@ impl<'a, T: PartialEq> ByPlace<'a, T> {
     }
 
     fn has(&self, place: &str, one: &T) -> bool {
-        self.0.get(place).is_some_and(|known| known.iter().any(|known| *known == one))
+        self.0.get(place).is_some_and(|known| known.contains(&one))
     }
 }
 

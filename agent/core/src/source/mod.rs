@@ -19,12 +19,13 @@ pub mod static_pod;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use pintle_api_types::ids::UnixNanos;
+use pintle_api_types::ids::{PodUid, UnixNanos};
 
 pub use manifest::{ManifestError, fuzz_manifest};
 pub use merge::Sources;
@@ -91,6 +92,8 @@ pub struct Reading {
     pub pods: Vec<(Arc<Pod>, UnixNanos)>,
     /// Its broken manifests; shared, because most are in the next reading, too.
     pub problems: Vec<Arc<Problem>>,
+    /// Pods that cannot be read: whatever is known of them stays, and so does what runs.
+    pub unreadable: BTreeSet<PodUid>,
 }
 
 /// The broken manifests of all sources.

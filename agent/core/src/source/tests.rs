@@ -1,5 +1,6 @@
 //! Manifests end to end without files: decoding, errors with their places, merging, adoption.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -40,7 +41,7 @@ fn none(_: &Pod, _: UnixNanos) -> Option<PodUid> {
 
 fn reading(pods: &[&Pod]) -> Reading {
     let pods = pods.iter().map(|pod| (Arc::new((*pod).clone()), UnixNanos(1))).collect();
-    Reading { pods, problems: Vec::new() }
+    Reading { pods, ..Reading::default() }
 }
 
 fn broken(place: &str) -> Arc<Problem> {
@@ -232,9 +233,30 @@ fn nothing_is_reaped_before_all_is_known() {
     let mut sources = Sources::new([SourceKind::File, SourceKind::Http]);
     sources.set(SourceKind::Http, Reading::default(), UnixNanos(1), &none);
     assert!(!sources.all_ready());
-    let reading = Reading { pods: Vec::new(), problems: vec![broken("/m/a")] };
+    let reading = Reading { problems: vec![broken("/m/a")], ..Reading::default() };
     sources.set(SourceKind::File, reading, UnixNanos(1), &none);
     assert!(sources.all_ready(), "one manifest must not keep all other pods from being cleaned up");
+}
+
+#[test]
+fn a_pod_that_cannot_be_read_stays_as_it_was_and_keeps_no_source_from_being_ready() {
+    let mut sources = Sources::new([SourceKind::Api]);
+    let pod = decode(GOOD).expect("a pod");
+    let uids = BTreeSet::from(["never read".into(), pod::uid(&pod)]);
+    let broken = || Reading { unreadable: uids.clone(), ..Reading::default() };
+    // A change alone is no complete list.
+    sources.change(SourceKind::Api, pod.clone(), UnixNanos(1));
+    assert!(!sources.all_ready());
+    let updates = sources.set(SourceKind::Api, broken(), UnixNanos(1), &none);
+    assert_eq!((kinds(&updates), sources.all_ready()), (vec!["ready"], true));
+    assert_eq!(sources.unreadable(), uids);
+    // It can be read again, the other one is gone.
+    assert_eq!(sources.change(SourceKind::Api, pod.clone(), UnixNanos(1)), None);
+    assert_eq!(sources.unreadable(), BTreeSet::from(["never read".into()]));
+    assert_eq!(sources.remove(SourceKind::Api, &"never read".into()), None);
+    assert_eq!(sources.unreadable(), BTreeSet::new());
+    let gone = sources.set(SourceKind::Api, Reading::default(), UnixNanos(1), &none);
+    assert_eq!(kinds(&gone), ["remove"]);
 }
 
 #[test]

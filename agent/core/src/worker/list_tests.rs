@@ -1,10 +1,11 @@
 //! When everything is listed: what comes while a list is under way is not lost with it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::types::Now;
+use crate::types::{Now, PodUid};
 use crate::worker::testing::settings;
-use crate::worker::{Command, Input, Pods};
+use crate::worker::{Command, Input, ListedPod, Pods};
 
 struct Lists {
     pods: Pods,
@@ -61,6 +62,28 @@ fn a_list_that_began_before_the_sources_were_ready_does_not_tell_what_is_left_ov
     assert!(!lists.pods.knows_all());
     lists.answer(second, true);
     assert!(lists.pods.knows_all());
+}
+
+#[test]
+fn what_runs_of_a_pod_that_cannot_be_read_is_no_orphan_until_the_pod_is_gone() {
+    let mut lists = Lists::new();
+    let uid = PodUid::from("broken");
+    let listed = |stamp: Option<u64>| {
+        let (namespace, name) = ("ns".to_owned(), "web".to_owned());
+        let digest = vec![("sandbox".to_owned(), 0)];
+        let pod = ListedPod { uid: uid.clone(), namespace, name, digest };
+        Input::Listed { stamp: stamp.expect("a list is under way"), result: Ok(vec![pod]) }
+    };
+    let stopped = |lists: &Lists| lists.pods.worker(&uid).is_some();
+    let mut stamp = lists.take(Input::Unreadable(BTreeSet::from([uid.clone()])));
+    lists.take(Input::SourcesReady);
+    while stamp.is_some() {
+        stamp = lists.take(listed(stamp));
+    }
+    assert!(lists.pods.knows_all() && !stopped(&lists));
+    let stamp = lists.take(Input::Unreadable(BTreeSet::new()));
+    lists.take(listed(stamp));
+    assert!(stopped(&lists));
 }
 
 #[test]

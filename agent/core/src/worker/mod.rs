@@ -44,6 +44,7 @@ mod visits;
 mod waits_tests;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub enum Input {
         /// The pod's uid.
         uid: PodUid,
     },
+    /// These pods are wanted, but nobody can read how: what runs of them is no orphan.
+    Unreadable(BTreeSet<PodUid>),
     /// Every source has reported once: what is not desired by now may be removed.
     SourcesReady,
     /// The pod is to end with this verdict (eviction, refused admission, shutdown).

@@ -47,6 +47,8 @@ pub struct Pods {
     /// Names that became free outside of a worker's change.
     freed: Vec<FullName>,
     pub(crate) sources_ready: bool,
+    /// Pods that are wanted in a way that cannot be read.
+    unreadable: BTreeSet<PodUid>,
     listed_once: bool,
     listed_since_ready: bool,
     counter: u64,
@@ -80,6 +82,7 @@ impl Pods {
             owners: BTreeMap::new(),
             freed: Vec::new(),
             sources_ready: false,
+            unreadable: BTreeSet::new(),
             listed_once: false,
             listed_since_ready: false,
             counter: 0,
@@ -105,6 +108,11 @@ impl Pods {
             Input::Removed { uid } => {
                 self.leaves_lobby(&uid, now);
                 self.with(&uid, now, |w, _| w.remove());
+            }
+            Input::Unreadable(uids) => {
+                // Whoever is not among them any more may be left over.
+                self.unreadable = uids;
+                self.list_soon(now);
             }
             Input::SourcesReady => self.ready(now),
             Input::Kill { uid, verdict, grace_seconds } => {
@@ -158,7 +166,8 @@ impl Pods {
         self.list_anew(now);
         self.everyone(now);
         // Whatever was admitted before has come by now.
-        for (uid, _) in std::mem::take(&mut self.records) {
+        let unreadable = &self.unreadable;
+        for (uid, _) in self.records.extract_if(.., |uid, _| !unreadable.contains(uid)) {
             self.book.changed(&uid);
         }
         self.retry_resizes("pods_added", now);
@@ -190,6 +199,11 @@ impl Pods {
     /// True once every source has reported.
     pub fn sources_ready(&self) -> bool {
         self.sources_ready
+    }
+
+    /// Pods that are wanted in a way that cannot be read.
+    pub fn unreadable(&self) -> &BTreeSet<PodUid> {
+        &self.unreadable
     }
 
     /// True once every pod that a source wants or the runtime has is known: whatever else there is
@@ -412,8 +426,10 @@ impl Pods {
         let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
         self.claim_names(&listed);
         if self.sources_ready {
-            let unknown =
-                |p: &&ListedPod| !self.workers.contains_key(&p.uid) && !self.lobby.has(&p.uid);
+            let unknown = |p: &&ListedPod| {
+                let is_wanted = self.lobby.has(&p.uid) || self.unreadable.contains(&p.uid);
+                !self.workers.contains_key(&p.uid) && !is_wanted
+            };
             for pod in listed.iter().filter(unknown).collect::<Vec<_>>() {
                 let name = (pod.namespace.clone(), pod.name.clone());
                 self.create_named(pod.uid.clone(), None, name);

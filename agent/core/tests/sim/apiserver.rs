@@ -247,7 +247,7 @@ impl World {
                 let copies: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
                 let pods = pods.into_iter().map(|pod| (Arc::new(pod), UnixNanos::NEVER)).collect();
                 let now = self.clocks().wall;
-                let reading = Reading { pods, problems: Vec::new() };
+                let reading = Reading { pods, ..Reading::default() };
                 let updates = self.api().sources.set(SourceKind::Api, reading, now, &|_, _| None);
                 self.api_updates(updates);
                 for copy in copies {

@@ -9,7 +9,7 @@
 use serde::Deserialize;
 
 use super::error::{InformerError, StatusWire};
-use super::object::{Object, ObjectKey, OnlyMeta};
+use super::object::{Object, ObjectKey, OnlyMeta, PrunedMeta, UnreadableObject};
 
 /// Longest object or event, in bytes. The API server takes objects of up to 3 MiB.
 pub(super) const OBJECT_BYTES_MAX: usize = 8 << 20;
@@ -68,7 +68,7 @@ pub(super) enum WatchEvent<T> {
 /// What is known of an object that cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
-    pub(super) key: Option<ObjectKey>,
+    pub(super) object: Option<UnreadableObject>,
     /// Empty when not even that can be read.
     pub(super) version: String,
     pub(super) deleted: bool,
@@ -114,16 +114,18 @@ pub(super) fn item<T: Object>(text: &[u8]) -> Result<T, Unreadable> {
 }
 
 fn unreadable(meta: Option<OnlyMeta>, deleted: bool, error: &serde_json::Error) -> Unreadable {
+    let at = (error.line(), error.column());
     let meta = meta.map(|meta| meta.metadata).filter(|meta| !meta.name.is_empty());
-    let key = meta.as_ref().map(|meta| ObjectKey::new(&meta.namespace, &meta.name));
-    let version = meta.map(|meta| meta.resource_version.into_string()).unwrap_or_default();
-    Unreadable { key, version, deleted, at: (error.line(), error.column()) }
+    let Some(PrunedMeta { name, namespace, uid, resource_version }) = meta else {
+        return Unreadable { object: None, version: String::new(), deleted, at };
+    };
+    let object = Some(UnreadableObject { key: ObjectKey::new(&namespace, &name), uid });
+    Unreadable { object, version: resource_version.into(), deleted, at }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::informer::object::PrunedMeta;
 
     #[derive(Debug, PartialEq, Deserialize)]
     struct Small {
@@ -148,8 +150,10 @@ mod tests {
         let meta = r#"{"namespace":"n","name":"a","uid":"u","resourceVersion":"5",
             "managedFields":[{"x":{}}]}"#;
         let lost = |key: Option<&str>, version: &str, deleted| {
-            let key = key.map(|name| ObjectKey::new("n", name));
-            WatchEvent::Unreadable(Unreadable { key, version: version.into(), deleted, at: (0, 0) })
+            let object = key
+                .map(|name| UnreadableObject { key: ObjectKey::new("n", name), uid: "u".into() });
+            let version = version.into();
+            WatchEvent::Unreadable(Unreadable { object, version, deleted, at: (0, 0) })
         };
         let expired = InformerError::Expired("too old".to_owned());
         let of = |kind: &str, rest: &str| {

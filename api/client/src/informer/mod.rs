@@ -44,7 +44,7 @@ use kube::Client;
 
 pub use backoff::CLIENT_GO;
 pub use error::InformerError;
-pub use object::{Object, ObjectKey, PrunedMeta};
+pub use object::{Object, ObjectKey, PrunedMeta, UnreadableObject};
 pub use observer::InformerObserver;
 pub use pending::ObjectChange;
 pub use reflector::FirstList;

@@ -121,6 +121,15 @@ impl ObjectKey {
     }
 }
 
+/// What can be told of an object that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableObject {
+    /// Its key.
+    pub key: ObjectKey,
+    /// Its uid; empty when it has none.
+    pub uid: Box<str>,
+}
+
 impl Borrow<str> for ObjectKey {
     fn borrow(&self) -> &str {
         &self.0

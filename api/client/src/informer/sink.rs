@@ -3,7 +3,7 @@
 use std::future::{Future, ready};
 use std::sync::Arc;
 
-use super::object::{Object, ObjectKey};
+use super::object::{Object, UnreadableObject};
 use super::store::{Listed, ObjectStore};
 use crate::Share;
 
@@ -15,7 +15,7 @@ pub trait ObjectSink<T> {
     fn listed(&mut self, object: T);
     /// One of the list that cannot be read: whatever was known of it stays. `None` when not even its
     /// name can be; then nobody knows who is gone.
-    fn listed_unreadable(&mut self, key: Option<ObjectKey>);
+    fn listed_unreadable(&mut self, lost: Option<UnreadableObject>);
     /// The list is complete, and nothing else is there.
     fn complete(&mut self) -> impl Future<Output = ()>;
     /// It was added or modified.
@@ -23,7 +23,7 @@ pub trait ObjectSink<T> {
     /// It was deleted, in this state.
     fn deleted(&mut self, object: T) -> impl Future<Output = ()>;
     /// It was deleted, in a state that cannot be read.
-    fn deleted_unreadable(&mut self, key: ObjectKey) -> impl Future<Output = ()>;
+    fn deleted_unreadable(&mut self, lost: UnreadableObject) -> impl Future<Output = ()>;
     /// The server has the kind under none of its paths.
     fn no_kind(&mut self) {}
     /// Changes may have been missed, and there are no lists (`FirstList::Never`).
@@ -55,9 +55,9 @@ impl<T: Object> ObjectSink<T> for StoreSink<T> {
         self.list.objects.push(object);
     }
 
-    fn listed_unreadable(&mut self, key: Option<ObjectKey>) {
-        self.list.nameless |= key.is_none();
-        self.list.unreadable.extend(key);
+    fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
+        self.list.nameless |= lost.is_none();
+        self.list.unreadable.extend(lost.map(|lost| lost.key));
     }
 
     fn complete(&mut self) -> impl Future<Output = ()> {
@@ -75,8 +75,8 @@ impl<T: Object> ObjectSink<T> for StoreSink<T> {
         ready(())
     }
 
-    fn deleted_unreadable(&mut self, key: ObjectKey) -> impl Future<Output = ()> {
-        self.store.delete_key(&key);
+    fn deleted_unreadable(&mut self, lost: UnreadableObject) -> impl Future<Output = ()> {
+        self.store.delete_key(&lost.key);
         ready(())
     }
 }

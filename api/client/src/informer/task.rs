@@ -121,7 +121,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                     }
                     Err(lost) => {
                         spec.unreadable(&lost);
-                        sink.listed_unreadable(lost.key);
+                        sink.listed_unreadable(lost.object);
                     }
                 },
                 Item::TooLong => {
@@ -228,8 +228,8 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
             WatchEvent::Deleted(object) => self.sink.deleted(object).await,
             WatchEvent::Unreadable(lost) => {
                 self.spec.unreadable(&lost);
-                if let (true, Some(key)) = (lost.deleted, lost.key) {
-                    self.sink.deleted_unreadable(key).await;
+                if let (true, Some(object)) = (lost.deleted, lost.object) {
+                    self.sink.deleted_unreadable(object).await;
                 }
             }
             WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
@@ -267,7 +267,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
 
 impl FollowSpec {
     fn unreadable(&self, lost: &Unreadable) {
-        let (key, (line, column)) = (lost.key.as_ref(), lost.at);
+        let (key, (line, column)) = (lost.object.as_ref().map(|object| &object.key), lost.at);
         let shown = key.map_or("?", |key| key.as_str());
         tracing::warn!(key = shown, line, column, "one of {} cannot be read", self.name);
         self.observer.unreadable(&self.name, key);
