@@ -128,11 +128,7 @@ impl Executor {
             self.remove_container(observed, &container.id, false).await?;
         }
         for sandbox in &observed.sandboxes {
-            let id = sandbox.id.as_str().to_owned();
-            let stop = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-            ignore_missing(self.client.stop_pod_sandbox(stop).await).map_err(failed)?;
-            let remove = v1::RemovePodSandboxRequest { pod_sandbox_id: id };
-            ignore_missing(self.client.remove_pod_sandbox(remove).await).map_err(failed)?;
+            self.killer.remove_sandbox(&sandbox.id).await.map_err(failed)?;
         }
         let (logs, uid) = (Path::new(&self.node.pod_logs_dir), &order.uid);
         let logs = log_files::pod_dir(logs, &observed.namespace, &observed.name, uid.as_str());

@@ -2,10 +2,14 @@
 //!
 //! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
 //! containers of a pod are stopped in parallel. A hook that outlives the grace period goes on until
-//! its container has stopped. Dropping the future gives up hooks and waits and cancels the calls;
+//! its container has stopped. Sandboxes that were stopped are remembered until they are removed: a
+//! repeated stop has the runtime take down the network once more. Dropping the future gives up hooks and waits and cancels the calls;
 //! stopping again is harmless, so a shorter grace period is a drop and a retry.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::sync::stop_order::{GRACE_SECONDS_MAX, GRACE_SECONDS_MIN, Stop, stop_pod};
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::types::PodUid;
+use pintle_agent_core::types::{PodUid, SandboxId};
 use pintle_agent_core::worker::Failure;
 use pintle_cri::{Client, v1};
 use tokio::sync::watch;
@@ -21,10 +25,14 @@ use tokio::time::Instant;
 
 use crate::hooks::{HookTarget, Hooks};
 
-/// Stops what runs of pods.
+/// Stopped sandboxes that are remembered; with more, all are forgotten and stopped once more.
+const STOPPED_MAX: usize = 4096;
+
+/// Stops what runs of pods. Clones share what they remember.
 #[derive(Clone, Debug)]
 pub struct Killer {
     client: Client,
+    stopped: Rc<RefCell<HashSet<SandboxId>>>,
     hooks: Hooks,
     recorder: Recorder,
 }
@@ -32,7 +40,7 @@ pub struct Killer {
 impl Killer {
     /// A killer that stops through this client.
     pub fn new(client: Client, hooks: Hooks, recorder: Recorder) -> Self {
-        Self { client, hooks, recorder }
+        Self { client, stopped: Rc::default(), hooks, recorder }
     }
 
     /// Stops every container of the pod in its order, then every sandbox.
@@ -54,15 +62,10 @@ impl Killer {
         });
         let mut failed: Vec<_> = join_all(each).await.into_iter().filter_map(Result::err).collect();
         for sandbox in &observed.sandboxes {
-            let request =
-                v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.as_str().to_owned() };
-            match self.client.stop_pod_sandbox(request).await {
-                Err(error) if !error.is_not_found() => {
-                    let failure = Failure::new("KillPodSandboxError", error.rpc_text());
-                    failed.push(("KillPodSandbox", observed.uid.to_string(), failure));
-                    break;
-                }
-                _ => {}
+            if let Err(error) = self.stop_sandbox(&sandbox.id).await {
+                let failure = Failure::new("KillPodSandboxError", error.rpc_text());
+                failed.push(("KillPodSandbox", observed.uid.to_string(), failure));
+                break;
             }
         }
         if failed.is_empty() {
@@ -71,6 +74,37 @@ impl Killer {
         let text = format!("error killing pod: {}", told(&failed));
         self.recorder.event(&observed.uid, true, "FailedKillPod", &text, None);
         Err(failed.remove(0).2)
+    }
+
+    /// Stops a sandbox and takes down its network.
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), pintle_cri::Error> {
+        let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.as_str().to_owned() };
+        match self.client.stop_pod_sandbox(request).await {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+        let mut stopped = self.stopped.borrow_mut();
+        if stopped.len() >= STOPPED_MAX {
+            stopped.clear();
+        }
+        stopped.insert(id.clone());
+        Ok(())
+    }
+
+    /// Removes a sandbox, which is stopped first unless that was done.
+    // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go removeSandbox
+    pub async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), pintle_cri::Error> {
+        let is_stopped = self.stopped.borrow().contains(id);
+        if !is_stopped {
+            self.stop_sandbox(id).await?;
+        }
+        // Where removing fails, the next try stops it once more.
+        self.stopped.borrow_mut().remove(id);
+        let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.as_str().to_owned() };
+        match self.client.remove_pod_sandbox(request).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Stops one container; `turns` tells which of the pod's other stops are over.
@@ -171,8 +205,8 @@ fn seconds(elapsed: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use pintle_cri::Method;
     use pintle_cri::fake::{Behaviour, ExecAnswer};
+    use pintle_cri::{Code, Method};
 
     use super::*;
     use crate::probe::testing::Runtime;
@@ -190,6 +224,28 @@ mod tests {
         let two = "failed to \"KillPodSandbox\" for \"uid\" with KillPodSandboxError: \"rpc \
                    error: code = Unknown desc = no\"";
         assert_eq!(told(&[container, sandbox]), format!("[{one}, {two}]"));
+    }
+
+    /// What no stop is known of was perhaps stopped by nobody, and its network is still there.
+    #[tokio::test]
+    async fn a_sandbox_is_stopped_once_before_it_is_removed_and_again_when_that_fails() {
+        let runtime = Runtime::start().await;
+        let (pod, observed) = runtime.pod(&serde_json::json!({}));
+        let id = &observed.sandboxes[0].id;
+        let recorder = Recorder::default();
+        let hooks = Hooks::new(runtime.client.clone(), recorder.clone());
+        let killer = || Killer::new(runtime.client.clone(), hooks.clone(), recorder.clone());
+        let stops = || runtime.fake.calls_of(Method::StopPodSandbox, "").len();
+        let first = killer();
+        first.kill_pod(Some(&pod), &observed, Some(1)).await.expect("it stops");
+        assert_eq!(stops(), 1);
+        let _lift = runtime.fake.on(Method::RemovePodSandbox).times(1).fail(Code::Internal, "no");
+        first.remove_sandbox(id).await.expect_err("the runtime fails");
+        assert_eq!(stops(), 1, "it was stopped before");
+        first.remove_sandbox(id).await.expect("it is removed");
+        assert_eq!(stops(), 2, "nobody knows what the failed removal left");
+        killer().remove_sandbox(id).await.expect("it is gone");
+        assert_eq!(stops(), 3, "stopped by an agent that ran before, or not at all");
     }
 
     /// The hook is not cut at the end of the grace period: it has the time of the kill as well.
