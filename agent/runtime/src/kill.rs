@@ -3,8 +3,9 @@
 //! Effects only; what is stopped, in which order and with how much time is decided in `stop`. All
 //! containers of a pod are stopped in parallel. A hook that outlives the grace period goes on until
 //! its container has stopped. Sandboxes that were stopped are remembered until they are removed: a
-//! repeated stop has the runtime take down the network once more. Dropping the future gives up hooks and waits and cancels the calls;
-//! stopping again is harmless, so a shorter grace period is a drop and a retry.
+//! repeated stop has the runtime take down the network once more. Dropping the future gives up hooks
+//! and waits and cancels the calls; stopping again is harmless, so a shorter grace period is a drop
+//! and a retry.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_container.go killContainer
 
 use std::cell::RefCell;

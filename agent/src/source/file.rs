@@ -3,8 +3,8 @@
 //! Input: the folder. Output: a `Reading` of all its manifests whenever something changed. One
 //! inotify watch wakes the task and names the files to look at; every `fileCheckFrequency` it looks
 //! at all of them anyway, since the folder may not exist yet, may be replaced, or lie on a file
-//! system without events. Files are read again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of at
-//! most 10 MiB each, read one at a time.
+//! system without events. Files are read again only when their stamp changed. Owner: the task of
+//! `run`. Bounds: `FILES_MAX` files of at most 10 MiB each, read one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
