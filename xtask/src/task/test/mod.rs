@@ -15,11 +15,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::programs::Outcome;
+use self::programs::{Outcome, Program};
 use self::skips::Skips;
 use super::{demo, prepare, tidy};
 use crate::cluster::{Agent, Cluster};
@@ -52,6 +52,10 @@ const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo 
 const FILTERED: [&str; 6] = ["unit", "parity", "sim", "e2e", "hostile", "cluster"];
 /// What cargo is told when the simulator is built.
 const OPTIMISED_DECISIONS: &str = "profile.dev.package.pintle-agent-core.opt-level=2";
+/// How the simulator is told where its fresh worlds begin.
+const FRESH_WORLDS: &str = "PINTLE_FRESH";
+/// Digits of a tree's name that become a number.
+const FRESH_DIGITS: usize = 12;
 /// Stages made of test targets of their own.
 const INTEGRATION: [&str; 5] = ["parity", "sim", "e2e", "hostile", "cluster"];
 
@@ -217,10 +221,36 @@ fn parity(run: &Run) -> Result<Counts> {
 }
 
 /// Thousands of worlds: the decisions are optimised for it, everything else just has to be there.
+/// The fresh ones are others for each version of the agent and the same for all who test that one:
+/// what is found once is found again.
 fn sim(run: &Run) -> Result<Counts> {
     let mut args = targets_of("sim")?;
     args.extend(["--config".to_owned(), OPTIMISED_DECISIONS.to_owned()]);
-    each(&args, run)
+    let first = first_fresh_world().to_string();
+    shell::say("sim", &format!("fresh worlds from {first}; {FRESH_WORLDS}={first} repeats them"));
+    running(&programs::build(&args)?, run, &[(FRESH_WORLDS, &first)])
+}
+
+/// Where the fresh worlds begin: where the caller says, else where the tree does, else anywhere.
+fn first_fresh_world() -> u64 {
+    let asked = std::env::var(FRESH_WORLDS).ok().and_then(|first| first.parse().ok());
+    asked.or_else(|| fresh_worlds_of(&committed_tree()?)).unwrap_or_else(|| {
+        shell::say("sim", "git knows no tree here: the clock says where the fresh worlds begin");
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
+    })
+}
+
+/// The name of all of the agent's files of the last commit; an archive of the sources has none.
+fn committed_tree() -> Option<String> {
+    let mut git = Command::new("git");
+    // Whoever owns the folder.
+    git.args(["-c", "safe.directory=*", "rev-parse", "HEAD:agent"]).current_dir(repository());
+    shell::capture(&mut git).ok()
+}
+
+/// Where the fresh worlds of a tree begin.
+fn fresh_worlds_of(tree: &str) -> Option<u64> {
+    u64::from_str_radix(tree.get(..FRESH_DIGITS)?, 16).ok()
 }
 
 /// The agent as it is shipped: what all later stages are about.
@@ -344,10 +374,15 @@ fn targets_of(stage: &str) -> Result<Vec<String>> {
 /// Builds the selected programs and runs each once: what they test gives the same answer each
 /// time, or is wrong.
 fn each(args: &[String], run: &Run) -> Result<Counts> {
+    running(&programs::build(args)?, run, &[])
+}
+
+/// Runs each program once; `env` is for them.
+fn running(programs: &[Program], run: &Run, env: &[(&str, &str)]) -> Result<Counts> {
     let filter: Vec<&str> = run.filter.as_deref().into_iter().collect();
     let mut total = Counts::default();
-    for program in programs::build(args)? {
-        total.add(program.run(&filter, &[], &run.skips)?.counts);
+    for program in programs {
+        total.add(program.run(&filter, env, &run.skips)?.counts);
     }
     Ok(total)
 }
@@ -415,6 +450,14 @@ mod tests {
     fn a_target_belongs_to_the_stage_that_one_of_its_words_names() {
         assert!(is_of("parity_status", "parity") && is_of("sched_parity", "parity"));
         assert!(!is_of("simple", "sim"));
+    }
+
+    #[test]
+    fn the_fresh_worlds_of_a_tree_begin_where_its_name_says() {
+        let tree = "0123456789abcdef0123456789abcdef01234567\n";
+        assert_eq!(fresh_worlds_of(tree), Some(0x0123_4567_89ab));
+        assert_eq!(fresh_worlds_of("0123"), None);
+        assert_eq!(fresh_worlds_of("not a name at all"), None);
     }
 
     #[test]
