@@ -202,6 +202,16 @@ impl Evidence {
     }
 }
 
+impl ObservedContainer {
+    /// The end of a container that runs by the last list, once kernel and runtime agree about it
+    /// and nothing of it is missing. People are told of it; `status::ending` has the rules.
+    pub fn certain_end(&self) -> Option<&TaskExit> {
+        let (seen, told) = (self.evidence.exit.as_ref()?, self.evidence.told.as_ref()?);
+        let whole = told.words.is_some() && self.evidence.oom.is_none() && seen.code == told.code;
+        (whole && self.state == RunState::Running).then_some(told)
+    }
+}
+
 impl ObservedPod {
     /// A pod of which nothing exists in the runtime.
     pub fn empty(uid: PodUid, namespace: &str, name: &str) -> Self {

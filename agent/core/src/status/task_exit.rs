@@ -15,17 +15,13 @@ use crate::status::ended::reason_of;
 
 /// The container as the runtime's lists are going to have it.
 pub fn ending(container: &ObservedContainer) -> Option<ObservedContainer> {
-    let evidence = &container.evidence;
-    let (seen, told) = (evidence.exit.as_ref()?, evidence.told.as_ref()?);
-    let words = told.words.as_ref()?;
-    let certain =
-        container.state == RunState::Running && evidence.oom.is_none() && seen.code == told.code;
-    certain.then(|| ObservedContainer {
+    let told = container.certain_end()?;
+    Some(ObservedContainer {
         state: RunState::Exited,
         exit_code: told.code,
         finished_at: told.at,
         reason: reason_of(told.code).to_owned(),
-        message: words.clone(),
+        message: told.words.clone().unwrap_or_default(),
         ..container.clone()
     })
 }

@@ -338,6 +338,11 @@ fn plan_main<'a>(input: &PlanInput<'_>, spec: &'a PodSpec, wanted: &mut Wanted<'
             }
             continue;
         };
+        // People know its end, which may be one that nothing leaves: the list that shows it decides.
+        if running.certain_end().is_some() {
+            kept += 1;
+            continue;
+        }
         let mut restart = restart::returns_after_kill(container, spec);
         let verdict = input.probes.get(&running.id).copied().unwrap_or_default();
         let (message, reason) = if definition_changed(container, running) {

@@ -105,6 +105,10 @@ impl<'a> Walk<'_, 'a> {
         running: &ObservedContainer,
         wanted: &mut Wanted<'a>,
     ) {
+        // As for a main container: what has ended by itself is not killed.
+        if running.certain_end().is_some() {
+            return;
+        }
         let container = &self.init[index];
         let name = &container.name;
         let verdict = self.input.probes.get(&running.id).copied().unwrap_or_default();

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::observed::RunState;
+use crate::observed::{KernelExit, RunState, TaskExit};
 use crate::sync::plan::Action;
 use crate::worker::testing::{Host, plain};
 use crate::worker::{Failure, Hint, Input};
@@ -103,5 +103,27 @@ fn what_could_not_be_started_again_has_ended() {
         let end = &container(&host)["state"]["terminated"]["exitCode"];
         assert_eq!(*end, json!(code), "{policy}, {code}");
         assert_eq!(host.status("p")["phase"], phase, "{policy}, {code}");
+    }
+}
+
+/// A sync that was to replace the container has failed after the runtime had been asked to stop it.
+#[test]
+fn an_end_that_people_know_and_nothing_leaves_is_the_last_one() {
+    for (policy, phase) in [("Never", "Succeeded"), ("OnFailure", "Succeeded")] {
+        let (mut host, pod) = with_new_image(policy);
+        let at = host.now.wall;
+        let record = host.records.get_mut("p").expect("a pod in the runtime");
+        let evidence = &mut record.containers[0].evidence;
+        evidence.exit = Some(KernelExit { code: 0, at });
+        evidence.told = Some(TaskExit { code: 0, at, words: Some(String::new()) });
+        host.tell(Input::Hint { uid: "p".into(), hint: Hint::Changed });
+        host.take_starts();
+        host.want(pod);
+        let told = container(&host);
+        assert_eq!(told["state"]["terminated"]["exitCode"], 0, "{policy}: {told}");
+        host.end("p", "c", 0);
+        assert_eq!(host.take_starts(), [""; 0], "{policy}");
+        assert_eq!(container(&host)["containerID"], told["containerID"], "{policy}");
+        assert_eq!(host.status("p")["phase"], phase, "{policy}");
     }
 }

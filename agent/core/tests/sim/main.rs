@@ -39,8 +39,9 @@ const FRESH: u64 = 2_000;
 /// pod was deleted while its containers, some of which were over, were made again in a new sandbox; a
 /// deadline passed before a new agent saw what had ended in time; a restored store told of an end of
 /// what was begun anew; a pod came back and was over before it could begin; one
-/// went that ran and waited to be admitted by a new agent.
-const SEEN: [u64; 13] = [
+/// went that ran and waited to be admitted by a new agent; a container ended by itself between two
+/// attempts to kill it for its probe.
+const SEEN: [u64; 14] = [
     353_344_152_459,
     353_344_152_689,
     864_779_536_290,
@@ -54,6 +55,7 @@ const SEEN: [u64; 13] = [
     66_138_344_513,
     5_001_001_045,
     8_001_001_398,
+    378_000_963_290,
 ];
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;

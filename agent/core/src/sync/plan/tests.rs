@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::observed::{Evidence, ObservedSandbox};
+use crate::observed::{Evidence, KernelExit, ObservedSandbox, TaskExit};
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::ids::UnixNanos;
 
@@ -307,6 +307,33 @@ fn a_changed_definition_restarts_the_container_whatever_the_policy() {
     running.hash = Some(1);
     let observed = record(vec![sandbox(true, 0)], vec![running]);
     assert_eq!(decide(&pod, &observed), "prepare, kill a0, start a 1");
+}
+
+#[test]
+fn what_people_know_to_have_ended_is_not_killed_to_start_it_again() {
+    let failed = ProbeVerdicts { liveness: Some(false), startup: Some(false) };
+    for (policy, told, want) in [
+        ("Always", true, ""),
+        ("OnFailure", true, ""),
+        ("Never", true, ""),
+        ("OnFailure", false, "prepare, kill i0, kill a0, start i 1, start a 1"),
+    ] {
+        let probe = json!({"exec": {"command": ["x"]}});
+        let pod = pod(json!({"restartPolicy": policy,
+            "initContainers": [{"name": "i", "restartPolicy": "Always", "startupProbe": probe}],
+            "containers": [{"name": "a", "livenessProbe": probe}]}));
+        let [mut a, mut i] = ["a", "i"].map(|name| container(name, Running, 0, 0));
+        let at = UnixNanos(2);
+        let probes = [&a, &i].map(|c| (c.id.clone(), failed)).into_iter().collect();
+        for ended in [&mut a, &mut i] {
+            ended.evidence.exit = Some(KernelExit { code: 0, at });
+            let words = told.then(String::new);
+            ended.evidence.told = Some(TaskExit { code: 0, at, words });
+        }
+        let observed = record(vec![sandbox(true, 0)], vec![a, i]);
+        let decided = decide_with(&pod, &observed, &probes, &CrashLoop::default());
+        assert_eq!(decided, want, "{policy} {told}");
+    }
 }
 
 #[test]
