@@ -32,6 +32,8 @@ pub struct Checker {
     passed: BTreeSet<(String, String)>,
     /// Pods that the agent knows to be over: nothing of them may be started.
     ended: BTreeMap<PodUid, &'static str>,
+    /// Pods whose manifests have gone, of which something is left.
+    away: BTreeSet<PodUid>,
     /// Pods whose manifests went and came back before nothing was left of them.
     again: BTreeSet<PodUid>,
     /// Terminal phases that were published.
@@ -133,12 +135,16 @@ impl Checker {
     /// The agent was told that no manifest wants the pod.
     pub fn removed(&mut self, uid: &PodUid) {
         self.ended.insert(uid.clone(), "its manifest is gone");
+        self.away.insert(uid.clone());
     }
 
     /// The agent was told that the pod is wanted, perhaps again.
     pub fn wanted(&mut self, uid: &PodUid) {
         if self.ended.get(uid) == Some(&"its manifest is gone") {
             self.ended.remove(uid);
+        }
+        // Its end may have been told in between, which goes before.
+        if self.away.remove(uid) {
             self.again.insert(uid.clone());
         }
     }
@@ -147,6 +153,7 @@ impl Checker {
     pub fn gone(&mut self, uid: &PodUid) {
         self.terminal.remove(uid);
         self.ended.remove(uid);
+        self.away.remove(uid);
         self.again.remove(uid);
         self.untold.remove(uid);
     }
@@ -167,6 +174,8 @@ impl Checker {
             self.ended.remove(&uid);
         }
         self.statuses.clear();
+        // The next agent has one life of each to tell of.
+        self.again.clear();
         let told = |uid: &PodUid| api.is_some_and(|api| api.knows_end(uid));
         let timed = |uid: &&PodUid| self.known[*uid].deadline_s.is_some() && !told(uid);
         self.untold.extend(self.terminal.keys().filter(timed).cloned());
@@ -381,6 +390,43 @@ fn a_deadline_goes_before_an_end_of_which_only_a_dead_agent_knew() {
         assert_eq!(said, is_fine, "{deadline_s:?} {dies} {phase} {reason}");
         // It is over now, and stays so.
         assert!(!is_fine || !say(&mut check, "Succeeded", ""));
+    }
+}
+
+#[test]
+fn an_agent_that_dies_forgets_an_end_only_of_what_went_and_came_back() {
+    let said = |check: &mut Checker, phase: &str| {
+        let phase = Some(phase.to_owned());
+        let status = Arc::new(PodStatus { phase, ..PodStatus::default() });
+        let told = || check.published(&"p-v1".into(), &status);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(told)).is_ok()
+    };
+    let uid = PodUid::from("p-v1");
+    for (goes, ends_before, comes_back, is_fine) in [
+        (true, true, true, true),
+        (true, false, true, true),
+        (true, true, false, false),
+        (false, true, true, false),
+    ] {
+        let mut check = Checker::default();
+        check.know(&Manifest::random("p", 1, Faults::CALM, &mut Rng::new(1)));
+        assert!(!ends_before || said(&mut check, "Failed"));
+        if goes {
+            check.removed(&uid);
+        }
+        assert!(said(&mut check, "Failed"));
+        if comes_back {
+            check.wanted(&uid);
+        }
+        check.crashed(None, false);
+        let row = format!("{goes} {ends_before} {comes_back}");
+        assert_eq!(said(&mut check, "Pending"), is_fine, "{row}");
+        // The life that the next agent tells of ends once.
+        if is_fine {
+            assert!(said(&mut check, "Succeeded"), "{row}");
+            check.crashed(None, false);
+            assert!(!said(&mut check, "Pending"), "{row}");
+        }
     }
 }
 

@@ -57,6 +57,9 @@ const SEEN: [u64; 14] = [
     8_001_001_398,
     378_000_963_290,
 ];
+/// Worlds with everything at once that failed once: a manifest went while its source began to tell,
+/// twice; one went and came back, and its end was told in between.
+const SEEN_WITH_EVERYTHING: [u64; 3] = [30_512, 30_899, 30_770];
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;
 
@@ -146,6 +149,7 @@ fn worlds_that_nobody_has_seen_before_converge_whatever_goes_wrong_in_them() {
 #[test]
 fn worlds_that_failed_once_converge() {
     run_all(&SEEN, |seed| World::new(seed, Faults::drawn(seed)));
+    run_all(&SEEN_WITH_EVERYTHING, |seed| World::new(seed, Faults::ALL));
 }
 
 #[test]

@@ -68,6 +68,8 @@ impl Stats {
 pub enum Event {
     /// To this run of the agent, if it still lives.
     ToAgent(u64, Input),
+    /// The source of manifests tells of this one as it starts.
+    Source { run: u64, uid: PodUid },
     /// A read is due.
     TakeRead { run: u64, uid: PodUid, pod: String, stamp: u64 },
     /// A read ends; its answer arrives later.
@@ -307,6 +309,8 @@ impl World {
         match event {
             Event::ToAgent(run, input) if run == self.run => self.tell(input),
             Event::ToAgent(..) => {}
+            Event::Source { run, uid } if run == self.run => self.tell_wanted(&uid),
+            Event::Source { .. } => {}
             Event::TakeRead { run, uid, pod, stamp } => {
                 if run == self.run && self.reads.due(&uid, stamp) {
                     self.take_read(uid, pod, stamp);
@@ -639,13 +643,21 @@ impl World {
         }
         // Sources deliver in any order relative to the first list.
         let mut last = 0;
-        for manifest in self.manifests.values().cloned().collect::<Vec<_>>() {
+        let uids: Vec<_> = self.manifests.values().map(|m| m.uid.clone()).collect();
+        for uid in uids {
             let delay = self.rng.range(0, 50 * MS);
             last = last.max(delay);
-            let input = Input::Desired { uid: manifest.uid, pod: manifest.pod };
-            self.at(delay, Event::ToAgent(self.run, input));
+            self.at(delay, Event::Source { run: self.run, uid });
         }
         self.at(last + MS, Event::ToAgent(self.run, Input::SourcesReady));
+    }
+
+    /// A source tells what it has now: never of a manifest after it has told that it is gone.
+    fn tell_wanted(&mut self, uid: &PodUid) {
+        let wanted = self.manifests.values().find(|manifest| manifest.uid == *uid);
+        if let Some(pod) = wanted.map(|manifest| manifest.pod.clone()) {
+            self.tell(Input::Desired { uid: uid.clone(), pod });
+        }
     }
 
     /// Takes away volumes and cgroups of pods that the agent does not know.
