@@ -14,10 +14,12 @@ use std::arch::x86_64::{
     _mm512_sub_pd,
 };
 
-use super::{FitRequest, LANES, Layer};
+use super::{FitRequest, Layer};
 use crate::bits::WORD_ROWS;
 use crate::snapshot::chunk::{CHUNK_ROWS, Chunk};
 
+/// Rows that are added up at a time: a register of 32-bit lanes.
+const LANES: usize = 16;
 /// Vectors in a word of rows.
 const VECTORS: usize = WORD_ROWS / LANES;
 

@@ -351,9 +351,6 @@ pub struct Layer<'a> {
     pub amount: i32,
 }
 
-/// Rows that are added up at a time: a register of 32-bit lanes.
-const LANES: usize = 16;
-
 /// Adds `base` and the layers to the totals of words with feasible rows; `tops` gets the greatest
 /// total of each such word.
 pub fn add_layers(
