@@ -288,7 +288,9 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
     let mut watch = Watch::start(&path).await;
     let mut touched = Touched::Anything;
     loop {
-        match looked(&folder, touched).await {
+        let found = looked(&folder, touched).await;
+        let is_seen = found.is_ok();
+        match found {
             Ok(None) => {}
             Ok(Some(reading)) => {
                 if readings.send(reading).await.is_err() {
@@ -301,7 +303,9 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
         }
         tokio::select! {
             events = Watch::events(watch.as_ref()) => match events {
-                Some(names) => touched = names,
+                Some(names) if is_seen => touched = names,
+                // What was to be looked at before is not forgotten.
+                Some(_) => touched = Touched::Anything,
                 None => (watch, touched) = (None, Touched::Anything),
             },
             () = tokio::time::sleep(check_every) => touched = Touched::Anything,
