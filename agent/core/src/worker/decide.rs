@@ -345,7 +345,9 @@ impl Worker {
     fn publish(&mut self, context: &mut Context<'_>) {
         let Some(pod) = &self.pod else { return };
         let stage = self.stage;
-        let told = Arc::ptr_eq(&self.published.0, &self.status) && self.published.1 == stage;
+        let (status, was) = (&self.published.0, self.published.1);
+        let is_same = Arc::ptr_eq(status, &self.status) || *status == self.status;
+        let told = is_same && was == stage;
         // Without a status there is nothing to tell, whatever the stage.
         if told || self.status.phase.is_none() {
             return;
