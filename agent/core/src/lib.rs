@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 // Names and quantities.
+mod arc;
 pub mod signal;
 pub mod types;
 
@@ -48,6 +49,7 @@ pub mod worker;
 // What is written and told.
 pub mod api_health;
 pub mod explain;
+pub mod flight;
 pub mod intake;
 pub mod status_queue;
 pub mod timeline;

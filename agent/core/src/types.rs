@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use pintle_api_types::ids::*;
 
 /// What the pod and status functions need to know of the node; changes rarely.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// The node's name, lower-cased.
     pub name: String,

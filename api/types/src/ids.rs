@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 macro_rules! text_of_id {
     ($name:ident) => {
         impl $name {
@@ -24,6 +26,16 @@ macro_rules! text_of_id {
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
+            }
+        }
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+                out.serialize_str(&self.0)
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                String::deserialize(input).map(Self::from)
             }
         }
         impl std::borrow::Borrow<str> for $name {
@@ -100,7 +112,9 @@ string_id! {
 
 /// Wall-clock time in nanoseconds since the Unix epoch, the form in which CRI reports times.
 /// Zero means "never", as in CRI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct UnixNanos(pub i64);
 
 impl UnixNanos {
@@ -136,7 +150,9 @@ impl UnixNanos {
 
 /// Monotonic time in nanoseconds since this agent began; what happened before is negative. All
 /// waits, deadlines and schedules are on it, because the wall clock may be set at any moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Mono(pub i64);
 
 impl Mono {
@@ -162,7 +178,7 @@ impl Mono {
 }
 
 /// Both clocks, read together: one for what people read and the runtime stamps, one for waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
     /// Wall-clock time.
     pub wall: UnixNanos,
@@ -190,7 +206,9 @@ impl Now {
 }
 
 /// Counts the changes of one pod's observed record. Compared, never read as a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Version(pub u64);
 
 /// Counts the changes of one pod's desired record.
@@ -198,7 +216,7 @@ pub struct Version(pub u64);
 pub struct Generation(pub u64);
 
 /// In which of a pod's lists a container stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
     /// An init container that runs to completion.
     Init,

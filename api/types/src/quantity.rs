@@ -37,7 +37,7 @@ const EXPONENT_MAX: u32 = 100;
 const TEXT_CHARS_TOLD: usize = 64;
 
 /// Notation in which a quantity was written and is written again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Notation {
     /// Powers of 1000 with `n u m k M G T P E`.
     Decimal,
@@ -48,10 +48,24 @@ enum Notation {
 }
 
 /// An exact amount.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Amount {
+    #[serde(with = "text")]
     nanos: i128,
     notation: Notation,
+}
+
+/// Numbers that are too large for JSON's, as text.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(number: &i128, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(number)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<i128, D::Error> {
+        String::deserialize(input)?.parse().map_err(de::Error::custom)
+    }
 }
 
 /// Amounts by resource name.

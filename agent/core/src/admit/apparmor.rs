@@ -8,7 +8,7 @@ use pintle_api_types::pod;
 
 const UNCONFINED: &str = "Unconfined";
 /// The annotation that came before the field, followed by a container's name.
-const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(crate) const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Only pods that have not started yet are asked.
 // k8s: pkg/kubelet/lifecycle/handlers.go appArmorAdmitHandler

@@ -33,6 +33,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::qos::QosClass;
 use pintle_api_types::pod::resources::Amounts;
 
+pub(crate) use apparmor::ANNOTATION as APPARMOR_ANNOTATION;
 pub use node::{Allocatable, Features, Node};
 pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
 pub use resize::infeasible;

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node as NodeObject, Taint};
+use serde::{Deserialize, Serialize};
 
 use crate::request::sysctl::AllowList;
 use pintle_api_types::pod::resources::Amounts;
 
 /// The node as pods are held against it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// Name, lower-cased.
     pub name: String,
@@ -34,7 +35,7 @@ pub struct Node {
 }
 
 /// Capabilities that a pod may ask for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
     /// The runtime follows `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
@@ -56,7 +57,7 @@ pub struct Features {
 }
 
 /// Allocatable amounts in the units in which they are compared.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocatable {
     /// CPU in millicores.
     pub cpu_millis: i64,

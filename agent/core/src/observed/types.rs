@@ -8,10 +8,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 use pintle_api_types::ids::{ContainerId, PodUid, SandboxId, UnixNanos, Version};
 
 /// Everything observed about one pod.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedPod {
     /// The pod's uid, from the labels of its sandboxes and containers.
     pub uid: PodUid,
@@ -28,7 +30,7 @@ pub struct ObservedPod {
 }
 
 /// One pod sandbox.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedSandbox {
     /// Runtime id.
     pub id: SandboxId,
@@ -51,7 +53,7 @@ pub struct ObservedSandbox {
 }
 
 /// CRI's container states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RunState {
     /// Created, not started.
     Created,
@@ -64,7 +66,7 @@ pub enum RunState {
 }
 
 /// One container, one attempt.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedContainer {
     /// Runtime id.
     pub id: ContainerId,
@@ -111,7 +113,7 @@ pub struct ObservedContainer {
 }
 
 /// A mount of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedMount {
     /// Path inside.
     pub container_path: String,
@@ -124,7 +126,7 @@ pub struct ObservedMount {
 }
 
 /// Resources that the runtime reports as in force.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedResources {
     /// CPU shares (v1 terms, also on v2).
     pub cpu_shares: i64,
@@ -137,7 +139,7 @@ pub struct ObservedResources {
 }
 
 /// First user of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedUser {
     /// User id.
     pub uid: i64,
@@ -149,7 +151,7 @@ pub struct ObservedUser {
 
 /// What the kernel saw of a container and CRI may have lost. Kept beside the CRI answer for good:
 /// a recorded exit code never changes afterwards.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// End of the container's first process.
     pub exit: Option<KernelExit>,
@@ -160,7 +162,7 @@ pub struct Evidence {
 }
 
 /// End of a container's first process, from the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelExit {
     /// Exit code as a shell shows it: status, or 128 + signal.
     pub code: i32,
@@ -169,7 +171,7 @@ pub struct KernelExit {
 }
 
 /// An end that the runtime told in an event of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskExit {
     /// Exit code as a shell shows it.
     pub code: i32,
@@ -180,7 +182,7 @@ pub struct TaskExit {
 }
 
 /// OOM kills within a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OomKill {
     /// True when the container's first process was a victim.
     pub init: bool,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
 
 use pintle_api_types::pod;
 
@@ -75,7 +76,7 @@ pub enum SysctlError {
 }
 
 /// What this node lets pods set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowList {
     /// Whole names, and prefixes of entries that end in `*`.
     entries: Vec<(String, bool)>,

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use serde::Serialize;
 
 use pintle_api_types::ids::ContainerKind;
 use pintle_api_types::pod;
@@ -12,7 +13,7 @@ use pintle_api_types::pod::resources::{Side, of_container};
 use pintle_api_types::quantity::Amount;
 
 /// One number of a container that is to be another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Asked {
     /// `memory`, `cpu`.
     pub resource: &'static str,

@@ -7,6 +7,7 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::{Deserialize, Serialize};
 
 use super::PodResources;
 use super::allocation::amount;
@@ -16,7 +17,7 @@ use pintle_api_types::pod;
 use pintle_api_types::quantity::Amount;
 
 /// The numbers that can change; 0 for what is not set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// Memory limit in bytes.
     pub memory_limit: i64,
@@ -58,7 +59,7 @@ impl Figures {
 }
 
 /// A container whose resources are to be changed while it runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainerUpdate {
     /// Its id.
     pub id: ContainerId,

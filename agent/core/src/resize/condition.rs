@@ -6,6 +6,7 @@
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
 
 use pintle_api_types::ids::UnixNanos;
 
@@ -21,7 +22,7 @@ pub const INFEASIBLE: &str = "Infeasible";
 pub const ERROR: &str = "Error";
 
 /// One of the two conditions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeCondition {
     /// `Deferred`, `Infeasible`, `Error` or empty.
     pub reason: String,
@@ -64,7 +65,7 @@ impl ResizeCondition {
 }
 
 /// Both conditions of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeConditions {
     /// Not granted.
     pub pending: Option<ResizeCondition>,

@@ -21,6 +21,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::{Deserialize, Serialize};
 
 use crate::observed::ObservedPod;
 use crate::resize::{PodResources, ResizeConditions};
@@ -46,7 +47,7 @@ pub enum Lifecycle {
 }
 
 /// Why a container waits, kept since its last failed or delayed start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// PascalCase reason: `CrashLoopBackOff`, `ErrImagePull`, `CreateContainerConfigError`, …
     pub reason: String,
@@ -55,7 +56,7 @@ pub struct Waiting {
 }
 
 /// What the probes say, by container id, so that a result never leaks into the next attempt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeView {
     /// Readiness; a container without an entry and without a readiness probe is ready while it
     /// runs (and has started); with a probe and without an entry it is not.
@@ -67,7 +68,7 @@ pub struct ProbeView {
 
 /// A verdict over the whole pod that overrides what its containers say: deadline, eviction,
 /// refused admission.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// `Failed` always; kept as text because it is the API's.
     pub phase: String,

@@ -9,6 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use pintle_api_types::ids::Mono;
 
 /// A container that ended this long after its last start is no longer in a crash loop.
@@ -16,7 +18,7 @@ use pintle_api_types::ids::Mono;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
 /// A failed attempt waits before the next one; what does not depend on it goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     /// Not before this.
     pub until: Mono,
@@ -41,7 +43,7 @@ pub fn grown((first, longest): (Duration, Duration), failures: u32) -> Duration 
 pub type Pauses = BTreeMap<String, Pause>;
 
 /// Bounds of the curve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
     /// First wait.
     pub initial: Duration,
@@ -66,7 +68,7 @@ impl Default for Curve {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     fingerprint: u64,
     wait: Duration,
@@ -74,7 +76,7 @@ struct Entry {
 }
 
 /// The back-off state of one pod's containers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashLoop {
     curve: Curve,
     entries: BTreeMap<String, Entry>,

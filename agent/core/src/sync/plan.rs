@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use serde::{Deserialize, Serialize};
 
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::resize::{Change, ContainerUpdate, PodResources, change};
@@ -30,7 +31,7 @@ use pintle_api_types::pod;
 use pintle_api_types::pod::restart::{RestartPolicy, pod_policy};
 
 /// Why a container is killed; decides its grace period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillReason {
     /// Its definition changed, its pod ends, its hook failed.
     Other,
@@ -43,7 +44,7 @@ pub enum KillReason {
 }
 
 /// Numbers that change while the pod runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodResize {
     /// Containers that are updated as they run.
     pub updates: Vec<ContainerUpdate>,
@@ -54,7 +55,7 @@ pub struct PodResize {
 }
 
 /// One thing to do. Actions of a plan are executed in order; see `Action::aborts_sync`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Action {
     /// Make cgroup, directories and volumes ready. Idempotent.
     Prepare,
@@ -154,7 +155,7 @@ impl Action {
 }
 
 /// Results of probes as the plan needs them; absent means not known yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeVerdicts {
     /// Liveness: `Some(false)` asks for a restart.
     pub liveness: Option<bool>,

@@ -6,11 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::worker::pods::FullName;
 use pintle_api_types::ids::{Mono, PodUid};
 
 /// A pod that begins when others have made room for it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Blocked {
     /// Those that have to end first.
     pub(super) others: Vec<PodUid>,
@@ -74,6 +76,11 @@ impl Line {
     /// When the first wait for others ends at the latest.
     pub(super) fn next_wake(&self) -> Option<Mono> {
         self.blocked.values().map(|blocked| blocked.until).min()
+    }
+
+    /// Who waits, and for whom: what is left out can be told from it.
+    pub(super) fn parts(&self) -> (&BTreeMap<PodUid, FullName>, &BTreeMap<PodUid, Blocked>) {
+        (&self.waiting, &self.blocked)
     }
 
     /// All that have not begun.

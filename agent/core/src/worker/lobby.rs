@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
 
 use crate::admit;
 use crate::worker::Command;
@@ -22,7 +23,7 @@ use pintle_api_types::ids::{Now, PodUid};
 use pintle_api_types::pod;
 
 /// A pod that waits.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Guest {
     request: AdmissionRequest,
     /// The earliest read of the node that may decide; `None` when any knowledge of it will do.
@@ -30,7 +31,7 @@ struct Guest {
 }
 
 /// Pods that have come and were not admitted or refused yet.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Lobby {
     guests: BTreeMap<PodUid, Guest>,
     /// There is a Node object to look at.

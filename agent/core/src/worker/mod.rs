@@ -28,12 +28,13 @@ mod lobby_tests;
 mod observe;
 mod pods;
 #[cfg(test)]
-mod proptests;
+pub(crate) mod proptests;
 pub mod reads;
 #[cfg(test)]
 mod replace_tests;
 mod resizes;
 mod shown;
+mod state;
 mod step;
 mod syncs;
 #[cfg(test)]
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::{Deserialize, Serialize};
 
 use crate::admit;
 use crate::observed::{ObservedPod, TaskExit};
@@ -58,16 +60,18 @@ pub use crate::sync::plan::Action;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 pub use pods::Pods;
+pub use state::State;
 pub use step::{Stage, Worker};
 
 /// What may happen to the set of pods.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Input {
     /// A source wants this pod, or wants it differently.
     Desired {
         /// The pod's uid.
         uid: PodUid,
         /// The pod, defaults applied, annotated with its source.
+        #[serde(with = "crate::arc")]
         pod: Arc<Pod>,
     },
     /// Only what others write of the pod differs: its status, as the API server has it.
@@ -75,6 +79,7 @@ pub enum Input {
         /// The pod's uid.
         uid: PodUid,
         /// The pod.
+        #[serde(with = "crate::arc")]
         pod: Arc<Pod>,
     },
     /// No source wants the pod any more.
@@ -165,12 +170,13 @@ pub enum Input {
     Node(NodeFacts),
     /// What the node offers to pods, as its object has it now or as it is known without one:
     /// labels, taints, allocatable amounts, pressure.
-    Admission(Arc<admit::Node>),
+    Admission(#[serde(with = "crate::arc")] Arc<admit::Node>),
     /// Answer to `Command::FetchNode`.
     NodeFetched {
         /// The command's.
         ticket: u64,
         /// The node as its object is now; `None` when it could not be read.
+        #[serde(with = "crate::arc::option")]
         node: Option<Arc<admit::Node>>,
     },
     /// A source of hints lost some: list everything now.
@@ -182,7 +188,7 @@ pub enum Input {
 }
 
 /// Which probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
     /// Restarts the container.
     Liveness,
@@ -193,7 +199,7 @@ pub enum ProbeKind {
 }
 
 /// One pod as a list call shows it; compared with what is known to find pods worth a read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedPod {
     /// The pod's uid.
     pub uid: PodUid,
@@ -206,7 +212,7 @@ pub struct ListedPod {
 }
 
 /// Why a pod may be worth a look.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hint {
     /// The kernel saw a container's first process end.
     Exited {
@@ -242,7 +248,7 @@ pub enum Hint {
 }
 
 /// Why an action failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// PascalCase reason for the container's waiting state or the pod's event.
     pub reason: String,
@@ -267,7 +273,7 @@ impl Failure {
 }
 
 /// What `Pods` asks of the outside.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub enum Command {
     /// Read the pod from the runtime, beginning not before now and `after`.
     Read {
@@ -295,8 +301,10 @@ pub enum Command {
         /// Names the sync.
         ticket: u64,
         /// The pod; `None` for one that only the runtime knows.
+        #[serde(serialize_with = "crate::arc::option::serialize")]
         pod: Option<Arc<Pod>>,
         /// What was observed when the sync was planned.
+        #[serde(serialize_with = "crate::arc::serialize")]
         observed: Arc<ObservedPod>,
         /// The actions.
         actions: Vec<Action>,
@@ -313,8 +321,10 @@ pub enum Command {
         /// The pod's uid.
         uid: PodUid,
         /// The pod.
+        #[serde(serialize_with = "crate::arc::serialize")]
         pod: Arc<Pod>,
         /// Its running containers.
+        #[serde(serialize_with = "crate::arc::serialize")]
         observed: Arc<ObservedPod>,
         /// Its address, as its status has it.
         pod_ip: Option<String>,
@@ -326,8 +336,10 @@ pub enum Command {
         /// The pod's uid.
         uid: PodUid,
         /// The pod.
+        #[serde(serialize_with = "crate::arc::serialize")]
         pod: Arc<Pod>,
         /// Its status.
+        #[serde(serialize_with = "crate::arc::serialize")]
         status: Arc<PodStatus>,
         /// Where its worker stands; once it is `Finished` the pod may be deleted.
         stage: Stage,
@@ -355,7 +367,7 @@ pub enum Command {
 }
 
 /// What metrics count of the decisions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Count {
     /// A pod was refused for this reason.
     Refused(String),
@@ -374,7 +386,7 @@ pub enum Count {
 }
 
 /// What the workers need of the configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// How often a pod is looked at without a reason (`syncFrequency`).
     pub sync_period: Duration,
@@ -385,6 +397,7 @@ pub struct Settings {
     /// Name of the runtime, the prefix of container ids in the status.
     pub node: NodeFacts,
     /// What the node offers to pods, as far as is known without its object.
+    #[serde(with = "crate::arc")]
     pub admission: Arc<admit::Node>,
     /// The node has an object at an API server: pods from there wait until it was looked at.
     pub has_node_object: bool,

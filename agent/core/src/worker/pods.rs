@@ -18,7 +18,7 @@ use crate::worker::book::Book;
 use crate::worker::index::Index;
 use crate::worker::line::Line;
 use crate::worker::lobby::Lobby;
-use crate::worker::resizes::Record;
+use crate::worker::resizes::{FREED, Record};
 use crate::worker::step::{Context, Notes, Stage, Worker};
 use crate::worker::{Command, Count, Input, ListedPod, Settings};
 use pintle_api_types::ids::{Mono, Now, PodUid};
@@ -43,21 +43,21 @@ pub struct Pods {
     /// New pods that wait for the node's object.
     pub(super) lobby: Lobby,
     /// Which uid owns a name; other static pods of that name wait.
-    owners: BTreeMap<FullName, PodUid>,
+    pub(super) owners: BTreeMap<FullName, PodUid>,
     /// Names that became free outside of a worker's change.
-    freed: Vec<FullName>,
+    pub(super) freed: Vec<FullName>,
     pub(crate) sources_ready: bool,
     /// Pods that are wanted in a way that cannot be read.
-    unreadable: BTreeSet<PodUid>,
-    listed_once: bool,
-    listed_since_ready: bool,
-    counter: u64,
-    list_at: Mono,
-    listing: bool,
+    pub(super) unreadable: BTreeSet<PodUid>,
+    pub(super) listed_once: bool,
+    pub(super) listed_since_ready: bool,
+    pub(super) counter: u64,
+    pub(super) list_at: Mono,
+    pub(super) listing: bool,
     /// Something was lost since the list under way began: another one follows it at once.
-    list_again: bool,
+    pub(super) list_again: bool,
     /// The first list that tells all pods since every source has reported.
-    ready_stamp: u64,
+    pub(super) ready_stamp: u64,
     pub(crate) out: Vec<Command>,
     /// Records of an earlier run, for pods that have not come yet.
     pub records: BTreeMap<PodUid, Record>,
@@ -273,7 +273,7 @@ impl Pods {
         worker.advance(&mut context);
         let holds = worker.admitted();
         if held && holds.is_none() {
-            self.notes.freed = Some("pod_terminated");
+            self.notes.freed = Some(FREED[0]);
         }
         self.taken.set(uid, holds);
         if self.notes.unsaved || !is_same(pod.as_ref(), worker.pod.as_ref()) {

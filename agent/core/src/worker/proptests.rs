@@ -29,7 +29,7 @@ const NAMES: [&str; 3] = ["p", "p", "q"];
 
 /// One step, its choices still open numbers.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Desired { pod: usize, variant: u8, deleted: bool },
     Removed { pod: usize },
     SourcesReady,
@@ -47,7 +47,7 @@ enum Step {
 
 /// What the runtime shows of a pod: sandboxes' readiness, containers' name, attempt, state, code.
 #[derive(Clone, Debug)]
-struct Record {
+pub(crate) struct Record {
     sandboxes: Vec<bool>,
     containers: Vec<(u8, RunState, i32)>,
 }
@@ -60,7 +60,7 @@ fn any_record() -> impl Strategy<Value = Record> {
         .prop_map(|(sandboxes, containers)| Record { sandboxes, containers })
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
+pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let pod = || 0..UIDS.len();
     let listed = prop::collection::vec((pod(), any_record()), 0..3);
     prop_oneof![
@@ -165,24 +165,40 @@ struct Watch {
     counter: u64,
     list: Option<u64>,
     lives: BTreeMap<PodUid, Life>,
+    inputs: Vec<(Now, Input)>,
+}
+
+/// Settings of a run.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        sync_period: Duration::from_secs(60),
+        relist_period: Duration::from_secs(60),
+        crash_loop: Curve::default(),
+        node: NodeFacts::default(),
+        admission: Arc::new(crate::admit::Node::roomy("node")),
+        has_node_object: false,
+    }
+}
+
+/// The inputs of a run of these steps, and when each of them came.
+pub(crate) fn inputs_of(steps: &[Step]) -> Vec<(Now, Input)> {
+    let mut watch = Watch::new();
+    for step in steps {
+        // What does not hold of this run is another test's to tell.
+        let _ = watch.step(step);
+    }
+    watch.inputs
 }
 
 impl Watch {
     fn new() -> Self {
-        let settings = Settings {
-            sync_period: Duration::from_secs(60),
-            relist_period: Duration::from_secs(60),
-            crash_loop: Curve::default(),
-            node: NodeFacts::default(),
-            admission: Arc::new(crate::admit::Node::roomy("node")),
-            has_node_object: false,
-        };
         Self {
-            pods: Pods::new(settings),
+            pods: Pods::new(settings()),
             now: testing_core::now(),
             counter: 0,
             list: None,
             lives: BTreeMap::new(),
+            inputs: Vec::new(),
         }
     }
 
@@ -258,6 +274,7 @@ impl Watch {
 
     fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let Some(input) = self.input(step) else { return Ok(()) };
+        self.inputs.push((self.now, input.clone()));
         let must_cancel = self.must_cancel(&input);
         if let Input::SyncDone { uid, ticket } = &input {
             let life = self.lives.get_mut(uid).expect("it has a sync");

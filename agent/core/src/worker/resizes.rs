@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::{Deserialize, Serialize};
 
 use crate::admit::{self, Grant};
 use crate::ledger::Entries;
@@ -32,19 +33,24 @@ use pintle_api_types::pod::resources::{Amounts, pod_requests};
 // k8s: pkg/kubelet/allocation/allocation_manager.go retryDelay
 const RETRY: Duration = Duration::from_secs(180);
 
+/// Why room may have become free: a pod ended, or takes less.
+pub(super) const FREED: [&str; 2] = ["pod_terminated", "pod_resized"];
+
 /// What an earlier run of the agent knew of a pod.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     pub(super) allocated: Option<PodResources>,
     pub(super) actuated: PodResources,
 }
 
 /// A pod at the door.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct AdmissionRequest {
     /// With the resources that it was given, if it was admitted before.
+    #[serde(with = "crate::arc")]
     pub pod: Arc<Pod>,
     /// As its source has it, when that is something else.
+    #[serde(with = "crate::arc::option")]
     pub wanted: Option<Arc<Pod>>,
     pub requests: Amounts,
     pub(super) admitted_before: bool,
@@ -308,7 +314,7 @@ impl Worker {
             self.requests = Some(held_requests(pod, &self.actuated));
         }
         context.notes.unsaved = true;
-        context.notes.freed = Some("pod_resized");
+        context.notes.freed = Some(FREED[1]);
     }
 
     /// The runtime or the kernel refused a resize; it is tried again.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::{Deserialize, Serialize};
 
 use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill};
 use crate::resize::{PodResources, ResizeConditions};
@@ -46,7 +47,7 @@ pub(super) fn patience(grace_seconds: i64) -> Duration {
 }
 
 /// Where a worker stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Stage {
     /// An earlier pod of the same name has not ended yet.
     Waiting,
@@ -61,7 +62,7 @@ pub enum Stage {
 }
 
 /// What a sync is for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SyncRun {
     pub ticket: u64,
     pub actions: Vec<Action>,
@@ -99,10 +100,11 @@ impl Context<'_> {
 }
 
 /// One pod's worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Worker {
     pub(crate) uid: PodUid,
     pub(crate) full_name: FullName,
+    #[serde(with = "crate::arc::option")]
     pub(crate) pod: Option<Arc<Pod>>,
     pub(crate) stage: Stage,
     /// Effective grace period in seconds once terminating; only shrinks.
@@ -113,7 +115,9 @@ pub struct Worker {
     /// No source wants it any more.
     pub removed: bool,
     /// The same uid was wanted again after it was removed.
+    #[serde(with = "crate::arc::option")]
     pub again: Option<Arc<Pod>>,
+    #[serde(with = "crate::arc")]
     pub(crate) observed: Arc<ObservedPod>,
     pub(super) observed_stamp: u64,
     /// A plan needs a record whose read began after this stamp.
@@ -138,8 +142,10 @@ pub struct Worker {
     pub deadline: Option<((UnixNanos, u64), Mono)>,
     pub(super) verdicts: BTreeMap<ContainerId, ProbeVerdicts>,
     pub(crate) probes: ProbeView,
+    #[serde(with = "crate::arc")]
     pub(crate) status: Arc<PodStatus>,
     /// The status and the stage that were told last.
+    #[serde(with = "crate::arc::first")]
     pub(crate) published: (Arc<PodStatus>, Stage),
     pub(crate) failures: u32,
     /// When the pod is looked at again after something failed that all of it needs.
@@ -161,6 +167,7 @@ pub struct Worker {
     /// What the pod takes of the node since it was admitted.
     pub requests: Option<Amounts>,
     /// The pod as its source has it, while it asks for resources that it was not given.
+    #[serde(with = "crate::arc::option")]
     pub wanted: Option<Arc<Pod>>,
     /// What its containers were last told to have.
     pub actuated: PodResources,

@@ -1,0 +1,71 @@
+//! What is recorded, one frame each, and the digest of a command.
+//!
+//! A frame is JSON. An input and the commands that came of it are two frames, the input first: it
+//! is on its way to the disk when the decision it leads to is made, and one that makes the agent
+//! panic is the last frame of the record.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ledger::Entries;
+use crate::worker::{Command, Input, Settings, State};
+use pintle_api_types::ids::Now;
+
+use super::redact::Seal;
+
+/// An agent begins: all that `Pods` is given before its first input.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// The agent's version. Another one may decide differently, and a replay says so.
+    pub version: String,
+    /// Of `Pods::new`.
+    pub settings: Settings,
+    /// Of `Pods::restore`.
+    pub allocated: Entries,
+    /// Of `Pods::restore`.
+    pub actuated: Entries,
+}
+
+/// One frame.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Frame {
+    /// An agent begins.
+    Start(Box<Start>),
+    /// `Pods::handle` was given this.
+    Input {
+        /// When.
+        now: Now,
+        /// What.
+        input: Box<Input>,
+    },
+    /// What came of the input before: a digest of each command, in order.
+    Commands(Vec<Digest>),
+    /// What the decisions know after all frames before, at the beginning of a segment.
+    State(Box<State>),
+    /// A frame that was too long to be recorded: nothing after it can be replayed.
+    Omitted {
+        /// How long it was.
+        bytes: u64,
+    },
+}
+
+/// A digest of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digest(pub u64);
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// FNV-1a over the command's JSON after it was redacted, keys in order.
+pub fn digest_of(command: &Command, seal: &impl Seal) -> Digest {
+    let mut value = plain(command);
+    seal.redact(&mut value);
+    let text = value.to_string();
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+    Digest(text.bytes().fold(FNV_OFFSET, step))
+}
+
+/// Its JSON. Ids, texts and numbers with text as keys always have one.
+pub(super) fn plain(of: &impl Serialize) -> Value {
+    serde_json::to_value(of).expect("plain data with texts as keys serialises")
+}

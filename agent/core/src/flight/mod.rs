@@ -1,0 +1,61 @@
+//! The flight recorder: every input of the decisions and the digest of every command, as bounded
+//! segments of bytes, and the replay of them.
+//!
+//! ```text
+//!   Start ──┐                                                                  ┌─> differences
+//!   Input ──┼─> redact ─> frame ─> segment::Encoder ─> bytes ... ─> read ─> replay
+//!   Command ┘     (digest)                                          │
+//!                                                                   └─> losses
+//! ```
+//! Pure: no files, no clock. Whoever has a folder writes the bytes and drops the oldest segments.
+//! [ADR 0006](../../../../docs/adr/0006-flight-recorder.md) says why it is so.
+//!
+//! # All that reaches the decisions
+//!
+//! `Pods` is a function of these and of nothing else; each is in a frame.
+//!
+//! | what | how it reaches `Pods` | recorded as |
+//! |---|---|---|
+//! | configuration, facts and capacity of the node at the start | `Pods::new(Settings)` | `Frame::Start` |
+//! | what an earlier agent gave its pods, and what they have in force | `Pods::restore` | `Frame::Start` |
+//! | both clocks | `now` of `Pods::handle`, read once for each input | `Frame::Input` |
+//! | everything else | `Input` of `Pods::handle` | `Frame::Input` |
+//!
+//! What else the driver calls changes no decision: `checkpoints` and `take_touched` take notes that
+//! nothing reads back, `next_wake`, `worker`, `workers`, `knows_all` and `dry_run` only look. There
+//! is no chance in `Pods`: stamps and tickets are counted from 0, the jitter of a resync is made of
+//! the uid. Maps that are walked are ordered; the one that is not (`index`: owners) is only asked.
+//! `Arc::ptr_eq` saves work and decides nothing: after a replay values are equal and not the same.
+//!
+//! What JSON does not carry: fractions of a second in times of the API, which the API does not send
+//! either. A static pod's manifest might have some; they are cut in the replay as they are cut in
+//! everything that is told to the API server.
+//!
+//! # What is kept from the record
+//!
+//! See `redact`. The decisions only ask whether such values are equal, and the digests of commands
+//! are made of their redacted form. So `decide(redact(inputs)) = redact(decide(inputs))`, which is
+//! what a replay checks. Hashes of containers are made of name and image, which are not redacted;
+//! those that were observed come in their own field of `ObservedContainer`.
+//!
+//! Of an agent whose start is no longer kept, a replay begins at the `State` with which a segment
+//! begins: all of `Pods` but what follows from the rest.
+//!
+//! Bounds: `segment::SEGMENT_BYTES` for each of `SEGMENTS_MAX` segments, `segment::BATCH_BYTES_MAX`
+//! that wait to be written, one frame of `segment::FRAME_BYTES_MAX`, a state of `STATE_BYTES_MAX`.
+
+mod crc32c;
+mod frame;
+#[cfg(test)]
+mod proptests;
+mod read;
+mod record;
+pub mod redact;
+pub mod replay;
+pub mod segment;
+
+pub use frame::{Digest, Frame, Start, digest_of};
+pub use read::{Batch, Loss, ReadError, Segment, read};
+pub use record::{Flight, SEGMENTS_MAX, STATE_BYTES_MAX, Written};
+pub use redact::{Redactor, Seal};
+pub use replay::{Difference, Outcome, Replay};

@@ -1,0 +1,465 @@
+//! What holds of every recording: it is what was decided, it tells no secret, and whatever becomes
+//! of its bytes, no more than what was hit is lost and all of that is said.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeSource, EnvVar, Pod, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+
+use super::frame::{Digest, Frame, Start, digest_of, plain};
+use super::read::{Loss, ReadError, Segment, read};
+use super::record::Flight;
+use super::redact::{Redactor, Seal};
+use super::replay::{Outcome, Replay};
+use super::segment::{
+    BATCH_HEADER_BYTES, Encoder, FORMAT, HEADER_BYTES, Header, MAGIC, SECTOR_BYTES, header_crc,
+};
+use crate::admit;
+use crate::ledger::Entries;
+use crate::observed::ObservedPod;
+use crate::types::NodeFacts;
+use crate::worker::proptests::{any_step, inputs_of, settings};
+use crate::worker::{Hint, Input, Pods};
+use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
+
+/// In values that must not be recorded.
+const SECRET: &str = "hunter2";
+
+/// Inputs that a run of steps has none of.
+fn any_other() -> impl Strategy<Value = Input> {
+    let uid = |pod: usize| PodUid::from(["u0", "u1", "u2"][pod]);
+    let node = |full: bool| {
+        let mut node = admit::Node::roomy("node");
+        node.allocatable.pods = if full { 0 } else { 10 };
+        node.labels.insert("zone".to_owned(), "a".to_owned());
+        node.pressures.extend(full.then(|| "MemoryPressure".to_owned()));
+        Arc::new(node)
+    };
+    prop_oneof![
+        (0..3_usize, 0..2_u8).prop_map(move |(pod, secret)| {
+            let mut built = Pod::default();
+            built.metadata.uid = Some(uid(pod).to_string());
+            Input::Reconciled { uid: uid(pod), pod: decorated(&built, secret) }
+        }),
+        (0..3_usize).prop_map(move |pod| Input::Unreadable([uid(pod)].into())),
+        (0..9_u8).prop_map(|id| Input::ContainerHint {
+            container: ContainerId::from(format!("id{id}")),
+            hint: Hint::Changed,
+        }),
+        any::<bool>().prop_map(move |full| Input::Admission(node(full))),
+        (0..3_u64, prop::option::of(any::<bool>()))
+            .prop_map(move |(ticket, full)| Input::NodeFetched { ticket, node: full.map(node) }),
+        any::<bool>().prop_map(|down| Input::Node(NodeFacts {
+            network_error: down.then(|| "no plugin".to_owned()),
+            host_ips: vec!["10.0.0.1".parse().expect("an address")],
+            ..NodeFacts::default()
+        })),
+        Just(Input::Lost),
+        (1..90_u64).prop_map(|seconds| Input::RelistEvery(Duration::from_secs(seconds))),
+    ]
+}
+
+/// The pod with one of several secrets wherever it may have some, and files that show its
+/// annotations.
+fn decorated(pod: &Pod, secret: u8) -> Arc<Pod> {
+    let mut pod = pod.clone();
+    let value = format!("{SECRET}-{secret}");
+    pod.metadata.annotations.get_or_insert_default().insert("note".to_owned(), value.clone());
+    // The API has no fractions of a second.
+    let deleted = pod.metadata.deletion_timestamp.is_some();
+    pod.metadata.deletion_timestamp = deleted.then(|| Time(UnixNanos(5_000_000_000).to_seconds()));
+    let spec = pod.spec.get_or_insert_default();
+    let files = DownwardAPIVolumeSource::default();
+    let volume = Volume { name: "v".to_owned(), downward_api: Some(files), ..Volume::default() };
+    spec.volumes.get_or_insert_default().push(volume);
+    for container in &mut spec.containers {
+        let (name, value) = ("TOKEN".to_owned(), Some(value.clone()));
+        container.env = Some(vec![EnvVar { name, value, value_from: None }]);
+        container.args = Some(vec![format!("--password={SECRET}")]);
+    }
+    Arc::new(pod)
+}
+
+fn with_notes(mut pod: ObservedPod, secret: u8) -> ObservedPod {
+    let note = || ("note".to_owned(), format!("{SECRET}-{secret}"));
+    pod.sandboxes.iter_mut().for_each(|sandbox| sandbox.annotations.extend([note()]));
+    pod.containers.iter_mut().for_each(|container| container.annotations.extend([note()]));
+    pod
+}
+
+/// A run with secrets in it and all kinds of inputs.
+fn any_inputs() -> impl Strategy<Value = Vec<(Now, Input)>> {
+    let steps = prop::collection::vec(any_step(), 1..60);
+    let others = prop::collection::vec((any::<prop::sample::Index>(), any_other()), 0..6);
+    let secrets = prop::collection::vec(0..2_u8, 60);
+    (steps, others, secrets).prop_map(|(steps, others, secrets)| {
+        let mut inputs = inputs_of(&steps);
+        for ((_, input), secret) in inputs.iter_mut().zip(secrets) {
+            *input = match std::mem::replace(input, Input::Tick) {
+                Input::Desired { uid, pod } => Input::Desired { uid, pod: decorated(&pod, secret) },
+                Input::Observed { uid, stamp, result } => {
+                    let result = result.map(|pod| with_notes(pod, secret));
+                    Input::Observed { uid, stamp, result }
+                }
+                other => other,
+            };
+        }
+        for (at, other) in others {
+            let at = at.index(inputs.len().max(1));
+            let now = inputs.get(at).map_or_else(Now::default, |(now, _)| *now);
+            inputs.insert(at, (now, other));
+        }
+        inputs
+    })
+}
+
+/// Records a run that decides upon these inputs; a batch ends after every `batch` inputs.
+fn record(inputs: &[(Now, Input)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
+    let start = Start {
+        version: "1".to_owned(),
+        settings: settings(),
+        allocated: Entries::new(),
+        actuated: Entries::new(),
+    };
+    let mut pods = Pods::new(settings());
+    let mut flight = Flight::new(Redactor::new(&[7; 32]), 4, &start, UnixNanos(1));
+    let mut segments = BTreeMap::<u64, Vec<u8>>::new();
+    let mut write = |flight: &mut Flight| {
+        if let Some(written) = flight.take(UnixNanos(2)) {
+            segments.entry(written.segment).or_default().extend(written.bytes);
+        }
+    };
+    for (index, (now, input)) in inputs.iter().enumerate() {
+        flight.input(*now, input);
+        flight.commands(&pods.handle(*now, input.clone()));
+        if index % batch == batch - 1 {
+            write(&mut flight);
+        }
+    }
+    write(&mut flight);
+    segments
+}
+
+fn replayed(segments: &BTreeMap<u64, Vec<u8>>) -> Outcome {
+    let read: Vec<_> = segments.values().map(|bytes| read(bytes).expect("a segment")).collect();
+    assert!(read.iter().all(|segment| segment.losses.is_empty()), "{read:?}");
+    let (mut runs, passed) = Replay::of(&read).finish();
+    assert_eq!((runs.len(), passed), (1, 0));
+    runs.remove(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn an_input_is_the_same_after_it_was_written_and_read(inputs in any_inputs()) {
+        for (now, input) in inputs {
+            let frame = Frame::Input { now, input: Box::new(input) };
+            let json = serde_json::to_vec(&frame).expect("it serialises");
+            let read: Frame = serde_json::from_slice(&json).expect("it is read");
+            prop_assert_eq!(format!("{read:?}"), format!("{frame:?}"));
+        }
+    }
+
+    #[test]
+    fn a_replay_comes_to_the_same_commands_without_the_secrets(
+        inputs in any_inputs(), batch in 1..20_usize,
+    ) {
+        let segments = record(&inputs, batch);
+        let outcome = replayed(&segments);
+        prop_assert!(outcome.difference.is_none(), "{:?}", outcome.difference);
+        prop_assert_eq!(outcome.equal, inputs.len() as u64);
+        prop_assert!(!outcome.torn && outcome.unanswered.is_none());
+        for bytes in segments.values() {
+            let found = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
+            prop_assert!(!found, "a secret is in the record");
+        }
+    }
+
+    /// A batch that is missing ends the replay there; nothing is taken for a difference.
+    #[test]
+    fn a_replay_goes_on_from_any_state(
+        inputs in any_inputs(), at in any::<prop::sample::Index>(),
+    ) {
+        let at = at.index(inputs.len() + 1);
+        let (seal, mut pods) = (Redactor::new(&[7; 32]), Pods::new(settings()));
+        let mut replay = Replay::default();
+        let frame = |mut json: serde_json::Value| {
+            seal.redact(&mut json);
+            serde_json::from_value::<Frame>(json).expect("a frame")
+        };
+        let state = |pods: &Pods| frame(plain(&Frame::State(Box::new(pods.state()))));
+        for (index, (now, input)) in inputs.iter().enumerate() {
+            if index == at {
+                replay.take(&state(&pods));
+            }
+            let boxed = Box::new(input.clone());
+            let taken = frame(plain(&Frame::Input { now: *now, input: boxed }));
+            replay.take(&taken);
+            let commands = pods.handle(*now, input.clone());
+            let digests = commands.iter().map(|command| digest_of(command, &seal)).collect();
+            replay.take(&Frame::Commands(digests));
+        }
+        replay.take(&state(&pods));
+        let (runs, passed) = replay.finish();
+        prop_assert_eq!(passed, 2 * at as u64);
+        let run = &runs[0];
+        prop_assert!(run.difference.is_none(), "{:?}", run.difference);
+        prop_assert_eq!(&run.state_differs, &None);
+        // At the end the state is the first frame of a run, or compared.
+        prop_assert_eq!(run.states, u64::from(at < inputs.len()));
+        prop_assert_eq!(run.equal, (inputs.len() - at) as u64);
+    }
+
+    #[test]
+    fn what_was_lost_is_no_difference(
+        inputs in any_inputs(), sector in any::<prop::sample::Index>(),
+    ) {
+        let mut segments = record(&inputs, 3);
+        let bytes = segments.values_mut().next().expect("one segment");
+        let at = sector.index(bytes.len() / SECTOR_BYTES) * SECTOR_BYTES;
+        bytes[at..at + SECTOR_BYTES].fill(0);
+        let (runs, _) = Replay::of([&read(bytes).expect("a segment")]).finish();
+        for run in runs {
+            prop_assert!(run.difference.is_none(), "{:?}", run.difference);
+            prop_assert!(run.equal <= inputs.len() as u64);
+            prop_assert_eq!(run.torn, at > 0);
+        }
+    }
+}
+
+/// A stream of batches, where their payloads are, and how many bytes the header takes.
+#[derive(Clone, Debug)]
+struct Stream {
+    bytes: Vec<u8>,
+    header: usize,
+    first: u64,
+    batches: Vec<Range<usize>>,
+}
+
+fn stream(number: u64, first: u64, batches: &[Vec<Vec<u64>>]) -> Stream {
+    let key_id = "k".to_owned();
+    let header = Header { number, first_batch: first, key_id, began_at: UnixNanos(1) };
+    let json = serde_json::to_vec(&header).expect("it serialises");
+    let (mut encoder, mut bytes) = Encoder::begin(&header);
+    let mut places = Vec::new();
+    for frames in batches {
+        for digests in frames {
+            let frame = Frame::Commands(digests.iter().copied().map(Digest).collect());
+            let json = serde_json::to_vec(&frame).expect("it serialises");
+            encoder.push(&json).expect("it is short");
+        }
+        let batch = encoder.take().expect("there are frames");
+        assert_eq!(batch.len() % SECTOR_BYTES, 0);
+        let length = u32::from_le_bytes(batch[24..28].try_into().expect("four bytes"));
+        let payload = BATCH_HEADER_BYTES + usize::try_from(length).expect("it is short");
+        places.push(bytes.len()..bytes.len() + payload);
+        bytes.extend(batch);
+    }
+    Stream { bytes, header: HEADER_BYTES + json.len(), first, batches: places }
+}
+
+fn any_stream(number: u64) -> impl Strategy<Value = Stream> {
+    let frame = prop::collection::vec(any::<u64>(), 0..90);
+    let batch = prop::collection::vec(frame, 1..4);
+    (0..3_u64, prop::collection::vec(batch, 1..6))
+        .prop_map(move |(first, batches)| stream(number, first, &batches))
+}
+
+fn numbers(segment: &Segment) -> Vec<u64> {
+    segment.batches.iter().map(|batch| batch.number).collect()
+}
+
+impl Stream {
+    /// Where the batch's sectors end.
+    fn end(&self, batch: usize) -> usize {
+        self.batches[batch].end.next_multiple_of(SECTOR_BYTES)
+    }
+
+    fn number(&self, batch: usize) -> u64 {
+        self.first + u64::try_from(batch).expect("few")
+    }
+
+    fn check_prefix(&self, cut: usize) -> Result<(), TestCaseError> {
+        let segment = read(&self.bytes[..cut]).expect("our own format");
+        let whole = self.batches.iter().filter(|batch| batch.end <= cut).count();
+        let kept: Vec<_> = (0..whole).map(|batch| self.number(batch)).collect();
+        prop_assert_eq!(numbers(&segment), kept, "cut at {}", cut);
+        prop_assert_eq!(segment.header.is_some(), cut >= self.header);
+        let end = whole.checked_sub(1).map_or(SECTOR_BYTES, |last| self.end(last));
+        let lost =
+            (cut > end).then(|| Loss { bytes: end..cut, batches: (self.number(whole), None) });
+        prop_assert_eq!(segment.losses, Vec::from_iter(lost), "cut at {}", cut);
+        Ok(())
+    }
+
+    /// One sector is not what was written.
+    fn check_torn(&self, at: usize, with: &[u8]) -> Result<(), TestCaseError> {
+        let mut torn = self.bytes.clone();
+        torn[at..at + SECTOR_BYTES].copy_from_slice(with);
+        if torn == self.bytes {
+            return Ok(());
+        }
+        let segment = read(&torn).expect("our own format");
+        let hit = (0..self.batches.len())
+            .find(|batch| (self.batches[*batch].start..self.end(*batch)).contains(&at));
+        let kept: Vec<_> = (0..self.batches.len())
+            .filter(|batch| Some(*batch) != hit)
+            .map(|batch| self.number(batch))
+            .collect();
+        prop_assert_eq!(numbers(&segment), kept, "sector at {}", at);
+        prop_assert_eq!(segment.header.is_some(), hit.is_some(), "sector at {}", at);
+        let lost = hit.map(|batch| {
+            let next = (batch + 1 < self.batches.len()).then(|| self.number(batch + 1));
+            let bytes = self.batches[batch].start..self.end(batch);
+            Loss { bytes, batches: (self.number(batch), next) }
+        });
+        prop_assert_eq!(segment.losses, Vec::from_iter(lost), "sector at {}", at);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_prefix_has_all_batches_that_are_whole_in_it(
+        stream in any_stream(9), cuts in prop::collection::vec(any::<prop::sample::Index>(), 20),
+    ) {
+        let sectors = (0..=stream.bytes.len()).step_by(SECTOR_BYTES);
+        let around = sectors.flat_map(|at| [at.saturating_sub(1), at, at + 1]);
+        let ends = stream.batches.iter().flat_map(|batch| [batch.end - 1, batch.end]);
+        let drawn = cuts.iter().map(|cut| cut.index(stream.bytes.len()));
+        for cut in around.chain(ends).chain(drawn) {
+            stream.check_prefix(cut.min(stream.bytes.len()))?;
+        }
+    }
+
+    #[test]
+    fn a_torn_sector_takes_the_batch_that_it_is_of_and_no_other(
+        stream in any_stream(9), old in any_stream(8),
+    ) {
+        for at in (0..stream.bytes.len()).step_by(SECTOR_BYTES) {
+            stream.check_torn(at, &[0; SECTOR_BYTES])?;
+            // What a segment before had in this place, and what it had elsewhere.
+            for place in [at, SECTOR_BYTES, 0] {
+                if let Some(before) = old.bytes.get(place..place + SECTOR_BYTES) {
+                    stream.check_torn(at, before)?;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..3_000), ours in any::<bool>()) {
+        let begin = if ours { &MAGIC[..] } else { &[] };
+        if let Ok(segment) = read(&[begin, &bytes].concat()) {
+            prop_assert!(segment.batches.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused_in_a_sentence() {
+    let mut bytes = stream(1, 0, &[vec![vec![1]]]).bytes;
+    bytes[8..12].copy_from_slice(&(FORMAT + 1).to_le_bytes());
+    // What it has no checksum for is broken, and not newer.
+    assert!(read(&bytes).expect("ours").header.is_none());
+    let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes"));
+    let whole = HEADER_BYTES + usize::try_from(length).expect("it is short");
+    let crc = header_crc(&bytes[..whole]);
+    bytes[16..20].copy_from_slice(&crc.to_le_bytes());
+    let error = read(&bytes).expect_err("it is newer");
+    assert_eq!(error, ReadError::Newer { found: FORMAT + 1 });
+    assert!(error.to_string().contains("use one that is as new as the agent"), "{error}");
+}
+
+#[test]
+fn the_first_difference_is_told_with_its_input() {
+    let now = Now { wall: UnixNanos(9), ..Now::default() };
+    let inputs = [(now, Input::Tick), (now, Input::SourcesReady), (now, Input::Lost)];
+    let segments = record(&inputs, 1);
+    let mut segment = read(segments.values().next().expect("one")).expect("ours");
+    let frames = segment.batches.iter_mut().flat_map(|batch| &mut batch.frames);
+    let answers = frames.filter_map(|frame| match frame {
+        Frame::Commands(digests) => Some(digests),
+        _ => None,
+    });
+    let second = answers.into_iter().nth(1).expect("three answers");
+    second.push(Digest(1));
+    let (runs, _) = Replay::of([&segment]).finish();
+    let difference = runs[0].difference.as_ref().expect("one");
+    assert_eq!((difference.index, runs[0].equal), (1, 1));
+    assert!(matches!(difference.input, Input::SourcesReady), "{difference:?}");
+    assert_eq!(difference.recorded.len(), difference.replayed.len() + 1);
+}
+
+#[test]
+fn an_input_that_nothing_came_of_is_told() {
+    let start = Start {
+        version: "1".to_owned(),
+        settings: settings(),
+        allocated: Entries::new(),
+        actuated: Entries::new(),
+    };
+    let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start, UnixNanos(1));
+    flight.input(Now::default(), &Input::SourcesReady);
+    let written = flight.take(UnixNanos(1)).expect("frames");
+    let (runs, _) = Replay::of([&read(&written.bytes).expect("ours")]).finish();
+    let last = runs[0].unanswered.as_ref().map(|(_, input)| input);
+    assert!(matches!(last, Some(Input::SourcesReady)), "{runs:?}");
+}
+
+#[test]
+fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
+    let start = Start {
+        version: "1".to_owned(),
+        settings: settings(),
+        allocated: Entries::new(),
+        actuated: Entries::new(),
+    };
+    let mut pods = Pods::new(settings());
+    let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start, UnixNanos(1));
+    let mut segments = Vec::new();
+    for turn in 0..3 {
+        flight.input(Now::default(), &Input::Lost);
+        flight.commands(&pods.handle(Now::default(), Input::Lost));
+        let written = flight.take(UnixNanos(1)).expect("frames");
+        if turn == 1 {
+            flight.lost(UnixNanos(1));
+        } else {
+            segments.push(read(&written.bytes).expect("ours"));
+        }
+        assert_eq!(flight.needs_state(), turn == 1);
+        if flight.needs_state() {
+            flight.state(&pods);
+        }
+    }
+    assert_eq!(
+        segments.iter().map(|segment| segment.number).collect::<Vec<_>>(),
+        [Some(1), Some(2)]
+    );
+    let (runs, passed) = Replay::of(&segments).finish();
+    let came: Vec<_> = runs.iter().map(|run| (run.equal, run.torn)).collect();
+    assert_eq!((came, passed), (vec![(1, true), (1, false)], 0));
+    assert!(runs.iter().all(|run| run.difference.is_none()), "{runs:?}");
+}
+
+#[test]
+fn a_run_goes_on_over_segments_and_one_that_is_missing_is_missed() {
+    let inputs: Vec<_> = (0..6).map(|_| (Now::default(), Input::Tick)).collect();
+    let whole = read(record(&inputs, 1).values().next().expect("one")).expect("ours");
+    let part = |range: Range<usize>| Segment {
+        batches: whole.batches[range].to_vec(),
+        ..Segment::default()
+    };
+    let (runs, _) = Replay::of([&part(0..2), &part(2..6)]).finish();
+    assert_eq!((runs[0].equal, runs[0].torn), (6, false));
+    let (runs, passed) = Replay::of([&part(0..2), &part(4..6)]).finish();
+    assert_eq!((runs[0].equal, runs[0].torn, passed), (2, true, 4));
+    assert!(runs[0].difference.is_none());
+}

@@ -1,0 +1,151 @@
+//! The recorder: makes frames of what the decisions take and give, and batches for their writer.
+//!
+//! Owner: the driver's loop, which gives the time, asks before each decision (`input`) and after
+//! it (`commands`), and hands what `take` gives to a thread that writes. Pure. Bounds: a batch that
+//! waits has `BATCH_BYTES_MAX` and one frame; when it is not taken by then, `is_due` says so.
+
+use serde::Serialize;
+
+use crate::worker::{Command, Input, Pods, State};
+use pintle_api_types::ids::{Now, UnixNanos};
+
+use super::frame::{Digest, Frame, Start, digest_of, plain};
+use super::redact::{Redactor, Seal};
+use super::segment::{BATCH_BYTES_MAX, Encoder, Header, SEGMENT_BYTES};
+
+/// Segments that are kept: 64 MiB in all.
+pub const SEGMENTS_MAX: u64 = 8;
+/// A state that is longer is not recorded: most of the record is to be what happened. Then a replay
+/// begins at the start of the agent.
+pub const STATE_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
+
+/// Bytes to be appended to a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The segment. One that is not there yet begins with these.
+    pub segment: u64,
+    /// The bytes, for one write.
+    pub bytes: Vec<u8>,
+}
+
+impl Written {
+    /// Segments below this number are to be removed before the bytes are written.
+    pub fn oldest_kept(&self) -> u64 {
+        (self.segment + 1).saturating_sub(SEGMENTS_MAX)
+    }
+}
+
+/// The frames of `Frame`, borrowed; they are the same JSON.
+#[derive(Serialize)]
+enum FrameRef<'a> {
+    Start(&'a Start),
+    Input { now: Now, input: &'a Input },
+    State(&'a State),
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Flight {
+    redactor: Redactor,
+    number: u64,
+    encoder: Encoder,
+    /// What the segment under way begins with, until it is taken.
+    opening: Vec<u8>,
+    /// See the method.
+    needs_state: bool,
+}
+
+impl Flight {
+    /// Records into the segment of this number, which has to be greater than those of all that an
+    /// earlier agent wrote.
+    pub fn new(redactor: Redactor, number: u64, start: &Start, at: UnixNanos) -> Self {
+        let key_id = redactor.key_id();
+        let header = Header { number, first_batch: 0, key_id, began_at: at };
+        let (encoder, opening) = Encoder::begin(&header);
+        let mut flight = Self { redactor, number, encoder, opening, needs_state: false };
+        flight.put(&FrameRef::Start(start));
+        flight
+    }
+
+    /// The decisions are given this next.
+    pub fn input(&mut self, now: Now, input: &Input) {
+        self.put(&FrameRef::Input { now, input });
+    }
+
+    /// This came of it.
+    pub fn commands(&mut self, commands: &[Command]) {
+        let digests: Vec<Digest> =
+            commands.iter().map(|command| digest_of(command, &self.redactor)).collect();
+        self.push(&json_of(&Frame::Commands(digests)));
+    }
+
+    /// To be asked between two inputs: a replay could not go on without a state. A segment has
+    /// begun, or something could not be recorded.
+    pub fn needs_state(&self) -> bool {
+        self.needs_state
+    }
+
+    /// What the decisions know. To be given when it is needed.
+    pub fn state(&mut self, pods: &Pods) {
+        self.needs_state = false;
+        let json = self.redacted(&FrameRef::State(&pods.state()));
+        if json.len() as u64 <= STATE_BYTES_MAX {
+            self.push(&json);
+        }
+    }
+
+    /// There is enough for a batch.
+    pub fn is_due(&self) -> bool {
+        self.encoder.waiting() >= BATCH_BYTES_MAX
+    }
+
+    /// What was recorded since the last time; `None` when there is nothing. `at` is when the next
+    /// segment begins, if this fills the one under way.
+    pub fn take(&mut self, at: UnixNanos) -> Option<Written> {
+        let batch = self.encoder.take()?;
+        let mut bytes = std::mem::take(&mut self.opening);
+        bytes.extend(batch);
+        let written = Written { segment: self.number, bytes };
+        if self.encoder.is_full() {
+            self.next_segment(at);
+        }
+        Some(written)
+    }
+
+    /// A batch that was taken could not be written. What follows it can only be replayed from a
+    /// state, so it goes into the next segment; what waits goes with it.
+    pub fn lost(&mut self, at: UnixNanos) {
+        self.next_segment(at);
+    }
+
+    fn next_segment(&mut self, at: UnixNanos) {
+        self.number += 1;
+        let (number, first_batch) = (self.number, self.encoder.next_batch());
+        let header = Header { number, first_batch, key_id: self.redactor.key_id(), began_at: at };
+        (self.encoder, self.opening) = Encoder::begin(&header);
+        self.needs_state = true;
+    }
+
+    fn put(&mut self, frame: &FrameRef<'_>) {
+        let json = self.redacted(frame);
+        self.push(&json);
+    }
+
+    fn redacted(&self, frame: &FrameRef<'_>) -> Vec<u8> {
+        let mut value = plain(frame);
+        self.redactor.redact(&mut value);
+        json_of(&value)
+    }
+
+    fn push(&mut self, json: &[u8]) {
+        if let Err(too_long) = self.encoder.push(json) {
+            let omitted = json_of(&Frame::Omitted { bytes: too_long.bytes as u64 });
+            self.encoder.push(&omitted).expect("it is short");
+            self.needs_state = true;
+        }
+    }
+}
+
+fn json_of(of: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(of).expect("plain data serialises")
+}

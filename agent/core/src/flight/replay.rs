@@ -1,0 +1,214 @@
+//! Runs the decisions again over what was recorded, and says whether the same comes of it.
+//!
+//! Input: frames in order. A replay begins at the start of an agent or at the state with which a
+//! segment begins; frames before the first one are passed over, and what is behind a gap waits for
+//! the next one. A state on the way is compared with the one that the replay came to. An input of
+//! which the agent panicked panics here as well: whoever replays catches that, and has its cause.
+//! Pure; bounds: those of `Pods`, and one input.
+
+use crate::worker::{Command, Input, Pods, State};
+use pintle_api_types::ids::Now;
+use serde_json::Value;
+
+use super::frame::{Digest, Frame, Start, digest_of, plain};
+use super::read::Segment;
+use super::redact::Sealed;
+
+/// The first input of which something else came.
+#[derive(Debug)]
+pub struct Difference {
+    /// Its number since the start of the agent, from 0.
+    pub index: u64,
+    /// When.
+    pub now: Now,
+    /// What; values in it are redacted.
+    pub input: Input,
+    /// What came of it then.
+    pub recorded: Vec<Digest>,
+    /// What comes of it now.
+    pub replayed: Vec<(Digest, Command)>,
+}
+
+/// How far the replay of one run of the agent came.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The version of the agent that was recorded; `None` when its start is not there.
+    pub version: Option<String>,
+    /// Inputs of which the same came.
+    pub equal: u64,
+    /// The first one of which something else came.
+    pub difference: Option<Box<Difference>>,
+    /// States on the way to which the replay came as well.
+    pub states: u64,
+    /// The place in the first state to which it did not, as a JSON pointer.
+    pub state_differs: Option<String>,
+    /// The run went on and its frames were lost.
+    pub torn: bool,
+    /// The last input, when nothing is known of what came of it: the agent died of it or was ended.
+    pub unanswered: Option<(Now, Input)>,
+}
+
+/// A run that is being replayed.
+struct Run {
+    pods: Pods,
+    outcome: Outcome,
+    /// What came of the last input, until its record is compared.
+    open: Option<Open>,
+}
+
+/// An input whose recorded answer has not been seen yet.
+struct Open {
+    now: Now,
+    input: Input,
+    commands: Vec<Command>,
+}
+
+/// See the module's header.
+#[derive(Default)]
+pub struct Replay {
+    run: Option<Run>,
+    done: Vec<Outcome>,
+    /// Frames that belong to no run whose start is there.
+    passed: u64,
+    next_batch: u64,
+}
+
+impl Replay {
+    /// Replays what is there of segments, oldest first.
+    pub fn of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Self {
+        let mut replay = Self::default();
+        segments.into_iter().for_each(|segment| replay.segment(segment));
+        replay
+    }
+
+    fn segment(&mut self, segment: &Segment) {
+        for batch in &segment.batches {
+            let begins = matches!(batch.frames.first(), Some(Frame::Start(_)));
+            let lost = segment.losses.iter().any(|loss| loss.batches.1 == Some(batch.number));
+            if !begins && (lost || batch.number != self.next_batch) {
+                self.gap();
+            }
+            self.next_batch = batch.number + 1;
+            batch.frames.iter().for_each(|frame| self.take(frame));
+        }
+        if segment.losses.last().is_some_and(|loss| loss.batches.1.is_none()) {
+            self.gap();
+        }
+    }
+
+    /// Takes the next frame.
+    pub fn take(&mut self, frame: &Frame) {
+        match frame {
+            Frame::Start(start) => {
+                self.end();
+                self.run = Some(Run::of(start));
+            }
+            Frame::Omitted { .. } => self.gap(),
+            Frame::State(state) => match &mut self.run {
+                Some(run) => run.compare_state(state),
+                None => self.run = Some(Run::new(Pods::from((**state).clone()), None)),
+            },
+            Frame::Input { .. } | Frame::Commands(_) => match &mut self.run {
+                Some(run) => run.take(frame),
+                None => self.passed += 1,
+            },
+        }
+    }
+
+    /// Frames are missing here.
+    pub fn gap(&mut self) {
+        if let Some(mut run) = self.run.take() {
+            run.outcome.torn = true;
+            self.done.push(run.end());
+        }
+    }
+
+    /// The run ends with what was taken.
+    fn end(&mut self) {
+        self.done.extend(self.run.take().map(Run::end));
+    }
+
+    /// What came of each run of the agent, and how many frames no run is there for.
+    pub fn finish(mut self) -> (Vec<Outcome>, u64) {
+        self.end();
+        (self.done, self.passed)
+    }
+}
+
+impl Run {
+    fn of(start: &Start) -> Self {
+        let mut pods = Pods::new(start.settings.clone());
+        pods.restore(start.allocated.clone(), start.actuated.clone());
+        Self::new(pods, Some(start.version.clone()))
+    }
+
+    fn new(pods: Pods, version: Option<String>) -> Self {
+        let outcome = Outcome {
+            version,
+            equal: 0,
+            difference: None,
+            states: 0,
+            state_differs: None,
+            torn: false,
+            unanswered: None,
+        };
+        Self { pods, outcome, open: None }
+    }
+
+    fn compare_state(&mut self, recorded: &State) {
+        if self.outcome.difference.is_some() || self.outcome.state_differs.is_some() {
+            return;
+        }
+        let (recorded, own) = (plain(recorded), plain(&self.pods.state()));
+        self.outcome.state_differs = differing(&recorded, &own, String::new());
+        self.outcome.states += u64::from(self.outcome.state_differs.is_none());
+    }
+
+    fn take(&mut self, frame: &Frame) {
+        // Behind a difference everything differs.
+        if self.outcome.difference.is_some() {
+            return;
+        }
+        match frame {
+            Frame::Input { now, input } => {
+                let commands = self.pods.handle(*now, (**input).clone());
+                self.open = Some(Open { now: *now, input: (**input).clone(), commands });
+            }
+            Frame::Commands(recorded) => self.compare(recorded),
+            Frame::Start(_) | Frame::State(_) | Frame::Omitted { .. } => {}
+        }
+    }
+
+    fn compare(&mut self, recorded: &[Digest]) {
+        let Some(Open { now, input, commands }) = self.open.take() else { return };
+        let with_digest = |command: Command| (digest_of(&command, &Sealed), command);
+        let replayed: Vec<_> = commands.into_iter().map(with_digest).collect();
+        if replayed.iter().map(|(digest, _)| digest).eq(recorded) {
+            self.outcome.equal += 1;
+            return;
+        }
+        let (index, recorded) = (self.outcome.equal, recorded.to_vec());
+        let difference = Difference { index, now, input, recorded, replayed };
+        self.outcome.difference = Some(Box::new(difference));
+    }
+
+    fn end(self) -> Outcome {
+        let unanswered = self.open.map(|open| (open.now, open.input));
+        Outcome { unanswered, ..self.outcome }
+    }
+}
+
+/// The first place in which two values differ.
+fn differing(a: &Value, b: &Value, at: String) -> Option<String> {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => a
+            .iter()
+            .zip(b.values())
+            .find_map(|((name, a), b)| differing(a, b, format!("{at}/{name}"))),
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            let mut pairs = a.iter().zip(b).enumerate();
+            pairs.find_map(|(index, (a, b))| differing(a, b, format!("{at}/{index}")))
+        }
+        (a, b) => (a != b).then_some(at),
+    }
+}

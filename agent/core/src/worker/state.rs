@@ -1,0 +1,110 @@
+//! All that `Pods` knows, as plain data: from there a replay goes on as the agent did.
+//!
+//! Pure. What follows from the rest is not in it and is made anew: indices, sums of what pods hold,
+//! texts of checkpoints. Everything else has to be here; a field that is forgotten shows as a
+//! difference of a replay (`flight::proptests`). Only between two inputs, when no command waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::admit::Taken;
+use crate::worker::Settings;
+use crate::worker::index::Index;
+use crate::worker::line::{Blocked, Line};
+use crate::worker::lobby::Lobby;
+use crate::worker::pods::{FullName, Pods};
+use crate::worker::resizes::{FREED, Record};
+use crate::worker::step::Worker;
+use pintle_api_types::ids::{Mono, PodUid, Version};
+
+/// See the module's header.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    settings: Settings,
+    workers: BTreeMap<PodUid, Worker>,
+    waiting: BTreeMap<PodUid, FullName>,
+    blocked: BTreeMap<PodUid, Blocked>,
+    lobby: Lobby,
+    owners: Vec<(FullName, PodUid)>,
+    freed: Vec<FullName>,
+    sources_ready: bool,
+    unreadable: BTreeSet<PodUid>,
+    listed_once: bool,
+    listed_since_ready: bool,
+    counter: u64,
+    list_at: Mono,
+    listing: bool,
+    list_again: bool,
+    ready_stamp: u64,
+    records: BTreeMap<PodUid, Record>,
+    pending: Vec<PodUid>,
+    resize_at: Mono,
+    room_freed: Option<String>,
+}
+
+impl Pods {
+    /// What it knows now.
+    pub fn state(&self) -> State {
+        assert!(self.out.is_empty(), "only between two inputs");
+        let (waiting, blocked) = self.line.parts();
+        State {
+            settings: self.settings.clone(),
+            workers: self.workers.clone(),
+            waiting: waiting.clone(),
+            blocked: blocked.clone(),
+            lobby: self.lobby.clone(),
+            owners: self.owners.iter().map(|(name, uid)| (name.clone(), uid.clone())).collect(),
+            freed: self.freed.clone(),
+            sources_ready: self.sources_ready,
+            unreadable: self.unreadable.clone(),
+            listed_once: self.listed_once,
+            listed_since_ready: self.listed_since_ready,
+            counter: self.counter,
+            list_at: self.list_at,
+            listing: self.listing,
+            list_again: self.list_again,
+            ready_stamp: self.ready_stamp,
+            records: self.records.clone(),
+            pending: self.pending.clone(),
+            resize_at: self.resize_at,
+            room_freed: self.notes.freed.map(str::to_owned),
+        }
+    }
+}
+
+impl From<State> for Pods {
+    fn from(state: State) -> Self {
+        let mut pods = Self::new(state.settings);
+        let (mut line, mut index) = (Line::default(), Index::default());
+        state.waiting.into_iter().for_each(|(uid, name)| line.wait(&uid, name));
+        state.blocked.into_iter().for_each(|(uid, blocked)| line.block(&uid, blocked));
+        for (uid, worker) in &state.workers {
+            let never = (None, Version(u64::MAX));
+            index.changed(uid, never, worker.indexed(), worker.observed());
+        }
+        pods.taken = Taken::of(state.workers.values().filter_map(Worker::admitted));
+        for uid in state.workers.keys().chain(state.records.keys()) {
+            pods.book.changed(uid);
+        }
+        (pods.line, pods.index, pods.workers) = (line, index, state.workers);
+        pods.lobby = state.lobby;
+        pods.owners = state.owners.into_iter().collect();
+        pods.freed = state.freed;
+        pods.sources_ready = state.sources_ready;
+        pods.unreadable = state.unreadable;
+        pods.listed_once = state.listed_once;
+        pods.listed_since_ready = state.listed_since_ready;
+        pods.counter = state.counter;
+        pods.list_at = state.list_at;
+        pods.listing = state.listing;
+        pods.list_again = state.list_again;
+        pods.ready_stamp = state.ready_stamp;
+        pods.records = state.records;
+        pods.pending = state.pending;
+        pods.resize_at = state.resize_at;
+        let freed = state.room_freed;
+        pods.notes.freed = FREED.into_iter().find(|why| freed.as_deref() == Some(*why));
+        pods
+    }
+}
