@@ -14,6 +14,7 @@ mod agent;
 mod apiserver;
 mod check;
 mod faults;
+mod flight;
 mod node;
 mod pods;
 mod runtime;
@@ -60,6 +61,8 @@ const SEEN: [u64; 14] = [
 /// Worlds with everything at once that failed once: a manifest went while its source began to tell,
 /// twice; one went and came back, and its end was told in between.
 const SEEN_WITH_EVERYTHING: [u64; 3] = [30_512, 30_899, 30_770];
+/// Worlds of each kind whose decisions are recorded and made again.
+const RECORDED: u64 = 20;
 /// Steps after which the agent dies once, in each of a few worlds.
 const DEATHS: u64 = 150;
 
@@ -193,6 +196,19 @@ fn pods_of_an_api_server_that_lags_fails_and_goes_away() {
 #[test]
 fn pods_of_an_api_server_while_the_agent_dies_at_any_step() {
     run_preset(&seeds(50_000, 40), Faults::API_CRASHES);
+}
+
+#[test]
+fn what_the_agents_of_a_world_decide_is_decided_again_from_its_record() {
+    for (first, faults) in [(70_000, Faults::ALL), (71_000, Faults::API_CRASHES)] {
+        let repeated = number("PINTLE_SEED").map(|seed| vec![seed]);
+        let seeds = repeated.unwrap_or_else(|| {
+            let count = number("PINTLE_SEEDS").unwrap_or(RECORDED);
+            (first..first + count).collect()
+        });
+        let stats = run_all(&seeds, |seed| World::new(seed, faults).recorded());
+        assert!(seeds.len() == 1 || stats.crashes > 0, "{stats:?}");
+    }
 }
 
 #[test]

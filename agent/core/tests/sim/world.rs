@@ -19,6 +19,7 @@ use crate::agent::SyncRun;
 use crate::apiserver::{ApiServer, Wire};
 use crate::check::Checker;
 use crate::faults::{Fault, Faults};
+use crate::flight::Recording;
 use crate::node::{Node, NodeNews};
 use crate::pods::{Behaviour, Manifest};
 use crate::rng::Rng;
@@ -144,6 +145,7 @@ pub struct World {
     pub prepared: BTreeSet<PodUid>,
     /// The API server of a world that has one.
     pub api: Option<ApiServer>,
+    recording: Option<Recording>,
 }
 
 /// By pod: a container's id, and what its probes said last.
@@ -179,6 +181,7 @@ impl World {
             trace: std::env::var_os("PINTLE_TRACE").is_some(),
             prepared: BTreeSet::new(),
             api: faults.has(Fault::Api).then(ApiServer::new),
+            recording: None,
         };
         world.plan_events();
         world
@@ -187,6 +190,12 @@ impl World {
     /// The agent dies after this many steps.
     pub fn dying_after(mut self, steps: u64) -> Self {
         self.crash_in = Some(steps);
+        self
+    }
+
+    /// All that its agents decide is recorded, and decided again at its end.
+    pub fn recorded(mut self) -> Self {
+        self.recording = Some(Recording::default());
         self
     }
 
@@ -294,6 +303,9 @@ impl World {
             let event = self.events[index].take().expect("an event happens once");
             self.happen(event);
         }
+        if let Some(recording) = self.recording.take() {
+            recording.check();
+        }
         self.check.converged(&self.manifests, &self.runtime, self.now, self.faults);
         self.api_converged();
         self.told_the_truth();
@@ -356,7 +368,14 @@ impl World {
             self.check.wanted(uid);
         }
         let shown = self.trace.then(|| format!("{input:?}"));
-        let commands = agent.handle(self.clocks(), input);
+        let now = self.clocks();
+        if let Some(recording) = &mut self.recording {
+            recording.input(now, &input);
+        }
+        let commands = agent.handle(now, input);
+        if let Some(recording) = &mut self.recording {
+            recording.commands(now, &commands, &agent);
+        }
         // A write that fails leaves what was there.
         if agent.is_unsaved() {
             let (allocated, actuated) = agent.checkpoints();
@@ -618,18 +637,23 @@ impl World {
         let node = NodeFacts { name: "node".to_owned(), ..NodeFacts::default() };
         // Without a source of hints everything is listed every second; that is slow to simulate.
         let relist = *self.rng.pick(&[1_u64, 60, 60, 60, 60, 60, 60, 60]);
-        let mut agent = Pods::new(Settings {
+        let settings = Settings {
             sync_period: Duration::from_secs(60),
             relist_period: Duration::from_secs(relist),
             crash_loop: Curve::default(),
             node,
             admission: Arc::new(self.node.unseen()),
             has_node_object: self.api.is_some(),
-        });
-        if let Some((allocated, actuated)) = &self.disk {
-            let read = |text: &str| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
-            agent.restore(read(allocated), read(actuated));
+        };
+        let read = |text: &String| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
+        let on_disk = self.disk.as_ref();
+        let (allocated, actuated) = on_disk.map(|(a, b)| (read(a), read(b))).unwrap_or_default();
+        let at = self.clocks().wall;
+        if let Some(recording) = &mut self.recording {
+            recording.boots(&settings, (&allocated, &actuated), at);
         }
+        let mut agent = Pods::new(settings);
+        agent.restore(allocated, actuated);
         self.agent = Some(agent);
         (self.pulls, self.probing, self.reads) = Default::default();
         self.list_failures = match self.faults.has(Fault::Lists) && self.busy() {
