@@ -76,6 +76,25 @@ impl Index {
         self.owners.get(id)
     }
 
+    /// Containers that two pods have had, and whose they are: that depends on which of the two was
+    /// read last, so an index that is made anew of all workers would have it otherwise.
+    pub(super) fn contested(&self) -> Vec<(ContainerId, Option<PodUid>)> {
+        let ids = self.owned.iter().flat_map(|(uid, ids)| ids.iter().map(move |id| (id, uid)));
+        let anew: BTreeMap<_, _> = ids.collect();
+        let differs = anew.into_iter().filter(|(id, uid)| self.owner(id) != Some(uid));
+        differs.map(|(id, _)| (id.clone(), self.owner(id).cloned())).collect()
+    }
+
+    /// Has these as they were.
+    pub(super) fn contest(&mut self, contested: Vec<(ContainerId, Option<PodUid>)>) {
+        for (id, owner) in contested {
+            match owner {
+                Some(owner) => drop(self.owners.insert(id, owner)),
+                None => drop(self.owners.remove(&id)),
+            }
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn owners(&self) -> impl Iterator<Item = (&ContainerId, &PodUid)> {
         self.owners.iter()
@@ -134,5 +153,32 @@ mod tests {
         assert_eq!(index.owners().count(), 0);
         assert_eq!(index.take_touched().len(), 1);
         assert!(index.take_touched().is_empty());
+    }
+
+    #[test]
+    fn an_index_that_is_made_anew_knows_whose_a_contested_container_is() {
+        let (read, at) = (|version| (None, Version(version)), Version(0));
+        let made = |order: &[(&str, &[&str])]| {
+            let mut index = Index::default();
+            for (version, (uid, containers)) in (1..).zip(order) {
+                let before = (None, at);
+                index.changed(&(*uid).into(), before, read(version), &pod(containers));
+            }
+            index
+        };
+        for order in [
+            &[("v", &["a", "b"][..]), ("u", &["a"])][..],
+            &[("u", &["a"]), ("v", &["a"]), ("v", &["b"])],
+        ] {
+            let old = made(order);
+            let mut new = Index::default();
+            for (uid, ids) in &old.owned {
+                new.owns(uid, ids.clone());
+            }
+            assert_ne!(new.owners, old.owners, "{order:?}");
+            new.contest(old.contested());
+            assert_eq!(new.owners, old.owners, "{order:?}");
+        }
+        assert_eq!(made(&[("u", &["a"]), ("v", &["b"])]).contested(), [], "the later one has it");
     }
 }

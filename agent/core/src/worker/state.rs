@@ -16,7 +16,7 @@ use crate::worker::lobby::Lobby;
 use crate::worker::pods::{FullName, Pods};
 use crate::worker::resizes::{FREED, Record};
 use crate::worker::step::Worker;
-use pintle_api_types::ids::{Mono, PodUid, Version};
+use pintle_api_types::ids::{ContainerId, Mono, PodUid, Version};
 
 /// See the module's header.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,6 +41,7 @@ pub struct State {
     pending: Vec<PodUid>,
     resize_at: Mono,
     room_freed: Option<String>,
+    contested: Vec<(ContainerId, Option<PodUid>)>,
 }
 
 impl Pods {
@@ -69,6 +70,7 @@ impl Pods {
             pending: self.pending.clone(),
             resize_at: self.resize_at,
             room_freed: self.notes.freed.map(str::to_owned),
+            contested: self.index.contested(),
         }
     }
 }
@@ -83,6 +85,7 @@ impl From<State> for Pods {
             let never = (None, Version(u64::MAX));
             index.changed(uid, never, worker.indexed(), worker.observed());
         }
+        index.contest(state.contested);
         pods.taken = Taken::of(state.workers.values().filter_map(Worker::admitted));
         for uid in state.workers.keys().chain(state.records.keys()) {
             pods.book.changed(uid);
