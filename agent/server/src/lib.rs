@@ -31,6 +31,7 @@ mod open;
 mod pages;
 mod pod_list;
 mod ports;
+pub mod record;
 mod renderings;
 mod route;
 mod routes;
@@ -43,6 +44,7 @@ mod stuck;
 #[cfg(test)]
 mod tests;
 mod views;
+mod words;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use crate::Query;
 use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
-use crate::{Parts, dump, stuck};
+use crate::{Parts, dump, stuck, words};
 
 /// How long the main thread may take to answer a dry run.
 const PLAN_WAIT: Duration = Duration::from_secs(3);
@@ -194,7 +194,7 @@ impl Step {
         Self {
             action: action.verb(),
             container: action.container().map(str::to_owned),
-            text: told(action),
+            text: words::action(action),
         }
     }
 }
@@ -218,44 +218,6 @@ fn plan_shown(view: &PodView, plan: &Plan) -> Value {
     });
     name_pod(&mut shown, view);
     shown
-}
-
-/// An action in words.
-fn told(action: &Action) -> String {
-    match action {
-        Action::Prepare => "make cgroup, directories and volumes ready".to_owned(),
-        Action::Refresh => "write files in volumes again whose content has changed".to_owned(),
-        Action::KillPod { grace_seconds: Some(seconds) } => {
-            format!("stop all containers within {seconds} s, then the sandbox")
-        }
-        Action::KillPod { grace_seconds: None } => {
-            "stop all containers within their grace periods, then the sandbox".to_owned()
-        }
-        Action::KillContainer { name, message, .. } => format!("stop container {name}: {message}"),
-        Action::RemoveContainer { name, keep_logs, .. } => {
-            let logs = if *keep_logs { ", keeping its logs" } else { " and its logs" };
-            format!("remove the dead container {name}{logs}")
-        }
-        Action::CreateSandbox { attempt, replaces: None } => {
-            format!("create the sandbox, attempt {attempt}")
-        }
-        Action::CreateSandbox { attempt, replaces: Some(old) } => {
-            format!("create the sandbox, attempt {attempt}, in place of {old}")
-        }
-        Action::StartContainer { name, restart_count: Some(count), .. } if *count > 0 => {
-            format!("start container {name}, restart {count}")
-        }
-        Action::StartContainer { name, .. } => format!("start container {name}"),
-        Action::ResizePod(resize) => {
-            let names: Vec<&str> = resize.updates.iter().map(|u| u.name.as_str()).collect();
-            match names.as_slice() {
-                [] => "resize the pod's cgroup".to_owned(),
-                names => format!("resize {} in place", names.join(", ")),
-            }
-        }
-        Action::Teardown => "unmount volumes and remove the cgroup".to_owned(),
-        Action::Cleanup => "remove containers, sandboxes, logs and directories".to_owned(),
-    }
 }
 
 fn name_pod(answer: &mut Value, view: &PodView) {
@@ -340,13 +302,5 @@ mod tests {
         ] {
             assert_eq!(parameter(query, "pod"), pod, "{query}");
         }
-    }
-
-    #[test]
-    fn actions_are_told_in_words() {
-        let create = Action::CreateSandbox { attempt: 2, replaces: Some("old".into()) };
-        assert_eq!(told(&create), "create the sandbox, attempt 2, in place of old");
-        let kill = Action::KillPod { grace_seconds: Some(5) };
-        assert_eq!(told(&kill), "stop all containers within 5 s, then the sandbox");
     }
 }

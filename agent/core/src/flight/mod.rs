@@ -58,4 +58,4 @@ pub use frame::{Digest, Frame, Start, digest_of};
 pub use read::{Batch, Loss, ReadError, Segment, read};
 pub use record::{Flight, SEGMENTS_MAX, STATE_BYTES_MAX, Written};
 pub use redact::{Redactor, Seal};
-pub use replay::{Difference, Outcome, Replay};
+pub use replay::{Difference, Outcome, Panicked, Replay};

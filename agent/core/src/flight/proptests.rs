@@ -2,7 +2,7 @@
 //! of its bytes, no more than what was hit is lost and all of that is said.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -412,6 +412,29 @@ fn an_input_that_nothing_came_of_is_told() {
     let (runs, _) = Replay::of([&read(&written.bytes).expect("ours")]).finish();
     let last = runs[0].unanswered.as_ref().map(|(_, input)| input);
     assert!(matches!(last, Some(Input::SourcesReady)), "{runs:?}");
+}
+
+#[test]
+fn a_run_ends_with_the_input_that_panicked() {
+    let inputs: Vec<_> = (0..3).map(|_| (Now::default(), Input::Tick)).collect();
+    let segment = read(record(&inputs, 1).values().next().expect("one")).expect("ours");
+    let (mut replay, mut taken) = (Replay::default(), 0);
+    let _ = replay.segment(&segment, &mut |replay, frame| {
+        if let Frame::Input { now, input } = frame {
+            taken += 1;
+            if taken == 2 {
+                replay.panicked(*now, (**input).clone(), "no".to_owned());
+                return ControlFlow::Continue(());
+            }
+        }
+        replay.take(frame);
+        ControlFlow::Continue(())
+    });
+    let (runs, passed) = replay.finish();
+    let run = &runs[0];
+    assert_eq!((runs.len(), run.equal, passed), (1, 1, 3));
+    assert_eq!(run.panicked.as_ref().map(|found| found.message.as_str()), Some("no"));
+    assert!(!run.is_equal() && run.unanswered.is_none() && !run.torn);
 }
 
 #[test]

@@ -6,8 +6,10 @@
 //! which the agent panicked panics here as well: whoever replays catches that, and has its cause.
 //! Pure; bounds: those of `Pods`, and one input.
 
+use std::ops::ControlFlow;
+
 use crate::worker::{Command, Input, Pods, State};
-use pintle_api_types::ids::Now;
+use pintle_api_types::ids::{Now, UnixNanos};
 use serde_json::Value;
 
 use super::frame::{Digest, Frame, Start, digest_of, plain};
@@ -29,11 +31,26 @@ pub struct Difference {
     pub replayed: Vec<(Digest, Command)>,
 }
 
+/// An input of which the decisions panicked.
+#[derive(Debug)]
+pub struct Panicked {
+    /// When.
+    pub now: Now,
+    /// What; values in it are redacted.
+    pub input: Input,
+    /// What the panic said.
+    pub message: String,
+}
+
 /// How far the replay of one run of the agent came.
 #[derive(Debug)]
 pub struct Outcome {
     /// The version of the agent that was recorded; `None` when its start is not there.
     pub version: Option<String>,
+    /// When its first input came; `None` when there was none.
+    pub began_at: Option<UnixNanos>,
+    /// When the last input came that was replayed.
+    pub ended_at: Option<UnixNanos>,
     /// Inputs of which the same came.
     pub equal: u64,
     /// The first one of which something else came.
@@ -42,13 +59,23 @@ pub struct Outcome {
     pub states: u64,
     /// The place in the first state to which it did not, as a JSON pointer.
     pub state_differs: Option<String>,
+    /// The input of which the decisions panicked, the last one that was replayed.
+    pub panicked: Option<Box<Panicked>>,
     /// The run went on and its frames were lost.
     pub torn: bool,
     /// The last input, when nothing is known of what came of it: the agent died of it or was ended.
     pub unanswered: Option<(Now, Input)>,
 }
 
+impl Outcome {
+    /// Everything that was replayed came out as it was recorded.
+    pub fn is_equal(&self) -> bool {
+        self.difference.is_none() && self.state_differs.is_none() && self.panicked.is_none()
+    }
+}
+
 /// A run that is being replayed.
+#[derive(Debug)]
 struct Run {
     pods: Pods,
     outcome: Outcome,
@@ -57,6 +84,7 @@ struct Run {
 }
 
 /// An input whose recorded answer has not been seen yet.
+#[derive(Debug)]
 struct Open {
     now: Now,
     input: Input,
@@ -64,7 +92,7 @@ struct Open {
 }
 
 /// See the module's header.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Replay {
     run: Option<Run>,
     done: Vec<Outcome>,
@@ -77,11 +105,23 @@ impl Replay {
     /// Replays what is there of segments, oldest first.
     pub fn of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Self {
         let mut replay = Self::default();
-        segments.into_iter().for_each(|segment| replay.segment(segment));
+        let mut take = |replay: &mut Self, frame: &Frame| {
+            replay.take(frame);
+            ControlFlow::Continue(())
+        };
+        for segment in segments {
+            let _ = replay.segment(segment, &mut take);
+        }
         replay
     }
 
-    fn segment(&mut self, segment: &Segment) {
+    /// Replays what is there of the next segment. `each` is called with every frame, and has it
+    /// taken; it may look before and after, catch a panic, and end the replay.
+    pub fn segment(
+        &mut self,
+        segment: &Segment,
+        each: &mut impl FnMut(&mut Self, &Frame) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         for batch in &segment.batches {
             let begins = matches!(batch.frames.first(), Some(Frame::Start(_)));
             let lost = segment.losses.iter().any(|loss| loss.batches.1 == Some(batch.number));
@@ -89,11 +129,12 @@ impl Replay {
                 self.gap();
             }
             self.next_batch = batch.number + 1;
-            batch.frames.iter().for_each(|frame| self.take(frame));
+            batch.frames.iter().try_for_each(|frame| each(self, frame))?;
         }
         if segment.losses.last().is_some_and(|loss| loss.batches.1.is_none()) {
             self.gap();
         }
+        ControlFlow::Continue(())
     }
 
     /// Takes the next frame.
@@ -123,6 +164,25 @@ impl Replay {
         }
     }
 
+    /// The decisions of the run under way, after the last frame; none behind a gap.
+    pub fn pods(&mut self) -> Option<&mut Pods> {
+        self.run.as_mut().map(|run| &mut run.pods)
+    }
+
+    /// What came of the last input, until the frame is taken with what came of it then.
+    pub fn commands(&self) -> &[Command] {
+        let open = self.run.as_ref().and_then(|run| run.open.as_ref());
+        open.map_or(&[], |open| &open.commands)
+    }
+
+    /// Taking this input panicked, which whoever replays has caught: the run ends with it.
+    pub fn panicked(&mut self, now: Now, input: Input, message: String) {
+        if let Some(mut run) = self.run.take() {
+            run.outcome.panicked = Some(Box::new(Panicked { now, input, message }));
+            self.done.push(Run { open: None, ..run }.end());
+        }
+    }
+
     /// The run ends with what was taken.
     fn end(&mut self) {
         self.done.extend(self.run.take().map(Run::end));
@@ -145,10 +205,13 @@ impl Run {
     fn new(pods: Pods, version: Option<String>) -> Self {
         let outcome = Outcome {
             version,
+            began_at: None,
+            ended_at: None,
             equal: 0,
             difference: None,
             states: 0,
             state_differs: None,
+            panicked: None,
             torn: false,
             unanswered: None,
         };
@@ -171,6 +234,8 @@ impl Run {
         }
         match frame {
             Frame::Input { now, input } => {
+                self.outcome.began_at = self.outcome.began_at.or(Some(now.wall));
+                self.outcome.ended_at = Some(now.wall);
                 let commands = self.pods.handle(*now, (**input).clone());
                 self.open = Some(Open { now: *now, input: (**input).clone(), commands });
             }

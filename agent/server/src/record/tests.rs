@@ -1,0 +1,175 @@
+//! What is said of a record: that the same came of it, where not, and what of it is gone.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use pintle_agent_core::flight::Panicked;
+use pintle_agent_core::worker::Input;
+
+use super::testing::{Agent, SECRET, at, desired};
+use super::{RecordError, Report, replay, replay_folder};
+
+/// An agent that ran the pod, and one after it that died of its fourth input.
+fn two_runs(dir: &Path) {
+    let mut first = Agent::begins(dir, 3, 0, "v1");
+    first.gets_ready();
+    first.takes(desired());
+    first.reads_nothing();
+    first.fails("FailedMount", "no");
+    let mut second = Agent::begins(dir, 4, 100, "v1");
+    second.gets_ready();
+    second.dies_of(&desired());
+}
+
+fn report(dir: &Path) -> Report {
+    replay_folder(dir).expect("a record")
+}
+
+#[test]
+fn runs_of_which_the_same_comes_are_equal_also_when_the_last_one_died() {
+    let dir = tempfile::tempdir().expect("a folder");
+    two_runs(dir.path());
+    fs::write(dir.path().join("key"), [7; 32]).expect("the key");
+    let report = report(dir.path());
+    assert!(report.is_equal() && report.lost.is_empty() && report.passed == 0, "{report:?}");
+    assert_eq!(report.segments, [3, 4]);
+    let text = report.text("v1");
+    let head = format!("{}: segments 3 to 4, 0.0 MiB\n", dir.path().display());
+    assert_eq!(
+        text.strip_prefix(&head).expect("the folder first"),
+        "
+Run 1 of the agent (v1): 2026-01-01T00:00:01Z to 2026-01-01T00:00:08Z
+  inputs with the same commands: 8
+  states that were compared and are the same: 0
+
+Run 2 of the agent (v1): 2026-01-01T00:01:41Z to 2026-01-01T00:01:45Z
+  inputs with the same commands: 4
+  states that were compared and are the same: 0
+  the last input has no answer; the agent ended there: 2026-01-01T00:01:45Z Desired of pod ns/web \
+(uid u): web_ns(u), generation 0, version 
+
+The same came of all 12 inputs.
+"
+    );
+    assert!(!report.json().to_string().contains(SECRET));
+    assert_eq!(report.json()["equal"], true);
+}
+
+#[test]
+fn the_root_directory_of_an_agent_has_its_record() {
+    let root = tempfile::tempdir().expect("a folder");
+    let dir = root.path().join("flight");
+    fs::create_dir(&dir).expect("a folder");
+    two_runs(&dir);
+    assert_eq!(report(root.path()).folder, dir);
+}
+
+#[test]
+fn a_difference_is_told_with_its_input_and_pod_and_fails() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut agent = Agent::begins(dir.path(), 1, 0, "v0");
+    agent.gets_ready();
+    // Another program would have decided upon a pod of this name as this one does upon another.
+    agent.takes_other(desired(), Input::Lost);
+    agent.takes(Input::Tick);
+    let report = report(dir.path());
+    assert!(!report.is_equal());
+    let text = report.text("v1");
+    for line in [
+        "  recorded by v0 and replayed by v1, which may decide differently\n",
+        "  inputs with the same commands: 4\n",
+        "  DIFFERENT at input 5: 2026-01-01T00:00:05Z Desired of pod ns/web (uid u): ",
+        "    1. now another one: ",
+        "\nSomething else came of 1 of 1 runs, of other versions or of ones that are not known.\n",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in:\n{text}");
+    }
+    let json = &report.json()["runs"][0];
+    assert_eq!(json["difference"]["at"]["pod"], "ns/web");
+    assert_eq!(json["difference"]["index"], 4);
+}
+
+#[test]
+fn what_was_lost_is_told_and_is_no_difference() {
+    let dir = tempfile::tempdir().expect("a folder");
+    two_runs(dir.path());
+    let path = dir.path().join("0000000003.segment");
+    let mut bytes = fs::read(&path).expect("a segment");
+    bytes.extend(b"PFRb, and no more");
+    fs::write(&path, bytes).expect("the next batch was begun");
+    fs::rename(dir.path().join("0000000004.segment"), dir.path().join("0000000006.segment"))
+        .expect("it is renamed");
+    fs::write(dir.path().join("0000000007.segment"), []).expect("it is begun");
+    let report = report(dir.path());
+    assert!(report.is_equal());
+    assert!(report.runs[0].torn);
+    let told: Vec<_> = report.lost.iter().map(ToString::to_string).collect();
+    let [torn, missing, misnamed, empty] = told.as_slice() else { panic!("{told:?}") };
+    assert!(torn.starts_with("segment 3: what follows batch "), "{torn}");
+    assert_eq!(missing, "segments 4 to 5: their files are missing");
+    assert_eq!(misnamed, "segment 6: its file holds segment 4, and is passed over");
+    assert_eq!(empty, "segment 7: nothing of it was written");
+    assert!(report.text("v1").contains(&format!("Lost: {torn}\n")));
+}
+
+#[test]
+fn an_input_of_which_the_decisions_panic_is_the_finding() {
+    let dir = tempfile::tempdir().expect("a folder");
+    two_runs(dir.path());
+    let mut report = report(dir.path());
+    let run = report.runs.last_mut().expect("two runs");
+    let (now, input) = run.unanswered.take().expect("it died");
+    run.panicked = Some(Box::new(Panicked { now, input, message: "no room".to_owned() }));
+    assert!(!report.is_equal());
+    let text = report.text("v1");
+    let told = "  PANIC at input 5: 2026-01-01T00:01:45Z Desired of pod ns/web (uid u): ";
+    assert!(text.contains(told) && text.contains("\n    no room\n"), "{text}");
+    assert!(text.ends_with("Something else came of 1 of 2 runs.\n"), "{text}");
+    assert_eq!(report.json()["runs"][1]["panic"]["message"], "no room");
+}
+
+#[test]
+fn a_replay_ends_when_it_is_asked_to() {
+    let dir = tempfile::tempdir().expect("a folder");
+    two_runs(dir.path());
+    let report = replay(dir.path(), Some(at(4)), &mut |_, _| {}).expect("a record");
+    assert_eq!((report.runs.len(), report.runs[0].equal), (1, 4));
+    assert!(report.is_equal() && !report.runs[0].torn && report.runs[0].unanswered.is_none());
+    let told = report.text("v1");
+    assert!(told.ends_with("of all 4 inputs until 2026-01-01T00:00:04Z.\n"), "{told}");
+    let before = replay(dir.path(), Some(at(-1)), &mut |_, _| {}).expect("a record");
+    assert_eq!(before.runs.len(), 1, "the agent has begun and was asked nothing");
+}
+
+#[test]
+fn a_folder_without_segments_and_files_that_are_none_are_one_clear_sentence() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path();
+    let told = |path: &Path| replay_folder(path).expect_err("no record").to_string();
+    assert!(told(path).contains("has no record: neither in it nor in its folder flight"));
+    let missing = path.join("missing");
+    assert!(told(&missing).contains("missing cannot be read: No such file"), "{}", told(&missing));
+    fs::write(path.join("1.segment"), "").expect("another file");
+    assert!(told(path).contains("has no record"));
+    symlink("/dev/zero", path.join("0000000001.segment")).expect("a link");
+    assert!(told(path).contains("0000000001.segment cannot be read"), "{}", told(path));
+    fs::remove_file(path.join("0000000001.segment")).expect("it goes");
+    fs::create_dir(path.join("0000000001.segment")).expect("a folder");
+    assert!(matches!(replay_folder(path), Err(RecordError::NoSegment { .. })));
+    fs::remove_dir(path.join("0000000001.segment")).expect("it goes");
+    let file = fs::File::create(path.join("0000000001.segment")).expect("a file");
+    file.set_len(1 << 30).expect("a long one");
+    assert!(told(path).ends_with("is far too long"), "{}", told(path));
+}
+
+#[test]
+fn bytes_that_are_no_segment_replay_to_nothing_and_say_so() {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("0000000001.segment"), vec![b'x'; 5_000]).expect("a file");
+    let report = report(dir.path());
+    assert!(!report.is_equal());
+    let told = report.text("v1");
+    assert!(told.contains("Lost: segment 1: nothing of it was written\n"), "{told}");
+    assert!(told.ends_with("Nothing of the record can be replayed.\n"), "{told}");
+}

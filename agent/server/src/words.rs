@@ -1,0 +1,245 @@
+//! What the decisions take and give, in words: actions of a plan, inputs and commands of a record.
+//!
+//! Pure. One line each, for people; which pod it is about stands beside it.
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::intake;
+use pintle_agent_core::observed::{ObservedPod, RunState};
+use pintle_agent_core::source::SourceKind;
+use pintle_agent_core::sync::plan::Action;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::worker::{Command, Count, Failure, Hint, Input};
+use pintle_api_types::pod;
+
+/// An action in words.
+pub(crate) fn action(action: &Action) -> String {
+    match action {
+        Action::Prepare => "make cgroup, directories and volumes ready".to_owned(),
+        Action::Refresh => "write files in volumes again whose content has changed".to_owned(),
+        Action::KillPod { grace_seconds: Some(seconds) } => {
+            format!("stop all containers within {seconds} s, then the sandbox")
+        }
+        Action::KillPod { grace_seconds: None } => {
+            "stop all containers within their grace periods, then the sandbox".to_owned()
+        }
+        Action::KillContainer { name, message, .. } => format!("stop container {name}: {message}"),
+        Action::RemoveContainer { name, keep_logs, .. } => {
+            let logs = if *keep_logs { ", keeping its logs" } else { " and its logs" };
+            format!("remove the dead container {name}{logs}")
+        }
+        Action::CreateSandbox { attempt, replaces: None } => {
+            format!("create the sandbox, attempt {attempt}")
+        }
+        Action::CreateSandbox { attempt, replaces: Some(old) } => {
+            format!("create the sandbox, attempt {attempt}, in place of {old}")
+        }
+        Action::StartContainer { name, restart_count: Some(count), .. } if *count > 0 => {
+            format!("start container {name}, restart {count}")
+        }
+        Action::StartContainer { name, .. } => format!("start container {name}"),
+        Action::ResizePod(resize) => {
+            let names: Vec<&str> = resize.updates.iter().map(|u| u.name.as_str()).collect();
+            match names.as_slice() {
+                [] => "resize the pod's cgroup".to_owned(),
+                names => format!("resize {} in place", names.join(", ")),
+            }
+        }
+        Action::Teardown => "unmount volumes and remove the cgroup".to_owned(),
+        Action::Cleanup => "remove containers, sandboxes, logs and directories".to_owned(),
+    }
+}
+
+/// The name of an input and what it says.
+pub(crate) fn input(input: &Input) -> (&'static str, String) {
+    match input {
+        Input::Desired { pod, .. } => ("Desired", wanted(pod)),
+        Input::Reconciled { pod, .. } => ("Reconciled", wanted(pod)),
+        Input::Removed { .. } => ("Removed", "no source wants the pod any more".to_owned()),
+        Input::Unreadable(uids) => {
+            ("Unreadable", format!("{} are wanted and cannot be read", counted(uids.len(), "pod")))
+        }
+        Input::SourcesReady => ("SourcesReady", "every source has reported".to_owned()),
+        Input::Kill { verdict, grace_seconds, .. } => {
+            let grace = grace_seconds.map(|s| format!(" within {s} s")).unwrap_or_default();
+            ("Kill", format!("{}{grace}: {}", verdict.reason, verdict.message))
+        }
+        Input::Observed { result: Ok(pod), .. } => ("Observed", observed(pod)),
+        Input::Observed { result: Err(why), .. } => ("Observed", format!("cannot be read: {why}")),
+        Input::Listed { result: Ok(pods), .. } => ("Listed", counted(pods.len(), "pod")),
+        Input::Listed { result: Err(why), .. } => ("Listed", format!("no list: {why}")),
+        Input::Hint { hint: of, .. } => ("Hint", hint(of)),
+        Input::ContainerHint { container, hint: of } => {
+            ("ContainerHint", format!("{}, of container {container}", hint(of)))
+        }
+        Input::Progress { ticket, index, outcome, .. } => {
+            ("Progress", format!("sync {ticket}, action {}: {}", index + 1, ended(outcome)))
+        }
+        Input::SyncDone { ticket, .. } => ("SyncDone", format!("sync {ticket}")),
+        Input::Probed { container, probe, healthy, .. } => {
+            let became = if *healthy { "succeeds" } else { "fails" };
+            ("Probed", format!("{probe:?} {became}, of container {container}"))
+        }
+        Input::Content { files, .. } => {
+            let files = if *files { "; its volumes show it" } else { "" };
+            ("Content", format!("something that the pod refers to changed{files}"))
+        }
+        Input::Node(_) => ("Node", "facts of the node changed".to_owned()),
+        Input::Admission(_) => ("Admission", "what the node offers changed".to_owned()),
+        Input::NodeFetched { node, .. } => {
+            let read = if node.is_some() { "was read" } else { "could not be read" };
+            ("NodeFetched", format!("the node's object {read}"))
+        }
+        Input::Lost => ("Lost", "hints were lost".to_owned()),
+        Input::RelistEvery(period) => ("RelistEvery", format!("{} s", period.as_secs())),
+        Input::Tick => ("Tick", "time has passed".to_owned()),
+    }
+}
+
+/// The name of a command and what it says.
+pub(crate) fn command(command: &Command) -> (&'static str, String) {
+    match command {
+        Command::Read { stamp, after, .. } if after.is_zero() => ("Read", format!("stamp {stamp}")),
+        Command::Read { stamp, after, .. } => {
+            ("Read", format!("stamp {stamp}, after {} ms", after.as_millis()))
+        }
+        Command::List { stamp } => ("List", format!("stamp {stamp}")),
+        Command::FetchNode { ticket } => ("FetchNode", format!("ticket {ticket}")),
+        Command::Run { ticket, actions, .. } => {
+            let actions: Vec<_> = actions.iter().map(action).collect();
+            ("Run", format!("sync {ticket}: {}", actions.join("; ")))
+        }
+        Command::Cancel { ticket, .. } => ("Cancel", format!("sync {ticket}")),
+        Command::Probe { observed: pod, terminating, .. } => {
+            let ends = if *terminating { ", readiness only, as the pod ends" } else { "" };
+            ("Probe", format!("{}{ends}", observed(pod)))
+        }
+        Command::Publish { status, stage, .. } => {
+            let phase = status.phase.as_deref().unwrap_or("no phase");
+            let all = status.conditions.iter().flatten().filter(|c| c.status == "True");
+            let all: Vec<_> = all.map(|c| format!(" {}", c.type_)).collect();
+            ("Publish", format!("{phase}{}, stage {stage:?}", all.concat()))
+        }
+        Command::Event { reason, message, .. } => ("Event", format!("{reason}: {message}")),
+        Command::Gone { .. } => ("Gone", "nothing is left of the pod".to_owned()),
+        Command::Count(count) => ("Count", tallied(count)),
+    }
+}
+
+/// The pod that an input is about; `None` when it is about the node, or names a container only.
+pub(crate) fn pod_of(input: &Input) -> Option<&PodUid> {
+    match input {
+        Input::Desired { uid, .. }
+        | Input::Reconciled { uid, .. }
+        | Input::Removed { uid }
+        | Input::Kill { uid, .. }
+        | Input::Observed { uid, .. }
+        | Input::Hint { uid, .. }
+        | Input::Progress { uid, .. }
+        | Input::SyncDone { uid, .. }
+        | Input::Probed { uid, .. }
+        | Input::Content { uid, .. } => Some(uid),
+        Input::Unreadable(_)
+        | Input::SourcesReady
+        | Input::Listed { .. }
+        | Input::ContainerHint { .. }
+        | Input::Node(_)
+        | Input::Admission(_)
+        | Input::NodeFetched { .. }
+        | Input::Lost
+        | Input::RelistEvery(_)
+        | Input::Tick => None,
+    }
+}
+
+/// The pod that a command is about.
+pub(crate) fn pod_of_command(command: &Command) -> Option<&PodUid> {
+    match command {
+        Command::Read { uid, .. }
+        | Command::Run { uid, .. }
+        | Command::Cancel { uid, .. }
+        | Command::Probe { uid, .. }
+        | Command::Publish { uid, .. }
+        | Command::Event { uid, .. }
+        | Command::Gone { uid } => Some(uid),
+        Command::List { .. } | Command::FetchNode { .. } | Command::Count(_) => None,
+    }
+}
+
+fn wanted(of: &Pod) -> String {
+    let source = pod::annotation(of, pod::ANNOTATION_SOURCE);
+    let is_static = |kind: &SourceKind| source == Some(kind.as_str());
+    let kind = [SourceKind::File, SourceKind::Http].into_iter().find(is_static);
+    let deleted = if pod::is_deleted(of) { ", deleted" } else { "" };
+    format!("{}{deleted}", intake::shown(kind.unwrap_or(SourceKind::Api), of))
+}
+
+fn observed(pod: &ObservedPod) -> String {
+    let ready = pod.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
+    let sandboxes = match (pod.sandboxes.len(), ready) {
+        (0, _) => "no sandbox".to_owned(),
+        (count, 0) => format!("{}, none ready", counted(count, "sandbox")),
+        (1, _) => "its sandbox is ready".to_owned(),
+        (count, _) => format!("{}, {ready} ready", counted(count, "sandbox")),
+    };
+    let containers = pod.containers.iter().map(|container| {
+        let state = match container.state {
+            RunState::Created => "created".to_owned(),
+            RunState::Running => "running".to_owned(),
+            RunState::Exited => format!("exited {}", container.exit_code),
+            RunState::Unknown => "unknown".to_owned(),
+        };
+        format!(", {} {state}", container.name)
+    });
+    sandboxes + &containers.collect::<String>()
+}
+
+fn hint(hint: &Hint) -> String {
+    match hint {
+        Hint::Exited { code: Some(code), .. } => format!("the kernel saw exit code {code}"),
+        Hint::Exited { code: None, .. } => "the kernel saw an end".to_owned(),
+        Hint::TaskExit { end, .. } => format!("the runtime told exit code {}", end.code),
+        Hint::Oom { comm, pid, .. } => format!("the OOM killer took {comm} (pid {pid})"),
+        Hint::Changed => "something changed".to_owned(),
+    }
+}
+
+fn ended(outcome: &Result<(), Failure>) -> String {
+    match outcome {
+        Ok(()) => "done".to_owned(),
+        Err(failure) => format!("{}: {}", failure.reason, failure.message),
+    }
+}
+
+fn tallied(count: &Count) -> String {
+    match count {
+        Count::Refused(why) => format!("a pod was refused: {why}"),
+        Count::Preempted(what) => format!("a pod had to go, short of {what}"),
+        Count::Infeasible(why) => format!("a resize is impossible: {why}"),
+        Count::Accepted(why) => format!("a resize was granted: {why}"),
+        Count::Asked(_) => "a pod asks for a resize".to_owned(),
+        Count::Orphan => "a pod that nobody knew".to_owned(),
+        Count::Restarted(_) => "a pod is begun again under its uid".to_owned(),
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    let ending = match (count, what) {
+        (1, _) => "",
+        (_, what) if what.ends_with('x') => "es",
+        _ => "s",
+    };
+    format!("{count} {what}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_told_in_words() {
+        let create = Action::CreateSandbox { attempt: 2, replaces: Some("old".into()) };
+        assert_eq!(action(&create), "create the sandbox, attempt 2, in place of old");
+        let kill = Action::KillPod { grace_seconds: Some(5) };
+        assert_eq!(action(&kill), "stop all containers within 5 s, then the sandbox");
+    }
+}
