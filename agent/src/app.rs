@@ -317,6 +317,7 @@ impl Parts {
             containerd: self.containerd(runtime)?,
             shims: std::cell::RefCell::default(),
             strangers: pintle_agent_host::cgroup::sweep::Strangers::default(),
+            differing: std::cell::RefCell::default(),
             node,
             client: client.clone(),
         })

@@ -281,7 +281,7 @@ mod tests {
         client.start_container(v1::StartContainerRequest { container_id }).await.expect("started");
         runtime.clear_calls();
         runtime.on(Method::ListPodSandbox).times(1).fail(Code::Unavailable, "it restarts");
-        runtime.on(Method::PodSandboxStatus).times(1).fail(Code::Unavailable, "it restarts");
+        runtime.on(Method::PodSandboxStatus).times(2).fail(Code::Unavailable, "it restarts");
         let (inputs, _queue) = mpsc::channel(1);
         let (reader, recorder) = (Reader::new(client), Recorder::default());
         let intake = Intake::new(reader, recorder, inputs, Arc::default());

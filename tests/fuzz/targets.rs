@@ -2,7 +2,7 @@
 //! run these, and so does `tests/tests/decoders.rs` for a moment in each run of the unit tests.
 
 use pintle_agent_core::image::{keyring, pull_credential, pull_record};
-use pintle_agent_core::observed::{read_back, termination};
+use pintle_agent_core::observed::{VerboseStatus, read_back, termination};
 use pintle_agent_core::{env, ledger, logs, source};
 use pintle_cri_v1 as v1;
 use prost::Message as _;
@@ -24,6 +24,7 @@ pub(crate) const TARGETS: &[(&str, Decoder)] = &[
     ("env_file", env_file),
     ("keyring", a_keyring),
     ("cri_answer", cri_answer),
+    ("runtime_spec", runtime_spec),
     ("exec_answer", server::fuzz_exec_answer),
     ("websocket", server::fuzz_websocket),
     ("spdy", server::fuzz_spdy),
@@ -100,4 +101,17 @@ fn cri_answer(bytes: &[u8]) {
     }
     let sandbox = v1::PodSandboxStatusResponse::decode(bytes).ok().and_then(|a| a.status);
     let _ = sandbox.and_then(|status| read_back::sandbox(&status)); // any answer is fine
+}
+
+/// The JSON of a verbose status. A path that is taken from it is plain, whatever it was.
+fn runtime_spec(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let info = [("info".to_owned(), text.to_owned())].into();
+    let Some(spec) = VerboseStatus::read(&info).spec else { return };
+    let parent = spec.parent_cgroup().map(str::to_owned);
+    for path in spec.cgroup.iter().chain(&parent) {
+        let below = path.strip_prefix('/').expect("from the top");
+        let is_plain = |part: &str| !matches!(part, "" | "." | "..");
+        assert!(below.split('/').all(is_plain) || path == "/", "{path:?}");
+    }
 }

@@ -101,10 +101,12 @@ impl Executor {
         self.images.forget(&order.uid);
         self.users.release(&order.uid).await;
         self.objects.forget(&order.uid);
+        self.forget_differences(order);
         Ok(())
     }
 
     async fn remove_cgroup(&self, order: &SyncOrder) -> Result<(), Failure> {
+        self.remove_elsewhere(order).await?;
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let names = match order.pod.as_deref() {
             Some(pod) => vec![self.cgroup_name(pod)],
@@ -176,8 +178,13 @@ impl Executor {
 
     /// Name of the pod's cgroup below the cgroup root.
     pub(super) fn cgroup_name(&self, pod: &k8s_openapi::api::core::v1::Pod) -> String {
+        self.below_root(&self.usual_cgroup(pod))
+    }
+
+    /// The same from the top, as the runtime is given it.
+    pub(super) fn usual_cgroup(&self, pod: &k8s_openapi::api::core::v1::Pod) -> String {
         let qos = pintle_api_types::pod::qos::class_of(pod);
-        self.below_root(&self.node.cgroup.pod(qos, &pintle_api_types::pod::uid(pod)))
+        self.node.cgroup.pod(qos, &pintle_api_types::pod::uid(pod))
     }
 
     fn cgroup_names(&self, uid: &PodUid) -> Vec<String> {

@@ -21,7 +21,7 @@ use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::sync::stop_order;
 use pintle_agent_core::timeline;
 use pintle_agent_core::timeline::Recorder;
-use pintle_agent_core::types::PodUid;
+use pintle_agent_core::types::{PodUid, SandboxId};
 use pintle_agent_core::worker::{Failure, Input};
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_cri::containerd::Containerd;
@@ -165,6 +165,8 @@ pub struct Executor {
     pub shims: std::cell::RefCell<crate::shims::Watch>,
     /// Cgroups with processes, of pods that nobody knows.
     pub strangers: pintle_agent_host::cgroup::sweep::Strangers,
+    /// Pods of which was told what differs from what this agent would have made, by their sandbox.
+    pub differing: std::cell::RefCell<std::collections::BTreeMap<PodUid, SandboxId>>,
     /// The turn to write the limits of the classes.
     pub classes: tokio::sync::Mutex<()>,
 }

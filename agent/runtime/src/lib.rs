@@ -8,7 +8,7 @@
 //!   observed            lists and reads pods -> records
 //!   execute             runs the actions of a sync, with these:
 //!     start_permits     whose turn it is to start or stop
-//!     prepare, start    cgroup, volumes, sandbox, containers
+//!     prepare, start    cgroup, volumes, sandbox, containers; adopt, follow: those that run
 //!     image, puller     is the image there, pull it; image_volumes: images that are mounted
 //!     credentials, provider, pull_records   what pulls are tried with, and who made them
 //!     hooks, kill       postStart and preStop, stops
@@ -21,11 +21,13 @@
 
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod clean;
 pub mod credentials;
 mod env_files;
 pub mod event;
 pub mod execute;
+mod follow;
 pub mod hooks;
 pub mod http;
 pub mod image;

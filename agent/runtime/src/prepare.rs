@@ -9,11 +9,13 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::types::with_causes;
 use pintle_agent_core::volume::PodDirs;
 use pintle_agent_core::worker::Failure;
+use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_agent_host::volume;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 
+use crate::adopt::makes_sandbox;
 use crate::execute::{Executor, SyncOrder};
 
 impl Executor {
@@ -62,8 +64,39 @@ impl Executor {
         Failure::new("FailedMount", texts.join("; "))
     }
 
+    /// The usual cgroup is made when something is going to be in it, and whichever has the pod's
+    /// containers is followed.
     async fn prepare_cgroup(&self, order: &SyncOrder, pod: &Pod) -> Result<(), Failure> {
+        self.tell_differences(order, pod);
+        if makes_sandbox(order) {
+            // Whatever ran there was stopped right before; what cannot go now goes with the pod.
+            if let Err(failure) = self.remove_elsewhere(order).await {
+                tracing::warn!(pod = %order.uid, "a cgroup of before stays: {}", failure.message);
+            }
+        }
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        let elsewhere = self.elsewhere(order, pod).await;
+        let stays = elsewhere.is_some() && self.stays_together(order, pod);
+        if !stays {
+            self.make_cgroup(order, pod, cgroups).await?;
+        }
+        let (path, dir) = match elsewhere {
+            Some((path, dir)) => (path, Some(dir)),
+            None => (self.usual_cgroup(pod), cgroups.dir(&self.cgroup_name(pod), "memory")),
+        };
+        if let Some(dir) = dir {
+            self.tracker.track(&order.uid, &dir).await;
+            self.follow_running(order, pod, &path).await;
+        }
+        Ok(())
+    }
+
+    async fn make_cgroup(
+        &self,
+        order: &SyncOrder,
+        pod: &Pod,
+        cgroups: &Cgroups,
+    ) -> Result<(), Failure> {
         let name = self.cgroup_name(pod);
         let limits = self.cgroup_limits(pod);
         let exists = cgroups.on_disk(&name, Tree::exists).await;
@@ -78,10 +111,6 @@ impl Executor {
                 self.recorder.event(&order.uid, true, "FailedCreatePodContainer", &text, None);
                 Failure::new("FailedCreatePodContainer", text)
             })?;
-        }
-        if let Some(dir) = cgroups.dir(&name, "memory") {
-            self.tracker.track(&order.uid, &dir).await;
-            self.follow_running(order, pod).await;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //! every write may be repeated.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -31,8 +32,8 @@ fn fail(text: impl Into<String>) -> Failure {
 }
 
 /// The pod's cgroup on the way from one set of numbers to another.
-struct PodCgroup<'a> {
-    cgroups: &'a Cgroups,
+struct PodCgroup {
+    cgroups: Rc<Cgroups>,
     name: String,
     limits: CgroupLimits,
     now: PodFigures,
@@ -47,7 +48,7 @@ impl Executor {
         pod: &Pod,
         resize: &Order<'_>,
     ) -> Result<(), Failure> {
-        let mut of_pod = self.pod_cgroup(pod).await?;
+        let mut of_pod = self.pod_cgroup(order, pod).await?;
         self.refuse_used(pod, resize.updates, of_pod.as_ref()).await?;
         let (now, then) = of_pod.as_ref().map(|p| (p.now, p.then)).unwrap_or_default();
         let mut have: Vec<Figures> = resize.updates.iter().map(|update| update.from).collect();
@@ -67,9 +68,10 @@ impl Executor {
         Ok(())
     }
 
-    async fn pod_cgroup(&self, pod: &Pod) -> Result<Option<PodCgroup<'_>>, Failure> {
-        let Some(cgroups) = self.cgroups.as_deref() else { return Ok(None) };
-        let (name, limits) = (self.cgroup_name(pod), self.cgroup_limits(pod));
+    async fn pod_cgroup(&self, order: &SyncOrder, pod: &Pod) -> Result<Option<PodCgroup>, Failure> {
+        let own = self.own_cgroup(order, pod).map_err(|error| fail(with_causes(&error)))?;
+        let Some((cgroups, name)) = own else { return Ok(None) };
+        let limits = self.cgroup_limits(pod);
         let now = cgroups.on_disk(&name, |tree, name| tree.figures(name)).await;
         let now = now.flatten().map_err(|error| fail(with_causes(&error)))?;
         // A limit that the pod has not is left as it is.
@@ -89,7 +91,7 @@ impl Executor {
         &self,
         pod: &Pod,
         updates: &[ContainerUpdate],
-        of_pod: Option<&PodCgroup<'_>>,
+        of_pod: Option<&PodCgroup>,
     ) -> Result<(), Failure> {
         let mut refused = Vec::new();
         let described = pod::described(pod);
@@ -150,7 +152,7 @@ impl Executor {
         &self,
         order: &SyncOrder,
         pod: &Pod,
-        of_pod: &mut PodCgroup<'_>,
+        of_pod: &mut PodCgroup,
         step: Step,
     ) -> Result<(), Failure> {
         let limits = &of_pod.limits;

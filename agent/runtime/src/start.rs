@@ -15,7 +15,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use pintle_agent_cluster::objects::ContainerObjects;
 use pintle_agent_core::env::variables as env;
 use pintle_agent_core::node::conditions::NodeEvent;
-use pintle_agent_core::observed::RunState;
 use pintle_agent_core::request;
 use pintle_agent_core::request::dns::{About, DnsWarning};
 use pintle_agent_core::request::hosts;
@@ -114,6 +113,7 @@ impl Executor {
         };
         let answer = permit.call(call).await.map_err(|error| fail(error.rpc_text()))?;
         let id = answer.pod_sandbox_id;
+        self.reader.made(&id);
         let ips = sandbox_ips(&self.client, &id).await.map_err(|error| {
             let text = format!("Unable to get pod sandbox status: {}", error.rpc_text());
             self.recorder.event(&order.uid, true, "FailedPodSandBoxStatus", &text, None);
@@ -135,9 +135,10 @@ impl Executor {
         let users = self.users.range(start.pod, &handler).await;
         let users = users.map_err(|text| self.refuse(start, &text))?;
         let ctx = self.context(&node, start.pod, attempt, (&handler, users), &ips);
-        let config = request::sandbox_config(&ctx)
+        let mut config = request::sandbox_config(&ctx)
             .map_err(|error| self.refuse(start, &error.to_string()))?
             .config;
+        self.keep_together(start, &mut config);
         let secrets = self.objects.pull_secrets(&start.order.uid, start.pod).await;
         let images = self.image_volumes(start, &container, &config, &secrets.keyring);
         let images = cancel.unless(images).await??;
@@ -162,7 +163,7 @@ impl Executor {
             return Err(Failure::cancelled());
         }
         self.begin(start, &created).await?;
-        self.follow(start, &created).await;
+        self.follow(start, &ContainerId::from(created.id.as_str())).await;
         self.post_start(start, &container, &created, &ips, cancel).await
     }
 
@@ -222,6 +223,7 @@ impl Executor {
             .call(self.client.create_container(request))
             .await
             .map_err(|error| self.failed(start, "CreateContainerError", &error.message))?;
+        self.reader.made(&answer.container_id);
         let (uid, text) = (&start.order.uid, "Container created");
         self.recorder.event(uid, false, "Created", text, Some(start.name));
         Ok(Created { id: answer.container_id, log })
@@ -315,39 +317,11 @@ impl Executor {
         Ok(())
     }
 
-    /// Names the first process to the kernel source where that cannot find it by itself.
-    async fn follow(&self, start: &Start<'_>, created: &Created) {
-        if self.must_be_named(start.pod, Some(start.kind)) {
-            let id = ContainerId::from(created.id.as_str());
-            self.follow_one(&start.order.uid, &id).await;
+    /// A container of a sandbox that lives elsewhere goes where the sandbox is.
+    fn keep_together(&self, start: &Start<'_>, config: &mut v1::PodSandboxConfig) {
+        if let (Some(parent), Some(linux)) = (self.parent_of_new(start), &mut config.linux) {
+            linux.cgroup_parent = parent;
         }
-    }
-
-    /// The same for containers that ran before the pod was followed: those of an earlier agent.
-    pub(super) async fn follow_running(&self, order: &SyncOrder, pod: &Pod) {
-        for container in &order.observed.containers {
-            let kind = pod::containers::find(pod::spec(pod), &container.name).map(|(kind, _)| kind);
-            if container.state == RunState::Running && self.must_be_named(pod, kind) {
-                self.follow_one(&order.uid, &container.id).await;
-            }
-        }
-    }
-
-    async fn follow_one(&self, uid: &PodUid, id: &ContainerId) {
-        let pid = first_process(&self.client, id.as_str()).await;
-        // What has ended already is seen by the read after the sync.
-        if pid != Some(0) {
-            self.tracker.watch_init(uid, id, pid).await;
-        }
-    }
-
-    /// The kernel source finds pid 1 of a namespace by itself.
-    fn must_be_named(&self, pod: &Pod, kind: Option<ContainerKind>) -> bool {
-        let spec = pod::spec(pod);
-        self.tracker.needs_pids()
-            || spec.share_process_namespace == Some(true)
-            || spec.host_pid == Some(true)
-            || kind == Some(ContainerKind::Ephemeral)
     }
 
     async fn post_start(
@@ -562,16 +536,4 @@ fn random_hex() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let random = RandomState::new().build_hasher().finish();
     format!("{:08x}", random & 0xffff_ffff)
-}
-
-/// Pid of a container's first process, from the runtime's verbose answer; 0 for one that has
-/// ended, `None` when the runtime does not tell.
-pub(super) async fn first_process(client: &pintle_cri::Client, id: &str) -> Option<u32> {
-    let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let answer = match client.container_status(request).await {
-        Err(error) if error.is_not_found() => return Some(0),
-        answer => answer.ok()?,
-    };
-    let info: serde_json::Value = serde_json::from_str(answer.info.get("info")?).ok()?;
-    u32::try_from(info.get("pid")?.as_u64()?).ok()
 }

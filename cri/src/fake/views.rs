@@ -48,7 +48,13 @@ impl State {
                 "an error occurred when try to find sandbox {id:?}: not found"
             ))
         })?;
-        let info = format!(r#"{{"pid":{},"runtimeHandler":"{}"}}"#, 1, sandbox.handler);
+        let linux = sandbox.config.linux.as_ref();
+        let parent = linux.map(|linux| linux.cgroup_parent.as_str()).unwrap_or_default();
+        let spec = runtime_spec(parent, id, ("network", &format!("/run/netns/{id}")));
+        let info = format!(
+            r#"{{"pid":{},"runtimeHandler":"{}","runtimeSpec":{spec}}}"#,
+            1, sandbox.handler
+        );
         Ok(PodSandboxStatusResponse {
             status: Some(sandbox.status()),
             info: verbose_info(request.verbose, info),
@@ -67,7 +73,14 @@ impl State {
     ) -> Result<ContainerStatusResponse, Status> {
         let id = &request.container_id;
         let entry = self.containers.get(id).ok_or_else(|| container_not_found(id))?;
-        let info = format!(r#"{{"sandboxID":"{}","pid":{}}}"#, entry.sandbox_id, entry.pid);
+        let sandbox = self.sandboxes.get(&entry.sandbox_id);
+        let linux = sandbox.and_then(|sandbox| sandbox.config.linux.as_ref());
+        let parent = linux.map(|linux| linux.cgroup_parent.as_str()).unwrap_or_default();
+        let spec = runtime_spec(parent, id, ("pid", ""));
+        let info = format!(
+            r#"{{"sandboxID":"{}","pid":{},"runtimeSpec":{spec}}}"#,
+            entry.sandbox_id, entry.pid
+        );
         Ok(ContainerStatusResponse {
             status: Some(entry.status.clone()),
             info: verbose_info(request.verbose, info),
@@ -261,6 +274,16 @@ impl Entry {
 
 fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// As much of an OCI runtime spec as says where it lives.
+fn runtime_spec(parent: &str, id: &str, (kind, path): (&str, &str)) -> String {
+    let namespace = match path {
+        "" => format!(r#"{{"type":"{kind}"}}"#),
+        path => format!(r#"{{"type":"{kind}","path":"{path}"}}"#),
+    };
+    let cgroup = format!("{}/{id}", parent.trim_end_matches('/'));
+    format!(r#"{{"linux":{{"cgroupsPath":"{cgroup}","namespaces":[{namespace}]}}}}"#)
 }
 
 fn verbose_info(verbose: bool, json: String) -> BTreeMap<String, String> {

@@ -244,6 +244,7 @@ fn details(subject: &Subject<'_>) -> Vec<String> {
         let when = if index == 0 { "under way" } else { "then" };
         out.push(format!("{when}: {}{of}", action.verb()));
     }
+    out.extend(place(&view.observed));
     out.extend(calls::lines(subject));
     out.extend(writes::line(subject));
     if let Some(at) = words::in_time(subject.now, view.wake_at) {
@@ -265,6 +266,13 @@ fn details(subject: &Subject<'_>) -> Vec<String> {
         out.push(format!("and {more} lines more: see timeline and dump"));
     }
     out
+}
+
+/// Where a pod lives that was there before this agent, which may have put it elsewhere.
+fn place(observed: &ObservedPod) -> Option<String> {
+    let newest = observed.specs.get(observed.newest_sandbox()?.id.as_str())?;
+    let path = newest.parent_cgroup()?;
+    Some(format!("was adopted by this agent; its cgroup is {path}"))
 }
 
 /// Statuses in the order in which containers are started.

@@ -174,6 +174,21 @@ fn pods_that_wait_for_others_or_for_the_runtime() {
 }
 
 #[test]
+fn an_adopted_pod_is_said_to_live_where_the_runtime_put_it() {
+    let mut case = Case::ready();
+    assert!(!case.explain().details.iter().any(|line| line.contains("cgroup")));
+    let cgroup = Some("/old/kubepods/podu/s".to_owned());
+    let facts = crate::observed::SpecFacts { cgroup, namespaces: None };
+    let mut observed = (*case.view.observed).clone();
+    observed.sandboxes = vec![crate::status::testing::sandbox()];
+    observed.specs = [("s".to_owned(), facts)].into();
+    case.view.observed = std::sync::Arc::new(observed);
+    let line = "was adopted by this agent; its cgroup is /old/kubepods/podu";
+    let details = case.explain().details;
+    assert_eq!(details.iter().filter(|found| *found == line).count(), 1, "{details:?}");
+}
+
+#[test]
 fn pods_whose_volumes_cgroup_or_sandbox_fail() {
     let creating = || waiting("ContainerCreating", "");
     check(vec![

@@ -1,12 +1,18 @@
 //! Observed state: what the runtime and the kernel say is, one record per pod, one writer.
 //!
-//! `types` is the record, `read_back` makes it from CRI's answers, `termination` knows where a
-//! container's last words are. The record of a pod is owned by its worker; nobody else changes it.
+//! `types` is the record, `read_back` makes it from CRI's answers, `runtime_spec` reads what a runtime
+//! made of what this agent found running and `adopted` compares that with the pod, `termination` knows
+//! where a container's last words are. The record of a pod is owned by its worker; nobody else
+//! changes it.
 
+pub mod adopted;
 pub mod read_back;
+pub mod runtime_spec;
 pub mod termination;
 pub mod types;
 
+pub use adopted::CgroupHome;
+pub use runtime_spec::{NamespaceUse, SpecFacts, SpecNamespaces, VerboseStatus};
 pub use types::{
     Evidence, KernelExit, ObservedContainer, ObservedMount, ObservedPod, ObservedResources,
     ObservedSandbox, ObservedUser, OomKill, RunState, TaskExit, digest_code, digest_of,

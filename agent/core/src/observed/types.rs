@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::runtime_spec::SpecFacts;
 use pintle_api_types::ids::{ContainerId, PodUid, SandboxId, UnixNanos, Version};
 
 /// Everything observed about one pod.
@@ -27,6 +28,10 @@ pub struct ObservedPod {
     pub sandboxes: Vec<ObservedSandbox>,
     /// Containers of all sandboxes and attempts, newest first.
     pub containers: Vec<ObservedContainer>,
+    /// What the runtime made of those sandboxes and containers that were there before this agent, by
+    /// their ids, when it tells.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub specs: BTreeMap<String, SpecFacts>,
 }
 
 /// One pod sandbox.
@@ -224,6 +229,7 @@ impl ObservedPod {
             version: Version(0),
             sandboxes: Vec::new(),
             containers: Vec::new(),
+            specs: BTreeMap::new(),
         }
     }
 

@@ -169,6 +169,19 @@ impl Cgroups {
         let tree = Tree::find(root, [setup.kubepods(), burstable, besteffort].map(below))?;
         Ok(Self { tree: Arc::new(tree), systemd: of_systemd.then(Systemd::default) })
     }
+
+    /// For one cgroup that lies anywhere, and its name: made with another layout than this agent's.
+    pub fn around(path: &str) -> Result<(Self, String), CgroupError> {
+        let name = path.trim_start_matches('/');
+        check_name(name)?;
+        let driver = match name.ends_with(".slice") && systemd::is_running() {
+            true => CgroupDriver::Systemd,
+            false => CgroupDriver::Cgroupfs,
+        };
+        let layout = CgroupSetup { driver, ..CgroupSetup::default() };
+        Ok((Self::of(&layout)?, name.to_owned()))
+    }
+
     /// A unified hierarchy in a folder, for tests that bring the files along.
     #[cfg(test)]
     pub(super) fn unified_at(path: &Path) -> Self {

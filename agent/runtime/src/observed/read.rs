@@ -3,18 +3,21 @@
 //! Two questions: `list` (every pod, ids and states only) and `read` (one pod, in full). What
 //! cannot change any more is not asked for again: a container that has exited is read once and its
 //! record kept for as long as the runtime lists it, so a recorded exit code never changes later; a
-//! running one is asked again only when its listed state changed. Bounds: one list and one read
-//! per pod under way (the driver sees to it), one cached record per pod.
+//! running one is asked again only when its listed state changed. What was there before this agent is
+//! asked once what the runtime made of it (`verbose`), which costs a runtime several times as much
+//! and never changes; what this agent made itself is not. Bounds: one list and one read per pod under
+//! way (the driver sees to it), one cached record per pod, one spec per sandbox and container.
 // k8s: pkg/kubelet/kuberuntime/kuberuntime_manager.go GetPodStatus
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use pintle_agent_core::labels;
 use pintle_agent_core::observed::read_back;
 use pintle_agent_core::observed::{
-    ObservedContainer, ObservedPod, ObservedSandbox, RunState, digest_code,
+    ObservedContainer, ObservedPod, ObservedSandbox, RunState, SpecFacts, VerboseStatus,
+    digest_code,
 };
 use pintle_agent_core::types::{ContainerId, PodUid, SandboxId, Version};
 use pintle_agent_core::worker::ListedPod;
@@ -31,6 +34,8 @@ pub struct Reader {
     cache: Rc<RefCell<HashMap<PodUid, Rc<ObservedPod>>>>,
     /// Counts the changes of resources, of any pod.
     epoch: Rc<Cell<u64>>,
+    /// By id, of what was asked for it; nothing of what this agent made or nobody tells.
+    specs: Rc<RefCell<HashMap<String, Option<SpecFacts>>>>,
 }
 
 /// Has a pod's running containers asked for in full once it is dropped.
@@ -47,6 +52,18 @@ impl Drop for Reinspect {
     }
 }
 
+/// A runtime that cannot say what it made of something may still know how it is: containerd asks
+/// its shim for the one and not for the other.
+async fn with_or_without<T, F>(verbose: bool, ask: impl Fn(bool) -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    match ask(verbose).await {
+        Err(error) if verbose && !error.is_not_found() => ask(false).await,
+        answer => answer,
+    }
+}
+
 /// Running containers are asked for in full at the next read.
 fn forget_running(pod: &mut ObservedPod) {
     pod.containers.retain(|container| container.state != RunState::Running);
@@ -60,7 +77,13 @@ impl Reader {
             client,
             cache: Rc::default(),
             epoch: Rc::default(),
+            specs: Rc::default(),
         }
+    }
+
+    /// This agent made that sandbox or container: it knows what of.
+    pub fn made(&self, id: &str) {
+        self.specs.borrow_mut().insert(id.to_owned(), None);
     }
 
     /// Every pod that the runtime knows, with the digest by which a change shows.
@@ -90,6 +113,9 @@ impl Reader {
         }
         let mut listed: Vec<_> = pods.into_values().collect();
         listed.iter_mut().for_each(|pod| pod.digest.sort_unstable());
+        let there: HashSet<&str> =
+            listed.iter().flat_map(|pod| pod.digest.iter().map(|(id, _)| id.as_str())).collect();
+        self.specs.borrow_mut().retain(|id, _| there.contains(id.as_str()));
         let mut cache = self.cache.borrow_mut();
         self.listing.counted(listed.len());
         cache.retain(|uid, _| listed.binary_search_by(|p| p.uid.cmp(uid)).is_ok());
@@ -109,6 +135,7 @@ impl Reader {
             pod.containers.extend(self.container(uid, listed, cached.as_deref()).await?);
         }
         pod.sort();
+        pod.specs = self.specs_of(&pod);
         pod.version = Version(cached.map_or(1, |c| c.version.0 + 1));
         let mut kept = pod.clone();
         if self.epoch.get() != epoch {
@@ -146,6 +173,22 @@ impl Reader {
         termination_message::at_end(&uid, &container, code).await
     }
 
+    /// Keeps what the first answer tells; one that was not verbose tells nothing.
+    fn learn(&self, id: &str, info: &BTreeMap<String, String>) {
+        let mut specs = self.specs.borrow_mut();
+        if !specs.contains_key(id) {
+            specs.insert(id.to_owned(), VerboseStatus::read(info).spec);
+        }
+    }
+
+    /// What is known of the pod's sandboxes and containers.
+    fn specs_of(&self, pod: &ObservedPod) -> BTreeMap<String, SpecFacts> {
+        let known = self.specs.borrow();
+        let sandboxes = pod.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
+        let ids = sandboxes.chain(pod.containers.iter().map(|container| container.id.as_str()));
+        ids.filter_map(|id| Some((id.to_owned(), known.get(id)?.clone()?))).collect()
+    }
+
     async fn sandbox(
         &self,
         listed: v1::PodSandbox,
@@ -162,10 +205,15 @@ impl Reader {
                 return Ok(Some(ObservedSandbox { ready, ..same.clone() }));
             }
         }
-        let request =
-            v1::PodSandboxStatusRequest { pod_sandbox_id: listed.id.clone(), verbose: false };
-        match self.client.pod_sandbox_status(request).await {
+        let id = listed.id;
+        let ask = async |verbose| {
+            let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose };
+            self.client.pod_sandbox_status(request).await
+        };
+        let verbose = !self.specs.borrow().contains_key(&id);
+        match with_or_without(verbose, ask).await {
             Ok(answer) => {
+                self.learn(&id, &answer.info);
                 Ok(answer.status.as_ref().and_then(read_back::sandbox).map(|(_, sandbox)| sandbox))
             }
             Err(error) if error.is_not_found() => Ok(None),
@@ -185,10 +233,17 @@ impl Reader {
         if let Some(same) = same.filter(|c| c.state == state || c.state == RunState::Exited) {
             return Ok(Some(same.clone()));
         }
-        let request =
-            v1::ContainerStatusRequest { container_id: listed.id.clone(), verbose: false };
-        let status = match self.client.container_status(request).await {
-            Ok(answer) => answer.status,
+        let id = listed.id;
+        let ask = async |verbose| {
+            let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose };
+            self.client.container_status(request).await
+        };
+        let is_new = !self.specs.borrow().contains_key(&id);
+        let status = match with_or_without(is_new && state != RunState::Exited, ask).await {
+            Ok(answer) => {
+                self.learn(&id, &answer.info);
+                answer.status
+            }
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -199,5 +254,111 @@ impl Reader {
             termination_message::append(uid, &mut container).await;
         }
         Ok(Some(container))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pintle_cri::fake::FakeRuntime;
+    use pintle_cri::{Code, Deadlines, Method};
+
+    const PARENT: &str = "/old/kubepods/besteffort/podu";
+
+    fn sandbox_config(attempt: u32) -> v1::PodSandboxConfig {
+        let labels = [
+            (labels::POD_NAME, "p"),
+            (labels::POD_NAMESPACE, "ns"),
+            (labels::POD_UID, "u"),
+            (labels::CONTAINER_NAME, "c"),
+        ];
+        v1::PodSandboxConfig {
+            metadata: Some(v1::PodSandboxMetadata {
+                name: "p".to_owned(),
+                namespace: "ns".to_owned(),
+                uid: "u".to_owned(),
+                attempt,
+            }),
+            labels: labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            linux: Some(v1::LinuxPodSandboxConfig {
+                cgroup_parent: PARENT.to_owned(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// Ids of a new sandbox and of a container that runs in it.
+    async fn run(client: &Client, attempt: u32) -> (String, String) {
+        let config = Some(sandbox_config(attempt));
+        let request = v1::RunPodSandboxRequest { config: config.clone(), ..Default::default() };
+        let sandbox = client.run_pod_sandbox(request).await.expect("a sandbox").pod_sandbox_id;
+        let image = Some(v1::ImageSpec { image: "i".to_owned(), ..Default::default() });
+        let pull = v1::PullImageRequest { image: image.clone(), ..Default::default() };
+        client.pull_image(pull).await.expect("an image");
+        let metadata = Some(v1::ContainerMetadata { name: "c".to_owned(), attempt });
+        let labels = config.as_ref().expect("made above").labels.clone();
+        let container = v1::ContainerConfig { metadata, image, labels, ..Default::default() };
+        let create = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox.clone(),
+            config: Some(container),
+            sandbox_config: config,
+        };
+        let container = client.create_container(create).await.expect("a container").container_id;
+        let start = v1::StartContainerRequest { container_id: container.clone() };
+        client.start_container(start).await.expect("started");
+        (sandbox, container)
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_does_not_say_what_it_made_is_read_all_the_same() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+        let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+        run(&client, 0).await;
+        for method in [Method::PodSandboxStatus, Method::ContainerStatus] {
+            runtime.on(method).times(1).fail(Code::Internal, "the shim does not answer");
+        }
+        let reader = Reader::new(client);
+        let pod = reader.read(&PodUid::from("u"), ("ns", "p")).await.expect("it answers");
+        assert_eq!((pod.sandboxes.len(), pod.containers.len(), pod.specs.len()), (1, 1, 0));
+    }
+
+    #[tokio::test]
+    async fn what_was_there_before_is_asked_once_what_it_was_made_with_and_what_is_ours_never() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let runtime = FakeRuntime::start(&dir.path().join("c.sock")).await.expect("it starts");
+        let client = Client::connect(&runtime.endpoint(), Deadlines::default()).expect("a path");
+        let (sandbox, container) = run(&client, 0).await;
+        let reader = Reader::new(client.clone());
+        let uid = PodUid::from("u");
+        let read = async || reader.read(&uid, ("ns", "p")).await.expect("it answers");
+        let at = |id: &str| Some(format!("{PARENT}/{id}"));
+        let cgroups = |pod: &ObservedPod| -> BTreeMap<String, Option<String>> {
+            pod.specs.iter().map(|(id, facts)| (id.clone(), facts.cgroup.clone())).collect()
+        };
+        let first = read().await;
+        let expected = [(&sandbox, at(&sandbox)), (&container, at(&container))];
+        let expected: BTreeMap<_, _> =
+            expected.into_iter().map(|(id, path)| (id.clone(), path)).collect();
+        assert_eq!(cgroups(&first), expected);
+        // Its state changes, its resources do: it is asked again, and not that again.
+        drop(reader.reinspect_after(&uid));
+        reader.list().await.expect("it answers");
+        runtime.clear_calls();
+        assert_eq!(cgroups(&read().await), expected, "kept, whatever else is read anew");
+        let (own_sandbox, own_container) = run(&client, 1).await;
+        reader.made(&own_sandbox);
+        reader.made(&own_container);
+        let both = read().await;
+        assert_eq!((both.sandboxes.len(), both.containers.len()), (2, 2));
+        assert_eq!(cgroups(&both), expected, "nobody asks where we put it ourselves");
+        let containers = runtime.calls_of(Method::ContainerStatus, "").into_iter();
+        let containers = containers.filter_map(|c| c.request::<v1::ContainerStatusRequest>());
+        let sandboxes = runtime.calls_of(Method::PodSandboxStatus, "").into_iter();
+        let sandboxes = sandboxes.filter_map(|c| c.request::<v1::PodSandboxStatusRequest>());
+        let verbose: Vec<_> =
+            containers.map(|r| r.verbose).chain(sandboxes.map(|r| r.verbose)).collect();
+        assert_eq!(verbose, [false; 3], "the first container anew, then what is ours");
     }
 }

@@ -4,7 +4,8 @@
 //! names that the runtimes may have given its cgroup. Bounds: `TARGETS_MAX`.
 
 use pintle_agent_core::cgroup::names::CgroupSetup;
-use pintle_agent_core::observed::{ObservedPod, RunState};
+use pintle_agent_core::observed::adopted::cgroup_home;
+use pintle_agent_core::observed::{CgroupHome, ObservedPod, RunState};
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
 use pintle_api_types::pod::qos::{QosClass, class_of};
@@ -49,22 +50,37 @@ pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
         if !runs(&view.observed) {
             continue;
         }
-        let path = setup.pod(class_of(&view.pod), uid);
-        if setup.per_qos {
+        // A pod of an agent or kubelet before may live elsewhere.
+        let usual = setup.pod(class_of(&view.pod), uid);
+        let (path, has_own) = match cgroup_home(setup, &view.pod, &view.observed) {
+            CgroupHome::Usual => (usual.clone(), setup.per_qos),
+            CgroupHome::Elsewhere(path) => (path, true),
+            CgroupHome::Shared(path) => (path, false),
+        };
+        if has_own {
             targets.push(one(Key::Pod(uid.clone()), path.clone()));
         }
+        let paths = |id: &str| {
+            let told = view.observed.specs.get(id).and_then(|facts| facts.cgroup.clone());
+            let mut all: Vec<String> = told.into_iter().chain(below(&path, id)).collect();
+            // A container that was started since may be where it would be without all that.
+            if path != usual {
+                all.extend(below(&usual, id));
+            }
+            all
+        };
         let sandboxes = view.observed.sandboxes.iter().filter(|sandbox| sandbox.ready);
         for sandbox in sandboxes {
             targets.push(Target {
                 key: Key::Container(sandbox.id.as_str().to_owned()),
-                paths: below(&path, sandbox.id.as_str()),
+                paths: paths(sandbox.id.as_str()),
                 network_of: (!sandbox.host_network).then(|| uid.clone()),
             });
         }
         let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
         targets.extend(running.map(|container| Target {
             key: Key::Container(container.id.as_str().to_owned()),
-            paths: below(&path, container.id.as_str()),
+            paths: paths(container.id.as_str()),
             network_of: None,
         }));
     }
@@ -91,6 +107,7 @@ fn below(pod: &str, id: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pintle_agent_core::observed::SpecFacts;
     use pintle_agent_core::testing::{snapshot_of, view};
     use serde_json::json;
     use std::sync::Arc;
@@ -122,5 +139,33 @@ mod tests {
         assert_eq!(found[5].network_of, Some("u".into()));
         assert_eq!(found[6].paths[0], "/kubepods/besteffort/podu/1");
         assert_eq!(found[6].paths[1], "/kubepods/besteffort/podu/cri-containerd-1.scope");
+    }
+
+    #[test]
+    fn pods_of_another_layout_are_read_where_the_runtime_put_them() {
+        let of = |told: &[(&str, &str)]| {
+            let mut pod = view(json!({"metadata": {"name": "p", "uid": "u"},
+                "spec": {"containers": [{"name": "c", "image": "x"}]}}));
+            let mut observed = (*pod.observed).clone();
+            observed.sandboxes.push(pintle_agent_core::status::testing::sandbox());
+            observed.containers.push(pintle_agent_core::status::testing::container("c", "1"));
+            let facts = |path: &str| SpecFacts { cgroup: Some(path.to_owned()), namespaces: None };
+            let told = told.iter().map(|(id, path)| ((*id).to_owned(), facts(path)));
+            observed.specs = told.collect();
+            pod.observed = Arc::new(observed);
+            let found = targets(&snapshot_of(vec![pod]), &CgroupSetup::default());
+            let of = |key: &Key| found.iter().find(|t| t.key == *key).map(|t| t.paths.clone());
+            (of(&Key::Pod("u".into())), of(&Key::Container("1".to_owned())).expect("it runs"))
+        };
+        let (pod, container) = of(&[("s", "/old/kubepods/podu/s"), ("1", "/old/kubepods/podu/1")]);
+        assert_eq!(pod.as_deref(), Some(&["/old/kubepods/podu".to_owned()][..]));
+        assert_eq!(container[0], "/old/kubepods/podu/1");
+        // The container was started by this agent: beside its sandbox, or where it usually would be.
+        let (_, container) = of(&[("s", "/old/kubepods/podu/s")]);
+        assert_eq!(container[0], "/old/kubepods/podu/1");
+        assert!(container.contains(&"/kubepods/besteffort/podu/1".to_owned()), "{container:?}");
+        // Without a cgroup of its own the pod's figures are not those of all others.
+        let (pod, container) = of(&[("s", "/s"), ("1", "/1")]);
+        assert_eq!((pod, container[0].as_str()), (None, "/1"));
     }
 }
