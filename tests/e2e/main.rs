@@ -4,6 +4,7 @@
 //! behind. Run all with `cargo xtask test e2e`, one with
 //! `cargo test -p pintle-tests --test e2e NAME`.
 
+mod adoption;
 mod containerd;
 mod credentials;
 mod harness;
