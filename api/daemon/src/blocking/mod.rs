@@ -28,8 +28,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-pub use self::queue::Counts;
-use self::queue::SLOW_AFTER;
+pub use self::queue::{Counts, JobId, Queue, SLOW_AFTER};
 pub use self::threads::Pool;
 use pintle_api_types::ids::PodUid;
 
@@ -56,7 +55,7 @@ impl Class {
         [Self::Own, Self::Pod, Self::Foreign, Self::Removal, Self::Bulk, Self::Serve];
 
     /// Threads, and spare ones for when those are held by slow jobs.
-    const fn limits(self) -> Limits {
+    pub const fn limits(self) -> Limits {
         let (threads, spare) = match self {
             Self::Own => (2, 1),
             Self::Pod => (4, 6),
@@ -80,12 +79,20 @@ impl Class {
     }
 }
 
-/// Threads of a class.
+/// Jobs of a class that run at a time, a thread each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limits {
-    threads: usize,
+pub struct Limits {
+    /// While none of them is slow.
+    pub threads: usize,
     /// Further threads while some run slow jobs.
-    spare: usize,
+    pub spare: usize,
+}
+
+impl Limits {
+    /// All that can ever run at a time.
+    pub const fn most(self) -> usize {
+        self.threads + self.spare
+    }
 }
 
 /// Who has a share.
@@ -180,6 +187,16 @@ impl Place {
     pub fn serve_node(part: &'static str) -> Self {
         let (owner, patience) = (Owner::Part(part), LOOK_PATIENCE);
         Self { class: Class::Serve, owner, lane: Lane::Look, patience }
+    }
+
+    /// What kind of work it is.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// From the order until the answer.
+    pub fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// With another patience, from the order until the answer.

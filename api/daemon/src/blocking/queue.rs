@@ -1,7 +1,8 @@
 //! Whose job runs next: pure, no thread and no clock in it.
 //!
 //! Input: jobs as they are ordered, withdrawn, begun and ended, and instants. Output: the job to
-//! run next in a class, and whether one could. Bounds: `WAITING_PER_OWNER_MAX`,
+//! run next in a class, and whether one could. Whatever runs the jobs (threads here, a ring
+//! elsewhere) asks it, so that shares are the same everywhere. Bounds: `WAITING_PER_OWNER_MAX`,
 //! `WAITING_PER_PART_MAX`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,14 +11,14 @@ use std::time::{Duration, Instant};
 use super::{Class, Lane, Limits, Owner, Place};
 
 /// A job that runs longer than this no longer counts against its class's threads.
-pub(super) const SLOW_AFTER: Duration = Duration::from_secs(2);
+pub const SLOW_AFTER: Duration = Duration::from_secs(2);
 /// Waiting jobs of one owner in one class and lane.
 pub(super) const WAITING_PER_OWNER_MAX: usize = 64;
 /// The same of a part of the agent, which works for all pods.
 const WAITING_PER_PART_MAX: usize = 4096;
 
 /// Names one job.
-pub(super) type JobId = u64;
+pub type JobId = u64;
 
 /// What one class does just now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct Counts {
 type Key = (Owner, Lane);
 
 /// The jobs of all classes.
-pub(super) struct Queue<J> {
+pub struct Queue<J> {
     classes: HashMap<Class, Line<J>>,
     /// Owners and lanes with a job that runs, over all classes.
     busy: HashSet<Key>,
@@ -61,7 +62,8 @@ impl Running {
 }
 
 impl<J> Queue<J> {
-    pub(super) fn new(limits: impl Fn(Class) -> Limits) -> Self {
+    /// An empty one with these places in each class.
+    pub fn new(limits: impl Fn(Class) -> Limits) -> Self {
         let line = |class| {
             let (waiting, turns, running) = Default::default();
             (class, Line { limits: limits(class), waiting, turns, running })
@@ -74,7 +76,7 @@ impl<J> Queue<J> {
     }
 
     /// Takes a job; gives it back when too many of its owner wait.
-    pub(super) fn push(&mut self, place: &Place, job: J) -> Result<JobId, J> {
+    pub fn push(&mut self, place: &Place, job: J) -> Result<JobId, J> {
         self.last += 1;
         let id = self.last;
         let line = self.line(place.class);
@@ -95,7 +97,7 @@ impl<J> Queue<J> {
     }
 
     /// Takes a waiting job away; one that runs or has ended is left alone.
-    pub(super) fn withdraw(&mut self, place: &Place, id: JobId) -> Option<J> {
+    pub fn withdraw(&mut self, place: &Place, id: JobId) -> Option<J> {
         let line = self.line(place.class);
         let key = (place.owner.clone(), place.lane);
         let jobs = line.waiting.get_mut(&key)?;
@@ -109,7 +111,7 @@ impl<J> Queue<J> {
     }
 
     /// Whether a job of the class could begin now.
-    pub(super) fn could_begin(&self, class: Class, now: Instant) -> bool {
+    pub fn could_begin(&self, class: Class, now: Instant) -> bool {
         let line = &self.classes[&class];
         line.room(now) && line.turns.iter().any(|key| self.may_begin(line, key, now))
     }
@@ -124,7 +126,7 @@ impl<J> Queue<J> {
     }
 
     /// Begins the next job of the class.
-    pub(super) fn begin(&mut self, class: Class, now: Instant) -> Option<(JobId, J)> {
+    pub fn begin(&mut self, class: Class, now: Instant) -> Option<(JobId, J)> {
         let line = &self.classes[&class];
         if !line.room(now) {
             return None;
@@ -145,14 +147,15 @@ impl<J> Queue<J> {
     }
 
     /// A job ended, in whatever way.
-    pub(super) fn ended(&mut self, class: Class, id: JobId) {
+    pub fn ended(&mut self, class: Class, id: JobId) {
         let line = self.line(class);
         let Some(at) = line.running.iter().position(|running| running.id == id) else { return };
         let Running { key, .. } = line.running.swap_remove(at);
         self.busy.remove(&key);
     }
 
-    pub(super) fn counts(&self, class: Class, now: Instant) -> Counts {
+    /// What the class does at this instant.
+    pub fn counts(&self, class: Class, now: Instant) -> Counts {
         let line = &self.classes[&class];
         Counts {
             running: line.running.len(),
