@@ -1,61 +1,15 @@
 //! A file system that does not answer holds up the pod that names it, and nobody else.
 
 use std::cell::Cell;
-use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 
 use nix::mount::MsFlags;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::volume::PodDirs;
 use serde_json::{Value, json};
+use xtask::disk::Hung;
 
 use super::*;
-
-/// Opcode of the kernel's first question.
-const FUSE_INIT: u32 = 26;
-/// Length of a question's header, and of an answer's.
-const HEADS: (usize, usize) = (40, 16);
-
-/// A mount whose server says that it is there and never says anything again.
-struct Hung {
-    /// Closing it gives up everybody who waits.
-    device: Option<File>,
-    path: std::path::PathBuf,
-}
-
-impl Hung {
-    fn mount(path: &Path) -> Self {
-        let mut device =
-            File::options().read(true).write(true).open("/dev/fuse").expect("FUSE is built in");
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
-        nix::mount::mount(Some("hung"), path, Some("fuse"), MsFlags::empty(), Some(&*options))
-            .expect("mounted");
-        let mut question = vec![0; 64 << 10];
-        let length = device.read(&mut question).expect("the kernel's first question");
-        assert!(length >= HEADS.0);
-        let word = |at: usize| u32::from_le_bytes(question[at..at + 4].try_into().expect("four"));
-        assert_eq!(word(4), FUSE_INIT);
-        // Version 7.31 with the smallest of everything: 64 bytes of answer after the head.
-        let mut answer = vec![0_u8; HEADS.1 + 64];
-        let total = u32::try_from(answer.len()).expect("small");
-        answer[0..4].copy_from_slice(&total.to_le_bytes());
-        answer[8..16].copy_from_slice(&question[8..16]);
-        answer[16..20].copy_from_slice(&7_u32.to_le_bytes());
-        answer[20..24].copy_from_slice(&31_u32.to_le_bytes());
-        answer[36..40].copy_from_slice(&4096_u32.to_le_bytes());
-        device.write_all(&answer).expect("answered");
-        Self { device: Some(device), path: path.to_owned() }
-    }
-}
-
-impl Drop for Hung {
-    fn drop(&mut self) {
-        drop(self.device.take());
-        let _ = nix::mount::umount2(&self.path, nix::mount::MntFlags::MNT_DETACH);
-    }
-}
 
 fn pod_with(volume: Value) -> Pod {
     pod(json!({"containers": [], "volumes": [volume]}))
