@@ -1,0 +1,41 @@
+//! File operations in chains, so that the thread that decides never waits for a disk.
+//!
+//! ```text
+//!   chain      what is asked for: steps in order, chains in a batch            pure
+//!   progress   what of a chain goes to the kernel next, what its answers mean  pure
+//!   files      the handle: `run(place, batch)`, patience, which ring
+//!   serve      the loop of a ring, on a thread of its own
+//!   uring      entries and completions of io_uring; the only file with `unsafe`
+//!   direct     the same chains with plain calls, where the kernel refuses a ring
+//! ```
+//! A chain's steps are linked submissions ("open, read, close" is one; "open, write, sync" and
+//! "rename, close" are two), and those of all chains of a batch go to the kernel in one call. Whose
+//! batch runs next is decided by `pintle_daemon::blocking`'s queue: classes, shares of owners, one
+//! change and one read of a pod at a time, spare places.
+//!
+//! Two rings, because the kernel's workers belong to the thread that submits and not to the ring:
+//! what hangs on a tenant's dead server must not hold the worker that the agent's own checkpoint
+//! needs. `own` serves the agent's files, `pods` all others.
+//!
+//! io_uring has no getdents, fchmod, fchown, readlink, mount and statfs: work that needs them is a
+//! job of `pintle_daemon::blocking`. That pool and the rings do not know of each other: files with
+//! one writer are written by one of the two.
+//!
+//! Bounds: `serve::CHAINS_PER_BATCH`, `chain::{STEPS_MAX, OPENS_MAX, READ_BYTES_MAX}`, and the
+//! classes' places; queues, descriptors and workers of a ring are sized by these.
+
+#![deny(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod chain;
+mod direct;
+mod files;
+mod progress;
+mod serve;
+#[cfg(test)]
+mod tests;
+#[allow(unsafe_code)]
+mod uring;
+
+pub use self::chain::{At, Batch, Chain, Done, FileStat, How, Opened};
+pub use self::files::{Answers, ChainError, FileError, Files, run, run_all, run_one};

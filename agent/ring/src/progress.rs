@@ -1,0 +1,317 @@
+//! What of a chain goes to the kernel next, and what the kernel's answers mean: pure.
+//!
+//! Input: a chain's steps, and the answers to what was submitted. Output: the next entries with
+//! their links, in the end what the steps gave or which one failed.
+//!
+//! A chain goes as a whole where it can, and in parts where it cannot. The kernel cuts linked
+//! entries at an open or a write that fails or is short; that a sync or a change of names failed
+//! does not stop what is linked behind it (kernels before 5.19 did that), and that a read was
+//! short, which is no failure, does. So:
+//! - A part ends behind the first step that neither opens nor writes; "open, write, sync" is one
+//!   part, "rename" the next one.
+//! - The closes at the end are linked in such a way that they come whatever the last step gave.
+//! - A write that was short, or a step that a signal broke off, is gone on with in the next part.
+//! - After a failure the last part closes what is open.
+
+use nix::errno::Errno;
+
+use crate::chain::{Chain, Done, OPENS_MAX, Step};
+
+/// One entry of a submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A step, by its number.
+    Step(usize),
+    /// The close of a file that the chain opened.
+    Close(usize),
+}
+
+/// What the entry behind one waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// Its success.
+    Success,
+    /// Its end.
+    End,
+    /// There is none.
+    Last,
+}
+
+/// Entries that are submitted together.
+pub(crate) type Part = Vec<(Item, Link)>;
+
+/// What the kernel said of an entry.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Failed(Errno),
+    /// Bytes of a write, maybe not all.
+    Wrote(usize),
+    /// Any other step.
+    Done(Done),
+}
+
+/// Which step of a chain failed, and how.
+pub(crate) type Failure = (usize, Errno);
+
+/// How far a chain has come.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// What its first steps gave.
+    done: Vec<Done>,
+    /// Bytes that the step after these has written.
+    written: usize,
+    open: [bool; OPENS_MAX],
+    failed: Option<Failure>,
+}
+
+impl Progress {
+    /// What to submit next; nothing at the chain's end.
+    pub(crate) fn next(&self, chain: &Chain) -> Part {
+        let mut items = Vec::new();
+        let mut open = self.open;
+        let mut at = self.done.len();
+        if self.failed.is_none() {
+            while let Some(step) = chain.steps.get(at) {
+                items.push(Item::Step(at));
+                at += 1;
+                match step {
+                    Step::Open { into, .. } => open[into.0] = true,
+                    Step::OpenHeld { .. } | Step::Write { .. } => {}
+                    _ => break,
+                }
+            }
+        }
+        if self.failed.is_some() || at == chain.steps.len() {
+            let open = open.iter().enumerate().filter(|(_, is_open)| **is_open);
+            items.extend(open.map(|(slot, _)| Item::Close(slot)));
+        }
+        let link = |at: usize| match items.get(at + 1) {
+            Some(Item::Step(_)) => Link::Success,
+            Some(Item::Close(_)) => Link::End,
+            None => Link::Last,
+        };
+        items.iter().enumerate().map(|(at, item)| (*item, link(at))).collect()
+    }
+
+    /// Bytes that the step which comes next has written already.
+    pub(crate) fn written(&self, step: usize) -> usize {
+        if step == self.done.len() { self.written } else { 0 }
+    }
+
+    /// Takes the answers to a part.
+    pub(crate) fn answered(&mut self, chain: &Chain, part: &Part, answers: Vec<Answer>) {
+        // Behind the first entry that did not come to its end the kernel ran none.
+        let mut is_cut = false;
+        for ((item, _), answer) in part.iter().zip(answers) {
+            match *item {
+                // One that did not run is tried again; any other leaves nothing open.
+                Item::Close(slot) => {
+                    let again = [Errno::ECANCELED, Errno::EINTR];
+                    self.open[slot] &=
+                        matches!(answer, Answer::Failed(errno) if again.contains(&errno));
+                }
+                Item::Step(step) => is_cut |= !self.step(chain, step, answer, is_cut),
+            }
+        }
+    }
+
+    /// Whether the step came to its end.
+    fn step(&mut self, chain: &Chain, step: usize, answer: Answer, is_cut: bool) -> bool {
+        match (&chain.steps[step], answer) {
+            (Step::Open { into, .. }, Answer::Done(_)) => self.open[into.0] = true,
+            _ if is_cut => return false,
+            (_, Answer::Failed(Errno::EINTR)) => return false,
+            (_, Answer::Failed(errno)) => return self.fail(step, errno),
+            (Step::Write { bytes, .. }, Answer::Wrote(count)) => {
+                self.written += count;
+                if self.written < bytes.len() && count == 0 {
+                    // No byte and no reason: to ask again might never end.
+                    return self.fail(step, Errno::EIO);
+                }
+                if self.written < bytes.len() {
+                    return false;
+                }
+                self.written = 0;
+            }
+            (_, Answer::Done(done)) => {
+                self.done.push(done);
+                return true;
+            }
+            (_, Answer::Wrote(_)) => {}
+        }
+        self.done.push(Done::Nothing);
+        true
+    }
+
+    fn fail(&mut self, step: usize, errno: Errno) -> bool {
+        self.failed = Some((step, errno));
+        false
+    }
+
+    /// No further step begins.
+    pub(crate) fn give_up(&mut self, chain: &Chain) {
+        if self.failed.is_none() && self.done.len() < chain.steps.len() {
+            self.failed = Some((self.done.len(), Errno::ECANCELED));
+        }
+    }
+
+    /// What the steps gave, or the one that failed.
+    pub(crate) fn finish(self) -> Result<Vec<Done>, Failure> {
+        self.failed.map_or(Ok(self.done), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::{At, How};
+
+    fn at(name: &str) -> At {
+        At::path(name).expect("a path")
+    }
+
+    fn replace() -> Chain {
+        Chain::replace(at(".new"), at("file"), b"eight by".to_vec(), nix::sys::stat::Mode::S_IRWXU)
+    }
+
+    fn opened() -> Answer {
+        Answer::Done(Done::Nothing)
+    }
+
+    fn failed(errno: Errno) -> Answer {
+        Answer::Failed(errno)
+    }
+
+    fn items(part: &Part) -> Vec<Item> {
+        part.iter().map(|(item, _)| *item).collect()
+    }
+
+    use Item::{Close, Step as Number};
+
+    #[test]
+    fn only_what_cuts_a_chain_has_a_step_behind_it() {
+        let (mut progress, chain) = (Progress::default(), replace());
+        let first = progress.next(&chain);
+        let links = [Link::Success, Link::Success, Link::Last];
+        let written: Part = [Number(0), Number(1), Number(2)].into_iter().zip(links).collect();
+        assert_eq!(first, written, "a sync that fails would not stop the rename");
+        progress.answered(&chain, &first, vec![opened(), Answer::Wrote(8), opened()]);
+        assert_eq!(progress.next(&chain), [(Number(3), Link::End), (Close(0), Link::Last)]);
+    }
+
+    #[test]
+    fn the_close_comes_whatever_the_last_step_gave() {
+        let read = Chain::read_file(at("file"), How::read(), 10);
+        let expected = [(Number(0), Link::Success), (Number(1), Link::End), (Close(0), Link::Last)];
+        assert_eq!(Progress::default().next(&read), expected);
+    }
+
+    #[test]
+    fn what_stands_behind_a_read_waits_for_what_it_gave() {
+        let mut chain = Chain::read_file(at("file"), How::read(), 10);
+        chain.unlink(at("file"));
+        let mut progress = Progress::default();
+        let first = progress.next(&chain);
+        assert_eq!(first, [(Number(0), Link::Success), (Number(1), Link::Last)]);
+        let bytes = Answer::Done(Done::Bytes(vec![1]));
+        progress.answered(&chain, &first, vec![opened(), bytes]);
+        assert_eq!(items(&progress.next(&chain)), [Number(2), Close(0)]);
+
+        let mut progress = Progress::default();
+        progress.answered(&chain, &first, vec![opened(), failed(Errno::EISDIR)]);
+        let rest = progress.next(&chain);
+        assert_eq!(items(&rest), [Close(0)], "and is not done when it failed");
+        progress.answered(&chain, &rest, vec![opened()]);
+        assert_eq!(progress.next(&chain), []);
+        assert_eq!(progress.finish().expect_err("failed"), (1, Errno::EISDIR));
+    }
+
+    #[test]
+    fn a_short_write_goes_on_where_it_ended() {
+        let (chain, mut progress) = (replace(), Progress::default());
+        let cut = || failed(Errno::ECANCELED);
+        let first = progress.next(&chain);
+        progress.answered(&chain, &first, vec![opened(), Answer::Wrote(3), cut()]);
+        let second = progress.next(&chain);
+        assert_eq!(items(&second), [Number(1), Number(2)]);
+        assert_eq!((progress.written(1), progress.written(2)), (3, 0));
+        progress.answered(&chain, &second, vec![Answer::Wrote(5), opened()]);
+        let third = progress.next(&chain);
+        assert_eq!(items(&third), [Number(3), Close(0)]);
+        progress.answered(&chain, &third, vec![opened(), opened()]);
+        assert_eq!(progress.next(&chain), []);
+        assert_eq!(progress.finish().expect("written").len(), 4);
+    }
+
+    #[test]
+    fn a_write_of_nothing_fails_and_a_signal_does_not() {
+        for (answer, failure) in
+            [(Answer::Wrote(0), Some((1, Errno::EIO))), (failed(Errno::EINTR), None)]
+        {
+            let (chain, mut progress) = (replace(), Progress::default());
+            let cut = || failed(Errno::ECANCELED);
+            let first = progress.next(&chain);
+            progress.answered(&chain, &first, vec![opened(), answer, cut()]);
+            let again = items(&progress.next(&chain));
+            match failure {
+                Some(_) => assert_eq!(again, [Close(0)]),
+                None => assert_eq!(again, [Number(1), Number(2)]),
+            }
+            assert_eq!(progress.finish().err(), failure);
+        }
+    }
+
+    #[test]
+    fn what_is_open_is_closed_once_whatever_failed() {
+        let chain = replace();
+        let cut = || failed(Errno::ECANCELED);
+        // What did not open is not closed.
+        let mut progress = Progress::default();
+        let first = progress.next(&chain);
+        let none = vec![failed(Errno::EEXIST), cut(), cut()];
+        progress.answered(&chain, &first, none);
+        assert_eq!(progress.next(&chain), []);
+        assert_eq!(progress.finish().expect_err("exists"), (0, Errno::EEXIST));
+        // A close that was cancelled comes again, one that failed does not.
+        for (close, left) in [(cut(), vec![Close(0)]), (failed(Errno::EBADF), vec![])] {
+            let mut progress = Progress::default();
+            let full = vec![opened(), failed(Errno::ENOSPC), cut()];
+            progress.answered(&chain, &first, full);
+            let closing = progress.next(&chain);
+            assert_eq!(items(&closing), [Close(0)]);
+            progress.answered(&chain, &closing, vec![close]);
+            assert_eq!(items(&progress.next(&chain)), left);
+            assert_eq!(progress.finish().expect_err("full"), (1, Errno::ENOSPC));
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_begins_no_step_and_what_was_done_stays_done() {
+        let (chain, mut progress) = (replace(), Progress::default());
+        let cut = || failed(Errno::ECANCELED);
+        let first = progress.next(&chain);
+        let short = vec![opened(), Answer::Wrote(3), cut()];
+        progress.answered(&chain, &first, short);
+        progress.give_up(&chain);
+        assert_eq!(items(&progress.next(&chain)), [Close(0)]);
+        assert_eq!(progress.finish().expect_err("given up"), (1, Errno::ECANCELED));
+
+        let mut progress = Progress::default();
+        progress.answered(&chain, &first, vec![opened(), Answer::Wrote(8), opened()]);
+        let last = progress.next(&chain);
+        progress.answered(&chain, &last, vec![opened(), opened()]);
+        progress.give_up(&chain);
+        assert_eq!(progress.next(&chain), []);
+        assert_eq!(progress.finish().expect("done").len(), 4);
+    }
+
+    #[test]
+    fn a_step_that_failed_is_the_failure_though_the_kernel_went_on() {
+        let (chain, mut progress) = (replace(), Progress::default());
+        let first = progress.next(&chain);
+        let more = vec![opened(), failed(Errno::EDQUOT), opened()];
+        progress.answered(&chain, &first, more);
+        assert_eq!(items(&progress.next(&chain)), [Close(0)]);
+        assert_eq!(progress.finish().expect_err("failed"), (1, Errno::EDQUOT));
+    }
+}

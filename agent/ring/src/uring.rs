@@ -1,0 +1,452 @@
+//! Entries and completions of one io_uring: the only file of the agent with `unsafe`.
+//!
+//! Input: parts of chains, each for a place in a slab. Output: a part's chain and answers once the
+//! kernel has completed all of its entries. Owned by the thread that serves the ring.
+//!
+//! Why this is sound: whatever an entry points to (paths, buffers, descriptors) belongs to the
+//! chain and its `Memory`, which are in the slab before the entry is made, are not touched while it
+//! is under way, and leave the slab only after the last completion of their part. Where the ring
+//! ends before that, they are leaked: a file server that is dead is not waited for.
+//!
+//! Bounds: one part for each place of the slab; the completion queue has room for every entry of
+//! all parts, a cancellation of each, and the wake-up, so that it cannot overflow. A submission
+//! that the kernel takes only in part would cut a chain in two: that is an error here, and the
+//! entries that were left are never submitted.
+
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{DestinationSlot, Fd, Fixed, FsyncFlags, OpenHow, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::eventfd::EventFd;
+
+use crate::chain::{At, Chain, Done, FileStat, How, OPENS_MAX, Open, STEPS_MAX, Step};
+use crate::progress::{Answer, Item, Link, Part};
+
+/// Entries of one part.
+pub(crate) const ENTRIES_MAX: usize = STEPS_MAX + OPENS_MAX;
+/// Names of entries that belong to no part.
+const WAKE: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+
+/// How a ring is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Places of the slab; as many chains are under way at most, each on a worker of the kernel.
+    pub(crate) flights: usize,
+    /// Entries of the submission queue.
+    pub(crate) entries: u32,
+    /// No operation is tried on the thread that submits.
+    pub(crate) is_async: bool,
+}
+
+/// A part whose last entry has completed.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) flight: usize,
+    pub(crate) chain: Chain,
+    pub(crate) part: Part,
+    pub(crate) answers: Vec<Answer>,
+}
+
+/// What an entry points to besides its chain.
+enum Memory {
+    Nothing,
+    How(Box<OpenHow>),
+    Buffer(Vec<u8>),
+    Stat(Box<MaybeUninit<libc::statx>>),
+}
+
+/// A part that the kernel works on.
+struct Flight {
+    generation: u32,
+    chain: Chain,
+    part: Part,
+    memory: Vec<Memory>,
+    results: Vec<Option<i32>>,
+}
+
+/// One ring, for the thread that made it.
+pub(crate) struct Uring {
+    ring: IoUring,
+    /// Never grows, so that what is in it stays where it is.
+    flights: ManuallyDrop<Vec<Option<Flight>>>,
+    is_async: bool,
+    last: u32,
+    wake: Arc<EventFd>,
+    /// Where the kernel puts what it read of `wake`; never freed.
+    word: NonNull<u64>,
+    is_armed: bool,
+    completed: Vec<(u64, i32)>,
+}
+
+impl Uring {
+    /// Makes a ring, or says what the kernel lacks.
+    pub(crate) fn new(sizes: Sizes, wake: Arc<EventFd>) -> io::Result<Self> {
+        let completions = (2 * sizes.flights * ENTRIES_MAX + 2).next_power_of_two();
+        let completions = u32::try_from(completions).map_err(io::Error::other)?;
+        let build = |is_deferred: bool| {
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(completions).setup_submit_all();
+            if is_deferred {
+                builder.setup_single_issuer().setup_defer_taskrun();
+            }
+            builder.build(sizes.entries)
+        };
+        // Deferred work is of 6.1.
+        let ring = build(true).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => build(false),
+            _ => Err(error),
+        })?;
+        check(&ring)?;
+        let count = u32::try_from(sizes.flights).map_err(io::Error::other)?;
+        let slots = count * u32::try_from(OPENS_MAX).map_err(io::Error::other)?;
+        ring.submitter().register_files_sparse(slots)?;
+        ring.submitter().register_iowq_max_workers(&mut [count, count])?;
+        let flights = ManuallyDrop::new((0..sizes.flights).map(|_| None).collect());
+        let word = NonNull::from(Box::leak(Box::new(0)));
+        let (is_async, completed) = (sizes.is_async, Vec::new());
+        Ok(Self { ring, flights, is_async, last: 0, wake, word, is_armed: false, completed })
+    }
+
+    /// Whether the place has no part under way.
+    pub(crate) fn is_free(&self, flight: usize) -> bool {
+        self.flights[flight].is_none()
+    }
+
+    /// Queues a part for a place that is free.
+    pub(crate) fn start(
+        &mut self,
+        flight: usize,
+        chain: Chain,
+        part: Part,
+        written: impl Fn(usize) -> usize,
+    ) -> io::Result<()> {
+        assert!(self.is_free(flight), "a place has one part at a time");
+        assert!(!part.is_empty() && part.len() <= ENTRIES_MAX, "a part has entries, but few");
+        self.last = self.last.wrapping_add(1) & (u32::MAX >> 1);
+        let memory = part.iter().map(|(item, _)| memory_for(*item, &chain)).collect();
+        let results = part.iter().map(|_| None).collect();
+        let begun = Flight { generation: self.last, chain, part, memory, results };
+        let slot_base = flight * OPENS_MAX;
+        let begun = self.flights[flight].insert(begun);
+        let mut entries = Vec::with_capacity(begun.part.len());
+        for (at, (item, link)) in begun.part.iter().enumerate() {
+            let entry = match *item {
+                Item::Close(slot) => opcode::Close::new(slot_of(slot_base, slot)).build(),
+                Item::Step(step) => {
+                    let memory = &mut begun.memory[at];
+                    entry_of(&begun.chain.steps[step], memory, slot_base, written(step))
+                }
+            };
+            let link = match link {
+                Link::Success => Flags::IO_LINK,
+                Link::End => Flags::IO_HARDLINK,
+                Link::Last => Flags::empty(),
+            };
+            let flags = if self.is_async { link | Flags::ASYNC } else { link };
+            entries.push(entry.flags(flags).user_data(name(begun.generation, flight, at)));
+        }
+        self.push(&entries)
+    }
+
+    /// Asks the kernel to break off what is left of a part.
+    pub(crate) fn cancel(&mut self, flight: usize) -> io::Result<()> {
+        let Some(begun) = &self.flights[flight] else { return Ok(()) };
+        let left = begun.results.iter().enumerate().filter(|(_, result)| result.is_none());
+        let cancel = |at| {
+            let of = name(begun.generation, flight, at);
+            opcode::AsyncCancel::new(of).build().user_data(CANCEL)
+        };
+        let entries: Vec<Entry> = left.map(|(at, _)| cancel(at)).collect();
+        self.push(&entries)
+    }
+
+    /// Queues entries that belong together; they are submitted with the next wait.
+    fn push(&mut self, entries: &[Entry]) -> io::Result<()> {
+        let room = |ring: &mut IoUring| {
+            let queue = ring.submission();
+            queue.capacity() - queue.len()
+        };
+        while room(&mut self.ring) < entries.len() {
+            self.submit(None)?;
+        }
+        // SAFETY: what the entries point to is in `flights` (or is `word`), is not touched before
+        // their completions have come, and is leaked if the ring ends before that.
+        let pushed = unsafe { self.ring.submission().push_multiple(entries) };
+        pushed.map_err(io::Error::other)
+    }
+
+    /// Submits what is queued and waits until something completes, or for so long.
+    pub(crate) fn wait(&mut self, longest: Option<Duration>) -> io::Result<()> {
+        if !self.is_armed {
+            let wake = Fd(self.wake.as_raw_fd());
+            let entry = opcode::Read::new(wake, self.word.as_ptr().cast(), 8).build();
+            self.push(&[entry.user_data(WAKE)])?;
+            self.is_armed = true;
+        }
+        self.submit(Some(longest.unwrap_or(Duration::MAX)))
+    }
+
+    /// Submits all that is queued; with a time it waits for a completion too.
+    fn submit(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        let queued = self.ring.submission().len();
+        let submitter = self.ring.submitter();
+        let taken = match wait {
+            None => submitter.submit(),
+            Some(Duration::MAX) => submitter.submit_and_wait(1),
+            Some(longest) => {
+                let time = Timespec::from(longest);
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        match taken {
+            Ok(taken) if taken < queued => {
+                Err(io::Error::other("the kernel took a part of a submission"))
+            }
+            Ok(_) => Ok(()),
+            // None was taken: they are submitted the next time.
+            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes what has completed.
+    pub(crate) fn reap(&mut self) -> Vec<Ended> {
+        let mut completed = std::mem::take(&mut self.completed);
+        completed.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+        let mut ended = Vec::new();
+        for (name, result) in completed.drain(..) {
+            match name {
+                WAKE => self.is_armed = false,
+                CANCEL => {}
+                _ => ended.extend(self.complete(name, result)),
+            }
+        }
+        self.completed = completed;
+        ended
+    }
+
+    fn complete(&mut self, name: u64, result: i32) -> Option<Ended> {
+        let (generation, flight, at) = parts_of(name);
+        let place = &mut self.flights[flight];
+        let begun = place.as_mut().filter(|begun| begun.generation == generation);
+        let begun = begun.expect("a part stays until its last completion");
+        let before = begun.results[at].replace(result);
+        assert!(before.is_none(), "an entry completes once");
+        if begun.results.iter().any(Option::is_none) {
+            return None;
+        }
+        let Flight { chain, part, memory, results, .. } = place.take()?;
+        let each = part.iter().zip(memory).zip(results.into_iter().flatten());
+        let answers = each
+            .map(|(((item, _), memory), result)| match item {
+                Item::Close(_) => outcome(result, |_| Answer::Done(Done::Nothing)),
+                Item::Step(step) => answer_of(&chain.steps[*step], memory, result),
+            })
+            .collect();
+        Some(Ended { flight, chain, part, answers })
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.flights.iter().all(Option::is_none) {
+            // SAFETY: dropped once, here; no entry is under way that points into it.
+            unsafe { ManuallyDrop::drop(&mut self.flights) };
+        }
+    }
+}
+
+/// Nothing was submitted, and nothing is wrong.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ETIME];
+    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+}
+
+/// What the kernel has to have.
+fn check(ring: &IoUring) -> io::Result<()> {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let needed = [
+        opcode::OpenAt2::CODE,
+        opcode::Statx::CODE,
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Fsync::CODE,
+        opcode::Close::CODE,
+        opcode::MkDirAt::CODE,
+        opcode::UnlinkAt::CODE,
+        opcode::RenameAt::CODE,
+        opcode::SymlinkAt::CODE,
+        opcode::AsyncCancel::CODE,
+    ];
+    let params = ring.params();
+    // A file that an earlier entry of the chain opens is looked up when the later one begins.
+    let features = params.is_feature_nodrop()
+        && params.is_feature_ext_arg()
+        && params.is_feature_linked_file();
+    if features && needed.iter().all(|code| probe.is_supported(*code)) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::Unsupported, "operations of io_uring are missing"))
+}
+
+fn name(generation: u32, flight: usize, at: usize) -> u64 {
+    (u64::from(generation) << 32) | ((flight as u64) << 16) | at as u64
+}
+
+fn parts_of(name: u64) -> (u32, usize, usize) {
+    ((name >> 32) as u32, (name >> 16) as usize & 0xffff, name as usize & 0xffff)
+}
+
+fn slot_of(base: usize, slot: usize) -> Fixed {
+    Fixed(u32::try_from(base + slot).expect("the table of files is small"))
+}
+
+fn memory_for(item: Item, chain: &Chain) -> Memory {
+    let Item::Step(step) = item else { return Memory::Nothing };
+    match &chain.steps[step] {
+        Step::Open { how, .. } => Memory::How(Box::new(how_of(how, 0))),
+        Step::OpenHeld { how, .. } => Memory::How(Box::new(how_of(how, libc::O_CLOEXEC))),
+        Step::Read { bytes_max, .. } => Memory::Buffer(vec![0; *bytes_max]),
+        Step::Stat { .. } => Memory::Stat(Box::new(MaybeUninit::zeroed())),
+        _ => Memory::Nothing,
+    }
+}
+
+/// A descriptor of the ring has no flag for exec.
+fn how_of(how: &How, more: libc::c_int) -> OpenHow {
+    let flags = u64::from((how.flags.bits() | more).cast_unsigned());
+    OpenHow::new().flags(flags).mode(how.mode.bits().into()).resolve(how.resolve.bits())
+}
+
+fn fd_of(at: &At) -> Fd {
+    Fd(at.dir().as_raw_fd())
+}
+
+/// An entry on a file of the chain, or on one that its caller has open.
+macro_rules! on {
+    ($file:expr, $base:expr, |$fd:ident| $entry:expr) => {
+        match $file {
+            Open::Here(opened) => {
+                let $fd = slot_of($base, opened.0);
+                $entry
+            }
+            Open::Held(held) => {
+                let $fd = Fd(held.as_raw_fd());
+                $entry
+            }
+        }
+    };
+}
+
+/// The entry of a step, after the first `written` bytes of a write.
+fn entry_of(step: &Step, memory: &mut Memory, slot_base: usize, written: usize) -> Entry {
+    match (step, memory) {
+        (Step::Open { at, into, .. }, Memory::How(how)) => {
+            let slot = slot_of(slot_base, into.0).0;
+            let slot = DestinationSlot::try_from_slot_target(slot).ok();
+            opcode::OpenAt2::new(fd_of(at), at.path.as_ptr(), &raw const **how)
+                .file_index(Some(slot.expect("the table of files is small")))
+                .build()
+        }
+        (Step::OpenHeld { at, .. }, Memory::How(how)) => {
+            opcode::OpenAt2::new(fd_of(at), at.path.as_ptr(), &raw const **how).build()
+        }
+        (Step::Stat { at, follow }, Memory::Stat(stat)) => {
+            let flags = if *follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+            opcode::Statx::new(fd_of(at), at.path.as_ptr(), stat.as_mut_ptr().cast())
+                .flags(flags)
+                .mask(libc::STATX_BASIC_STATS)
+                .build()
+        }
+        (Step::Read { file, offset, .. }, Memory::Buffer(buffer)) => {
+            let (to, count) = (buffer.as_mut_ptr(), length(buffer.len()));
+            on!(file, slot_base, |fd| opcode::Read::new(fd, to, count).offset(*offset).build())
+        }
+        (Step::Write { file, offset, bytes }, _) => {
+            let rest = &bytes[written..];
+            let (from, count) = (rest.as_ptr(), length(rest.len()));
+            let offset = *offset + written as u64;
+            on!(file, slot_base, |fd| opcode::Write::new(fd, from, count).offset(offset).build())
+        }
+        (Step::Sync { file, data_only }, _) => {
+            let flags = if *data_only { FsyncFlags::DATASYNC } else { FsyncFlags::empty() };
+            on!(file, slot_base, |fd| opcode::Fsync::new(fd).flags(flags).build())
+        }
+        (step, _) => name_entry_of(step),
+    }
+}
+
+/// The entry of a step that changes only names.
+fn name_entry_of(step: &Step) -> Entry {
+    match step {
+        Step::MakeDir { at, mode } => {
+            opcode::MkDirAt::new(fd_of(at), at.path.as_ptr()).mode(mode.bits()).build()
+        }
+        Step::Unlink { at, is_dir } => {
+            let flags = if *is_dir { libc::AT_REMOVEDIR } else { 0 };
+            opcode::UnlinkAt::new(fd_of(at), at.path.as_ptr()).flags(flags).build()
+        }
+        Step::Rename { from, to, flags } => {
+            let (before, after) = (fd_of(from), fd_of(to));
+            opcode::RenameAt::new(before, from.path.as_ptr(), after, to.path.as_ptr())
+                .flags(flags.bits())
+                .build()
+        }
+        Step::SymLink { target, at } => {
+            opcode::SymlinkAt::new(fd_of(at), target.as_ptr(), at.path.as_ptr()).build()
+        }
+        _ => unreachable!("its memory was made for it"),
+    }
+}
+
+/// Longest write of the kernel at a time; what is beyond it is a further part.
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(1 << 30)
+}
+
+fn outcome(result: i32, done: impl FnOnce(u32) -> Answer) -> Answer {
+    match u32::try_from(result) {
+        Ok(value) => done(value),
+        Err(_) => Answer::Failed(Errno::from_raw(-result)),
+    }
+}
+
+/// What the kernel's answer to a step means.
+fn answer_of(step: &Step, memory: Memory, result: i32) -> Answer {
+    outcome(result, |value| match (step, memory) {
+        (Step::Read { .. }, Memory::Buffer(mut buffer)) => {
+            buffer.truncate(value as usize);
+            Answer::Done(Done::Bytes(buffer))
+        }
+        (Step::Write { .. }, _) => Answer::Wrote(value as usize),
+        (Step::OpenHeld { .. }, _) => {
+            // SAFETY: the kernel has just made this descriptor for this entry, and its number was
+            // given to nobody else.
+            let file = unsafe { OwnedFd::from_raw_fd(result) };
+            Answer::Done(Done::File(file))
+        }
+        (Step::Stat { .. }, Memory::Stat(stat)) => {
+            // SAFETY: it was zeroed when it was made, and all bits are numbers.
+            let stat = unsafe { stat.assume_init() };
+            Answer::Done(Done::Stat(FileStat {
+                mode: stat.stx_mode.into(),
+                size: stat.stx_size,
+                uid: stat.stx_uid,
+                gid: stat.stx_gid,
+                ino: stat.stx_ino,
+                links: stat.stx_nlink.into(),
+            }))
+        }
+        _ => Answer::Done(Done::Nothing),
+    })
+}
