@@ -14,6 +14,7 @@
 
 // Names and quantities.
 mod arc;
+mod fnv;
 pub mod signal;
 pub mod types;
 

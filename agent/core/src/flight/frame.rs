@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::fnv::Fnv;
 use crate::ledger::Entries;
 use crate::worker::{Command, Input, Settings, State};
 use pintle_api_types::ids::Now;
@@ -53,16 +54,11 @@ pub enum Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(pub u64);
 
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
-
 /// FNV-1a over the command's JSON after it was redacted, keys in order.
 pub fn digest_of(command: &Command, seal: &impl Seal) -> Digest {
     let mut value = plain(command);
     seal.redact(&mut value);
-    let text = value.to_string();
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-    Digest(text.bytes().fold(FNV_OFFSET, step))
+    Digest(Fnv::default().bytes(value.to_string().as_bytes()).number())
 }
 
 /// Its JSON. Ids, texts and numbers with text as keys always have one.

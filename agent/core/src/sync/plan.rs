@@ -21,6 +21,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use serde::{Deserialize, Serialize};
 
+use crate::fnv::Fnv;
 use crate::observed::{ObservedContainer, ObservedPod, RunState};
 use crate::resize::{Change, ContainerUpdate, PodResources, change};
 use crate::sync::backoff::{CrashLoop, Key, Pauses};
@@ -487,15 +488,13 @@ fn paused(input: &PlanInput<'_>, name: &str) -> Option<Held> {
 
 /// The crash-loop key of a container: a new image or new resources start afresh.
 pub fn key(container: &Container) -> Key<'_> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    container.image.hash(&mut hasher);
+    let mut print = Fnv::default().text(container.image.as_deref().unwrap_or_default());
     if let Some(resources) = &container.resources {
         for (name, quantity) in resources.limits.iter().chain(&resources.requests).flatten() {
-            (name, &quantity.0).hash(&mut hasher);
+            print = print.text(name).text(&quantity.0);
         }
     }
-    Key { name: &container.name, fingerprint: hasher.finish() }
+    Key { name: &container.name, fingerprint: print.number() }
 }
 
 /// Kills what is left of a pod; nothing when nothing is left.
