@@ -1,21 +1,37 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`.
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`; and those
+//! that read what one has recorded: `replay`, and `explain` and `timeline` of a moment that is past.
 //!
 //! Input: arguments without the program's name. Output: a [`ClientCommand`], a text to print, or one
 //! error per argument that cannot be used. Flags may stand before or after the command's name.
 
 use std::path::PathBuf;
 
-use super::node_flags::socket_below;
+use super::moment::Moment;
+use super::node_flags::{root_dir, socket_below};
 use super::{Command, ConfigError, usage};
 use pintle_config::{help, suggest};
 
 /// Names of the commands, for completion and "did you mean".
-pub(crate) const NAMES: [&str; 6] = ["pods", "explain", "timeline", "plan", "dump", "completion"];
+pub(crate) const NAMES: [&str; 7] =
+    ["pods", "explain", "timeline", "plan", "dump", "replay", "completion"];
 /// Flags of the commands that take a value.
-pub(super) const VALUE_FLAGS: [&str; 8] =
-    ["-o", "--output", "-n", "--namespace", "--color", "--width", "--socket", "--root-dir"];
-/// Flags of the commands that take none.
-pub(super) const SWITCHES: [&str; 5] = ["-w", "--watch", "--unhealthy", "-h", "--help"];
+pub(super) const VALUE_FLAGS: [&str; 11] = [
+    "-o",
+    "--output",
+    "-n",
+    "--namespace",
+    "--color",
+    "--width",
+    "--socket",
+    "--root-dir",
+    "--at",
+    "--until",
+    "--pod",
+];
+/// Flags of the commands that take none, or may do without.
+pub(super) const SWITCHES: [&str; 6] =
+    ["-w", "--watch", "--unhealthy", FROM_RECORD, "-h", "--help"];
+const FROM_RECORD: &str = "--from-record";
 
 /// What to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +46,34 @@ pub enum Question {
     Plan(String),
     /// Everything the agent believes, for a bug report.
     Dump,
+    /// Does the same come of what an agent has recorded?
+    Replay(ReplayOf),
+    /// What does a record say of a pod?
+    Past(PastQuestion),
+}
+
+/// Which record to replay, and how far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayOf {
+    /// The record's folder, or the root directory of its agent.
+    pub dir: PathBuf,
+    /// Show what this pod's decisions took and gave.
+    pub pod: Option<String>,
+    /// End there.
+    pub until: Option<Moment>,
+}
+
+/// A question about a pod to a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastQuestion {
+    /// The record's folder, or the root directory of its agent.
+    pub dir: PathBuf,
+    /// The pod.
+    pub pod: String,
+    /// Why it was not running; else what had happened to it.
+    pub explain: bool,
+    /// When; `None` is the end of the record.
+    pub at: Option<Moment>,
 }
 
 /// Which pods `pods` lists.
@@ -63,7 +107,7 @@ pub enum Color {
     Never,
 }
 
-/// A question for a running agent.
+/// A question for a running agent, or for its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCommand {
     /// What to ask; pods are named `NAME` or `NAMESPACE/NAME` or by UID.
@@ -91,6 +135,11 @@ struct Options {
     width: Option<usize>,
     socket: Option<String>,
     root_dir: Option<String>,
+    at: Option<Moment>,
+    until: Option<Moment>,
+    pod: Option<String>,
+    /// From the record instead of a running agent, and from which.
+    from_record: Option<Option<String>>,
     help: bool,
 }
 
@@ -125,8 +174,8 @@ pub(crate) fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
         }
         _ => {}
     }
-    let question = question(name, rest, &options.filter).map_err(|error| vec![error])?;
-    if let Some(error) = only_for_pods(&question, &options) {
+    let question = question(name, rest, &options).map_err(|error| vec![error])?;
+    if let Some(error) = not_taken(name, &options) {
         return Err(vec![error]);
     }
     let socket = options.socket.map(PathBuf::from);
@@ -146,7 +195,7 @@ fn unknown(name: &str) -> ConfigError {
     ConfigError::new(format!("command {name:?}"), "", "no such command exists", remedy)
 }
 
-fn question(name: &str, rest: &[String], filter: &PodFilter) -> Result<Question, ConfigError> {
+fn question(name: &str, rest: &[String], options: &Options) -> Result<Question, ConfigError> {
     let one = |ask: fn(String) -> Question| match rest {
         [] => {
             let remedy = format!("write {name} POD");
@@ -156,28 +205,39 @@ fn question(name: &str, rest: &[String], filter: &PodFilter) -> Result<Question,
         [_, more, ..] => Err(stray(more)),
     };
     match (name, rest) {
-        ("explain", _) => one(Question::Explain),
-        ("timeline", _) => one(Question::Timeline),
+        ("explain", _) => one(Question::Explain).map(|question| options.then(question)),
+        ("timeline", _) => one(Question::Timeline).map(|question| options.then(question)),
         ("plan", _) => one(Question::Plan),
-        (_, [more, ..]) => Err(stray(more)),
+        ("replay", [] | [_]) => Ok(Question::Replay(ReplayOf {
+            dir: options.record(rest.first().map(String::as_str)),
+            pod: options.pod.clone(),
+            until: options.until,
+        })),
+        ("replay", [_, more, ..]) | (_, [more, ..]) => Err(stray(more)),
         ("dump", []) => Ok(Question::Dump),
-        (_, []) => Ok(Question::Pods(filter.clone())),
+        (_, []) => Ok(Question::Pods(options.filter.clone())),
     }
 }
 
 /// Flags that would be ignored are refused instead.
-fn only_for_pods(question: &Question, options: &Options) -> Option<ConfigError> {
-    if matches!(question, Question::Pods(_)) {
-        return None;
-    }
-    let remedy = "remove it, or ask for pods";
+fn not_taken(name: &str, options: &Options) -> Option<ConfigError> {
     let given = [
-        ("--namespace", options.filter.namespace.is_some()),
-        ("--unhealthy", options.filter.unhealthy),
-        ("--watch", options.watch),
+        ("--namespace", options.filter.namespace.is_some(), &["pods"][..]),
+        ("--unhealthy", options.filter.unhealthy, &["pods"]),
+        ("--watch", options.watch, &["pods"]),
+        ("--at", options.at.is_some(), &["explain", "timeline"]),
+        (FROM_RECORD, options.from_record.is_some(), &["explain", "timeline"]),
+        ("--until", options.until.is_some(), &["replay"]),
+        ("--pod", options.pod.is_some(), &["replay"]),
     ];
-    let (flag, _) = given.into_iter().find(|(_, given)| *given)?;
-    Some(ConfigError::new(flag, "", "only the command pods takes it", remedy))
+    let (flag, _, takers) =
+        given.into_iter().find(|(_, given, takers)| *given && !takers.contains(&name))?;
+    let problem = match takers {
+        [one] => format!("only the command {one} takes it"),
+        several => format!("only the commands {} take it", several.join(" and ")),
+    };
+    let remedy = format!("remove it, or use {}", takers.join(" or "));
+    Some(ConfigError::new(flag, "", problem, remedy))
 }
 
 fn stray(arg: &str) -> ConfigError {
@@ -208,6 +268,25 @@ fn options(args: &[String]) -> Result<Options, Vec<ConfigError>> {
 }
 
 impl Options {
+    /// The same question, to the record where that is asked for.
+    fn then(&self, question: Question) -> Question {
+        if self.at.is_none() && self.from_record.is_none() {
+            return question;
+        }
+        let dir = self.record(self.from_record.as_ref().and_then(Option::as_deref));
+        let past = |pod, explain| Question::Past(PastQuestion { dir, pod, explain, at: self.at });
+        match question {
+            Question::Explain(pod) => past(pod, true),
+            Question::Timeline(pod) => past(pod, false),
+            other => other,
+        }
+    }
+
+    /// The record that was named, or that of the agent.
+    fn record(&self, named: Option<&str>) -> PathBuf {
+        named.map_or_else(|| root_dir(self.root_dir.as_deref()), PathBuf::from)
+    }
+
     fn value(&mut self, name: &str, value: Option<String>) -> Result<(), ConfigError> {
         let missing =
             || ConfigError::new(name, "", "its value is missing", format!("write {name}=VALUE"));
@@ -218,12 +297,19 @@ impl Options {
             "--color" => self.color = color(&value)?,
             "--width" => self.width = Some(width(&value)?),
             "--socket" => self.socket = Some(value),
+            "--at" => self.at = Some(Moment::parse(name, &value)?),
+            "--until" => self.until = Some(Moment::parse(name, &value)?),
+            "--pod" => self.pod = Some(value),
             _ => self.root_dir = Some(value),
         }
         Ok(())
     }
 
     fn switch(&mut self, name: &str, value: Option<String>) -> Result<(), ConfigError> {
+        if name == FROM_RECORD {
+            self.from_record = Some(value);
+            return Ok(());
+        }
         if let Some(value) = value.filter(|_| SWITCHES.contains(&name)) {
             return Err(ConfigError::new(
                 name,
@@ -334,6 +420,33 @@ mod tests {
     }
 
     #[test]
+    fn the_record_is_asked_where_that_is_wanted() {
+        let dir = |dir: &str| PathBuf::from(dir);
+        let ten_minutes = Some(Moment::Ago(std::time::Duration::from_secs(600)));
+        let past =
+            |dir, explain, at| Question::Past(PastQuestion { dir, pod: "web".into(), explain, at });
+        let replay = |dir, pod: Option<&str>, until| {
+            Question::Replay(ReplayOf { dir, pod: pod.map(str::to_owned), until })
+        };
+        let default = || dir("/var/lib/kubelet");
+        for (line, expected) in [
+            ("explain web --at 10m", past(default(), true, ten_minutes)),
+            ("timeline web --from-record", past(default(), false, None)),
+            ("timeline --from-record=/r/flight web", past(dir("/r/flight"), false, None)),
+            ("timeline web --at=10m --root-dir /r", past(dir("/r"), false, ten_minutes)),
+            ("explain web --at 10m --from-record=/r", past(dir("/r"), true, ten_minutes)),
+            ("replay", replay(default(), None, None)),
+            ("replay --root-dir=/r", replay(dir("/r"), None, None)),
+            ("replay /r --pod ns/web --until 10m", replay(dir("/r"), Some("ns/web"), ten_minutes)),
+        ] {
+            match parsed(line) {
+                Ok(Command::Client(command)) => assert_eq!(command.question, expected, "{line}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn a_command_is_told_from_the_daemons_flags() {
         for (line, command) in [
             ("pods", true),
@@ -341,6 +454,7 @@ mod tests {
             ("-o json pods", true),
             ("--root-dir /r pods", true),
             ("--root-dir=/r --watch pods", true),
+            ("--from-record --at 10m timeline web", true),
             ("--root-dir /r", false),
             ("--root-dir /r --config /c", false),
             ("--config /c", false),
@@ -366,6 +480,11 @@ mod tests {
             ("pods --color=red", "auto, always or never"),
             ("pods --watch=yes", "it takes no value"),
             ("explain web --watch", "only the command pods takes it"),
+            ("plan web --at 10m", "only the commands explain and timeline take it"),
+            ("pods --from-record", "only the commands explain and timeline take it"),
+            ("explain web --pod web", "only the command replay takes it"),
+            ("explain web --at soon", "it is no moment"),
+            ("replay a b", "nothing is expected here"),
             ("completion", "the shell is missing"),
             ("completion tcsh", "use bash, zsh or fish"),
         ] {

@@ -23,6 +23,7 @@ pub mod image_policy;
 mod kubelet;
 mod labels;
 pub mod modes;
+mod moment;
 mod node_flags;
 pub mod types;
 mod usage;
@@ -35,8 +36,11 @@ use std::path::{Path, PathBuf};
 
 use pintle_config::given::GivenFlags;
 
-pub use self::cli::{ClientCommand, Color, OutputFormat, PodFilter, Question};
+pub use self::cli::{
+    ClientCommand, Color, OutputFormat, PastQuestion, PodFilter, Question, ReplayOf,
+};
 pub use self::kubelet::{FeatureGates, Kubelet};
+pub use self::moment::Moment;
 pub use self::node_flags::{EventSource, NodeFlags};
 pub use self::types::KubeletConfiguration;
 pub use pintle_api_types::quantity;

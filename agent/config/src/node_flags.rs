@@ -140,8 +140,13 @@ impl NodeFlags {
 }
 
 /// The socket of an agent whose root folder is this, or the default one.
-pub(super) fn socket_below(root_dir: Option<&str>) -> PathBuf {
-    PathBuf::from(root_dir.unwrap_or(ROOT_DIR)).join(SOCKET)
+pub(super) fn socket_below(dir: Option<&str>) -> PathBuf {
+    root_dir(dir).join(SOCKET)
+}
+
+/// The root directory of an agent that was given this one, or none.
+pub(super) fn root_dir(given: Option<&str>) -> PathBuf {
+    PathBuf::from(given.unwrap_or(ROOT_DIR))
 }
 
 fn check_cloud_provider(given: &GivenFlags) -> Result<(), ConfigError> {

@@ -22,14 +22,16 @@ pub(crate) fn daemon(invoked_as_kubelet: bool) -> String {
         out.push_str("pintle-agent: runs the pods of this node, in place of the kubelet.\n\n");
         out.push_str("Usage: pintle-agent [FLAGS]\n");
         out.push_str("       pintle-agent pods [-n NAMESPACE] [--unhealthy] [--watch] [-o json]\n");
-        out.push_str("       pintle-agent explain|timeline|plan POD [-o json]\n");
+        out.push_str("       pintle-agent explain|timeline POD [--at TIME] [-o json]\n");
+        out.push_str("       pintle-agent plan POD [-o json]\n");
+        out.push_str("       pintle-agent replay [DIR] [--pod POD] [--until TIME] [-o json]\n");
         out.push_str("       pintle-agent dump | completion bash|zsh|fish\n");
     }
     out.push_str(&flag_table::TABLE.help());
     out
 }
 
-/// Help of the commands that ask a running agent.
+/// Help of the commands that ask a running agent or its record.
 pub(crate) fn client() -> String {
     let mut out = String::from("Usage: pintle-agent COMMAND [FLAGS]\n\nCommands:\n");
     for (command, help) in [
@@ -38,11 +40,17 @@ pub(crate) fn client() -> String {
         ("  timeline POD", "Show what happened to a pod, to the microsecond"),
         ("  plan POD", "Show what the agent would do for a pod now, without doing it"),
         ("  dump", "Print everything the agent believes as JSON, for a bug report"),
+        (
+            "  replay [DIR]",
+            "Decide again upon what an agent has recorded, and say whether the same comes of it",
+        ),
         ("  completion SHELL", "Print a completion script for bash, zsh or fish"),
     ] {
         line(&mut out, command, help);
     }
-    out.push_str("\nPOD is NAME, NAMESPACE/NAME or a UID.\n\nFlags:\n");
+    out.push_str("\nPOD is NAME, NAMESPACE/NAME or a UID.\n");
+    out.push_str("TIME is 2026-01-31T21:15:00Z, 21:15:00 (UTC), or 10m for ten minutes ago.\n");
+    out.push_str("DIR is ROOT, ROOT/flight, or a copy of it; default ROOT.\n\nFlags:\n");
     for (flag, help) in [
         (
             "  -o, --output=table|json",
@@ -51,6 +59,16 @@ pub(crate) fn client() -> String {
         ("  -n, --namespace=NAME", "pods: only those of this namespace"),
         ("      --unhealthy", "pods: only those that are not as they should be"),
         ("  -w, --watch", "pods: show the list again whenever it changes, until interrupted"),
+        (
+            "      --at=TIME",
+            "explain, timeline: as it was then, from the record; also of pods that are gone",
+        ),
+        (
+            "      --from-record[=DIR]",
+            "explain, timeline: from the record, at its end or at TIME; no agent has to run",
+        ),
+        ("      --until=TIME", "replay: end there"),
+        ("      --pod=POD", "replay: show each input and command of this pod"),
         ("      --color=auto|always|never", "Colours; auto is on a terminal without NO_COLOR"),
         (
             "      --width=COLUMNS",
@@ -79,6 +97,8 @@ pub(crate) fn completion() -> Completion {
             after(&["--color"], Choices::Words(&["auto", "always", "never"])),
             after(&["--socket"], Choices::Files),
             after(&["--root-dir"], Choices::Files),
+            after(&["replay"], Choices::Files),
+            after(&["--pod"], Choices::Output(POD_NAMES)),
             after(&["completion"], Choices::Words(&["bash", "zsh", "fish"])),
             after(&WITH_POD, Choices::Output(POD_NAMES)),
         ],

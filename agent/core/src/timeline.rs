@@ -6,12 +6,15 @@
 //! raises the count of its entry instead of adding one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::Serialize;
 
+use crate::sync::plan::Action;
+use crate::worker::Failure;
 use pintle_api_types::ids::{PodUid, UnixNanos};
 
 /// Entries kept of one pod.
@@ -83,11 +86,19 @@ pub trait EventSink: std::fmt::Debug + Send + Sync {
     fn warn_of(&self, pod: &Pod, reason: &str, message: &str);
 }
 
+/// Where entries have their time from.
+#[derive(Clone, Debug)]
+enum Clock {
+    Runs(fn() -> UnixNanos),
+    /// A replay's, which is set to the time of each input.
+    Set(Arc<AtomicI64>),
+}
+
 /// Takes entries; clones share one store.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     pods: Arc<Mutex<Pods>>,
-    clock: fn() -> UnixNanos,
+    clock: Clock,
     sink: Option<Arc<dyn EventSink>>,
 }
 
@@ -101,7 +112,12 @@ impl Default for Recorder {
 impl Recorder {
     /// A recorder that stamps its entries with this clock.
     pub fn new(clock: fn() -> UnixNanos) -> Self {
-        Self { pods: Arc::default(), clock, sink: None }
+        Self { pods: Arc::default(), clock: Clock::Runs(clock), sink: None }
+    }
+
+    /// A recorder whose clock stands, in nanoseconds since the epoch, where it was set to.
+    pub fn at(clock: Arc<AtomicI64>) -> Self {
+        Self { pods: Arc::default(), clock: Clock::Set(clock), sink: None }
     }
 
     /// The same, which also tells events to the API server.
@@ -132,6 +148,18 @@ impl Recorder {
     /// Notes something that does not work, and how often.
     pub fn trouble(&self, uid: &PodUid, what: &str, container: Option<&str>, text: &str) {
         self.add(uid, what, container, text, (false, true));
+    }
+
+    /// Notes an action that ended: how long it took, or why it failed.
+    pub fn action(&self, uid: &PodUid, action: &Action, ended: Result<Duration, &Failure>) {
+        let (verb, container) = (action.verb(), action.container());
+        match ended {
+            Ok(time) => self.stage(uid, verb, container, &took(time)),
+            Err(failure) => {
+                let text = format!("{}: {}", failure.reason, failure.message);
+                self.add(uid, verb, container, &text, (false, !failure.cancelled));
+            }
+        }
     }
 
     /// Notes an event, as the Kubernetes API would show it.
@@ -199,7 +227,10 @@ impl Recorder {
         text: &str,
         (event, warning): (bool, bool),
     ) {
-        let at = (self.clock)().0;
+        let at = match &self.clock {
+            Clock::Runs(now) => now().0,
+            Clock::Set(at) => at.load(Ordering::Relaxed),
+        };
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         let pods = &mut *pods;
         if !pods.entries.contains_key(uid) {

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use crate::observed::ObservedPod;
 use crate::status::pod_map::PodMap;
 use crate::sync::plan::Action;
-use crate::worker::{Failure, Stage};
-use pintle_api_types::ids::{PodUid, UnixNanos};
+use crate::worker::{Failure, Stage, Worker};
+use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 
 /// One pod.
 #[derive(Clone, Debug)]
@@ -33,6 +33,22 @@ pub struct PodView {
     pub failure: Option<Failure>,
     /// When its worker looks at it again.
     pub wake_at: Option<UnixNanos>,
+}
+
+impl PodView {
+    /// How the pod looks now; `None` for one that only the runtime knows.
+    pub fn of(worker: &Worker, now: Now) -> Option<Self> {
+        Some(Self {
+            pod: Arc::clone(worker.pod()?),
+            status: Arc::clone(worker.status()),
+            observed: Arc::clone(worker.observed()),
+            stage: worker.stage(),
+            removed: worker.is_removed(),
+            doing: worker.current_actions().to_vec(),
+            failure: worker.last_failure().cloned(),
+            wake_at: worker.wake_at().map(|at| now.wall_at(at)),
+        })
+    }
 }
 
 /// All pods at one moment.

@@ -19,7 +19,6 @@ use pintle_agent_core::request::{NodeContext, RuntimeHandler};
 use pintle_agent_core::resize::steps;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::sync::stop_order;
-use pintle_agent_core::timeline;
 use pintle_agent_core::timeline::Recorder;
 use pintle_agent_core::types::{PodUid, SandboxId};
 use pintle_agent_core::worker::{Failure, Input};
@@ -188,7 +187,8 @@ impl Executor {
                 true => Err(Failure::cancelled()),
                 false => self.act_or_fail(&order, action, &mut state, &cancel).await,
             };
-            self.note(&order.uid, action, begun.elapsed(), outcome.as_ref().err());
+            let ended = outcome.as_ref().map(|()| begun.elapsed());
+            self.recorder.action(&order.uid, action, ended);
             self.metrics.action_ended(action, outcome.as_ref().err());
             let failed = outcome.is_err();
             let (uid, ticket) = (order.uid.clone(), order.ticket);
@@ -306,18 +306,6 @@ impl Executor {
         let known = self.runtime.handlers.iter().find(|handler| handler.name == name);
         let unknown = || RuntimeHandler { name: name.to_owned(), ..RuntimeHandler::default() };
         known.cloned().unwrap_or_else(unknown)
-    }
-
-    fn note(&self, uid: &PodUid, action: &Action, took: Duration, failure: Option<&Failure>) {
-        let (verb, container) = (action.verb(), action.container());
-        let Some(failure) = failure else {
-            return self.recorder.stage(uid, verb, container, &timeline::took(took));
-        };
-        let text = format!("{}: {}", failure.reason, failure.message);
-        match failure.cancelled {
-            true => self.recorder.stage(uid, verb, container, &text),
-            false => self.recorder.trouble(uid, verb, container, &text),
-        }
     }
 }
 

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod answers;
 mod api;
 mod attributes;
 pub mod client;

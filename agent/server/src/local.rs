@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pintle_agent_core::explain::{Explanation, RuntimeCall, Subject, explain, node_troubles, span};
-use pintle_agent_core::observed::ObservedPod;
 use pintle_agent_core::sync::plan::{Action, Held, Plan};
-use pintle_agent_core::timeline::TimelineEntry;
 use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::worker::Stage;
@@ -25,13 +23,10 @@ use tokio::sync::oneshot;
 use crate::Query;
 use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
-use crate::{Parts, dump, stuck, words};
+use crate::{Parts, answers, dump, stuck, words};
 
 /// How long the main thread may take to answer a dry run.
 const PLAN_WAIT: Duration = Duration::from_secs(3);
-
-/// Form of the answers: fields are only added within one version, never renamed or removed.
-const FORMAT_VERSION: u32 = 1;
 
 /// The command socket's routes.
 pub(super) fn routes(parts: Arc<Parts>) -> Service {
@@ -61,9 +56,8 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
 }
 
 /// An answer with the version of its form.
-fn versioned(mut value: Value) -> Answer {
-    value["formatVersion"] = json!(FORMAT_VERSION);
-    Answer::json(&value)
+fn versioned(value: Value) -> Answer {
+    Answer::json(&answers::versioned(value))
 }
 
 /// The word for where a pod's worker stands; part of the answers' form.
@@ -95,23 +89,10 @@ fn explanation(
     now: UnixNanos,
 ) -> Explanation {
     let timeline = parts.recorder.entries(&pod_uid(view));
-    let ahead = ahead(snapshot, view);
+    let ahead = answers::ahead(snapshot, view);
     let unwritten = parts.api_health.of_pod(&pod_uid(view));
     let unwritten = unwritten.as_ref();
     explain(&Subject { view, calls, timeline: &timeline, unwritten, ahead, now })
-}
-
-/// The pod of the same name that a waiting one waits for.
-fn ahead<'a>(snapshot: &'a Snapshot, view: &PodView) -> Option<&'a ObservedPod> {
-    let observed = &view.observed;
-    let same = |other: &ObservedPod| {
-        other.uid != observed.uid
-            && other.name == observed.name
-            && other.namespace == observed.namespace
-    };
-    let begun = snapshot.pods.values().filter(|other| other.stage != Stage::Waiting);
-    let wanted = begun.map(|other| &*other.observed);
-    wanted.chain(snapshot.orphans.iter().map(|o| &**o)).find(|other| same(other))
 }
 
 fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
@@ -139,24 +120,21 @@ fn pods(parts: &Parts, snapshot: &Snapshot) -> Answer {
 fn explained(parts: &Parts, snapshot: &Snapshot, view: &PodView) -> Answer {
     let calls = calls(parts, snapshot);
     let explanation = explanation(parts, snapshot, view, &calls, clock::now());
-    let mut answer = serde_json::to_value(explanation).unwrap_or_default();
-    name_pod(&mut answer, view);
-    answer["phase"] = json!(view.status.phase);
-    versioned(answer)
+    versioned(answers::explained(view, &explanation))
 }
 
 fn timeline_of(parts: &Parts, snapshot: &Snapshot, asked: &str) -> Answer {
-    let answer = |pod: String, uid: &str, entries: Vec<TimelineEntry>| {
-        versioned(json!({"pod": pod, "uid": uid, "entries": entries}))
-    };
     match select(snapshot, asked) {
-        Ok(view) => answer(full(view), uid(view), parts.recorder.entries(&pod_uid(view))),
+        Ok(view) => {
+            let entries = parts.recorder.entries(&pod_uid(view));
+            versioned(answers::timeline(&full(view), uid(view), &entries))
+        }
         Err(miss) => {
             // A pod that is gone is still remembered by its uid.
             let entries = parts.recorder.entries(&PodUid::from(asked));
             match entries.is_empty() {
                 true => refusal(parts, snapshot, asked, &miss),
-                false => answer(String::new(), asked, entries),
+                false => versioned(answers::timeline("", asked, &entries)),
             }
         }
     }
@@ -216,13 +194,8 @@ fn plan_shown(view: &PodView, plan: &Plan) -> Value {
         "actions": steps(&plan.actions),
         "held": plan.held.iter().map(held).collect::<Vec<_>>(),
     });
-    name_pod(&mut shown, view);
+    answers::name_pod(&mut shown, view);
     shown
-}
-
-fn name_pod(answer: &mut Value, view: &PodView) {
-    answer["pod"] = json!(full(view));
-    answer["uid"] = json!(uid(view));
 }
 
 fn pod_uid(view: &PodView) -> PodUid {
@@ -251,6 +224,11 @@ fn refusal(parts: &Parts, snapshot: &Snapshot, asked: &str, miss: &Miss) -> Answ
             more.extend(parts.problems.load().iter().map(|p| format!("broken manifest: {p}")));
             more.extend(node_troubles(&parts.api_health.troubles(), clock::now()));
             more.push("all pods of this node: pintle-agent pods".to_owned());
+            more.push(
+                "a pod that is gone: pintle-agent explain POD --at TIME, or timeline POD --at TIME, \
+                 of a time when it was there"
+                    .to_owned(),
+            );
             Answer::refusal(404, &format!("this node has no pod {asked}"), &more)
         }
     }

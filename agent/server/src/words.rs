@@ -165,12 +165,9 @@ pub(crate) fn pod_of_command(command: &Command) -> Option<&PodUid> {
     }
 }
 
-fn wanted(of: &Pod) -> String {
-    let source = pod::annotation(of, pod::ANNOTATION_SOURCE);
-    let is_static = |kind: &SourceKind| source == Some(kind.as_str());
-    let kind = [SourceKind::File, SourceKind::Http].into_iter().find(is_static);
-    let deleted = if pod::is_deleted(of) { ", deleted" } else { "" };
-    format!("{}{deleted}", intake::shown(kind.unwrap_or(SourceKind::Api), of))
+fn wanted(pod: &Pod) -> String {
+    let deleted = if pod::is_deleted(pod) { ", deleted" } else { "" };
+    format!("{}{deleted}", intake::shown(SourceKind::of(pod), pod))
 }
 
 fn observed(pod: &ObservedPod) -> String {

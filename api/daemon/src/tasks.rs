@@ -65,6 +65,18 @@ pub fn log_panics() {
     }));
 }
 
+/// Has panics that are caught say nothing on standard error, for commands that tell of them
+/// themselves; any other one is told as before.
+pub fn keep_caught_quiet() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+        if CATCHING.get() == 0 {
+            return before(info);
+        }
+        PLACE.set(info.location().map(ToString::to_string));
+    }));
+}
+
 /// Panics by the name of their task, since the start.
 pub fn panics() -> BTreeMap<&'static str, u64> {
     PANICS.lock().unwrap_or_else(PoisonError::into_inner).clone()

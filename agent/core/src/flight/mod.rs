@@ -46,6 +46,7 @@
 
 mod crc32c;
 mod frame;
+pub mod past;
 #[cfg(test)]
 mod proptests;
 mod read;
@@ -55,6 +56,7 @@ pub mod replay;
 pub mod segment;
 
 pub use frame::{Digest, Frame, Start, digest_of};
+pub use past::{Left, Past, Why};
 pub use read::{Batch, Loss, ReadError, Segment, read};
 pub use record::{Flight, SEGMENTS_MAX, STATE_BYTES_MAX, Written};
 pub use redact::{Redactor, Seal};

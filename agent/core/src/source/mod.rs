@@ -26,6 +26,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use pintle_api_types::ids::{PodUid, UnixNanos};
+use pintle_api_types::pod;
 
 pub use manifest::{ManifestError, fuzz_manifest};
 pub use merge::Sources;
@@ -49,6 +50,13 @@ impl SourceKind {
             Self::Http => "http",
             Self::Api => "api",
         }
+    }
+
+    /// The source that the pod is annotated with; without one it is the API server.
+    pub fn of(of: &Pod) -> Self {
+        let text = pod::annotation(of, pod::ANNOTATION_SOURCE);
+        let annotated = |kind: &Self| text == Some(kind.as_str());
+        [Self::File, Self::Http].into_iter().find(annotated).unwrap_or(Self::Api)
     }
 }
 

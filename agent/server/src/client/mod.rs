@@ -1,4 +1,5 @@
-//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`.
+//! The commands that ask a running agent: `pods`, `explain`, `timeline`, `plan`, `dump`; and those
+//! that ask its record (`recorded`).
 //!
 //! Input: a `ClientCommand`. Output: a table or sentences for people, JSON for programs, on standard
 //! output; refusals on standard error with exit code 1. Blocking, in a process of its own: one
@@ -7,6 +8,7 @@
 
 mod http;
 mod look;
+mod recorded;
 mod show;
 
 use std::io::{self, IsTerminal, Write};
@@ -17,6 +19,7 @@ use std::time::Duration;
 use pintle_agent_config::{ClientCommand, OutputFormat, PodFilter, Question};
 use serde_json::Value;
 
+use crate::record::RecordError;
 use look::Look;
 
 /// How often `--watch` asks: what people read need not be newer.
@@ -31,21 +34,30 @@ enum ClientError {
     Http(#[from] http::HttpError),
     #[error("the agent's answer is not JSON ({0}); is the agent of another version?")]
     NotJson(#[from] serde_json::Error),
+    /// While there is no agent, its record may tell.
+    #[error("{0}\n  what it has recorded: add --from-record")]
+    NoAgent(http::HttpError),
+    #[error("{0}")]
+    Record(#[from] RecordError),
     #[error("{error}{}", more.iter().map(|line| format!("\n  {line}")).collect::<String>())]
     Refused { error: String, more: Vec<String> },
 }
 
 /// Asks, prints, and says how it went.
 pub fn run(command: &ClientCommand) -> ExitCode {
-    let result = if command.watch {
-        watch(command)
-    } else {
-        answer(command).map(|t| {
-            print(&t);
-        })
+    let result = match &command.question {
+        Question::Replay(of) => recorded::replayed(of, command).map(|(text, is_equal)| {
+            print(&text);
+            if is_equal { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }),
+        _ if command.watch => watch(command).map(|()| ExitCode::SUCCESS),
+        _ => answer(command).map(|text| {
+            print(&text);
+            ExitCode::SUCCESS
+        }),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE
@@ -83,21 +95,43 @@ fn watch(command: &ClientCommand) -> Result<(), ClientError> {
 }
 
 fn answer(command: &ClientCommand) -> Result<String, ClientError> {
-    let mut value = ask(&command.socket, &path_of(&command.question))?;
+    let mut value = match &command.question {
+        Question::Replay(of) => return Ok(recorded::replayed(of, command)?.0),
+        Question::Past(past) => recorded::answered(past)?,
+        question => ask(&command.socket, &path_of(question)).map_err(|error| match error {
+            ClientError::Http(error @ http::HttpError::NoAgent { .. }) if is_of_past(question) => {
+                ClientError::NoAgent(error)
+            }
+            error => error,
+        })?,
+    };
     if let Question::Pods(filter) = &command.question {
         choose(&mut value, filter);
     }
     let look = Look::of(command);
     Ok(match (command.output, &command.question) {
         (OutputFormat::Json, _) if command.watch => format!("{value}\n"),
-        (OutputFormat::Json, _) | (_, Question::Dump) => {
+        (OutputFormat::Json, _) | (_, Question::Dump | Question::Replay(_)) => {
             format!("{}\n", serde_json::to_string_pretty(&value)?)
         }
         (OutputFormat::Table, Question::Pods(_)) => show::pods(&value, &look),
         (OutputFormat::Table, Question::Explain(_)) => show::explanation(&value),
         (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value, &look),
         (OutputFormat::Table, Question::Plan(_)) => show::plan(&value),
+        (OutputFormat::Table, Question::Past(past)) => {
+            let shown = if past.explain {
+                show::explanation(&value)
+            } else {
+                show::timeline(&value, &look)
+            };
+            shown + &show::record(&value["record"])
+        }
     })
+}
+
+/// Whether a record can tell as well.
+fn is_of_past(question: &Question) -> bool {
+    matches!(question, Question::Explain(_) | Question::Timeline(_))
 }
 
 /// Leaves out the pods that were not asked for.
@@ -120,6 +154,8 @@ fn path_of(question: &Question) -> String {
         Question::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
         Question::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
         Question::Plan(pod) => format!("/plan?pod={}", encoded(pod)),
+        // No agent is asked.
+        Question::Replay(_) | Question::Past(_) => String::new(),
     }
 }
 
@@ -189,5 +225,8 @@ mod tests {
         let error = answer(&command).expect_err("nobody listens").to_string();
         assert!(error.contains("no agent listens on /nonexistent/agent.sock"), "{error}");
         assert!(error.contains("--root-dir"), "{error}");
+        let past = ClientCommand { question: Question::Timeline("web".into()), ..command };
+        let error = answer(&past).expect_err("nobody listens").to_string();
+        assert!(error.ends_with("\n  what it has recorded: add --from-record"), "{error}");
     }
 }

@@ -93,6 +93,17 @@ pub(super) fn timeline(answer: &Value, look: &Look) -> String {
     format!("{} (uid {}){seen}\n{}", text(&answer["pod"]), text(&answer["uid"]), look.table(&rows))
 }
 
+/// Of which record an answer is, and of what moment.
+pub(super) fn record(answer: &Value) -> String {
+    let at = answer["unixNanos"].as_i64().unwrap_or_default();
+    let at = jiff::Timestamp::from_nanosecond(at.into()).unwrap_or_default();
+    let mut out = format!("As of {at}, from the record in {}\n", text(&answer["folder"]));
+    for note in items(&answer["notes"]) {
+        let _ = writeln!(out, "  - {}", text(note));
+    }
+    out
+}
+
 /// What the agent would do.
 pub(super) fn plan(answer: &Value) -> String {
     let mut out = format!("{} (stage {})\n", text(&answer["pod"]), text(&answer["stage"]));
@@ -137,7 +148,7 @@ pub(super) fn changed_lines(before: &str, now: &str) -> String {
     now.lines().filter(|line| !known.contains(&key(line))).map(|line| format!("{line}\n")).collect()
 }
 
-fn titles(names: &[&str]) -> Vec<Cell> {
+pub(super) fn titles(names: &[&str]) -> Vec<Cell> {
     names.iter().map(|name| Cell::new(*name, Style::Title)).collect()
 }
 
@@ -261,5 +272,16 @@ SINCE SEEN       WHAT        CONTAINER   TEXT
         );
         let idle = json!({"pod": "a/b", "stage": "Syncing"});
         assert_eq!(plan(&idle), "a/b (stage Syncing)\nNothing to do.\n");
+    }
+
+    #[test]
+    fn an_answer_of_a_record_says_which_and_of_what_moment() {
+        let record = json!({"folder": "/r/flight", "unixNanos": 1_700_000_000_500_000_000_i64,
+            "notes": ["a part of the record is lost: see replay"]});
+        assert_eq!(
+            super::record(&record),
+            "As of 2023-11-14T22:13:20.5Z, from the record in /r/flight\n  \
+             - a part of the record is lost: see replay\n"
+        );
     }
 }

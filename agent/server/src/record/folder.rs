@@ -69,6 +69,14 @@ pub enum RecordError {
         /// What may be meant.
         more: Vec<String>,
     },
+    /// Several pods of the record may be meant.
+    #[error("several pods may be meant by {pod}; say which{}", listed(pods))]
+    AmbiguousPod {
+        /// As it was asked for.
+        pod: String,
+        /// They.
+        pods: Vec<String>,
+    },
 }
 
 fn listed(more: &[String]) -> String {

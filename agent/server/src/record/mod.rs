@@ -7,9 +7,11 @@
 //! those of the decisions themselves.
 
 mod folder;
+pub(crate) mod past;
+pub(crate) mod pod_inputs;
 mod report;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,6 @@
 //! A record of a few inputs of one pod, for the tests of what reads it.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use pintle_agent_core::worker::{Command, Failure, Input, Pods, Settings};
 use serde_json::json;
 
 /// When the first agent began: 2026-01-01T00:00:00Z.
-pub(super) const BEGAN: i64 = 1_767_225_600_000_000_000;
+pub(crate) const BEGAN: i64 = 1_767_225_600_000_000_000;
 const SECOND: i64 = 1_000_000_000;
 /// What the pod has in its environment.
-pub(super) const SECRET: &str = "hunter2";
+pub(crate) const SECRET: &str = "hunter2";
 
 /// So many seconds after the first agent began.
-pub(super) fn at(seconds: i64) -> UnixNanos {
+pub(crate) fn at(seconds: i64) -> UnixNanos {
     UnixNanos(BEGAN + seconds * SECOND)
 }
 
@@ -40,12 +41,12 @@ fn settings() -> Settings {
     }
 }
 
-pub(super) fn uid() -> PodUid {
+pub(crate) fn uid() -> PodUid {
     PodUid::from("u")
 }
 
 /// The pod `ns/web`.
-pub(super) fn desired() -> Input {
+pub(crate) fn desired() -> Input {
     let pod = json!({
         "metadata": {"uid": "u", "name": "web", "namespace": "ns"},
         "spec": {"containers": [{"name": "c", "image": "i",
@@ -56,18 +57,18 @@ pub(super) fn desired() -> Input {
 }
 
 /// An agent that records; each input ends a batch.
-pub(super) struct Agent<'a> {
+pub(crate) struct Agent<'a> {
     dir: &'a Path,
     flight: Flight,
     pods: Pods,
     seconds: i64,
-    /// What came of the last input.
-    pub(super) commands: Vec<Command>,
+    /// What it asked for that was not done yet.
+    commands: VecDeque<Command>,
 }
 
 impl<'a> Agent<'a> {
     /// Begins so many seconds after the first.
-    pub(super) fn begins(dir: &'a Path, number: u64, seconds: i64, version: &str) -> Self {
+    pub(crate) fn begins(dir: &'a Path, number: u64, seconds: i64, version: &str) -> Self {
         let start = Start {
             version: version.to_owned(),
             settings: settings(),
@@ -75,25 +76,26 @@ impl<'a> Agent<'a> {
             actuated: Entries::new(),
         };
         let flight = Flight::new(Redactor::new(&[7; 32]), number, &start, at(seconds));
-        Self { dir, flight, pods: Pods::new(settings()), seconds, commands: Vec::new() }
+        Self { dir, flight, pods: Pods::new(settings()), seconds, commands: VecDeque::new() }
     }
 
     /// Takes an input a second after the one before, and records what comes of it.
-    pub(super) fn takes(&mut self, input: Input) {
+    pub(crate) fn takes(&mut self, input: Input) {
         self.takes_other(input.clone(), input);
     }
 
     /// The same, of an agent that decides upon another input than it records.
-    pub(super) fn takes_other(&mut self, recorded: Input, decided: Input) {
+    pub(crate) fn takes_other(&mut self, recorded: Input, decided: Input) {
         self.seconds += 1;
         self.flight.input(now(self.seconds), &recorded);
-        self.commands = self.pods.handle(now(self.seconds), decided);
-        self.flight.commands(&self.commands);
+        let commands = self.pods.handle(now(self.seconds), decided);
+        self.flight.commands(&commands);
+        self.commands.extend(commands);
         self.write();
     }
 
     /// Dies of the input.
-    pub(super) fn dies_of(mut self, input: &Input) {
+    pub(crate) fn dies_of(mut self, input: &Input) {
         self.flight.input(now(self.seconds + 1), input);
         self.write();
     }
@@ -108,7 +110,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Nothing runs, and every source has told its pods.
-    pub(super) fn gets_ready(&mut self) {
+    pub(crate) fn gets_ready(&mut self) {
         self.takes(Input::Tick);
         self.lists_nothing();
         self.takes(Input::SourcesReady);
@@ -116,36 +118,65 @@ impl<'a> Agent<'a> {
     }
 
     fn lists_nothing(&mut self) {
-        let stamp = self.commands.iter().find_map(|command| match command {
-            Command::List { stamp } => Some(*stamp),
-            _ => None,
-        });
-        self.takes(Input::Listed {
-            stamp: stamp.expect("a list was asked for"),
-            result: Ok(Vec::new()),
-        });
+        self.does(|command| matches!(command, Command::List { .. }));
     }
 
     /// The read that was asked for finds nothing of the pod.
-    pub(super) fn reads_nothing(&mut self) {
-        let stamp = self.commands.iter().find_map(|command| match command {
-            Command::Read { stamp, .. } => Some(*stamp),
-            _ => None,
-        });
-        let stamp = stamp.expect("a read was asked for");
-        let result = Ok(ObservedPod::empty(uid(), "ns", "web"));
-        self.takes(Input::Observed { uid: uid(), stamp, result });
+    pub(crate) fn reads_nothing(&mut self) {
+        self.does(|command| matches!(command, Command::Read { .. }));
     }
 
     /// The sync that began fails at once with this.
-    pub(super) fn fails(&mut self, reason: &str, message: &str) {
-        let ticket = self.commands.iter().find_map(|command| match command {
-            Command::Run { ticket, .. } => Some(*ticket),
-            _ => None,
-        });
-        let ticket = ticket.expect("a sync began");
+    pub(crate) fn fails(&mut self, reason: &str, message: &str) {
+        let command = self.asked(|command| matches!(command, Command::Run { .. }));
+        let Command::Run { ticket, .. } = command else { panic!("{command:?}") };
         let outcome = Err(Failure::new(reason, message));
         self.takes(Input::Progress { uid: uid(), ticket, index: 0, outcome });
         self.takes(Input::SyncDone { uid: uid(), ticket });
+    }
+
+    /// The pod is not wanted any more, and all that is asked for to end it is done.
+    pub(crate) fn removes_all(&mut self) {
+        self.takes(Input::Removed { uid: uid() });
+        // It goes after a handful; a bound, as the test would go on for ever otherwise.
+        for _ in 0..100 {
+            match self.commands.pop_front() {
+                Some(Command::Gone { .. }) => return,
+                Some(command) => self.obeys(command),
+                None => {
+                    self.seconds += 60;
+                    self.takes(Input::Tick);
+                }
+            }
+        }
+        panic!("the pod does not go");
+    }
+
+    /// Does the first of these that was asked for.
+    fn does(&mut self, which: impl Fn(&Command) -> bool) {
+        let command = self.asked(which);
+        self.obeys(command);
+    }
+
+    fn asked(&mut self, which: impl Fn(&Command) -> bool) -> Command {
+        let place = self.commands.iter().position(which).expect("it was asked for");
+        self.commands.remove(place).expect("it is there")
+    }
+
+    fn obeys(&mut self, command: Command) {
+        match command {
+            Command::Run { ticket, actions, .. } => {
+                for index in 0..actions.len() {
+                    self.takes(Input::Progress { uid: uid(), ticket, index, outcome: Ok(()) });
+                }
+                self.takes(Input::SyncDone { uid: uid(), ticket });
+            }
+            Command::Read { stamp, .. } => {
+                let result = Ok(ObservedPod::empty(uid(), "ns", "web"));
+                self.takes(Input::Observed { uid: uid(), stamp, result });
+            }
+            Command::List { stamp } => self.takes(Input::Listed { stamp, result: Ok(Vec::new()) }),
+            _ => {}
+        }
     }
 }

@@ -7,6 +7,10 @@ use std::path::Path;
 use pintle_agent_core::flight::Panicked;
 use pintle_agent_core::worker::Input;
 
+use serde_json::{Value, json};
+
+use super::past::{self, Asked};
+use super::pod_inputs::PodInputs;
 use super::testing::{Agent, SECRET, at, desired};
 use super::{RecordError, Report, replay, replay_folder};
 
@@ -172,4 +176,104 @@ fn bytes_that_are_no_segment_replay_to_nothing_and_say_so() {
     let told = report.text("v1");
     assert!(told.contains("Lost: segment 1: nothing of it was written\n"), "{told}");
     assert!(told.ends_with("Nothing of the record can be replayed.\n"), "{told}");
+}
+
+/// An agent that could not start the pod, then removed it; and the next one.
+fn a_pod_that_is_gone(dir: &Path) {
+    let mut agent = Agent::begins(dir, 1, 0, "v1");
+    agent.gets_ready();
+    agent.takes(desired());
+    agent.reads_nothing();
+    agent.fails("FailedMount", "MountVolume.SetUp failed for volume \"data\" : no such disk");
+    agent.removes_all();
+    let mut next = Agent::begins(dir, 2, 100, "v1");
+    next.gets_ready();
+}
+
+fn asked(dir: &Path, pod: &str, explain: bool, at: Option<i64>) -> Value {
+    let asked = Asked { pod, explain, at: at.map(super::testing::at) };
+    past::answer(dir, asked).expect("an answer")
+}
+
+#[test]
+fn a_pod_that_is_gone_is_explained_as_it_was_then() {
+    let dir = tempfile::tempdir().expect("a folder");
+    a_pod_that_is_gone(dir.path());
+    let then = asked(dir.path(), "web", true, Some(8));
+    assert_eq!(then["reason"], "FailedMount");
+    let sentence = then["sentence"].as_str().expect("a sentence");
+    assert!(sentence.contains("Waits for volume data") && sentence.contains("no such disk"));
+    assert_eq!((&then["pod"], &then["uid"]), (&json!("ns/web"), &json!("u")));
+    assert_eq!(then["record"]["notes"], json!([]));
+    assert_eq!(then["record"]["unixNanos"], super::testing::at(8).0);
+    let gone = asked(dir.path(), "ns/web", true, None);
+    let notes = gone["record"]["notes"].to_string();
+    assert!(notes.contains("nothing was left of the pod by 2026-01-01T00:0"), "{notes}");
+    let later = asked(dir.path(), "u", true, Some(1_000));
+    let notes = later["record"]["notes"].to_string();
+    assert!(notes.contains("the record ends at 2026-01-01T00:01:44Z, before 2026-01-01T00:16:40Z"));
+}
+
+#[test]
+fn a_timeline_of_the_record_has_what_the_decisions_took_and_gave() {
+    let dir = tempfile::tempdir().expect("a folder");
+    a_pod_that_is_gone(dir.path());
+    let whats = |value: &Value| {
+        let entries = value["entries"].as_array().expect("entries").iter();
+        let entries = entries.map(|entry| entry["what"].as_str().expect("a word").to_owned());
+        entries.collect::<Vec<_>>()
+    };
+    let all = asked(dir.path(), "web", false, None);
+    assert_eq!(whats(&all), ["Seen", "Status", "Prepare", "Removed", "Status", "Teardown", "Gone"]);
+    assert_eq!(all["entries"][0]["unixNanos"], super::testing::at(5).0);
+    assert_eq!(
+        all["entries"][2]["text"],
+        "FailedMount: MountVolume.SetUp failed for volume \
+        \"data\" : no such disk"
+    );
+    let until = asked(dir.path(), "web", false, Some(7));
+    assert_eq!(whats(&until), ["Seen", "Status", "Prepare"]);
+}
+
+#[test]
+fn a_pod_of_before_a_restart_is_found_and_one_of_no_time_is_not() {
+    let dir = tempfile::tempdir().expect("a folder");
+    two_runs(dir.path());
+    let restarted = asked(dir.path(), "web", true, Some(104));
+    let notes = restarted["record"]["notes"].to_string();
+    assert!(notes.contains("the agent began anew after 2026-01-01T00:00:08Z"), "{notes}");
+    let miss = |pod: &str, at: Option<i64>| {
+        let asked = Asked { pod, explain: true, at: at.map(super::testing::at) };
+        past::answer(dir.path(), asked).expect_err("no such pod").to_string()
+    };
+    assert!(
+        miss("weg", None).contains("has no pod weg\n  did you mean ns/web?"),
+        "{}",
+        miss("weg", None)
+    );
+    let before = miss("web", Some(2));
+    assert!(before.ends_with("from 2026-01-01T00:00:01Z to 2026-01-01T00:00:02Z"), "{before}");
+}
+
+#[test]
+fn inputs_and_commands_of_one_pod_are_shown_in_order_without_its_secrets() {
+    let dir = tempfile::tempdir().expect("a folder");
+    two_runs(dir.path());
+    let shown = |pod: &str, is_json| {
+        let mut inputs = PodInputs::new(pod, is_json);
+        replay(dir.path(), None, &mut |replay, frame| inputs.see(replay, frame)).expect("a record");
+        inputs
+    };
+    for pod in ["web", "ns/web", "u"] {
+        let rows = shown(pod, false).rows;
+        let inputs = rows.iter().filter(|row| !row.is_command).map(|row| row.what);
+        let expected = ["Desired", "Observed", "Progress", "SyncDone", "Desired"];
+        assert_eq!(inputs.collect::<Vec<_>>(), expected, "{pod}");
+        let run = rows.iter().find(|row| row.what == "Run").expect("a sync");
+        assert!(run.is_command && run.text.contains(": make cgroup, directories"), "{run:?}");
+    }
+    let json = Value::from(shown("u", true).json);
+    let text = json.to_string();
+    assert!(!text.contains(SECRET) && text.contains("\"value\":\"redacted:"), "{text}");
+    assert!(!shown("other/web", false).found());
 }

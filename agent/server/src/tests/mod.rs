@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use pintle_agent_config as config;
-use pintle_agent_config::{ClientCommand, Color, Command, OutputFormat, PodFilter, Question};
+use pintle_agent_config::{
+    ClientCommand, Color, Command, OutputFormat, PodFilter, Question, ReplayOf,
+};
 use pintle_agent_core::source::{Problem, ProblemCause};
 use pintle_agent_core::sync::plan::{Action, Plan};
 use pintle_agent_core::testing::{snapshot_of, view};
@@ -31,6 +33,7 @@ use tokio::sync::mpsc;
 use super::{Addresses, ApiReviews, EventSourceState, Handle, Health, Parts, spawn_at};
 use crate::Query;
 use crate::Views;
+use crate::record::testing::Agent;
 
 struct World {
     parts: Parts,
@@ -274,6 +277,8 @@ fn a_pod_that_nobody_knows_is_explained_with_the_broken_manifests() {
     let more = [
         "broken manifest: /m/x.yaml: cannot read: kind is missing",
         "all pods of this node: pintle-agent pods",
+        "a pod that is gone: pintle-agent explain POD --at TIME, or timeline POD --at TIME, of a \
+         time when it was there",
     ];
     assert_eq!(answer.json()["more"], json!(more));
 }
@@ -360,4 +365,12 @@ fn the_commands_print_what_the_agent_says_and_fail_when_it_refuses() {
     assert!(same(run(Question::Explain("web".into()), OutputFormat::Json), ExitCode::SUCCESS));
     assert!(same(run(Question::Explain("nope".into()), OutputFormat::Table), ExitCode::FAILURE));
     assert!(world.dir.path().exists());
+    let dir = tempfile::tempdir().expect("a folder");
+    let replay = |dir: &Path| {
+        let of = ReplayOf { dir: dir.to_owned(), pod: None, until: None };
+        run(Question::Replay(of), OutputFormat::Table)
+    };
+    assert!(same(replay(dir.path()), ExitCode::FAILURE));
+    Agent::begins(dir.path(), 1, 0, "v1").gets_ready();
+    assert!(same(replay(dir.path()), ExitCode::SUCCESS));
 }

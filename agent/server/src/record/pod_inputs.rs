@@ -1,0 +1,106 @@
+//! What the decisions took and gave of one pod, in order.
+//!
+//! Input: a pod as people name it, the frames of a replay. Output: rows for a table, and JSON. Values
+//! that were redacted stay so. Bounds: those of the record.
+
+use std::collections::BTreeSet;
+
+use pintle_agent_core::flight::{Frame, Replay};
+use pintle_agent_core::types::{PodUid, UnixNanos};
+use pintle_agent_core::worker::{Command, Input, Pods, Worker};
+use pintle_api_types::pod;
+use serde_json::{Value, json};
+
+use crate::words;
+
+/// One input or command.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    /// When.
+    pub(crate) at: UnixNanos,
+    /// What.
+    pub(crate) what: &'static str,
+    /// A command, not an input.
+    pub(crate) is_command: bool,
+    /// In words.
+    pub(crate) text: String,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct PodInputs {
+    asked: String,
+    /// Uids that were found to be meant.
+    meant: BTreeSet<PodUid>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) json: Vec<Value>,
+    /// Whether to make JSON, else rows.
+    is_json: bool,
+}
+
+impl PodInputs {
+    /// Of this pod, by uid, name, or namespace and name.
+    pub(crate) fn new(asked: &str, is_json: bool) -> Self {
+        let (rows, json) = (Vec::new(), Vec::new());
+        Self { asked: asked.to_owned(), meant: BTreeSet::new(), rows, json, is_json }
+    }
+
+    /// Whether any pod was meant.
+    pub(crate) fn found(&self) -> bool {
+        !self.meant.is_empty()
+    }
+
+    /// Sees a frame that the replay has just taken.
+    pub(crate) fn see(&mut self, replay: &mut Replay, frame: &Frame) {
+        let Frame::Input { now, input } = frame else { return };
+        let of = words::pod_of(input);
+        let pods = replay.pods().map(|pods| &*pods);
+        let is_meant = of.is_some_and(|uid| self.means(uid, input, pods));
+        let uids = replay.commands().iter().filter_map(words::pod_of_command);
+        let uids: BTreeSet<_> = uids.cloned().collect();
+        let pods = replay.pods().map(|pods| &*pods);
+        for uid in uids {
+            self.means(&uid, input, pods);
+        }
+        let commands = replay.commands().iter();
+        let is_ours = |command: &&Command| {
+            words::pod_of_command(command).is_some_and(|uid| self.meant.contains(uid))
+        };
+        let commands: Vec<_> = commands.filter(is_ours).collect();
+        if !is_meant && commands.is_empty() {
+            return;
+        }
+        if self.is_json {
+            self.json.push(json!({"unixNanos": now.wall, "input": input, "commands": commands}));
+            return;
+        }
+        let row = |(what, text), is_command| Row { at: now.wall, what, is_command, text };
+        self.rows.push(row(words::input(input), false));
+        self.rows.extend(commands.into_iter().map(|c| row(words::command(c), true)));
+    }
+
+    fn means(&mut self, uid: &PodUid, input: &Input, pods: Option<&Pods>) -> bool {
+        if self.meant.contains(uid) {
+            return true;
+        }
+        let wanted = match input {
+            Input::Desired { uid: of, pod } | Input::Reconciled { uid: of, pod } if of == uid => {
+                Some((pod::namespace(pod), pod::name(pod)))
+            }
+            _ => None,
+        };
+        let observed = pods.and_then(|pods| pods.worker(uid)).map(Worker::observed);
+        let observed = observed.map(|pod| (pod.namespace.as_str(), pod.name.as_str()));
+        let is_meant = uid.as_str() == self.asked
+            || wanted.or(observed).is_some_and(|(namespace, name)| {
+                match self.asked.split_once('/') {
+                    Some(asked) => asked == (namespace, name),
+                    None => self.asked == name,
+                }
+            });
+        if is_meant {
+            self.meant.insert(uid.clone());
+        }
+        is_meant
+    }
+}
