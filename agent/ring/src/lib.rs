@@ -3,6 +3,7 @@
 //! ```text
 //!   chain      what is asked for: steps in order, chains in a batch            pure
 //!   progress   what of a chain goes to the kernel next, what its answers mean  pure
+//!   durable    files that are replaced in one step
 //!   files      the handle: `run(place, batch)`, patience, which ring
 //!   serve      the loop of a ring, on a thread of its own
 //!   uring      entries and completions of io_uring; the only file with `unsafe`
@@ -29,6 +30,7 @@
 
 pub mod chain;
 mod direct;
+pub mod durable;
 mod files;
 mod progress;
 mod serve;

@@ -6,8 +6,9 @@
 //! step: written beside, synced, renamed, folder synced. A write that fails is said in the log once,
 //! lets the syncs go on and is tried again until it succeeds, or until there is a newer state.
 //!
-//! Plain files and not the ring: two small files a burst, and a bare ring costs `unsafe`
-//! (docs/adr/0003-io-uring.md). Bounds: one state that waits, one write under way.
+//! Both files go to the kernel together, through the ring of the agent's own files
+//! (docs/adr/0003-io-uring.md); their texts are put together in the pool. Bounds: one state that
+//! waits, one write under way.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,9 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::stat::Mode;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
-use pintle_daemon::durable;
+use pintle_ring::FileError;
+use pintle_ring::durable::{self, NewFile};
 use tokio::sync::watch;
 
 use super::checkpoint::{self, Draft, Entries};
@@ -130,9 +133,7 @@ async fn write_all(
             return;
         }
         let Some(job) = queue.borrow_and_update().clone() else { continue };
-        let (next, before, folder) = (Arc::clone(&job), written.take(), root.clone());
-        let write = move || write(&folder, &next, before);
-        match blocking::try_run(Place::own("checkpoints"), write).await {
+        match write(&root, Arc::clone(&job), written.take()).await {
             Ok(texts) => {
                 if retry.take().is_some() {
                     tracing::info!(root = %root.display(), "checkpoints can be written again");
@@ -152,20 +153,24 @@ async fn write_all(
     }
 }
 
-fn write(root: &Path, job: &Job, before: Option<Texts>) -> io::Result<Texts> {
-    let texts = (job.allocated.text(), job.actuated.text());
+async fn write(root: &Path, job: Arc<Job>, before: Option<Texts>) -> Result<Texts, FileError> {
+    let place = || Place::own("checkpoints");
+    let texts = move || (job.allocated.text(), job.actuated.text());
+    let texts = blocking::run(place(), texts).await?;
+    let mut files = Vec::new();
     if before.as_ref().is_none_or(|before| before.0 != texts.0) {
-        replace(root, ALLOCATED, &texts.0)?;
+        files.push(file(ALLOCATED, &texts.0));
     }
     if before.as_ref().is_none_or(|before| before.1 != texts.1) {
-        replace(root, ACTUATED, &texts.1)?;
+        files.push(file(ACTUATED, &texts.1));
     }
-    fs::File::open(root)?.sync_all()?;
+    durable::replace(place(), root, &files).await?;
     Ok(texts)
 }
 
-fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
-    durable::replace(&root.join(name), text.as_bytes(), 0o600)
+fn file(name: &str, text: &str) -> NewFile {
+    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+    NewFile { name: name.to_owned(), bytes: text.into(), mode }
 }
 
 #[cfg(test)]
@@ -176,6 +181,10 @@ mod tests {
 
     fn text(uid: &str) -> Draft {
         [(&PodUid::from(uid), &PodResources::default())].into_iter().collect()
+    }
+
+    fn replace(root: &Path, name: &str, text: &str) -> io::Result<()> {
+        pintle_daemon::durable::replace(&root.join(name), text.as_bytes(), 0o600)
     }
 
     fn uids(entries: &Entries) -> Vec<&str> {
@@ -239,15 +248,16 @@ mod tests {
         assert_eq!(uids(&restored.actuated), ["u"]);
     }
 
-    #[test]
-    fn a_write_that_was_cut_leaves_the_old_file() {
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_write_that_was_cut_leaves_the_old_file() {
         let root = tempfile::tempdir().expect("a folder");
         replace(root.path(), ALLOCATED, &text("old").text()).expect("written");
         // As a crash between writing and renaming leaves it.
         let beside = root.path().join(format!(".{ALLOCATED}.new"));
         fs::write(beside, "half").expect("written");
         assert_eq!(uids(&load(root.path()).allocated), ["old"]);
-        replace(root.path(), ALLOCATED, &text("new").text()).expect("written");
+        let job = Job { number: 1, allocated: text("new"), actuated: text("new") };
+        write(root.path(), Arc::new(job), None).await.expect("written");
         assert_eq!(uids(&load(root.path()).allocated), ["new"]);
     }
 }

@@ -17,10 +17,13 @@ use super::content::Content;
 use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
 
-/// Runs `test` where nobody else sees its mounts, the pool's threads among those that do.
+/// Runs `test` where nobody else sees its mounts, the pool's threads and a ring's among those that do.
 pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
     xtask::disk::with_private_mounts(|| {
         pintle_daemon::blocking::Pool::own();
+        pintle_ring::Files::ring(false)
+            .unwrap_or_else(|_| pintle_ring::Files::direct())
+            .for_thread();
         test();
     });
 }
