@@ -35,6 +35,7 @@ use pintle_agent_cluster::objects::Objects;
 use pintle_agent_cluster::status::event_recorder::EventRecorder;
 use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_config::Config;
+use pintle_agent_core::flight;
 use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::source::Problem;
@@ -65,7 +66,7 @@ use pintle_daemon::tasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::driver::{Driver, INPUTS_MAX};
+use crate::driver::{self, Driver, INPUTS_MAX, Tape};
 
 /// Questions of the server that may wait.
 const QUERIES_MAX: usize = 64;
@@ -128,7 +129,7 @@ pub async fn run(config: Config) -> Result<()> {
         return Ok(());
     };
     let runtime = runtime?;
-    let driver = parts.driver(&runtime, queue, queries)?;
+    let driver = parts.driver(&runtime, queue, queries).await?;
     let cgroups = driver.executor.cgroups.clone();
     reserve::enforce(&parts.config, &driver.executor.node.cgroup, cgroups, &tell).await?;
     host_processes::start(&parts.config, &driver.executor.node.cgroup).await?;
@@ -198,7 +199,7 @@ impl Parts {
     }
 
     /// Starts every stage; the driver is what is left to run.
-    fn driver(
+    async fn driver(
         &self,
         runtime: &Runtime,
         queue: mpsc::Receiver<Input>,
@@ -219,8 +220,9 @@ impl Parts {
         let settings = self.settings(facts.clone(), executor.tracker.relist_period())?;
         let offered = Arc::clone(&settings.admission);
         let root_dir = self.config.flags.root_dir.clone();
-        let mut pods = Pods::new(settings);
         let restored = ledger::writer::load(&root_dir);
+        let tape = self.record(&settings, &restored).await;
+        let mut pods = Pods::new(settings);
         pods.restore(restored.allocated, restored.actuated);
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime, &reader)?;
@@ -261,7 +263,22 @@ impl Parts {
             metrics: Arc::clone(&self.metrics),
             lists: self.lists.clone(),
             root_dir,
+            tape,
         })
+    }
+
+    /// Begins the record of what is decided.
+    async fn record(&self, settings: &Settings, restored: &ledger::writer::Restored) -> Tape {
+        let start = flight::Start {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: settings.clone(),
+            allocated: restored.allocated.clone(),
+            actuated: restored.actuated.clone(),
+        };
+        let flags = &self.config.flags;
+        let segments_max = flags.flight_recorder_bytes / flight::segment::SEGMENT_BYTES;
+        let counts = self.metrics.flight().clone();
+        driver::start_recording(flags.root_dir.clone(), segments_max, start, counts).await
     }
 
     fn settings(

@@ -418,6 +418,7 @@ fn every_flag_is_listed_with_its_value() {
         ("exit-on-lock-contention", "false"),
         ("housekeeping-interval", "10s"),
         ("pintle-socket", "/r/pintle/agent.sock"),
+        ("pintle-flight-recorder", "64Mi"),
         ("max-pods", "5"),
     ] {
         assert_eq!(listed[flag], value, "{flag}");

@@ -92,6 +92,9 @@ const START_GROUPS: &[Group] = &[
                 "Where hints come from: auto, ebpf, pidfd or relist").default("auto"),
             own("pintle-recreate-node", FlagKind::Bool, DONE,
                 "Create the Node object again, cordoned, when somebody deletes it"),
+            own("pintle-flight-recorder", FlagKind::Quantity, DONE,
+                "Room for the record of all decisions in <root-dir>/flight; 0 records nothing")
+                .default("64Mi"),
         ],
     },
 ];

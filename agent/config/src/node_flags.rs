@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::ConfigError;
 use super::labels;
 use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Amount;
 use pintle_config::given::GivenFlags;
 
 /// Default of `--root-dir`.
@@ -23,6 +24,9 @@ pub(super) const ROOT_DIR: &str = "/var/lib/kubelet";
 pub(super) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The agent's socket below the root folder.
 const SOCKET: &str = "pintle/agent.sock";
+/// Default of `--pintle-flight-recorder`, and the least that holds two of its segments.
+const FLIGHT_RECORDER_BYTES: u64 = 64 << 20;
+const FLIGHT_RECORDER_BYTES_MIN: u64 = 16 << 20;
 const DEAD_CONTAINERS_PER_CONTAINER_MAX: i32 = 1;
 const DEAD_CONTAINERS_MAX: i32 = -1;
 
@@ -85,6 +89,8 @@ pub struct NodeFlags {
     pub event_source: EventSource,
     /// Create the Node object again, cordoned, when somebody deletes it.
     pub recreate_node: bool,
+    /// Room for the record of all decisions in bytes; 0 records nothing.
+    pub flight_recorder_bytes: u64,
 }
 
 impl NodeFlags {
@@ -105,6 +111,8 @@ impl NodeFlags {
         checked(check_node_ips(&node_ips));
         let event_source = event_source(given);
         checked(event_source.clone().map(drop));
+        let flight_recorder_bytes = flight_recorder_bytes(given);
+        checked(flight_recorder_bytes.clone().map(drop));
         let node_labels = node_labels(given);
         errors.extend(labels::check(&node_labels));
         if !errors.is_empty() {
@@ -134,6 +142,7 @@ impl NodeFlags {
             socket: path("pintle-socket").unwrap_or_else(|| root_dir.join(SOCKET)),
             event_source: event_source.unwrap_or_default(),
             recreate_node: given.is_true("pintle-recreate-node"),
+            flight_recorder_bytes: flight_recorder_bytes.unwrap_or_default(),
             root_dir,
         })
     }
@@ -218,6 +227,23 @@ fn node_labels(given: &GivenFlags) -> BTreeMap<String, String> {
 fn dead_container_age_min(given: &GivenFlags) -> Duration {
     let text = given.text("minimum-container-ttl-duration").unwrap_or_default();
     text.parse().map(GoDuration::to_std).unwrap_or_default()
+}
+
+fn flight_recorder_bytes(given: &GivenFlags) -> Result<u64, ConfigError> {
+    let Some(text) = given.text("pintle-flight-recorder") else {
+        return Ok(FLIGHT_RECORDER_BYTES);
+    };
+    let amount = text.parse::<Amount>().map(Amount::units);
+    let bytes = amount.ok().and_then(|units| u64::try_from(units).ok());
+    match bytes {
+        Some(bytes) if bytes == 0 || bytes >= FLIGHT_RECORDER_BYTES_MIN => Ok(bytes),
+        _ => Err(ConfigError::new(
+            "--pintle-flight-recorder",
+            text,
+            "a record needs 16Mi or more",
+            "give a size such as 64Mi, or 0 to record nothing",
+        )),
+    }
 }
 
 fn event_source(given: &GivenFlags) -> Result<EventSource, ConfigError> {

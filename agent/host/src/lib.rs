@@ -3,6 +3,7 @@
 //! ```text
 //!   volume     directories, mounts and contents of volumes
 //!   cgroup     limits and removal of pods' cgroups, their statistics
+//!   flight     the folder of the flight recorder
 //!   ledger     what must outlast the agent: restarts, resources given, probe results
 //!   node       facts of the machine
 //! ```
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod flight;
 pub mod ledger;
 pub mod node;
 pub mod volume;

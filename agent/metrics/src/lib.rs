@@ -16,6 +16,7 @@ mod blocking;
 mod certificates;
 mod credential_providers;
 mod families;
+mod flight;
 mod image_use;
 mod images;
 mod lifecycle;
@@ -42,6 +43,7 @@ use families::{
 };
 
 pub use self::credential_providers::CredentialProviders;
+pub use self::flight::FlightCounts;
 pub use self::images::Images;
 pub use self::probes::ProbeCounts;
 pub use self::requests::UnderWay;
@@ -98,6 +100,7 @@ pub struct Metrics {
     volumes: volumes::Volumes,
     certificates: certificates::Certificates,
     blocking: blocking::Blocking,
+    flight: FlightCounts,
 }
 
 impl Metrics {
@@ -140,6 +143,7 @@ impl Metrics {
             volumes: volumes::Volumes::register(&mut at),
             certificates: certificates::Certificates::default(),
             blocking: blocking::Blocking::register(&mut at),
+            flight: FlightCounts::register(&mut at),
             registry,
         }
     }
@@ -347,6 +351,11 @@ impl Metrics {
     /// Counts of credential provider plugins.
     pub fn credential_providers(&self) -> &CredentialProviders {
         &self.credential_providers
+    }
+
+    /// Counts of the flight recorder.
+    pub fn flight(&self) -> &FlightCounts {
+        &self.flight
     }
 
     /// Counts of images.

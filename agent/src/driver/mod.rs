@@ -6,6 +6,7 @@
 //! Which reads are made is decided by `worker::reads`. Bounds: `INPUTS_MAX` inputs queued (senders
 //! wait), one read and one sync per pod, one list, one sweep.
 
+mod flight;
 mod logs;
 mod owed;
 mod publish;
@@ -38,6 +39,8 @@ use pintle_daemon::clock;
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
+pub(crate) use self::flight::start as start_recording;
+pub(crate) use self::flight::Tape;
 use self::logs::FollowedLogs;
 use self::owed::Owed;
 use self::publish::Publisher;
@@ -85,6 +88,8 @@ pub(crate) struct Driver {
     pub metrics: Arc<Metrics>,
     /// Where the pods' directories are.
     pub root_dir: PathBuf,
+    /// The flight recorder.
+    pub tape: Tape,
 }
 
 /// What the loop keeps between its turns.
@@ -115,10 +120,10 @@ impl Driver {
             let sleep = turns.saver.within(self.until_wake(), &self.pods);
             batch.clear();
             tokio::select! {
-                () = &mut stop => return,
+                () = &mut stop => return self.tape.end().await,
                 count = self.inputs.recv_many(&mut batch, BATCH_MAX) => {
                     if count == 0 {
-                        return;
+                        return self.tape.end().await;
                     }
                 }
                 Some(query) = self.queries.recv() => self.answer(query),
@@ -166,7 +171,12 @@ impl Driver {
     }
 
     fn handle(&mut self, input: Input, turns: &mut Turns) {
-        for command in self.pods.handle(clock::clocks(), input) {
+        let now = clock::clocks();
+        self.tape.input(now, &input);
+        let commands = self.pods.handle(now, input);
+        self.tape.commands(&commands);
+        self.tape.between(&self.pods);
+        for command in commands {
             self.execute(command, turns);
         }
     }

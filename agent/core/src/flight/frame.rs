@@ -43,9 +43,9 @@ pub enum Frame {
     Commands(Vec<Digest>),
     /// What the decisions know after all frames before, at the beginning of a segment.
     State(Box<State>),
-    /// A frame that was too long to be recorded: nothing after it can be replayed.
+    /// Frames are missing: nothing after it can be replayed until there is a state.
     Omitted {
-        /// How long it was.
+        /// How long the frame was that was too long; 0 for frames that there was no room for.
         bytes: u64,
     },
 }

@@ -459,7 +459,7 @@ fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
         }
         assert_eq!(flight.needs_state(), turn == 1);
         if flight.needs_state() {
-            flight.state(&pods);
+            flight.state(&pods.state());
         }
     }
     assert_eq!(

@@ -6,14 +6,14 @@
 
 use serde::Serialize;
 
-use crate::worker::{Command, Input, Pods, State};
+use crate::worker::{Command, Input, State};
 use pintle_api_types::ids::{Now, UnixNanos};
 
 use super::frame::{Digest, Frame, Start, digest_of, plain};
 use super::redact::{Redactor, Seal};
 use super::segment::{BATCH_BYTES_MAX, Encoder, Header, SEGMENT_BYTES};
 
-/// Segments that are kept: 64 MiB in all.
+/// Segments that are kept if nobody says otherwise: 64 MiB in all.
 pub const SEGMENTS_MAX: u64 = 8;
 /// A state that is longer is not recorded: most of the record is to be what happened. Then a replay
 /// begins at the start of the agent.
@@ -30,8 +30,8 @@ pub struct Written {
 
 impl Written {
     /// Segments below this number are to be removed before the bytes are written.
-    pub fn oldest_kept(&self) -> u64 {
-        (self.segment + 1).saturating_sub(SEGMENTS_MAX)
+    pub fn oldest_kept(&self, segments_max: u64) -> u64 {
+        (self.segment + 1).saturating_sub(segments_max)
     }
 }
 
@@ -86,9 +86,9 @@ impl Flight {
     }
 
     /// What the decisions know. To be given when it is needed.
-    pub fn state(&mut self, pods: &Pods) {
+    pub fn state(&mut self, state: &State) {
         self.needs_state = false;
-        let json = self.redacted(&FrameRef::State(&pods.state()));
+        let json = self.redacted(&FrameRef::State(state));
         if json.len() as u64 <= STATE_BYTES_MAX {
             self.push(&json);
         }
@@ -116,6 +116,7 @@ impl Flight {
     /// state, so it goes into the next segment; what waits goes with it.
     pub fn lost(&mut self, at: UnixNanos) {
         self.next_segment(at);
+        self.push(&json_of(&Frame::Omitted { bytes: 0 }));
     }
 
     fn next_segment(&mut self, at: UnixNanos) {

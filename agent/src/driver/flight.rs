@@ -1,0 +1,354 @@
+//! Records what the decisions take and give, and never waits for a disk.
+//!
+//! ```text
+//!   driver ─ note ─> notes ─ encode (a thread) ─> batches ─ append (a thread) ─> segment
+//!            clone            redact, digest       <= BATCHES_BYTES_MAX           fdatasync
+//! ```
+//! What is noted goes out `GROUP` later, so a burst is one write, and a power cut costs no more
+//! than `GROUP` and the write under way. A disk that is full, dead or too slow costs the record
+//! and nothing else: what does not fit is dropped and counted, one line says so, the next attempt
+//! is made after a wait that doubles, and the record goes on with a state of all pods. A panic of
+//! the decisions writes what is noted before the process ends: the input that led to it is last.
+//! Bounds: `NOTES_MAX`, `BATCHES_BYTES_MAX`, two jobs of the pool.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use pintle_agent_core::flight::{Flight, Redactor, Start, Written};
+use pintle_agent_core::types::Now;
+use pintle_agent_core::worker::{Command, Input, Pods, State};
+use pintle_agent_host::flight::{FOLDER, Folder, Found};
+use pintle_agent_metrics::FlightCounts;
+use pintle_daemon::blocking::{self, Place};
+use pintle_daemon::{clock, tasks};
+use tokio::sync::Notify;
+
+/// How long what is noted waits for more.
+const GROUP: Duration = Duration::from_millis(40);
+/// Notes that may wait to be encoded: an input and its commands are two.
+const NOTES_MAX: usize = 2048;
+/// With so many they are not waited for any longer.
+const NOTES_MANY: usize = 256;
+/// Encoded bytes that may wait for the disk; one batch may be beyond it.
+const BATCHES_BYTES_MAX: usize = 2 << 20;
+/// First and longest wait before a disk that failed is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long the end of the agent waits for the last batch.
+const LAST_MAX: Duration = Duration::from_secs(1);
+
+/// What has to be recorded of one decision.
+enum Note {
+    Input(Now, Box<Input>),
+    Commands(Vec<Command>),
+    State(Box<State>),
+}
+
+#[derive(Default)]
+struct Notes {
+    list: Vec<Note>,
+    /// Something was not noted: what follows can only be replayed from a state.
+    lost: bool,
+}
+
+/// What both tasks and the driver share.
+struct Shared {
+    notes: Mutex<Notes>,
+    noted: Notify,
+    many: Notify,
+    flight: Mutex<Flight>,
+    batches: Mutex<VecDeque<Written>>,
+    encoded: Notify,
+    written: Notify,
+    folder: Mutex<Folder>,
+    /// The driver is to note a state.
+    needs_state: AtomicBool,
+    /// The next batch does not follow the last one.
+    gap: AtomicBool,
+    /// The disk fails: nothing is noted until it is tried again.
+    paused: AtomicBool,
+    counts: FlightCounts,
+}
+
+/// The driver's end of the recorder; `None` when it is off.
+pub(crate) struct Tape(Option<Arc<Shared>>);
+
+/// Opens the folder and begins to record. A folder that cannot be had is told once, and the agent
+/// goes on without a record.
+pub(crate) async fn start(
+    root: PathBuf,
+    segments_max: u64,
+    begins: Start,
+    counts: FlightCounts,
+) -> Tape {
+    if segments_max == 0 {
+        return Tape(None);
+    }
+    let folder = root.clone();
+    let open = move || Folder::open(&folder, segments_max);
+    match blocking::try_run(Place::own("flight recorder"), open).await {
+        Ok((folder, found)) => Tape::begin(folder, &found, &begins, counts),
+        Err(error) => {
+            warn_of(&root, &error);
+            Tape(None)
+        }
+    }
+}
+
+fn warn_of(root: &Path, error: &io::Error) {
+    tracing::warn!(%error, folder = %root.join(FOLDER).display(),
+        "--pintle-flight-recorder: what is decided cannot be recorded; pods are not affected");
+}
+
+impl Tape {
+    fn begin(folder: Folder, found: &Found, begins: &Start, counts: FlightCounts) -> Self {
+        let redactor = Redactor::new(&found.key);
+        let flight = Flight::new(redactor, found.next, begins, clock::now());
+        let shared = Arc::new(Shared {
+            notes: Mutex::default(),
+            noted: Notify::new(),
+            many: Notify::new(),
+            flight: Mutex::new(flight),
+            batches: Mutex::default(),
+            encoded: Notify::new(),
+            written: Notify::new(),
+            folder: Mutex::new(folder),
+            needs_state: AtomicBool::new(false),
+            gap: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
+            counts,
+        });
+        tasks::singleton("flight encoder", encode_all(Arc::clone(&shared)));
+        tasks::singleton("flight writer", write_all(Arc::clone(&shared)));
+        shared.noted.notify_one();
+        Self(Some(shared))
+    }
+
+    /// The decisions are given this next.
+    pub(super) fn input(&self, now: Now, input: &Input) {
+        if let Some(shared) = self.recording() {
+            shared.note(Note::Input(now, Box::new(input.clone())));
+        }
+    }
+
+    /// This came of it.
+    pub(super) fn commands(&self, commands: &[Command]) {
+        if let Some(shared) = self.recording() {
+            shared.note(Note::Commands(commands.to_vec()));
+        }
+    }
+
+    /// To be called between two inputs.
+    pub(super) fn between(&self, pods: &Pods) {
+        if let Some(shared) = self.recording()
+            && shared.needs_state.swap(false, Ordering::Relaxed)
+        {
+            shared.note(Note::State(Box::new(pods.state())));
+        }
+    }
+
+    fn recording(&self) -> Option<&Shared> {
+        let shared = self.0.as_deref()?;
+        if shared.paused.load(Ordering::Relaxed) {
+            shared.counts.lost();
+            return None;
+        }
+        Some(shared)
+    }
+
+    /// Writes what is left; waits no longer than `LAST_MAX`.
+    pub(super) async fn end(&self) {
+        let Some(shared) = &self.0 else { return };
+        shared.noted.notify_one();
+        shared.many.notify_one();
+        let all_written = async {
+            while !shared.is_idle() {
+                shared.written.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(LAST_MAX, all_written).await;
+    }
+}
+
+impl Drop for Tape {
+    /// After a panic of the decisions no task runs any more: what is noted is written from here.
+    fn drop(&mut self) {
+        let Some(shared) = self.0.take() else { return };
+        if !std::thread::panicking() {
+            return;
+        }
+        let (done, ended) = mpsc::channel();
+        let write = move || {
+            shared.encode();
+            while let Some(batch) = shared.first_batch() {
+                let appended = lock(&shared.folder).append(&batch);
+                if appended.is_err() {
+                    break;
+                }
+                shared.batch_ended();
+            }
+            let _ = done.send(());
+        };
+        // A disk that is dead must not keep the process from ending.
+        if std::thread::Builder::new().name("last flight".to_owned()).spawn(write).is_ok() {
+            let _ = ended.recv_timeout(LAST_MAX);
+        }
+    }
+}
+
+fn put(flight: &mut Flight, note: &Note) {
+    match note {
+        Note::Input(now, input) => flight.input(*now, input),
+        Note::Commands(commands) => flight.commands(commands),
+        Note::State(state) => flight.state(state),
+    }
+}
+
+impl Shared {
+    fn note(&self, note: Note) {
+        let mut notes = lock(&self.notes);
+        if notes.lost || notes.list.len() >= NOTES_MAX {
+            notes.lost = true;
+            return self.counts.lost();
+        }
+        if notes.list.is_empty() {
+            self.noted.notify_one();
+        }
+        notes.list.push(note);
+        if notes.list.len() == NOTES_MANY {
+            self.many.notify_one();
+        }
+    }
+
+    /// Blocks: makes batches of all that is noted.
+    fn encode(&self) {
+        let mut flight = lock(&self.flight);
+        if self.gap.swap(false, Ordering::Relaxed) {
+            flight.lost(clock::now());
+        }
+        let Notes { list, lost } = std::mem::take(&mut *lock(&self.notes));
+        for note in list {
+            put(&mut flight, &note);
+            if flight.is_due() {
+                self.hand_over(&mut flight);
+            }
+        }
+        self.hand_over(&mut flight);
+        if lost {
+            flight.lost(clock::now());
+            self.hand_over(&mut flight);
+        }
+        let noted = lock(&self.notes).list.iter().any(|note| matches!(note, Note::State(_)));
+        if flight.needs_state() && !noted {
+            self.needs_state.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn hand_over(&self, flight: &mut Flight) {
+        let Some(batch) = flight.take(clock::now()) else { return };
+        let mut batches = lock(&self.batches);
+        let waiting: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
+        if waiting >= BATCHES_BYTES_MAX {
+            self.counts.lost();
+            return flight.lost(clock::now());
+        }
+        batches.push_back(batch);
+    }
+
+    /// The batch that is written next; it stays until it is.
+    fn first_batch(&self) -> Option<Written> {
+        lock(&self.batches).front().cloned()
+    }
+
+    fn batch_ended(&self) {
+        lock(&self.batches).pop_front();
+        self.written.notify_one();
+    }
+
+    fn is_idle(&self) -> bool {
+        // An encoder that runs has taken notes and not given all batches.
+        let Ok(_encoder) = self.flight.try_lock() else { return false };
+        lock(&self.notes).list.is_empty() && lock(&self.batches).is_empty()
+    }
+
+    /// What waits could only follow what was not written.
+    fn pause(&self) {
+        self.paused.store(true, Ordering::Relaxed);
+        *lock(&self.notes) = Notes::default();
+        lock(&self.batches).clear();
+    }
+
+    /// The next segment begins with a state.
+    fn resume(&self) {
+        self.gap.store(true, Ordering::Relaxed);
+        self.needs_state.store(true, Ordering::Relaxed);
+        self.paused.store(false, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn encode_all(shared: Arc<Shared>) {
+    loop {
+        shared.noted.notified().await;
+        let _ = tokio::time::timeout(GROUP, shared.many.notified()).await;
+        let encoding = Arc::clone(&shared);
+        let encoded = blocking::run(Place::own("flight encoder"), move || encoding.encode()).await;
+        if let Err(error) = encoded {
+            tracing::error!(%error, "flight recorder: what was noted cannot be encoded");
+            shared.counts.lost();
+        }
+        shared.encoded.notify_one();
+        shared.written.notify_one();
+    }
+}
+
+async fn write_all(shared: Arc<Shared>) {
+    let mut retry: Option<Duration> = None;
+    let mut failed = None;
+    loop {
+        let Some(batch) = shared.first_batch() else {
+            shared.encoded.notified().await;
+            continue;
+        };
+        if Some(batch.segment) <= failed {
+            shared.batch_ended();
+            continue;
+        }
+        let segment = batch.segment;
+        let (bytes, appending) = (batch.bytes.len(), Arc::clone(&shared));
+        let append = move || lock(&appending.folder).append(&batch);
+        let begun = std::time::Instant::now();
+        match blocking::try_run(Place::own("flight recorder"), append).await {
+            Ok(()) => {
+                shared.counts.written(bytes, begun.elapsed());
+                if retry.take().is_some() {
+                    tracing::info!("--pintle-flight-recorder: decisions are recorded again");
+                }
+                shared.batch_ended();
+            }
+            Err(error) => {
+                shared.counts.failed();
+                if retry.is_none() {
+                    let dir = lock(&shared.folder).dir().to_owned();
+                    warn_of(&dir, &error);
+                }
+                let wait = retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1));
+                retry = Some(wait);
+                failed = Some(segment);
+                shared.pause();
+                tokio::time::sleep(wait).await;
+                shared.resume();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "flight_tests.rs"]
+mod flight_tests;

@@ -1,0 +1,205 @@
+//! What the recorder leaves on the disk, read again.
+
+use std::fs;
+
+use pintle_agent_core::flight::{Outcome, Replay, Segment, read};
+use pintle_agent_core::types::{NodeFacts, PodUid};
+use pintle_agent_core::worker::Settings;
+use pintle_agent_core::{admit, sync};
+use pintle_agent_metrics::Metrics;
+use serde_json::json;
+use tokio::task::LocalSet;
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        sync_period: Duration::from_secs(60),
+        relist_period: Duration::from_secs(60),
+        crash_loop: sync::backoff::Curve::default(),
+        node: NodeFacts::default(),
+        admission: Arc::new(admit::Node::roomy("n")),
+        has_node_object: false,
+    }
+}
+
+/// The inputs that want, change and remove this pod.
+fn inputs(number: usize) -> Vec<Input> {
+    let uid = PodUid::from(format!("u{number}").as_str());
+    let pod = json!({"metadata": {"uid": uid.as_str(), "name": uid.as_str(), "namespace": "ns"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let mut pod = serde_json::from_value(pod).expect("a pod");
+    pintle_api_types::pod::defaults::apply(&mut pod);
+    let desired = Input::Desired { uid: uid.clone(), pod: Arc::new(pod) };
+    vec![desired, Input::Tick, Input::Removed { uid }]
+}
+
+/// A driver with nothing but its decisions and its recorder.
+struct Recorded {
+    pods: Pods,
+    tape: Tape,
+    metrics: Metrics,
+}
+
+impl Recorded {
+    async fn below(root: &Path) -> Self {
+        let start = Start {
+            version: "1".to_owned(),
+            settings: settings(),
+            allocated: Default::default(),
+            actuated: Default::default(),
+        };
+        let metrics = Metrics::new("n");
+        let tape = super::start(root.to_owned(), 8, start, metrics.flight().clone()).await;
+        Self { pods: Pods::new(settings()), tape, metrics }
+    }
+
+    fn decide(&mut self, input: Input) {
+        let now = clock::clocks();
+        self.tape.input(now, &input);
+        let commands = self.pods.handle(now, input);
+        self.tape.commands(&commands);
+        self.tape.between(&self.pods);
+    }
+
+    fn shared(&self) -> &Shared {
+        self.tape.0.as_deref().expect("it records")
+    }
+
+    /// Decides upon ticks until this is so.
+    async fn until(&mut self, is_so: impl Fn(&Shared) -> bool) {
+        let ticks = async {
+            while !is_so(self.shared()) {
+                self.decide(Input::Tick);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), ticks).await.expect("it becomes so");
+    }
+}
+
+fn segments(root: &Path) -> Vec<Segment> {
+    let entries = fs::read_dir(root.join(FOLDER)).expect("a folder");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|suffix| suffix == "segment"));
+    paths.sort();
+    let bytes = paths.iter().map(|path| fs::read(path).expect("a file"));
+    bytes.map(|bytes| read(&bytes).expect("of this format")).collect()
+}
+
+fn replayed(root: &Path) -> Vec<Outcome> {
+    let (outcomes, _) = Replay::of(&segments(root)).finish();
+    let differences: Vec<_> = outcomes.iter().filter_map(|o| o.difference.as_ref()).collect();
+    assert!(differences.is_empty(), "{differences:?}");
+    outcomes
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    LocalSet::new().block_on(&runtime.expect("a runtime"), work)
+}
+
+#[test]
+fn every_decision_until_the_end_is_on_the_disk_and_is_made_again() {
+    let root = tempfile::tempdir().expect("a folder");
+    run(async {
+        let mut agent = Recorded::below(root.path()).await;
+        for number in 0..500 {
+            inputs(number).into_iter().for_each(|input| agent.decide(input));
+            agent.until(|shared| lock(&shared.notes).list.len() < NOTES_MANY).await;
+        }
+        agent.tape.end().await;
+    });
+    let outcomes = replayed(root.path());
+    let [only] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert!(only.equal >= 1500 && !only.torn, "{only:?}");
+    let first = only.equal;
+    run(async {
+        let mut agent = Recorded::below(root.path()).await;
+        inputs(7).into_iter().for_each(|input| agent.decide(input));
+        agent.tape.end().await;
+    });
+    let equal: Vec<_> = replayed(root.path()).iter().map(|o| o.equal).collect();
+    assert_eq!(equal, [first, 3], "a second agent's run follows");
+}
+
+#[test]
+fn the_input_of_which_the_decisions_panicked_is_the_last_of_the_record() {
+    let root = tempfile::tempdir().expect("a folder");
+    run(async {
+        let mut agent = Recorded::below(root.path()).await;
+        inputs(1).into_iter().for_each(|input| agent.decide(input));
+        let died = tasks::caught(async move {
+            agent.tape.input(clock::clocks(), &Input::SourcesReady);
+            panic!("of the decisions");
+        });
+        died.await.expect_err("it panicked");
+    });
+    let outcomes = replayed(root.path());
+    let last = outcomes.last().and_then(|outcome| outcome.unanswered.as_ref());
+    assert!(matches!(last, Some((_, Input::SourcesReady))), "{last:?}");
+    assert_eq!(outcomes.last().map(|outcome| outcome.equal), Some(3));
+}
+
+#[test]
+fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
+    xtask::disk::with_private_mounts(|| {
+        blocking::Pool::own();
+        let root = tempfile::tempdir().expect("a folder");
+        xtask::disk::small(root.path(), 256 << 10);
+        let full = root.path().join("full");
+        run(async {
+            let mut agent = Recorded::below(root.path()).await;
+            inputs(1).into_iter().for_each(|input| agent.decide(input));
+            agent.until(|shared| shared.is_idle()).await;
+            fs::write(&full, vec![0; 512 << 10]).expect_err("the disk is full");
+            agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
+            inputs(2).into_iter().for_each(|input| agent.decide(input));
+            fs::remove_file(&full).expect("room again");
+            agent.until(|shared| !shared.paused.load(Ordering::Relaxed)).await;
+            agent.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
+            agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
+            inputs(3).into_iter().for_each(|input| agent.decide(input));
+            agent.tape.end().await;
+            let text = agent.metrics.render(&pintle_agent_metrics::Scrape {
+                snapshot: &pintle_agent_core::view::Snapshot::default(),
+                has_api: false,
+                event_source: "relist",
+                events_dropped: 0,
+                timeline_dropped: 0,
+                calls_in_flight: 0,
+            });
+            assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
+        });
+        let outcomes = replayed(root.path());
+        let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+        assert!(before.equal >= 3 && before.torn, "{before:?}");
+        assert!(after.equal >= 3 && !after.torn, "{after:?}");
+    });
+}
+
+#[test]
+fn what_there_was_no_room_for_is_missed_by_whoever_replays_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    run(async {
+        let mut agent = Recorded::below(root.path()).await;
+        // No task runs in between.
+        (0..500).flat_map(inputs).for_each(|input| agent.decide(input));
+        agent.tape.end().await;
+    });
+    let outcomes = replayed(root.path());
+    let [only] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert!(only.equal < 1500 && only.torn, "{only:?}");
+}
+
+#[test]
+fn without_a_folder_the_agent_goes_on() {
+    let root = tempfile::tempdir().expect("a folder");
+    fs::write(root.path().join(FOLDER), "a file is in the way").expect("written");
+    run(async {
+        let mut agent = Recorded::below(root.path()).await;
+        inputs(1).into_iter().for_each(|input| agent.decide(input));
+        agent.tape.end().await;
+        assert!(agent.tape.0.is_none());
+    });
+}
