@@ -19,6 +19,7 @@ pub mod cluster;
 pub mod cri;
 pub mod manifest;
 pub mod node;
+pub mod record;
 pub mod recorded;
 pub mod registry;
 pub mod stand;

@@ -26,6 +26,7 @@ use xtask::node::{Kind, Leftovers, Node, http, process};
 use xtask::runtime::Version;
 use xtask::shell;
 
+use crate::record;
 use crate::wait::{LONG, until};
 
 /// Nodes that run at once: the hosts have two cores.
@@ -67,6 +68,8 @@ pub struct TestNode {
     agent: Option<Child>,
     options: Options,
     layout: Layout,
+    /// An agent that records was up.
+    recorded: bool,
     // Dropped after the agent's end and before the turn is passed on.
     node: Node,
     _turn: Turn,
@@ -86,7 +89,7 @@ impl TestNode {
         let node = node.expect("a private containerd starts");
         let layout = Layout::of(&node);
         layout.write(&node, &options.config).expect("the node's folder can be written");
-        let mut node = Self { agent: None, options, layout, node, _turn: turn };
+        let mut node = Self { agent: None, options, layout, recorded: false, node, _turn: turn };
         if node.options.agent {
             node.start_agent();
         }
@@ -104,6 +107,7 @@ impl TestNode {
             ensure!(answer.status == 200, "{answer:?}");
             Ok(())
         });
+        self.recorded = std::env::var_os("PINTLE_AGENT").is_none();
     }
 
     /// Further flags for the next start of the agent.
@@ -326,6 +330,9 @@ impl Drop for TestNode {
             }
             let _ = agent.kill();
             let _ = agent.wait();
+        }
+        if self.recorded && !thread::panicking() {
+            record::is_replayed(&self.layout.root());
         }
     }
 }
