@@ -110,6 +110,11 @@ impl TestNode {
         self.recorded = std::env::var_os("PINTLE_AGENT").is_none();
     }
 
+    /// The agent keeps no record, so there is nothing to replay at the end.
+    pub fn is_not_recorded(&mut self) {
+        self.recorded = false;
+    }
+
     /// Further flags for the next start of the agent.
     pub fn add_flags(&mut self, flags: Vec<String>) {
         self.options.flags.extend(flags);

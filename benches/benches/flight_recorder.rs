@@ -1,0 +1,144 @@
+//! What the flight recorder costs the agent: pods start, stay and go, with it and without it.
+//!
+//! Each round runs both sides one after the other, on a node of its own. CPU is user and system time
+//! of the agent's process over the whole life of its pods, memory what it has resident at the end.
+//! Then the inputs of one round are taken from its record, and three things are timed for each of
+//! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself.
+//! Goals: <= 3 % of the agent's CPU, <= 2 MiB.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pintle_agent_core::flight::{Flight, Frame, Redactor, Start, read};
+use pintle_agent_core::types::{Now, UnixNanos};
+use pintle_agent_core::worker::{Input, Pods};
+use pintle_benches::load::{self, Cpu};
+use pintle_benches::table::{Goal, Row};
+use pintle_benches::{bench_report, count, names, put_pod, rounds, seen};
+use pintle_tests::{LONG, Options, TestNode, until};
+
+const START: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(180));
+/// How long the pods stay.
+const STAY: Duration = Duration::from_secs(20);
+const GOAL_CPU: f64 = 1.03;
+const GOAL_MIB: f64 = 2.0;
+/// Key of the redactor that is timed; any is as good.
+const KEY: [u8; 32] = [7; 32];
+
+/// What one side took.
+#[derive(Clone, Copy, Default)]
+struct Took {
+    cpu: f64,
+    mib: f64,
+}
+
+/// The inputs of a run and the start before them.
+type Run = (Start, Vec<(Now, Input)>);
+
+fn main() -> Result<()> {
+    let (mut on, mut off) = (Vec::new(), Vec::new());
+    let mut run = None;
+    for _ in 0..rounds(3) {
+        let (took, root) = side("64Mi")?;
+        run = Some(root);
+        on.push(took);
+        off.push(side("0")?.0);
+    }
+    let median = |of: &[Took], what: fn(&Took) -> f64| {
+        let mut values: Vec<f64> = of.iter().map(what).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let (cpu, bare) = (median(&on, |took| took.cpu), median(&off, |took| took.cpu));
+    let (mib, less) = (median(&on, |took| took.mib), median(&off, |took| took.mib));
+    let row = |measure: &str, unit, goal, ours, bound| {
+        let measure = measure.to_owned();
+        Row { measure, unit, goal, ours, bound }
+    };
+    let mut rows = vec![
+        row("CPU of the agent", "ms", Goal::Ratio(GOAL_CPU), cpu * 1e3, Some(bare * 1e3)),
+        row("resident memory", "MiB", Goal::None, mib, Some(less)),
+        row("of that, more", "MiB", Goal::Limit(GOAL_MIB), mib - less, None),
+    ];
+    let (start, inputs) = run.flatten().context("a run was recorded")?;
+    let [copy, encode, decide] = timed(&start, &inputs);
+    println!("{} inputs", inputs.len());
+    let bound = Some(decide);
+    rows.push(row("an input: copied by the thread that decides", "us", Goal::None, copy, bound));
+    rows.push(row("an input: encoded by another", "us", Goal::None, encode, bound));
+    bench_report::show("flight_recorder", "without it, or the decision", &rows)?;
+    Ok(())
+}
+
+/// One node, from the first pod to the end of the last one.
+fn side(room: &str) -> Result<(Took, Option<Run>)> {
+    let flags = vec![format!("--pintle-flight-recorder={room}")];
+    let mut node = TestNode::start(Options { flags, ..Options::default() });
+    if room == "0" {
+        node.is_not_recorded();
+    }
+    let pods = names("recorded", count("PINTLE_BENCH_PODS", 30));
+    let (pid, cpu) = (node.agent_pid(), Cpu::of(node.agent_pid())?);
+    pods.iter().for_each(|name| put_pod(&node, name));
+    let all_run = |seen: &[seen::Seen]| seen.iter().filter(|pod| pod.running.is_some()).count();
+    seen::watch(&node, START, |seen, _| all_run(seen) == pods.len()).context("all pods run")?;
+    thread::sleep(STAY);
+    pods.iter().for_each(|name| node.remove(&format!("{name}.json")));
+    until(LONG, "all pods are gone", || {
+        anyhow::ensure!(node.leftovers().is_empty(), "some are left");
+        Ok(())
+    });
+    let took = Took {
+        cpu: (Cpu::of(pid)? - cpu).seconds(),
+        mib: load::memory_mib(pid, "VmRSS")?,
+    };
+    println!("room {room}: {:.1} ms of CPU, {:.1} MiB", took.cpu * 1e3, took.mib);
+    node.stop_agent();
+    let recorded = (room != "0").then(|| recorded(&node.root())).transpose()?;
+    Ok((took, recorded))
+}
+
+/// What the folder has of the only run in it.
+fn recorded(root: &Path) -> Result<Run> {
+    let path = root.join("flight/0000000000.segment");
+    let segment = read(&fs::read(path)?)?;
+    let mut frames = segment.batches.into_iter().flat_map(|batch| batch.frames);
+    let Some(Frame::Start(start)) = frames.next() else { anyhow::bail!("no start in the record") };
+    let inputs = frames.filter_map(|frame| match frame {
+        Frame::Input { now, input } => Some((now, *input)),
+        _ => None,
+    });
+    Ok((*start, inputs.collect()))
+}
+
+/// Microseconds of each input: copied, encoded, decided.
+fn timed(start: &Start, inputs: &[(Now, Input)]) -> [f64; 3] {
+    const TIMES: u32 = 20;
+    let mut took = [Duration::ZERO; 3];
+    for _ in 0..TIMES {
+        let mut pods = Pods::new(start.settings.clone());
+        let mut flight = Flight::new(Redactor::new(&KEY), 0, start, UnixNanos(1));
+        for (now, input) in inputs {
+            let begun = Instant::now();
+            let copy = std::hint::black_box(input.clone());
+            let copied = Instant::now();
+            let commands = pods.handle(*now, copy);
+            let decided = Instant::now();
+            let given = std::hint::black_box(commands.clone());
+            let noted = Instant::now();
+            flight.input(*now, input);
+            flight.commands(&given);
+            if flight.is_due() {
+                std::hint::black_box(flight.take(UnixNanos(1)));
+            }
+            took[0] += copied - begun + (noted - decided);
+            took[1] += noted.elapsed();
+            took[2] += decided - copied;
+        }
+    }
+    let each = |took: Duration| took.as_secs_f64() * 1e6 / f64::from(TIMES) / inputs.len() as f64;
+    took.map(each)
+}
