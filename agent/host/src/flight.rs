@@ -7,16 +7,22 @@
 //!     …
 //!     0000000024.segment    appended to
 //! ```
-//! Input: batches that `pintle_agent_core::flight` made. Everything here blocks. Bounds: as many
-//! segments as the folder was opened for; what is older is removed before a new one begins.
+//! Input: batches that `pintle_agent_core::flight` made; each is written and synced by one linked
+//! submission to the ring of the agent's own files. Bounds: as many segments as the folder was
+//! opened for; what is older is removed before a new one begins.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use nix::sys::stat::Mode;
 use pintle_agent_core::flight::Written;
+use pintle_daemon::blocking::Place;
 use pintle_daemon::durable;
+use pintle_ring::{At, Batch, Chain, Done, FileError, How, run, run_one};
 
 /// Name of the folder below the root folder.
 pub const FOLDER: &str = "flight";
@@ -29,8 +35,18 @@ const SUFFIX: &str = ".segment";
 pub struct Folder {
     dir: PathBuf,
     segments_max: u64,
-    /// The segment that is appended to, and its file.
-    open: Option<(u64, File)>,
+    /// The segments that are there.
+    numbers: Vec<u64>,
+    /// The one that is appended to.
+    open: Option<Log>,
+}
+
+/// A segment's file and how long it is.
+#[derive(Debug)]
+struct Log {
+    number: u64,
+    file: Arc<OwnedFd>,
+    length: u64,
 }
 
 /// What was found when the folder was opened.
@@ -53,14 +69,14 @@ pub fn segment_number(name: &str) -> Option<u64> {
 }
 
 impl Folder {
-    /// Makes the folder and its key where they are missing.
+    /// Makes the folder and its key where they are missing. Blocks.
     pub fn open(root: &Path, segments_max: u64) -> io::Result<(Self, Found)> {
         let dir = root.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let key = key(&dir.join(KEY))?;
-        let folder = Self { dir, segments_max, open: None };
-        let next = folder.numbers()?.into_iter().max().map_or(0, |last| last + 1);
-        Ok((folder, Found { key, next }))
+        let numbers = numbers(&dir)?;
+        let next = numbers.iter().max().map_or(0, |last| last + 1);
+        Ok((Self { dir, segments_max, numbers, open: None }, Found { key, next }))
     }
 
     /// Where it is.
@@ -68,48 +84,69 @@ impl Folder {
         &self.dir
     }
 
-    /// Appends a batch and has it on the disk when it returns.
-    pub fn append(&mut self, written: &Written) -> io::Result<()> {
-        let appended = self.append_durably(written);
+    /// Appends a batch and has it on the disk when it returns. After a failure nothing may be
+    /// appended to the same segment.
+    pub async fn append(&mut self, written: &Written) -> io::Result<()> {
+        let appended = match &self.open {
+            Some(log) if log.number == written.segment => self.append_to_open(&written.bytes).await,
+            _ => self.begin(written).await,
+        };
         if appended.is_err() {
             self.open = None;
         }
-        appended
+        Ok(appended?)
     }
 
-    fn append_durably(&mut self, written: &Written) -> io::Result<()> {
-        let begins = self.open.as_ref().is_none_or(|(number, _)| *number != written.segment);
-        if begins {
-            self.open = None;
-            self.remove_below(written.oldest_kept(self.segments_max))?;
-            self.open = Some((written.segment, self.create(written.segment)?));
-        }
-        let Some((_, file)) = &mut self.open else { return Ok(()) };
-        file.write_all(&written.bytes)?;
-        file.sync_data()?;
-        if begins {
-            File::open(&self.dir)?.sync_all()?;
-        }
+    async fn append_to_open(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        let Some(log) = &mut self.open else { return Ok(()) };
+        let chain = Chain::append(&log.file, log.length, bytes.to_vec());
+        run_one(place(), chain).await?;
+        log.length += bytes.len() as u64;
         Ok(())
     }
 
-    fn create(&self, number: u64) -> io::Result<File> {
-        let path = self.dir.join(segment_name(number));
-        OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    async fn begin(&mut self, written: &Written) -> Result<(), FileError> {
+        self.open = None;
+        self.remove_below(written.oldest_kept(self.segments_max)).await?;
+        let (number, path) = (written.segment, self.dir.join(segment_name(written.segment)));
+        let mut create = Chain::new();
+        create.open_held(At::path(path)?, How::create_new(Mode::S_IRUSR | Mode::S_IWUSR));
+        let file = run_one(place(), create).await?.pop().and_then(Done::file);
+        self.numbers.push(number);
+        self.open = file.map(|file| Log { number, file: Arc::new(file), length: 0 });
+        self.append_to_open(&written.bytes).await?;
+        run_one(place(), Chain::sync_dir(At::path(&self.dir)?)).await.map(drop)
     }
 
-    fn remove_below(&self, oldest: u64) -> io::Result<()> {
-        for number in self.numbers()?.into_iter().filter(|number| *number < oldest) {
-            fs::remove_file(self.dir.join(segment_name(number)))?;
+    async fn remove_below(&mut self, oldest: u64) -> Result<(), FileError> {
+        let mut batch = Batch::new();
+        for number in self.numbers.extract_if(.., |number| *number < oldest) {
+            let mut unlink = Chain::new();
+            unlink.unlink(At::path(self.dir.join(segment_name(number)))?);
+            batch.push(unlink);
         }
-        Ok(())
+        // One that somebody else removed is gone as well.
+        run(place(), batch).await.map(drop).map_err(FileError::from)
     }
+}
 
-    fn numbers(&self) -> io::Result<Vec<u64>> {
-        let entries = fs::read_dir(&self.dir)?.collect::<io::Result<Vec<_>>>()?;
-        let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok());
-        Ok(names.filter_map(|name| segment_number(&name)).collect())
-    }
+fn place() -> Place {
+    Place::own("flight recorder")
+}
+
+/// Appends a batch with plain calls, for an agent whose tasks no longer run. The batch that was
+/// being written may stand there twice then; a reader passes over the second one.
+pub fn append_last(dir: &Path, written: &Written) -> io::Result<()> {
+    let path = dir.join(segment_name(written.segment));
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    file.write_all(&written.bytes)?;
+    file.sync_data()
+}
+
+fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter_map(|name| segment_number(&name)).collect())
 }
 
 /// The key in this file; a new one where there is none or it is not whole. Without the old one
@@ -140,6 +177,8 @@ fn new_key(path: &Path) -> io::Result<Vec<u8>> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use pintle_ring::Files;
+
     use super::*;
 
     fn written(segment: u64, bytes: &[u8]) -> Written {
@@ -150,25 +189,47 @@ mod tests {
         fs::metadata(path).expect("it is there").permissions().mode() & 0o777
     }
 
+    /// Appends these one after the other, by a ring and by plain calls.
+    fn append_all(folder: &mut Folder, all: &[Written]) -> Vec<io::Result<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(async {
+            let mut results = Vec::new();
+            for written in all {
+                results.push(folder.append(written).await);
+            }
+            results
+        })
+    }
+
+    fn open(root: &Path, segments_max: u64) -> (Folder, Found) {
+        Folder::open(root, segments_max).expect("opened")
+    }
+
     #[test]
     fn numbers_go_on_where_an_earlier_agent_ended_and_the_key_stays() {
-        let root = tempfile::tempdir().expect("a folder");
-        let (mut folder, first) = Folder::open(root.path(), 3).expect("opened");
-        assert_eq!(first.next, 0);
-        folder.append(&written(0, b"a")).expect("appended");
-        folder.append(&written(0, b"b")).expect("appended");
-        folder.append(&written(7, b"c")).expect("appended");
-        let (_, second) = Folder::open(root.path(), 3).expect("opened");
-        assert_eq!(second.next, 8);
-        assert_eq!(second.key, first.key);
-        assert_eq!(second.key.len(), KEY_BYTES);
+        for files in [Files::ring(false).ok(), Some(Files::direct())].into_iter().flatten() {
+            files.for_thread();
+            let root = tempfile::tempdir().expect("a folder");
+            let (mut folder, first) = open(root.path(), 3);
+            assert_eq!(first.next, 0);
+            let all = [written(0, b"a"), written(0, b"b"), written(7, b"c")];
+            assert!(append_all(&mut folder, &all).iter().all(Result::is_ok));
+            let text = |number| fs::read(root.path().join(FOLDER).join(segment_name(number)));
+            assert_eq!(text(7).expect("the last"), b"c");
+            text(0).expect_err("it is too old");
+            let (_, second) = open(root.path(), 3);
+            assert_eq!(second.next, 8);
+            assert_eq!(second.key, first.key);
+            assert_eq!(second.key.len(), KEY_BYTES);
+        }
     }
 
     #[test]
     fn only_its_owner_reads_it_and_the_oldest_segments_go() {
         let root = tempfile::tempdir().expect("a folder");
-        let (mut folder, _) = Folder::open(root.path(), 3).expect("opened");
-        (0..6).for_each(|number| folder.append(&written(number, b"x")).expect("appended"));
+        let (mut folder, _) = open(root.path(), 3);
+        let all: Vec<_> = (0..6).flat_map(|at| [written(at, b"x"), written(at, b"y")]).collect();
+        assert!(append_all(&mut folder, &all).iter().all(Result::is_ok));
         let dir = root.path().join(FOLDER);
         let mut names: Vec<_> = fs::read_dir(&dir)
             .expect("a folder")
@@ -177,6 +238,7 @@ mod tests {
         names.sort();
         let segments = [3, 4, 5].map(segment_name);
         assert_eq!(names, [&segments[..], &[KEY.to_owned()]].concat());
+        assert_eq!(fs::read(dir.join(&segments[2])).expect("a file"), b"xy");
         assert_eq!(mode(&dir), 0o700);
         assert_eq!(mode(&dir.join(&segments[0])), 0o600);
         assert_eq!(mode(&dir.join(KEY)), 0o600);
@@ -185,23 +247,42 @@ mod tests {
     #[test]
     fn half_a_key_is_replaced() {
         let root = tempfile::tempdir().expect("a folder");
-        Folder::open(root.path(), 3).expect("opened");
+        open(root.path(), 3);
         fs::write(root.path().join(FOLDER).join(KEY), "short").expect("written");
-        let (_, found) = Folder::open(root.path(), 3).expect("opened");
-        assert_eq!(found.key.len(), KEY_BYTES);
+        assert_eq!(open(root.path(), 3).1.key.len(), KEY_BYTES);
     }
 
     #[test]
-    fn a_full_disk_is_an_error_and_the_next_segment_is_written_when_there_is_room() {
+    fn a_full_disk_is_an_error_and_a_later_segment_is_written_when_there_is_room() {
         crate::volume::tests::with_private_mounts(|| {
             let root = tempfile::tempdir().expect("a folder");
             crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
-            let (mut folder, _) = Folder::open(root.path(), 2).expect("opened");
-            folder.append(&written(0, &[1; 16 << 10])).expect("there is room");
-            let error = folder.append(&written(0, &[2; 64 << 10])).expect_err("no room");
-            assert_eq!(error.raw_os_error(), Some(nix::libc::ENOSPC));
-            // The one that is cut fills the disk until it is the oldest.
-            folder.append(&written(2, &[3; 4 << 10])).expect("the oldest made room");
+            for files in [Files::ring(false).ok(), Some(Files::direct())].into_iter().flatten() {
+                files.for_thread();
+                let (mut folder, found) = open(root.path(), 2);
+                let at = |add| found.next + add;
+                let all = [
+                    written(at(0), &[1; 16 << 10]),
+                    written(at(0), &[2; 64 << 10]),
+                    // The one that is cut fills the disk until it is the oldest.
+                    written(at(2), &[3; 4 << 10]),
+                ];
+                let results = append_all(&mut folder, &all);
+                let codes = results.iter().map(|r| r.as_ref().err().map(io::Error::raw_os_error));
+                let full = Some(Some(nix::libc::ENOSPC));
+                assert_eq!(codes.collect::<Vec<_>>(), [None, full, None]);
+            }
         });
+    }
+
+    #[test]
+    fn what_a_dying_agent_writes_follows_what_was_there() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (mut folder, _) = open(root.path(), 3);
+        assert!(append_all(&mut folder, &[written(0, b"a")]).iter().all(Result::is_ok));
+        append_last(folder.dir(), &written(0, b"b")).expect("appended");
+        append_last(folder.dir(), &written(1, b"c")).expect("appended");
+        let text = |number| fs::read(folder.dir().join(segment_name(number))).expect("a file");
+        assert_eq!((text(0), text(1)), (b"ab".to_vec(), b"c".to_vec()));
     }
 }

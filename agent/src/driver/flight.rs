@@ -1,15 +1,15 @@
 //! Records what the decisions take and give, and never waits for a disk.
 //!
 //! ```text
-//!   driver ─ note ─> notes ─ encode (a thread) ─> batches ─ append (a thread) ─> segment
-//!            clone            redact, digest       <= BATCHES_BYTES_MAX           fdatasync
+//!   driver ─ note ─> notes ─ encode (a thread) ─> batches ─ append (the ring) ─> segment
+//!            clone            redact, digest       <= BATCHES_BYTES_MAX           linked fdatasync
 //! ```
 //! What is noted goes out `GROUP` later, so a burst is one write, and a power cut costs no more
 //! than `GROUP` and the write under way. A disk that is full, dead or too slow costs the record
 //! and nothing else: what does not fit is dropped and counted, one line says so, the next attempt
 //! is made after a wait that doubles, and the record goes on with a state of all pods. A panic of
 //! the decisions writes what is noted before the process ends: the input that led to it is last.
-//! Bounds: `NOTES_MAX`, `BATCHES_BYTES_MAX`, two jobs of the pool.
+//! Bounds: `NOTES_MAX`, `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use pintle_agent_core::flight::{Flight, Redactor, Start, Written};
 use pintle_agent_core::types::Now;
 use pintle_agent_core::worker::{Command, Input, Pods, State};
-use pintle_agent_host::flight::{FOLDER, Folder, Found};
+use pintle_agent_host::flight::{FOLDER, Folder, Found, append_last};
 use pintle_agent_metrics::FlightCounts;
 use pintle_daemon::blocking::{self, Place};
 use pintle_daemon::{clock, tasks};
@@ -63,7 +63,8 @@ struct Shared {
     batches: Mutex<VecDeque<Written>>,
     encoded: Notify,
     written: Notify,
-    folder: Mutex<Folder>,
+    /// Where segments are.
+    dir: PathBuf,
     /// The driver is to note a state.
     needs_state: AtomicBool,
     /// The next batch does not follow the last one.
@@ -92,14 +93,14 @@ pub(crate) async fn start(
     match blocking::try_run(Place::own("flight recorder"), open).await {
         Ok((folder, found)) => Tape::begin(folder, &found, &begins, counts),
         Err(error) => {
-            warn_of(&root, &error);
+            warn_of(&root.join(FOLDER), &error);
             Tape(None)
         }
     }
 }
 
-fn warn_of(root: &Path, error: &io::Error) {
-    tracing::warn!(%error, folder = %root.join(FOLDER).display(),
+fn warn_of(folder: &Path, error: &io::Error) {
+    tracing::warn!(%error, folder = %folder.display(),
         "--pintle-flight-recorder: what is decided cannot be recorded; pods are not affected");
 }
 
@@ -115,14 +116,14 @@ impl Tape {
             batches: Mutex::default(),
             encoded: Notify::new(),
             written: Notify::new(),
-            folder: Mutex::new(folder),
+            dir: folder.dir().to_owned(),
             needs_state: AtomicBool::new(false),
             gap: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             counts,
         });
         tasks::singleton("flight encoder", encode_all(Arc::clone(&shared)));
-        tasks::singleton("flight writer", write_all(Arc::clone(&shared)));
+        tasks::singleton("flight writer", write_all(Arc::clone(&shared), folder));
         shared.noted.notify_one();
         Self(Some(shared))
     }
@@ -184,8 +185,7 @@ impl Drop for Tape {
         let write = move || {
             shared.encode();
             while let Some(batch) = shared.first_batch() {
-                let appended = lock(&shared.folder).append(&batch);
-                if appended.is_err() {
+                if append_last(&shared.dir, &batch).is_err() {
                     break;
                 }
                 shared.batch_ended();
@@ -308,7 +308,7 @@ async fn encode_all(shared: Arc<Shared>) {
     }
 }
 
-async fn write_all(shared: Arc<Shared>) {
+async fn write_all(shared: Arc<Shared>, mut folder: Folder) {
     let mut retry: Option<Duration> = None;
     let mut failed = None;
     loop {
@@ -320,13 +320,10 @@ async fn write_all(shared: Arc<Shared>) {
             shared.batch_ended();
             continue;
         }
-        let segment = batch.segment;
-        let (bytes, appending) = (batch.bytes.len(), Arc::clone(&shared));
-        let append = move || lock(&appending.folder).append(&batch);
         let begun = std::time::Instant::now();
-        match blocking::try_run(Place::own("flight recorder"), append).await {
+        match folder.append(&batch).await {
             Ok(()) => {
-                shared.counts.written(bytes, begun.elapsed());
+                shared.counts.written(batch.bytes.len(), begun.elapsed());
                 if retry.take().is_some() {
                     tracing::info!("--pintle-flight-recorder: decisions are recorded again");
                 }
@@ -335,12 +332,11 @@ async fn write_all(shared: Arc<Shared>) {
             Err(error) => {
                 shared.counts.failed();
                 if retry.is_none() {
-                    let dir = lock(&shared.folder).dir().to_owned();
-                    warn_of(&dir, &error);
+                    warn_of(&shared.dir, &error);
                 }
                 let wait = retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1));
                 retry = Some(wait);
-                failed = Some(segment);
+                failed = Some(batch.segment);
                 shared.pause();
                 tokio::time::sleep(wait).await;
                 shared.resume();

@@ -145,6 +145,9 @@ fn the_input_of_which_the_decisions_panicked_is_the_last_of_the_record() {
 fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
     xtask::disk::with_private_mounts(|| {
         blocking::Pool::own();
+        pintle_ring::Files::ring(false)
+            .unwrap_or_else(|_| pintle_ring::Files::direct())
+            .for_thread();
         let root = tempfile::tempdir().expect("a folder");
         xtask::disk::small(root.path(), 256 << 10);
         let full = root.path().join("full");

@@ -39,8 +39,8 @@ use pintle_daemon::clock;
 use pintle_daemon::tasks;
 use tokio::sync::mpsc;
 
-pub(crate) use self::flight::start as start_recording;
 pub(crate) use self::flight::Tape;
+pub(crate) use self::flight::start as start_recording;
 use self::logs::FollowedLogs;
 use self::owed::Owed;
 use self::publish::Publisher;
