@@ -3,7 +3,8 @@
 
 use pintle_agent_core::image::{keyring, pull_credential, pull_record};
 use pintle_agent_core::observed::{VerboseStatus, read_back, termination};
-use pintle_agent_core::{env, ledger, logs, source};
+use pintle_agent_core::types::UnixNanos;
+use pintle_agent_core::{env, flight, ledger, logs, source};
 use pintle_cri_v1 as v1;
 use prost::Message as _;
 
@@ -19,6 +20,7 @@ pub(crate) const TARGETS: &[(&str, Decoder)] = &[
     ("config", pintle_agent_config::fuzz_load),
     ("log_line", log_line),
     ("kernel_event", kernel_event),
+    ("flight", a_flight),
     ("checkpoint", checkpoint),
     ("pull_record", a_pull_record),
     ("env_file", env_file),
@@ -42,6 +44,29 @@ fn kernel_event(bytes: &[u8]) {
     if let Ok(event) = pintle_ebpf::decode(bytes) {
         assert_eq!(bytes.len(), pintle_ebpf::EVENT_BYTES);
         assert!(!format!("{event:?}").is_empty());
+    }
+}
+
+/// Any bytes as a segment of the flight recorder, and as a frame of one that is whole. A frame that
+/// is read is written, and read again the same. Replaying it is not for here: a decision may hold
+/// that what was never decided cannot come, and whoever replays a record catches that.
+fn a_flight(bytes: &[u8]) {
+    use flight::segment::{Encoder, Header};
+    let _ = flight::read(bytes); // any answer is fine
+    let header =
+        Header { number: 1, first_batch: 0, key_id: String::new(), began_at: UnixNanos(1) };
+    let (mut encoder, mut whole) = Encoder::begin(&header);
+    if encoder.push(bytes).is_err() {
+        return;
+    }
+    whole.extend(encoder.take().into_iter().flatten());
+    let segment = flight::read(&whole).expect("our own format");
+    assert_eq!(segment.batches.len() + segment.losses.len(), 1, "a frame is read or lost");
+    for frame in segment.batches.iter().flat_map(|batch| &batch.frames) {
+        let json = |frame: &flight::Frame| serde_json::to_string(frame).expect("plain data");
+        let written = json(frame);
+        let again = serde_json::from_str(&written).expect("our own words are read");
+        assert_eq!(json(&again), written);
     }
 }
 
