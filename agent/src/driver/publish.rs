@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use pintle_agent_core::types::Now;
 use pintle_agent_core::view::{PodView, Snapshot};
-use pintle_agent_core::worker::{Pods, Stage, Worker};
+use pintle_agent_core::worker::{Pods, Stage};
 use pintle_agent_server::Views;
 use pintle_daemon::clock;
 
@@ -37,7 +36,7 @@ impl Publisher {
         let now = clock::clocks();
         for uid in touched {
             let worker = pods.worker(&uid);
-            match worker.and_then(|worker| view(worker, now)) {
+            match worker.and_then(|worker| PodView::of(worker, now)) {
                 Some(view) => self.last.pods.insert(uid.clone(), Arc::new(view)),
                 None => self.last.pods.remove(&uid),
             }
@@ -50,17 +49,4 @@ impl Publisher {
         }
         self.views.store(self.last.clone());
     }
-}
-
-fn view(worker: &Worker, now: Now) -> Option<PodView> {
-    Some(PodView {
-        pod: Arc::clone(worker.pod()?),
-        status: Arc::clone(worker.status()),
-        observed: Arc::clone(worker.observed()),
-        stage: worker.stage(),
-        removed: worker.is_removed(),
-        doing: worker.current_actions().to_vec(),
-        failure: worker.last_failure().cloned(),
-        wake_at: worker.wake_at().map(|at| now.wall_at(at)),
-    })
 }

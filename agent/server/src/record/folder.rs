@@ -12,11 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use pintle_agent_core::flight::segment::{BATCH_BYTES_MAX, FRAME_BYTES_MAX, SEGMENT_BYTES};
 use pintle_agent_core::flight::{ReadError, Segment, read};
+use pintle_agent_host::flight::{FOLDER, segment_name, segment_number};
 
-/// What the names of segments end with; before it stands their number.
-const SUFFIX: &str = ".segment";
-/// The folder below an agent's root directory.
-const FOLDER: &str = "flight";
 /// Most files that are taken for one record: far more than any agent keeps.
 const SEGMENTS_MAX: usize = 10_000;
 /// Longest file: a segment that was one byte short of full, and batches of the longest frames.
@@ -27,7 +24,7 @@ const FILE_BYTES_MAX: u64 = SEGMENT_BYTES + 2 * (BATCH_BYTES_MAX + FRAME_BYTES_M
 pub enum RecordError {
     /// No segments.
     #[error(
-        "{path} has no record: neither in it nor in its folder {FOLDER} is a file NUMBER{SUFFIX}; \
+        "{path} has no record: neither in it nor in its folder {FOLDER} is a file NUMBER.segment; \
          name the root directory of an agent, or the folder that holds its record",
         path = path.display()
     )]
@@ -109,7 +106,7 @@ impl Folder {
 
     /// One segment, and how long its file is; `None` when the agent has removed it meanwhile.
     pub(super) fn segment(&self, number: u64) -> Result<Option<(Segment, u64)>, RecordError> {
-        let path = self.path.join(format!("{number:010}{SUFFIX}"));
+        let path = self.path.join(segment_name(number));
         let bytes = match bytes(&path) {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(why)) => return Err(RecordError::NoSegment { path, why }),
@@ -136,10 +133,8 @@ fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
 }
 
 fn number(name: &str) -> Option<u64> {
-    let digits = name.strip_suffix(SUFFIX)?;
-    let number: u64 = digits.parse().ok()?;
     // A name that this number would not be written as is another file.
-    (format!("{number:010}") == digits).then_some(number)
+    segment_number(name).filter(|number| segment_name(*number) == name)
 }
 
 fn bytes(path: &Path) -> io::Result<Result<Vec<u8>, &'static str>> {
