@@ -1,0 +1,240 @@
+//! Small files read, replaced durably, and synced many at a time: by a ring that tries inline, by a
+//! ring that leaves it all to the kernel's workers, by the agent's pool, by tokio's, and by direct
+//! calls on the thread that asks (which the deciding thread must not make).
+//!
+//! Criterion measures each; afterwards one table of ratios of one run, with the CPU time of the
+//! process for each way. The files lie below `TMPDIR`, which should be on a disk.
+#![allow(missing_docs)]
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group};
+use nix::sys::stat::Mode;
+use nix::sys::uio::pwrite;
+use nix::unistd::fdatasync;
+use pintle_benches::rounds;
+use pintle_daemon::blocking::{Place, Pool};
+use pintle_daemon::durable;
+use pintle_ring::{At, Batch, Chain, Files, How};
+use tokio::runtime::{Builder, Runtime};
+
+/// Bytes of a small file.
+const SMALL: usize = 1024;
+/// Files that are synced together.
+const SYNCED: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Inline,
+    Workers,
+    Pool,
+    Tokio,
+    Direct,
+}
+
+impl Way {
+    const ALL: [Self; 5] = [Self::Inline, Self::Workers, Self::Pool, Self::Tokio, Self::Direct];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "ring, inline first",
+            Self::Workers => "ring, workers",
+            Self::Pool => "our pool",
+            Self::Tokio => "tokio's pool",
+            Self::Direct => "direct calls",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Read,
+    Replace,
+    Sync,
+}
+
+impl Work {
+    const ALL: [Self; 3] = [Self::Read, Self::Replace, Self::Sync];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read a file of 1 KiB",
+            Self::Replace => "replace it durably",
+            Self::Sync => "write and sync 64 files",
+        }
+    }
+
+    const fn rounds(self) -> usize {
+        match self {
+            Self::Read => 2_000,
+            Self::Replace => 100,
+            Self::Sync => 20,
+        }
+    }
+}
+
+/// Files that are open, and a folder with one that is not.
+struct Ground {
+    folder: tempfile::TempDir,
+    open: Vec<Arc<OwnedFd>>,
+    runtime: Runtime,
+    rings: [Files; 2],
+    pool: Pool,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("f"), [b'x'; SMALL]).expect("written");
+        let open = |n: usize| File::create(folder.path().join(format!("s{n}"))).expect("a file");
+        let open = (0..SYNCED).map(|n| Arc::new(open(n).into())).collect();
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let rings = [false, true].map(|is_async| Files::ring(is_async).expect("a ring"));
+        Self { folder, open, runtime, rings, pool: Pool::default() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("f")
+    }
+
+    fn once(&self, way: Way, work: Work) {
+        self.runtime.block_on(async {
+            match way {
+                Way::Inline => self.by_ring(&self.rings[0], work).await,
+                Way::Workers => self.by_ring(&self.rings[1], work).await,
+                Way::Pool => {
+                    let (path, open) = (self.path(), self.open.clone());
+                    let job = move || direct(&path, &open, work);
+                    self.pool.run(Place::own("bench"), job).await.expect("answered");
+                }
+                Way::Tokio => self.by_tokio(work).await,
+                Way::Direct => direct(&self.path(), &self.open, work),
+            }
+        });
+    }
+
+    async fn by_ring(&self, files: &Files, work: Work) {
+        let at = |path: &Path| At::path(path).expect("a path");
+        let path = self.path();
+        let batch: Batch = match work {
+            Work::Read => Chain::read_file(at(&path), How::read(), 2 * SMALL).into(),
+            Work::Replace => {
+                let beside = at(&path.with_file_name(".f.new"));
+                let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+                let replace = Chain::replace(beside, at(&path), vec![b'y'; SMALL], mode);
+                Batch::from(replace).then().with(Chain::sync_dir(at(self.folder.path())))
+            }
+            Work::Sync => {
+                let chain = |file| Chain::append(file, 0, vec![b'z'; SMALL]);
+                self.open.iter().map(chain).collect::<Vec<_>>().into()
+            }
+        };
+        let answers = files.run(Place::own("bench"), batch).await.expect("answered");
+        assert!(answers.iter().all(Result::is_ok));
+    }
+
+    /// A job for each file, as `tokio::fs` does.
+    async fn by_tokio(&self, work: Work) {
+        let jobs = match work {
+            Work::Sync => self.open.iter().map(|file| vec![Arc::clone(file)]).collect(),
+            _ => vec![self.open.clone()],
+        };
+        let jobs: Vec<_> = jobs
+            .into_iter()
+            .map(|open| {
+                let path = self.path();
+                tokio::task::spawn_blocking(move || direct(&path, &open, work))
+            })
+            .collect();
+        for job in jobs {
+            job.await.expect("no panic");
+        }
+    }
+}
+
+fn direct(path: &Path, open: &[Arc<OwnedFd>], work: Work) {
+    match work {
+        Work::Read => {
+            assert_eq!(fs::read(path).expect("read").len(), SMALL);
+        }
+        Work::Replace => {
+            durable::replace(path, &[b'y'; SMALL], 0o600).expect("replaced");
+            let folder = path.parent().expect("a folder");
+            File::open(folder).expect("a folder").sync_all().expect("synced");
+        }
+        Work::Sync => {
+            for file in open {
+                assert_eq!(pwrite(file, &[b'z'; SMALL], 0), Ok(SMALL));
+                fdatasync(file).expect("synced");
+            }
+        }
+    }
+}
+
+fn file_ops(c: &mut Criterion) {
+    let ground = Ground::new();
+    for work in Work::ALL {
+        let mut group = c.benchmark_group(work.name());
+        group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500));
+        group.sample_size(10);
+        for way in Way::ALL {
+            group.bench_function(way.name(), |b| b.iter(|| ground.once(way, work)));
+        }
+        group.finish();
+    }
+}
+
+/// CPU time of all threads of this process.
+fn cpu() -> Duration {
+    let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID);
+    used.expect("every process has one").into()
+}
+
+/// Median latency and CPU time of one operation, in microseconds.
+fn measure(ground: &Ground, way: Way, work: Work) -> (f64, f64) {
+    let count = rounds(work.rounds());
+    let before = cpu();
+    let mut each: Vec<Duration> = (0..count)
+        .map(|_| {
+            let begun = Instant::now();
+            ground.once(way, work);
+            begun.elapsed()
+        })
+        .collect();
+    let cpu = (cpu() - before) / u32::try_from(count).expect("few rounds");
+    each.sort();
+    (each[count / 2].as_secs_f64() * 1e6, cpu.as_secs_f64() * 1e6)
+}
+
+fn report() {
+    let ground = Ground::new();
+    for work in Work::ALL {
+        println!("\n{}: median, CPU time of the process, each beside our pool's", work.name());
+        for way in Way::ALL {
+            // Threads and caches are there.
+            ground.once(way, work);
+        }
+        let pool = measure(&ground, Way::Pool, work);
+        for way in Way::ALL {
+            let (latency, cpu) = measure(&ground, way, work);
+            println!(
+                "  {:20} {latency:10.1} us {:6.2}x   {cpu:9.1} us CPU {:6.2}x",
+                way.name(),
+                latency / pool.0,
+                cpu / pool.1
+            );
+        }
+    }
+}
+
+criterion_group!(benches, file_ops);
+
+fn main() {
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+    report();
+}
