@@ -166,9 +166,12 @@ impl Worker {
             status::is_terminal(of_source) || status::is_terminal(self.status.phase.as_deref());
         let holds = match self.stage {
             Stage::Waiting | Stage::Syncing => !over,
+            // Whoever was over before this agent came was told to be when all of it had stopped.
+            // The first read says whether it is so.
+            // k8s: pkg/kubelet/pod_workers.go UpdatePod isPodStatusCacheTerminal
+            Stage::Terminating if self.observed_stamp == 0 => !status::is_terminal(of_source),
             Stage::Terminating => {
-                let stopped = self.observed_stamp > 0 && !self.needs_kill();
-                !(stopped && status::is_terminal(self.status.phase.as_deref()))
+                self.needs_kill() || !status::is_terminal(self.status.phase.as_deref())
             }
             Stage::Terminated | Stage::Finished => false,
         };

@@ -253,6 +253,43 @@ fn a_pod_that_is_over_takes_no_room_and_is_not_asked() {
     assert_eq!(host.take(), "StartContainer c");
 }
 
+/// A pod that is being deleted, of which nothing has been read yet.
+fn deleted(uid: &str, phase: &str) -> k8s_openapi::api::core::v1::Pod {
+    let mut pod = pod(uid, "900m", 1, json!({"status": {"phase": phase}}));
+    pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).ok();
+    pod
+}
+
+#[test]
+fn a_deleted_pod_that_was_over_before_the_agent_came_takes_no_room_until_it_is_read() {
+    for (phase, told) in
+        [("Succeeded", ""), ("Failed", ""), ("Running", "OutOfcpu c"), ("", "OutOfcpu c")]
+    {
+        let mut host = Host::new();
+        let uid = "a".into();
+        // The answer to its first read is on its way.
+        let old = Input::Desired { uid, pod: std::sync::Arc::new(deleted("a", phase)) };
+        host.pods.handle(host.now, old);
+        host.want(plain("c", "900m"));
+        let log = host.take();
+        let refused = if log.contains("OutOfcpu c") { "OutOfcpu c" } else { "" };
+        assert_eq!(refused, told, "{phase:?}: {log}");
+    }
+}
+
+#[test]
+fn a_deleted_pod_that_runs_on_takes_its_room_from_the_first_read_whatever_its_source_says() {
+    let mut host = Host::new();
+    host.want(plain("a", "900m"));
+    host.take();
+    host.stubborn = true;
+    host.restart(vec![deleted("a", "Failed")]);
+    assert_eq!(host.stage("a"), Some(Stage::Terminating));
+    host.take();
+    host.want(plain("c", "900m"));
+    assert!(host.take().contains("OutOfcpu c"));
+}
+
 #[test]
 fn the_place_of_a_pod_is_free_when_its_end_is_told() {
     let mut host = Host::new();

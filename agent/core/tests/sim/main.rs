@@ -61,6 +61,9 @@ const SEEN: [u64; 14] = [
 /// Worlds with everything at once that failed once: a manifest went while its source began to tell,
 /// twice; one went and came back, and its end was told in between.
 const SEEN_WITH_EVERYTHING: [u64; 3] = [30_512, 30_899, 30_770];
+/// A world of an API server and of agents that die that failed once: a pod was refused for what one
+/// held that was over and deleted, and that the new agent had not read yet.
+const SEEN_WITH_DEATHS: [u64; 1] = [52_359];
 /// Worlds of each kind whose decisions are recorded and made again.
 const RECORDED: u64 = 20;
 /// Steps after which the agent dies once, in each of a few worlds.
@@ -153,6 +156,7 @@ fn worlds_that_nobody_has_seen_before_converge_whatever_goes_wrong_in_them() {
 fn worlds_that_failed_once_converge() {
     run_all(&SEEN, |seed| World::new(seed, Faults::drawn(seed)));
     run_all(&SEEN_WITH_EVERYTHING, |seed| World::new(seed, Faults::ALL));
+    run_all(&SEEN_WITH_DEATHS, |seed| World::new(seed, Faults::API_CRASHES));
 }
 
 #[test]
