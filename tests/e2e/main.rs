@@ -16,6 +16,7 @@ mod memory;
 mod network;
 mod probes;
 mod program;
+mod record;
 mod restarts;
 mod runtimes;
 mod security;

@@ -26,8 +26,8 @@ use xtask::node::{Kind, Leftovers, Node, http, process};
 use xtask::runtime::Version;
 use xtask::shell;
 
-use crate::record;
 use crate::wait::{LONG, until};
+use crate::{record, seccomp};
 
 /// Nodes that run at once: the hosts have two cores.
 const NODES_MAX: usize = 2;
@@ -50,6 +50,8 @@ pub struct Options {
     pub name: Option<String>,
     /// Whether the runtime has systemd make cgroups.
     pub systemd: bool,
+    /// Whether the kernel lets the agent make a ring.
+    pub ring: bool,
     /// Whether nothing of the machine's disk can be written but the node's folder.
     pub is_guarded: bool,
 }
@@ -58,8 +60,9 @@ impl Default for Options {
     fn default() -> Self {
         let (flags, env) = (Vec::new(), Vec::new());
         let (config, name) = (json!({}), None);
-        let (agent, systemd, is_guarded) = (true, false, false);
-        Self { version: Version::V2_1, config, flags, env, agent, name, systemd, is_guarded }
+        let (version, agent, ring) = (Version::V2_1, true, true);
+        let (systemd, is_guarded) = (false, false);
+        Self { version, config, flags, env, agent, name, systemd, ring, is_guarded }
     }
 }
 
@@ -128,7 +131,11 @@ impl TestNode {
         let mut cmd = self.layout.agent(&self.node, &program);
         cmd.args(&self.options.flags).envs(self.options.env.iter().cloned());
         cmd.stdout(log.try_clone()?).stderr(log);
-        self.agent = Some(cmd.spawn().context("start the agent")?);
+        let spawned = match self.options.ring {
+            true => cmd.spawn(),
+            false => seccomp::spawn_without_io_uring(&mut cmd),
+        };
+        self.agent = Some(spawned.context("start the agent")?);
         Ok(())
     }
 
