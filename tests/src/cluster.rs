@@ -308,6 +308,8 @@ impl Drop for TestCluster {
                 eprintln!("end of {agent}'s log:\n{}", self.log_end(&agent));
             }
         }
+        let is_over = self.is_own && !thread::panicking();
+        let replayed = if is_over { self.cluster.replay_agents() } else { Ok(()) };
         let is_kept = std::env::var_os("PINTLE_KEEP").is_some();
         let ended = match self.is_own {
             true if is_kept => Ok(()),
@@ -317,6 +319,7 @@ impl Drop for TestCluster {
         if let Err(error) = ended {
             shell::say("leftover", &format!("{error:#}"));
         }
+        replayed.expect("the agents decide again what they decided");
     }
 }
 

@@ -211,6 +211,12 @@ impl Cluster {
         self.processes.stop(process)
     }
 
+    /// Stops the agents and has each of ours decide again what it recorded; fails where something
+    /// else comes of it.
+    pub fn replay_agents(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node::replay_agent(self, node))
+    }
+
     /// Kills a part of the control plane or of a node without asking.
     pub fn kill(&self, process: &str) -> Result<()> {
         self.processes.kill(process)

@@ -136,6 +136,21 @@ pub(super) fn start_agent(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
+/// Stops the agent; if it is ours, it decides again what it recorded.
+pub(super) fn replay_agent(cluster: &Cluster, node: &str) -> Result<()> {
+    let agent = agent_of(cluster, node)?;
+    if !matches!(agent, Agent::Pintle(_)) {
+        return Ok(());
+    }
+    cluster.processes.stop(&agent_process(node))?;
+    let mut cmd = command(cluster, node, &agent.program(cluster)?)?;
+    let out = cmd.args(["replay", AGENT_ROOT]).output().context("start the replay")?;
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "what the agent of {node} decided: {}\n{text}", out.status);
+    say("replay", &format!("{node}: {}", text.lines().next().unwrap_or_default()));
+    Ok(())
+}
+
 /// The command line of the node's agent as it was chosen.
 pub(super) fn chosen_agent_command(cluster: &Cluster, node: &str) -> Result<Command> {
     let program = agent_of(cluster, node)?.program(cluster)?;

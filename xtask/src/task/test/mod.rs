@@ -296,6 +296,7 @@ fn on(cluster: &Cluster, run: &Run, work: impl FnOnce() -> Result<Counts>) -> Re
         cluster.choose_agent(node, &agent)?;
     }
     let result = cluster.up().and_then(|()| work());
+    let result = result.and_then(|counts| cluster.replay_agents().map(|()| counts));
     cluster.down()?;
     result
 }
