@@ -60,3 +60,14 @@ pub(crate) mod first {
         Ok((Arc::new(first), second))
     }
 }
+
+/// What names a pod and its version, for a digest: the pod itself came with an input.
+pub(crate) mod metadata {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::{Arc, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(pod: &Arc<Pod>, out: S) -> Result<S::Ok, S::Error> {
+        pod.metadata.serialize(out)
+    }
+}

@@ -9,7 +9,7 @@
 //! and nothing else: what does not fit is dropped and counted, one line says so, the next attempt
 //! is made after a wait that doubles, and the record goes on with a state of all pods. A panic of
 //! the decisions writes what is noted before the process ends: the input that led to it is last.
-//! Bounds: `NOTES_MAX`, `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
+//! Bounds: `NOTES_BYTES_MAX`, `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,12 +29,12 @@ use tokio::sync::Notify;
 
 /// How long what is noted waits for more.
 const GROUP: Duration = Duration::from_millis(40);
-/// Notes that may wait to be encoded: an input and its commands are two.
-const NOTES_MAX: usize = 2048;
+/// What notes may have that wait to be encoded, in bytes as `weight_of` guesses them.
+const NOTES_BYTES_MAX: usize = 2 << 20;
 /// With so many they are not waited for any longer.
-const NOTES_MANY: usize = 256;
+const NOTES_BYTES_MANY: usize = 128 << 10;
 /// Encoded bytes that may wait for the disk; one batch may be beyond it.
-const BATCHES_BYTES_MAX: usize = 2 << 20;
+const BATCHES_BYTES_MAX: usize = 1 << 20;
 /// First and longest wait before a disk that failed is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How long the end of the agent waits for the last batch.
@@ -50,6 +50,8 @@ enum Note {
 #[derive(Default)]
 struct Notes {
     list: Vec<Note>,
+    /// Of `list`.
+    bytes: usize,
     /// Something was not noted: what follows can only be replayed from a state.
     lost: bool,
 }
@@ -207,18 +209,48 @@ fn put(flight: &mut Flight, note: &Note) {
     }
 }
 
+/// About how many bytes a note keeps that nobody else does.
+fn weight_of(note: &Note) -> usize {
+    const RECORD: usize = 1 << 10;
+    match note {
+        Note::Input(_, input) => match &**input {
+            Input::Observed { result: Ok(pod), .. } => {
+                RECORD * (1 + pod.sandboxes.len() + pod.containers.len())
+            }
+            Input::Listed { result: Ok(pods), .. } => RECORD + RECORD / 4 * pods.len(),
+            _ => RECORD,
+        },
+        Note::Commands(commands) => {
+            let of_one = |command: &Command| match command {
+                Command::Run { observed, .. } | Command::Probe { observed, .. } => {
+                    RECORD * (1 + observed.containers.len())
+                }
+                Command::Publish { status, .. } => {
+                    RECORD * (1 + status.container_statuses.as_ref().map_or(0, Vec::len))
+                }
+                _ => RECORD / 4,
+            };
+            commands.iter().map(of_one).sum()
+        }
+        // It is alone in its segment's beginning, and as long as it is.
+        Note::State(_) => 0,
+    }
+}
+
 impl Shared {
     fn note(&self, note: Note) {
         let mut notes = lock(&self.notes);
-        if notes.lost || notes.list.len() >= NOTES_MAX {
+        if notes.lost || notes.bytes >= NOTES_BYTES_MAX {
             notes.lost = true;
             return self.counts.lost();
         }
         if notes.list.is_empty() {
             self.noted.notify_one();
         }
+        let before = notes.bytes;
+        notes.bytes += weight_of(&note);
         notes.list.push(note);
-        if notes.list.len() == NOTES_MANY {
+        if before < NOTES_BYTES_MANY && notes.bytes >= NOTES_BYTES_MANY {
             self.many.notify_one();
         }
     }
@@ -229,7 +261,7 @@ impl Shared {
         if self.gap.swap(false, Ordering::Relaxed) {
             flight.lost(clock::now());
         }
-        let Notes { list, lost } = std::mem::take(&mut *lock(&self.notes));
+        let Notes { list, lost, .. } = std::mem::take(&mut *lock(&self.notes));
         for note in list {
             put(&mut flight, &note);
             if flight.is_due() {

@@ -321,7 +321,7 @@ pub enum Command {
         /// The pod's uid.
         uid: PodUid,
         /// The pod.
-        #[serde(serialize_with = "crate::arc::serialize")]
+        #[serde(serialize_with = "crate::arc::metadata::serialize")]
         pod: Arc<Pod>,
         /// Its running containers.
         #[serde(serialize_with = "crate::arc::serialize")]
@@ -336,7 +336,7 @@ pub enum Command {
         /// The pod's uid.
         uid: PodUid,
         /// The pod.
-        #[serde(serialize_with = "crate::arc::serialize")]
+        #[serde(serialize_with = "crate::arc::metadata::serialize")]
         pod: Arc<Pod>,
         /// Its status.
         #[serde(serialize_with = "crate::arc::serialize")]
