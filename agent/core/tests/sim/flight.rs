@@ -52,7 +52,7 @@ impl Recording {
         }
         let due = self.inputs.is_multiple_of(STATE_EVERY);
         if let Some(flight) = self.flight.as_mut().filter(|flight| due || flight.needs_state()) {
-            flight.state(pods);
+            flight.state(&pods.state());
         }
     }
 
