@@ -30,11 +30,11 @@ use tokio::sync::Notify;
 /// How long what is noted waits for more.
 const GROUP: Duration = Duration::from_millis(40);
 /// What notes may have that wait to be encoded, in bytes as `weight_of` guesses them.
-const NOTES_BYTES_MAX: usize = 2 << 20;
+const NOTES_BYTES_MAX: usize = 1 << 20;
 /// With so many they are not waited for any longer.
-const NOTES_BYTES_MANY: usize = 128 << 10;
+const NOTES_BYTES_MANY: usize = 64 << 10;
 /// Encoded bytes that may wait for the disk; one batch may be beyond it.
-const BATCHES_BYTES_MAX: usize = 1 << 20;
+const BATCHES_BYTES_MAX: usize = 512 << 10;
 /// First and longest wait before a disk that failed is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How long the end of the agent waits for the last batch.
@@ -201,11 +201,11 @@ impl Drop for Tape {
     }
 }
 
-fn put(flight: &mut Flight, note: &Note) {
+fn put(flight: &mut Flight, note: Note) {
     match note {
-        Note::Input(now, input) => flight.input(*now, input),
-        Note::Commands(commands) => flight.commands(commands),
-        Note::State(state) => flight.state(state),
+        Note::Input(now, input) => flight.input(now, &input),
+        Note::Commands(commands) => flight.commands(&commands),
+        Note::State(state) => flight.state(*state),
     }
 }
 
@@ -263,7 +263,7 @@ impl Shared {
         }
         let Notes { list, lost, .. } = std::mem::take(&mut *lock(&self.notes));
         for note in list {
-            put(&mut flight, &note);
+            put(&mut flight, note);
             if flight.is_due() {
                 self.hand_over(&mut flight);
             }

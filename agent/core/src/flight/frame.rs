@@ -4,14 +4,17 @@
 //! is on its way to the disk when the decision it leads to is made, and one that makes the agent
 //! panic is the last frame of the record.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fnv::Fnv;
 use crate::ledger::Entries;
-use crate::worker::{Command, Input, Settings, State};
-use pintle_api_types::ids::Now;
+use crate::worker::{Command, Input, Settings, State, Worker};
+use pintle_api_types::ids::{Now, PodUid};
 
+use super::pack::Packed;
 use super::redact::Seal;
 
 /// An agent begins: all that `Pods` is given before its first input.
@@ -41,8 +44,20 @@ pub enum Frame {
     },
     /// What came of the input before: a digest of each command, in order.
     Commands(Vec<Digest>),
-    /// What the decisions know after all frames before, at the beginning of a segment.
+    /// A pod of the `State` that follows.
+    Worker(PodUid, Box<Worker>),
+    /// What the decisions know after all frames before, at the beginning of a segment; its pods come
+    /// before it, each in a frame of its own.
     State(Box<State>),
+    /// A frame, packed. Whoever reads gets what is in it.
+    Packed(Packed),
+    /// A frame that is whole and that this program does not know: another version wrote it. Only ever
+    /// read.
+    #[serde(skip)]
+    Unknown {
+        /// How long it is.
+        bytes: u64,
+    },
     /// Frames are missing: nothing after it can be replayed until there is a state.
     Omitted {
         /// How long the frame was that was too long; 0 for frames that there was no room for.
@@ -54,11 +69,25 @@ pub enum Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(pub u64);
 
-/// FNV-1a over the command's JSON after it was redacted, keys in order.
+/// FNV-1a over the command's JSON without secrets, which is nowhere as a whole.
 pub fn digest_of(command: &Command, seal: &impl Seal) -> Digest {
-    let mut value = plain(command);
-    seal.redact(&mut value);
-    Digest(Fnv::default().bytes(value.to_string().as_bytes()).number())
+    let mut hash = Hash(Fnv::default());
+    seal.write(command, &mut hash);
+    Digest(hash.0.number())
+}
+
+/// Takes what is written.
+struct Hash(Fnv);
+
+impl io::Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.bytes(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Its JSON. Ids, texts and numbers with text as keys always have one.

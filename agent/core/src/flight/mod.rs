@@ -46,6 +46,7 @@
 
 mod crc32c;
 mod frame;
+mod pack;
 pub mod past;
 #[cfg(test)]
 mod proptests;

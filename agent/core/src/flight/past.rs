@@ -102,7 +102,7 @@ impl Past {
                     self.find_all(pods);
                 }
             }
-            Frame::Commands(_) | Frame::Omitted { .. } => {}
+            _ => {}
         }
     }
 

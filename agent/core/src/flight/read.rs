@@ -169,10 +169,20 @@ fn frames_of(mut payload: &[u8]) -> Option<Vec<Frame>> {
         if crc32c(json) != crc {
             return None;
         }
-        frames.push(serde_json::from_slice(json).ok()?);
+        frames.push(frame_of(json).unwrap_or(Frame::Unknown { bytes: json.len() as u64 }));
         payload = rest;
     }
     Some(frames)
+}
+
+fn frame_of(json: &[u8]) -> Option<Frame> {
+    match serde_json::from_slice(json).ok()? {
+        Frame::Packed(packed) => match serde_json::from_slice(&packed.json()?).ok()? {
+            Frame::Packed(_) => None,
+            frame => Some(frame),
+        },
+        frame => Some(frame),
+    }
 }
 
 /// Numbers one after the other.

@@ -6,16 +6,17 @@
 
 use serde::Serialize;
 
-use crate::worker::{Command, Input, State};
-use pintle_api_types::ids::{Now, UnixNanos};
+use crate::worker::{Command, Input, State, Worker};
+use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 
-use super::frame::{Digest, Frame, Start, digest_of, plain};
+use super::frame::{Digest, Frame, Start, digest_of};
+use super::pack::Packed;
 use super::redact::{Redactor, Seal};
 use super::segment::{BATCH_BYTES_MAX, Encoder, Header, SEGMENT_BYTES};
 
 /// Segments that are kept if nobody says otherwise: 64 MiB in all.
 pub const SEGMENTS_MAX: u64 = 8;
-/// A state that is longer is not recorded: most of the record is to be what happened. Then a replay
+/// A state that is longer when it is packed is not recorded: most of the record is to be what happened. Then a replay
 /// begins at the start of the agent.
 pub const STATE_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
 
@@ -40,6 +41,7 @@ impl Written {
 enum FrameRef<'a> {
     Start(&'a Start),
     Input { now: Now, input: &'a Input },
+    Worker(&'a PodUid, &'a Worker),
     State(&'a State),
 }
 
@@ -86,12 +88,22 @@ impl Flight {
     }
 
     /// What the decisions know. To be given when it is needed.
-    pub fn state(&mut self, state: &State) {
+    pub fn state(&mut self, mut state: State) {
         self.needs_state = false;
-        let json = self.redacted(&FrameRef::State(state));
-        if json.len() as u64 <= STATE_BYTES_MAX {
-            self.push(&json);
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        for (uid, worker) in state.take_workers() {
+            frames.push(self.packed(&FrameRef::Worker(&uid, &worker)));
+            bytes += frames.last().map_or(0, Vec::len) as u64;
+            if bytes > STATE_BYTES_MAX {
+                return;
+            }
         }
+        frames.push(self.packed(&FrameRef::State(&state)));
+        frames.iter().for_each(|frame| self.push(frame));
+    }
+
+    fn packed(&self, frame: &FrameRef<'_>) -> Vec<u8> {
+        json_of(&Frame::Packed(Packed::of(&self.redactor.json(frame))))
     }
 
     /// There is enough for a batch.
@@ -128,14 +140,8 @@ impl Flight {
     }
 
     fn put(&mut self, frame: &FrameRef<'_>) {
-        let json = self.redacted(frame);
+        let json = self.redactor.json(frame);
         self.push(&json);
-    }
-
-    fn redacted(&self, frame: &FrameRef<'_>) -> Vec<u8> {
-        let mut value = plain(frame);
-        self.redactor.redact(&mut value);
-        json_of(&value)
     }
 
     fn push(&mut self, json: &[u8]) {

@@ -10,13 +10,16 @@
 //! for. The key is the node's own and stays on it; a record that was carried away is as good for a
 //! replay and tells nothing more.
 //!
-//! Pure: JSON in, JSON out. It works on JSON and not on types, so that a pod within whatever frame
-//! is redacted, and a field that a later version of the API has below a known one too.
+//! Pure: values in, JSON out. It works on JSON as it is written and not on types, so that a pod
+//! within whatever frame is redacted, and a field that a later version of the API has below a known
+//! one too. What a name of an annotation needs escapes for is not compared with the known ones.
 
 use std::fmt::Write as _;
+use std::io;
 
 use ring::hmac;
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
 use crate::labels;
 use pintle_api_types::pod;
@@ -37,10 +40,17 @@ const PLAIN: [&str; 6] = [
 /// The same, followed by a container's name.
 const PLAIN_PREFIX: &str = crate::admit::APPARMOR_ANNOTATION;
 
-/// Takes secrets out of JSON.
+/// Writes JSON without secrets.
 pub trait Seal {
-    /// Replaces what is secret.
-    fn redact(&self, value: &mut Value);
+    /// Writes the JSON of this value.
+    fn write(&self, of: &impl Serialize, out: impl io::Write);
+
+    /// The same as bytes.
+    fn json(&self, of: &impl Serialize) -> Vec<u8> {
+        let mut json = Vec::new();
+        self.write(of, &mut json);
+        json
+    }
 }
 
 /// For what has been redacted before it was recorded.
@@ -48,7 +58,9 @@ pub trait Seal {
 pub struct Sealed;
 
 impl Seal for Sealed {
-    fn redact(&self, _: &mut Value) {}
+    fn write(&self, of: &impl Serialize, out: impl io::Write) {
+        serde_json::to_writer(out, of).expect("plain data serialises");
+    }
 }
 
 /// The node's key.
@@ -75,58 +87,189 @@ impl Redactor {
             out
         })
     }
-
-    fn text(&self, value: &mut Value) {
-        if let Value::String(text) = value
-            && !text.is_empty()
-        {
-            *text = format!("{MARK}{}", self.digest(text));
-        }
-    }
-
-    /// `[{"name": …, "value": …}]`.
-    fn values(&self, list: &mut [Value]) {
-        let values = list.iter_mut().filter_map(|entry| entry.get_mut("value"));
-        values.for_each(|value| self.text(value));
-    }
-
-    fn annotations(&self, all: &mut Map<String, Value>) {
-        let is_plain = |name: &str| PLAIN.contains(&name) || name.starts_with(PLAIN_PREFIX);
-        all.iter_mut().filter(|(name, _)| !is_plain(name)).for_each(|(_, value)| self.text(value));
-    }
 }
 
 impl Seal for Redactor {
-    fn redact(&self, value: &mut Value) {
-        match value {
-            Value::Array(list) => list.iter_mut().for_each(|value| self.redact(value)),
-            Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| {
-                match (name.as_str(), &mut *value) {
-                    ("annotations" | "userAnnotations", Value::Object(all)) => {
-                        self.annotations(all);
-                    }
-                    ("env" | "httpHeaders", Value::Array(list)) => self.values(list),
-                    ("command" | "args", Value::Array(list)) => {
-                        list.iter_mut().for_each(|value| self.text(value));
-                    }
-                    _ => {}
-                }
-                // Below `env` there are references, below annotations only texts.
-                self.redact(value);
-            }),
-            _ => {}
+    fn write(&self, of: &impl Serialize, out: impl io::Write) {
+        let redacting = Redacting {
+            redactor: self,
+            open: Vec::new(),
+            next: Place::Plain,
+            is_key: false,
+            name: String::new(),
+            secret: None,
+        };
+        let mut json = serde_json::Serializer::with_formatter(out, redacting);
+        of.serialize(&mut json).expect("plain data serialises");
+    }
+}
+
+/// What a value is, by where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing that is redacted by itself.
+    Plain,
+    /// An object of annotations.
+    Annotations,
+    /// A list of `{"name": …, "value": …}`.
+    Values,
+    /// One of it.
+    Value,
+    /// A list of texts.
+    Texts,
+    /// If it is a text, it is redacted.
+    Secret,
+}
+
+/// Redacts as it writes, so that nobody ever has the whole as a tree.
+struct Redacting<'a> {
+    redactor: &'a Redactor,
+    /// Lists and objects around what comes next.
+    open: Vec<Place>,
+    /// What comes next.
+    next: Place,
+    /// A name of a field is being written.
+    is_key: bool,
+    /// The last one.
+    name: String,
+    /// A text that is redacted at its end.
+    secret: Option<String>,
+}
+
+impl Redacting<'_> {
+    fn of_field(&self) -> Place {
+        let is_plain = |name: &str| PLAIN.contains(&name) || name.starts_with(PLAIN_PREFIX);
+        match (self.open.last(), self.name.as_str()) {
+            (Some(Place::Annotations), name) if is_plain(name) => Place::Plain,
+            (Some(Place::Annotations), _) | (Some(Place::Value), "value") => Place::Secret,
+            (_, "annotations" | "userAnnotations") => Place::Annotations,
+            (_, "env" | "httpHeaders") => Place::Values,
+            (_, "command" | "args") => Place::Texts,
+            _ => Place::Plain,
         }
+    }
+
+    fn opens(&mut self, those: [Place; 2]) {
+        let is_one = those.contains(&self.next);
+        self.open.push(if is_one { self.next } else { Place::Plain });
+    }
+}
+
+impl Formatter for Redacting<'_> {
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.is_key = true;
+        self.name.clear();
+        CompactFormatter.begin_object_key(out, first)
+    }
+
+    fn end_object_key<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        self.is_key = false;
+        Ok(())
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.next = self.of_field();
+        CompactFormatter.begin_object_value(out)
+    }
+
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.next = match self.open.last() {
+            Some(Place::Values) => Place::Value,
+            Some(Place::Texts) => Place::Secret,
+            _ => Place::Plain,
+        };
+        CompactFormatter.begin_array_value(out, first)
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.opens([Place::Annotations, Place::Value]);
+        CompactFormatter.begin_object(out)
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.open.pop();
+        CompactFormatter.end_object(out)
+    }
+
+    fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.opens([Place::Values, Place::Texts]);
+        CompactFormatter.begin_array(out)
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.open.pop();
+        CompactFormatter.end_array(out)
+    }
+
+    fn begin_string<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        if !self.is_key && self.next == Place::Secret {
+            self.secret = Some(String::new());
+        }
+        CompactFormatter.begin_string(out)
+    }
+
+    fn end_string<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        if let Some(secret) = self.secret.take().filter(|secret| !secret.is_empty()) {
+            write!(out, "{MARK}{}", self.redactor.digest(&secret))?;
+        }
+        CompactFormatter.end_string(out)
+    }
+
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        match &mut self.secret {
+            Some(secret) => {
+                secret.push_str(fragment);
+                return Ok(());
+            }
+            None if self.is_key => self.name.push_str(fragment),
+            None => {}
+        }
+        CompactFormatter.write_string_fragment(out, fragment)
+    }
+
+    fn write_char_escape<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
+        let Some(secret) = &mut self.secret else {
+            return CompactFormatter.write_char_escape(out, escape);
+        };
+        secret.push(match escape {
+            CharEscape::Quote => '"',
+            CharEscape::ReverseSolidus => '\\',
+            CharEscape::Solidus => '/',
+            CharEscape::Backspace => '\u{8}',
+            CharEscape::FormFeed => '\u{c}',
+            CharEscape::LineFeed => '\n',
+            CharEscape::CarriageReturn => '\r',
+            CharEscape::Tab => '\t',
+            CharEscape::AsciiControl(byte) => char::from(byte),
+        });
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
-    fn redacted(key: u8, mut value: Value) -> Value {
-        Redactor::new(&[key; 32]).redact(&mut value);
-        value
+    fn redacted(key: u8, value: Value) -> Value {
+        let json = Redactor::new(&[key; 32]).json(&value);
+        serde_json::from_slice(&json).expect("JSON")
     }
 
     fn pod(secret: &str) -> Value {
@@ -168,5 +311,27 @@ mod tests {
         assert_ne!(redacted(1, pod("a")), redacted(1, pod("b")));
         assert_ne!(redacted(1, pod("a")), redacted(2, pod("a")));
         assert_ne!(Redactor::new(&[1; 32]).key_id(), Redactor::new(&[2; 32]).key_id());
+    }
+
+    #[test]
+    fn a_text_is_the_same_however_json_writes_it_and_what_only_looks_like_a_place_is_none() {
+        let odd = "a \"quoted\" \\ text\n\t\u{1} with \u{8} all / of ü it";
+        let redactor = Redactor::new(&[1; 32]);
+        let value = redacted(
+            1,
+            json!({"args": [odd, 7, null, {"value": "plain"}], "env": "prod",
+            "annotations": {"a": odd, "b": {"command": ["x"]}}, "command": {"value": "plain"},
+            "env2": [{"value": "plain"}], "httpHeaders": [["value", "plain"], {"value": 7}]}),
+        );
+        let sealed = format!("{MARK}{}", redactor.digest(odd));
+        assert_eq!(value["args"][0], sealed.as_str());
+        assert_eq!(value["annotations"]["a"], sealed.as_str());
+        assert_ne!(value["annotations"]["b"]["command"][0], "x");
+        assert_eq!(value["args"][3]["value"], "plain");
+        assert_eq!(value["command"]["value"], "plain");
+        assert_eq!(value["env2"][0]["value"], "plain");
+        assert_eq!(value["env"], "prod");
+        assert_eq!(value["httpHeaders"], json!([["value", "plain"], {"value": 7}]));
+        assert_eq!(value["args"][1], 7);
     }
 }

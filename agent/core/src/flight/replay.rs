@@ -6,10 +6,11 @@
 //! which the agent panicked panics here as well: whoever replays catches that, and has its cause.
 //! Pure; bounds: those of `Pods`, and one input.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use crate::worker::{Command, Input, Pods, State};
-use pintle_api_types::ids::{Now, UnixNanos};
+use crate::worker::{Command, Input, Pods, State, Worker};
+use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 use serde_json::Value;
 
 use super::frame::{Digest, Frame, Start, digest_of, plain};
@@ -99,6 +100,8 @@ pub struct Replay {
     /// Frames that belong to no run whose start is there.
     passed: u64,
     next_batch: u64,
+    /// Of the state that follows.
+    workers: BTreeMap<PodUid, Worker>,
 }
 
 impl Replay {
@@ -144,11 +147,19 @@ impl Replay {
                 self.end();
                 self.run = Some(Run::of(start));
             }
-            Frame::Omitted { .. } => self.gap(),
-            Frame::State(state) => match &mut self.run {
-                Some(run) => run.compare_state(state),
-                None => self.run = Some(Run::new(Pods::from((**state).clone()), None)),
-            },
+            Frame::Omitted { .. } | Frame::Unknown { .. } => self.gap(),
+            Frame::Worker(uid, worker) => {
+                self.workers.insert(uid.clone(), (**worker).clone());
+            }
+            Frame::State(state) => {
+                let state = (**state).clone().with_workers(std::mem::take(&mut self.workers));
+                match &mut self.run {
+                    Some(run) => run.compare_state(&state),
+                    None => self.run = Some(Run::new(Pods::from(state), None)),
+                }
+            }
+            // A reader has unpacked it.
+            Frame::Packed(_) => {}
             Frame::Input { .. } | Frame::Commands(_) => match &mut self.run {
                 Some(run) => run.take(frame),
                 None => self.passed += 1,
@@ -158,6 +169,7 @@ impl Replay {
 
     /// Frames are missing here.
     pub fn gap(&mut self) {
+        self.workers.clear();
         if let Some(mut run) = self.run.take() {
             run.outcome.torn = true;
             self.done.push(run.end());
@@ -240,7 +252,7 @@ impl Run {
                 self.open = Some(Open { now: *now, input: (**input).clone(), commands });
             }
             Frame::Commands(recorded) => self.compare(recorded),
-            Frame::Start(_) | Frame::State(_) | Frame::Omitted { .. } => {}
+            _ => {}
         }
     }
 

@@ -44,6 +44,19 @@ pub struct State {
     contested: Vec<(ContainerId, Option<PodUid>)>,
 }
 
+impl State {
+    /// Takes its pods out, to be written apart.
+    pub(crate) fn take_workers(&mut self) -> BTreeMap<PodUid, Worker> {
+        std::mem::take(&mut self.workers)
+    }
+
+    /// With the pods that were taken out.
+    pub(crate) fn with_workers(mut self, workers: BTreeMap<PodUid, Worker>) -> Self {
+        self.workers.extend(workers);
+        self
+    }
+}
+
 impl Pods {
     /// What it knows now.
     pub fn state(&self) -> State {

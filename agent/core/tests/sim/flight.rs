@@ -52,7 +52,7 @@ impl Recording {
         }
         let due = self.inputs.is_multiple_of(STATE_EVERY);
         if let Some(flight) = self.flight.as_mut().filter(|flight| due || flight.needs_state()) {
-            flight.state(&pods.state());
+            flight.state(pods.state());
         }
     }
 
@@ -88,7 +88,7 @@ fn check(run: &Outcome) {
 fn from_the_middle(segments: &[Segment]) {
     let batches = segments.iter().flat_map(|segment| &segment.batches);
     let frames: Vec<_> = batches.flat_map(|batch| &batch.frames).collect();
-    let is_state = |frame: &&Frame| matches!(frame, Frame::State(_));
+    let is_state = |frame: &&Frame| matches!(frame, Frame::Worker(..) | Frame::State(_));
     let Some(first) = frames.iter().position(is_state) else { return };
     let mut replay = Replay::default();
     frames[first..].iter().for_each(|frame| replay.take(frame));

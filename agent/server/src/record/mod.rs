@@ -75,6 +75,8 @@ pub struct Report {
     pub runs: Vec<Outcome>,
     /// Frames before the first start or state, or behind a gap: nothing can be said of them.
     pub passed: u64,
+    /// Frames that are whole and of another version, which this one cannot read.
+    pub unknown: u64,
     /// What is missing.
     pub lost: Vec<Lost>,
     /// Names of the pods that inputs were about, as `NAMESPACE/NAME`.
@@ -123,8 +125,8 @@ pub(crate) fn replay(
     }
     let (runs, passed) = replay.finish();
     let until = until.filter(|_| walk.is_stopped);
-    let Walk { segments, bytes, lost, names, .. } = walk;
-    Ok(Report { folder: folder.path, segments, bytes, runs, passed, lost, names, until })
+    let Walk { segments, bytes, unknown, lost, names, .. } = walk;
+    Ok(Report { folder: folder.path, segments, bytes, runs, passed, unknown, lost, names, until })
 }
 
 /// What a replay finds on its way through the segments.
@@ -134,6 +136,7 @@ struct Walk {
     is_stopped: bool,
     segments: Vec<u64>,
     bytes: u64,
+    unknown: u64,
     lost: Vec<Lost>,
     names: BTreeMap<PodUid, String>,
 }
@@ -165,6 +168,7 @@ impl Walk {
             Frame::Input { now, input } => Some((*now, &**input)),
             _ => None,
         };
+        self.unknown += u64::from(matches!(frame, Frame::Unknown { .. }));
         if input.is_some_and(|(now, _)| self.until.is_some_and(|until| now.wall > until)) {
             return ControlFlow::Break(());
         }

@@ -61,13 +61,20 @@ impl Report {
             out.push(String::new());
             self.tell_run(&mut out, index, run, version);
         }
-        if self.passed > 0 || !self.lost.is_empty() {
+        if self.passed > 0 || self.unknown > 0 || !self.lost.is_empty() {
             out.push(String::new());
         }
         if self.passed > 0 {
             out.push(format!(
                 "{} frames could not be replayed: no start of the agent and no state is before them",
                 self.passed
+            ));
+        }
+        if self.unknown > 0 {
+            out.push(format!(
+                "{} frames were written by another version of the agent, and {version} cannot read \
+                 them: use the program that recorded them",
+                self.unknown
             ));
         }
         out.extend(self.lost.iter().take(LOST_MAX).map(|lost| format!("Lost: {lost}")));

@@ -277,3 +277,21 @@ fn inputs_and_commands_of_one_pod_are_shown_in_order_without_its_secrets() {
     assert!(!text.contains(SECRET) && text.contains("\"value\":\"redacted:"), "{text}");
     assert!(!shown("other/web", false).found());
 }
+
+#[test]
+fn frames_of_another_version_are_told_apart_from_broken_ones() {
+    use pintle_agent_core::flight::segment::{Encoder, Header};
+    let root = tempfile::tempdir().expect("a folder");
+    let header = Header { number: 3, first_batch: 0, key_id: String::new(), began_at: at(0) };
+    let (mut encoder, mut bytes) = Encoder::begin(&header);
+    encoder.push(br#"{"Foreseen":{"by": "nobody"}}"#).expect("it is short");
+    bytes.extend(encoder.take().expect("a batch"));
+    fs::write(root.path().join("0000000003.segment"), bytes).expect("written");
+    let report = replay_folder(root.path()).expect("it can be read");
+    assert_eq!((report.unknown, report.lost.len(), report.is_equal()), (1, 0, false));
+    let text = report.text("9.9");
+    assert!(
+        text.contains("1 frames were written by another version of the agent, and 9.9"),
+        "{text}"
+    );
+}

@@ -124,6 +124,11 @@ fn all() -> impl Iterator<Item = &'static Stage> {
 pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (named, filter) = match args {
         [] => (Vec::new(), None),
+        ["help" | "--help" | "-h"] => {
+            println!("{}", usage());
+            return Ok(ExitCode::SUCCESS);
+        }
+        [option] if option.starts_with('-') => bail!("test has no option {option}\n{}", usage()),
         names if names.iter().all(|n| all().any(|s| s.name == *n)) => (names.to_vec(), None),
         [filter] => (FILTERED.to_vec(), Some((*filter).to_owned())),
         _ => bail!("`cargo xtask test` takes names of stages, or one part of a test's name"),
@@ -148,6 +153,16 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let Counts { passed, failed, skipped, flaky } = total;
     println!("{passed} passed ({flaky} of them flaky), {failed} failed, {skipped} skipped");
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn usage() -> String {
+    let names: Vec<_> = all().map(|stage| stage.name).collect();
+    format!(
+        "usage: cargo xtask test [STAGE]... | PART-OF-A-NAME\n\
+         Runs all stages, those that are named, or the tests whose name has this part.\n\
+         Stages: {}",
+        names.join(", ")
+    )
 }
 
 fn one(stage: &Stage, run: &Run) -> (Counts, Duration) {
