@@ -91,7 +91,7 @@ fn side(room: &str) -> Result<(Took, Option<Run>)> {
         anyhow::ensure!(node.leftovers().is_empty(), "some are left");
         Ok(())
     });
-    let took = Took { cpu: (Cpu::of(pid)? - cpu).seconds(), mib: load::memory_mib(pid, "VmRSS")? };
+    let took = Took { cpu: (Cpu::of(pid)? - cpu).seconds(), mib: load::memory_mib(pid, "VmRSS:")? };
     println!("room {room}: {:.1} ms of CPU, {:.1} MiB", took.cpu * 1e3, took.mib);
     node.stop_agent();
     let recorded = (room != "0").then(|| recorded(&node.root())).transpose()?;
