@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use nix::sys::stat::Mode;
 use pintle_agent_core::flight::Written;
-use pintle_daemon::blocking::Place;
+use pintle_daemon::blocking::{self, Place};
 use pintle_daemon::durable;
 use pintle_ring::{At, Batch, Chain, Done, FileError, How, run, run_one};
 
@@ -92,9 +92,25 @@ impl Folder {
             _ => self.begin(written).await,
         };
         if appended.is_err() {
-            self.open = None;
+            self.leave_open().await;
         }
         Ok(appended?)
+    }
+
+    /// Takes away what a failed write left: on a full disk it would take the room that the next
+    /// attempt needs, and a segment with nothing in it would count as one that is kept.
+    async fn leave_open(&mut self) {
+        let Some(Log { number, file, length }) = self.open.take() else { return };
+        let path = self.dir.join(segment_name(number));
+        if length == 0 {
+            self.numbers.retain(|other| *other != number);
+        }
+        // A disk that fails this as well is told of by the next attempt.
+        let tidy = move || match length {
+            0 => fs::remove_file(path),
+            _ => File::from(file.try_clone()?).set_len(length),
+        };
+        let _ = blocking::try_run(place(), tidy).await;
     }
 
     async fn append_to_open(&mut self, bytes: &[u8]) -> Result<(), FileError> {
@@ -107,7 +123,7 @@ impl Folder {
 
     async fn begin(&mut self, written: &Written) -> Result<(), FileError> {
         self.open = None;
-        self.remove_below(written.oldest_kept(self.segments_max)).await?;
+        self.make_room().await?;
         let (number, path) = (written.segment, self.dir.join(segment_name(written.segment)));
         let mut create = Chain::new();
         create.open_held(At::path(path)?, How::create_new(Mode::S_IRUSR | Mode::S_IWUSR));
@@ -118,9 +134,12 @@ impl Folder {
         run_one(place(), Chain::sync_dir(At::path(&self.dir)?)).await.map(drop)
     }
 
-    async fn remove_below(&mut self, oldest: u64) -> Result<(), FileError> {
+    /// Removes the oldest segments, by their count: numbers are passed over where a disk failed.
+    async fn make_room(&mut self) -> Result<(), FileError> {
+        self.numbers.sort_unstable();
+        let kept = usize::try_from(self.segments_max.saturating_sub(1)).unwrap_or(usize::MAX);
         let mut batch = Batch::new();
-        for number in self.numbers.extract_if(.., |number| *number < oldest) {
+        for number in self.numbers.drain(..self.numbers.len().saturating_sub(kept)) {
             let mut unlink = Chain::new();
             unlink.unlink(At::path(self.dir.join(segment_name(number)))?);
             batch.push(unlink);
@@ -216,7 +235,7 @@ mod tests {
             assert!(append_all(&mut folder, &all).iter().all(Result::is_ok));
             let text = |number| fs::read(root.path().join(FOLDER).join(segment_name(number)));
             assert_eq!(text(7).expect("the last"), b"c");
-            text(0).expect_err("it is too old");
+            assert_eq!(text(0).expect("numbers between them were passed over"), b"ab");
             let (_, second) = open(root.path(), 3);
             assert_eq!(second.next, 8);
             assert_eq!(second.key, first.key);
@@ -272,6 +291,25 @@ mod tests {
                 let full = Some(Some(nix::libc::ENOSPC));
                 assert_eq!(codes.collect::<Vec<_>>(), [None, full, None]);
             }
+        });
+    }
+
+    #[test]
+    fn however_often_a_full_disk_refuses_it_the_record_of_before_stays() {
+        crate::volume::tests::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            crate::volume::mount::tmpfs(root.path(), Some(64 << 10)).expect("tmpfs");
+            Files::direct().for_thread();
+            let (mut folder, _) = open(root.path(), 2);
+            let before = [written(0, b"a"), written(1, b"b")];
+            assert!(append_all(&mut folder, &before).iter().all(Result::is_ok));
+            let refused: Vec<_> = (3..20).map(|at| written(at, &[1; 128 << 10])).collect();
+            assert!(append_all(&mut folder, &refused).iter().all(Result::is_err));
+            assert_eq!(numbers(folder.dir()).expect("a folder"), [1]);
+            assert!(append_all(&mut folder, &[written(20, b"c")]).iter().all(Result::is_ok));
+            let mut left = numbers(folder.dir()).expect("a folder");
+            left.sort_unstable();
+            assert_eq!(left, [1, 20]);
         });
     }
 

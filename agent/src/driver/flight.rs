@@ -71,7 +71,7 @@ struct Shared {
     needs_state: AtomicBool,
     /// The next batch does not follow the last one.
     gap: AtomicBool,
-    /// The disk fails: nothing is noted until it is tried again.
+    /// The disk fails or does not keep up: nothing is noted until it is tried again.
     paused: AtomicBool,
     counts: FlightCounts,
 }
@@ -132,8 +132,9 @@ impl Tape {
 
     /// The decisions are given this next.
     pub(super) fn input(&self, now: Now, input: &Input) {
-        if let Some(shared) = self.recording() {
-            shared.note(Note::Input(now, Box::new(input.clone())));
+        match self.recording() {
+            Some(shared) => shared.note(Note::Input(now, Box::new(input.clone()))),
+            None => self.0.iter().for_each(|shared| shared.counts.lost()),
         }
     }
 
@@ -154,12 +155,7 @@ impl Tape {
     }
 
     fn recording(&self) -> Option<&Shared> {
-        let shared = self.0.as_deref()?;
-        if shared.paused.load(Ordering::Relaxed) {
-            shared.counts.lost();
-            return None;
-        }
-        Some(shared)
+        self.0.as_deref().filter(|shared| !shared.paused.load(Ordering::Relaxed))
     }
 
     /// Writes what is left; waits no longer than `LAST_MAX`.
@@ -284,8 +280,9 @@ impl Shared {
         let mut batches = lock(&self.batches);
         let waiting: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
         if waiting >= BATCHES_BYTES_MAX {
-            self.counts.lost();
-            return flight.lost(clock::now());
+            // Nothing is copied and encoded for a disk that does not keep up, until it has.
+            self.paused.store(true, Ordering::Relaxed);
+            return self.counts.lost();
         }
         batches.push_back(batch);
     }
@@ -296,7 +293,11 @@ impl Shared {
     }
 
     fn batch_ended(&self) {
-        lock(&self.batches).pop_front();
+        let mut batches = lock(&self.batches);
+        batches.pop_front();
+        if batches.is_empty() && self.paused.load(Ordering::Relaxed) {
+            self.resume();
+        }
         self.written.notify_one();
     }
 
@@ -334,6 +335,7 @@ async fn encode_all(shared: Arc<Shared>) {
         if let Err(error) = encoded {
             tracing::error!(%error, "flight recorder: what was noted cannot be encoded");
             shared.counts.lost();
+            shared.resume();
         }
         shared.encoded.notify_one();
         shared.written.notify_one();

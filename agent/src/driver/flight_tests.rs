@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::task::LocalSet;
 
 use super::*;
+use crate::driver::tests::exposition;
 
 fn settings() -> Settings {
     Settings {
@@ -164,14 +165,7 @@ fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
             agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
             inputs(3).into_iter().for_each(|input| agent.decide(input));
             agent.tape.end().await;
-            let text = agent.metrics.render(&pintle_agent_metrics::Scrape {
-                snapshot: &pintle_agent_core::view::Snapshot::default(),
-                has_api: false,
-                event_source: "relist",
-                events_dropped: 0,
-                timeline_dropped: 0,
-                calls_in_flight: 0,
-            });
+            let text = exposition(&agent.metrics);
             assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
         });
         let outcomes = replayed(root.path());
@@ -193,6 +187,31 @@ fn what_there_was_no_room_for_is_missed_by_whoever_replays_it() {
     let outcomes = replayed(root.path());
     let [only] = outcomes.as_slice() else { panic!("{outcomes:?}") };
     assert!(only.equal < 6000 && only.torn, "{only:?}");
+}
+
+#[test]
+fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
+    let root = tempfile::tempdir().expect("a folder");
+    run(async {
+        let mut agent = Recorded::below(root.path()).await;
+        inputs(1).into_iter().for_each(|input| agent.decide(input));
+        agent.until(|shared| shared.is_idle()).await;
+        // As much as may wait, of which the writer has not been told.
+        let waiting = Written { segment: 0, bytes: vec![0; BATCHES_BYTES_MAX] };
+        lock(&agent.shared().batches).push_back(waiting);
+        inputs(2).into_iter().for_each(|input| agent.decide(input));
+        agent.until(|shared| shared.gap.load(Ordering::Relaxed)).await;
+        agent.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
+        agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
+        inputs(3).into_iter().for_each(|input| agent.decide(input));
+        agent.tape.end().await;
+        let text = exposition(&agent.metrics);
+        assert!(!text.contains("pintle_flight_recorder_lost_total 0\n"), "{text}");
+    });
+    let outcomes = replayed(root.path());
+    let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert!(before.equal >= 3 && before.torn, "{before:?}");
+    assert!(after.equal >= 3 && !after.torn, "{after:?}");
 }
 
 #[test]

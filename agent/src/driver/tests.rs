@@ -7,6 +7,18 @@ use pintle_cri::{Client, Code, Deadlines, Method};
 
 use super::*;
 
+/// All metrics of an agent that has no pods.
+pub(super) fn exposition(metrics: &Metrics) -> String {
+    metrics.render(&pintle_agent_metrics::Scrape {
+        snapshot: &pintle_agent_core::view::Snapshot::default(),
+        has_api: false,
+        event_source: "relist",
+        events_dropped: 0,
+        timeline_dropped: 0,
+        calls_in_flight: 0,
+    })
+}
+
 /// Panics with the end of the first call, as a library below might.
 #[derive(Debug, Default)]
 struct PanicsOnce(AtomicBool);
@@ -42,14 +54,7 @@ async fn a_read_that_panics_is_answered_and_the_next_one_is_made() {
         };
         assert_eq!((of, result.is_ok()), (stamp, good), "{result:?}");
     }
-    let text = read.metrics.render(&pintle_agent_metrics::Scrape {
-        snapshot: &pintle_agent_core::view::Snapshot::default(),
-        has_api: false,
-        event_source: "relist",
-        events_dropped: 0,
-        timeline_dropped: 0,
-        calls_in_flight: 0,
-    });
+    let text = exposition(&read.metrics);
     assert!(text.contains("pintle_task_panics_total{task=\"read\"}"), "{text}");
     assert!(text.contains("pintle_main_loop_stall_seconds_bucket{le=\"0.01\"}"), "{text}");
 }

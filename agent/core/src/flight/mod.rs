@@ -41,7 +41,7 @@
 //! Of an agent whose start is no longer kept, a replay begins at the `State` with which a segment
 //! begins: all of `Pods` but what follows from the rest.
 //!
-//! Bounds: `segment::SEGMENT_BYTES` for each of `SEGMENTS_MAX` segments, `segment::BATCH_BYTES_MAX`
+//! Bounds: `segment::SEGMENT_BYTES` for each segment, `segment::BATCH_BYTES_MAX`
 //! that wait to be written, one frame of `segment::FRAME_BYTES_MAX`, a state of `STATE_BYTES_MAX`.
 
 mod crc32c;
@@ -59,6 +59,6 @@ pub mod segment;
 pub use frame::{Digest, Frame, Start, digest_of};
 pub use past::{Left, Past, Why};
 pub use read::{Batch, Loss, ReadError, Segment, read};
-pub use record::{Flight, SEGMENTS_MAX, STATE_BYTES_MAX, Written};
+pub use record::{Flight, STATE_BYTES_MAX, Written};
 pub use redact::{Redactor, Seal};
 pub use replay::{Difference, Outcome, Panicked, Replay};

@@ -14,8 +14,6 @@ use super::pack::Packed;
 use super::redact::{Redactor, Seal};
 use super::segment::{BATCH_BYTES_MAX, Encoder, Header, SEGMENT_BYTES};
 
-/// Segments that are kept if nobody says otherwise: 64 MiB in all.
-pub const SEGMENTS_MAX: u64 = 8;
 /// A state that is longer when it is packed is not recorded: most of the record is to be what happened. Then a replay
 /// begins at the start of the agent.
 pub const STATE_BYTES_MAX: u64 = SEGMENT_BYTES / 2;
@@ -27,13 +25,6 @@ pub struct Written {
     pub segment: u64,
     /// The bytes, for one write.
     pub bytes: Vec<u8>,
-}
-
-impl Written {
-    /// Segments below this number are to be removed before the bytes are written.
-    pub fn oldest_kept(&self, segments_max: u64) -> u64 {
-        (self.segment + 1).saturating_sub(segments_max)
-    }
 }
 
 /// The frames of `Frame`, borrowed; they are the same JSON.
