@@ -117,16 +117,20 @@ fn any_inputs() -> impl Strategy<Value = Vec<(Now, Input)>> {
     })
 }
 
-/// Records a run that decides upon these inputs; a batch ends after every `batch` inputs.
-fn record(inputs: &[(Now, Input)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
-    let start = Start {
+/// An agent without a past.
+fn start() -> Start {
+    Start {
         version: "1".to_owned(),
         settings: settings(),
         allocated: Entries::new(),
         actuated: Entries::new(),
-    };
+    }
+}
+
+/// Records a run that decides upon these inputs; a batch ends after every `batch` inputs.
+fn record(inputs: &[(Now, Input)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut pods = Pods::new(settings());
-    let mut flight = Flight::new(Redactor::new(&[7; 32]), 4, &start, UnixNanos(1));
+    let mut flight = Flight::new(Redactor::new(&[7; 32]), 4, &start(), UnixNanos(1));
     let mut segments = BTreeMap::<u64, Vec<u8>>::new();
     let mut write = |flight: &mut Flight| {
         if let Some(written) = flight.take(UnixNanos(2)) {
@@ -399,13 +403,7 @@ fn the_first_difference_is_told_with_its_input() {
 
 #[test]
 fn an_input_that_nothing_came_of_is_told() {
-    let start = Start {
-        version: "1".to_owned(),
-        settings: settings(),
-        allocated: Entries::new(),
-        actuated: Entries::new(),
-    };
-    let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start, UnixNanos(1));
+    let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
     flight.input(Now::default(), &Input::SourcesReady);
     let written = flight.take(UnixNanos(1)).expect("frames");
     let (runs, _) = Replay::of([&read(&written.bytes).expect("ours")]).finish();
@@ -438,14 +436,8 @@ fn a_run_ends_with_the_input_that_panicked() {
 
 #[test]
 fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
-    let start = Start {
-        version: "1".to_owned(),
-        settings: settings(),
-        allocated: Entries::new(),
-        actuated: Entries::new(),
-    };
     let mut pods = Pods::new(settings());
-    let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start, UnixNanos(1));
+    let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
     let mut segments = Vec::new();
     for turn in 0..3 {
         flight.input(Now::default(), &Input::Lost);
