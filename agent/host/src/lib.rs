@@ -3,9 +3,11 @@
 //! ```text
 //!   volume     directories, mounts and contents of volumes
 //!   cgroup     limits and removal of pods' cgroups, their statistics
+//!   disk       how full a file system is
 //!   flight     the folder of the flight recorder
 //!   ledger     what must outlast the agent: restarts, resources given, probe results
 //!   node       facts of the machine
+//!   pressure   what the node still has of memory, disk and process numbers
 //! ```
 //! Each executes plans that the core made. Every path that a pod can change is opened beneath its
 //! root, and no operation that a pod can make slow runs on the thread that decides.
@@ -13,7 +15,9 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod disk;
 pub mod flight;
 pub mod ledger;
 pub mod node;
+pub mod pressure;
 pub mod volume;

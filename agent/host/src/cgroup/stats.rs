@@ -174,6 +174,11 @@ impl Sampler {
         paths.into_iter().find(|path| memory(path).is_some_and(|dir| dir.is_dir()))
     }
 
+    /// Where a cgroup's memory is accounted, whether it exists or not.
+    pub fn memory_dir(&self, path: &str) -> Option<PathBuf> {
+        self.cgroups.dir(path.trim_start_matches('/'), "memory")
+    }
+
     /// A process of the cgroup itself.
     pub fn first_pid(&mut self, path: &str) -> Option<u32> {
         let text = self.once(path, "memory", "cgroup.procs")?;

@@ -1,4 +1,4 @@
-//! Sizes of file systems, logs and the agent's own files of pods. Effects: reads metadata.
+//! Sizes of logs and the agent's own files of pods. Effects: reads metadata.
 //!
 //! Bounds: `FILES_MAX` files of one log folder.
 
@@ -6,42 +6,18 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use nix::sys::statvfs::statvfs;
+pub(super) use pintle_agent_host::disk::{FileSystem, file_system};
 
 /// Files of one folder that are added up.
 const FILES_MAX: usize = 1024;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
 
-/// A file system as a whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FileSystem {
-    pub(super) capacity_bytes: u64,
-    /// To everybody but root.
-    pub(super) available_bytes: u64,
-    pub(super) free_bytes: u64,
-    pub(super) inodes: u64,
-    pub(super) inodes_free: u64,
-}
-
 /// What some files take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) bytes: u64,
     pub(super) inodes: u64,
-}
-
-/// The file system that holds this path.
-pub(super) fn file_system(path: &Path) -> Option<FileSystem> {
-    let stat = statvfs(path).ok()?;
-    let unit = stat.fragment_size();
-    Some(FileSystem {
-        capacity_bytes: stat.blocks().saturating_mul(unit),
-        available_bytes: stat.blocks_available().saturating_mul(unit),
-        free_bytes: stat.blocks_free().saturating_mul(unit),
-        inodes: stat.files(),
-        inodes_free: stat.files_free(),
-    })
 }
 
 /// What the files of a folder take, without those below it.

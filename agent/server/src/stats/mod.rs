@@ -34,6 +34,7 @@ use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::node::context::cgroup_setup;
 use pintle_agent_host::node::facts::kib;
+use pintle_agent_host::pressure;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
 use pintle_daemon::serve::answer::Answer;
@@ -188,15 +189,14 @@ impl Stats {
         let stat = text("/proc/stat");
         let booted = stat.lines().find_map(|line| line.strip_prefix("btime "));
         let booted = booted.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0);
-        let load = text("/proc/loadavg");
-        let tasks = load.split(' ').nth(3).and_then(|tasks| tasks.split_once('/'));
+        let (pids_max, tasks) = pressure::node::pids().unwrap_or_default();
         NodeFigures {
             name: self.config.node_name.clone(),
             booted_at: UnixNanos(booted.saturating_mul(1_000_000_000)),
             memory_bytes: kib(&meminfo, "MemTotal:") * 1024,
             swap_bytes: kib(&meminfo, "SwapTotal:") * 1024,
-            pids_max: text("/proc/sys/kernel/pid_max").trim().parse().unwrap_or(0),
-            tasks: tasks.and_then(|(_, all)| all.trim().parse().ok()).unwrap_or(0),
+            pids_max,
+            tasks,
             now: clock::now(),
         }
     }

@@ -1,0 +1,9 @@
+//! What the node still has of memory, disk and process numbers, and when to look.
+//!
+//! ```text
+//!   node          one reading of everything that is scarce
+//!   memory_watch  the kernel's word that memory gets short
+//! ```
+
+pub mod memory_watch;
+pub mod node;

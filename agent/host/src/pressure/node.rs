@@ -1,0 +1,184 @@
+//! One reading of everything that pods may run a node out of.
+//!
+//! Input: where the agent's files, images and writable layers lie, and the cgroup of all pods.
+//! Output: a `Reading`. Effects: four cgroup files that stay open, a `statvfs` for each file system,
+//! two files of `/proc`; for a thread that may wait for a disk. What cannot be read is absent, never
+//! zero: a node without figures is not a node without room.
+// k8s: pkg/kubelet/eviction/helpers.go makeSignalObservations
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use pintle_agent_core::types::UnixNanos;
+use pintle_daemon::clock;
+
+use crate::cgroup::execute::CgroupError;
+use crate::cgroup::stats::{Sample, Sampler};
+use crate::disk::{FileSystem, file_system};
+use crate::node::facts::meminfo;
+
+/// What there was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// When.
+    pub at: UnixNanos,
+    /// Of the whole node.
+    pub memory: Option<Memory>,
+    /// Of all pods together; absent without a cgroup for them.
+    pub pods_memory: Option<Memory>,
+    /// The file system of `--root-dir`.
+    pub node_fs: Option<FileSystem>,
+    /// That of the images.
+    pub image_fs: Option<FileSystem>,
+    /// That of the containers' writable layers.
+    pub container_fs: Option<FileSystem>,
+    /// Images do not lie on the file system of `--root-dir`.
+    pub images_apart: bool,
+    /// Writable layers do not lie on that of the images.
+    pub layers_apart: bool,
+    /// Process numbers: how many there may be, how many are in use.
+    pub pids: Option<(u64, u64)>,
+}
+
+/// Memory of a cgroup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// What it may use: its limit, or what the node has.
+    pub capacity: u64,
+    /// What it uses and cannot be had back at once.
+    pub working_set: u64,
+    /// What it uses with all of the page cache.
+    pub usage: u64,
+}
+
+impl Memory {
+    /// What is left.
+    pub fn available(&self) -> u64 {
+        self.capacity.saturating_sub(self.working_set)
+    }
+
+    /// The use at which `left` bytes are left, as the kernel counts use: with the page cache that it
+    /// could drop.
+    // k8s: pkg/kubelet/eviction/memory_threshold_notifier.go UpdateThreshold
+    pub fn usage_that_leaves(&self, left: u64) -> u64 {
+        let inactive = self.usage.saturating_sub(self.working_set);
+        self.capacity.saturating_sub(left).saturating_add(inactive)
+    }
+}
+
+/// Where images and writable layers lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeDisks {
+    /// Some path on the images' file system.
+    pub images: Option<PathBuf>,
+    /// Some path on that of the writable layers.
+    pub layers: Option<PathBuf>,
+}
+
+/// Reads; one at a time.
+#[derive(Debug)]
+pub struct NodeReader {
+    sampler: Sampler,
+    root_dir: PathBuf,
+    /// The cgroup of all pods.
+    pods: String,
+    memory_bytes: u64,
+}
+
+impl NodeReader {
+    /// A reader for the agent with this root folder.
+    ///
+    /// # Errors
+    /// There are no cgroups.
+    pub fn new(root_dir: PathBuf, pods: String) -> Result<Self, CgroupError> {
+        Ok(Self { sampler: Sampler::new()?, root_dir, pods, memory_bytes: meminfo("MemTotal:") })
+    }
+
+    /// True on cgroup v2.
+    pub fn is_v2(&self) -> bool {
+        self.sampler.is_v2()
+    }
+
+    /// Directories of the node's memory and of that of all pods.
+    pub fn memory_dirs(&self) -> [Option<PathBuf>; 2] {
+        ["/", self.pods.as_str()].map(|path| self.sampler.memory_dir(path))
+    }
+
+    /// Everything anew.
+    pub fn read(&mut self, disks: &RuntimeDisks) -> Reading {
+        self.sampler.begin();
+        let of = |path: &Option<PathBuf>| path.as_deref().and_then(file_system);
+        Reading {
+            at: clock::now(),
+            memory: self.sampler.sample("/", false).map(|sample| self.memory(&sample)),
+            pods_memory: self.sampler.sample(&self.pods, false).map(|sample| self.memory(&sample)),
+            node_fs: file_system(&self.root_dir),
+            image_fs: of(&disks.images),
+            container_fs: of(&disks.layers).or_else(|| of(&disks.images)),
+            images_apart: apart(Some(&self.root_dir), disks.images.as_deref()),
+            layers_apart: apart(disks.images.as_deref(), disks.layers.as_deref()),
+            pids: pids(),
+        }
+    }
+
+    fn memory(&self, sample: &Sample) -> Memory {
+        let limit = sample.memory_limit_bytes.unwrap_or(self.memory_bytes);
+        Memory {
+            capacity: limit.min(self.memory_bytes),
+            working_set: sample.working_set_bytes,
+            usage: sample.memory_bytes,
+        }
+    }
+}
+
+/// On different file systems; false when one of them cannot be asked.
+fn apart(one: Option<&Path>, other: Option<&Path>) -> bool {
+    let device = |path: Option<&Path>| fs::metadata(path?).ok().map(|meta| meta.dev());
+    device(one).zip(device(other)).is_some_and(|(one, other)| one != other)
+}
+
+/// How many process numbers there may be, and how many are in use.
+// k8s: pkg/kubelet/stats/pidlimit/pidlimit_linux.go Stats
+pub fn pids() -> Option<(u64, u64)> {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let max = number("/proc/sys/kernel/pid_max")?;
+    let max = number("/proc/sys/kernel/threads-max").map_or(max, |threads| max.min(threads));
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    let (_, all) = load.split(' ').nth(3)?.split_once('/')?;
+    Some((max, all.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_node_has_some_of_everything() {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut reader = NodeReader::new(root.path().to_owned(), "/no/such/cgroup".to_owned());
+        let reader = reader.as_mut().expect("this host has cgroups");
+        let disks = RuntimeDisks { images: Some(root.path().to_owned()), layers: None };
+        let reading = reader.read(&disks);
+        let memory = reading.memory.expect("of the node");
+        assert!(memory.available() > 0 && memory.working_set > 0, "{memory:?}");
+        assert_eq!(reading.pods_memory, None, "there is no such cgroup");
+        assert_eq!(reading.image_fs.map(|fs| fs.capacity_bytes), {
+            reading.node_fs.map(|fs| fs.capacity_bytes)
+        });
+        assert!(!reading.images_apart && !reading.layers_apart);
+        let (max, used) = reading.pids.expect("known");
+        assert!(max > used && used > 0);
+        let elsewhere = RuntimeDisks { images: Some("/proc".into()), layers: Some("/sys".into()) };
+        let reading = reader.read(&elsewhere);
+        assert!(reading.images_apart && reading.layers_apart);
+    }
+
+    #[test]
+    fn the_line_that_the_kernel_watches_counts_the_page_cache() {
+        let memory = Memory { capacity: 1000, working_set: 300, usage: 450 };
+        assert_eq!(memory.available(), 700);
+        assert_eq!(memory.usage_that_leaves(100), 1050);
+        assert_eq!(memory.usage_that_leaves(2000), 150, "more than there is");
+    }
+}
