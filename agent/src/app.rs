@@ -94,6 +94,8 @@ pub struct Parts {
     pub recorder: Recorder,
     /// Snapshots of all pods.
     pub views: Views,
+    /// What reads cgroups and counts volumes.
+    pub gauges: server::Gauges,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.
@@ -164,12 +166,13 @@ impl Parts {
             inputs,
             recorder,
             views: Views::default(),
-            metrics,
             health: Arc::new(server::Health::new(sync_every)),
             problems: Arc::default(),
             serving_cert: Arc::default(),
             kernel: Arc::default(),
             lists: ListsSeen::default(),
+            gauges: server::Gauges::start(&config, &metrics),
+            metrics,
             config,
         })
     }
@@ -191,6 +194,7 @@ impl Parts {
                 .map(|cluster| cluster.api_health.clone())
                 .unwrap_or_default(),
             problems: Arc::clone(&self.problems),
+            gauges: self.gauges.clone(),
             metrics: Arc::clone(&self.metrics),
             health: Arc::clone(&self.health),
             own_runtime: Arc::default(),

@@ -74,6 +74,7 @@ use api::Api;
 pub use health::Health;
 pub use open::Streams;
 use ports::{Addresses, Ports};
+pub use stats::Gauges;
 use stats::Stats;
 pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
@@ -121,6 +122,8 @@ pub struct Parts {
     pub streams: Streams,
     /// Broken manifests; the main thread replaces the list.
     pub problems: Arc<ArcSwap<Vec<Arc<Problem>>>>,
+    /// What reads cgroups and counts volumes.
+    pub gauges: Gauges,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Heartbeat of the driver.

@@ -35,6 +35,7 @@ use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::node::context::cgroup_setup;
 use pintle_agent_host::node::facts::kib;
 use pintle_agent_host::pressure;
+use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
 use pintle_daemon::serve::answer::Answer;
@@ -55,19 +56,35 @@ const STORAGE_FRESH_FOR: Duration = Duration::from_secs(10);
 /// How long the runtime may take to say it.
 const RUNTIME_WAIT: Duration = Duration::from_secs(10);
 
+/// The threads that read cgroups and count volumes, for whoever shows what they find or weighs it.
+#[derive(Clone, Debug)]
+pub struct Gauges {
+    /// Absent without cgroups.
+    sweeper: Option<Sweeper>,
+    /// Absent when volumes are not to be counted.
+    volumes: Option<Arc<volumes::Counter>>,
+}
+
+impl Gauges {
+    /// Starts the threads.
+    pub fn start(config: &Config, metrics: &Arc<Metrics>) -> Self {
+        let period = config.kubelet.volume_stats_agg_period.to_std();
+        let volumes = volumes::Counter::start(period, Arc::clone(metrics));
+        Self { sweeper: Sweeper::start(), volumes: volumes.map(Arc::new) }
+    }
+}
+
 /// The statistics of the node.
 pub(super) struct Stats {
     config: Arc<Config>,
     views: Views,
     runtime: Client,
-    sweeper: Option<Sweeper>,
+    gauges: Gauges,
     setup: OnceCell<CgroupSetup>,
     swept: Mutex<Option<Cached<Sweep>>>,
     /// With everything that `/metrics/cadvisor` shows.
     swept_more: Mutex<Option<Cached<Sweep>>>,
     stored: Mutex<Option<Cached<Storage>>>,
-    /// Absent when volumes are not to be counted.
-    volumes: Option<volumes::Counter>,
     disks: Known<Disks>,
     log_sizes: Known<logs::Sizes>,
     hosts_sizes: Known<HashMap<String, Usage>>,
@@ -93,16 +110,12 @@ impl<T> Cached<T> {
 }
 
 impl Stats {
-    /// Starts the threads that read cgroups and count volumes.
     pub(super) fn new(parts: &Parts, runtime: Client) -> Self {
-        let (config, views) = (Arc::clone(&parts.config), parts.views.clone());
-        let period = config.kubelet.volume_stats_agg_period.to_std();
         Self {
-            volumes: volumes::Counter::start(period, Arc::clone(&parts.metrics)),
-            config,
-            views,
+            config: Arc::clone(&parts.config),
+            views: parts.views.clone(),
             runtime,
-            sweeper: Sweeper::start(),
+            gauges: parts.gauges.clone(),
             setup: OnceCell::new(),
             swept: Mutex::default(),
             swept_more: Mutex::default(),
@@ -169,7 +182,7 @@ impl Stats {
             return Some(fresh);
         }
         let targets = targets::targets(snapshot, &self.setup().await);
-        let value = self.sweeper.as_ref()?.sweep(targets, more).await?;
+        let value = self.gauges.sweeper.as_ref()?.sweep(targets, more).await?;
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
         Some(value)
     }
@@ -223,8 +236,8 @@ impl Stats {
         let storage = Storage {
             node: disks.node,
             images: images.map(|(_, usage)| (disks.images, usage)),
-            layers: self.layers().await,
-            volumes: match &self.volumes {
+            layers: layers(&self.runtime).await,
+            volumes: match &self.gauges.volumes {
                 Some(counter) => {
                     let targets = volumes::targets(snapshot, &self.config.flags.root_dir);
                     counter.volumes(targets).await
@@ -251,22 +264,23 @@ impl Stats {
         let mount = fs.fs_id.map(|id| id.mountpoint).unwrap_or_default();
         Some((PathBuf::from(mount), usage))
     }
+}
 
-    async fn layers(&self) -> HashMap<String, Usage> {
-        let asked = self.runtime.list_container_stats(v1::ListContainerStatsRequest::default());
-        let Ok(Ok(told)) = tokio::time::timeout(RUNTIME_WAIT, asked).await else {
-            return HashMap::new();
+/// Writable layers by container id; none while the runtime does not answer.
+async fn layers(runtime: &Client) -> HashMap<String, Usage> {
+    let asked = runtime.list_container_stats(v1::ListContainerStatsRequest::default());
+    let Ok(Ok(told)) = tokio::time::timeout(RUNTIME_WAIT, asked).await else {
+        return HashMap::new();
+    };
+    let layers = told.stats.into_iter().filter_map(|stats| {
+        let layer = stats.writable_layer?;
+        let usage = Usage {
+            bytes: layer.used_bytes.map_or(0, |value| value.value),
+            inodes: layer.inodes_used.map_or(0, |value| value.value),
         };
-        let layers = told.stats.into_iter().filter_map(|stats| {
-            let layer = stats.writable_layer?;
-            let usage = Usage {
-                bytes: layer.used_bytes.map_or(0, |value| value.value),
-                inodes: layer.inodes_used.map_or(0, |value| value.value),
-            };
-            Some((stats.attributes?.id, usage))
-        });
-        layers.collect()
-    }
+        Some((stats.attributes?.id, usage))
+    });
+    layers.collect()
 }
 
 /// The driver of cgroups is the runtime's, if it tells; `None` when it does not answer.

@@ -50,8 +50,8 @@ impl World {
             panic!("the defaults are a configuration")
         };
         let (sender, queries) = mpsc::channel(4);
+        let metrics = Arc::new(Metrics::new("n"));
         let parts = Parts {
-            config: Arc::new(*config),
             views: Views::default(),
             recorder: Recorder::default(),
             calls: Arc::new(Vec::new),
@@ -59,9 +59,11 @@ impl World {
             queries: sender,
             api_health: Default::default(),
             own_runtime: Arc::default(),
+            gauges: super::Gauges::start(&config, &metrics),
             streams: Default::default(),
             problems: Arc::default(),
-            metrics: Arc::new(Metrics::new("n")),
+            metrics,
+            config: Arc::new(*config),
             health: Arc::new(Health::new(Duration::from_secs(60))),
             serving_cert: super::ServingCert::default(),
             api: None,
