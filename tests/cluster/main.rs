@@ -15,6 +15,7 @@ mod node_object;
 mod outage;
 mod port;
 mod proxied;
+mod record;
 mod secrets;
 mod streams;
 mod work;

@@ -1,22 +1,13 @@
 //! The flight recorder on a real node. That what it recorded is decided again is checked at the end
 //! of every test of this program.
 
-use std::fs;
-
 use pintle_tests::manifest::{With, condition, is_running, phase, pod, script};
+use pintle_tests::record::contents;
 use pintle_tests::{Options, TestNode};
 use serde_json::json;
 
 /// Stands wherever people put what nobody else may read.
 const SECRET: &str = "s3cr3t-of-the-test";
-
-/// All bytes of the record.
-fn recorded(node: &TestNode) -> String {
-    let entries = fs::read_dir(node.root().join("flight")).expect("a folder");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    let bytes: Vec<u8> = paths.flat_map(|path| fs::read(path).expect("a file")).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
 
 #[test]
 fn no_secret_of_a_pod_is_in_the_record() {
@@ -36,7 +27,7 @@ fn no_secret_of_a_pod_is_in_the_record() {
     node.put("after.json", &pod("after", &[script("main", "sleep 3600")]));
     node.pod_until("after", "is ready", |p| condition(p, "Ready"));
     node.stop_agent();
-    let text = recorded(&node);
+    let text = contents(&node.root());
     assert!(text.contains("keeper"), "the pod is in the record");
     assert!(text.contains("redacted:"), "its values are there as digests");
     assert!(!text.contains(SECRET), "{text}");

@@ -2,8 +2,10 @@
 //!
 //! That proves on real runs that the decisions are a function of their recorded inputs.
 
+use std::fs;
 use std::path::Path;
 
+use pintle_agent_core::flight;
 use pintle_agent_server::record::replay_folder;
 
 /// Replays the record below an agent's root folder; panics with the first difference.
@@ -13,4 +15,19 @@ pub fn is_replayed(root: &Path) {
         Err(error) => panic!("the record of the agent: {error}"),
     };
     assert!(report.is_equal(), "{}", report.text(env!("CARGO_PKG_VERSION")));
+}
+
+/// All that the segments below an agent's root folder say: their bytes, and what is packed in them.
+pub fn contents(root: &Path) -> String {
+    let entries = fs::read_dir(root.join("flight")).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut text = String::new();
+    for bytes in paths.map(|path| fs::read(path).expect("a file")) {
+        text.push_str(&String::from_utf8_lossy(&bytes));
+        let Ok(segment) = flight::read(&bytes) else { continue }; // the key
+        for frame in segment.batches.iter().flat_map(|batch| &batch.frames) {
+            text.push_str(&serde_json::to_string(frame).unwrap_or_default());
+        }
+    }
+    text
 }
