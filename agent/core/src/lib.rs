@@ -49,6 +49,7 @@ pub mod worker;
 
 // What is written and told.
 pub mod api_health;
+pub mod eviction;
 pub mod explain;
 pub mod flight;
 pub mod intake;

@@ -74,8 +74,8 @@ use api::Api;
 pub use health::Health;
 pub use open::Streams;
 use ports::{Addresses, Ports};
-pub use stats::Gauges;
 use stats::Stats;
+pub use stats::{Gauges, PodGauge};
 pub use stream::{fuzz_spdy, fuzz_websocket};
 pub use views::Views;
 

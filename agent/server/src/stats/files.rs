@@ -2,6 +2,7 @@
 //!
 //! Bounds: `FILES_MAX` files of one log folder.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -34,6 +35,12 @@ pub(super) fn add(sum: Usage, file: &Path) -> Usage {
         }
         _ => sum,
     }
+}
+
+/// The hosts files that the agent wrote for pods, by their uids.
+pub(super) fn hosts_files(pods: &Path, uids: Vec<String>) -> HashMap<String, Usage> {
+    let size = |uid: &String| add(Usage::default(), &pods.join(uid).join("etc-hosts"));
+    uids.into_iter().map(|uid| (uid.clone(), size(&uid))).collect()
 }
 
 #[cfg(test)]

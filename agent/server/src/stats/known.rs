@@ -17,12 +17,14 @@ const READ_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// A value of this node's files.
+#[derive(Debug)]
 pub(super) struct Known<T> {
     part: &'static str,
     read_max: Duration,
     last: Mutex<Last<T>>,
 }
 
+#[derive(Debug)]
 struct Last<T> {
     value: Option<Arc<T>>,
     failed: Option<Instant>,

@@ -13,6 +13,7 @@ mod known;
 mod logs;
 mod machine;
 mod network;
+mod pods;
 mod resource;
 mod summary;
 mod sweep;
@@ -46,6 +47,7 @@ use crate::Views;
 use files::{FileSystem, Usage};
 use known::Known;
 use machine::Machine;
+pub use pods::PodGauge;
 use summary::{NodeFigures, Storage};
 use sweep::{Sweep, Sweeper};
 
@@ -227,12 +229,8 @@ impl Stats {
         });
         let disks = disks.await.unwrap_or_default();
         let pods = self.config.flags.root_dir.join("pods");
-        let uids: Vec<String> = snapshot.pods.keys().map(|uid| uid.as_str().to_owned()).collect();
-        let hosts = self.hosts_sizes.get(move || {
-            let size =
-                |uid: &String| files::add(Usage::default(), &pods.join(uid).join("etc-hosts"));
-            uids.into_iter().map(|uid| (uid.clone(), size(&uid))).collect()
-        });
+        let uids = pods::uids(snapshot);
+        let hosts = self.hosts_sizes.get(move || files::hosts_files(&pods, uids));
         let storage = Storage {
             node: disks.node,
             images: images.map(|(_, usage)| (disks.images, usage)),

@@ -1,7 +1,158 @@
 //! What each pod takes of memory, disk and process numbers, for eviction to weigh.
 //!
-//! Input: a snapshot, the sweeper, the volumes' counter, the runtime's word on writable layers.
-//! Output: `PodUse` by uid. Nothing is read unless somebody asks, and everything that a pod can make
-//! slow has a thread of its own or a place in the pool. What is not known is absent.
-// k8s: pkg/kubelet/eviction/helpers.go podDiskUsage, podMemoryUsage
+//! Input: a snapshot, the threads that read cgroups and count volumes, the runtime's word on writable
+//! layers. Output: `PodUse` by uid. Nothing is read unless somebody asks, and everything that a pod
+//! can make slow has a thread of its own or a place in the pool. What is not known is absent.
+// k8s: pkg/kubelet/eviction/helpers.go podDiskUsage, memoryUsage, processUsage
 
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pintle_agent_config::Config;
+use pintle_agent_core::cgroup::names::CgroupSetup;
+use pintle_agent_core::eviction::observed::{ContainerUse, DiskUse, PodUse, VolumeUse};
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::types::PodUid;
+use pintle_agent_core::view::{PodView, Snapshot};
+use pintle_cri::Client;
+
+use super::files::Usage;
+use super::known::Known;
+use super::sweep::Sweep;
+use super::targets::Key;
+use super::volumes::{Counted, Volumes};
+use super::{Gauges, files, layers, logs, targets, volumes};
+
+/// Reads what pods take.
+#[derive(Debug)]
+pub struct PodGauge {
+    gauges: Gauges,
+    root_dir: PathBuf,
+    setup: CgroupSetup,
+    runtime: Client,
+    logs: Known<logs::Sizes>,
+    hosts: Known<HashMap<String, Usage>>,
+}
+
+/// What was read of the disks.
+#[derive(Default)]
+struct Disks {
+    layers: HashMap<String, Usage>,
+    logs: Arc<logs::Sizes>,
+    hosts: Arc<HashMap<String, Usage>>,
+    volumes: Arc<Volumes>,
+}
+
+impl PodGauge {
+    /// A reader beside the server's own; `setup` is how pods' cgroups are laid out.
+    pub fn new(gauges: Gauges, config: &Config, setup: CgroupSetup, runtime: Client) -> Self {
+        Self {
+            gauges,
+            root_dir: config.flags.root_dir.clone(),
+            setup,
+            runtime,
+            logs: Known::new("sizes of logs to weigh"),
+            hosts: Known::new("sizes of hosts files to weigh"),
+        }
+    }
+
+    /// What the snapshot's running pods take; of disks only when `with_disks`.
+    pub async fn read(&self, snapshot: &Snapshot, with_disks: bool) -> BTreeMap<PodUid, PodUse> {
+        let sweep = async {
+            let targets = targets::targets(snapshot, &self.setup);
+            self.gauges.sweeper.as_ref()?.sweep(targets, false).await
+        };
+        let disks =
+            async { if with_disks { self.disks(snapshot).await } else { Disks::default() } };
+        let (sweep, disks) = tokio::join!(sweep, disks);
+        let sweep = sweep.unwrap_or_default();
+        let pods = snapshot.pods.iter().filter(|(_, view)| targets::runs(&view.observed));
+        pods.map(|(uid, view)| (uid.clone(), of_pod(uid, view, &sweep, &disks))).collect()
+    }
+
+    async fn disks(&self, snapshot: &Snapshot) -> Disks {
+        let volumes = async {
+            match &self.gauges.volumes {
+                Some(counter) => counter.volumes(volumes::targets(snapshot, &self.root_dir)).await,
+                None => Arc::default(),
+            }
+        };
+        let folders = logs::folders(snapshot);
+        let logs = self
+            .logs
+            .get(move || folders.into_iter().map(|(id, dir)| (id, files::folder(&dir))).collect());
+        let (uids, pods) = (uids(snapshot), self.root_dir.join("pods"));
+        let hosts = self.hosts.get(move || files::hosts_files(&pods, uids));
+        let (volumes, logs, hosts, layers) =
+            tokio::join!(volumes, logs, hosts, layers(&self.runtime));
+        Disks { layers, logs: logs.unwrap_or_default(), hosts: hosts.unwrap_or_default(), volumes }
+    }
+}
+
+/// The pods' uids as their folders are named.
+pub(super) fn uids(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.pods.keys().map(|uid| uid.as_str().to_owned()).collect()
+}
+
+fn of_pod(uid: &PodUid, view: &PodView, sweep: &Sweep, disks: &Disks) -> PodUse {
+    let whole = sweep.cgroups.get(&Key::Pod(uid.clone())).map(|found| &found.sample);
+    let running = view.observed.containers.iter().filter(|c| c.state == RunState::Running);
+    let container = |id: &str| {
+        let found = sweep.cgroups.get(&Key::Container(id.to_owned()));
+        ContainerUse {
+            working_set: found.map(|found| found.sample.working_set_bytes),
+            layer: disks.layers.get(id).map(disk),
+            logs: disks.logs.get(id).map(disk),
+        }
+    };
+    let volumes = disks.volumes.get(uid).map(Vec::as_slice).unwrap_or_default();
+    PodUse {
+        working_set: whole.map(|sample| sample.working_set_bytes),
+        processes: whole.map(|sample| sample.tasks),
+        containers: running.map(|c| (c.name.clone(), container(c.id.as_str()))).collect(),
+        volumes: volumes.iter().map(volume).collect(),
+        own_files: disks.hosts.get(uid.as_str()).map(disk).unwrap_or_default(),
+    }
+}
+
+fn volume(counted: &Counted) -> (String, VolumeUse) {
+    let used = VolumeUse { disk: disk(&counted.usage), in_memory: !counted.is_ephemeral };
+    (counted.name.clone(), used)
+}
+
+fn disk(usage: &Usage) -> DiskUse {
+    DiskUse { bytes: usage.bytes, inodes: usage.inodes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::testing;
+
+    #[test]
+    fn what_is_known_of_a_pod_is_put_together_and_the_rest_is_absent() {
+        let (snapshot, _, storage) = testing::world();
+        let (uid, view) = snapshot.pods.iter().next().expect("a pod");
+        let bare = of_pod(uid, view, &Sweep::default(), &Disks::default());
+        assert_eq!((bare.working_set, bare.processes), (None, None));
+        assert_eq!(bare.containers["c"], ContainerUse::default(), "it runs, and nothing is known");
+        let disks = Disks {
+            layers: storage.layers,
+            logs: Arc::new(storage.logs),
+            hosts: Arc::new(storage.pods),
+            volumes: storage.volumes,
+        };
+        let full = of_pod(uid, view, &testing::sweep(), &disks);
+        assert_eq!((full.working_set, full.processes), (Some(516_096), Some(0)));
+        let expected = ContainerUse {
+            working_set: Some(516_096),
+            layer: Some(DiskUse { bytes: 24_576, inodes: 9 }),
+            logs: Some(DiskUse { bytes: 0, inodes: 1 }),
+        };
+        assert_eq!(full.containers["c"], expected);
+        assert_eq!(full.volumes["disk"].disk, DiskUse { bytes: 8192, inodes: 2 });
+        assert!(full.volumes["token"].in_memory && !full.volumes["disk"].in_memory);
+        assert_eq!(full.own_files.bytes, 4096);
+    }
+}

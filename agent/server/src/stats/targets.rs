@@ -88,7 +88,8 @@ pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
     targets
 }
 
-fn runs(observed: &ObservedPod) -> bool {
+/// Something of the pod has a cgroup.
+pub(super) fn runs(observed: &ObservedPod) -> bool {
     observed.sandboxes.iter().any(|sandbox| sandbox.ready) || observed.any_running()
 }
 

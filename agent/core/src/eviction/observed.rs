@@ -1,0 +1,88 @@
+//! What the node has left, and what its pods take of it: the input of eviction.
+//!
+//! Plain data that the flight recorder keeps, so it is small: figures of pods come only when they were
+//! asked for. What could not be read is absent.
+
+use std::collections::BTreeMap;
+
+use pintle_api_types::ids::{PodUid, UnixNanos};
+use serde::{Deserialize, Serialize};
+
+use super::signal::Signal;
+
+/// One look at the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// When it was begun.
+    pub at: UnixNanos,
+    /// What there is of each scarce thing.
+    pub readings: BTreeMap<Signal, Reading>,
+    /// Which file systems are one.
+    pub layout: Layout,
+    /// What pods take; `None` when it was not asked for.
+    pub pods: Option<BTreeMap<PodUid, PodUse>>,
+}
+
+/// How much there is of something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Bytes, inodes or process numbers left.
+    pub available: u64,
+    /// All there are.
+    pub capacity: u64,
+    /// When it was read.
+    pub at: UnixNanos,
+}
+
+/// Which file systems are one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Images do not lie on the file system of the agent's root folder.
+    pub images_apart: bool,
+    /// Writable layers do not lie on the file system of the images.
+    pub layers_apart: bool,
+}
+
+/// What a pod takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodUse {
+    /// Bytes of memory that cannot be had back at once.
+    pub working_set: Option<u64>,
+    /// Its processes and threads.
+    pub processes: Option<u64>,
+    /// Its running containers by name.
+    pub containers: BTreeMap<String, ContainerUse>,
+    /// Its volumes by name.
+    pub volumes: BTreeMap<String, VolumeUse>,
+    /// The agent's own files of the pod.
+    pub own_files: DiskUse,
+}
+
+/// What a container takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerUse {
+    /// Bytes of memory that cannot be had back at once.
+    pub working_set: Option<u64>,
+    /// Its writable layer.
+    pub layer: Option<DiskUse>,
+    /// Its logs.
+    pub logs: Option<DiskUse>,
+}
+
+/// What a volume takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeUse {
+    /// What is in it.
+    pub disk: DiskUse,
+    /// It is not on a disk, but in memory.
+    pub in_memory: bool,
+}
+
+/// Room on a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskUse {
+    /// Bytes.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
