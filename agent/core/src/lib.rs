@@ -32,6 +32,7 @@ pub mod admit;
 pub mod ledger;
 pub mod node;
 pub mod resize;
+pub mod shutdown;
 
 // What to do next, and what effects are asked for.
 pub mod cgroup;

@@ -25,6 +25,7 @@ pub fn view(object: Value) -> PodView {
         doing: Vec::new(),
         failure: None,
         wake_at: None,
+        ends_with: None,
         pod: Arc::new(pod),
     }
 }

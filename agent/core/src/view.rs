@@ -9,6 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::observed::ObservedPod;
+use crate::shutdown::Window;
 use crate::status::pod_map::PodMap;
 use crate::sync::plan::Action;
 use crate::worker::{Failure, Stage, Worker};
@@ -33,6 +34,8 @@ pub struct PodView {
     pub failure: Option<Failure>,
     /// When its worker looks at it again.
     pub wake_at: Option<UnixNanos>,
+    /// It ends, or has ended, with the node's shutdown, in this group.
+    pub ends_with: Option<Window>,
 }
 
 impl PodView {
@@ -47,6 +50,7 @@ impl PodView {
             doing: worker.current_actions().to_vec(),
             failure: worker.last_failure().cloned(),
             wake_at: worker.wake_at().map(|at| now.wall_at(at)),
+            ends_with: worker.ends_with,
         })
     }
 }

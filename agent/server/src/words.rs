@@ -5,6 +5,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use pintle_agent_core::intake;
 use pintle_agent_core::observed::{ObservedPod, RunState};
+use pintle_agent_core::shutdown::{Notice, Record};
 use pintle_agent_core::source::SourceKind;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::PodUid;
@@ -89,6 +90,11 @@ pub(crate) fn input(input: &Input) -> (&'static str, String) {
             let read = if node.is_some() { "was read" } else { "could not be read" };
             ("NodeFetched", format!("the node's object {read}"))
         }
+        Input::Shutdown(Notice::Begins { resumed, .. }) => {
+            let again = if resumed.is_some() { ", as an earlier agent was told" } else { "" };
+            ("Shutdown", format!("the machine is about to shut down{again}"))
+        }
+        Input::Shutdown(Notice::Cancelled) => ("Shutdown", "the machine stays up".to_owned()),
         Input::Lost => ("Lost", "hints were lost".to_owned()),
         Input::RelistEvery(period) => ("RelistEvery", format!("{} s", period.as_secs())),
         Input::Tick => ("Tick", "time has passed".to_owned()),
@@ -122,6 +128,13 @@ pub(crate) fn command(command: &Command) -> (&'static str, String) {
         Command::Event { reason, message, .. } => ("Event", format!("{reason}: {message}")),
         Command::Gone { .. } => ("Gone", "nothing is left of the pod".to_owned()),
         Command::Count(count) => ("Count", tallied(count)),
+        Command::Shutdown(Record { cancelled: true, .. }) => {
+            ("Shutdown", "pods are let in again".to_owned())
+        }
+        Command::Shutdown(Record { group: Some((priority, _)), .. }) => {
+            ("Shutdown", format!("pods end from priority {priority} on"))
+        }
+        Command::Shutdown(_) => ("Shutdown", "all groups are over".to_owned()),
     }
 }
 
@@ -145,6 +158,7 @@ pub(crate) fn pod_of(input: &Input) -> Option<&PodUid> {
         | Input::Node(_)
         | Input::Admission(_)
         | Input::NodeFetched { .. }
+        | Input::Shutdown(_)
         | Input::Lost
         | Input::RelistEvery(_)
         | Input::Tick => None,
@@ -161,7 +175,10 @@ pub(crate) fn pod_of_command(command: &Command) -> Option<&PodUid> {
         | Command::Publish { uid, .. }
         | Command::Event { uid, .. }
         | Command::Gone { uid } => Some(uid),
-        Command::List { .. } | Command::FetchNode { .. } | Command::Count(_) => None,
+        Command::List { .. }
+        | Command::FetchNode { .. }
+        | Command::Count(_)
+        | Command::Shutdown(_) => None,
     }
 }
 

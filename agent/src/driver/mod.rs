@@ -206,6 +206,8 @@ impl Driver {
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
             }
+            // Nobody tells of one yet.
+            Command::Shutdown(_) => {}
             Command::Count(count) => self.metrics.counted(&count),
             Command::Gone { uid } => self.gone(uid, turns),
         }

@@ -127,10 +127,15 @@ pub fn admit(
     apparmor::check(node, pod)?;
     features(node, pod)?;
     if node.shutting_down {
-        let message = "Pod was rejected as the node is shutting down.";
-        return Err(Refusal::new("NodeShutdown", message));
+        return Err(node_shutdown());
     }
     Ok(grant)
+}
+
+/// Nobody is let in while the node is being shut down.
+// k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go Admit
+pub fn node_shutdown() -> Refusal {
+    Refusal::new("NodeShutdown", "Pod was rejected as the node is shutting down.")
 }
 
 /// Pods that would make a pressure worse. Critical ones are let in, as the node needs them.

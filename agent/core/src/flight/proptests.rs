@@ -21,6 +21,7 @@ use super::segment::{
 use crate::admit;
 use crate::ledger::Entries;
 use crate::observed::ObservedPod;
+use crate::shutdown::{self, Notice, Window};
 use crate::types::NodeFacts;
 use crate::worker::proptests::{any_step, inputs_of, settings};
 use crate::worker::{Hint, Input, Pods};
@@ -59,6 +60,15 @@ fn any_other() -> impl Strategy<Value = Input> {
             ..NodeFacts::default()
         })),
         Just(Input::Lost),
+        (0..9_i64, prop::option::of(0..2_i32)).prop_map(|(seconds, at)| {
+            let window = |priority, seconds| Window { priority, seconds };
+            let until = UnixNanos(1_000_000_000_000 + seconds);
+            let group = at.map(|priority| (priority, until));
+            let resumed = group.is_some().then(|| shutdown::Record { group, ..Default::default() });
+            let windows = vec![window(0, seconds), window(1, 2)];
+            Input::Shutdown(Notice::Begins { windows, resumed })
+        }),
+        Just(Input::Shutdown(Notice::Cancelled)),
         (1..90_u64).prop_map(|seconds| Input::RelistEvery(Duration::from_secs(seconds))),
     ]
 }

@@ -28,7 +28,7 @@ impl Pods {
         let record = self.records.remove(&uid);
         self.book.changed(&uid);
         let request = AdmissionRequest::of(pod, record);
-        if request.is_asked() && self.lobby.must_wait(&request.pod) {
+        if request.is_asked() && self.lobby.must_wait(&request.pod) && !self.is_closed() {
             return self.wait_for_node(uid, request);
         }
         self.decide(uid, request, false, now);
@@ -38,6 +38,10 @@ impl Pods {
     pub(super) fn decide(&mut self, uid: PodUid, request: AdmissionRequest, fresh: bool, now: Now) {
         let waited_for = self.lobby.leave(&uid);
         let outcome = match request.is_asked() {
+            // Nobody knows the node's labels yet, and nobody needs to.
+            true if self.is_closed() && self.lobby.must_wait(&request.pod) => {
+                Err(admit::node_shutdown())
+            }
             true => self.admit_new(&uid, &request),
             false => Ok((Grant::default(), Vec::new())),
         };
@@ -55,7 +59,12 @@ impl Pods {
                     self.retry_resizes("pods_added", now);
                 }
             }
-            Err(refusal) if refusal.by_affinity_alone && !fresh && self.may_look_again() => {
+            Err(refusal)
+                if refusal.by_affinity_alone
+                    && !fresh
+                    && self.may_look_again()
+                    && !self.is_closed() =>
+            {
                 self.wait_for_fresh_node(uid, request, waited_for);
             }
             Err(refusal) => {

@@ -103,6 +103,13 @@ impl Pods {
         self.read_node();
     }
 
+    /// Nobody waits any longer for what is to be known of the node.
+    pub(super) fn clear_lobby(&mut self, now: Now) {
+        for (uid, request) in self.lobby.take(|_| true) {
+            self.decide(uid, request, true, now);
+        }
+    }
+
     fn read_node(&mut self) {
         let lobby = &mut self.lobby;
         if lobby.reading || !lobby.guests.values().any(|guest| guest.read > Some(lobby.reads)) {
@@ -128,7 +135,7 @@ impl Pods {
         }
         self.lobby.reading = false;
         if let Some(node) = node {
-            self.settings.admission = node;
+            self.offered(node);
         }
         for (uid, request) in self.lobby.take(|g| g.read.is_some_and(|read| read <= ticket)) {
             self.decide(uid, request, true, now);

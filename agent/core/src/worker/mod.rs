@@ -34,6 +34,9 @@ pub mod reads;
 mod replace_tests;
 mod resizes;
 mod shown;
+mod shutdown;
+#[cfg(test)]
+mod shutdown_tests;
 mod state;
 mod step;
 mod syncs;
@@ -54,6 +57,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admit;
 use crate::observed::{ObservedPod, TaskExit};
+use crate::shutdown::{Notice, Record};
 pub use crate::status::Verdict;
 use crate::sync::backoff::Curve;
 pub use crate::sync::plan::Action;
@@ -179,6 +183,8 @@ pub enum Input {
         #[serde(with = "crate::arc::option")]
         node: Option<Arc<admit::Node>>,
     },
+    /// The machine is about to shut down, or stays up after all.
+    Shutdown(Notice),
     /// A source of hints lost some: list everything now.
     Lost,
     /// How often everything is to be listed: the sources of hints see more or less than before.
@@ -364,6 +370,8 @@ pub enum Command {
     },
     /// Something happened that a metric counts.
     Count(Count),
+    /// How far the shutdown of the node has come, to be kept for an agent that comes after this one.
+    Shutdown(Record),
 }
 
 /// What metrics count of the decisions.

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::admit::Taken;
 use crate::observed::digest_of;
+use crate::shutdown::Shutdown;
 use crate::worker::book::Book;
 use crate::worker::index::Index;
 use crate::worker::line::Line;
@@ -67,6 +68,8 @@ pub struct Pods {
     pub pending: Vec<PodUid>,
     pub(super) resize_at: Mono,
     pub(super) notes: Notes,
+    /// The node is being shut down.
+    pub(super) shutdown: Option<Shutdown>,
 }
 
 impl Pods {
@@ -96,6 +99,7 @@ impl Pods {
             pending: Vec::new(),
             resize_at: Mono::NEVER,
             notes: Notes::default(),
+            shutdown: None,
         }
     }
 
@@ -143,10 +147,11 @@ impl Pods {
                 self.everyone(now);
             }
             Input::Admission(node) => {
-                self.settings.admission = node;
+                self.offered(node);
                 self.node_seen(now);
             }
             Input::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
+            Input::Shutdown(notice) => self.noticed(notice, now),
             Input::Lost => self.list_soon(now),
             Input::RelistEvery(period) => {
                 self.settings.relist_period = period;
@@ -156,6 +161,7 @@ impl Pods {
         }
         self.begin_freed(now);
         self.resizes_due(now);
+        self.shut_down(now);
         self.list_if_due(now);
         std::mem::take(&mut self.out)
     }
@@ -178,7 +184,9 @@ impl Pods {
         let list = (!self.listing).then_some(self.list_at);
         let resize = (!self.pending.is_empty()).then_some(self.resize_at);
         let blocked = self.line.next_wake();
-        self.index.next_wake().into_iter().chain(list).chain(resize).chain(blocked).min()
+        let shutdown = self.shutdown.as_ref().and_then(Shutdown::until);
+        let others = list.into_iter().chain(resize).chain(blocked).chain(shutdown);
+        self.index.next_wake().into_iter().chain(others).min()
     }
 
     /// The pods that may look different since the last question.

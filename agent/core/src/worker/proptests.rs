@@ -349,7 +349,8 @@ impl Watch {
             Command::Probe { .. }
             | Command::Event { .. }
             | Command::Count(_)
-            | Command::FetchNode { .. } => {}
+            | Command::FetchNode { .. }
+            | Command::Shutdown(_) => {}
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::admit::Taken;
+use crate::shutdown::Shutdown;
 use crate::worker::Settings;
 use crate::worker::index::Index;
 use crate::worker::line::{Blocked, Line};
@@ -42,6 +43,8 @@ pub struct State {
     resize_at: Mono,
     room_freed: Option<String>,
     contested: Vec<(ContainerId, Option<PodUid>)>,
+    #[serde(default)]
+    shutdown: Option<Shutdown>,
 }
 
 impl State {
@@ -84,6 +87,7 @@ impl Pods {
             resize_at: self.resize_at,
             room_freed: self.notes.freed.map(str::to_owned),
             contested: self.index.contested(),
+            shutdown: self.shutdown.clone(),
         }
     }
 }
@@ -119,6 +123,7 @@ impl From<State> for Pods {
         pods.records = state.records;
         pods.pending = state.pending;
         pods.resize_at = state.resize_at;
+        pods.shutdown = state.shutdown;
         let freed = state.room_freed;
         pods.notes.freed = FREED.into_iter().find(|why| freed.as_deref() == Some(*why));
         pods

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::observed::{Evidence, KernelExit, ObservedPod, OomKill};
 use crate::resize::{PodResources, ResizeConditions};
+use crate::shutdown::Window;
 use crate::status::{ProbeView, Verdict, Waiting};
 use crate::sync::backoff::{CrashLoop, Curve, Pause, Pauses};
 use crate::sync::plan::{self, Action, ProbeVerdicts};
@@ -174,6 +175,9 @@ pub struct Worker {
     pub(crate) resize: ResizeConditions,
     /// What `Command::Probe` was last given.
     pub(super) probing: Option<(Vec<ContainerId>, Option<String>, bool)>,
+    /// It ends because the node is being shut down, in this group.
+    #[serde(default)]
+    pub(crate) ends_with: Option<Window>,
 }
 
 impl Worker {
@@ -234,6 +238,7 @@ impl Worker {
             actuated: PodResources::default(),
             resize: ResizeConditions::default(),
             probing: None,
+            ends_with: None,
         }
     }
 

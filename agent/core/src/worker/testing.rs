@@ -131,10 +131,14 @@ impl Host {
     /// What was begun while it lingered comes to its end.
     pub(super) fn finish(&mut self, uid: &str) {
         self.lingers = false;
-        let ticket =
-            self.pods.worker(&uid.into()).and_then(|w| w.sync_run.as_ref()).map(|p| p.ticket);
-        let ticket = ticket.expect("a sync under way");
+        let ticket = self.ticket(uid);
         self.tell(Input::SyncDone { uid: uid.into(), ticket });
+    }
+
+    /// Of the sync under way.
+    pub(super) fn ticket(&self, uid: &str) -> u64 {
+        let run = self.pods.worker(&uid.into()).and_then(|w| w.sync_run.as_ref());
+        run.map(|run| run.ticket).expect("a sync under way")
     }
 
     pub(super) fn want(&mut self, pod: Pod) {

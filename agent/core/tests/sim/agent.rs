@@ -97,7 +97,7 @@ impl World {
                 self.probe(&uid, &observed, terminating);
             }
             Command::FetchNode { ticket } => self.fetch_node(ticket),
-            Command::Event { .. } | Command::Count(_) => {}
+            Command::Event { .. } | Command::Count(_) | Command::Shutdown(_) => {}
         }
     }
 

@@ -1,0 +1,152 @@
+//! What an agent leaves for the next one: since when the node shuts down, and how far it came.
+//!
+//! The kubelet's file and its fields, with three more that it passes over: an agent that dies in
+//! the middle goes on where it was. Pure: text in, text out. The clock of people, because it is all
+//! that outlasts a process that others read as well.
+// k8s: pkg/kubelet/nodeshutdown/storage.go
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use pintle_api_types::ids::UnixNanos;
+
+/// Name of the file below the root directory.
+pub const STATE_FILE: &str = "graceful_node_shutdown_state";
+/// A time that is not set, as Go writes it.
+const ZERO: &str = "0001-01-01T00:00:00Z";
+
+/// How far a shutdown has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// When it began.
+    pub started_at: UnixNanos,
+    /// When the last group was over, or it was given up.
+    pub ended_at: Option<UnixNanos>,
+    /// Priority of the group under way, and when its time is up.
+    pub group: Option<(i32, UnixNanos)>,
+    /// The machine stays up.
+    pub cancelled: bool,
+}
+
+/// A file that says nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// No JSON of this form.
+    #[error("it is not the state of a shutdown")]
+    Json(#[from] serde_json::Error),
+    /// A time is none.
+    #[error("{field} is not a time: {text:?}")]
+    Time {
+        /// Which.
+        field: &'static str,
+        /// What it says.
+        text: String,
+    },
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct File {
+    start_time: String,
+    end_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_priority: Option<i32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    group_end_time: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cancelled: bool,
+}
+
+impl Record {
+    /// The text of the file.
+    pub fn text(&self) -> String {
+        let told = |at: UnixNanos| at.to_timestamp().to_string();
+        let file = File {
+            start_time: told(self.started_at),
+            end_time: self.ended_at.map_or_else(|| ZERO.to_owned(), told),
+            group_priority: self.group.map(|(priority, _)| priority),
+            group_end_time: self.group.map(|(_, until)| told(until)).unwrap_or_default(),
+            cancelled: self.cancelled,
+        };
+        serde_json::to_string(&file).expect("plain data serialises")
+    }
+
+    /// What a file says; `None` when no shutdown has begun.
+    pub fn of_text(text: &str) -> Result<Option<Self>, RecordError> {
+        let file: File = serde_json::from_str(text)?;
+        let Some(started_at) = time("startTime", &file.start_time)? else { return Ok(None) };
+        let until = time("groupEndTime", &file.group_end_time)?;
+        Ok(Some(Self {
+            started_at,
+            ended_at: time("endTime", &file.end_time)?,
+            group: file.group_priority.zip(until),
+            cancelled: file.cancelled,
+        }))
+    }
+
+    /// Whether a machine that is up for so long, and about to shut down, still does so for this.
+    pub fn is_of_this_boot(&self, now: UnixNanos, up_for: Duration) -> bool {
+        !self.cancelled && now.since(self.started_at) <= up_for
+    }
+}
+
+fn time(field: &'static str, text: &str) -> Result<Option<UnixNanos>, RecordError> {
+    if text.is_empty() || text == ZERO {
+        return Ok(None);
+    }
+    let wrong = || RecordError::Time { field, text: text.to_owned() };
+    let time: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+    i64::try_from(time.as_nanosecond()).map(|nanos| Some(UnixNanos(nanos))).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_files_of_the_kubelet_are_read_and_ours_is_one() {
+        // Recorded from storage.go's Store.
+        let theirs = r#"{"startTime":"2026-03-01T10:00:00.5Z","endTime":"0001-01-01T00:00:00Z"}"#;
+        let record = Record::of_text(theirs).expect("a record").expect("a start");
+        let at = UnixNanos(1_772_359_200_500_000_000);
+        assert_eq!(record, Record { started_at: at, ..Record::default() });
+        let ended = Record { ended_at: Some(at), ..record.clone() };
+        let text = ended.text();
+        assert!(text.contains(r#""endTime":"2026-03-01T10:00:00.5Z""#), "{text}");
+        assert!(record.text().starts_with(&theirs[..theirs.len() - 1]), "{}", record.text());
+        let none = Record::of_text(r#"{"startTime":"0001-01-01T00:00:00Z"}"#);
+        assert_eq!(none.expect("a file"), None);
+        for broken in ["", "7", r#"{"startTime":"yesterday"}"#, r#"{"startTime":7}"#] {
+            assert!(Record::of_text(broken).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_record_counts_in_the_boot_that_it_is_of() {
+        let second = |at: i64| UnixNanos(at * 1_000_000_000);
+        let record = Record { started_at: second(100), ..Record::default() };
+        let up_for = Duration::from_secs(50);
+        assert!(record.is_of_this_boot(second(130), up_for));
+        assert!(!record.is_of_this_boot(second(151), up_for));
+        assert!(!Record { cancelled: true, ..record }.is_of_this_boot(second(130), up_for));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            times in prop::collection::vec(1..i64::MAX / 2, 3), priority in any::<i32>(),
+            ended in any::<bool>(), grouped in any::<bool>(), cancelled in any::<bool>(),
+        ) {
+            let record = Record {
+                started_at: UnixNanos(times[0]),
+                ended_at: ended.then_some(UnixNanos(times[1])),
+                group: grouped.then_some((priority, UnixNanos(times[2]))),
+                cancelled,
+            };
+            prop_assert_eq!(Record::of_text(&record.text()).expect("a record"), Some(record));
+        }
+    }
+}

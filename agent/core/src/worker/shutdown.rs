@@ -1,0 +1,112 @@
+//! The node is being shut down: pods end group by group, and nobody is let in.
+//!
+//! Pure, part of `Pods`. Whoever belongs to a group whose turn has come is told to end, once. After
+//! each input it is asked whether the group is over, so that the next one begins without a wait.
+//! Before all pods are known no group is over but by its time: an agent that starts in the middle
+//! hears of its pods one by one. A pod that has ended for the shutdown stays so when it is given up.
+// k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go killPods
+
+use std::sync::Arc;
+
+use crate::admit;
+use crate::shutdown::{self, Notice, Shutdown, Window};
+use crate::status;
+use crate::worker::Command;
+use crate::worker::pods::Pods;
+use crate::worker::step::{Stage, Worker};
+use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::pod;
+
+impl Pods {
+    /// What the node offers, with what only the decisions know of it.
+    pub(super) fn offered(&mut self, node: Arc<admit::Node>) {
+        self.settings.admission = node;
+        self.close(self.shutdown.is_some());
+    }
+
+    /// Nobody is let in.
+    pub(super) fn is_closed(&self) -> bool {
+        self.shutdown.is_some()
+    }
+
+    fn close(&mut self, closed: bool) {
+        if self.settings.admission.shutting_down != closed {
+            Arc::make_mut(&mut self.settings.admission).shutting_down = closed;
+        }
+    }
+
+    /// The machine says what becomes of it. That it goes down is often said twice.
+    pub(super) fn noticed(&mut self, notice: Notice, now: Now) {
+        match notice {
+            Notice::Begins { windows, resumed } if self.shutdown.is_none() => {
+                let shutdown = Shutdown::begin(windows, resumed.as_ref(), now);
+                self.out.push(Command::Shutdown(shutdown.record(now)));
+                self.shutdown = Some(shutdown);
+                self.close(true);
+                self.clear_lobby(now);
+            }
+            Notice::Begins { .. } => {}
+            Notice::Cancelled => {
+                if let Some(shutdown) = self.shutdown.take() {
+                    self.out.push(Command::Shutdown(shutdown.cancelled(now)));
+                    self.close(false);
+                }
+            }
+        }
+    }
+
+    /// Ends the pods whose turn has come, and begins the next group's when this one is over.
+    pub(super) fn shut_down(&mut self, now: Now) {
+        let Some(mut shutdown) = self.shutdown.take() else { return };
+        let mut moved = false;
+        loop {
+            for (uid, window, grace) in self.due_to_end(&shutdown, now.mono) {
+                self.with(&uid, now, |w, _| w.shut_down(window, grace, now.mono));
+            }
+            let all_ended = self.knows_all() && !self.waits_for(&shutdown);
+            if !shutdown.advance(all_ended, now) {
+                break;
+            }
+            moved = true;
+        }
+        if moved {
+            self.out.push(Command::Shutdown(shutdown.record(now)));
+        }
+        self.shutdown = Some(shutdown);
+    }
+
+    fn due_to_end(&self, shutdown: &Shutdown, now: Mono) -> Vec<(PodUid, Window, i64)> {
+        let due = self.workers.values().filter(|w| w.may_be_shut_down()).filter_map(|w| {
+            let (window, grace) = shutdown.ends(w.priority(), now)?;
+            Some((w.uid.clone(), window, grace))
+        });
+        due.collect()
+    }
+
+    /// Something of the group under way is still there.
+    fn waits_for(&self, shutdown: &Shutdown) -> bool {
+        let mut pods = self.workers.values().filter(|w| w.pod.is_some());
+        pods.any(|w| w.stage < Stage::Finished && shutdown.is_waited_for(w.priority()))
+    }
+}
+
+impl Worker {
+    // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go groupByPriority
+    fn priority(&self) -> i32 {
+        self.pod.as_ref().and_then(|pod| pod::spec(pod).priority).unwrap_or(0)
+    }
+
+    /// It has not been told yet, and there is something to end.
+    fn may_be_shut_down(&self) -> bool {
+        let is_over = self.stage >= Stage::Terminated
+            || status::is_terminal(self.status.phase.as_deref()) && !self.needs_kill();
+        self.pod.is_some() && self.ends_with.is_none() && !is_over
+    }
+
+    /// It ends with the node, within this many seconds and its own grace period.
+    fn shut_down(&mut self, window: Window, grace: i64, now: Mono) {
+        self.ends_with = Some(window);
+        let own = self.pod.as_ref().map_or(grace, |pod| pod::grace_seconds(pod));
+        self.evict(shutdown::verdict(), Some(own.min(grace)), now);
+    }
+}

@@ -1,0 +1,224 @@
+//! Shutdowns of the node, over the whole core.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use crate::shutdown::{Notice, Record, Window};
+use crate::worker::testing::{Host, of_folder, sized_pod, small_settings};
+use crate::worker::{Command, Input, Stage};
+
+fn windows() -> Vec<Window> {
+    let window = |priority, seconds| Window { priority, seconds };
+    vec![window(0, 10), window(1_000, 5), window(2_000_000_000, 3)]
+}
+
+fn begins() -> Input {
+    Input::Shutdown(Notice::Begins { windows: windows(), resumed: None })
+}
+
+fn pod(uid: &str, priority: i32) -> Pod {
+    let mut pod = sized_pod(uid, "10m", 1, json!({"priority": priority}));
+    pod.spec.get_or_insert_default().termination_grace_period_seconds = Some(30);
+    pod
+}
+
+/// One pod of each group.
+fn host() -> Host {
+    let mut host = Host::new();
+    for (uid, priority) in [("least", -7), ("middle", 1_500), ("critical", 2_000_001_000)] {
+        host.want(pod(uid, priority));
+    }
+    host.take();
+    host
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[test]
+fn pods_end_group_by_group_and_say_why() {
+    let mut host = host();
+    host.tell(begins());
+    assert_eq!(host.take(), "KillPod least, KillPod middle, KillPod critical");
+    for uid in ["least", "middle", "critical"] {
+        let status = host.status(uid);
+        assert_eq!(status["phase"], "Failed");
+        assert_eq!(status["reason"], "Terminated");
+        let message = "Pod was terminated in response to imminent node shutdown.";
+        assert_eq!(status["message"], message);
+        let conditions = status["conditions"].as_array().expect("conditions");
+        let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget").expect("told");
+        assert_eq!(target["status"], "True");
+        assert_eq!(target["reason"], "TerminationByKubelet");
+        assert_eq!(target["message"], message);
+        assert_eq!(host.stage(uid), Some(Stage::Finished));
+    }
+    // As often as the machine says it: nothing is stopped twice, nothing starts again.
+    host.tell(begins());
+    host.wait(seconds(600));
+    assert_eq!(host.take(), "");
+}
+
+#[test]
+fn a_group_waits_for_the_one_before_no_longer_than_its_time() {
+    let mut host = host();
+    host.stubborn = true;
+    host.tell(begins());
+    let stages = |host: &Host| {
+        ["least", "middle", "critical"].map(|uid| host.stage(uid) == Some(Stage::Terminating))
+    };
+    assert_eq!(stages(&host), [true, false, false]);
+    host.wait(seconds(9));
+    assert_eq!(stages(&host), [true, false, false]);
+    host.wait(seconds(1));
+    assert_eq!(stages(&host), [true, true, false]);
+    host.wait(seconds(5));
+    assert_eq!(stages(&host), [true, true, true]);
+    let graces = ["least", "middle", "critical"]
+        .map(|uid| host.pods.worker(&uid.into()).and_then(|worker| worker.grace_seconds));
+    assert_eq!(graces, [Some(10), Some(5), Some(3)], "the less of its own and its group's");
+}
+
+#[test]
+fn a_group_is_not_over_before_its_volumes_are_unmounted() {
+    let mut host = host();
+    host.lingers = true;
+    host.tell(begins());
+    assert_eq!(host.stage("least"), Some(Stage::Terminating));
+    // Its containers have ended; what comes next is the removal of its volumes.
+    let stop = host.ticket("least");
+    host.tell(Input::SyncDone { uid: "least".into(), ticket: stop });
+    assert_eq!(host.stage("least"), Some(Stage::Terminated));
+    assert_eq!(host.status("least")["reason"], "Terminated");
+    assert_eq!(host.stage("middle"), Some(Stage::Syncing));
+    host.finish("least");
+    for uid in ["least", "middle", "critical"] {
+        assert_eq!(host.stage(uid), Some(Stage::Finished), "{uid}");
+    }
+}
+
+#[test]
+fn nobody_is_let_in_meanwhile_and_everybody_after_it_was_given_up() {
+    let mut host = host();
+    host.tell(begins());
+    host.want(pod("late", 2_000_001_000));
+    assert_eq!(host.status("late")["reason"], "NodeShutdown");
+    let message = "Pod was rejected as the node is shutting down.";
+    assert!(host.status("late")["message"].as_str().is_some_and(|told| told.ends_with(message)));
+    // What the Node object says meanwhile opens nothing.
+    let node = small_settings().admission;
+    host.tell(Input::Admission(node));
+    host.want(pod("later", 0));
+    assert_eq!(host.status("later")["reason"], "NodeShutdown");
+    host.tell(Input::Shutdown(Notice::Cancelled));
+    host.take();
+    host.want(pod("after", 0));
+    assert_eq!(host.take(), "StartContainer after");
+    assert_eq!(host.status("least")["reason"], "Terminated", "what has ended stays so");
+}
+
+#[test]
+fn what_has_not_had_its_turn_goes_on_when_it_is_given_up() {
+    let mut host = host();
+    host.stubborn = true;
+    host.tell(begins());
+    host.tell(Input::Shutdown(Notice::Cancelled));
+    host.stubborn = false;
+    host.wait(seconds(600));
+    assert_eq!(host.stage("least"), Some(Stage::Finished));
+    for uid in ["middle", "critical"] {
+        assert_eq!(host.stage(uid), Some(Stage::Syncing));
+    }
+    // And the next one begins anew.
+    host.tell(begins());
+    assert_eq!(host.stage("critical"), Some(Stage::Finished));
+}
+
+#[test]
+fn a_pod_that_succeeded_stays_so() {
+    let mut host = host();
+    let mut done = pod("done", 0);
+    done.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
+    host.want(done);
+    host.end("done", "c", 0);
+    assert_eq!(host.status("done")["phase"], "Succeeded");
+    host.tell(begins());
+    assert_eq!(host.status("done")["phase"], "Succeeded");
+    assert_eq!(host.status("done")["reason"], json!(null));
+}
+
+#[test]
+fn pods_that_wait_for_the_node_object_are_refused_at_once() {
+    let mut settings = small_settings();
+    settings.has_node_object = true;
+    let mut host = Host::with(settings);
+    host.want(pod("guest", 0));
+    assert_eq!(host.stage("guest"), None);
+    host.tell(begins());
+    assert_eq!(host.status("guest")["reason"], "NodeShutdown");
+    host.want(pod("later", 0));
+    assert_eq!(host.status("later")["reason"], "NodeShutdown");
+}
+
+/// What the last command of the kind says.
+fn records(host: &mut Host, input: Input) -> Vec<Record> {
+    let commands = host.pods.handle(host.now, input).into_iter();
+    let told = commands.filter_map(|command| match command {
+        Command::Shutdown(record) => Some(record),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
+    let mut host = host();
+    host.stubborn = true;
+    let first = records(&mut host, begins());
+    host.now = host.now.plus(seconds(10));
+    let told = records(&mut host, Input::Tick);
+    let record = told.last().expect("the next group").clone();
+    assert_eq!(record.started_at, first[0].started_at);
+    assert_eq!(record.group.map(|(priority, _)| priority), Some(1_000));
+    // Of the first group something has ended, and its manifest is still there.
+    host.stubborn = false;
+    host.end("least", "c", 0);
+    let manifest = |uid, priority| of_folder(pod(uid, priority), uid);
+    let (allocated, actuated) = (crate::ledger::Entries::default(), Default::default());
+    host.pods = crate::worker::Pods::new(small_settings());
+    host.pods.restore(allocated, actuated);
+    let resumed = Some(record);
+    host.tell(Input::Shutdown(Notice::Begins { windows: windows(), resumed }));
+    host.tell(Input::Tick);
+    host.take();
+    host.take_starts();
+    for (uid, priority) in [("least", -7), ("middle", 1_500), ("critical", 2_000_001_000)] {
+        host.want(manifest(uid, priority));
+    }
+    assert_eq!(host.stage("critical"), Some(Stage::Finished), "refused: it had no record");
+    host.tell(Input::SourcesReady);
+    assert_eq!(host.take_starts(), Vec::<String>::new());
+    for uid in ["least", "middle", "critical"] {
+        assert_eq!(host.stage(uid), Some(Stage::Finished), "{uid}");
+    }
+    let over = records(&mut host, Input::Tick);
+    assert!(over.is_empty(), "it was told before: {over:?}");
+}
+
+#[test]
+fn no_group_is_over_before_all_pods_are_known_but_by_its_time() {
+    let mut host = Host::new();
+    host.pods = crate::worker::Pods::new(small_settings());
+    host.tell(Input::Tick);
+    let begun = records(&mut host, begins());
+    assert_eq!(begun.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(0));
+    host.now = host.now.plus(seconds(10));
+    let next = records(&mut host, Input::Tick);
+    assert_eq!(next.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(1_000));
+    host.tell(Input::SourcesReady);
+    assert!(host.pods.knows_all());
+    assert!(host.pods.shutdown.as_ref().is_some_and(|shutdown| shutdown.is_over()));
+}
