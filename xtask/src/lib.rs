@@ -9,11 +9,12 @@
 //! - `upstream`: Kubernetes' own programs, built from `tests/upstream`
 //! - `cluster`: a control plane and nodes in namespaces, with our agent or the kubelet
 //! - `conformance`: upstream's end-to-end suite on such a cluster
+//! - `e2e_node`: upstream's suite for one node, with our agent or the kubelet
 //! - `table`, `bench_report`, `chart`: what benchmarks print and keep. `ratio`: our agent beside
 //!   the kubelet in such a cluster
 //! - `differential`: the same pods on our agent and on the kubelet, everything compared
 //! - `disk`: mounts and odd files for tests
-//! - `task`: demo, test, bench, cluster, conformance, differential, tidy, vm
+//! - `task`: demo, test, bench, cluster, conformance, e2e-node, differential, tidy, vm
 //!
 //! It depends on no crate of the product: it is what prepares a machine to build them.
 
@@ -27,6 +28,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod differential;
 pub mod disk;
+pub mod e2e_node;
 pub mod image;
 pub mod node;
 pub mod ratio;

@@ -55,6 +55,8 @@ pub enum Program {
     Ginkgo,
     /// The end-to-end suite.
     E2e,
+    /// The suite for one node.
+    E2eNode,
 }
 
 impl Program {
@@ -69,6 +71,7 @@ impl Program {
             Self::MetricsServer => "metrics-server",
             Self::Ginkgo => "ginkgo",
             Self::E2e => "e2e.test",
+            Self::E2eNode => "e2e_node.test",
         }
     }
 
@@ -84,6 +87,7 @@ impl Program {
             Self::MetricsServer => (".", false),
             Self::Ginkgo => ("github.com/onsi/ginkgo/v2/ginkgo", false),
             Self::E2e => ("k8s.io/kubernetes/test/e2e", true),
+            Self::E2eNode => ("k8s.io/kubernetes/test/e2e_node", true),
         }
     }
 

@@ -82,6 +82,16 @@ impl Layout {
     pub fn cgroup(&self, node: &str) -> String {
         format!("{PREFIX}{}-{node}", self.name)
     }
+
+    /// That a node takes its cgroup for the root of the hierarchies is a file in its folder.
+    pub(super) fn own_cgroups_file(&self, node: &str) -> PathBuf {
+        self.node(node).join("own-cgroups")
+    }
+
+    /// The cgroup that the node takes for the root, if it does.
+    pub(super) fn own_cgroups(&self, node: &str) -> Option<String> {
+        self.own_cgroups_file(node).exists().then(|| self.cgroup(node))
+    }
 }
 
 /// The names of the first `count` nodes.

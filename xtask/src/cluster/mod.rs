@@ -133,6 +133,40 @@ impl Cluster {
         })
     }
 
+    /// Starts nothing but the registry and one node with its runtime, whose cgroup is the root to
+    /// it: for a suite that brings an API server and starts the agent.
+    pub fn up_for_node_suite(&self, node: &str) -> Result<()> {
+        self.check_node(node)?;
+        apt::require_root("there is no way around it: namespaces and containers are made")?;
+        let template = template()?;
+        let text = format!("node {node} in {}", self.layout.dir().display());
+        timed("start", &text, || {
+            fs::create_dir_all(self.layout.dir().join("log"))?;
+            fs::create_dir_all(self.layout.node(node))?;
+            fs::write(self.layout.own_cgroups_file(node), "")?;
+            if self.processes.pid(network::CONTROL_HOLDER).is_none() {
+                network::start_control(&self.layout, &self.processes)?;
+            }
+            if self.processes.pid("registry").is_none() {
+                control::start(self, "registry")?;
+            }
+            node::start_runtime(self, node, &template)
+        })
+    }
+
+    /// The program of an agent, built if it is ours and no file is named.
+    pub fn agent_program(&self, agent: &Agent) -> Result<PathBuf> {
+        agent.program(self)
+    }
+
+    /// A command in a node with cgroups of its own, in the cgroup of a service; it and its children
+    /// end with the cluster.
+    pub fn node_service(&self, node: &str, service: &str, program: &Path) -> Result<Command> {
+        let mut cmd = node::service(self, node, service, program)?;
+        cmd.env(crate::node::process::MARK, self.layout.mark());
+        Ok(cmd)
+    }
+
     /// The control plane and every node's runtime; they wait for disk and CPU in different places.
     fn machines(&self, template: &Path) -> Result<()> {
         if self.processes.pid(network::CONTROL_HOLDER).is_none() {

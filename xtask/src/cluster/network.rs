@@ -7,7 +7,9 @@
 //!
 //! A node has its own mounts and host name besides. `/etc` and `/var` are overlays, so that what is
 //! written there stays in the cluster's folder and the usual paths hold: what the agent, the
-//! runtime and the suites expect of a node. `/tmp` is the host's.
+//! runtime and the suites expect of a node. `/tmp` is the host's. A node with cgroups of its own
+//! takes its cgroup for the root of every hierarchy, as a machine would that has the host for
+//! itself: a suite that puts pods at the root leaves nothing on the host.
 
 use std::fs;
 use std::io::Write as _;
@@ -85,10 +87,16 @@ pub(super) fn start_node(
         }
     }
     let ready = dir.join("ready");
-    let mut cmd = Command::new("unshare");
+    let own = layout.own_cgroups(node);
+    let mut cmd = match &own {
+        Some(name) => joined(name, "", "unshare"),
+        None => Command::new("unshare"),
+    };
+    cmd.args(own.iter().map(|_| "-C"));
     cmd.args(["-mnu", "--propagation", "private", "sh", "-ec", MACHINE, "sh"]);
     cmd.arg(node).arg(&dir).arg(&ready);
     cmd.arg(FOLDERS.map(|(folder, at)| format!("{folder}:{at}")).join(" "));
+    cmd.arg(own.unwrap_or_default());
     hold(processes, &holder(node), &mut cmd, &ready)?;
     wire(processes, node)?;
     for other in all.iter().filter(|n| *n != node) {
@@ -99,7 +107,7 @@ pub(super) fn start_node(
 }
 
 /// What a node's holder does: `$1` node, `$2` its folder, `$3` the file that says it is ready,
-/// `$4` the folders to bind.
+/// `$4` the folders to bind, `$5` the cgroup that the node takes for the root, or nothing.
 const MACHINE: &str = r#"
 hostname "$1"
 mount --make-rshared /
@@ -112,10 +120,45 @@ for pair in $4; do
     mkdir -p "${pair#*:}"
     mount --bind "$2/${pair%%:*}" "${pair#*:}"
 done
+if [ -n "$5" ]; then
+    for own in /sys/fs/cgroup/*/"$5"; do
+        [ -L "${own%/*}" ] || mount --bind "$own" "${own%/*}"
+    done
+fi
 ip link set lo up
 touch "$3"
 exec sleep infinity
 "#;
+
+/// Moves itself to the cgroup `$1` of every hierarchy, made if missing, and becomes the rest of its
+/// arguments. A v1 cpuset takes no process until it has CPUs and memory.
+const JOIN: &str = r#"
+path=$1
+shift
+for hierarchy in /sys/fs/cgroup/*/; do
+    at=${hierarchy%/}
+    IFS=/
+    for part in $path; do
+        mkdir -p "$at/$part"
+        for file in cpuset.cpus cpuset.mems; do
+            [ -f "$at/$part/$file" ] || continue
+            [ -n "$(cat "$at/$part/$file")" ] || cat "$at/$file" > "$at/$part/$file"
+        done
+        at=$at/$part
+    done
+    unset IFS
+    echo $$ > "$at/cgroup.procs"
+done
+exec "$@"
+"#;
+
+/// A program in the cgroup of a node, or in one directly below, which is made if missing.
+fn joined(cgroup: &str, below: &str, program: &str) -> Command {
+    let mut cmd = Command::new("sh");
+    let cgroup = if below.is_empty() { cgroup.to_owned() } else { format!("{cgroup}/{below}") };
+    cmd.args(["-ec", JOIN, "sh", &cgroup, program]);
+    cmd
+}
 
 /// Starts a holder and waits until its namespaces are made.
 fn hold(processes: &Processes, name: &str, cmd: &mut Command, ready: &Path) -> Result<()> {
@@ -157,6 +200,20 @@ pub(super) fn enter(processes: &Processes, holder: &str, program: &Path) -> Resu
         cmd.args(["-m", "-u"]);
     }
     cmd.arg("--").arg(program);
+    Ok(cmd)
+}
+
+/// The same for a node with cgroups of its own, with the program in the cgroup `below` its root.
+pub(super) fn enter_below(
+    processes: &Processes,
+    node: &str,
+    cgroup: &str,
+    below: &str,
+    program: &Path,
+) -> Result<Command> {
+    let pid = processes.pid(&holder(node)).with_context(|| format!("{node} does not run"))?;
+    let mut cmd = joined(cgroup, below, "nsenter");
+    cmd.args(["-t", &pid.to_string(), "-n", "-m", "-u", "-C", "--"]).arg(program);
     Ok(cmd)
 }
 

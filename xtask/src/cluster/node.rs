@@ -22,6 +22,8 @@ use crate::upstream::Program;
 
 /// How long containerd may take until it answers.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
+/// The cgroup of containerd on a node that has cgroups of its own.
+pub const RUNTIME_CGROUP: &str = "system.slice/containerd.service";
 /// The agent's state folder, as the node sees it.
 const AGENT_ROOT: &str = "/var/lib/kubelet";
 
@@ -52,7 +54,7 @@ impl Agent {
     }
 
     /// The program; builds ours when no file is named.
-    fn program(&self, cluster: &Cluster) -> Result<PathBuf> {
+    pub(super) fn program(&self, cluster: &Cluster) -> Result<PathBuf> {
         match self {
             Self::Kubelet => Ok(cluster.components()?.join("kubelet")),
             Self::KubeletAlone => Program::Kubelet.ensure(),
@@ -96,7 +98,11 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
     let extra = layout.node(node).join("containerd-extra.toml");
     let extra = fs::read_to_string(extra).unwrap_or_default();
     fs::write(&file, config::containerd(&runtime, &registries) + &extra)?;
-    let mut cmd = command(cluster, node, &runtime.program("containerd"))?;
+    let program = runtime.program("containerd");
+    let mut cmd = match layout.own_cgroups(node) {
+        Some(_) => service(cluster, node, RUNTIME_CGROUP, &program)?,
+        None => command(cluster, node, &program)?,
+    };
     processes.start(&containerd, cmd.arg("-c").arg(&file))?;
     processes.wait(&containerd, RUNTIME_WAIT, || {
         let mut ctr = command(cluster, node, &runtime.program("ctr"))?;
@@ -186,10 +192,30 @@ pub(super) fn configure_agent(cluster: &Cluster, node: &str, fields: &Value) -> 
 
 /// A command inside the node, with the runtime's programs and kubectl on its PATH.
 pub(super) fn command(cluster: &Cluster, node: &str, program: &Path) -> Result<Command> {
-    let runtime = Runtime::ensure(Version::V2_1)?;
-    let mut cmd = network::enter(&cluster.processes, &holder(node), program)?;
-    cmd.env("PATH", format!("{}:{}", cluster.components()?.display(), runtime.path()));
+    let mut cmd = match cluster.layout.own_cgroups(node) {
+        Some(own) => network::enter_below(&cluster.processes, node, &own, "", program)?,
+        None => network::enter(&cluster.processes, &holder(node), program)?,
+    };
+    cmd.env("PATH", path(cluster)?);
     Ok(cmd)
+}
+
+/// A command inside a node that has cgroups of its own, in the cgroup of a service.
+pub(super) fn service(
+    cluster: &Cluster,
+    node: &str,
+    service: &str,
+    program: &Path,
+) -> Result<Command> {
+    let own = cluster.layout.own_cgroups(node).context("the node has no cgroups of its own")?;
+    let mut cmd = network::enter_below(&cluster.processes, node, &own, service, program)?;
+    cmd.env("PATH", path(cluster)?);
+    Ok(cmd)
+}
+
+fn path(cluster: &Cluster) -> Result<String> {
+    let runtime = Runtime::ensure(Version::V2_1)?;
+    Ok(format!("{}:{}", cluster.components()?.display(), runtime.path()))
 }
 
 /// Chooses the node's agent, from its next start on.

@@ -177,7 +177,7 @@ fn suite(cluster: &Cluster, selection: &Selection) -> Result<Command> {
 }
 
 /// Runs the suite into its log, says now and then how far it is, and returns how it ended.
-fn follow(cmd: &mut Command, log: &Path) -> Result<ExitStatus> {
+pub(crate) fn follow(cmd: &mut Command, log: &Path) -> Result<ExitStatus> {
     let out = File::create(log).with_context(|| format!("create {}", log.display()))?;
     cmd.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
     let mut child = cmd.spawn().with_context(|| format!("start {}", shell::line(cmd)))?;

@@ -37,6 +37,30 @@ pub fn parse(json: &str) -> Result<Vec<Outcome>> {
     Ok(all)
 }
 
+/// Names of the tests that began and then declined, sorted, each with why; a test that was not
+/// chosen has no reason.
+pub fn declined(json: &str) -> Result<Vec<(String, String)>> {
+    let suites: Value = serde_json::from_str(json).context("read the suite's report")?;
+    let suites = suites.as_array().context("the report is a list of suites")?;
+    let specs = suites.iter().filter_map(|s| s["SpecReports"].as_array()).flatten();
+    let specs = specs.filter(|s| s["State"] == "skipped" && s["LeafNodeType"] == "It");
+    let reason = |s: &Value| {
+        let reason = s["Failure"]["Message"].as_str().filter(|text| !text.is_empty())?;
+        Some((name(s), reason.lines().next().unwrap_or_default().to_owned()))
+    };
+    let mut all: Vec<_> = specs.filter_map(reason).collect();
+    all.sort();
+    Ok(all)
+}
+
+fn name(spec: &Value) -> String {
+    let parents = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
+    let leaf = spec["LeafNodeText"].as_str().filter(|t| !t.is_empty());
+    let leaf = leaf.or_else(|| spec["LeafNodeType"].as_str());
+    let words: Vec<&str> = parents.filter_map(Value::as_str).chain(leaf).collect();
+    words.join(" ")
+}
+
 fn outcome(spec: &Value) -> Option<Outcome> {
     let state = spec["State"].as_str()?;
     let is_test = spec["LeafNodeType"] == "It";
@@ -44,17 +68,13 @@ fn outcome(spec: &Value) -> Option<Outcome> {
     if matches!(state, "skipped" | "pending" | "") || (!is_test && state == "passed") {
         return None;
     }
-    let parents = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
-    let leaf = spec["LeafNodeText"].as_str().filter(|t| !t.is_empty());
-    let leaf = leaf.or_else(|| spec["LeafNodeType"].as_str());
-    let words: Vec<&str> = parents.filter_map(Value::as_str).chain(leaf).collect();
     let failure = &spec["Failure"];
     let passed = state == "passed";
     let place = &failure["Location"];
     let file = place["FileName"].as_str().unwrap_or_default();
     let message = failure["Message"].as_str().unwrap_or_default();
     Some(Outcome {
-        name: words.join(" "),
+        name: name(spec),
         passed,
         took: Duration::from_nanos(spec["RunTime"].as_u64().unwrap_or(0)),
         failure: if passed {

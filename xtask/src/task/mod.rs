@@ -5,6 +5,7 @@ mod cluster;
 mod conformance;
 mod demo;
 mod differential;
+mod e2e_node;
 mod layers;
 mod licences;
 mod prepare;
@@ -33,6 +34,7 @@ usage: cargo xtask TASK
   bench [NAME]...  the benchmarks, or only these
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
   conformance      upstream's end-to-end tests on such a cluster (--focus RE, --fast, --agent A)
+  e2e-node         upstream's suite for one node (--agent A, --focus RE, --label EXPR)
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
@@ -48,6 +50,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["bench", names @ ..] => bench::run(names),
         ["cluster", rest @ ..] => cluster::run(rest),
         ["conformance", rest @ ..] => conformance::run(rest),
+        ["e2e-node", rest @ ..] => e2e_node::run(rest),
         ["differential", rest @ ..] => differential::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),

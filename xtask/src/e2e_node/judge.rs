@@ -1,0 +1,252 @@
+//! What a run of the node suite came to, beside what the kubelet came to, and what is wrong with
+//! it.
+//!
+//! Pure. A test that was chosen and neither passed nor failed nor declined for a reason did not
+//! run, and that is a fault. So is one that declines where the kubelet does not, and an exception
+//! for a test that passes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail};
+
+use crate::conformance::report::{self, Outcome};
+
+/// What became of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Passed,
+    Failed,
+    /// It began, and declined.
+    Skipped,
+    Missing,
+}
+
+impl End {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// What became of a test with the kubelet, and in how many seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Kubelet {
+    pub(super) end: End,
+    pub(super) seconds: f64,
+}
+
+/// What the tests came to with the kubelet, by name.
+pub(super) type Known<'a> = BTreeMap<&'a str, Kubelet>;
+
+/// Reads the list, a line each: what became of it, seconds, name.
+pub(super) fn parse_kubelet(text: &str) -> Result<Known<'_>> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| kubelet_line(line).with_context(|| format!("read {line:?}"))).collect()
+}
+
+fn kubelet_line(line: &str) -> Result<(&str, Kubelet)> {
+    let mut fields = line.splitn(3, '\t');
+    let mut next = || fields.next().context("three fields with tabs between");
+    let (word, seconds, name) = (next()?, next()?, next()?);
+    let all = [End::Passed, End::Failed, End::Skipped];
+    let end = all.into_iter().find(|end| end.word() == word).context("an unknown result")?;
+    Ok((name, Kubelet { end, seconds: seconds.parse()? }))
+}
+
+/// Reads the list of what is known to fail, a line each: with which agent (`kubelet`, `pintle` or
+/// `both`), name, why. Returns those of this agent.
+pub(super) fn parse_exceptions(text: &str, is_kubelet: bool) -> Result<BTreeMap<&str, &str>> {
+    let mut all = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let &[agent, name, why] = fields.as_slice() else {
+            bail!("an exception is AGENT, NAME and WHY with tabs between, not {line:?}");
+        };
+        let is_ours = match agent {
+            "both" => true,
+            "kubelet" => is_kubelet,
+            "pintle" => !is_kubelet,
+            _ => bail!("an exception is for kubelet, pintle or both, not {agent:?}"),
+        };
+        if why.is_empty() || (is_ours && all.insert(name, why).is_some()) {
+            bail!("no reason, or twice: {line:?}");
+        }
+    }
+    Ok(all)
+}
+
+/// What a run came to.
+pub(super) struct Came {
+    /// Tests that ran to an end.
+    pub(super) ran: Vec<Outcome>,
+    /// Tests that declined, with why.
+    declined: BTreeMap<String, String>,
+}
+
+impl Came {
+    /// Reads the suite's report.
+    pub(super) fn read(json: &str) -> Result<Self> {
+        let declined = report::declined(json)?.into_iter().collect();
+        Ok(Self { ran: report::parse(json)?, declined })
+    }
+
+    fn end(&self, name: &str) -> (End, f64) {
+        let found = self.ran.iter().find(|o| o.is_test && o.name == name);
+        match found {
+            Some(o) if o.passed => (End::Passed, o.took.as_secs_f64()),
+            Some(o) => (End::Failed, o.took.as_secs_f64()),
+            None if self.declined.contains_key(name) => (End::Skipped, 0.0),
+            None => (End::Missing, 0.0),
+        }
+    }
+
+    /// The run as the kubelet's list.
+    pub(super) fn recorded(&self, chosen: &BTreeSet<String>) -> String {
+        let line = |name: &String| {
+            let (end, seconds) = self.end(name);
+            format!("{}\t{seconds:.1}\t{name}\n", end.word())
+        };
+        chosen.iter().map(line).collect()
+    }
+
+    /// A line for each test: what became of it with the kubelet and now, with seconds.
+    pub(super) fn table(&self, chosen: &BTreeSet<String>, known: &Known<'_>) -> String {
+        let mut text = format!("{:<16}  {:<16}  name\n", "kubelet", "this run");
+        let cell = |end: End, seconds: f64| format!("{:<8}{seconds:>6.1} s", end.word());
+        for name in chosen {
+            let theirs = known.get(name.as_str());
+            let theirs = theirs.map_or_else(|| format!("{:<16}", "-"), |k| cell(k.end, k.seconds));
+            let (end, seconds) = self.end(name);
+            let _ = writeln!(text, "{theirs}  {}  {name}", cell(end, seconds));
+        }
+        text
+    }
+
+    /// How many came to what, and where the two differ.
+    pub(super) fn totals(&self, chosen: &BTreeSet<String>, known: &Known<'_>) -> String {
+        let count = |of: &dyn Fn(&str) -> Option<End>| {
+            let count = |end| chosen.iter().filter(|name| of(name) == Some(end)).count();
+            let ends = [End::Passed, End::Failed, End::Skipped, End::Missing];
+            ends.map(|end| format!("{:>4} {}", count(end), end.word())).join(", ")
+        };
+        let theirs = count(&|name| known.get(name).map(|k| k.end));
+        let ours = count(&|name| Some(self.end(name).0));
+        let mut text = format!("kubelet   {theirs}\nthis run  {ours}\n");
+        for name in chosen {
+            let (end, _) = self.end(name);
+            match known.get(name.as_str()) {
+                Some(theirs) if theirs.end != end => {
+                    let (theirs, ours) = (theirs.end.word(), end.word());
+                    let _ = writeln!(text, "differs: {theirs} with the kubelet, {ours}: {name}");
+                }
+                _ => {}
+            }
+        }
+        text
+    }
+
+    /// What is wrong with the run. `is_whole` if the tests ought to be those of the kubelet's list.
+    pub(super) fn faults(
+        &self,
+        chosen: &BTreeSet<String>,
+        known: &Known<'_>,
+        exceptions: &BTreeMap<&str, &str>,
+        is_whole: bool,
+    ) -> Vec<String> {
+        let mut faults = Vec::new();
+        for name in chosen {
+            let excepted = exceptions.contains_key(name.as_str());
+            let theirs = known.get(name.as_str()).map(|k| k.end);
+            match self.end(name).0 {
+                End::Passed if excepted => faults.push(format!("passes, so no exception: {name}")),
+                End::Failed if !excepted => faults.push(format!("failed: {name}")),
+                End::Missing => faults.push(format!("did not run: {name}")),
+                End::Skipped if theirs != Some(End::Skipped) => {
+                    let why = self.declined.get(name).map(String::as_str).unwrap_or_default();
+                    faults.push(format!("declined, which the kubelet does not ({why}): {name}"));
+                }
+                _ => {}
+            }
+        }
+        if is_whole {
+            let lost = known.keys().chain(exceptions.keys()).filter(|n| !chosen.contains(**n));
+            faults.extend(lost.map(|name| format!("is listed, and the suite has none: {name}")));
+            let new = chosen.iter().filter(|name| !known.contains_key(name.as_str()));
+            faults.extend(new.map(|name| format!("is not listed: {name}")));
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = r#"[{"SpecReports": [
+        {"LeafNodeType": "It", "LeafNodeText": "a", "State": "passed", "RunTime": 1500000000},
+        {"LeafNodeType": "It", "LeafNodeText": "b", "State": "failed", "RunTime": 500000000,
+         "Failure": {"Message": "broke", "Location": {"FileName": "b.go", "LineNumber": 7}}},
+        {"LeafNodeType": "It", "LeafNodeText": "c", "State": "skipped",
+         "Failure": {"Message": "needs swap"}},
+        {"LeafNodeType": "It", "LeafNodeText": "d", "State": "skipped"}
+    ]}]"#;
+
+    fn chosen(names: &str) -> BTreeSet<String> {
+        names.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_run_is_judged_by_what_was_chosen_what_the_kubelet_does_and_what_is_excepted() {
+        let came = Came::read(REPORT).expect("a report");
+        let known = "passed\t1.0\ta\npassed\t1.0\tb\nskipped\t0.0\tc\npassed\t1.0\td\n";
+        let known = parse_kubelet(known).expect("a list");
+        let of = |names: &str, exceptions: &str, whole| {
+            let exceptions = parse_exceptions(exceptions, false).expect("exceptions");
+            came.faults(&chosen(names), &known, &exceptions, whole)
+        };
+        assert_eq!(of("a c", "", false), [""; 0]);
+        assert_eq!(of("b", "", false), ["failed: b"]);
+        assert_eq!(of("b", "kubelet\tb\twhy\n", false), ["failed: b"]);
+        assert_eq!(of("b", "both\tb\twhy\n", false), [""; 0]);
+        assert_eq!(of("a", "pintle\ta\twhy\n", false), ["passes, so no exception: a"]);
+        assert_eq!(of("d", "pintle\td\twhy\n", false), ["did not run: d"]);
+        let lost = ["b", "c", "d"].map(|n| format!("is listed, and the suite has none: {n}"));
+        assert_eq!(of("a", "", true), lost);
+        assert_eq!(
+            of("e a b c d", "pintle\tb\twhy\n", true),
+            ["did not run: d", "did not run: e", "is not listed: e"]
+        );
+    }
+
+    #[test]
+    fn to_decline_is_a_fault_where_the_kubelet_does_not() {
+        let came = Came::read(REPORT).expect("a report");
+        let known = parse_kubelet("passed\t1.0\tc\n").expect("a list");
+        let faults = came.faults(&chosen("c"), &known, &BTreeMap::new(), false);
+        assert_eq!(faults, ["declined, which the kubelet does not (needs swap): c"]);
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_again() {
+        let came = Came::read(REPORT).expect("a report");
+        let text = came.recorded(&chosen("a b c"));
+        assert_eq!(text, "passed\t1.5\ta\nfailed\t0.5\tb\nskipped\t0.0\tc\n");
+        let known = parse_kubelet(&text).expect("a list");
+        let totals = came.totals(&chosen("a b c d"), &known);
+        assert!(totals.contains("this run     1 passed,    1 failed,    1 skipped,    1 missing"));
+        assert!(!totals.contains("differs"), "{totals}");
+    }
+
+    #[test]
+    fn lists_with_unknown_words_or_without_reasons_are_refused() {
+        assert!(parse_kubelet("missing\t0.0\ta\n").is_err());
+        for text in ["pintle\ta\n", "pintle\ta\t\n", "ours\ta\twhy\n", "both\ta\tx\nboth\ta\ty\n"] {
+            assert!(parse_exceptions(text, false).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Upstream's suite for one node, `test/e2e_node`, with our agent or with the kubelet.
+//!
+//! Input: which tests, which agent. Output: a table of what each came to beside what it came to
+//! with the kubelet, and whether that is good. The suite brings etcd, an API server and the
+//! controller of namespaces, and starts the agent itself, as it starts the kubelet: with a
+//! configuration and flags of its own, through systemd. It finds ours under the kubelet's name, and
+//! stand-ins for systemd's commands; both agents take the same way. The machine is a cluster's node
+//! that takes its own cgroup for the root, with the images and the registry that clusters have.
+
+mod judge;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+
+use self::judge::{Came, Kubelet};
+use crate::cluster::node::RUNTIME_CGROUP;
+use crate::cluster::{Agent, Cluster};
+use crate::conformance::{follow, report};
+use crate::repository;
+use crate::shell::{capture, say, tail};
+use crate::upstream::Program;
+
+/// Which tests are run when nothing else is asked for: what every node ought to pass, without what
+/// runs alone.
+const LABEL: &str = "NodeConformance && !Serial && !Slow && !Flaky";
+/// Tests at once: they wait for most of their time.
+const PROCS: usize = 4;
+/// The longest that a whole run may take.
+const RUN_MAX: &str = "3h";
+/// What the tests came to with the kubelet.
+const KUBELET: &str = "tests/upstream/node.txt";
+/// What is known to fail, with why.
+const EXCEPTIONS: &str = "tests/upstream/node-exceptions.txt";
+/// Name of the only node.
+const NODE: &str = "n1";
+/// The cgroup of the suite itself.
+const SUITE_CGROUP: &str = "user.slice/suite";
+const SOCKET: &str = "unix:///run/containerd/containerd.sock";
+/// What the suite finds in place of systemd's own.
+const STAND_INS: [(&str, &str); 3] = [
+    ("systemd-run", include_str!("stand_ins/systemd-run")),
+    ("systemctl", include_str!("stand_ins/systemctl")),
+    ("sudo", include_str!("stand_ins/sudo")),
+];
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The agent.
+    pub agent: Agent,
+    /// Names that match are chosen; empty for all.
+    pub focus: String,
+    /// Of those, names that match are left out; empty for none.
+    pub skip: String,
+    /// Of those, tests with these labels.
+    pub label: String,
+    /// How many run at once.
+    pub procs: usize,
+    /// Whether what comes out is written down as the kubelet's.
+    pub record: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            agent: Agent::Pintle(None),
+            focus: String::new(),
+            skip: String::new(),
+            label: LABEL.to_owned(),
+            procs: PROCS,
+            record: false,
+        }
+    }
+}
+
+impl Plan {
+    /// Whether these are the tests that the kubelet's list has.
+    fn is_whole(&self) -> bool {
+        self.focus.is_empty() && self.skip.is_empty() && self.label == LABEL
+    }
+
+    fn is_kubelet(&self) -> bool {
+        !matches!(self.agent, Agent::Pintle(_))
+    }
+
+    /// Where reports and logs are kept: a look at a few tests leaves those of a whole run alone.
+    fn reports(&self) -> PathBuf {
+        let agent = if self.is_kubelet() { "kubelet" } else { "pintle" };
+        let tests = if self.is_whole() { "" } else { "-some" };
+        repository().join(format!("target/e2e-node/{agent}{tests}"))
+    }
+
+    fn filters(&self) -> Vec<String> {
+        let mut all = vec![format!("--label-filter={}", self.label)];
+        for (name, pattern) in [("focus", &self.focus), ("skip", &self.skip)] {
+            if !pattern.is_empty() {
+                all.push(format!("--{name}={pattern}"));
+            }
+        }
+        all
+    }
+}
+
+/// Runs the tests on a machine that is made for them and removed afterwards; prints what came out
+/// and returns whether it is good.
+pub fn run(plan: &Plan) -> Result<bool> {
+    let whole = plan.is_whole() && plan.is_kubelet();
+    ensure!(!plan.record || whole, "only a whole run with the kubelet is written down");
+    let cluster = Cluster::of_this_run("enode")?.with_nodes(1)?;
+    let agent = cluster.agent_program(&plan.agent)?;
+    let suite = Suite::in_folder(&cluster.layout().dir().join("suite"), &agent)?;
+    let chosen = suite.chosen(plan)?;
+    ensure!(!chosen.is_empty(), "no test is chosen");
+    let result = cluster.up_for_node_suite(NODE).and_then(|()| suite.run(&cluster, plan));
+    let kept = suite.keep_logs(&plan.reports());
+    cluster.down()?;
+    let is_complete = result?;
+    kept?;
+    let json = fs::read_to_string(plan.reports().join("report.json")).context("read the report")?;
+    Ok(conclude(plan, &chosen, &json)? && is_complete)
+}
+
+fn conclude(plan: &Plan, chosen: &BTreeSet<String>, json: &str) -> Result<bool> {
+    let text = |path: &str| fs::read_to_string(repository().join(path));
+    let known = text(KUBELET).unwrap_or_default();
+    let mut known: BTreeMap<&str, Kubelet> = judge::parse_kubelet(&known)?;
+    let exceptions = text(EXCEPTIONS).context("read the exceptions")?;
+    let exceptions = judge::parse_exceptions(&exceptions, plan.is_kubelet())?;
+    let came = Came::read(json)?;
+    let recorded = came.recorded(chosen);
+    if plan.record {
+        fs::write(repository().join(KUBELET), &recorded).context("write the list")?;
+        known = judge::parse_kubelet(&recorded)?;
+    }
+    let table = came.table(chosen, &known);
+    fs::write(plan.reports().join("results.txt"), &table)?;
+    fs::write(plan.reports().join("failures.txt"), report::failures(&came.ran))?;
+    println!("{table}");
+    if came.ran.iter().any(|o| !o.passed) {
+        println!("why:\n{}", report::failures(&came.ran));
+    }
+    let faults = came.faults(chosen, &known, &exceptions, plan.is_whole());
+    println!("{}", came.totals(chosen, &known));
+    for fault in &faults {
+        println!("{fault}");
+    }
+    Ok(faults.is_empty())
+}
+
+/// The folder from which the suite runs: it writes beside its program.
+struct Suite {
+    dir: PathBuf,
+}
+
+impl Suite {
+    fn in_folder(dir: &Path, agent: &Path) -> Result<Self> {
+        let suite = Self { dir: dir.to_owned() };
+        fs::create_dir_all(dir.join("bin"))?;
+        fs::create_dir_all(dir.join("stand-ins"))?;
+        let program = Program::E2eNode.ensure()?;
+        let own = suite.program();
+        fs::hard_link(&program, &own)
+            .or_else(|_| fs::copy(&program, &own).map(drop))
+            .context("put the suite's program in place")?;
+        symlink(agent, dir.join("bin/kubelet"))?;
+        for (name, text) in STAND_INS {
+            let path = dir.join("stand-ins").join(name);
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        }
+        fs::write(dir.join("kubelet.json"), configuration())?;
+        // What the suite would check of the kernel, it looks up in files that this one lacks.
+        fs::write(dir.join("system.yaml"), "os: Linux\n")?;
+        Ok(suite)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.dir.join("e2e_node.test")
+    }
+
+    /// Names of the tests that the plan chooses.
+    fn chosen(&self, plan: &Plan) -> Result<BTreeSet<String>> {
+        let report = self.dir.join("chosen.json");
+        let mut cmd = Command::new(Program::Ginkgo.ensure()?);
+        cmd.args(["--dry-run", "--no-color", "--json-report=chosen.json"]);
+        cmd.arg(format!("--output-dir={}", self.dir.display()));
+        capture(cmd.args(plan.filters()).arg(self.program()))?;
+        let json = fs::read_to_string(&report).context("read the list of tests")?;
+        let tests = report::parse(&json)?.into_iter().filter(|o| o.is_test);
+        Ok(tests.map(|o| o.name).collect())
+    }
+
+    /// Runs the suite on the node; returns whether it got through.
+    fn run(&self, cluster: &Cluster, plan: &Plan) -> Result<bool> {
+        let reports = plan.reports();
+        fs::create_dir_all(&reports)?;
+        let (log, report) = (reports.join("log.txt"), reports.join("report.json"));
+        let _ = fs::remove_file(&report);
+        let mut cmd = cluster.node_service(NODE, SUITE_CGROUP, &Program::Ginkgo.ensure()?)?;
+        let path = cmd.get_envs().find(|(k, _)| *k == "PATH").and_then(|(_, v)| v);
+        let path = path.map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
+        cmd.env("PATH", format!("{}:{path}", self.dir.join("stand-ins").display()));
+        cmd.arg(format!("--procs={}", plan.procs)).arg(format!("--timeout={RUN_MAX}"));
+        cmd.args(["--no-color", "--keep-going", "--json-report=report.json"]);
+        cmd.arg(format!("--output-dir={}", reports.display())).args(plan.filters());
+        cmd.arg(self.program()).arg("--").args(self.flags());
+        say("run", &format!("the suite, {} at once; {}", plan.procs, log.display()));
+        let status = follow(&mut cmd, &log)?;
+        let end = || tail(&fs::read_to_string(&log).unwrap_or_default(), 20);
+        if !report.exists() {
+            bail!("the suite did not run:\n{}", end());
+        }
+        let all = report::parse(&fs::read_to_string(&report)?)?;
+        let is_explained = all.iter().any(|o| o.is_test && !o.passed);
+        let is_broken = all.iter().any(|o| !o.is_test) || !(status.success() || is_explained);
+        if is_broken {
+            println!("the suite did not get through: {status}\n{}", end());
+        }
+        Ok(!is_broken)
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let at = |name: &str| self.dir.join(name).display().to_string();
+        vec![
+            format!("--k8s-bin-dir={}", at("bin")),
+            format!("--report-dir={}", self.dir.display()),
+            format!("--kubelet-config-file={}", at("kubelet.json")),
+            format!("--system-spec-file={}", at("system.yaml")),
+            format!("--container-runtime-endpoint={SOCKET}"),
+            format!("--node-name={NODE}"),
+            format!("--kubelet-flags=--runtime-cgroups=/{RUNTIME_CGROUP}"),
+            // They are there; what is not there belongs to tests that are not run.
+            "--prepull-images=false".to_owned(),
+        ]
+    }
+
+    /// Keeps the logs of the services and the agent.
+    fn keep_logs(&self, to: &Path) -> Result<()> {
+        for name in ["kubelet.log", "services.log", "kubelet-config"] {
+            let from = self.dir.join(name);
+            if from.exists() {
+                fs::copy(&from, to.join(name)).with_context(|| format!("keep {name}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The configuration that the suite starts from, which adds its own fields: upstream's
+/// jenkins/default-kubelet-config.yaml, but for what this host cannot do (swap and cgroup v1
+/// allowed) and for a disk that others fill.
+fn configuration() -> String {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": "/",
+        "podCIDR": "10.244.1.0/24",
+        "volumeStatsAggPeriod": "10s",
+        "fileCheckFrequency": "10s",
+        "serializeImagePulls": false,
+        "evictionPressureTransitionPeriod": "30s",
+        "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%"},
+        "failSwapOn": false,
+        "failCgroupV1": false,
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+    })
+    .to_string()
+}
