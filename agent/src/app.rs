@@ -296,6 +296,7 @@ impl Parts {
             crash_loop: context::crash_loop(&self.config),
             admission: Arc::new(host::offer(&self.config, &node)?),
             has_node_object: self.cluster.is_some(),
+            eviction: pintle_agent_core::eviction::Settings::of(&self.config),
             node,
         })
     }

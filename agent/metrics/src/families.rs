@@ -55,6 +55,7 @@ labels!(ReasonDetail { reason_detail });
 labels!(Resize { operation, requirement, resource });
 labels!(RetryTrigger { retry_trigger });
 labels!(Signal { preemption_signal });
+labels!(EvictionSignal { eviction_signal });
 labels!(Build {
     major,
     minor,
@@ -104,6 +105,8 @@ pub(super) struct Relists {
 pub(super) struct Decisions {
     pub(super) refused: Family<Reason, Counter>,
     pub(super) preempted: Family<Signal, Counter>,
+    pub(super) evicted: Family<EvictionSignal, Counter>,
+    pub(super) eviction_age: Family<EvictionSignal, Histogram, fn() -> Histogram>,
     pub(super) infeasible: Family<ReasonDetail, Counter>,
     pub(super) accepted: Family<RetryTrigger, Counter>,
     pub(super) asked: Family<Resize, Counter>,
@@ -111,6 +114,8 @@ pub(super) struct Decisions {
 
 impl Decisions {
     pub(super) fn register(at: &mut Names<'_>) -> Self {
+        let eviction_age: Family<EvictionSignal, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(SECONDS));
         Self {
             refused: at.add(
                 "kubelet_admission_rejections",
@@ -119,6 +124,16 @@ impl Decisions {
             preempted: at.add(
                 "kubelet_preemptions",
                 "[ALPHA] Cumulative number of pod preemptions by preemption resource",
+            ),
+            evicted: at.add(
+                "kubelet_evictions",
+                "[ALPHA] Cumulative number of pod evictions by eviction signal",
+            ),
+            eviction_age: at.put(
+                "kubelet_eviction_stats_age_seconds",
+                "[ALPHA] Time between when stats are collected, and when pod is evicted based on \
+                 those stats by eviction signal",
+                eviction_age,
             ),
             infeasible: at.add(
                 "kubelet_pod_infeasible_resizes",

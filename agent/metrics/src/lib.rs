@@ -37,9 +37,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use families::{
-    BUILD_HELP, Build, Decisions, Limit, ModeLabel, NodeName, Operation, Operations, Own,
-    PLAIN_COUNTERS, ReasonDetail, Relists, Resize, RetryTrigger, Signal, StartError, StartOf,
-    Starts, Static, Task, build_labels, reason_label,
+    BUILD_HELP, Build, Decisions, EvictionSignal, Limit, ModeLabel, NodeName, Operation,
+    Operations, Own, PLAIN_COUNTERS, ReasonDetail, Relists, Resize, RetryTrigger, Signal,
+    StartError, StartOf, Starts, Static, Task, build_labels, reason_label,
 };
 
 pub use self::credential_providers::CredentialProviders;
@@ -180,6 +180,14 @@ impl Metrics {
             Count::Preempted(resource) => {
                 let signal = Signal { preemption_signal: resource.clone() };
                 self.decisions.preempted.get_or_create(&signal).inc();
+            }
+            Count::Evicted(signal) => {
+                let signal = EvictionSignal { eviction_signal: (*signal).to_owned() };
+                self.decisions.evicted.get_or_create(&signal).inc();
+            }
+            Count::EvictionAge(signal, age) => {
+                let signal = EvictionSignal { eviction_signal: signal.as_str().to_owned() };
+                self.decisions.eviction_age.get_or_create(&signal).observe(age.as_secs_f64());
             }
             Count::Infeasible(why) => {
                 let detail = ReasonDetail { reason_detail: (*why).to_owned() };

@@ -3,7 +3,9 @@
 //! Pure. One line each, for people; which pod it is about stands beside it.
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_agent_core::eviction::observed::{Observation, Scope};
 use pintle_agent_core::intake;
+use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::observed::{ObservedPod, RunState};
 use pintle_agent_core::shutdown::{Notice, Record};
 use pintle_agent_core::source::SourceKind;
@@ -95,6 +97,15 @@ pub(crate) fn input(input: &Input) -> (&'static str, String) {
             ("Shutdown", format!("the machine is about to shut down{again}"))
         }
         Input::Shutdown(Notice::Cancelled) => ("Shutdown", "the machine stays up".to_owned()),
+        Input::Pressure { observation, .. } => ("Pressure", measured(observation)),
+        Input::Reclaimed { freed, .. } => {
+            let error = freed.error.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            let (bytes, containers) =
+                (freed.bytes, counted(freed.containers as usize, "container"));
+            let images = counted(freed.images as usize, "image");
+            ("Reclaimed", format!("{bytes} bytes of {containers} and {images}{error}"))
+        }
+        Input::MemoryLow => ("MemoryLow", "memory gets short".to_owned()),
         Input::Lost => ("Lost", "hints were lost".to_owned()),
         Input::RelistEvery(period) => ("RelistEvery", format!("{} s", period.as_secs())),
         Input::Tick => ("Tick", "time has passed".to_owned()),
@@ -128,6 +139,28 @@ pub(crate) fn command(command: &Command) -> (&'static str, String) {
         Command::Event { reason, message, .. } => ("Event", format!("{reason}: {message}")),
         Command::Gone { .. } => ("Gone", "nothing is left of the pod".to_owned()),
         Command::Count(count) => ("Count", tallied(count)),
+        Command::Measure { ticket, pods, disks } => {
+            let of = match pods {
+                Scope::Nobody => "the node".to_owned(),
+                Scope::These(uids) => format!("the node and {}", counted(uids.len(), "pod")),
+                Scope::All => "the node and all pods".to_owned(),
+            };
+            let disks = if *disks { ", with their disks" } else { "" };
+            ("Measure", format!("ticket {ticket}: {of}{disks}"))
+        }
+        Command::Reclaim { ticket, signal, containers, images } => {
+            let what = [(*containers, "dead containers"), (*images, "unused images")];
+            let what: Vec<_> = what.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
+            ("Reclaim", format!("ticket {ticket}, for {signal}: {}", what.join(" and ")))
+        }
+        Command::Pressure(Pressure { memory, disk, pid }) => {
+            let short = [(*memory, "memory"), (*disk, "disk"), (*pid, "process numbers")];
+            let short: Vec<_> = short.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
+            let short = if short.is_empty() { "nothing".to_owned() } else { short.join(", ") };
+            ("Pressure", format!("the node is short of {short}"))
+        }
+        Command::Evicted { message, .. } => ("Evicted", message.clone()),
+        Command::NodeEvent(event) => ("NodeEvent", format!("{}: {}", event.reason, event.message)),
         Command::Shutdown(Record { cancelled: true, .. }) => {
             ("Shutdown", "pods are let in again".to_owned())
         }
@@ -159,6 +192,9 @@ pub(crate) fn pod_of(input: &Input) -> Option<&PodUid> {
         | Input::Admission(_)
         | Input::NodeFetched { .. }
         | Input::Shutdown(_)
+        | Input::Pressure { .. }
+        | Input::Reclaimed { .. }
+        | Input::MemoryLow
         | Input::Lost
         | Input::RelistEvery(_)
         | Input::Tick => None,
@@ -174,11 +210,16 @@ pub(crate) fn pod_of_command(command: &Command) -> Option<&PodUid> {
         | Command::Probe { uid, .. }
         | Command::Publish { uid, .. }
         | Command::Event { uid, .. }
+        | Command::Evicted { uid, .. }
         | Command::Gone { uid } => Some(uid),
         Command::List { .. }
         | Command::FetchNode { .. }
         | Command::Count(_)
-        | Command::Shutdown(_) => None,
+        | Command::Shutdown(_)
+        | Command::Measure { .. }
+        | Command::Reclaim { .. }
+        | Command::Pressure(_)
+        | Command::NodeEvent(_) => None,
     }
 }
 
@@ -233,7 +274,18 @@ fn tallied(count: &Count) -> String {
         Count::Asked(_) => "a pod asks for a resize".to_owned(),
         Count::Orphan => "a pod that nobody knew".to_owned(),
         Count::Restarted(_) => "a pod is begun again under its uid".to_owned(),
+        Count::Evicted(signal) => format!("a pod had to go for {signal}"),
+        Count::EvictionAge(signal, age) => {
+            format!("pods were weighed for {signal} by figures {} ms old", age.as_millis())
+        }
     }
+}
+
+fn measured(observation: &Observation) -> String {
+    let left = observation.readings.iter();
+    let left: Vec<_> = left.map(|(signal, of)| format!("{signal} {}", of.available)).collect();
+    let pods = observation.pods.as_ref().map(|pods| format!("; {}", counted(pods.len(), "pod")));
+    format!("{}{}", left.join(", "), pods.unwrap_or_default())
 }
 
 fn counted(count: usize, what: &str) -> String {

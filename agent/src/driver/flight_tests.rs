@@ -21,6 +21,7 @@ fn settings() -> Settings {
         node: NodeFacts::default(),
         admission: Arc::new(admit::Node::roomy("n")),
         has_node_object: false,
+        eviction: Default::default(),
     }
 }
 

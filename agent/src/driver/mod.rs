@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use pintle_agent_cluster::node::pleg::ListsSeen;
 use pintle_agent_cluster::status::writer::Writer;
+use pintle_agent_core::eviction;
+use pintle_agent_core::eviction::observed::Freed;
 use pintle_agent_core::status_queue;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
@@ -208,6 +210,14 @@ impl Driver {
             }
             // Nobody tells of one yet.
             Command::Shutdown(_) => {}
+            Command::Measure { ticket, .. } => self.measure_nothing(ticket),
+            Command::Reclaim { ticket, .. } => self.reclaim_nothing(ticket),
+            // The node's task reads them yet from nowhere.
+            Command::Pressure(_) => {}
+            Command::Evicted { uid, message, .. } => {
+                self.recorder.event(&uid, true, eviction::REASON, &message, None);
+            }
+            Command::NodeEvent(event) => (self.executor.node_events)(event),
             Command::Count(count) => self.metrics.counted(&count),
             Command::Gone { uid } => self.gone(uid, turns),
         }
@@ -235,6 +245,23 @@ impl Driver {
                 let _ = back.send(Input::NodeFetched { ticket, node: None }).await;
             });
         }
+    }
+
+    /// Nothing is measured yet: no threshold is ever met.
+    fn measure_nothing(&self, ticket: u64) {
+        self.answer_later(Input::Pressure { ticket, observation: Box::default() });
+    }
+
+    /// Nothing is reclaimed yet.
+    fn reclaim_nothing(&self, ticket: u64) {
+        self.answer_later(Input::Reclaimed { ticket, freed: Freed::default() });
+    }
+
+    fn answer_later(&self, input: Input) {
+        let back = self.back.clone();
+        tokio::task::spawn_local(async move {
+            let _ = back.send(input).await;
+        });
     }
 
     fn tell(&self, input: status_queue::Input) {

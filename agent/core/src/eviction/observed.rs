@@ -3,7 +3,7 @@
 //! Plain data that the flight recorder keeps, so it is small: figures of pods come only when they were
 //! asked for. What could not be read is absent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pintle_api_types::ids::{PodUid, UnixNanos};
 use serde::{Deserialize, Serialize};
@@ -85,4 +85,28 @@ pub struct DiskUse {
     pub bytes: u64,
     /// Inodes.
     pub inodes: u64,
+}
+
+/// Which pods a look is to tell of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scope {
+    /// None: the node alone.
+    Nobody,
+    /// These, because they may use so much of a disk and no more.
+    These(BTreeSet<PodUid>),
+    /// All that run.
+    All,
+}
+
+/// What came of an attempt to free something without ending a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// What the removed ones held, in bytes, as far as it was known; the disk may show it later.
+    pub bytes: u64,
+    /// Dead containers that were removed.
+    pub containers: u32,
+    /// Unused images that were removed.
+    pub images: u32,
+    /// What went wrong, if something did.
+    pub error: Option<String>,
 }

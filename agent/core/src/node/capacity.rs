@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::machine::Machine;
-use super::settings::{EvictionReserve, NodeSettings};
+use super::settings::NodeSettings;
 use pintle_api_types::quantity::Amount;
 
 /// Resources and amounts.
@@ -96,16 +96,8 @@ pub fn enforced(settings: &NodeSettings, machine: &Machine) -> Allocatable {
 // k8s: pkg/kubelet/cm/node_container_manager_linux.go GetNodeAllocatableReservation
 fn kept(settings: &NodeSettings, resource: &str, capacity: Amount) -> Amount {
     let reserved = settings.reserved.get(resource).copied().unwrap_or(Amount::ZERO);
-    let eviction = match settings.eviction.get(resource) {
-        None => Amount::ZERO,
-        Some(EvictionReserve::Amount(amount)) => *amount,
-        // The percentage is a 32-bit float there, which shows in the last digits.
-        Some(EvictionReserve::Part(part)) => {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
-            let bytes = (capacity.units() as f64 * f64::from(*part)) as i64;
-            Amount::from_bytes(bytes)
-        }
-    };
+    let eviction = settings.eviction.get(resource);
+    let eviction = eviction.map_or(Amount::ZERO, |level| level.of(capacity.units()));
     reserved + eviction
 }
 
@@ -133,6 +125,7 @@ pub fn is_extended(resource: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eviction::threshold::Level;
 
     fn machine() -> Machine {
         Machine {
@@ -149,8 +142,8 @@ mod tests {
             pods_max: 110,
             storage_isolation: true,
             eviction: [
-                ("memory", EvictionReserve::Amount(Amount::from_bytes(100 << 20))),
-                ("ephemeral-storage", EvictionReserve::Part(0.1)),
+                ("memory", Level::Amount(Amount::from_bytes(100 << 20))),
+                ("ephemeral-storage", Level::Part(0.1)),
             ]
             .into(),
             ..NodeSettings::default()

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
+use crate::eviction::signal::Signal;
+use crate::eviction::threshold::{self, Level};
 use pintle_agent_config::types::TextMap;
 use pintle_agent_config::{Config, KUBERNETES_VERSION};
 use pintle_api_types::quantity::Amount;
@@ -50,7 +52,7 @@ pub struct NodeSettings {
     /// What is kept from pods, by resource.
     pub reserved: BTreeMap<String, Amount>,
     /// Free memory and disk that is kept from pods by eviction.
-    pub eviction: BTreeMap<&'static str, EvictionReserve>,
+    pub eviction: BTreeMap<&'static str, Level>,
     /// Most images in the status; `None` is any number.
     pub images_max: Option<usize>,
     /// Port of the HTTPS server.
@@ -69,15 +71,6 @@ pub struct NodeSettings {
     pub register: bool,
     /// Create it again, cordoned, when somebody deletes it.
     pub recreate: bool,
-}
-
-/// How much a hard eviction threshold keeps free.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum EvictionReserve {
-    /// So much.
-    Amount(Amount),
-    /// This part of the capacity, in the precision of the kubelet.
-    Part(f32),
 }
 
 impl NodeSettings {
@@ -183,19 +176,13 @@ pub fn cpu_count(list: &str) -> i64 {
 
 /// The two signals that take away from allocatable.
 // k8s: pkg/kubelet/cm/helpers.go hardEvictionReservation
-fn eviction(hard: &TextMap) -> BTreeMap<&'static str, EvictionReserve> {
-    let signals = [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")];
-    let of = |(signal, resource)| {
-        let text: &String = hard.get(signal)?;
-        let reserve = match text.strip_suffix('%') {
-            Some(percent) => EvictionReserve::Part(percent.parse::<f32>().ok()? / 100.0),
-            None => EvictionReserve::Amount(Amount::parse(text)?),
-        };
-        // 0 % and 100 % turn a signal off.
-        let off = matches!(reserve, EvictionReserve::Part(part) if part <= 0.0 || part >= 1.0);
-        (!off).then_some((resource, reserve))
+fn eviction(texts: &TextMap) -> BTreeMap<&'static str, Level> {
+    let of = |(signal, level)| match signal {
+        Signal::MemoryAvailable => Some(("memory", level)),
+        Signal::NodeFsAvailable => Some(("ephemeral-storage", level)),
+        _ => None,
     };
-    signals.into_iter().filter_map(of).collect()
+    threshold::hard(texts).into_iter().filter_map(of).collect()
 }
 
 #[cfg(test)]
@@ -220,7 +207,7 @@ mod tests {
         .into();
         let found = eviction(&hard);
         assert_eq!(found.len(), 2);
-        assert_eq!(found["ephemeral-storage"], EvictionReserve::Part(0.1));
+        assert_eq!(found["ephemeral-storage"], Level::Part(0.1));
         let off: TextMap = [("nodefs.available".to_owned(), "100%".to_owned())].into();
         assert!(eviction(&off).is_empty());
     }

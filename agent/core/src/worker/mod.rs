@@ -56,6 +56,10 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::admit;
+use crate::eviction;
+use crate::eviction::observed::{Freed, Observation, Scope};
+use crate::eviction::signal::Signal;
+use crate::node::conditions::{NodeEvent, Pressure};
 use crate::observed::{ObservedPod, TaskExit};
 use crate::shutdown::{Notice, Record};
 pub use crate::status::Verdict;
@@ -185,6 +189,22 @@ pub enum Input {
     },
     /// The machine is about to shut down, or stays up after all.
     Shutdown(Notice),
+    /// Answer to `Command::Measure`; what could not be read is absent.
+    Pressure {
+        /// The command's.
+        ticket: u64,
+        /// What the node has left.
+        observation: Box<Observation>,
+    },
+    /// Answer to `Command::Reclaim`, once all of it has ended.
+    Reclaimed {
+        /// The command's.
+        ticket: u64,
+        /// What came of it.
+        freed: Freed,
+    },
+    /// The kernel says that memory gets short: it is to be measured now.
+    MemoryLow,
     /// A source of hints lost some: list everything now.
     Lost,
     /// How often everything is to be listed: the sources of hints see more or less than before.
@@ -372,6 +392,39 @@ pub enum Command {
     Count(Count),
     /// How far the shutdown of the node has come, to be kept for an agent that comes after this one.
     Shutdown(Record),
+    /// Measure what the node has left, beginning not before now.
+    Measure {
+        /// To be returned with the answer.
+        ticket: u64,
+        /// Pods whose use is to be told.
+        pods: Scope,
+        /// What they use of disks as well, which takes longer.
+        disks: bool,
+    },
+    /// Free something without ending a pod: dead containers first, then unused images.
+    Reclaim {
+        /// To be returned with the answer.
+        ticket: u64,
+        /// What is short.
+        signal: Signal,
+        /// Remove all dead containers that nobody needs.
+        containers: bool,
+        /// Remove all images that nobody uses.
+        images: bool,
+    },
+    /// What the node is short of changed: for its object's conditions, now.
+    Pressure(Pressure),
+    /// Tell users that a pod is evicted: an event with annotations.
+    Evicted {
+        /// The pod's uid.
+        uid: PodUid,
+        /// Upstream's text.
+        message: String,
+        /// The event's annotations.
+        notes: Vec<(&'static str, String)>,
+    },
+    /// Tell users something about the node.
+    NodeEvent(NodeEvent),
 }
 
 /// What metrics count of the decisions.
@@ -391,6 +444,10 @@ pub enum Count {
     Orphan,
     /// A pod is begun again under its uid; whether it is a static one.
     Restarted(bool),
+    /// A pod was evicted for this signal, upstream's name.
+    Evicted(&'static str),
+    /// How old the figures of a signal were that pods were evicted upon.
+    EvictionAge(Signal, Duration),
 }
 
 /// What the workers need of the configuration.
@@ -409,4 +466,7 @@ pub struct Settings {
     pub admission: Arc<admit::Node>,
     /// The node has an object at an API server: pods from there wait until it was looked at.
     pub has_node_object: bool,
+    /// When pods have to go so that the node has enough of everything.
+    #[serde(default)]
+    pub eviction: eviction::Settings,
 }

@@ -152,6 +152,7 @@ impl Pods {
             }
             Input::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
             Input::Shutdown(notice) => self.noticed(notice, now),
+            Input::Pressure { .. } | Input::Reclaimed { .. } | Input::MemoryLow => {}
             Input::Lost => self.list_soon(now),
             Input::RelistEvery(period) => {
                 self.settings.relist_period = period;

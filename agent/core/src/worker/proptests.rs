@@ -177,6 +177,7 @@ pub(crate) fn settings() -> Settings {
         node: NodeFacts::default(),
         admission: Arc::new(crate::admit::Node::roomy("node")),
         has_node_object: false,
+        eviction: Default::default(),
     }
 }
 
@@ -350,6 +351,11 @@ impl Watch {
             | Command::Event { .. }
             | Command::Count(_)
             | Command::FetchNode { .. }
+            | Command::Measure { .. }
+            | Command::Reclaim { .. }
+            | Command::Pressure(_)
+            | Command::Evicted { .. }
+            | Command::NodeEvent(_)
             | Command::Shutdown(_) => {}
         }
         Ok(())

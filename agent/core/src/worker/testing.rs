@@ -32,6 +32,7 @@ pub(super) fn settings(sync_period: Duration) -> Settings {
         node: NodeFacts::default(),
         admission: Arc::new(admit::Node::roomy("n")),
         has_node_object: false,
+        eviction: Default::default(),
     }
 }
 

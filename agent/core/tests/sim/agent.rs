@@ -97,7 +97,14 @@ impl World {
                 self.probe(&uid, &observed, terminating);
             }
             Command::FetchNode { ticket } => self.fetch_node(ticket),
-            Command::Event { .. } | Command::Count(_) | Command::Shutdown(_) => {}
+            Command::Event { .. }
+            | Command::Count(_)
+            | Command::Shutdown(_)
+            | Command::Measure { .. }
+            | Command::Reclaim { .. }
+            | Command::Pressure(_)
+            | Command::Evicted { .. }
+            | Command::NodeEvent(_) => {}
         }
     }
 

@@ -644,6 +644,7 @@ impl World {
             node,
             admission: Arc::new(self.node.unseen()),
             has_node_object: self.api.is_some(),
+            eviction: Default::default(),
         };
         let read = |text: &String| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
         let on_disk = self.disk.as_ref();

@@ -38,6 +38,7 @@ fn settings() -> Settings {
         node: NodeFacts::default(),
         admission: Arc::new(Node::roomy("node")),
         has_node_object: false,
+        eviction: Default::default(),
     }
 }
 

@@ -1,0 +1,208 @@
+//! When the node has too little of something: thresholds, as they are configured and as they are met.
+//!
+//! Input: the configuration, which has been validated. Output: `Settings`, made once. Pure. A text that
+//! is no threshold is left out here; `agent/config` refuses it before.
+// k8s: pkg/kubelet/eviction/helpers.go ParseThresholdConfig, UpdateContainerFsThresholds
+
+use std::time::Duration;
+
+use pintle_agent_config::Config;
+use pintle_agent_config::types::{KubeletConfiguration, TextMap};
+use pintle_api_types::duration::GoDuration;
+use pintle_api_types::quantity::Amount;
+use serde::{Deserialize, Serialize};
+
+use super::observed::{Layout, Reading};
+use super::signal::{Signal, Starved};
+
+/// Names the enforcement that adds a threshold for the memory of all pods.
+// k8s: pkg/kubelet/types/constants.go NodeAllocatableEnforcementKey
+const PODS: &str = "pods";
+
+/// When pods have to go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// As configured, without those that follow from the layout of disks.
+    pub thresholds: Vec<Threshold>,
+    /// How long a pressure is told after it was seen last.
+    pub transition: Duration,
+    /// Most seconds that a pod is given when a soft threshold is met.
+    pub grace_seconds_max: i64,
+    /// Pods have to go that use more of a disk than they may.
+    pub local_storage: bool,
+}
+
+/// So much, or this part of all there is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Level {
+    /// So much.
+    Amount(Amount),
+    /// This part of the capacity, in the precision of the kubelet.
+    Part(f32),
+}
+
+/// A least amount of something.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Threshold {
+    /// Of what.
+    pub signal: Signal,
+    /// It is met when less than this is available.
+    pub level: Level,
+    /// How long it has to be met; zero for a hard threshold.
+    pub grace: Duration,
+    /// How much more has to be available until it counts as resolved.
+    pub min_reclaim: Option<Level>,
+}
+
+impl Level {
+    /// Reads `100Mi` or `10%`; `None` for anything else.
+    // k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement, parsePercentage
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('%') {
+            Some(percent) => Some(Self::Part(percent.parse::<f32>().ok()? / 100.0)),
+            None => Amount::parse(text).map(Self::Amount),
+        }
+    }
+
+    /// How much that is of so much.
+    // k8s: pkg/kubelet/eviction/api/types.go GetThresholdQuantity
+    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+    pub fn of(self, capacity: i64) -> Amount {
+        match self {
+            Self::Amount(amount) => amount,
+            // The percentage is a 32-bit float there, which shows in the last digits.
+            Self::Part(part) => Amount::from_bytes((capacity as f64 * f64::from(part)) as i64),
+        }
+    }
+
+    /// 0 % and 100 % turn a threshold off.
+    fn is_off(self) -> bool {
+        match self {
+            Self::Amount(amount) => amount.is_zero() || amount.is_negative(),
+            Self::Part(part) => part <= 0.0 || part >= 1.0,
+        }
+    }
+}
+
+impl Settings {
+    /// From the configuration.
+    pub fn of(config: &Config) -> Self {
+        let kubelet = &config.kubelet;
+        Self {
+            thresholds: thresholds(kubelet),
+            transition: kubelet.eviction_pressure_transition_period.to_std(),
+            grace_seconds_max: kubelet.eviction_max_pod_grace_period.into(),
+            local_storage: kubelet.local_storage_capacity_isolation,
+        }
+    }
+
+    /// There is something to look after.
+    pub fn is_on(&self) -> bool {
+        !self.thresholds.is_empty() || self.local_storage
+    }
+
+    /// All thresholds on a node with these disks: the containers' disk has those of the disk that it
+    /// is a part of, whatever is configured for it.
+    pub fn on(&self, layout: Layout) -> Vec<Threshold> {
+        let of_containers = |threshold: &Threshold| {
+            let node = !layout.images_apart && !layout.layers_apart
+                || layout.images_apart && layout.layers_apart;
+            let images = layout.images_apart && !layout.layers_apart;
+            let signal = match threshold.signal {
+                Signal::NodeFsAvailable if node => Signal::ContainerFsAvailable,
+                Signal::NodeFsInodesFree if node => Signal::ContainerFsInodesFree,
+                Signal::ImageFsAvailable if images => Signal::ContainerFsAvailable,
+                Signal::ImageFsInodesFree if images => Signal::ContainerFsInodesFree,
+                _ => return None,
+            };
+            Some(Threshold { signal, ..*threshold })
+        };
+        let own = |threshold: &&Threshold| {
+            !matches!(
+                threshold.signal,
+                Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree
+            )
+        };
+        let derived = self.thresholds.iter().filter_map(of_containers);
+        self.thresholds.iter().filter(own).copied().chain(derived).collect()
+    }
+}
+
+/// Hard ones, then soft ones, then that of the memory of all pods.
+fn thresholds(kubelet: &KubeletConfiguration) -> Vec<Threshold> {
+    let reclaims = levels(&kubelet.eviction_minimum_reclaim);
+    let min_reclaim =
+        |signal| reclaims.iter().find(|(of, _)| *of == signal).map(|(_, level)| *level);
+    let one =
+        |signal, level, grace| Threshold { signal, level, grace, min_reclaim: min_reclaim(signal) };
+    let hard = hard(&kubelet.eviction_hard);
+    let mut all: Vec<_> =
+        hard.into_iter().map(|(signal, level)| one(signal, level, Duration::ZERO)).collect();
+    for (signal, level) in levels(&kubelet.eviction_soft) {
+        let grace = kubelet.eviction_soft_grace_period.get(signal.as_str());
+        let grace = grace.and_then(|text| text.parse::<GoDuration>().ok());
+        if let Some(grace) = grace.filter(|_| !level.is_off()) {
+            all.push(one(signal, level, grace.to_std()));
+        }
+    }
+    if kubelet.enforce_node_allocatable.iter().any(|word| word == PODS) {
+        let of_node = |t: &&Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
+        let of_pods =
+            |t: &Threshold| Threshold { signal: Signal::AllocatableMemoryAvailable, ..*t };
+        let of_pods: Vec<_> = all.iter().filter(of_node).map(of_pods).collect();
+        all.extend(of_pods);
+    }
+    all
+}
+
+/// The hard thresholds of a configuration.
+pub fn hard(texts: &TextMap) -> Vec<(Signal, Level)> {
+    levels(texts).into_iter().filter(|(_, level)| !level.is_off()).collect()
+}
+
+fn levels(texts: &TextMap) -> Vec<(Signal, Level)> {
+    let one = |(name, text): (&String, &String)| Some((Signal::parse(name)?, Level::parse(text)?));
+    texts.iter().filter_map(one).collect()
+}
+
+impl Threshold {
+    /// Pods go at once.
+    pub fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+
+    /// How much has to be available.
+    pub fn least(&self, reading: &Reading) -> Amount {
+        self.level.of(signed(reading.capacity))
+    }
+
+    /// Less is available than has to be; with `resolving` less than would settle it.
+    // k8s: pkg/kubelet/eviction/helpers.go thresholdsMet
+    pub fn is_met(&self, reading: &Reading, resolving: bool) -> bool {
+        let more = self.min_reclaim.filter(|_| resolving);
+        let more = more.map_or(Amount::ZERO, |level| level.of(signed(reading.capacity)));
+        self.least(reading) + more > Amount::from_bytes(signed(reading.available))
+    }
+
+    /// What is left, as messages write it: bytes in powers of two, everything else in powers of ten.
+    pub fn shown(&self, available: u64) -> Amount {
+        shown(self.signal.starved(), signed(available))
+    }
+}
+
+/// So much of a thing, as messages write it.
+pub fn shown(starved: Starved, amount: i64) -> Amount {
+    match starved {
+        Starved::Memory | Starved::EphemeralStorage => Amount::from_bytes(amount),
+        Starved::Inodes | Starved::Pids => Amount::from_millis(amount.saturating_mul(1000)),
+    }
+}
+
+/// A figure as amounts are counted.
+pub fn signed(figure: u64) -> i64 {
+    i64::try_from(figure).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[path = "threshold_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+
+const MI: u64 = 1 << 20;
+
+fn texts(pairs: &[(&str, &str)]) -> TextMap {
+    pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
+fn kubelet() -> KubeletConfiguration {
+    KubeletConfiguration {
+        eviction_hard: texts(&[("memory.available", "100Mi"), ("nodefs.available", "10%")]),
+        eviction_soft: texts(&[("memory.available", "200Mi"), ("imagefs.available", "20%")]),
+        eviction_soft_grace_period: texts(&[
+            ("memory.available", "1m30s"),
+            ("imagefs.available", "30s"),
+        ]),
+        eviction_minimum_reclaim: texts(&[
+            ("memory.available", "50Mi"),
+            ("nodefs.available", "5%"),
+        ]),
+        ..KubeletConfiguration::default()
+    }
+}
+
+fn reading(available: u64, capacity: u64) -> Reading {
+    Reading { available, capacity, ..Reading::default() }
+}
+
+fn shown(thresholds: &[Threshold]) -> Vec<String> {
+    let one = |t: &Threshold| {
+        let level = |level: Level| match level {
+            Level::Amount(amount) => amount.canonical(),
+            Level::Part(part) => format!("{part}"),
+        };
+        let reclaim = t.min_reclaim.map(|l| format!("+{}", level(l))).unwrap_or_default();
+        let grace = if t.is_hard() { String::new() } else { format!(" for {:?}", t.grace) };
+        format!("{}<{}{reclaim}{grace}", t.signal, level(t.level))
+    };
+    thresholds.iter().map(one).collect()
+}
+
+#[test]
+fn thresholds_are_read_as_the_kubelet_reads_them() {
+    let want = [
+        "memory.available<100Mi+50Mi",
+        "nodefs.available<0.1+0.05",
+        "imagefs.available<0.2 for 30s",
+        "memory.available<200Mi+50Mi for 90s",
+        "allocatableMemory.available<100Mi+50Mi",
+    ];
+    assert_eq!(shown(&thresholds(&kubelet())), want);
+    let mut none = kubelet();
+    none.enforce_node_allocatable = vec!["none".to_owned()];
+    assert_eq!(thresholds(&none).len(), 4);
+}
+
+#[test]
+fn nothing_and_everything_turn_a_threshold_off() {
+    for off in ["0%", "100%", "0", "what"] {
+        let texts = texts(&[("pid.available", off), ("memory.available", "1")]);
+        assert_eq!(hard(&texts).len(), 1, "{off}");
+    }
+}
+
+#[test]
+fn the_containers_disk_follows_the_disk_it_lies_on() {
+    let settings = Settings {
+        thresholds: vec![
+            Threshold { signal: Signal::NodeFsAvailable, ..of("10%") },
+            Threshold { signal: Signal::ImageFsInodesFree, ..of("5%") },
+            Threshold { signal: Signal::ContainerFsAvailable, ..of("1%") },
+        ],
+        ..Settings::default()
+    };
+    let on = |images_apart, layers_apart| {
+        let all = settings.on(Layout { images_apart, layers_apart });
+        shown(&all)[2..].join(", ")
+    };
+    assert_eq!(on(false, false), "containerfs.available<0.1");
+    assert_eq!(on(true, false), "containerfs.inodesFree<0.05");
+    assert_eq!(on(true, true), "containerfs.available<0.1");
+    assert_eq!(on(false, true), "");
+}
+
+fn of(level: &str) -> Threshold {
+    let level = Level::parse(level).expect("a level");
+    let signal = Signal::MemoryAvailable;
+    Threshold { signal, level, grace: Duration::ZERO, min_reclaim: None }
+}
+
+// k8s: pkg/kubelet/eviction/helpers_test.go TestThresholdsMet
+#[test]
+fn a_threshold_is_met_below_it_and_resolved_above_what_is_to_be_reclaimed() {
+    let hard = Threshold { min_reclaim: Level::parse("500Mi"), ..of("1Gi") };
+    for (available, met, unresolved) in [
+        (500 * MI, true, true),
+        (1024 * MI - 1, true, true),
+        (1024 * MI, false, true),
+        (1524 * MI - 1, false, true),
+        (1524 * MI, false, false),
+    ] {
+        let reading = reading(available, 4096 * MI);
+        assert_eq!(hard.is_met(&reading, false), met, "{available}");
+        assert_eq!(hard.is_met(&reading, true), unresolved, "{available}");
+    }
+    let part = of("10%");
+    assert!(part.is_met(&reading(99, 1000), false) && !part.is_met(&reading(100, 1000), false));
+}
+
+#[test]
+fn figures_are_written_as_their_kind_is() {
+    assert_eq!(of("10%").least(&reading(0, 10 * 1024 * MI)).canonical(), "1Gi");
+    assert_eq!(of("1Gi").shown(1536 * MI).canonical(), "1536Mi");
+    let inodes = Threshold { signal: Signal::NodeFsInodesFree, ..of("5%") };
+    assert_eq!(inodes.shown(12_000).canonical(), "12k");
+}
