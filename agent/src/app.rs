@@ -35,7 +35,9 @@ use pintle_agent_cluster::objects::Objects;
 use pintle_agent_cluster::status::event_recorder::EventRecorder;
 use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_config::Config;
+use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::flight;
+use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::request::NodeContext;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::source::Problem;
@@ -57,19 +59,21 @@ use pintle_agent_runtime::provider;
 use pintle_agent_runtime::provider::Providers;
 use pintle_agent_runtime::start_permits::{StartPermits, StartsUnderWay};
 use pintle_agent_server as server;
-use pintle_agent_server::Query;
-use pintle_agent_server::Views;
+use pintle_agent_server::{PodGauge, Query, Views};
 use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, InFlight};
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::driver::{self, Driver, INPUTS_MAX, Tape};
+use crate::pressure::{Lookout, Order};
 
 /// Questions of the server that may wait.
 const QUERIES_MAX: usize = 64;
+/// Looks at the node that may wait; the decisions ask for one at a time.
+const LOOKS_MAX: usize = 4;
 /// Calls that create or start something at the same time, for each CPU.
 const STARTS_PER_CPU: usize = 4;
 /// Pods that are removed from the runtime at the same time, for each CPU. A removal mostly waits for
@@ -106,6 +110,8 @@ pub struct Parts {
     pub serving_cert: ServingCell,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
+    /// What the node is short of, as the driver says.
+    pub pressure: watch::Sender<Pressure>,
     /// The kernel's events, once the runtime is up.
     pub kernel: Arc<OnceLock<Tracker>>,
 }
@@ -171,6 +177,7 @@ impl Parts {
             serving_cert: Arc::default(),
             kernel: Arc::default(),
             lists: ListsSeen::default(),
+            pressure: watch::Sender::default(),
             gauges: server::Gauges::start(&config, &metrics),
             metrics,
             config,
@@ -221,6 +228,7 @@ impl Parts {
             self.started_at,
             Arc::clone(&self.metrics),
         );
+        let looks = self.start_lookout(&executor.node.cgroup);
         let settings = self.settings(facts.clone(), executor.tracker.relist_period())?;
         let offered = Arc::clone(&settings.admission);
         let root_dir = self.config.flags.root_dir.clone();
@@ -266,9 +274,22 @@ impl Parts {
             health: Arc::clone(&self.health),
             metrics: Arc::clone(&self.metrics),
             lists: self.lists.clone(),
+            pressure: self.pressure.clone(),
+            looks,
             root_dir,
             tape,
         })
+    }
+
+    /// What looks at how much the node has left.
+    fn start_lookout(&self, setup: &CgroupSetup) -> Option<mpsc::Sender<Order>> {
+        let (config, runtime) = (&self.config, &self.runtime);
+        let pods = PodGauge::new(self.gauges.clone(), config, setup.clone(), runtime.clone());
+        let root_dir = config.flags.root_dir.clone();
+        let lookout = Lookout::new(root_dir, setup, pods, runtime.clone(), self.views.clone())?;
+        let (looks, orders) = mpsc::channel(LOOKS_MAX);
+        tasks::singleton("lookout", lookout.run(orders, self.inputs.clone()));
+        Some(looks)
     }
 
     /// Begins the record of what is decided.

@@ -13,4 +13,5 @@
 pub mod app;
 mod driver;
 mod intake;
+mod pressure;
 mod source;

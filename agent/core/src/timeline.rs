@@ -80,6 +80,7 @@ pub trait EventSink: std::fmt::Debug + Send + Sync {
         reason: &str,
         message: &str,
         container: Option<&str>,
+        annotations: &BTreeMap<String, String>,
     );
 
     /// Warns of a pod that is not taken, and so is known to nobody.
@@ -171,13 +172,26 @@ impl Recorder {
         message: &str,
         container: Option<&str>,
     ) {
+        self.annotated(uid, warning, reason, message, container, &BTreeMap::new());
+    }
+
+    /// The same with annotations of the event itself.
+    pub fn annotated(
+        &self,
+        uid: &PodUid,
+        warning: bool,
+        reason: &str,
+        message: &str,
+        container: Option<&str>,
+        annotations: &BTreeMap<String, String>,
+    ) {
         if warning {
             tracing::info!(pod = %uid, reason, container, "{message}");
         } else {
             tracing::debug!(pod = %uid, reason, container, "{message}");
         }
         if let Some(sink) = &self.sink {
-            sink.tell(uid, warning, reason, message, container);
+            sink.tell(uid, warning, reason, message, container, annotations);
         }
         self.add(uid, reason, container, message, (true, warning));
     }

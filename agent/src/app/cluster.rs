@@ -187,6 +187,7 @@ pub(super) fn start(
         config: Arc::clone(&parts.config),
         cluster: cluster.clone(),
         runtime: parts.runtime.clone(),
+        pressure: parts.pressure.subscribe(),
         inputs: parts.inputs.clone(),
         worker_facts: facts,
         lists: parts.lists.clone(),

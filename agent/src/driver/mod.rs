@@ -24,6 +24,7 @@ use pintle_agent_cluster::node::pleg::ListsSeen;
 use pintle_agent_cluster::status::writer::Writer;
 use pintle_agent_core::eviction;
 use pintle_agent_core::eviction::observed::Freed;
+use pintle_agent_core::node::conditions::Pressure;
 use pintle_agent_core::status_queue;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::timeline::Recorder;
@@ -39,7 +40,7 @@ use pintle_agent_runtime::probe::Prober;
 use pintle_agent_server::{Health, Query, Views};
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub(crate) use self::flight::Tape;
 pub(crate) use self::flight::start as start_recording;
@@ -48,6 +49,7 @@ use self::owed::Owed;
 use self::publish::Publisher;
 use self::save::Saver;
 use self::sweep::Sweeper;
+use crate::pressure::Order;
 
 /// Inputs that may wait for the loop.
 pub(crate) const INPUTS_MAX: usize = 4096;
@@ -84,6 +86,10 @@ pub(crate) struct Driver {
     pub logs: Option<mpsc::Sender<LogCommand>>,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
+    /// Has the node looked at; `None` where that cannot be.
+    pub looks: Option<mpsc::Sender<Order>>,
+    /// What the node is short of, for its object.
+    pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.
     pub health: Arc<Health>,
     /// Counters.
@@ -210,12 +216,15 @@ impl Driver {
             }
             // Nobody tells of one yet.
             Command::Shutdown(_) => {}
-            Command::Measure { ticket, .. } => self.measure_nothing(ticket),
+            Command::Measure { ticket, pods, disks } => {
+                self.measure(Order { ticket, pods, disks });
+            }
             Command::Reclaim { ticket, .. } => self.reclaim_nothing(ticket),
-            // The node's task reads them yet from nowhere.
-            Command::Pressure(_) => {}
-            Command::Evicted { uid, message, .. } => {
-                self.recorder.event(&uid, true, eviction::REASON, &message, None);
+            Command::Pressure(pressure) => drop(self.pressure.send_replace(pressure)),
+            Command::Evicted { uid, message, notes } => {
+                let notes = notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                let reason = eviction::REASON;
+                self.recorder.annotated(&uid, true, reason, &message, None, &notes);
             }
             Command::NodeEvent(event) => (self.executor.node_events)(event),
             Command::Count(count) => self.metrics.counted(&count),
@@ -247,9 +256,12 @@ impl Driver {
         }
     }
 
-    /// Nothing is measured yet: no threshold is ever met.
-    fn measure_nothing(&self, ticket: u64) {
-        self.answer_later(Input::Pressure { ticket, observation: Box::default() });
+    /// Where nobody can look, nothing is known.
+    fn measure(&self, order: Order) {
+        let ticket = order.ticket;
+        if self.looks.as_ref().is_none_or(|looks| looks.try_send(order).is_err()) {
+            self.answer_later(Input::Pressure { ticket, observation: Box::default() });
+        }
     }
 
     /// Nothing is reclaimed yet.

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::capacity::Allocatable;
 use super::conditions::NodeEvent;
-use super::conditions::NodeEvents;
+use super::conditions::{NodeEvents, Pressure};
 use super::lease::LeaseKeeper;
 use super::own::OwnNode;
 use super::pleg::ListsSeen;
@@ -68,6 +68,8 @@ pub struct Parts {
     pub worker_facts: NodeFacts,
     /// When the runtime last listed its pods.
     pub lists: ListsSeen,
+    /// What the node is short of.
+    pub pressure: watch::Receiver<Pressure>,
     /// Takes events.
     pub events: NodeEvents,
     /// Counters.
@@ -153,11 +155,25 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
             poll_addresses(&polled).await;
         }
     });
+    tasks::singleton("node pressure", follow_pressure(parts.pressure, shared.clone()));
     let workers = follow_facts(parts.worker_facts, shared.clone(), own.clone(), parts.inputs);
     tasks::singleton("node facts", workers);
     let Shared { facts, changed, .. } = shared;
     let reporter = Reporter::new(parts.cluster, facts, changed, own, parts.events);
     reporter.timed_in(parts.metrics).run().await;
+}
+
+/// Until there is nobody who knows what the node is short of.
+async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared) {
+    loop {
+        let now = *pressure.borrow_and_update();
+        if std::mem::replace(&mut shared.facts.borrow_mut().pressure, now) != now {
+            shared.changed.notify_one();
+        }
+        if pressure.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn follow_runtime(client: &Client, shared: &Shared) {

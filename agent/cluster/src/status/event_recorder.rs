@@ -46,6 +46,7 @@ impl EventSink for EventRecorder {
         reason: &str,
         message: &str,
         container: Option<&str>,
+        annotations: &BTreeMap<String, String>,
     ) {
         let about = {
             let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +54,7 @@ impl EventSink for EventRecorder {
         };
         if let Some(about) = about {
             let kind = if warning { Kind::Warning } else { Kind::Normal };
-            self.recorder.event(about, kind, reason, message);
+            self.recorder.annotated(about, kind, reason, message, annotations.clone());
         }
     }
 

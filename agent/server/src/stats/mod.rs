@@ -49,7 +49,7 @@ use known::Known;
 use machine::Machine;
 pub use pods::PodGauge;
 use summary::{NodeFigures, Storage};
-use sweep::{Sweep, Sweeper};
+use sweep::{Kind, Sweep, Sweeper};
 
 /// How long a reading is used again.
 const FRESH_FOR: Duration = Duration::from_secs(5);
@@ -184,7 +184,8 @@ impl Stats {
             return Some(fresh);
         }
         let targets = targets::targets(snapshot, &self.setup().await);
-        let value = self.gauges.sweeper.as_ref()?.sweep(targets, more).await?;
+        let kind = if more { Kind::More } else { Kind::Shown };
+        let value = self.gauges.sweeper.as_ref()?.sweep(targets, kind).await?;
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
         Some(value)
     }

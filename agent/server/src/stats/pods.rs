@@ -11,15 +11,16 @@ use std::sync::Arc;
 
 use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::names::CgroupSetup;
-use pintle_agent_core::eviction::observed::{ContainerUse, DiskUse, PodUse, VolumeUse};
+use pintle_agent_core::eviction::observed::{ContainerUse, DiskUse, PodUse, Scope, VolumeUse};
 use pintle_agent_core::observed::RunState;
+use pintle_agent_core::status::pod_map::PodMap;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_cri::Client;
 
 use super::files::Usage;
 use super::known::Known;
-use super::sweep::Sweep;
+use super::sweep::{Kind, Sweep};
 use super::targets::Key;
 use super::volumes::{Counted, Volumes};
 use super::{Gauges, files, layers, logs, targets, volumes};
@@ -57,24 +58,31 @@ impl PodGauge {
         }
     }
 
-    /// What the snapshot's running pods take; of disks only when `with_disks`.
-    pub async fn read(&self, snapshot: &Snapshot, with_disks: bool) -> BTreeMap<PodUid, PodUse> {
+    /// What those of the snapshot's running pods take that are asked about; `None` when none is. Of
+    /// disks only when `with_disks`.
+    pub async fn read(
+        &self,
+        snapshot: &Snapshot,
+        scope: &Scope,
+        with_disks: bool,
+    ) -> Option<BTreeMap<PodUid, PodUse>> {
+        let snapshot = &within(snapshot, scope)?;
         let sweep = async {
             let targets = targets::targets(snapshot, &self.setup);
-            self.gauges.sweeper.as_ref()?.sweep(targets, false).await
+            self.gauges.sweeper.as_ref()?.sweep(targets, Kind::Weighed).await
         };
         let disks =
             async { if with_disks { self.disks(snapshot).await } else { Disks::default() } };
         let (sweep, disks) = tokio::join!(sweep, disks);
         let sweep = sweep.unwrap_or_default();
         let pods = snapshot.pods.iter().filter(|(_, view)| targets::runs(&view.observed));
-        pods.map(|(uid, view)| (uid.clone(), of_pod(uid, view, &sweep, &disks))).collect()
+        Some(pods.map(|(uid, view)| (uid.clone(), of_pod(uid, view, &sweep, &disks))).collect())
     }
 
     async fn disks(&self, snapshot: &Snapshot) -> Disks {
         let volumes = async {
             match &self.gauges.volumes {
-                Some(counter) => counter.volumes(volumes::targets(snapshot, &self.root_dir)).await,
+                Some(counter) => counter.some(volumes::targets(snapshot, &self.root_dir)).await,
                 None => Arc::default(),
             }
         };
@@ -87,6 +95,21 @@ impl PodGauge {
         let (volumes, logs, hosts, layers) =
             tokio::join!(volumes, logs, hosts, layers(&self.runtime));
         Disks { layers, logs: logs.unwrap_or_default(), hosts: hosts.unwrap_or_default(), volumes }
+    }
+}
+
+/// The snapshot with nobody but those who are asked about.
+fn within(snapshot: &Snapshot, scope: &Scope) -> Option<Snapshot> {
+    match scope {
+        Scope::Nobody => None,
+        Scope::All => Some(snapshot.clone()),
+        Scope::These(uids) => {
+            let mut pods = PodMap::default();
+            for (uid, view) in snapshot.pods.iter().filter(|(uid, _)| uids.contains(*uid)) {
+                pods.insert(uid.clone(), Arc::new(view.clone()));
+            }
+            Some(Snapshot { pods, ..Snapshot::default() })
+        }
     }
 }
 

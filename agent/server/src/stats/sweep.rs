@@ -46,10 +46,20 @@ pub(super) struct CgroupReading {
     pub(super) nano_cores: Option<u64>,
 }
 
+/// What is read of each cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// What is shown of all of them, with the use per second.
+    Shown,
+    /// Also what `/metrics/cadvisor` shows.
+    More,
+    /// What is weighed of some of them, now: no use per second, and nothing is kept for the next.
+    Weighed,
+}
+
 struct Request {
     targets: Vec<Target>,
-    /// Also what `/metrics/cadvisor` shows.
-    more: bool,
+    kind: Kind,
     answer: oneshot::Sender<Arc<Sweep>>,
 }
 
@@ -70,9 +80,9 @@ impl Sweeper {
     }
 
     /// A new sweep; `None` when the thread has too much to do.
-    pub(super) async fn sweep(&self, targets: Vec<Target>, more: bool) -> Option<Arc<Sweep>> {
+    pub(super) async fn sweep(&self, targets: Vec<Target>, kind: Kind) -> Option<Arc<Sweep>> {
         let (answer, swept) = oneshot::channel();
-        self.0.try_send(Request { targets, more, answer }).ok()?;
+        self.0.try_send(Request { targets, kind, answer }).ok()?;
         swept.await.ok()
     }
 }
@@ -95,14 +105,16 @@ impl Thread {
             match request {
                 Ok(request) => {
                     // A sweep that panics has no answer, and the next one is made.
-                    if let Some(swept) = self.caught(&request.targets, request.more) {
+                    if let Some(swept) = self.caught(&request.targets, request.kind) {
                         let _ = request.answer.send(Arc::new(swept)); // nobody waits: fine
-                        warm = Some((request.targets, Instant::now()));
+                        if request.kind != Kind::Weighed {
+                            warm = Some((request.targets, Instant::now()));
+                        }
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some((targets, _)) = &warm {
-                        self.caught(targets, false);
+                        self.caught(targets, Kind::Shown);
                     }
                     warm = warm.filter(|(_, asked)| asked.elapsed() < WARM_FOR);
                 }
@@ -111,8 +123,8 @@ impl Thread {
         }
     }
 
-    fn caught(&mut self, targets: &[Target], more: bool) -> Option<Sweep> {
-        let swept = tasks::catch(|| self.sweep(targets, more));
+    fn caught(&mut self, targets: &[Target], kind: Kind) -> Option<Sweep> {
+        let swept = tasks::catch(|| self.sweep(targets, kind));
         let lost = |panic: &tasks::Panicked| {
             tasks::counted("stats");
             tracing::error!(task = "stats", "{panic}; one sweep is lost");
@@ -120,20 +132,27 @@ impl Thread {
         swept.inspect_err(lost).ok()
     }
 
-    fn sweep(&mut self, targets: &[Target], more: bool) -> Sweep {
+    fn sweep(&mut self, targets: &[Target], kind: Kind) -> Sweep {
         self.sampler.begin();
         let mut sweep = Sweep::default();
         for target in targets {
             let Some(path) = self.path(target) else { continue };
-            let Some(sample) = self.sampler.sample(&path, more) else { continue };
+            let Some(sample) = self.sampler.sample(&path, kind == Kind::More) else { continue };
             if let Some(uid) = &target.network_of
+                && kind != Kind::Weighed
                 && let Some(pid) = self.sampler.first_pid(&path)
                 && let Ok(text) = fs::read_to_string(format!("/proc/{pid}/net/dev"))
             {
                 sweep.networks.insert(uid.clone(), interfaces(&text));
             }
-            let nano_cores = self.rate(&target.key, sample.at, sample.cpu_ns);
+            let nano_cores = match kind {
+                Kind::Weighed => None,
+                _ => self.rate(&target.key, sample.at, sample.cpu_ns),
+            };
             sweep.cgroups.insert(target.key.clone(), CgroupReading { path, sample, nano_cores });
+        }
+        if kind == Kind::Weighed {
+            return sweep;
         }
         let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
         sweep.node_network = interfaces(&text);
@@ -190,7 +209,7 @@ mod tests {
             |key, path: &str| Target { key, paths: vec![path.to_owned()], network_of: None };
         let gone = Key::Container("gone".to_owned());
         let targets = vec![target(Key::Root, "/"), target(gone.clone(), "/no/such")];
-        let swept = sweeper.sweep(targets, true).await.expect("an answer");
+        let swept = sweeper.sweep(targets, Kind::More).await.expect("an answer");
         assert!(swept.cgroups[&Key::Root].sample.cpu_ns > 0);
         assert!(!swept.cgroups.contains_key(&gone));
     }

@@ -29,6 +29,8 @@ use super::files::{FileSystem, Usage, file_system};
 
 /// Volumes of one round.
 const VOLUMES_MAX: usize = 16_384;
+/// Periods for which a count is kept that nobody asks for.
+const KEPT_PERIODS: u32 = 2;
 /// How long an answer waits for a round.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -88,6 +90,8 @@ fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
 
 struct Request {
     targets: Vec<Target>,
+    /// There are no others.
+    is_all: bool,
     done: oneshot::Sender<()>,
 }
 
@@ -112,10 +116,19 @@ impl Counter {
         Some(Self { requests, latest })
     }
 
-    /// What is known of these volumes, counted anew where it is time.
+    /// What is known of all volumes, which these are, counted anew where it is time.
     pub(super) async fn volumes(&self, targets: Vec<Target>) -> Arc<Volumes> {
+        self.counted(targets, true).await
+    }
+
+    /// The same of some of them; what is known of others may be old.
+    pub(super) async fn some(&self, targets: Vec<Target>) -> Arc<Volumes> {
+        self.counted(targets, false).await
+    }
+
+    async fn counted(&self, targets: Vec<Target>, is_all: bool) -> Arc<Volumes> {
         let (done, counted) = oneshot::channel();
-        if self.requests.try_send(Request { targets, done }).is_ok() {
+        if self.requests.try_send(Request { targets, is_all, done }).is_ok() {
             let _ = tokio::time::timeout(WAIT_MAX, counted).await; // the last round's then
         }
         Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
@@ -123,6 +136,7 @@ impl Counter {
 }
 
 struct Known {
+    uid: PodUid,
     counted: Counted,
     since: Instant,
 }
@@ -137,7 +151,7 @@ struct Thread {
 impl Thread {
     fn run(mut self, queue: &Receiver<Request>) {
         while let Ok(request) = queue.recv() {
-            match tasks::catch(|| self.round(&request.targets)) {
+            match tasks::catch(|| self.round(&request.targets, request.is_all)) {
                 Ok(volumes) => {
                     let volumes = Arc::new(volumes);
                     *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = volumes;
@@ -151,14 +165,20 @@ impl Thread {
         }
     }
 
-    fn round(&mut self, targets: &[Target]) -> Volumes {
+    fn round(&mut self, targets: &[Target], is_all: bool) -> Volumes {
         let mut before = std::mem::take(&mut self.known);
         let mut volumes = Volumes::new();
         for target in targets {
             let known = before.remove(&target.path).filter(|known| self.holds(target, known));
             let Some(known) = known.or_else(|| self.count(target)) else { continue };
-            volumes.entry(target.uid.clone()).or_default().push(known.counted.clone());
+            volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
             self.known.insert(target.path.clone(), known);
+        }
+        // Nobody asked about the others. Some of them may be gone.
+        let recent = |known: &Known| known.since.elapsed() < KEPT_PERIODS * self.period;
+        for (path, known) in before.into_iter().filter(|(_, known)| !is_all && recent(known)) {
+            volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
+            self.known.insert(path, known);
         }
         for counted in volumes.values_mut() {
             counted.sort_by_key(|volume| !volume.is_ephemeral);
@@ -177,7 +197,11 @@ impl Thread {
         let fs = file_system(&target.path)?;
         self.metrics.volume_counted(since.elapsed());
         let Target { name, is_ephemeral, .. } = target.clone();
-        Some(Known { counted: Counted { name, is_ephemeral, usage, fs, at }, since })
+        Some(Known {
+            uid: target.uid.clone(),
+            counted: Counted { name, is_ephemeral, usage, fs, at },
+            since,
+        })
     }
 }
 
@@ -235,16 +259,25 @@ mod tests {
         }
         let mut thread = thread(Duration::from_nanos(1));
         let uid = PodUid::from("u");
-        let first = thread.round(&targets)[&uid].clone();
+        let first = thread.round(&targets, true)[&uid].clone();
         let names: Vec<&str> = first.iter().map(|v| v.name.as_str()).collect();
         assert_eq!(names, ["disk", "map", "token", "memory"], "those of the disk first");
         for target in &targets {
             fs::write(target.path.join("f"), "x").expect("written");
         }
-        let again = thread.round(&targets)[&uid].clone();
+        let again = thread.round(&targets, true)[&uid].clone();
         let inodes: Vec<u64> = again.iter().map(|volume| volume.usage.inodes).collect();
         assert_eq!(inodes, [2, 1, 1, 2]);
-        assert!(thread.round(&targets[..1]).len() == 1 && thread.known.len() == 1, "gone ones go");
+        let mut thread = Thread { period: Duration::from_secs(60), ..thread };
+        assert_eq!(
+            thread.round(&targets[..1], false)[&uid].len(),
+            4,
+            "those that nobody asked for"
+        );
+        assert!(
+            thread.round(&targets[..1], true).len() == 1 && thread.known.len() == 1,
+            "gone ones go"
+        );
     }
 
     #[test]
@@ -252,11 +285,11 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let targets = targets(&world(), root.path());
         let mut thread = thread(Duration::from_secs(3600));
-        assert!(thread.round(&targets).is_empty(), "nothing is there yet");
+        assert!(thread.round(&targets, true).is_empty(), "nothing is there yet");
         fs::create_dir_all(&targets[2].path).expect("made");
-        let first = thread.round(&targets);
+        let first = thread.round(&targets, true);
         fs::write(targets[2].path.join("f"), "x").expect("written");
-        assert_eq!(thread.round(&targets), first);
+        assert_eq!(thread.round(&targets, true), first);
     }
 
     #[tokio::test]

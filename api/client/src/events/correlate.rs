@@ -143,6 +143,7 @@ impl Correlator {
             metadata: ObjectMeta {
                 name: Some(name),
                 namespace: namespace.or_else(|| Some("default".to_owned())),
+                annotations: Some(happened.annotations.clone()).filter(|all| !all.is_empty()),
                 ..ObjectMeta::default()
             },
             involved_object: about,

@@ -14,6 +14,7 @@ mod recent;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -67,6 +68,8 @@ pub struct Happened {
     pub reason: String,
     /// Sentence.
     pub message: String,
+    /// Annotations of the event itself.
+    pub annotations: BTreeMap<String, String>,
     /// When.
     pub at: Timestamp,
 }
@@ -99,8 +102,20 @@ pub fn recorder(client: Client, component: &str, host: &str, rate: Rate) -> (Rec
 impl Recorder {
     /// Something happened now. Never waits.
     pub fn event(&self, about: ObjectReference, kind: Kind, reason: &str, message: &str) {
-        let (reason, message) = (reason.to_owned(), message.to_owned());
-        let event = Happened { about, kind, reason, message, at: Timestamp::now() };
+        self.annotated(about, kind, reason, message, BTreeMap::new());
+    }
+
+    /// The same with annotations of the event itself.
+    pub fn annotated(
+        &self,
+        about: ObjectReference,
+        kind: Kind,
+        reason: &str,
+        message: &str,
+        annotations: BTreeMap<String, String>,
+    ) {
+        let (reason, message, at) = (reason.to_owned(), message.to_owned(), Timestamp::now());
+        let event = Happened { about, kind, reason, message, annotations, at };
         if self.queue.try_send(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -30,6 +30,7 @@ fn said(name: &str, message: &str, seconds: i64) -> Happened {
         kind: Kind::Warning,
         reason: "BackOff".into(),
         message: message.into(),
+        annotations: Default::default(),
         at: Timestamp::from_second(1_795_228_033 + seconds).expect("a time"),
     }
 }
