@@ -1,15 +1,33 @@
 //! Who has to go when the node runs out of something.
 //!
 //! ```text
-//!   signal     what a node can run out of
-//!   observed   how much of it there is, and what pods take
-//!   threshold  how much there has to be
+//!   threshold ─> met ────────────┐
+//!   observed ──┘                 v
+//!              rank, local ─> evictor ─> message ─> (worker/eviction)
+//!                                └─> report
 //! ```
+//! | file | decides |
+//! |---|---|
+//! | `signal` | what a node can run out of |
+//! | `observed` | how much of it there is, and what pods take |
+//! | `threshold` | how much there has to be |
+//! | `met` | whether there is less, since when, and what the node says of it |
+//! | `rank`, `local` | who has to go first; who has to go because of a limit of its own |
+//! | `evictor` | what is done next: look, reclaim, weigh, evict, wait |
+//! | `message` | what is told of it |
+//! | `report` | what people read of it later |
 
+pub mod evictor;
+pub mod local;
+pub mod message;
+pub mod met;
 pub mod observed;
+pub mod rank;
+pub mod report;
 pub mod signal;
 pub mod threshold;
 
+pub use evictor::Evictor;
 pub use threshold::Settings;
 
 /// Reason of a victim's status and event.

@@ -115,6 +115,11 @@ impl Signal {
         }
     }
 
+    /// Room or inodes of a disk are scarce.
+    pub fn is_of_disk(self) -> bool {
+        matches!(self.starved(), Starved::EphemeralStorage | Starved::Inodes)
+    }
+
     /// What the Node object says when it is met.
     // k8s: pkg/kubelet/eviction/helpers.go signalToNodeCondition
     pub fn condition(self) -> Condition {

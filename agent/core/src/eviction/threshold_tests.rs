@@ -109,7 +109,7 @@ fn a_threshold_is_met_below_it_and_resolved_above_what_is_to_be_reclaimed() {
 
 #[test]
 fn figures_are_written_as_their_kind_is() {
-    assert_eq!(of("10%").least(&reading(0, 10 * 1024 * MI)).canonical(), "1Gi");
+    assert_eq!(of("50%").least(&reading(0, 2 * 1024 * MI)).canonical(), "1Gi");
     assert_eq!(of("1Gi").shown(1536 * MI).canonical(), "1536Mi");
     let inodes = Threshold { signal: Signal::NodeFsInodesFree, ..of("5%") };
     assert_eq!(inodes.shown(12_000).canonical(), "12k");

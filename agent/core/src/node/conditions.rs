@@ -4,6 +4,9 @@
 //! conditions and the events that tell of changes. Pure.
 // k8s: pkg/kubelet/nodestatus/setters.go MemoryPressureCondition, ReadyCondition
 
+use std::collections::BTreeSet;
+
+use crate::eviction::signal::Condition;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
@@ -17,6 +20,18 @@ pub struct Pressure {
     pub disk: bool,
     /// Process ids.
     pub pid: bool,
+}
+
+impl Pressure {
+    /// By the conditions that hold.
+    pub fn of(conditions: &BTreeSet<Condition>) -> Self {
+        let has = |condition| conditions.contains(&condition);
+        Self {
+            memory: has(Condition::MemoryPressure),
+            disk: has(Condition::DiskPressure),
+            pid: has(Condition::PidPressure),
+        }
+    }
 }
 
 /// An event about the node.

@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Subject};
 use super::{DeriveInput, Lifecycle, Verdict, conditions, phase, resources, restarting};
+use crate::eviction::{self, message};
 use crate::observed::ObservedPod;
 use crate::types::NodeFacts;
 use pintle_api_types::ids::ContainerKind;
@@ -228,12 +229,21 @@ fn report_phase(
     } else if let Some(verdict) = input.verdict {
         status.reason = Some(verdict.reason.clone());
         status.message = Some(verdict.message.clone());
-        if DISRUPTIVE.contains(&&*verdict.reason) {
+        if is_disruptive(verdict) {
             let conditions = status.conditions.get_or_insert_default();
             conditions.retain(|c| c.type_ != conditions::DISRUPTION_TARGET);
             conditions.insert(0, conditions::disrupted(input, disruption(verdict)));
         }
     }
+}
+
+/// The node ends the pod although it did nothing wrong. One that exceeds its own limits, or that was
+/// never let in, is no target of a disruption.
+// k8s: pkg/kubelet/eviction/eviction_manager.go evictPod, its callers' condition
+fn is_disruptive(verdict: &Verdict) -> bool {
+    let reason = verdict.reason.as_str();
+    let by_node = reason != eviction::REASON || verdict.message.starts_with(message::OF_NODE);
+    DISRUPTIVE.contains(&reason) && by_node
 }
 
 /// What the condition says of a verdict.

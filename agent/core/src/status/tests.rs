@@ -390,7 +390,8 @@ fn a_pod_that_was_removed_before_it_ran_goes_on_saying_what_was_not_ready() {
 fn an_evicted_pod_tells_that_the_node_ended_it() {
     let mut world = World::new(one("Always")).with(vec![container("a", "1")]);
     world.derive();
-    world.verdict = Some(verdict("Evicted"));
+    let message = "The node was low on resource: memory. ".to_owned();
+    world.verdict = Some(Verdict { message, ..verdict("Evicted") });
     world.lifecycle = Lifecycle::Terminating;
     let status = world.derive();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Running"), None));
@@ -407,6 +408,16 @@ fn an_evicted_pod_tells_that_the_node_ended_it() {
         ("True".into(), "TerminationByKubelet".into())
     );
     assert_eq!(world.derive(), status, "deriving again changes nothing");
+}
+
+#[test]
+fn a_pod_that_exceeded_a_limit_of_its_own_is_no_target_of_a_disruption() {
+    let mut world = World::new(one("Always")).with(vec![exited("a", "1", 143)]);
+    world.verdict = Some(verdict("Evicted"));
+    world.lifecycle = Lifecycle::Terminated;
+    let status = world.derive();
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
+    assert!(status.conditions.iter().flatten().all(|c| c.type_ != "DisruptionTarget"));
 }
 
 #[test]

@@ -16,6 +16,9 @@ mod cost_tests;
 mod decide;
 #[cfg(test)]
 mod ends_tests;
+mod eviction;
+#[cfg(test)]
+mod eviction_tests;
 #[cfg(test)]
 mod extremes_tests;
 mod index;
@@ -56,7 +59,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::admit;
-use crate::eviction;
+use crate::eviction::Settings as EvictionSettings;
 use crate::eviction::observed::{Freed, Observation, Scope};
 use crate::eviction::signal::Signal;
 use crate::node::conditions::{NodeEvent, Pressure};
@@ -69,6 +72,7 @@ use crate::types::NodeFacts;
 use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 pub use pods::Pods;
 pub use state::State;
+pub(crate) use step::patience;
 pub use step::{Stage, Worker};
 
 /// What may happen to the set of pods.
@@ -468,5 +472,5 @@ pub struct Settings {
     pub has_node_object: bool,
     /// When pods have to go so that the node has enough of everything.
     #[serde(default)]
-    pub eviction: eviction::Settings,
+    pub eviction: EvictionSettings,
 }

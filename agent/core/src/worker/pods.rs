@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::admit::Taken;
+use crate::eviction::Evictor;
 use crate::observed::digest_of;
 use crate::shutdown::Shutdown;
 use crate::worker::book::Book;
@@ -70,6 +71,8 @@ pub struct Pods {
     pub(super) notes: Notes,
     /// The node is being shut down.
     pub(super) shutdown: Option<Shutdown>,
+    /// Who has to go when the node runs out of something.
+    pub(super) evictor: Evictor,
 }
 
 impl Pods {
@@ -100,6 +103,7 @@ impl Pods {
             resize_at: Mono::NEVER,
             notes: Notes::default(),
             shutdown: None,
+            evictor: Evictor::default(),
         }
     }
 
@@ -152,7 +156,9 @@ impl Pods {
             }
             Input::NodeFetched { ticket, node } => self.node_fetched(ticket, node, now),
             Input::Shutdown(notice) => self.noticed(notice, now),
-            Input::Pressure { .. } | Input::Reclaimed { .. } | Input::MemoryLow => {}
+            Input::Pressure { ticket, observation } => self.measured(ticket, &observation, now),
+            Input::Reclaimed { ticket, freed } => self.reclaimed(ticket, &freed, now),
+            Input::MemoryLow => self.evictor.heed(now.mono),
             Input::Lost => self.list_soon(now),
             Input::RelistEvery(period) => {
                 self.settings.relist_period = period;
@@ -163,6 +169,7 @@ impl Pods {
         self.begin_freed(now);
         self.resizes_due(now);
         self.shut_down(now);
+        self.evict_due(now);
         self.list_if_due(now);
         std::mem::take(&mut self.out)
     }
@@ -187,6 +194,7 @@ impl Pods {
         let blocked = self.line.next_wake();
         let shutdown = self.shutdown.as_ref().and_then(Shutdown::until);
         let others = list.into_iter().chain(resize).chain(blocked).chain(shutdown);
+        let others = others.chain(self.evict_wake());
         self.index.next_wake().into_iter().chain(others).min()
     }
 

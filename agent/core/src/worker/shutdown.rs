@@ -22,6 +22,7 @@ impl Pods {
     pub(super) fn offered(&mut self, node: Arc<admit::Node>) {
         self.settings.admission = node;
         self.close(self.shutdown.is_some());
+        self.press();
     }
 
     /// Nobody is let in.

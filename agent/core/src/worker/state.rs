@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::admit::Taken;
+use crate::eviction::Evictor;
 use crate::shutdown::Shutdown;
 use crate::worker::Settings;
 use crate::worker::index::Index;
@@ -45,6 +46,8 @@ pub struct State {
     contested: Vec<(ContainerId, Option<PodUid>)>,
     #[serde(default)]
     shutdown: Option<Shutdown>,
+    #[serde(default)]
+    evictor: Evictor,
 }
 
 impl State {
@@ -88,6 +91,7 @@ impl Pods {
             room_freed: self.notes.freed.map(str::to_owned),
             contested: self.index.contested(),
             shutdown: self.shutdown.clone(),
+            evictor: self.evictor.clone(),
         }
     }
 }
@@ -124,6 +128,7 @@ impl From<State> for Pods {
         pods.pending = state.pending;
         pods.resize_at = state.resize_at;
         pods.shutdown = state.shutdown;
+        pods.evictor = state.evictor;
         let freed = state.room_freed;
         pods.notes.freed = FREED.into_iter().find(|why| freed.as_deref() == Some(*why));
         pods

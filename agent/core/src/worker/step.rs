@@ -42,7 +42,7 @@ const OVERDUE_SECONDS_MIN: u64 = 10;
 /// How long a pod that has to go may take before others no longer wait for it: half its grace
 /// period more.
 // k8s: pkg/kubelet/pod_workers.go killPodNow
-pub(super) fn patience(grace_seconds: i64) -> Duration {
+pub(crate) fn patience(grace_seconds: i64) -> Duration {
     let grace = grace_seconds.clamp(0, pod::GRACE_SECONDS_MAX).unsigned_abs();
     Duration::from_secs((grace + grace / 2).max(OVERDUE_SECONDS_MIN))
 }

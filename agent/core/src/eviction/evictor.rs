@@ -1,0 +1,457 @@
+//! What is done about a shortage, step by step: look, free what nobody needs, look again, end one pod,
+//! wait until it is gone, look again.
+//!
+//! Input: observations and what came of reclaims, with the time. Output: `Step`s for `worker::Pods`.
+//! Pure. Nothing is decided upon an observation that was asked for before the last step ended, so the
+//! kernel and the disks have had their say on it; nor twice upon the same reading. Bounds: one question
+//! and one reclaim under way, the victims of one step, `EVICTIONS_MAX` records.
+// k8s: pkg/kubelet/eviction/eviction_manager.go synchronize, Start, waitForPodsCleanup
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::pod;
+use serde::{Deserialize, Serialize};
+
+use super::local;
+use super::message::{self, Notes};
+use super::met::{self, Met};
+use super::observed::{Freed, Observation, Reading, Scope};
+use super::rank::{self, Evictable, EvictionRule, Uses};
+use super::report::{Eviction, Runner, Trends};
+use super::signal::{Signal, Starved};
+use super::threshold::{Settings, Threshold};
+use crate::node::conditions::Pressure;
+
+/// How often the node is looked at.
+// k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
+pub const PERIOD: Duration = Duration::from_secs(10);
+/// How often while something is about to change.
+// k8s: pkg/kubelet/eviction/eviction_manager.go podCleanupPollFreq
+const SOON: Duration = Duration::from_secs(1);
+/// The kernel is listened to no more often.
+const HEED_EVERY: Duration = Duration::from_millis(250);
+/// How long a pod may take to be cleaned up, beyond the time that its end may take.
+// k8s: pkg/kubelet/eviction/eviction_manager.go podCleanupTimeout
+const CLEANUP_MAX: Duration = Duration::from_secs(30);
+/// How long disks may take to show what was freed.
+pub const SETTLE_MAX: Duration = Duration::from_secs(30);
+/// How long a reclaim may take before pods go all the same.
+pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
+/// When a look counts as lost.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// How much of what was freed has to be seen, in tenths; the rest others may have written meanwhile.
+const SEEN_TENTHS: u64 = 9;
+/// Grace period of a pod that goes at once, in seconds.
+// k8s: pkg/kubelet/eviction/eviction_manager.go immediateEvictionGracePeriodSeconds
+const IMMEDIATE_SECONDS: i64 = 1;
+/// Evictions that are remembered.
+pub const EVICTIONS_MAX: usize = 32;
+
+/// What is being done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+enum Doing {
+    /// Nothing but looks.
+    #[default]
+    Watching,
+    /// Something is being freed.
+    Reclaiming { ticket: u64, signal: Signal, before: u64 },
+    /// It was freed, and the node has to show it.
+    Settling { signal: Signal, expected: u64, emergency: u64 },
+    /// Somebody has to go: what pods use is being asked for.
+    Weighing { signal: Signal },
+    /// These have to go.
+    Evicting { victims: Vec<PodUid>, starved: Option<Starved>, soft: bool },
+}
+
+/// A look that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Asked {
+    ticket: u64,
+    at: Mono,
+    pods: Scope,
+    disks: bool,
+}
+
+/// A pod that has to go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Victim {
+    /// Its uid.
+    pub uid: PodUid,
+    /// The signal under which it is counted.
+    pub signal: &'static str,
+    /// Message of its status and event.
+    pub message: String,
+    /// Annotations of the event.
+    pub notes: Notes,
+    /// What it is given, in seconds.
+    pub grace_seconds: i64,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// People are told that this is short.
+    Tell(Starved),
+    /// These are to be freed.
+    Reclaim {
+        /// For this signal.
+        signal: Signal,
+        /// All dead containers.
+        containers: bool,
+        /// All unused images.
+        images: bool,
+    },
+    /// Pods were weighed by figures of this age.
+    Age(Signal, Duration),
+    /// This pod has to go.
+    Evict(Victim),
+    /// These are given no more time.
+    Hurry(Vec<PodUid>),
+}
+
+/// What a decision is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    /// The configuration.
+    pub settings: &'a Settings,
+    /// What was seen.
+    pub observation: &'a Observation,
+    /// Pods that may be ended: none that is critical, none that ends already for something of the node.
+    pub pods: &'a [Evictable<'a>],
+    /// Not all pods of the node are known yet: nobody is weighed.
+    pub is_early: bool,
+    /// When.
+    pub now: Now,
+}
+
+/// See the module's header.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evictor {
+    doing: Doing,
+    /// Since when that is done.
+    since: Mono,
+    /// Until when at the most, where something else has to end it.
+    until: Option<Mono>,
+    met: Met,
+    pressure: Pressure,
+    asked: Option<Asked>,
+    look_at: Mono,
+    heeded_at: Option<Mono>,
+    trends: Trends,
+    evictions: VecDeque<Eviction>,
+}
+
+impl Evictor {
+    /// What the node is short of, as it is told.
+    pub fn pressure(&self) -> Pressure {
+        self.pressure
+    }
+
+    /// Pods that were told to go and are waited for.
+    pub fn victims(&self) -> &[PodUid] {
+        match &self.doing {
+            Doing::Evicting { victims, .. } => victims,
+            _ => &[],
+        }
+    }
+
+    /// The last evictions, oldest first.
+    pub fn evictions(&self) -> impl Iterator<Item = &Eviction> {
+        self.evictions.iter()
+    }
+
+    /// What was seen last, and how it moves.
+    pub fn trends(&self) -> &Trends {
+        &self.trends
+    }
+
+    /// Which thresholds are met.
+    pub fn met(&self) -> &Met {
+        &self.met
+    }
+
+    /// When something is due at the latest.
+    pub fn next_wake(&self) -> Mono {
+        let look = match &self.asked {
+            Some(asked) => asked.at.plus(ANSWER_MAX),
+            None => self.look_at,
+        };
+        self.until.map_or(look, |until| until.min(look))
+    }
+
+    /// Time has passed, or the victims are all gone.
+    pub fn pass(&mut self, all_gone: bool, now: Mono) {
+        let late = self.until.is_some_and(|until| until <= now);
+        match self.doing {
+            Doing::Evicting { .. } if all_gone || late => self.now_does(Doing::Watching, now),
+            Doing::Reclaiming { ticket, .. } if late => {
+                self.reclaimed(ticket, &Freed::default(), now);
+            }
+            _ => {}
+        }
+        if self.asked.as_ref().is_some_and(|asked| asked.at.plus(ANSWER_MAX) <= now) {
+            self.asked = None;
+            self.look_at = now;
+        }
+    }
+
+    /// The look that is due, if one is: at which pods, and at their disks as well. `limited` are those
+    /// that may use so much of a disk and no more.
+    pub fn ask(
+        &mut self,
+        ticket: u64,
+        limited: impl FnOnce() -> BTreeSet<PodUid>,
+        now: Mono,
+    ) -> Option<(Scope, bool)> {
+        if self.asked.is_some() || now < self.look_at {
+            return None;
+        }
+        let (pods, disks) = match self.doing {
+            Doing::Weighing { signal } => (Scope::All, signal.is_of_disk()),
+            Doing::Watching => match limited() {
+                none if none.is_empty() => (Scope::Nobody, false),
+                some => (Scope::These(some), true),
+            },
+            _ => (Scope::Nobody, false),
+        };
+        self.asked = Some(Asked { ticket, at: now, pods: pods.clone(), disks });
+        Some((pods, disks))
+    }
+
+    /// The kernel says that memory gets short.
+    pub fn heed(&mut self, now: Mono) {
+        let again = self.heeded_at.map_or(now, |at| at.plus(HEED_EVERY).max(now));
+        self.look_at = self.look_at.min(again);
+        self.heeded_at = Some(again);
+    }
+
+    /// A reclaim has ended.
+    pub fn reclaimed(&mut self, of: u64, freed: &Freed, now: Mono) {
+        let Doing::Reclaiming { ticket, signal, before } = self.doing else { return };
+        if ticket != of {
+            return;
+        }
+        // Of inodes nobody tells how many there were: some more have to be seen.
+        let some = u64::from(freed.containers > 0 || freed.images > 0);
+        let more = match signal.starved() {
+            Starved::Inodes => some,
+            _ => freed.bytes / 10 * SEEN_TENTHS,
+        };
+        let (expected, emergency) = (before.saturating_add(more), before / 2);
+        self.now_does(Doing::Settling { signal, expected, emergency }, now);
+    }
+
+    /// The answer to a look; nothing when it is none that was asked for.
+    pub fn observe(&mut self, of: u64, scene: &Scene<'_>, next_ticket: u64) -> Vec<Step> {
+        let Some(asked) = self.asked.take_if(|asked| asked.ticket == of) else { return Vec::new() };
+        let (now, observation) = (scene.now.mono, scene.observation);
+        self.look_at = now.plus(PERIOD);
+        self.trends.add(observation, now);
+        let conditions = self.met.update(scene.settings, observation, now);
+        self.pressure = Pressure::of(&conditions);
+        if asked.at < self.since {
+            // It was begun before the last step had ended.
+            self.look_at = now;
+            return Vec::new();
+        }
+        match self.doing.clone() {
+            Doing::Watching => self.watch(scene, asked.disks, next_ticket),
+            Doing::Reclaiming { .. } => Vec::new(),
+            Doing::Settling { signal, expected, emergency } => {
+                let reading = observation.readings.get(&signal);
+                self.settle(scene, reading, (expected, emergency));
+                Vec::new()
+            }
+            Doing::Weighing { .. } => self.weigh(scene, &asked),
+            Doing::Evicting { victims, starved: Some(starved), soft: true } => {
+                self.hurry(scene, victims, starved)
+            }
+            Doing::Evicting { .. } => Vec::new(),
+        }
+    }
+
+    fn now_does(&mut self, doing: Doing, now: Mono) {
+        (self.doing, self.since, self.until, self.look_at) = (doing, now, None, now);
+    }
+
+    fn watch(&mut self, scene: &Scene<'_>, disks: bool, next_ticket: u64) -> Vec<Step> {
+        let (now, observation) = (scene.now.mono, scene.observation);
+        if let Some(uses) = observation.pods.as_ref().filter(|_| disks) {
+            let steps = self.limit(scene, uses);
+            if !steps.is_empty() {
+                return steps;
+            }
+        }
+        let fresh = self.met.fresh(observation);
+        let Some(first) = fresh.first() else { return Vec::new() };
+        let (signal, mut steps) = (first.signal, vec![Step::Tell(first.signal.starved())]);
+        let (containers, images) = met::reclaims(signal, observation.layout);
+        if containers || images {
+            let before = observation.readings.get(&signal).map_or(0, |reading| reading.available);
+            self.met.weigh(observation);
+            self.now_does(Doing::Reclaiming { ticket: next_ticket, signal, before }, now);
+            self.until = Some(now.plus(RECLAIM_MAX));
+            self.look_at = now.plus(PERIOD);
+            steps.push(Step::Reclaim { signal, containers, images });
+        } else {
+            self.now_does(Doing::Weighing { signal }, now);
+        }
+        steps
+    }
+
+    /// Whether what was freed can be seen, and whether it was enough. Pods go only for thresholds that
+    /// are still met: a soft one whose grace period is not over does not make them go for another.
+    fn settle(&mut self, scene: &Scene<'_>, reading: Option<&Reading>, bounds: (u64, u64)) {
+        let (now, (expected, emergency)) = (scene.now.mono, bounds);
+        if !met::is_short(scene.settings, scene.observation) {
+            self.rest(now);
+            return;
+        }
+        let fresh = self.met.fresh(scene.observation);
+        let available = reading.map_or(0, |reading| reading.available);
+        let is_seen = available >= expected || available < emergency;
+        let is_stale = fresh.is_empty() && self.met.is_acting();
+        if (is_stale || !is_seen) && now.since(self.since) < SETTLE_MAX {
+            self.look_at = now.plus(SOON);
+        } else if let Some(first) = fresh.first() {
+            self.now_does(Doing::Weighing { signal: first.signal }, now);
+        } else {
+            self.rest(now);
+        }
+    }
+
+    fn rest(&mut self, now: Mono) {
+        self.now_does(Doing::Watching, now);
+        self.look_at = now.plus(PERIOD);
+    }
+
+    /// Ends the pod that has to go first.
+    fn weigh(&mut self, scene: &Scene<'_>, asked: &Asked) -> Vec<Step> {
+        let (now, observation) = (scene.now, scene.observation);
+        let fresh = self.met.fresh(observation);
+        let Some(first) = fresh.first() else {
+            self.rest(now.mono);
+            return Vec::new();
+        };
+        let uses = observation.pods.as_ref().filter(|_| asked.pods == Scope::All);
+        let has_disks = asked.disks || !first.signal.is_of_disk();
+        let Some(uses) = uses.filter(|_| has_disks && !scene.is_early) else {
+            self.doing = Doing::Weighing { signal: first.signal };
+            self.look_at = now.mono.plus(SOON);
+            return Vec::new();
+        };
+        let pods = scene.pods.iter().copied();
+        let ranked = rank::rank(pods, uses, first.signal, observation.layout);
+        let Some((of, weight)) = ranked.first() else {
+            self.rest(now.mono);
+            return Vec::new();
+        };
+        let starved = first.signal.starved();
+        let used = uses.get(of.uid);
+        let (message, notes) =
+            message::message(starved, of.pod, used, &fresh, &observation.readings);
+        let victim = Victim {
+            uid: of.uid.clone(),
+            signal: first.signal.as_str(),
+            message,
+            notes,
+            grace_seconds: grace_seconds(first, of.pod, scene.settings),
+        };
+        let second = ranked.get(1).map(|(_, weight)| weight);
+        let rule = rank::rule(starved, weight, second);
+        let others = ranked.iter().map(|(of, weight)| Runner::of(of, *weight)).collect();
+        self.note(Eviction::of(&victim, of, rule, others, now));
+        self.met.weigh(observation);
+        self.now_does(
+            Doing::Evicting {
+                victims: vec![victim.uid.clone()],
+                starved: Some(starved),
+                soft: !first.is_hard(),
+            },
+            now.mono,
+        );
+        self.wait_for(victim.grace_seconds, now.mono);
+        let ages = fresh.iter().filter_map(|threshold| {
+            let at = observation.readings.get(&threshold.signal)?.at;
+            at.is_set().then(|| Step::Age(threshold.signal, now.wall.since(at)))
+        });
+        ages.chain([Step::Evict(victim)]).collect()
+    }
+
+    /// Ends all pods that use more of a disk than they may.
+    fn limit(&mut self, scene: &Scene<'_>, uses: &Uses) -> Vec<Step> {
+        if !scene.settings.local_storage {
+            return Vec::new();
+        }
+        let mut steps = Vec::new();
+        for of in scene.pods {
+            let used = uses.get(of.uid);
+            let excess =
+                used.and_then(|used| local::excess(of.pod, used, scene.observation.layout));
+            let Some(excess) = excess else { continue };
+            let victim = Victim {
+                uid: of.uid.clone(),
+                signal: excess.signal,
+                message: excess.message,
+                notes: Notes::new(),
+                grace_seconds: IMMEDIATE_SECONDS,
+            };
+            self.note(Eviction::of(&victim, of, EvictionRule::Limit, Vec::new(), scene.now));
+            steps.push(victim);
+        }
+        if !steps.is_empty() {
+            let victims = steps.iter().map(|victim| victim.uid.clone()).collect();
+            let doing = Doing::Evicting { victims, starved: None, soft: false };
+            self.now_does(doing, scene.now.mono);
+            self.wait_for(IMMEDIATE_SECONDS, scene.now.mono);
+        }
+        steps.into_iter().map(Step::Evict).collect()
+    }
+
+    /// A pod that was given time has to go at once when a hard threshold of the same kind is met: a
+    /// second victim beside it might be one too many.
+    fn hurry(&mut self, scene: &Scene<'_>, victims: Vec<PodUid>, starved: Starved) -> Vec<Step> {
+        let fresh = self.met.fresh(scene.observation);
+        if !fresh.iter().any(|t| t.is_hard() && t.signal.starved() == starved) {
+            return Vec::new();
+        }
+        if let Doing::Evicting { soft, .. } = &mut self.doing {
+            *soft = false;
+        }
+        self.wait_for(IMMEDIATE_SECONDS, scene.now.mono);
+        vec![Step::Hurry(victims)]
+    }
+
+    /// Nothing more is decided until the victims are gone, or this much later.
+    fn wait_for(&mut self, grace_seconds: i64, now: Mono) {
+        let patience = crate::worker::patience(grace_seconds);
+        self.until = Some(now.plus(patience + CLEANUP_MAX));
+        self.look_at = now.plus(PERIOD);
+    }
+
+    fn note(&mut self, eviction: Eviction) {
+        while self.evictions.len() >= EVICTIONS_MAX {
+            self.evictions.pop_front();
+        }
+        self.evictions.push_back(eviction);
+    }
+}
+
+/// A hard threshold gives a second; a soft one what the pod asks for, up to what is configured.
+fn grace_seconds(
+    of: &Threshold,
+    pod: &k8s_openapi::api::core::v1::Pod,
+    settings: &Settings,
+) -> i64 {
+    if of.is_hard() {
+        return IMMEDIATE_SECONDS;
+    }
+    let own = pod::spec(pod).termination_grace_period_seconds;
+    own.map_or(settings.grace_seconds_max, |own| own.min(settings.grace_seconds_max))
+}
+
+#[cfg(test)]
+#[path = "evictor_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! Which thresholds are met, since when, and what the node says of it.
+//!
+//! Input: settings, an observation, the time. Output: the conditions that hold, and the thresholds upon
+//! which something has to be done. Pure; bounds: a few entries for each configured threshold.
+// k8s: pkg/kubelet/eviction/eviction_manager.go synchronize
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pintle_api_types::ids::{Mono, UnixNanos};
+use serde::{Deserialize, Serialize};
+
+use super::observed::{Layout, Observation};
+use super::signal::{Condition, Signal, Starved};
+use super::threshold::{Settings, Threshold};
+
+/// See the module's header.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Met {
+    /// Thresholds that are met, or were and are not resolved, and since when.
+    since: Vec<(Threshold, Mono)>,
+    /// Those of them whose grace period is over.
+    acting: Vec<Threshold>,
+    /// When something was last seen of each pressure.
+    seen: BTreeMap<Condition, Mono>,
+    /// The readings upon which something was done last.
+    weighed: BTreeMap<Signal, UnixNanos>,
+}
+
+impl Met {
+    /// Takes a look at the node; the conditions that hold now.
+    pub fn update(
+        &mut self,
+        settings: &Settings,
+        observation: &Observation,
+        now: Mono,
+    ) -> BTreeSet<Condition> {
+        let met = |threshold: &Threshold, resolving| {
+            let reading = observation.readings.get(&threshold.signal);
+            reading.is_some_and(|reading| threshold.is_met(reading, resolving))
+        };
+        let mut all = settings.on(observation.layout);
+        all.retain(|threshold| met(threshold, false));
+        for threshold in &self.acting {
+            if met(threshold, true) && !all.contains(threshold) {
+                all.push(*threshold);
+            }
+        }
+        let began = |threshold: &Threshold| {
+            let known = self.since.iter().find(|(of, _)| of == threshold);
+            known.map_or(now, |(_, since)| *since)
+        };
+        let since: Vec<_> = all.iter().map(|threshold| (*threshold, began(threshold))).collect();
+        self.since = since;
+        let over = self.since.iter().filter(|(of, since)| now.since(*since) >= of.grace);
+        self.acting = over.map(|(threshold, _)| *threshold).collect();
+        for threshold in &all {
+            self.seen.insert(threshold.signal.condition(), now);
+        }
+        self.seen.retain(|_, at| now.since(*at) < settings.transition);
+        self.seen.keys().copied().collect()
+    }
+
+    /// The thresholds to act upon, memory first, whose readings are newer than those that were last
+    /// acted upon. A clock that was set back makes a reading no older.
+    // k8s: pkg/kubelet/eviction/helpers.go thresholdsUpdatedStats, byEvictionPriority
+    pub fn fresh(&self, observation: &Observation) -> Vec<Threshold> {
+        let is_new = |threshold: &&Threshold| {
+            let at = observation.readings.get(&threshold.signal).map(|reading| reading.at);
+            at.is_some_and(|at| !at.is_set() || self.weighed.get(&threshold.signal) != Some(&at))
+        };
+        let mut fresh: Vec<_> = self.acting.iter().filter(is_new).copied().collect();
+        fresh.sort_by_key(|threshold| threshold.signal.starved() != Starved::Memory);
+        fresh
+    }
+
+    /// Something is done upon these readings, and nothing more upon the same ones.
+    pub fn weigh(&mut self, observation: &Observation) {
+        for threshold in &self.acting {
+            if let Some(reading) = observation.readings.get(&threshold.signal) {
+                self.weighed.insert(threshold.signal, reading.at);
+            }
+        }
+    }
+
+    /// Some threshold is to be acted upon.
+    pub fn is_acting(&self) -> bool {
+        !self.acting.is_empty()
+    }
+
+    /// The thresholds that are met or not resolved, and since when.
+    pub fn since(&self) -> &[(Threshold, Mono)] {
+        &self.since
+    }
+}
+
+/// Some threshold is met or not resolved, whatever its grace period.
+pub fn is_short(settings: &Settings, observation: &Observation) -> bool {
+    settings.on(observation.layout).iter().any(|threshold| {
+        let reading = observation.readings.get(&threshold.signal);
+        reading.is_some_and(|reading| threshold.is_met(reading, true))
+    })
+}
+
+/// What can be freed for a signal without ending a pod: dead containers, unused images.
+// k8s: pkg/kubelet/eviction/helpers.go buildSignalToNodeReclaimFuncs
+pub fn reclaims(signal: Signal, layout: Layout) -> (bool, bool) {
+    let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+    let of_node = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
+    match (signal.starved(), layout.images_apart, layout.layers_apart) {
+        (Starved::Memory | Starved::Pids, ..) => (false, false),
+        (_, false, _) => (true, true),
+        (_, true, false) => (!of_node, !of_node),
+        (_, true, true) => (!of_images, of_images),
+    }
+}
+
+#[cfg(test)]
+#[path = "met_tests.rs"]
+mod tests;

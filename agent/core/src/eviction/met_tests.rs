@@ -1,0 +1,126 @@
+use std::time::Duration;
+
+use super::*;
+use crate::eviction::observed::Reading;
+use crate::eviction::threshold::Level;
+
+const MI: u64 = 1 << 20;
+
+fn seconds(count: u64) -> Mono {
+    Mono::default().plus(Duration::from_secs(count))
+}
+
+fn settings() -> Settings {
+    let one = |level: &str, grace, min_reclaim: Option<&str>| Threshold {
+        signal: Signal::MemoryAvailable,
+        level: Level::parse(level).expect("a level"),
+        grace: Duration::from_secs(grace),
+        min_reclaim: min_reclaim.and_then(Level::parse),
+    };
+    let disk = Threshold { signal: Signal::NodeFsAvailable, ..one("10%", 0, None) };
+    Settings {
+        thresholds: vec![disk, one("100Mi", 0, Some("50Mi")), one("200Mi", 30, None)],
+        transition: Duration::from_secs(300),
+        ..Settings::default()
+    }
+}
+
+fn look(memory: u64, disk: u64, at: u64) -> Observation {
+    let of = |available, capacity| Reading { available, capacity, at: UnixNanos(at as i64 + 1) };
+    let readings = [
+        (Signal::MemoryAvailable, of(memory * MI, 4096 * MI)),
+        (Signal::NodeFsAvailable, of(disk, 100)),
+    ];
+    Observation { readings: readings.into(), ..Observation::default() }
+}
+
+fn levels(thresholds: &[Threshold]) -> Vec<String> {
+    let one = |t: &Threshold| match t.level {
+        Level::Amount(amount) => amount.canonical(),
+        Level::Part(_) => t.signal.to_string(),
+    };
+    thresholds.iter().map(one).collect()
+}
+
+#[test]
+fn a_soft_threshold_is_told_at_once_and_acted_upon_after_its_grace_period() {
+    let (mut met, settings) = (Met::default(), settings());
+    let mut see = |memory, at| {
+        let look = look(memory, 50, at);
+        let conditions = met.update(&settings, &look, seconds(at));
+        (conditions.contains(&Condition::MemoryPressure), levels(&met.fresh(&look)))
+    };
+    assert_eq!(see(500, 0), (false, vec![]));
+    assert_eq!(see(150, 10), (true, vec![]));
+    assert_eq!(see(150, 39), (true, vec![]));
+    assert_eq!(see(150, 40), (true, vec!["200Mi".to_owned()]));
+    // Above it for a moment: the grace period begins anew, the pressure is told for some time.
+    assert_eq!(see(201, 50), (true, vec![]));
+    assert_eq!(see(150, 60), (true, vec![]));
+    assert_eq!(see(201, 89), (true, vec![]));
+    assert_eq!(see(201, 359), (true, vec![]));
+    assert_eq!(see(201, 360), (false, vec![]));
+}
+
+#[test]
+fn what_is_to_be_reclaimed_holds_a_threshold_until_it_is() {
+    let (mut met, settings) = (Met::default(), settings());
+    for (memory, at, want) in [(120, 0, false), (90, 10, true), (149, 20, true), (150, 30, false)] {
+        let look = look(memory, 50, at);
+        met.update(&settings, &look, seconds(at));
+        let hard = met.fresh(&look).iter().any(Threshold::is_hard);
+        assert_eq!(hard, want, "{memory} at {at}");
+    }
+}
+
+#[test]
+fn memory_comes_first_and_the_same_reading_is_acted_upon_once() {
+    let (mut met, settings) = (Met::default(), settings());
+    let first = look(90, 5, 0);
+    met.update(&settings, &first, seconds(0));
+    assert_eq!(
+        levels(&met.fresh(&first)),
+        ["100Mi", "nodefs.available", "containerfs.available"]
+            .into_iter()
+            .filter(|name| *name != "containerfs.available")
+            .collect::<Vec<_>>()
+    );
+    met.weigh(&first);
+    assert!(met.fresh(&first).is_empty());
+    // The disk has not been read anew since.
+    let mut second = look(90, 5, 10);
+    let old = first.readings[&Signal::NodeFsAvailable];
+    second.readings.insert(Signal::NodeFsAvailable, old);
+    met.update(&settings, &second, seconds(10));
+    assert_eq!(levels(&met.fresh(&second)), ["100Mi"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_short() {
+    let (mut met, settings) = (Met::default(), settings());
+    met.update(&settings, &look(90, 5, 0), seconds(0));
+    assert!(met.is_acting());
+    let conditions = met.update(&settings, &Observation::default(), seconds(10));
+    assert!(!met.is_acting() && conditions.len() == 2, "the pressure is told for some time");
+}
+
+#[test]
+fn what_is_freed_lies_on_the_disk_that_is_short() {
+    use Signal::*;
+    let apart = |images_apart, layers_apart| Layout { images_apart, layers_apart };
+    for (signal, layout, want) in [
+        (MemoryAvailable, apart(false, false), (false, false)),
+        (PidAvailable, apart(false, false), (false, false)),
+        (NodeFsAvailable, apart(false, false), (true, true)),
+        (ImageFsInodesFree, apart(false, false), (true, true)),
+        (ContainerFsAvailable, apart(false, false), (true, true)),
+        (NodeFsAvailable, apart(true, false), (false, false)),
+        (ImageFsAvailable, apart(true, false), (true, true)),
+        (ContainerFsInodesFree, apart(true, false), (true, true)),
+        (NodeFsInodesFree, apart(true, true), (true, false)),
+        (ImageFsAvailable, apart(true, true), (false, true)),
+        (ContainerFsAvailable, apart(true, true), (true, false)),
+    ] {
+        assert_eq!(reclaims(signal, layout), want, "{signal} {layout:?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Pods that have to go when the node runs out of something, as any pod that is told to end.
+//!
+//! Pure, part of `Pods`. `eviction::Evictor` decides; here it is asked after each input, and what it
+//! wants becomes commands. Critical pods are never told to go, nor those of which nothing runs, as
+//! their end would free nothing.
+// k8s: pkg/kubelet/eviction/eviction_manager.go evictPod
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::eviction::evictor::{Scene, Step, Victim};
+use crate::eviction::observed::{Freed, Observation};
+use crate::eviction::rank::{Evictable, Uses};
+use crate::eviction::report::{self, Report};
+use crate::eviction::signal::Starved;
+use crate::eviction::{REASON, local};
+use crate::node::conditions::{NodeEvent, Pressure};
+use crate::status::{self, Verdict};
+use crate::worker::pods::Pods;
+use crate::worker::step::{Stage, Worker};
+use crate::worker::{Command, Count};
+use pintle_api_types::ids::{Mono, Now, PodUid};
+use pintle_api_types::pod;
+
+/// Until all pods of the node are known somebody might be weighed who is not the right one; longer than
+/// this nobody waits for that.
+const EARLY_MAX: Duration = Duration::from_secs(30);
+
+impl Pods {
+    /// What is due after each input.
+    pub(super) fn evict_due(&mut self, now: Now) {
+        if !self.settings.eviction.is_on() {
+            return;
+        }
+        let gone = |uid: &PodUid| {
+            self.workers.get(uid).is_none_or(|worker| worker.stage() == Stage::Finished)
+        };
+        let all_gone = self.evictor.victims().iter().all(gone);
+        self.evictor.pass(all_gone, now.mono);
+        let ticket = self.counter + 1;
+        let (workers, is_limiting) = (&self.workers, self.settings.eviction.local_storage);
+        let limited = || {
+            let all = workers.values().filter(|_| is_limiting);
+            let limited = all.filter(|worker| {
+                worker.may_be_evicted() && worker.pod().is_some_and(|pod| local::is_limited(pod))
+            });
+            limited.map(|worker| worker.uid().clone()).collect()
+        };
+        if let Some((pods, disks)) = self.evictor.ask(ticket, limited, now.mono) {
+            self.counter = ticket;
+            self.out.push(Command::Measure { ticket, pods, disks });
+        }
+    }
+
+    /// When eviction has something to do.
+    pub(super) fn evict_wake(&self) -> Option<Mono> {
+        self.settings.eviction.is_on().then(|| self.evictor.next_wake())
+    }
+
+    /// What the node has left.
+    pub(super) fn measured(&mut self, ticket: u64, observation: &Observation, now: Now) {
+        let workers: Vec<_> = self.workers.values().filter(|w| w.may_be_evicted()).collect();
+        let pods: Vec<_> = workers.iter().filter_map(|worker| worker.evictable()).collect();
+        let early = !self.knows_all() && now.mono.since(Mono::default()) < EARLY_MAX;
+        let scene = Scene {
+            settings: &self.settings.eviction,
+            observation,
+            pods: &pods,
+            is_early: early,
+            now,
+        };
+        let next = self.counter + 1;
+        let before = self.evictor.pressure();
+        let steps = self.evictor.observe(ticket, &scene, next);
+        let pressure = self.evictor.pressure();
+        if pressure != before {
+            self.out.push(Command::Pressure(pressure));
+            self.press();
+        }
+        for step in steps {
+            self.evict_step(step, now);
+        }
+    }
+
+    /// Something was freed, or could not be.
+    pub(super) fn reclaimed(&mut self, ticket: u64, freed: &Freed, now: Now) {
+        self.evictor.reclaimed(ticket, freed, now.mono);
+    }
+
+    /// New pods are held against what the node is short of.
+    pub(super) fn press(&mut self) {
+        let Pressure { memory, disk, pid } = self.evictor.pressure();
+        let all = [(memory, "MemoryPressure"), (disk, "DiskPressure"), (pid, "PIDPressure")];
+        let short = all.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned());
+        let short: Vec<_> = short.collect();
+        if self.settings.eviction.is_on() && self.settings.admission.pressures != short {
+            Arc::make_mut(&mut self.settings.admission).pressures = short;
+        }
+    }
+
+    /// What people ask for; `uses` is what pods use now, if that was asked for as well.
+    pub fn pressure_report(&self, uses: Option<&Uses>, now: Now) -> Report {
+        let workers = self.workers.values().filter(|worker| worker.may_be_evicted());
+        let pods: Vec<_> = workers.filter_map(Worker::evictable).collect();
+        report::report(&self.evictor, &self.settings.eviction, &pods, uses, now)
+    }
+
+    fn evict_step(&mut self, step: Step, now: Now) {
+        match step {
+            Step::Tell(starved) => self.out.push(Command::NodeEvent(threshold_met(starved))),
+            Step::Reclaim { signal, containers, images } => {
+                self.counter += 1;
+                let ticket = self.counter;
+                self.out.push(Command::Reclaim { ticket, signal, containers, images });
+            }
+            Step::Age(signal, age) => {
+                self.out.push(Command::Count(Count::EvictionAge(signal, age)));
+            }
+            Step::Evict(victim) => self.evict(victim, now),
+            Step::Hurry(victims) => {
+                for uid in victims {
+                    self.with(&uid, now, |worker, _| worker.terminate(Some(1)));
+                }
+            }
+        }
+    }
+
+    fn evict(&mut self, victim: Victim, now: Now) {
+        let Victim { uid, signal, message, notes, grace_seconds } = victim;
+        let verdict = Verdict {
+            phase: status::FAILED.to_owned(),
+            reason: REASON.to_owned(),
+            message: message.clone(),
+        };
+        self.out.push(Command::Evicted { uid: uid.clone(), message, notes });
+        self.out.push(Command::Count(Count::Evicted(signal)));
+        self.with(&uid, now, |w, _| w.evict(verdict, Some(grace_seconds), now.mono));
+    }
+}
+
+fn threshold_met(starved: Starved) -> NodeEvent {
+    let message = format!("Attempting to reclaim {starved}");
+    NodeEvent { warning: true, reason: "EvictionThresholdMet", message }
+}
+
+impl Worker {
+    /// Something of it runs, it is not critical, and it has not been told to go before.
+    fn may_be_evicted(&self) -> bool {
+        let spared = self.pod.as_ref().is_none_or(|pod| pod::is_critical(pod));
+        !spared && self.verdict.is_none() && self.needs_kill() && self.admitted().is_some()
+    }
+
+    fn evictable(&self) -> Option<Evictable<'_>> {
+        Some(Evictable { uid: &self.uid, pod: self.pod.as_deref()? })
+    }
+}
