@@ -17,6 +17,7 @@ mod host;
 mod host_processes;
 mod kernel_tunables;
 mod reserve;
+mod shutdown;
 mod sources;
 pub mod thread;
 
@@ -47,6 +48,7 @@ use pintle_agent_core::worker::{Input, Pods, Settings};
 use pintle_agent_host::ledger;
 use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::node::context;
+use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::event;
 use pintle_agent_runtime::event::kernel::Tracker;
@@ -114,6 +116,8 @@ pub struct Parts {
     pub pressure: watch::Sender<Pressure>,
     /// The kernel's events, once the runtime is up.
     pub kernel: Arc<OnceLock<Tracker>>,
+    /// How far a shutdown of the node has come.
+    pub shutdown: Progress,
 }
 
 /// Runs the agent until it is told to stop.
@@ -178,6 +182,7 @@ impl Parts {
             kernel: Arc::default(),
             lists: ListsSeen::default(),
             pressure: watch::Sender::default(),
+            shutdown: Progress::new(None),
             gauges: server::Gauges::start(&config, &metrics),
             metrics,
             config,
@@ -245,6 +250,8 @@ impl Parts {
             writer.count_in(Arc::clone(&self.metrics));
             writer
         });
+        // Before any pod comes: nothing is started on a machine that goes down.
+        shutdown::start(self).await;
         sources::start(self, &reader, writer.clone(), offered.features)?;
         let own = self.cluster.as_ref().map(|cluster| cluster.node.clone());
         let kubelet = &self.config.kubelet;
@@ -278,6 +285,7 @@ impl Parts {
             looks,
             root_dir,
             tape,
+            shutdown: self.shutdown.clone(),
         })
     }
 

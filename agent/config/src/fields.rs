@@ -29,7 +29,6 @@ const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
 const QOS_RESERVED: Status = Status::NotYet("memory is not kept from lower classes yet");
 const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
 const EVICTION: Status = Status::NotYet("pods are not evicted yet");
-const SHUTDOWN: Status = Status::NotYet("node shutdown is not watched yet");
 const MEMORY_QOS: Status =
     Status::NotYet("memory.high, memory.min and memory.low are not written yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
@@ -164,9 +163,9 @@ pub const FIELDS: &[Field] = &[
     value("logging.options.json.infoBufferSize", Kind::Quantity, LOGS),
     pointer("enableSystemLogHandler", Kind::Bool, DONE),
     pointer("enableSystemLogQuery", Kind::Bool, DONE),
-    value("shutdownGracePeriod", Kind::Duration, SHUTDOWN),
-    value("shutdownGracePeriodCriticalPods", Kind::Duration, SHUTDOWN),
-    value("shutdownGracePeriodByPodPriority", Kind::List, SHUTDOWN),
+    value("shutdownGracePeriod", Kind::Duration, DONE),
+    value("shutdownGracePeriodCriticalPods", Kind::Duration, DONE),
+    value("shutdownGracePeriodByPodPriority", Kind::List, DONE),
     pointer("crashLoopBackOff.maxContainerRestartPeriod", Kind::Duration, DONE),
     value("reservedMemory", Kind::List, MANAGERS),
     pointer("enableProfilingHandler", Kind::Bool, GO_ONLY),

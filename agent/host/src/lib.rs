@@ -7,6 +7,7 @@
 //!   flight     the folder of the flight recorder
 //!   ledger     what must outlast the agent: restarts, resources given, probe results
 //!   node       facts of the machine
+//!   shutdown   waits for shutdowns of the machine, and has it wait for the pods
 //!   pressure   what the node still has of memory, disk and process numbers
 //! ```
 //! Each executes plans that the core made. Every path that a pod can change is opened beneath its
@@ -20,4 +21,5 @@ pub mod flight;
 pub mod ledger;
 pub mod node;
 pub mod pressure;
+pub mod shutdown;
 pub mod volume;

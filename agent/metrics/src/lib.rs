@@ -51,6 +51,7 @@ pub use self::start::StartStep;
 pub use certificates::{CertificateCounts, CertificateOf};
 use pintle_agent_config::FeatureGates;
 use pintle_agent_core::resize::Asked;
+use pintle_agent_core::shutdown::Record;
 use pintle_agent_core::sync::plan::Action;
 use pintle_agent_core::types::{ContainerKind, PodUid, UnixNanos};
 use pintle_agent_core::view::Snapshot;
@@ -306,6 +307,11 @@ impl Metrics {
     /// Directories of pods that are gone were looked for: how many went, how many could not go.
     pub fn orphan_dirs(&self, cleaned: usize, kept: usize) {
         self.node.orphans(cleaned, kept);
+    }
+
+    /// How far the last shutdown of the node came.
+    pub fn shutdown(&self, record: &Record) {
+        self.node.shutdown(record);
     }
 
     /// One pod was read.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use pintle_agent_config::FeatureGates;
 use pintle_agent_config::gate_table::{GATES, Stage};
+use pintle_agent_core::shutdown::Record;
+use pintle_api_types::ids::UnixNanos;
 use pintle_daemon::metrics::Names;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -55,6 +57,8 @@ pub(super) struct Node {
     orphans_cleaned: Gauge,
     orphans_kept: Gauge,
     features: Family<Feature, Gauge>,
+    shutdown_started: Gauge,
+    shutdown_ended: Gauge,
 }
 
 impl Node {
@@ -116,6 +120,14 @@ impl Node {
                 "kubernetes_feature_enabled",
                 "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
             ),
+            shutdown_started: at.add(
+                "kubelet_graceful_shutdown_start_time_seconds",
+                "[ALPHA] Last graceful shutdown start time since unix epoch in seconds",
+            ),
+            shutdown_ended: at.add(
+                "kubelet_graceful_shutdown_end_time_seconds",
+                "[ALPHA] Last graceful shutdown end time since unix epoch in seconds",
+            ),
         }
     }
 
@@ -154,6 +166,14 @@ impl Node {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.orphans_cleaned.set(number(cleaned + kept));
         self.orphans_kept.set(number(kept));
+    }
+
+    /// How far the last shutdown of the node came.
+    // k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go processShutdownEvent
+    pub(super) fn shutdown(&self, record: &Record) {
+        let seconds = |at: UnixNanos| at.to_seconds().as_second();
+        self.shutdown_started.set(seconds(record.started_at));
+        self.shutdown_ended.set(record.ended_at.map_or(0, seconds));
     }
 
     /// Which features are on.

@@ -193,6 +193,7 @@ pub(super) fn start(
         lists: parts.lists.clone(),
         metrics: Arc::clone(&parts.metrics),
         events: teller(Some(cluster)),
+        shutdown: parts.shutdown.subscribe(),
     };
     task::start(node, runtime);
     // The workers have one question at a time.

@@ -11,6 +11,7 @@ mod logs;
 mod owed;
 mod publish;
 mod save;
+mod shutdown;
 mod sweep;
 
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::reads::Reads;
 use pintle_agent_core::worker::{Command, Input, Pods, Worker};
 use pintle_agent_host::ledger::Ledger;
+use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::execute::{Cancel, Executor, SyncOrder};
 use pintle_agent_runtime::logs::LogCommand;
@@ -98,6 +100,8 @@ pub(crate) struct Driver {
     pub root_dir: PathBuf,
     /// The flight recorder.
     pub tape: Tape,
+    /// How far a shutdown of the node has come.
+    pub shutdown: Progress,
 }
 
 /// What the loop keeps between its turns.
@@ -214,8 +218,6 @@ impl Driver {
             Command::Event { uid, warning, reason, message, container } => {
                 self.recorder.event(&uid, warning, &reason, &message, container.as_deref());
             }
-            // Nobody tells of one yet.
-            Command::Shutdown(_) => {}
             Command::Measure { ticket, pods, disks } => {
                 self.measure(Order { ticket, pods, disks });
             }
@@ -227,6 +229,7 @@ impl Driver {
                 self.recorder.annotated(&uid, true, reason, &message, None, &notes);
             }
             Command::NodeEvent(event) => (self.executor.node_events)(event),
+            Command::Shutdown(record) => self.shut_down(record),
             Command::Count(count) => self.metrics.counted(&count),
             Command::Gone { uid } => self.gone(uid, turns),
         }

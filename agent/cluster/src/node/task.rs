@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use pintle_agent_config::Config;
 use pintle_agent_core::request::dns;
+use pintle_agent_core::shutdown::{self, Record};
 use pintle_agent_core::types::NodeFacts;
 use pintle_agent_core::worker::Input;
 use pintle_agent_host::node::{facts, host};
@@ -74,6 +75,8 @@ pub struct Parts {
     pub events: NodeEvents,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// How far a shutdown of the node has come.
+    pub shutdown: watch::Receiver<Option<Record>>,
 }
 
 /// The facts and the word that they changed.
@@ -145,6 +148,7 @@ async fn run(parts: Parts, shared: Shared, own: watch::Receiver<OwnNode>) {
             poll_images(&client, &polled).await;
         }
     });
+    tasks::singleton("node shutdown state", follow_shutdown(parts.shutdown, shared.clone()));
     let checks = check_resolv_conf(Arc::clone(&parts.config), Rc::clone(&parts.events));
     tasks::singleton("resolv.conf", checks);
     let polled = shared.clone();
@@ -171,6 +175,22 @@ async fn follow_pressure(mut pressure: watch::Receiver<Pressure>, shared: Shared
             shared.changed.notify_one();
         }
         if pressure.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The node is not ready while it is being shut down.
+// k8s: pkg/kubelet/nodeshutdown/nodeshutdown_manager_linux.go ShutdownStatus
+async fn follow_shutdown(mut progress: watch::Receiver<Option<Record>>, shared: Shared) {
+    loop {
+        let goes_on = progress.borrow_and_update().as_ref().is_some_and(|record| !record.cancelled);
+        let error = goes_on.then(|| shutdown::NOT_READY.to_owned());
+        let known = std::mem::replace(&mut shared.facts.borrow_mut().shutdown_error, error.clone());
+        if known != error {
+            shared.changed.notify_one();
+        }
+        if progress.changed().await.is_err() {
             return;
         }
     }

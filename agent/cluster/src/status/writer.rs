@@ -125,6 +125,11 @@ impl Writer {
         }
     }
 
+    /// True when nothing of this pod waits or is under way.
+    pub fn is_settled(&self, uid: &PodUid) -> bool {
+        self.queue.borrow().is_settled(uid)
+    }
+
     async fn tick(self: Rc<Self>) {
         loop {
             let at = self.queue.borrow().next_wake();

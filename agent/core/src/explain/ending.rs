@@ -4,6 +4,7 @@ use super::{
     Explanation, Subject, calls, container_statuses, containers, grace, remedies, span, words,
     writes,
 };
+use crate::shutdown::{self, Window};
 use crate::status::{FAILED, SUCCEEDED};
 use crate::timeline::TimelineEntry;
 use crate::worker::Stage;
@@ -45,9 +46,13 @@ pub(crate) fn terminating(subject: &Subject<'_>) -> Explanation {
         })
         .unwrap_or_default();
     let still = words::list("container", &running);
+    let why = match view.ends_with {
+        Some(_) => format!(" because the node shuts down{}", group(subject)),
+        None => String::new(),
+    };
     Explanation::trouble(
         "Terminating",
-        format!("Is being ended: {still} still running, {left}{hook}"),
+        format!("Is being ended{why}: {still} still running, {left}{hook}"),
     )
 }
 
@@ -86,8 +91,22 @@ pub(crate) fn ended(subject: &Subject<'_>) -> Explanation {
     }
 }
 
+/// In which group of the shutdown it ends; an agent that came later does not know.
+fn group(subject: &Subject<'_>) -> String {
+    let told = |window: Window| {
+        let (priority, seconds) = (window.priority, window.seconds);
+        format!(", with the pods from priority {priority} on, which had {seconds} s together")
+    };
+    subject.view.ends_with.map(told).unwrap_or_default()
+}
+
 fn failed(subject: &Subject<'_>) -> Explanation {
     let status = &subject.view.status;
+    if status.reason.as_deref() == Some(shutdown::REASON) {
+        let sentence = format!("Has ended because the node was shut down{}", group(subject));
+        return Explanation::trouble(shutdown::REASON, sentence)
+            .with_remedy(remedies::of_reason(shutdown::REASON));
+    }
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
         let message = words::one_line(status.message.as_deref().unwrap_or_default());
         let sentence = match message.strip_prefix("Pod was rejected: ") {
@@ -109,4 +128,42 @@ fn failed(subject: &Subject<'_>) -> Explanation {
     let how = if ends.is_empty() { "a container failed".to_owned() } else { ends.join("; ") };
     let explanation = Explanation::trouble("Failed", format!("Has failed: {how}"));
     Explanation { remedy, ..explanation }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::explain::tests::{Case, check};
+    use crate::status::testing::container;
+    use crate::sync::plan::Action;
+
+    #[test]
+    fn pods_that_end_with_the_node_and_in_which_group() {
+        let window = Some(Window { priority: 1_000, seconds: 20 });
+        let status = json!({"phase": "Failed", "reason": "Terminated", "message": "Pod was ..."});
+        let ended = || Case::new(json!({"containers": []}), status.clone()).stage(Stage::Finished);
+        let mut known = ended();
+        known.view.ends_with = window;
+        let stopping = Action::KillPod { grace_seconds: Some(20) };
+        let mut ending = Case::of(json!({"ready": true, "state": {"running": {}}}))
+            .with(container("c", "c1"))
+            .stage(Stage::Terminating)
+            .doing(stopping);
+        ending.view.ends_with = window;
+        let group = "with the pods from priority 1000 on, which had 20 s together";
+        check(vec![
+            (known, "Terminated", &format!("Has ended because the node was shut down, {group}.")),
+            (ended(), "Terminated", "Has ended because the node was shut down."),
+            (
+                ending,
+                "Terminating",
+                &format!(
+                    "Is being ended because the node shuts down, {group}: container c is still \
+                     running, 20 s grace."
+                ),
+            ),
+        ]);
+    }
 }

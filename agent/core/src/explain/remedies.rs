@@ -91,6 +91,7 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
             "allow the sysctl by allowedUnsafeSysctls of this node, or take it out of the pod"
         }
         "AppArmor" => "load the profile on this node, or take it out of the pod",
+        "Terminated" => "its controller makes it anew; a pod without one is to be made anew",
         "NodeShutdown" => "make the pod anew when the node is up again",
         "Evicted" => "free what is short on this node, then make the pod anew",
         "Preempting" => "a critical pod took its place: its controller makes it anew elsewhere",

@@ -1,0 +1,52 @@
+//! The state file, and the end of the lock. Effects: one file, replaced in one step.
+//!
+//! What an agent that comes after this one has to know is on the disk before the machine is let go.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::Mode;
+use pintle_agent_core::shutdown::{Record, STATE_FILE};
+use pintle_daemon::blocking::Place;
+use pintle_ring::durable::{self, NewFile};
+use tokio::sync::watch;
+
+use super::Lock;
+
+/// Longest file that is read.
+const FILE_BYTES_MAX: usize = 64 << 10;
+
+pub(super) fn load(root: &Path) -> Option<Record> {
+    let path = root.join(STATE_FILE);
+    let text = match pintle_daemon::files::try_read(&path, FILE_BYTES_MAX) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the last shutdown is not known");
+            return None;
+        }
+    };
+    Record::of_text(&text).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the last shutdown is not known");
+        None
+    })
+}
+
+/// Keeps the file, and lets go of the lock when the last group is over.
+pub(super) async fn keep(root: PathBuf, mut progress: watch::Receiver<Option<Record>>, lock: Lock) {
+    while progress.changed().await.is_ok() {
+        let Some(record) = progress.borrow_and_update().clone() else { continue };
+        let mode = Mode::from_bits_truncate(0o644);
+        let bytes = record.text().into_bytes();
+        let file = NewFile { name: STATE_FILE.to_owned(), bytes, mode };
+        let written = durable::replace(Place::own("shutdown state"), &root, &[file]).await;
+        if let Err(error) = written {
+            tracing::warn!(%error, root = %root.display(), "--root-dir: how far the shutdown has \
+                come cannot be written; an agent that starts now begins it anew");
+        }
+        if record.ended_at.is_some() && !record.cancelled {
+            tracing::info!("the pods have ended; the machine may shut down");
+            lock.borrow_mut().take();
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Starts what watches for shutdowns of the machine, if time for them is configured.
+//!
+//! On the main thread: its work is an input of the decisions, two descriptors that sleep.
+
+use std::path::PathBuf;
+
+use pintle_agent_core::shutdown;
+use pintle_agent_host::shutdown::{LOGIND_CONF, Settings, last, start as watch};
+
+use super::{Parts, cluster};
+
+/// When it returns, a shutdown that is under way is the first input of the decisions.
+pub(super) async fn start(parts: &Parts) {
+    let config = &parts.config;
+    let windows = shutdown::of_config(config);
+    if windows.is_empty() {
+        return;
+    }
+    let root_dir = config.flags.root_dir.clone();
+    if let Some(last) = last(&root_dir) {
+        parts.metrics.shutdown(&last);
+    }
+    let logind_conf = PathBuf::from(LOGIND_CONF);
+    let settings = Settings { windows, root_dir, logind_conf, bus: None };
+    let events = cluster::teller(parts.cluster.as_ref());
+    watch(settings, parts.inputs.clone(), events, &parts.shutdown).await;
+}
