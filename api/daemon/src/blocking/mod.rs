@@ -261,11 +261,14 @@ impl Pool {
         let begun = Instant::now();
         let (answer, mut result) = oneshot::channel();
         let work = Box::new(move || drop(answer.send(job())));
-        let _withdraw = self.order(place, work)?;
+        let withdraw = self.order(place, work)?;
         loop {
             let left = patience.saturating_sub(begun.elapsed());
             match tokio::time::timeout(left.min(SLOW_AFTER), &mut result).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    withdraw.answered();
+                    return Ok(answer);
+                }
                 // The sender was dropped without a word.
                 Ok(Err(_)) => return Err(Blocked::Panicked),
                 Err(_) if begun.elapsed() >= patience => {

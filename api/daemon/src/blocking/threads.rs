@@ -1,7 +1,8 @@
 //! The threads that run the jobs: made when there is work, ended when there is none.
 //!
 //! Input: jobs. Output: their effects. A job that panics ends alone: its thread goes on and its
-//! place is given back. The lock is held for moments only and never while a job runs.
+//! place is given back. The lock is held for moments only and never while a job runs. A thread is
+//! woken when the lock is free again: one that is woken earlier goes to sleep a second time.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -48,16 +49,28 @@ struct Threads {
 pub(super) struct Withdraw {
     pool: Pool,
     place: Place,
-    id: JobId,
+    id: Option<JobId>,
+}
+
+impl Withdraw {
+    /// The job has ended: the thread that ran it has the lock just now, and nothing waits.
+    pub(super) fn answered(mut self) {
+        self.id = None;
+    }
 }
 
 impl Drop for Withdraw {
     fn drop(&mut self) {
+        let Some(id) = self.id else { return };
         // Dropped after the lock is: what a job holds may take its time to go.
-        let job = self.pool.shared.lock().queue.withdraw(&self.place, self.id);
+        let job = self.pool.shared.lock().queue.withdraw(&self.place, id);
         drop(job);
     }
 }
+
+/// A thread of the class is to be woken once the lock is free.
+#[must_use]
+struct Wake(Class);
 
 thread_local! {
     /// What `Pool::own` made for this thread.
@@ -97,9 +110,10 @@ impl Pool {
     pub(super) fn order(&self, place: Place, work: Work) -> Result<Withdraw, Blocked> {
         let mut state = self.shared.lock();
         let id = state.queue.push(&place, work).map_err(|_| Blocked::Full)?;
-        let withdraw = Withdraw { pool: self.clone(), place, id };
+        let withdraw = Withdraw { pool: self.clone(), place, id: Some(id) };
         let woken = self.wake(&mut state, withdraw.place.class);
         drop(state);
+        let woken = woken.map(|wake| self.notify(wake));
         // With other threads in the class its turn comes when one of them is free.
         match woken {
             Err(error) if self.threads(withdraw.place.class) == 0 => {
@@ -112,29 +126,31 @@ impl Pool {
     /// Gives every job that could run a thread.
     pub(super) fn rebalance(&self) {
         let mut state = self.shared.lock();
-        self.wake_all(&mut state);
+        // A thread that cannot be made is tried again with the next job.
+        let wakes = Class::ALL.map(|class| self.wake(&mut state, class).ok().flatten());
+        drop(state);
+        wakes.into_iter().for_each(|wake| self.notify(wake));
     }
 
-    fn wake_all(&self, state: &mut State) {
-        for class in Class::ALL {
-            // A thread that cannot be made is tried again with the next job.
-            let _ = self.wake(state, class);
+    fn notify(&self, wake: Option<Wake>) {
+        if let Some(Wake(class)) = wake {
+            self.shared.work[&class].notify_one();
         }
     }
 
-    /// Wakes or makes a thread when a job of the class could begin. That thread sees to the next.
-    fn wake(&self, state: &mut State, class: Class) -> std::io::Result<()> {
+    /// Has a thread woken, or makes one, when a job of the class could begin. That thread sees to
+    /// the next.
+    fn wake(&self, state: &mut State, class: Class) -> std::io::Result<Option<Wake>> {
         if !state.queue.could_begin(class, Instant::now()) {
-            return Ok(());
+            return Ok(None);
         }
         let threads = state.threads.entry(class).or_default();
         if threads.idle > threads.woken {
             threads.woken += 1;
-            self.shared.work[&class].notify_one();
-            return Ok(());
+            return Ok(Some(Wake(class)));
         }
         if threads.woken > 0 {
-            return Ok(());
+            return Ok(None);
         }
         let pool = self.clone();
         let name = format!("files-{}", class.name());
@@ -142,6 +158,7 @@ impl Pool {
         made.map(|_| {
             threads.all += 1;
             threads.woken += 1;
+            None
         })
     }
 
@@ -151,14 +168,15 @@ impl Pool {
         loop {
             if let Some((id, job)) = state.queue.begin(class, Instant::now()) {
                 // The next job has a thread before this one begins.
-                let _ = self.wake(&mut state, class);
+                let wake = self.wake(&mut state, class).ok().flatten();
                 drop(state);
+                self.notify(wake);
                 // The caller learns of a panic by its answer, the log by the panic's own message.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.shared.lock();
                 state.queue.ended(class, id);
                 // Its owner's next job may wait in another class.
-                self.wake_others(&mut state, class);
+                state = self.wake_others(state, class);
                 continue;
             }
             state.threads.entry(class).or_default().idle += 1;
@@ -176,10 +194,20 @@ impl Pool {
         }
     }
 
-    fn wake_others(&self, state: &mut State, class: Class) {
+    fn wake_others<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        class: Class,
+    ) -> MutexGuard<'a, State> {
         for other in Class::ALL.into_iter().filter(|other| *other != class) {
-            let _ = self.wake(state, other);
+            let wake = self.wake(&mut state, other).ok().flatten();
+            if wake.is_some() {
+                drop(state);
+                self.notify(wake);
+                state = self.shared.lock();
+            }
         }
+        state
     }
 
     pub(super) fn gave_up(&self) {
