@@ -1,4 +1,8 @@
-//! Disks for tests: mounts that nobody else sees, small file systems, what can stand in for a file.
+//! Disks for tests: mounts that nobody else sees, small file systems, what can stand in for a file,
+//! and servers that never answer or do so badly.
+
+mod faulty;
+mod wire;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -12,6 +16,8 @@ use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
+
+pub use self::faulty::{Fault, Faulty, Operation};
 
 /// Puts something at a path that is no regular file.
 pub type Put = fn(&Path);

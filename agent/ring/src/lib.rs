@@ -4,6 +4,7 @@
 //!   chain      what is asked for: steps in order, chains in a batch            pure
 //!   progress   what of a chain goes to the kernel next, what its answers mean  pure
 //!   durable    files that are replaced in one step
+//!   small      small files that are read whole
 //!   files      the handle: `run(place, batch)`, patience, which ring
 //!   serve      the loop of a ring, on a thread of its own
 //!   uring      entries and completions of io_uring; the only file with `unsafe`
@@ -34,6 +35,7 @@ pub mod durable;
 mod files;
 mod progress;
 mod serve;
+pub mod small;
 #[cfg(test)]
 mod tests;
 #[allow(unsafe_code)]

@@ -1,6 +1,7 @@
 //! Chains on real files: the same tables through a ring that tries inline, a ring that does not,
 //! and plain calls.
 
+mod faults;
 mod hung;
 mod operations;
 mod random;
@@ -14,7 +15,7 @@ use pintle_daemon::blocking::{Place, Pool};
 
 use crate::files::Files;
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     runtime.expect("a runtime")
 }

@@ -1,0 +1,415 @@
+//! A file system in memory whose operations can be made slow, fail, or hang.
+//!
+//! A server of FUSE on a thread of its own, for tests and attacks: files, folders and links; whoever
+//! asks for more gets `ENOSYS`. Nothing is cached by the kernel, so that each call comes here. An
+//! operation that is slow or hangs holds up nobody but its caller. Bounds: none, but it is a test's.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+
+use super::wire::{Answer, Attr, HEAD_BYTES, KIND_DIR, KIND_FILE, KIND_LINK, ROOT, Request};
+
+/// Longest question: a write of the most that the kernel sends, and its head.
+const QUESTION_BYTES_MAX: usize = (128 << 10) + 4096;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A name is looked up.
+    Lookup,
+    /// A file is opened.
+    Open,
+    /// A file is made and opened.
+    Create,
+    /// A file is read.
+    Read,
+    /// A file is written.
+    Write,
+    /// A file or folder is made durable.
+    Sync,
+    /// A name is removed.
+    Unlink,
+    /// A name is changed.
+    Rename,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Lookup,
+        Self::Open,
+        Self::Create,
+        Self::Read,
+        Self::Write,
+        Self::Sync,
+        Self::Unlink,
+        Self::Rename,
+    ];
+}
+
+/// How it goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// With this error.
+    Fails(Errno),
+    /// It is done, after this time.
+    Slow(Duration),
+    /// It is never answered.
+    Hangs,
+}
+
+#[derive(Debug)]
+struct Node {
+    kind: u32,
+    mode: u32,
+    owner: (u32, u32),
+    bytes: Vec<u8>,
+    names: BTreeMap<Vec<u8>, u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    nodes: HashMap<u64, Node>,
+    last: u64,
+    faults: HashMap<Operation, Fault>,
+    /// Questions that hang.
+    hung: usize,
+}
+
+/// The mount; it ends with this.
+#[derive(Debug)]
+pub struct Faulty {
+    state: Arc<Mutex<State>>,
+    stop: Arc<EventFd>,
+    server: Option<JoinHandle<()>>,
+    path: PathBuf,
+}
+
+impl Faulty {
+    /// Mounts it, for use within `with_private_mounts`; nothing goes wrong yet.
+    pub fn mount(path: &Path) -> Self {
+        Self::mount_by(path, |_, options| {
+            let flags = MsFlags::empty();
+            mount(Some("faulty"), path, Some("fuse"), flags, Some(options)).expect("mounted");
+        })
+    }
+
+    /// The same where somebody else mounts it, who is given the device and the mount's options.
+    pub fn mount_by(path: &Path, mount: impl FnOnce(&File, &str)) -> Self {
+        let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
+        let fd = device.as_raw_fd();
+        mount(&device, &format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"));
+        let mut state = State { last: ROOT, ..State::default() };
+        state.nodes.insert(ROOT, Node::new(KIND_DIR, 0o755));
+        let state = Arc::new(Mutex::new(state));
+        let stop = Arc::new(EventFd::new().expect("an eventfd"));
+        let server = Server { device: Arc::new(device), state: Arc::clone(&state) };
+        let stopped = Arc::clone(&stop);
+        let server = thread::spawn(move || server.serve(&stopped));
+        Self { state, stop, server: Some(server), path: path.to_owned() }
+    }
+
+    /// From now on this operation goes wrong in this way, or well.
+    pub fn set(&self, operation: Operation, fault: impl Into<Option<Fault>>) {
+        let mut state = lock(&self.state);
+        match fault.into() {
+            Some(fault) => _ = state.faults.insert(operation, fault),
+            None => _ = state.faults.remove(&operation),
+        }
+    }
+
+    /// How many operations hang.
+    pub fn hung(&self) -> usize {
+        lock(&self.state).hung
+    }
+}
+
+impl Drop for Faulty {
+    /// Whoever waits is told that the connection is gone.
+    fn drop(&mut self) {
+        let _ = self.stop.write(1);
+        drop(self.server.take().map(JoinHandle::join));
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Server {
+    device: Arc<File>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Server {
+    fn serve(self, stop: &EventFd) {
+        let mut question = vec![0; QUESTION_BYTES_MAX];
+        loop {
+            let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = [wanted(self.device.as_fd()), wanted(stop.as_fd())];
+            let ready = poll(&mut fds, PollTimeout::NONE);
+            if fds[1].any() == Some(true) || !matches!(ready, Ok(_) | Err(Errno::EINTR)) {
+                return;
+            }
+            match (&*self.device).read(&mut question) {
+                Ok(length) => self.take(&question[..length]),
+                // A question that was taken back.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(nix::libc::ENOENT) => {}
+                // Nothing is mounted any more.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take(&self, question: &[u8]) {
+        let Some(request) = Request::read(question) else { return };
+        let fault = request.operation().and_then(|of| lock(&self.state).faults.get(&of).copied());
+        match fault {
+            None => self.answer(&request),
+            Some(Fault::Fails(errno)) => reply(&self.device, request.id, Err(errno)),
+            Some(Fault::Hangs) => lock(&self.state).hung += 1,
+            Some(Fault::Slow(time)) => {
+                let later = Self { device: Arc::clone(&self.device), state: self.state.clone() };
+                thread::spawn(move || {
+                    thread::sleep(time);
+                    later.answer(&request);
+                });
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) {
+        let answer = lock(&self.state).answer(request);
+        if let Some(answer) = answer.transpose() {
+            reply(&self.device, request.id, answer);
+        }
+    }
+}
+
+/// Whoever asked may be gone.
+fn reply(mut device: &File, id: u64, answer: Result<Answer, Errno>) {
+    let (error, body) = match answer {
+        Ok(answer) => (0, answer.bytes),
+        Err(errno) => (-(errno as i32), Vec::new()),
+    };
+    let length = u32::try_from(HEAD_BYTES + body.len()).expect("short");
+    let mut bytes = [length.to_le_bytes(), error.to_le_bytes()].concat();
+    bytes.extend_from_slice(&id.to_le_bytes());
+    bytes.extend_from_slice(&body);
+    let _ = device.write_all(&bytes);
+}
+
+impl Node {
+    fn new(kind: u32, mode: u32) -> Self {
+        let (bytes, names) = Default::default();
+        Self { kind, mode: mode & 0o7777, owner: (0, 0), bytes, names }
+    }
+}
+
+impl State {
+    fn node(&mut self, number: u64) -> Result<&mut Node, Errno> {
+        self.nodes.get_mut(&number).ok_or(Errno::ESTALE)
+    }
+
+    fn attr(&mut self, number: u64) -> Result<Attr, Errno> {
+        let node = self.node(number)?;
+        let (mode, size) = (node.kind | node.mode, node.bytes.len() as u64);
+        Ok(Attr { number, mode, size, owner: node.owner })
+    }
+
+    fn find(&mut self, folder: u64, name: &[u8]) -> Result<u64, Errno> {
+        self.node(folder)?.names.get(name).copied().ok_or(Errno::ENOENT)
+    }
+
+    fn make(&mut self, folder: u64, name: &[u8], node: Node) -> Result<Attr, Errno> {
+        if self.find(folder, name).is_ok() {
+            return Err(Errno::EEXIST);
+        }
+        self.last += 1;
+        let number = self.last;
+        self.node(folder)?.names.insert(name.to_owned(), number);
+        self.nodes.insert(number, node);
+        self.attr(number)
+    }
+
+    /// None for a question that wants no answer.
+    fn answer(&mut self, request: &Request) -> Result<Option<Answer>, Errno> {
+        use super::wire::code;
+        let (at, mut body) = (request.node, request.body());
+        let answer = match request.code {
+            code::FORGET | code::BATCH_FORGET | code::INTERRUPT => return Ok(None),
+            code::INIT => Answer::init(),
+            code::LOOKUP => {
+                let found = self.find(at, body.name()?)?;
+                Answer::entry(&self.attr(found)?)
+            }
+            code::GETATTR => Answer::attr(&self.attr(at)?),
+            code::SETATTR => self.set_attr(at, request)?,
+            code::READLINK => Answer { bytes: self.node(at)?.bytes.clone() },
+            code::SYMLINK => {
+                let (name, target) = (body.name()?, body.name()?);
+                let link = Node { bytes: target.to_owned(), ..Node::new(KIND_LINK, 0o777) };
+                Answer::entry(&self.make(at, name, link)?)
+            }
+            code::MKDIR => {
+                let (mode, _) = (body.word32()?, body.word32()?);
+                Answer::entry(&self.make(at, body.name()?, Node::new(KIND_DIR, mode))?)
+            }
+            code::CREATE => {
+                let (_, mode, _, _) =
+                    (body.word32()?, body.word32()?, body.word32()?, body.word32()?);
+                let made = self.make(at, body.name()?, Node::new(KIND_FILE, mode))?;
+                Answer::entry(&made).and_open()
+            }
+            code::UNLINK | code::RMDIR => {
+                let name = body.name()?;
+                let found = self.find(at, name)?;
+                if !self.node(found)?.names.is_empty() {
+                    return Err(Errno::ENOTEMPTY);
+                }
+                self.node(at)?.names.remove(name);
+                Answer::empty()
+            }
+            code::RENAME | code::RENAME2 => self.rename(request)?,
+            code::OPEN | code::OPENDIR => Answer::empty().and_open(),
+            code::READ | code::WRITE => self.transfer(request)?,
+            code::READDIR => self.list(request)?,
+            code::STATFS => Answer::statfs(),
+            code::RELEASE | code::RELEASEDIR | code::FLUSH | code::FSYNC | code::FSYNCDIR => {
+                Answer::empty()
+            }
+            _ => return Err(Errno::ENOSYS),
+        };
+        Ok(Some(answer))
+    }
+
+    fn set_attr(&mut self, at: u64, request: &Request) -> Result<Answer, Errno> {
+        let mut body = request.body();
+        let (valid, _, _, size) = (body.word32()?, body.word32()?, body.word64()?, body.word64()?);
+        // Lock owner, three times and their fractions.
+        body.skip(4 * 8 + 3 * 4)?;
+        let (mode, _, uid, gid) = (body.word32()?, body.word32()?, body.word32()?, body.word32()?);
+        let node = self.node(at)?;
+        if valid & 1 != 0 {
+            node.mode = mode & 0o7777;
+        }
+        if valid & 2 != 0 {
+            node.owner.0 = uid;
+        }
+        if valid & 4 != 0 {
+            node.owner.1 = gid;
+        }
+        if valid & 8 != 0 {
+            node.bytes.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?, 0);
+        }
+        Ok(Answer::attr(&self.attr(at)?))
+    }
+
+    fn rename(&mut self, request: &Request) -> Result<Answer, Errno> {
+        let mut body = request.body();
+        let to = body.word64()?;
+        let flags = match request.code {
+            super::wire::code::RENAME2 => body.word64()? as u32,
+            _ => 0,
+        };
+        let (old, new) = (body.name()?, body.name()?);
+        let found = self.find(request.node, old)?;
+        if flags & 1 != 0 && self.find(to, new).is_ok() {
+            return Err(Errno::EEXIST);
+        }
+        self.node(request.node)?.names.remove(old);
+        self.node(to)?.names.insert(new.to_owned(), found);
+        Ok(Answer::empty())
+    }
+
+    fn transfer(&mut self, request: &Request) -> Result<Answer, Errno> {
+        let mut body = request.body();
+        let (_, offset, size) = (body.word64()?, body.word64()?, body.word32()?);
+        let offset = usize::try_from(offset).map_err(|_| Errno::EFBIG)?;
+        let bytes = &mut self.node(request.node)?.bytes;
+        if request.code == super::wire::code::READ {
+            let end = bytes.len().min(offset.saturating_add(size as usize));
+            return Ok(Answer { bytes: bytes.get(offset..end).unwrap_or_default().to_owned() });
+        }
+        // Flags, lock owner, flags of the open file.
+        body.skip(4 + 8 + 4 + 4)?;
+        let text = body.rest();
+        let end = offset + text.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset..end].copy_from_slice(text);
+        Ok(Answer::wrote(size))
+    }
+
+    fn list(&mut self, request: &Request) -> Result<Answer, Errno> {
+        let mut body = request.body();
+        let (_, offset, size) = (body.word64()?, body.word64()?, body.word32()?);
+        let names: Vec<_> = self.node(request.node)?.names.clone().into_iter().collect();
+        let mut answer = Answer::empty();
+        for (at, (name, number)) in names.iter().enumerate().skip(offset as usize) {
+            let kind = self.node(*number)?.kind;
+            if !answer.list(*number, at as u64 + 1, kind, name, size as usize) {
+                break;
+            }
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    #[test]
+    fn files_are_files_until_something_goes_wrong() {
+        super::super::with_private_mounts(|| {
+            let root = tempfile::tempdir().expect("a folder");
+            let disk = Faulty::mount(root.path());
+            let (file, folder) = (root.path().join("a"), root.path().join("d"));
+            fs::write(&file, vec![b'x'; 300 << 10]).expect("written");
+            assert_eq!(fs::read(&file).expect("read").len(), 300 << 10);
+            fs::create_dir(&folder).expect("made");
+            fs::rename(&file, folder.join("b")).expect("renamed");
+            symlink("d/b", root.path().join("link")).expect("linked");
+            assert_eq!(fs::read(root.path().join("link")).expect("read").len(), 300 << 10);
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("changed");
+            assert_eq!(fs::metadata(&folder).expect("there").permissions().mode() & 0o777, 0o700);
+            let names =
+                fs::read_dir(root.path()).expect("listed").map(|e| e.expect("e").file_name());
+            assert_eq!(names.collect::<Vec<_>>(), ["d", "link"]);
+            assert!(fs::remove_dir(&folder).is_err());
+
+            disk.set(Operation::Unlink, Fault::Fails(Errno::EIO));
+            let error = fs::remove_file(folder.join("b")).expect_err("it fails");
+            assert_eq!(error.raw_os_error(), Some(nix::libc::EIO));
+            disk.set(Operation::Unlink, Fault::Slow(Duration::from_millis(1)));
+            fs::remove_file(folder.join("b")).expect("in the end");
+            disk.set(Operation::Create, Fault::Hangs);
+            let hangs = thread::scope(|scope| {
+                let asks = scope.spawn(|| fs::write(root.path().join("c"), "text"));
+                while disk.hung() == 0 {
+                    thread::yield_now();
+                }
+                drop(disk);
+                asks.join().expect("no panic")
+            });
+            assert!(hangs.is_err(), "it is told that the server is gone");
+        });
+    }
+}
