@@ -303,7 +303,8 @@ impl Parts {
     /// Begins the record of what is decided.
     async fn record(&self, settings: &Settings, restored: &ledger::writer::Restored) -> Tape {
         let start = flight::Start {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            // Read from the program where that may block.
+            version: String::new(),
             settings: settings.clone(),
             allocated: restored.allocated.clone(),
             actuated: restored.actuated.clone(),
@@ -311,7 +312,7 @@ impl Parts {
         let flags = &self.config.flags;
         let segments_max = flags.flight_recorder_bytes / flight::segment::SEGMENT_BYTES;
         let counts = self.metrics.flight().clone();
-        driver::start_recording(flags.root_dir.clone(), segments_max, start, counts).await
+        driver::start_recording(&flags.root_dir, segments_max, start, counts).await
     }
 
     fn settings(

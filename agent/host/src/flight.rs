@@ -8,7 +8,7 @@
 //!     0000000024.segment    appended to
 //! ```
 //! Input: batches that `pintle_agent_core::flight` made; each is written and synced by one linked
-//! submission to the ring of the agent's own files. Bounds: as many segments as the folder was
+//! submission to the ring of the agent's own files. Bounds: `ANSWER_MAX` an operation, as many segments as the folder was
 //! opened for; what is older is removed before a new one begins.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::stat::Mode;
 use pintle_agent_core::flight::Written;
@@ -29,6 +30,8 @@ pub const FOLDER: &str = "flight";
 const KEY: &str = "key";
 const KEY_BYTES: usize = 32;
 const SUFFIX: &str = ".segment";
+/// How long an operation on the folder is waited for.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// See the module's header.
 #[derive(Debug)]
@@ -91,8 +94,13 @@ impl Folder {
             Some(log) if log.number == written.segment => self.append_to_open(&written.bytes).await,
             _ => self.begin(written).await,
         };
-        if appended.is_err() {
-            self.leave_open().await;
+        match &appended {
+            Ok(()) => {}
+            Err(FileError::Blocked(_)) => {
+                // The kernel may still write to it: it is left as it is.
+                self.open = None;
+            }
+            Err(_) => self.leave_open().await,
         }
         Ok(appended?)
     }
@@ -149,8 +157,10 @@ impl Folder {
     }
 }
 
-fn place() -> Place {
-    Place::own("flight recorder")
+/// Where the folder is worked on: one operation at a time, and a disk that has not answered within
+/// `ANSWER_MAX` is one that hangs.
+pub fn place() -> Place {
+    Place::own("flight recorder").within(ANSWER_MAX)
 }
 
 /// Appends a batch with plain calls, for an agent whose tasks no longer run. The batch that was

@@ -7,8 +7,9 @@
 //! What is noted goes out `GROUP` later, so a burst is one write, and a power cut costs no more
 //! than `GROUP` and the write under way. A disk that is full, dead or too slow costs the record
 //! and nothing else: what does not fit is dropped and counted, one line says so, the next attempt
-//! is made after a wait that doubles, and the record goes on with a state of all pods. A panic of
-//! the decisions writes what is noted before the process ends: the input that led to it is last.
+//! is made after a wait that doubles, and the record goes on with a state of all pods. The agent's
+//! start waits for the folder for a moment and no longer. A panic of the decisions writes what is
+//! noted before the process ends: the input that led to it is last.
 //! Bounds: `NOTES_BYTES_MAX`, `BATCHES_BYTES_MAX`, one job of the pool, one write on the ring.
 
 use std::collections::VecDeque;
@@ -21,10 +22,10 @@ use std::time::Duration;
 use pintle_agent_core::flight::{Flight, Redactor, Start, Written};
 use pintle_agent_core::types::Now;
 use pintle_agent_core::worker::{Command, Input, Pods, State};
-use pintle_agent_host::flight::{FOLDER, Folder, Found, append_last};
+use pintle_agent_host::flight::{self, FOLDER, Folder, Found, append_last};
 use pintle_agent_metrics::FlightCounts;
 use pintle_daemon::blocking::{self, Place};
-use pintle_daemon::{clock, tasks};
+use pintle_daemon::{build, clock, tasks};
 use tokio::sync::Notify;
 
 /// How long what is noted waits for more.
@@ -37,6 +38,8 @@ const NOTES_BYTES_MANY: usize = 64 << 10;
 const BATCHES_BYTES_MAX: usize = 512 << 10;
 /// First and longest wait before a disk that failed is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long the start of the agent waits for the folder.
+const OPEN_MAX: Duration = Duration::from_millis(250);
 /// How long the end of the agent waits for the last batch.
 const LAST_MAX: Duration = Duration::from_secs(1);
 
@@ -56,13 +59,16 @@ struct Notes {
     lost: bool,
 }
 
-/// What both tasks and the driver share.
+/// What the tasks and the driver share.
 struct Shared {
     notes: Mutex<Notes>,
     noted: Notify,
     many: Notify,
-    flight: Mutex<Flight>,
+    /// None until the folder is open.
+    flight: Mutex<Option<Flight>>,
     batches: Mutex<VecDeque<Written>>,
+    /// The folder is open, or failed to be for the first time.
+    opened: Notify,
     encoded: Notify,
     written: Notify,
     /// Where segments are.
@@ -79,10 +85,10 @@ struct Shared {
 /// The driver's end of the recorder; `None` when it is off.
 pub(crate) struct Tape(Option<Arc<Shared>>);
 
-/// Opens the folder and begins to record. A folder that cannot be had is told once, and the agent
-/// goes on without a record.
+/// Begins to record, and to open the folder. It is waited for a moment, as decisions that panic at
+/// once are to be recorded; what is decided until it is open is noted.
 pub(crate) async fn start(
-    root: PathBuf,
+    root: &Path,
     segments_max: u64,
     begins: Start,
     counts: FlightCounts,
@@ -90,13 +96,55 @@ pub(crate) async fn start(
     if segments_max == 0 {
         return Tape(None);
     }
-    let folder = root.clone();
-    let open = move || Folder::open(&folder, segments_max);
-    match blocking::try_run(Place::own("flight recorder"), open).await {
-        Ok((folder, found)) => Tape::begin(folder, &found, &begins, counts),
-        Err(error) => {
-            warn_of(&root.join(FOLDER), &error);
-            Tape(None)
+    let shared = Arc::new(Shared {
+        notes: Mutex::default(),
+        noted: Notify::new(),
+        many: Notify::new(),
+        flight: Mutex::default(),
+        batches: Mutex::default(),
+        opened: Notify::new(),
+        encoded: Notify::new(),
+        written: Notify::new(),
+        dir: root.join(FOLDER),
+        needs_state: AtomicBool::new(false),
+        gap: AtomicBool::new(false),
+        paused: AtomicBool::new(false),
+        counts,
+    });
+    let (writer, root) = (Arc::clone(&shared), root.to_owned());
+    tasks::singleton("flight writer", async move {
+        let folder = open(&writer, root, segments_max, begins).await;
+        tasks::singleton("flight encoder", encode_all(Arc::clone(&writer)));
+        write_all(writer, folder).await;
+    });
+    let _ = tokio::time::timeout(OPEN_MAX, shared.opened.notified()).await;
+    Tape(Some(shared))
+}
+
+/// Opens the folder, again and again where it fails or hangs.
+async fn open(shared: &Shared, root: PathBuf, segments_max: u64, begins: Start) -> Folder {
+    let mut retry: Option<Duration> = None;
+    loop {
+        let root = root.clone();
+        let open =
+            move || -> io::Result<_> { Ok((build::version(), Folder::open(&root, segments_max)?)) };
+        match blocking::try_run(flight::place(), open).await {
+            Ok((version, (folder, Found { key, next }))) => {
+                let begins = Start { version, ..begins };
+                let flight = Flight::new(Redactor::new(&key), next, &begins, clock::now());
+                *lock(&shared.flight) = Some(flight);
+                if retry.is_some() {
+                    tracing::info!("--pintle-flight-recorder: decisions are recorded from now on");
+                    shared.resume();
+                }
+                shared.opened.notify_one();
+                shared.noted.notify_one();
+                return folder;
+            }
+            Err(error) => {
+                shared.opened.notify_one();
+                shared.failed(&mut retry, &error).await;
+            }
         }
     }
 }
@@ -107,29 +155,6 @@ fn warn_of(folder: &Path, error: &io::Error) {
 }
 
 impl Tape {
-    fn begin(folder: Folder, found: &Found, begins: &Start, counts: FlightCounts) -> Self {
-        let redactor = Redactor::new(&found.key);
-        let flight = Flight::new(redactor, found.next, begins, clock::now());
-        let shared = Arc::new(Shared {
-            notes: Mutex::default(),
-            noted: Notify::new(),
-            many: Notify::new(),
-            flight: Mutex::new(flight),
-            batches: Mutex::default(),
-            encoded: Notify::new(),
-            written: Notify::new(),
-            dir: folder.dir().to_owned(),
-            needs_state: AtomicBool::new(false),
-            gap: AtomicBool::new(false),
-            paused: AtomicBool::new(false),
-            counts,
-        });
-        tasks::singleton("flight encoder", encode_all(Arc::clone(&shared)));
-        tasks::singleton("flight writer", write_all(Arc::clone(&shared), folder));
-        shared.noted.notify_one();
-        Self(Some(shared))
-    }
-
     /// The decisions are given this next.
     pub(super) fn input(&self, now: Now, input: &Input) {
         match self.recording() {
@@ -254,20 +279,21 @@ impl Shared {
     /// Blocks: makes batches of all that is noted.
     fn encode(&self) {
         let mut flight = lock(&self.flight);
+        let Some(flight) = flight.as_mut() else { return };
         if self.gap.swap(false, Ordering::Relaxed) {
             flight.lost(clock::now());
         }
         let Notes { list, lost, .. } = std::mem::take(&mut *lock(&self.notes));
         for note in list {
-            put(&mut flight, note);
+            put(flight, note);
             if flight.is_due() {
-                self.hand_over(&mut flight);
+                self.hand_over(flight);
             }
         }
-        self.hand_over(&mut flight);
+        self.hand_over(flight);
         if lost {
             flight.lost(clock::now());
-            self.hand_over(&mut flight);
+            self.hand_over(flight);
         }
         let noted = lock(&self.notes).list.iter().any(|note| matches!(note, Note::State(_)));
         if flight.needs_state() && !noted {
@@ -305,6 +331,18 @@ impl Shared {
         // An encoder that runs has taken notes and not given all batches.
         let Ok(_encoder) = self.flight.try_lock() else { return false };
         lock(&self.notes).list.is_empty() && lock(&self.batches).is_empty()
+    }
+
+    /// The disk refused or hangs: one line says so, and nothing is noted for a while.
+    async fn failed(&self, retry: &mut Option<Duration>, error: &io::Error) {
+        self.counts.failed();
+        if retry.is_none() {
+            warn_of(&self.dir, error);
+        }
+        let wait = retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1));
+        *retry = Some(wait);
+        self.pause();
+        tokio::time::sleep(wait).await;
     }
 
     /// What waits could only follow what was not written.
@@ -364,15 +402,8 @@ async fn write_all(shared: Arc<Shared>, mut folder: Folder) {
                 shared.batch_ended();
             }
             Err(error) => {
-                shared.counts.failed();
-                if retry.is_none() {
-                    warn_of(&shared.dir, &error);
-                }
-                let wait = retry.map_or(RETRY.0, |wait| (wait * 2).min(RETRY.1));
-                retry = Some(wait);
                 failed = Some(batch.segment);
-                shared.pause();
-                tokio::time::sleep(wait).await;
+                shared.failed(&mut retry, &error).await;
                 shared.resume();
             }
         }

@@ -46,13 +46,13 @@ struct Recorded {
 impl Recorded {
     async fn below(root: &Path) -> Self {
         let start = Start {
-            version: "1".to_owned(),
+            version: String::new(),
             settings: settings(),
             allocated: Default::default(),
             actuated: Default::default(),
         };
         let metrics = Metrics::new("n");
-        let tape = super::start(root.to_owned(), 8, start, metrics.flight().clone()).await;
+        let tape = super::start(root, 8, start, metrics.flight().clone()).await;
         Self { pods: Pods::new(settings()), tape, metrics }
     }
 
@@ -216,13 +216,63 @@ fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
 }
 
 #[test]
-fn without_a_folder_the_agent_goes_on() {
+fn without_a_folder_the_agent_goes_on_and_records_once_there_is_one() {
     let root = tempfile::tempdir().expect("a folder");
     fs::write(root.path().join(FOLDER), "a file is in the way").expect("written");
     run(async {
         let mut agent = Recorded::below(root.path()).await;
         inputs(1).into_iter().for_each(|input| agent.decide(input));
+        agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
         agent.tape.end().await;
-        assert!(agent.tape.0.is_none());
+        fs::remove_file(root.path().join(FOLDER)).expect("removed");
+        goes_on_with(&mut agent).await;
+    });
+    is_recorded_after_a_gap(root.path());
+}
+
+/// Until it records again, and then what is wanted of another pod.
+async fn goes_on_with(agent: &mut Recorded) {
+    agent.until(|shared| !shared.paused.load(Ordering::Relaxed)).await;
+    agent.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
+    agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
+    inputs(3).into_iter().for_each(|input| agent.decide(input));
+    agent.tape.end().await;
+}
+
+fn is_recorded_after_a_gap(root: &Path) {
+    let outcomes = replayed(root);
+    let last = outcomes.last().expect("something is recorded");
+    assert!(last.equal >= 3 && !last.torn, "{outcomes:?}");
+    let versions: Vec<_> = outcomes.iter().filter_map(|o| o.version.as_deref()).collect();
+    assert!(versions.iter().all(|version| *version == build::version()), "{versions:?}");
+}
+
+#[test]
+fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
+    xtask::disk::with_private_mounts(|| {
+        blocking::Pool::own();
+        pintle_ring::Files::ring(false)
+            .unwrap_or_else(|_| pintle_ring::Files::direct())
+            .for_thread();
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir(root.path().join(FOLDER)).expect("made");
+        let hung = xtask::disk::Hung::mount(&root.path().join(FOLDER));
+        run(async {
+            let mut agent = Recorded::below(root.path()).await;
+            inputs(1).into_iter().for_each(|input| agent.decide(input));
+            // The folder does not open; whoever stops the agent then does not wait for it.
+            assert!(lock(&agent.shared().flight).is_none());
+            agent.tape.end().await;
+            agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
+            let text = exposition(&agent.metrics);
+            assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
+            agent.decide(Input::Tick);
+            let text = exposition(&agent.metrics);
+            assert!(!text.contains("pintle_flight_recorder_lost_total 0\n"), "{text}");
+            agent.tape.end().await;
+            drop(hung);
+            goes_on_with(&mut agent).await;
+        });
+        is_recorded_after_a_gap(root.path());
     });
 }

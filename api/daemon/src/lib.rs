@@ -1,7 +1,7 @@
 //! What a daemon needs besides its work, shared by the three daemons.
 //!
 //! ```text
-//!   logging, clock            lines, times
+//!   logging, clock, build     lines, times, which program this is
 //!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
 //!   durable, files, regular_file, twice   careful files
 //!   metrics, serve            what others read: families, HTTP servers, who may ask
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+pub mod build;
 pub mod clock;
 pub mod durable;
 pub mod files;

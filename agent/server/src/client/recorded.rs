@@ -5,7 +5,7 @@
 
 use pintle_agent_config::{ClientCommand, Moment, OutputFormat, PastQuestion, ReplayOf};
 use pintle_agent_core::types::UnixNanos;
-use pintle_daemon::{clock, tasks};
+use pintle_daemon::{build, clock, tasks};
 use serde_json::Value;
 
 use super::look::{Cell, Look, Style};
@@ -44,14 +44,11 @@ pub(super) fn replayed(
         }
         false => {
             let rows = pod.map(|pod| table(&pod.rows, &Look::of(command)) + "\n");
-            rows.unwrap_or_default() + &report.text(VERSION)
+            rows.unwrap_or_default() + &report.text(&build::version())
         }
     };
     Ok((text, report.is_equal()))
 }
-
-/// This program's version, as an agent records it.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What a record says of a pod.
 pub(super) fn answered(of: &PastQuestion) -> Result<Value, ClientError> {
@@ -95,7 +92,7 @@ mod tests {
     #[test]
     fn a_replay_shows_the_inputs_and_commands_of_the_pod_that_is_asked_for() {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut agent = Agent::begins(dir.path(), 1, 0, VERSION);
+        let mut agent = Agent::begins(dir.path(), 1, 0, &build::version());
         agent.gets_ready();
         agent.takes(desired());
         agent.reads_nothing();
