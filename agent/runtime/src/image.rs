@@ -24,8 +24,6 @@ use pintle_api_types::duration::GoDuration;
 use pintle_api_types::pod::image_name;
 use pintle_api_types::pod::image_name::ImageNameError;
 use pintle_cri::{Client, v1};
-use pintle_daemon::blocking;
-use pintle_daemon::blocking::Place;
 use tokio::sync::OnceCell;
 
 use crate::credentials::NodeCredentials;
@@ -285,9 +283,7 @@ impl Lookup<'_> {
         let found = self.found.get_or_init(async || {
             let (image, keys) = (&self.image, &self.images.keys);
             let mut found = self.wanted.keyring.as_ref().map_err(Clone::clone)?.of(image);
-            let (files, name) = (keys.files.clone(), image.clone());
-            let of_node = blocking::run(Place::own("credentials"), move || files.of(&name));
-            found.extend(of_node.await.map_err(|blocked| blocked.to_string())?);
+            found.extend(keys.files.of(image).await.map_err(|error| error.to_string())?);
             found.extend(keys.providers.keyring(image, self.wanted.pod).await.of(image));
             Ok(found)
         });

@@ -16,7 +16,7 @@ use pintle_agent_cluster::objects::ContainerObjects;
 use pintle_agent_core::env::variables as env;
 use pintle_agent_core::node::conditions::NodeEvent;
 use pintle_agent_core::request;
-use pintle_agent_core::request::dns::{About, DnsWarning};
+use pintle_agent_core::request::dns::{About, DnsWarning, RESOLV_CONF_BYTES_MAX};
 use pintle_agent_core::request::hosts;
 use pintle_agent_core::request::security::IdRange;
 use pintle_agent_core::request::{ContainerContext, PodContext, paths};
@@ -29,7 +29,7 @@ use pintle_api_types::pod;
 use pintle_cri::v1;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place as Work;
-use pintle_daemon::files::try_read;
+use pintle_ring::{FileError, small};
 
 use crate::execute::{Cancel, Executor, ImageVolumes, NewSandbox, SyncOrder, sandbox_ips};
 use crate::hooks::HookTarget;
@@ -275,8 +275,13 @@ impl Executor {
     async fn hosts_text(&self, start: &Start<'_>, ctx: &PodContext<'_>) -> Result<String, String> {
         let node_file = match pod::uses_host_network(start.pod) {
             true => {
-                let read = || read_some(Path::new(hosts::HOSTS_PATH), NODE_HOSTS_BYTES_MAX);
-                blocking::run(Work::own("hosts"), read).await.map_err(|e| e.to_string())?
+                let path = Path::new(hosts::HOSTS_PATH);
+                match small::read(Work::own("hosts"), path, NODE_HOSTS_BYTES_MAX).await {
+                    Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+                    // As where there is none.
+                    Err(FileError::Chain(_)) => String::new(),
+                    Err(error) => return Err(error.to_string()),
+                }
             }
             false => String::new(),
         };
@@ -402,12 +407,15 @@ impl Executor {
     async fn node_now(&self) -> Result<request::NodeContext, String> {
         let mut node = self.node.clone();
         if let Some(path) = self.resolv_conf.clone() {
-            let read = move || {
-                let text = try_read(&path, pintle_agent_core::request::dns::RESOLV_CONF_BYTES_MAX);
-                text.map_err(|error| format!("open {}: {}", path.display(), go_text(&error)))
-            };
-            let text = blocking::run(Work::own("resolv.conf"), read).await;
-            node.dns.resolv_conf = Some(text.map_err(|blocked| blocked.to_string())??);
+            let text = small::read(Work::own("resolv.conf"), &path, RESOLV_CONF_BYTES_MAX).await;
+            let text = text.map_err(|error| match error {
+                FileError::Chain(error) => {
+                    // As Go says it.
+                    format!("open {}: {}", path.display(), error.errno().desc().to_lowercase())
+                }
+                other => other.to_string(),
+            });
+            node.dns.resolv_conf = Some(String::from_utf8_lossy(&text?).into_owned());
         }
         Ok(node)
     }
@@ -517,17 +525,6 @@ async fn in_background<T: Send + 'static, E: std::fmt::Display + Send + 'static>
         Ok(done) => done.map_err(|error| error.to_string()),
         Err(blocked) => Err(blocked.to_string()),
     }
-}
-
-/// What Go says of an error, without the number that Rust adds.
-fn go_text(error: &std::io::Error) -> String {
-    let errno = error.raw_os_error().map(nix::errno::Errno::from_raw);
-    errno.map_or_else(|| error.to_string(), |errno| errno.desc().to_lowercase())
-}
-
-/// The beginning of a file of the node; empty when it cannot be read.
-fn read_some(path: &Path, bytes_max: usize) -> String {
-    try_read(path, bytes_max).unwrap_or_default()
 }
 
 /// Eight random hexadecimal digits.
