@@ -1,4 +1,5 @@
-//! Small files read, replaced durably, and synced many at a time: by a ring that tries inline, by a
+//! Small files read (on a disk, of procfs, of a cgroup), replaced durably, synced many at a time, and
+//! the 20 files of a volume's content made beside the old ones: by a ring that tries inline, by a
 //! ring that leaves it all to the kernel's workers, by the agent's pool, by tokio's, and by direct
 //! calls on the thread that asks (which the deciding thread must not make).
 //!
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
+use nix::fcntl::RenameFlags;
 use nix::sys::stat::Mode;
 use nix::sys::uio::pwrite;
 use nix::unistd::fdatasync;
@@ -26,6 +28,12 @@ use tokio::runtime::{Builder, Runtime};
 const SMALL: usize = 1024;
 /// Files that are synced together.
 const SYNCED: usize = 64;
+/// Files of a volume's content.
+const CONTENT: usize = 20;
+/// What is read of procfs and of cgroups, where this host has them.
+const PROC: &str = "/proc/self/stat";
+const CGROUPS: [&str; 2] =
+    ["/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/memory/memory.usage_in_bytes"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -53,24 +61,32 @@ impl Way {
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Read,
+    Proc,
+    Cgroup,
     Replace,
     Sync,
+    Content,
 }
 
 impl Work {
-    const ALL: [Self; 3] = [Self::Read, Self::Replace, Self::Sync];
+    const ALL: [Self; 6] =
+        [Self::Read, Self::Proc, Self::Cgroup, Self::Replace, Self::Sync, Self::Content];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Read => "read a file of 1 KiB",
+            Self::Proc => "read a file of procfs",
+            Self::Cgroup => "read a file of a cgroup",
             Self::Replace => "replace it durably",
             Self::Sync => "write and sync 64 files",
+            Self::Content => "make and remove the 20 files of a volume",
         }
     }
 
     const fn rounds(self) -> usize {
         match self {
-            Self::Read => 2_000,
+            Self::Read | Self::Proc | Self::Cgroup => 2_000,
+            Self::Content => 200,
             Self::Replace => 100,
             Self::Sync => 20,
         }
@@ -97,8 +113,13 @@ impl Ground {
         Self { folder, open, runtime, rings, pool: Pool::default() }
     }
 
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("f")
+    fn path(&self, work: Work) -> PathBuf {
+        let cgroup = || CGROUPS.iter().map(Path::new).find(|path| path.exists());
+        match work {
+            Work::Proc => PROC.into(),
+            Work::Cgroup => cgroup().map_or_else(|| PROC.into(), Path::to_owned),
+            _ => self.folder.path().join("f"),
+        }
     }
 
     fn once(&self, way: Way, work: Work) {
@@ -107,21 +128,24 @@ impl Ground {
                 Way::Inline => self.by_ring(&self.rings[0], work).await,
                 Way::Workers => self.by_ring(&self.rings[1], work).await,
                 Way::Pool => {
-                    let (path, open) = (self.path(), self.open.clone());
+                    let (path, open) = (self.path(work), self.open.clone());
                     let job = move || direct(&path, &open, work);
                     self.pool.run(Place::own("bench"), job).await.expect("answered");
                 }
                 Way::Tokio => self.by_tokio(work).await,
-                Way::Direct => direct(&self.path(), &self.open, work),
+                Way::Direct => direct(&self.path(work), &self.open, work),
             }
         });
     }
 
     async fn by_ring(&self, files: &Files, work: Work) {
         let at = |path: &Path| At::path(path).expect("a path");
-        let path = self.path();
+        let path = self.path(work);
         let batch: Batch = match work {
-            Work::Read => Chain::read_file(at(&path), How::read(), 2 * SMALL).into(),
+            Work::Read | Work::Proc | Work::Cgroup => {
+                Chain::read_file(at(&path), How::read(), 2 * SMALL).into()
+            }
+            Work::Content => content_by_ring(self.folder.path()),
             Work::Replace => {
                 let beside = at(&path.with_file_name(".f.new"));
                 let mode = Mode::S_IRUSR | Mode::S_IWUSR;
@@ -146,7 +170,7 @@ impl Ground {
         let jobs: Vec<_> = jobs
             .into_iter()
             .map(|open| {
-                let path = self.path();
+                let path = self.path(work);
                 tokio::task::spawn_blocking(move || direct(&path, &open, work))
             })
             .collect();
@@ -156,10 +180,49 @@ impl Ground {
     }
 }
 
+/// As far as a ring can do it: a real volume's content has modes and owners as well.
+fn content_by_ring(folder: &Path) -> Batch {
+    let at = |path: &Path| At::path(path).expect("a path");
+    let (new, published) = (folder.join("content"), folder.join("content.published"));
+    let one = |fill: &dyn Fn(&mut Chain)| {
+        let mut chain = Chain::new();
+        fill(&mut chain);
+        chain
+    };
+    let make = one(&|chain| _ = chain.make_dir(at(&new), Mode::S_IRWXU));
+    let mut batch = Batch::from(make).then();
+    for n in 0..CONTENT {
+        let (path, mode) = (new.join(n.to_string()), Mode::S_IRUSR | Mode::S_IWUSR);
+        batch.push(one(&|chain| {
+            let file = chain.open(at(&path), How::create_new(mode));
+            chain.write(file, 0, vec![b'c'; SMALL]);
+        }));
+    }
+    let rename = one(&|chain| _ = chain.rename(at(&new), at(&published), RenameFlags::empty()));
+    let mut batch = batch.then().with(rename).then();
+    for n in 0..CONTENT {
+        let path = published.join(n.to_string());
+        batch.push(one(&|chain| _ = chain.unlink(at(&path))));
+    }
+    batch.then().with(one(&|chain| _ = chain.remove_dir(at(&published))))
+}
+
 fn direct(path: &Path, open: &[Arc<OwnedFd>], work: Work) {
     match work {
         Work::Read => {
             assert_eq!(fs::read(path).expect("read").len(), SMALL);
+        }
+        Work::Proc | Work::Cgroup => {
+            assert!(!fs::read(path).expect("read").is_empty());
+        }
+        Work::Content => {
+            let folder = path.with_file_name("content");
+            fs::create_dir(&folder).expect("made");
+            for n in 0..CONTENT {
+                fs::write(folder.join(n.to_string()), [b'c'; SMALL]).expect("written");
+            }
+            fs::rename(&folder, folder.with_extension("published")).expect("renamed");
+            fs::remove_dir_all(folder.with_extension("published")).expect("removed");
         }
         Work::Replace => {
             durable::replace(path, &[b'y'; SMALL], 0o600).expect("replaced");

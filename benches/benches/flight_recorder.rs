@@ -3,11 +3,15 @@
 //! Each round runs both sides one after the other, on a node of its own. CPU is user and system time
 //! of the agent's process over the whole life of its pods, memory what it has resident at the end.
 //! Then the inputs of one round are taken from its record, and three things are timed for each of
-//! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself.
+//! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself. Their
+//! batches are then appended and synced, by the ring as the recorder does it and by a thread of the
+//! pool with plain calls; the folder is below `TMPDIR`, which should be on a disk.
 //! Goals: <= 3 % of the agent's CPU, <= 2 MiB.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,9 +19,11 @@ use anyhow::{Context, Result};
 use pintle_agent_core::flight::{Flight, Frame, Redactor, Start, read};
 use pintle_agent_core::types::{Now, UnixNanos};
 use pintle_agent_core::worker::{Input, Pods};
+use pintle_agent_host::flight::Folder;
 use pintle_benches::load::{self, Cpu};
 use pintle_benches::table::{Goal, Row};
 use pintle_benches::{bench_report, count, names, put_pod, rounds, seen};
+use pintle_daemon::blocking::{self, Place};
 use pintle_tests::{LONG, Options, TestNode, until};
 
 const START: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(180));
@@ -69,7 +75,9 @@ fn main() -> Result<()> {
     let bound = Some(decide);
     rows.push(row("an input: copied by the thread that decides", "us", Goal::None, copy, bound));
     rows.push(row("an input: encoded by another", "us", Goal::None, encode, bound));
-    bench_report::show("flight_recorder", "without it, or the decision", &rows)?;
+    let (ring, plain) = durable(&start, &inputs)?;
+    rows.push(row("a batch durable, by the ring", "us", Goal::None, ring, Some(plain)));
+    bench_report::show("flight_recorder", "without it, the decision, or the pool", &rows)?;
     Ok(())
 }
 
@@ -138,4 +146,38 @@ fn timed(start: &Start, inputs: &[(Now, Input)]) -> [f64; 3] {
     }
     let each = |took: Duration| took.as_secs_f64() * 1e6 / f64::from(TIMES) / inputs.len() as f64;
     took.map(each)
+}
+
+/// Microseconds until a batch is on the disk, the median: by the ring, by a thread of the pool.
+fn durable(start: &Start, inputs: &[(Now, Input)]) -> Result<(f64, f64)> {
+    /// As few inputs as what a busy agent writes at a time has.
+    const PER_BATCH: usize = 8;
+    let mut flight = Flight::new(Redactor::new(&KEY), 0, start, UnixNanos(1));
+    let batches = inputs.chunks(PER_BATCH).filter_map(|inputs| {
+        inputs.iter().for_each(|(now, input)| flight.input(*now, input));
+        flight.take(UnixNanos(1))
+    });
+    let batches: Vec<_> = batches.collect();
+    let root = tempfile::tempdir()?;
+    let (mut folder, _) = Folder::open(root.path(), 8)?;
+    let log = Arc::new(File::create(root.path().join("plain"))?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut ring, mut plain) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    for batch in &batches {
+        let begun = Instant::now();
+        runtime.block_on(folder.append(batch))?;
+        ring.push(begun.elapsed());
+        let (log, bytes, offset) = (Arc::clone(&log), batch.bytes.clone(), at);
+        at += bytes.len() as u64;
+        let write = move || log.write_all_at(&bytes, offset).and_then(|()| log.sync_data());
+        let begun = Instant::now();
+        runtime.block_on(blocking::try_run(Place::own("bench"), write))?;
+        plain.push(begun.elapsed());
+    }
+    let median = |mut of: Vec<Duration>| {
+        of.sort();
+        of.get(of.len() / 2).map_or(0.0, |took| took.as_secs_f64() * 1e6)
+    };
+    Ok((median(ring), median(plain)))
 }
