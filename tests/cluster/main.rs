@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
 mod certificates;
+mod eviction;
 mod explain;
 mod killed;
 mod metrics;

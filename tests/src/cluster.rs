@@ -20,7 +20,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use serde_json::Value;
+use serde_json::{Value, json};
 use xtask::cluster::node::agent_process;
 use xtask::cluster::{Agent, Cluster, control};
 use xtask::node::Leftovers;
@@ -47,6 +47,8 @@ pub struct TestCluster {
     is_own: bool,
     /// The agent's kubeconfig, as it was.
     kubeconfig: String,
+    /// Whether the agent's configuration is not as it was.
+    configured: Cell<bool>,
     /// Whether the cluster's own pods were taken off the nodes.
     emptied: Cell<bool>,
     /// Shims that an earlier test left: containerd loses some whose caller was killed.
@@ -78,6 +80,7 @@ impl TestCluster {
             cluster,
             is_own,
             kubeconfig,
+            configured: Cell::new(false),
             emptied: Cell::new(false),
             stale_shims: RefCell::default(),
             _turn: turn,
@@ -105,6 +108,13 @@ impl TestCluster {
         self.cluster.start(AGENT).expect("the agent starts");
     }
 
+    /// Starts the agent anew with these fields in its configuration, until the end of the test.
+    pub fn configure_agent(&self, fields: &Value) {
+        self.configured.set(true);
+        self.cluster.configure_agent(NODE, fields).expect("written");
+        self.restart_agent();
+    }
+
     /// The agent's kubeconfig as it is outside of this test.
     pub fn kubeconfig(&self) -> Value {
         serde_json::from_str(&self.kubeconfig).expect("the harness wrote it")
@@ -125,6 +135,10 @@ impl TestCluster {
         let kubeconfig = self.cluster.layout().kubeconfig(NODE);
         if fs::read_to_string(kubeconfig).ok().as_deref() != Some(self.kubeconfig.as_str()) {
             self.write_kubeconfig(&self.kubeconfig)?;
+            self.cluster.kill(AGENT)?;
+        }
+        if self.configured.replace(false) {
+            self.cluster.configure_agent(NODE, &json!({}))?;
             self.cluster.kill(AGENT)?;
         }
         if self.cluster.pid(AGENT).is_none() {

@@ -8,6 +8,7 @@
 //!     rude KIND=PORT...             servers that mistreat their clients (see rude.rs)
 //!     get HOST:PORT/PATH            print the body; 0 when the status is 2xx
 //!     hog MIB [child]               touch that much memory, in this process or in a child
+//!     grow MIB_PER_SECOND           touch that much more memory each second, for ever
 //!     log BYTES_PER_SECOND [LINE]   numbered lines on stdout, for ever
 //!     signals [LINGER_MS]           print each signal; end LINGER_MS after SIGTERM
 //!     throttle LISTEN TARGET BPS    a TCP proxy that passes so many bytes a second
@@ -59,6 +60,7 @@ fn run(args: &[&str]) -> Outcome {
         ["get", url] => stream::get(url),
         ["hog", mib] => hog(mib.parse()?),
         ["hog", mib, "child"] => hog_in_child(mib),
+        ["grow", rate] => grow(rate.parse()?),
         ["log", rate] => stream::log(rate.parse()?, 100),
         ["log", rate, line] => stream::log(rate.parse()?, line.parse()?),
         ["signals"] => signals(Duration::ZERO),
@@ -117,15 +119,34 @@ fn signals(linger: Duration) -> Outcome {
 }
 
 /// Memory that is really there: every page is written.
-fn hog(mib: usize) -> Outcome {
+fn touched(mib: usize) -> Vec<u8> {
     const PAGE_BYTES: usize = 4096;
     let mut held = vec![0u8; mib << 20];
     for page in held.chunks_mut(PAGE_BYTES) {
         page[0] = 1;
     }
+    held
+}
+
+fn hog(mib: usize) -> Outcome {
+    let held = touched(mib);
     println!("holding {mib} MiB");
     std::hint::black_box(&held);
     pause()
+}
+
+/// In ten steps a second. SIGTERM does not end it: whoever has no memory has no time for it either.
+fn grow(mib_per_second: usize) -> Outcome {
+    const STEPS: usize = 10;
+    let mut held = Vec::new();
+    let begun = std::time::Instant::now();
+    for step in 1.. {
+        held.push(touched(mib_per_second / STEPS));
+        let due = Duration::from_secs(1) * step / u32::try_from(STEPS)?;
+        thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+    std::hint::black_box(&held);
+    Ok(0)
 }
 
 /// The child holds the memory, so that the OOM killer may take it and spare pid 1.
