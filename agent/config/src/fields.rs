@@ -28,7 +28,6 @@ const JSON: Status = Status::Never("requests and answers are JSON");
 const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
 const QOS_RESERVED: Status = Status::NotYet("memory is not kept from lower classes yet");
 const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
-const EVICTION: Status = Status::NotYet("pods are not evicted yet");
 const MEMORY_QOS: Status =
     Status::NotYet("memory.high, memory.min and memory.low are not written yet");
 const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
@@ -121,13 +120,13 @@ pub const FIELDS: &[Field] = &[
     value("kubeAPIBurst", Kind::Int32, DONE),
     pointer("serializeImagePulls", Kind::Bool, DONE),
     pointer("maxParallelImagePulls", Kind::Int32, DONE),
-    value("evictionHard", Kind::TextMap, EVICTION),
-    value("evictionSoft", Kind::TextMap, EVICTION),
-    value("evictionSoftGracePeriod", Kind::TextMap, EVICTION),
-    value("evictionPressureTransitionPeriod", Kind::Duration, EVICTION),
-    value("evictionMaxPodGracePeriod", Kind::Int32, EVICTION),
-    value("evictionMinimumReclaim", Kind::TextMap, EVICTION),
-    pointer("mergeDefaultEvictionSettings", Kind::Bool, EVICTION),
+    value("evictionHard", Kind::TextMap, DONE),
+    value("evictionSoft", Kind::TextMap, DONE),
+    value("evictionSoftGracePeriod", Kind::TextMap, DONE),
+    value("evictionPressureTransitionPeriod", Kind::Duration, DONE),
+    value("evictionMaxPodGracePeriod", Kind::Int32, DONE),
+    value("evictionMinimumReclaim", Kind::TextMap, DONE),
+    pointer("mergeDefaultEvictionSettings", Kind::Bool, DONE),
     value("podsPerCore", Kind::Int32, DONE),
     pointer("enableControllerAttachDetach", Kind::Bool, DONE),
     value("protectKernelDefaults", Kind::Bool, DONE),
@@ -152,7 +151,7 @@ pub const FIELDS: &[Field] = &[
     value("allowedUnsafeSysctls", Kind::TextList, DONE),
     value("volumePluginDir", Kind::Text, FLEXVOLUME),
     value("providerID", Kind::Text, DONE),
-    value("kernelMemcgNotification", Kind::Bool, EVICTION),
+    value("kernelMemcgNotification", Kind::Bool, DONE),
     value("logging.format", Kind::Word, DONE),
     value("logging.flushFrequency", Kind::Duration, UNBUFFERED),
     value("logging.verbosity", Kind::Int32, DONE),
@@ -177,7 +176,7 @@ pub const FIELDS: &[Field] = &[
     pointer("registerNode", Kind::Bool, DONE),
     pointer("tracing.endpoint", Kind::Text, TRACING),
     pointer("tracing.samplingRatePerMillion", Kind::Int32, TRACING),
-    pointer("localStorageCapacityIsolation", Kind::Bool, EVICTION),
+    pointer("localStorageCapacityIsolation", Kind::Bool, DONE),
     value("containerRuntimeEndpoint", Kind::Text, DONE),
     value("imageServiceEndpoint", Kind::Text, DONE),
     pointer("failCgroupV1", Kind::Bool, DONE),
