@@ -65,6 +65,8 @@ pub struct NodeFlags {
     pub node_ips: Vec<IpAddr>,
     /// Labels to register with.
     pub node_labels: BTreeMap<String, String>,
+    /// Cgroup of the container runtime, for statistics; empty without one.
+    pub runtime_cgroups: String,
     /// An external cloud provider initialises the node.
     pub cloud_provider_external: bool,
     /// Configuration of image credential plugins.
@@ -127,6 +129,7 @@ impl NodeFlags {
             hostname_override: given.text("hostname-override").map(str::to_owned),
             node_ips,
             node_labels,
+            runtime_cgroups: given.text("runtime-cgroups").unwrap_or_default().to_owned(),
             cloud_provider_external: given.text("cloud-provider").is_some(),
             image_credential_provider_config: path("image-credential-provider-config"),
             image_credential_provider_bin_dir: path("image-credential-provider-bin-dir"),

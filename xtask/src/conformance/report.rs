@@ -12,6 +12,9 @@ use serde_json::Value;
 /// Lines of a failure's message that are worth a place in the summary.
 const MESSAGE_LINES: usize = 6;
 
+/// How the suite's runner begins to say why it passed over a test.
+const PASSED_OVER: &str = "Spec skipped because an earlier spec in an ordered container failed";
+
 /// One test that ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -38,7 +41,7 @@ pub fn parse(json: &str) -> Result<Vec<Outcome>> {
 }
 
 /// Names of the tests that began and then declined, sorted, each with why; a test that was not
-/// chosen has no reason.
+/// chosen has no reason, and one that was not run because another failed did not decline.
 pub fn declined(json: &str) -> Result<Vec<(String, String)>> {
     let suites: Value = serde_json::from_str(json).context("read the suite's report")?;
     let suites = suites.as_array().context("the report is a list of suites")?;
@@ -46,6 +49,9 @@ pub fn declined(json: &str) -> Result<Vec<(String, String)>> {
     let specs = specs.filter(|s| s["State"] == "skipped" && s["LeafNodeType"] == "It");
     let reason = |s: &Value| {
         let reason = s["Failure"]["Message"].as_str().filter(|text| !text.is_empty())?;
+        if reason.starts_with(PASSED_OVER) {
+            return None;
+        }
         Some((name(s), reason.lines().next().unwrap_or_default().to_owned()))
     };
     let mut all: Vec<_> = specs.filter_map(reason).collect();

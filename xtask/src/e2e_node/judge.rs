@@ -105,13 +105,22 @@ impl Came {
         }
     }
 
-    /// The run as the kubelet's list.
-    pub(super) fn recorded(&self, chosen: &BTreeSet<String>) -> String {
-        let line = |name: &String| {
-            let (end, seconds) = self.end(name);
+    /// The kubelet's list with what this run came to; of `is_whole` it is all there is.
+    pub(super) fn recorded(
+        &self,
+        chosen: &BTreeSet<String>,
+        known: &Known<'_>,
+        is_whole: bool,
+    ) -> String {
+        let kept = known.iter().filter(|(name, _)| !is_whole && !chosen.contains(**name));
+        let mut all: BTreeMap<&str, (End, f64)> =
+            kept.map(|(name, k)| (*name, (k.end, k.seconds))).collect();
+        let ended = chosen.iter().map(|name| (name.as_str(), self.end(name)));
+        all.extend(ended.filter(|(_, (end, _))| *end != End::Missing));
+        let line = |(name, (end, seconds)): (&str, (End, f64))| {
             format!("{}\t{seconds:.1}\t{name}\n", end.word())
         };
-        chosen.iter().map(line).collect()
+        all.into_iter().map(line).collect()
     }
 
     /// A line for each test: what became of it with the kubelet and now, with seconds.
@@ -193,7 +202,9 @@ mod tests {
          "Failure": {"Message": "broke", "Location": {"FileName": "b.go", "LineNumber": 7}}},
         {"LeafNodeType": "It", "LeafNodeText": "c", "State": "skipped",
          "Failure": {"Message": "needs swap"}},
-        {"LeafNodeType": "It", "LeafNodeText": "d", "State": "skipped"}
+        {"LeafNodeType": "It", "LeafNodeText": "d", "State": "skipped"},
+        {"LeafNodeType": "It", "LeafNodeText": "e", "State": "skipped", "Failure": {"Message":
+         "Spec skipped because an earlier spec in an ordered container failed"}}
     ]}]"#;
 
     fn chosen(names: &str) -> BTreeSet<String> {
@@ -234,8 +245,12 @@ mod tests {
     #[test]
     fn what_is_written_down_is_read_again() {
         let came = Came::read(REPORT).expect("a report");
-        let text = came.recorded(&chosen("a b c"));
-        assert_eq!(text, "passed\t1.5\ta\nfailed\t0.5\tb\nskipped\t0.0\tc\n");
+        let before = parse_kubelet("passed\t1.0\tb\npassed\t2.0\tz\n").expect("a list");
+        let text = came.recorded(&chosen("a b c d"), &before, false);
+        let lines = "passed\t1.5\ta\nfailed\t0.5\tb\nskipped\t0.0\tc\n";
+        assert_eq!(text, format!("{lines}passed\t2.0\tz\n"));
+        let text = came.recorded(&chosen("a b c d"), &before, true);
+        assert_eq!(text, lines, "what did not run is not written down");
         let known = parse_kubelet(&text).expect("a list");
         let totals = came.totals(&chosen("a b c d"), &known);
         assert!(totals.contains("this run     1 passed,    1 failed,    1 skipped,    1 missing"));

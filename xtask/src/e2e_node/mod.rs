@@ -9,7 +9,7 @@
 
 mod judge;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use self::judge::{Came, Kubelet};
+use self::judge::Came;
 use crate::cluster::node::RUNTIME_CGROUP;
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{follow, report};
@@ -110,8 +110,7 @@ impl Plan {
 /// Runs the tests on a machine that is made for them and removed afterwards; prints what came out
 /// and returns whether it is good.
 pub fn run(plan: &Plan) -> Result<bool> {
-    let whole = plan.is_whole() && plan.is_kubelet();
-    ensure!(!plan.record || whole, "only a whole run with the kubelet is written down");
+    ensure!(!plan.record || plan.is_kubelet(), "only runs with the kubelet are written down");
     let cluster = Cluster::of_this_run("enode")?.with_nodes(1)?;
     let agent = cluster.agent_program(&plan.agent)?;
     let suite = Suite::in_folder(&cluster.layout().dir().join("suite"), &agent)?;
@@ -128,12 +127,12 @@ pub fn run(plan: &Plan) -> Result<bool> {
 
 fn conclude(plan: &Plan, chosen: &BTreeSet<String>, json: &str) -> Result<bool> {
     let text = |path: &str| fs::read_to_string(repository().join(path));
-    let known = text(KUBELET).unwrap_or_default();
-    let mut known: BTreeMap<&str, Kubelet> = judge::parse_kubelet(&known)?;
+    let listed = text(KUBELET).unwrap_or_default();
+    let mut known = judge::parse_kubelet(&listed)?;
     let exceptions = text(EXCEPTIONS).context("read the exceptions")?;
     let exceptions = judge::parse_exceptions(&exceptions, plan.is_kubelet())?;
     let came = Came::read(json)?;
-    let recorded = came.recorded(chosen);
+    let recorded = came.recorded(chosen, &known, plan.is_whole());
     if plan.record {
         fs::write(repository().join(KUBELET), &recorded).context("write the list")?;
         known = judge::parse_kubelet(&recorded)?;

@@ -15,7 +15,7 @@ usage: cargo xtask e2e-node [OPTION]...
   --label EXPR   tests with these labels
                  (default: NodeConformance && !Serial && !Slow && !Flaky)
   --parallel N   how many at once (default 4)
-  --record       write down what the kubelet passes (with --agent kubelet and all tests)
+  --record       write down what the tests come to with the kubelet (with --agent kubelet)
 Prints what each test came to with the kubelet, as written down, and now. Fails if a test that was
 chosen did not run, or failed without being named in tests/upstream/node-exceptions.txt, or passed
 although it is named there.";

@@ -5,7 +5,12 @@
 //! costs a quarter of opening them each time; the others are opened when they are asked for.
 //! Owner: one thread of its own, since a read waits for the kernel's locks. Bounds: `FILES_MAX` open
 //! files, `FILE_BYTES_MAX` of each.
+//!
+//! - `devices`: what was read and written. `holds`: what processes hold
 // k8s: github.com/google/cadvisor container/libcontainer/handler.go
+
+mod devices;
+mod holds;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,6 +23,9 @@ use pintle_daemon::clock;
 
 use super::execute::{CgroupError, Cgroups};
 use crate::node::facts;
+
+pub use devices::DeviceIo;
+pub use holds::Holds;
 
 /// Files kept open.
 const FILES_MAX: usize = 2048;
@@ -93,6 +101,10 @@ pub struct More {
     pub tasks_max: u64,
     /// Processes killed for lack of memory.
     pub oom_kills: u64,
+    /// What was read and written, by device.
+    pub devices: Vec<DeviceIo>,
+    /// What its processes hold.
+    pub holds: Holds,
 }
 
 /// Time stalled on a resource.
@@ -247,6 +259,8 @@ impl Sampler {
             tasks_max: one("pids", "pids.max").unwrap_or(0),
             ..More::default()
         };
+        more.devices = self.devices_v1(path);
+        more.holds = holds::of(&self.once(path, "cpu", "cgroup.procs").unwrap_or_default());
         let oom = self.once(path, "memory", "memory.oom_control").unwrap_or_default();
         more.oom_kills = field(&oom, "oom_kill");
         if more.cpu_quota_us.is_some() {
@@ -258,10 +272,27 @@ impl Sampler {
         more
     }
 
+    /// Of the scheduler that counts, if there is one.
+    fn devices_v1(&mut self, path: &str) -> Vec<DeviceIo> {
+        for by in ["bfq", "throttle"] {
+            let mut file = |what: &str| {
+                let name = format!("blkio.{by}.{what}_recursive");
+                self.once(path, "blkio", &name).unwrap_or_default()
+            };
+            let found = devices::parse_v1(&file("io_service_bytes"), &file("io_serviced"));
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        Vec::new()
+    }
+
     fn more_v2(&mut self, path: &str) -> More {
         let mut one = |file| self.once(path, "", file).unwrap_or_default();
         let bounded = |text: &str| number(text).filter(|v| *v < UNLIMITED).unwrap_or(0);
         let (events, max, stat) = (one("memory.events"), one("cpu.max"), one("cpu.stat"));
+        let devices = devices::parse_v2(&one("io.stat"));
+        let holds = holds::of(&one("cgroup.procs"));
         let mut quota = max.split_whitespace();
         let cpu_quota_us = quota.next().and_then(|text| text.parse().ok());
         More {
@@ -279,6 +310,8 @@ impl Sampler {
             }),
             tasks_max: bounded(&one("pids.max")),
             oom_kills: field(&events, "oom_kill"),
+            devices,
+            holds,
         }
     }
 

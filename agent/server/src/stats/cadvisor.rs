@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_host::cgroup::stats::More;
+use pintle_agent_host::cgroup::stats::{DeviceIo, More};
 
 use super::machine::{Disk, Machine};
 use super::network::Interface;
@@ -59,6 +59,10 @@ impl Row<'_> {
     fn more(&self) -> Option<&More> {
         self.found.sample.more.as_ref()
     }
+
+    fn devices(&self) -> &[DeviceIo] {
+        self.more().map_or(&[], |more| &more.devices)
+    }
 }
 
 /// The exposition.
@@ -80,6 +84,7 @@ pub(super) fn exposition(snapshot: &Snapshot, sweep: &Sweep, machine: &Machine) 
     special(&mut text, &rows);
     networks(&mut text, &rows, sweep, snapshot);
     disks(&mut text, &rows, machine);
+    transfers(&mut text, &rows, machine);
     machine_figures(&mut text, machine);
     text.family("container_scrape_error", GAUGE);
     text.sample("container_scrape_error", "", 0.0, None);
@@ -163,7 +168,9 @@ const FIGURES: &[Figure] = &[
         Some(float(r.found.sample.working_set_bytes))
     }),
     ("container_oom_events_total", COUNTER, |r| Some(float(r.more()?.oom_kills))),
-    ("container_processes", GAUGE, |r| Some(float(r.found.sample.tasks))),
+    ("container_processes", GAUGE, |r| Some(float(r.more()?.holds.processes))),
+    ("container_file_descriptors", GAUGE, |r| Some(float(r.more()?.holds.descriptors))),
+    ("container_sockets", GAUGE, |r| Some(float(r.more()?.holds.sockets))),
     ("container_threads", GAUGE, |r| Some(float(r.found.sample.tasks))),
     ("container_threads_max", GAUGE, |r| Some(float(r.more()?.tasks_max))),
     ("container_spec_cpu_period", GAUGE, |r| Some(float(r.more()?.cpu_period_us))),
@@ -224,6 +231,23 @@ fn special(text: &mut Text, rows: &[Row<'_>]) {
                 text.sample(name, &labels, float(value), Some(row.at_ms));
             }
         }
+    }
+    limits(text, rows);
+}
+
+/// Limits of a container's first process; cgroups that are no container's have none.
+fn limits(text: &mut Text, rows: &[Row<'_>]) {
+    let name = "container_ulimits_soft";
+    text.family(name, GAUGE);
+    for row in rows.iter().filter(|row| matches!(row.key, Key::Container(_))) {
+        let limit = row.more().and_then(|more| more.holds.files_soft_limit);
+        let value = match limit {
+            Some(limit @ 0..) => float(limit.unsigned_abs()),
+            Some(_) => -1.0,
+            None => continue,
+        };
+        let labels = row.labels(&[("ulimit", "max_open_files")]);
+        text.sample(name, &labels, value, Some(row.at_ms));
     }
 }
 
@@ -299,7 +323,57 @@ fn disks(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
             let labels = root.labels(&[("device", &disk.device)]);
             text.sample(name, &labels, figure(disk), Some(root.at_ms));
         }
+        let operation = match *name {
+            "container_fs_reads_total" => "Read",
+            "container_fs_writes_total" => "Write",
+            _ => continue,
+        };
+        // The root's are its disks' own counts.
+        for row in rows.iter().filter(|row| *row.key != Key::Root) {
+            for io in row.devices() {
+                let value = float(io.operations.get(operation).copied().unwrap_or(0));
+                let labels = row.labels(&[("device", device_name(machine, io))]);
+                text.sample(name, &labels, value, Some(row.at_ms));
+            }
+        }
     }
+}
+
+/// Bytes that each cgroup read and wrote, where the kernel counts them.
+fn transfers(text: &mut Text, rows: &[Row<'_>], machine: &Machine) {
+    let used = || rows.iter().flat_map(|row| row.devices().iter().map(move |io| (row, io)));
+    if used().next().is_none() {
+        return;
+    }
+    let families =
+        [("container_fs_reads_bytes_total", "Read"), ("container_fs_writes_bytes_total", "Write")];
+    for (name, operation) in families {
+        text.family(name, COUNTER);
+        for (row, io) in used() {
+            let value = float(io.bytes.get(operation).copied().unwrap_or(0));
+            let labels = row.labels(&[("device", device_name(machine, io))]);
+            text.sample(name, &labels, value, Some(row.at_ms));
+        }
+    }
+    let name = "container_blkio_device_usage_total";
+    text.family(name, COUNTER);
+    for (row, io) in used() {
+        let (major, minor) = (io.device.0.to_string(), io.device.1.to_string());
+        for (operation, bytes) in &io.bytes {
+            let device = device_name(machine, io);
+            let more = [
+                ("device", device),
+                ("major", &*major),
+                ("minor", &*minor),
+                ("operation", *operation),
+            ];
+            text.sample(name, &row.labels(&more), float(*bytes), Some(row.at_ms));
+        }
+    }
+}
+
+fn device_name<'a>(machine: &'a Machine, io: &DeviceIo) -> &'a str {
+    machine.devices.get(&io.device).map(String::as_str).unwrap_or_default()
 }
 
 fn version(text: &mut Text, machine: &Machine) {
@@ -341,14 +415,11 @@ mod tests {
     use crate::stats::testing::{families, recorded, sweep, world};
 
     /// Left out on purpose; docs/COMPAT.md says why.
-    const LEFT_OUT: [&str; 11] = [
+    const LEFT_OUT: [&str; 8] = [
         "container_cpu_load_average_10s",
         "container_cpu_load_d_average_10s",
-        "container_file_descriptors",
         "container_health_state",
-        "container_sockets",
         "container_tasks_state",
-        "container_ulimits_soft",
         "machine_cpu_books",
         "machine_cpu_drawers",
         "machine_nvm_avg_power_budget_watts",
@@ -368,6 +439,33 @@ mod tests {
         for name in LEFT_OUT {
             assert!(!ours.contains_key(name) && documented.contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_container_holds_reads_and_writes_is_told() {
+        let (snapshot, ..) = world();
+        let devices = [((254, 0), "/dev/vda".to_owned())].into();
+        let disks = vec![Disk { device: "/dev/vda".to_owned(), ..Disk::default() }];
+        let machine = Machine { disks, devices, ..Machine::default() };
+        let text = exposition(&snapshot, &sweep(), &machine);
+        let of = |name: &str, more: &str| {
+            let prefix = format!("{name}{{container=\"c\",");
+            let mut lines = text.lines().filter(|line| line.starts_with(&prefix));
+            let line = lines.find(|line| line.contains(more)).expect("a sample");
+            line.split_once("} ").and_then(|(_, rest)| rest.split(' ').next()).map(str::to_owned)
+        };
+        let value = |name: &str, more: &str| of(name, more).expect("a value");
+        assert_eq!(value("container_file_descriptors", ""), "9");
+        assert_eq!(value("container_sockets", ""), "2");
+        assert_eq!(value("container_processes", ""), "1");
+        assert_eq!(value("container_ulimits_soft", "ulimit=\"max_open_files\""), "-1");
+        let device = "device=\"/dev/vda\"";
+        assert_eq!(value("container_fs_reads_bytes_total", device), "4096");
+        assert_eq!(value("container_fs_reads_total", device), "3");
+        assert_eq!(value("container_fs_writes_total", device), "0");
+        let blkio = "major=\"254\",minor=\"0\",name=\"1\",namespace=\"ns\",operation=\"Read\"";
+        assert_eq!(value("container_blkio_device_usage_total", blkio), "4096");
+        assert!(!text.contains("container_ulimits_soft{container=\"\",id=\"/\""), "the root");
     }
 
     #[test]

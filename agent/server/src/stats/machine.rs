@@ -1,7 +1,7 @@
 //! What the machine is and how its disks do. Effects: small reads of `/proc`, `/sys`, `/etc`.
 // k8s: github.com/google/cadvisor machine/machine.go
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -12,6 +12,8 @@ use super::files::{FileSystem, file_system};
 
 /// Disks that are shown.
 const DISKS_MAX: usize = 32;
+/// Devices whose names are known.
+const DEVICES_MAX: usize = 1024;
 /// Figures of one line of `/proc/diskstats`.
 const DISK_FIGURES: usize = 11;
 
@@ -24,6 +26,8 @@ pub(super) struct Machine {
     pub(super) physical_cores: u64,
     pub(super) sockets: u64,
     pub(super) disks: Vec<Disk>,
+    /// Names of all devices by their numbers: `/dev/vda`.
+    pub(super) devices: BTreeMap<(u32, u32), String>,
 }
 
 /// A mounted disk.
@@ -48,13 +52,24 @@ pub(super) fn machine(root: &Path) -> Machine {
     let physical: BTreeSet<_> = sockets.iter().zip(&cores).collect();
     let logical = u64::try_from(count("processor").len()).unwrap_or(0);
     let number = |len: usize| u64::try_from(len).unwrap_or(0);
+    let stats = text("/proc/diskstats");
     Machine {
         host: host::read(root),
         cores: logical,
         physical_cores: number(physical.len()).max(u64::from(logical > 0)),
         sockets: number(sockets.iter().collect::<BTreeSet<_>>().len()).max(1),
-        disks: disks(&text("/proc/self/mounts"), &text("/proc/diskstats")),
+        disks: disks(&text("/proc/self/mounts"), &stats),
+        devices: devices(&stats),
     }
+}
+
+fn devices(stats: &str) -> BTreeMap<(u32, u32), String> {
+    let device = |line: &str| {
+        let mut words = line.split_whitespace();
+        let numbers = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some((numbers, format!("/dev/{}", words.next()?)))
+    };
+    stats.lines().filter_map(device).take(DEVICES_MAX).collect()
 }
 
 fn disks(mounts: &str, stats: &str) -> Vec<Disk> {
@@ -95,6 +110,7 @@ mod tests {
         assert_eq!(found.len(), 1, "each disk once");
         assert_eq!(found[0].io, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         assert!(found[0].fs.capacity_bytes > 0);
+        assert_eq!(devices(stats)[&(254, 0)], "/dev/vda");
     }
 
     #[test]

@@ -91,6 +91,7 @@ pub(super) struct Stats {
     log_sizes: Known<logs::Sizes>,
     hosts_sizes: Known<HashMap<String, Usage>>,
     machine: Known<Machine>,
+    started_at: UnixNanos,
 }
 
 /// File systems of the node.
@@ -126,6 +127,7 @@ impl Stats {
             log_sizes: Known::new("sizes of logs"),
             hosts_sizes: Known::new("sizes of hosts files"),
             machine: Known::new("the machine"),
+            started_at: clock::now(),
         }
     }
 
@@ -183,11 +185,20 @@ impl Stats {
         if let Some(fresh) = Cached::fresh(&cached, FRESH_FOR) {
             return Some(fresh);
         }
-        let targets = targets::targets(snapshot, &self.setup().await);
+        let mut targets = targets::targets(snapshot, &self.setup().await);
+        targets.extend(self.system());
         let kind = if more { Kind::More } else { Kind::Shown };
         let value = self.gauges.sweeper.as_ref()?.sweep(targets, kind).await?;
         *cached = Some(Cached { at: Instant::now(), value: Arc::clone(&value) });
         Some(value)
+    }
+
+    /// The cgroups of the host's processes.
+    fn system(&self) -> Vec<targets::Target> {
+        let (kubelet, flags) = (&self.config.kubelet, &self.config.flags);
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let (ours, misc) = (&kubelet.kubelet_cgroups, &kubelet.system_cgroups);
+        targets::system(ours, &flags.runtime_cgroups, misc, &own)
     }
 
     /// How cgroups are laid out; as configured while the runtime does not answer.
@@ -213,6 +224,7 @@ impl Stats {
             swap_bytes: kib(&meminfo, "SwapTotal:") * 1024,
             pids_max,
             tasks,
+            started_at: self.started_at,
             now: clock::now(),
         }
     }

@@ -167,6 +167,8 @@ wire! {
 pub(super) struct NodeFigures {
     pub(super) name: String,
     pub(super) booted_at: UnixNanos,
+    /// When the agent started.
+    pub(super) started_at: UnixNanos,
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
     pub(super) pids_max: u64,
@@ -232,21 +234,28 @@ fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> N
 
 // k8s: pkg/kubelet/server/stats/summary_sys_containers.go GetSystemContainersStats
 fn system_containers(sweep: &Sweep, node: &NodeFigures) -> Vec<ContainerStats> {
-    let pods = sweep.cgroups.get(&Key::Pods);
-    let of = |found: &CgroupReading| {
-        let limit = found.sample.memory_limit_bytes.unwrap_or(node.memory_bytes);
-        ContainerStats {
-            name: "pods".to_owned(),
-            start_time: time(node.booted_at),
-            cpu: cpu(found, true),
-            memory: memory(&found.sample, Some(limit.min(node.memory_bytes)), true),
-            io: Some(io(&found.sample, true)),
-            rootfs: None,
-            logs: None,
-            swap: swap(&found.sample, None),
-        }
+    let of = |name: &str, found: &CgroupReading, start_time, limit: Option<u64>| ContainerStats {
+        name: name.to_owned(),
+        start_time: time(start_time),
+        cpu: cpu(found, true),
+        memory: memory(&found.sample, limit, true),
+        io: Some(io(&found.sample, true)),
+        rootfs: None,
+        logs: None,
+        swap: swap(&found.sample, None),
     };
-    pods.map(of).into_iter().collect()
+    let each = sweep.cgroups.iter().filter_map(|(key, found)| match key {
+        Key::Pods => {
+            let limit = found.sample.memory_limit_bytes.unwrap_or(node.memory_bytes);
+            Some(of("pods", found, node.booted_at, Some(limit.min(node.memory_bytes))))
+        }
+        Key::System(name) => {
+            let began = if *name == "kubelet" { node.started_at } else { node.booted_at };
+            Some(of(name, found, began, found.sample.memory_limit_bytes))
+        }
+        _ => None,
+    });
+    each.collect()
 }
 
 /// A pod of which something runs.
@@ -500,6 +509,22 @@ mod tests {
         assert!(pod.network.is_none() && pod.ephemeral_storage.is_none() && pod.io.is_none());
         assert!(pod.containers[0].rootfs.is_none() && made.node.fs.is_none());
         assert_eq!(pod.containers[0].memory.working_set_bytes, 516_096);
+    }
+
+    #[test]
+    fn the_hosts_processes_are_told_beside_the_pods() {
+        let (snapshot, mut node, storage) = world();
+        node.started_at = UnixNanos(7_000_000_000);
+        let mut swept = sweep();
+        let found = swept.cgroups[&Key::Pods].clone();
+        swept.cgroups.insert(Key::System("kubelet"), found.clone());
+        swept.cgroups.insert(Key::System("runtime"), found);
+        let made = summary(&snapshot, &swept, &node, Some(&storage)).node.system_containers;
+        let names: Vec<&str> = made.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["pods", "kubelet", "runtime"]);
+        assert!(made[0].memory.available_bytes.is_some());
+        assert_eq!(made[1].memory.available_bytes, None, "without a limit");
+        assert_eq!(made[1].start_time, "1970-01-01T00:00:07Z", "when the agent started");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(super) enum Key {
     Root,
     /// All pods.
     Pods,
+    /// Processes of the host, as the summary calls them: `kubelet`, `runtime`, `misc`.
+    System(&'static str),
     /// All pods of a class.
     Class(&'static str),
     /// One pod.
@@ -88,6 +90,39 @@ pub(super) fn targets(snapshot: &Snapshot, setup: &CgroupSetup) -> Vec<Target> {
     targets
 }
 
+/// The cgroups of the host's processes: as configured, the agent's else where it is; `own` is the
+/// text of `/proc/self/cgroup`.
+// k8s: pkg/kubelet/server/stats/summary_sys_containers.go GetSystemContainersStats
+pub(super) fn system(kubelet: &str, runtime: &str, misc: &str, own: &str) -> Vec<Target> {
+    let given = |path: &str| {
+        Some(path).filter(|path| !path.is_empty()).map(|p| format!("/{}", p.trim_matches('/')))
+    };
+    let all = [
+        ("kubelet", given(kubelet).or_else(|| own_cgroup(own))),
+        ("runtime", given(runtime)),
+        ("misc", given(misc)),
+    ];
+    let target = |(name, path): (_, Option<String>)| {
+        Some(Target { key: Key::System(name), paths: vec![path?], network_of: None })
+    };
+    all.into_iter().filter_map(target).collect()
+}
+
+/// Where a process is; `None` on v1 when that is not one place for what is counted.
+// k8s: pkg/kubelet/cm/container_manager_linux.go getContainer
+fn own_cgroup(text: &str) -> Option<String> {
+    let fields = || text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let of = |controller: &str| {
+        let mut found = fields().filter(|(names, _)| names.split(',').any(|n| n == controller));
+        found.next().map(|(_, path)| path.to_owned())
+    };
+    let Some(cpu) = of("cpu") else { return of("") };
+    if of("memory").as_ref() != Some(&cpu) {
+        return None;
+    }
+    of("name=systemd").or(Some(cpu))
+}
+
 /// Something of the pod has a cgroup.
 pub(super) fn runs(observed: &ObservedPod) -> bool {
     observed.sandboxes.iter().any(|sandbox| sandbox.ready) || observed.any_running()
@@ -140,6 +175,27 @@ mod tests {
         assert_eq!(found[5].network_of, Some("u".into()));
         assert_eq!(found[6].paths[0], "/kubepods/besteffort/podu/1");
         assert_eq!(found[6].paths[1], "/kubepods/besteffort/podu/cri-containerd-1.scope");
+    }
+
+    #[test]
+    fn the_hosts_processes_are_where_they_were_put_and_the_agent_where_it_is() {
+        let found = |kubelet, runtime, misc, own| {
+            let found = system(kubelet, runtime, misc, own).into_iter();
+            found.map(|target| (target.key, target.paths[0].clone())).collect::<Vec<_>>()
+        };
+        let wanted = |name, path: &str| (Key::System(name), path.to_owned());
+        let v2 = "0::/system.slice/kubelet.service\n";
+        let expected = [
+            wanted("kubelet", "/system.slice/kubelet.service"),
+            wanted("runtime", "/system.slice/containerd.service"),
+        ];
+        assert_eq!(found("", "/system.slice/containerd.service", "", v2), expected);
+        let expected = [wanted("kubelet", "/kubelet.slice"), wanted("misc", "/system")];
+        assert_eq!(found("kubelet.slice", "", "/system", v2), expected);
+        let v1 = "4:memory:/a\n3:cpu,cpuacct:/a\n1:name=systemd:/a/b\n0::/\n";
+        assert_eq!(own_cgroup(v1).as_deref(), Some("/a/b"));
+        assert_eq!(own_cgroup("4:memory:/a\n3:cpu:/a\n").as_deref(), Some("/a"));
+        assert_eq!(own_cgroup("4:memory:/b\n3:cpu:/a\n"), None, "not one place");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use pintle_agent_core::cgroup::names::CgroupSetup;
 use pintle_agent_core::testing::{snapshot_of, view};
 use pintle_agent_core::types::UnixNanos;
 use pintle_agent_core::view::Snapshot;
-use pintle_agent_host::cgroup::stats::{More, Sample};
+use pintle_agent_host::cgroup::stats::{DeviceIo, Holds, More, Sample};
 use serde_json::{Value, json};
 
 use super::files::{FileSystem, Usage};
@@ -65,7 +65,16 @@ pub(super) fn sweep() -> Sweep {
         memory_bytes: 516_096,
         working_set_bytes: 516_096,
         swap_limit_bytes: Some(0),
-        more: Some(More { throttled: Some((1, 2, 3)), ..More::default() }),
+        more: Some(More {
+            throttled: Some((1, 2, 3)),
+            devices: vec![DeviceIo {
+                device: (254, 0),
+                bytes: [("Read", 4096)].into(),
+                operations: [("Read", 3)].into(),
+            }],
+            holds: Holds { processes: 1, descriptors: 9, sockets: 2, files_soft_limit: Some(-1) },
+            ..More::default()
+        }),
         ..Sample::default()
     };
     let found = |path: &String| CgroupReading {

@@ -126,6 +126,7 @@ fn limits_of_v2_are_what_cadvisor_makes_of_them() {
         cpu_quota_us: Some(25_000),
         tasks_max: 100,
         oom_kills: 1,
+        ..More::default()
     };
     assert_eq!(more, want);
     for (name, text) in [("cpu.max", "max 100000\n"), ("pids.max", "max\n")] {

@@ -1,0 +1,89 @@
+//! What the processes of a cgroup hold: open files, sockets, and how many files one may open.
+//!
+//! Effects: looks through `/proc`; only when it is asked for, since each open file is a link to be
+//! read. Input: the text of `cgroup.procs`. Bounds: `DESCRIPTORS_MAX` of a cgroup.
+// k8s: github.com/google/cadvisor container/libcontainer/handler.go processStatsFromProcs
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+
+/// Open files of a cgroup that are looked at; with more, the rest is not counted.
+const DESCRIPTORS_MAX: usize = 65_536;
+
+/// What processes hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// Processes in the cgroup itself, not below it.
+    pub processes: u64,
+    /// Open files.
+    pub descriptors: u64,
+    /// Of those, sockets.
+    pub sockets: u64,
+    /// How many files the first process may open: its soft limit, -1 without one.
+    pub files_soft_limit: Option<i64>,
+}
+
+/// Looks at the processes of a `cgroup.procs`; one that ends meanwhile holds nothing.
+pub(super) fn of(procs: &str) -> Holds {
+    let pids: Vec<u32> = procs.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    // 0 stands for a process outside our pid namespace.
+    let visible = pids.iter().copied().filter(|pid| *pid > 0);
+    let first = visible.clone().min();
+    let entries = visible.filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok());
+    let mut holds =
+        Holds { processes: u64::try_from(pids.len()).unwrap_or(u64::MAX), ..Holds::default() };
+    for entry in entries.flatten().flatten().take(DESCRIPTORS_MAX) {
+        holds.descriptors += 1;
+        let target = fs::read_link(entry.path());
+        let is_socket = target.is_ok_and(|t| t.as_os_str().as_bytes().starts_with(b"socket"));
+        holds.sockets += u64::from(is_socket);
+    }
+    let limits = first.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/limits")).ok());
+    holds.files_soft_limit = limits.and_then(|text| files_soft_limit(&text));
+    holds
+}
+
+fn files_soft_limit(limits: &str) -> Option<i64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(-1),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_or_none() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units\n\
+                    Max processes             96312                96312                processes\n\
+                    Max open files            1024                 524288               files\n";
+        assert_eq!(files_soft_limit(text), Some(1024));
+        let text = "Max open files            unlimited            unlimited            files\n";
+        assert_eq!(files_soft_limit(text), Some(-1));
+        assert_eq!(files_soft_limit(""), None);
+    }
+
+    #[test]
+    fn open_files_and_sockets_of_a_process_are_counted() {
+        let mut child = std::process::Command::new("sleep");
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let child = child.arg("1000").stdin(std::os::fd::OwnedFd::from(theirs));
+        let mut child = child.spawn().expect("it starts");
+        drop(ours);
+        let holds = of(&format!("{}\n", child.id()));
+        child.kill().expect("it ends");
+        child.wait().expect("it is reaped");
+        assert_eq!(holds.processes, 1);
+        assert!(holds.descriptors >= 3 && holds.sockets >= 1, "{holds:?}");
+        assert!(holds.files_soft_limit.is_some_and(|limit| limit != 0), "{holds:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_holds_nothing() {
+        assert_eq!(of("4194999\n0\n"), Holds { processes: 2, ..Holds::default() });
+        assert_eq!(of(""), Holds::default());
+    }
+}
