@@ -67,6 +67,11 @@ impl Shutdown {
         }
     }
 
+    /// When it began, also when an earlier agent was told.
+    pub fn began_at(&self) -> UnixNanos {
+        self.started_at
+    }
+
     /// True once every group is over.
     pub fn is_over(&self) -> bool {
         self.ended_at.is_some()

@@ -30,6 +30,7 @@ impl Worker {
             return;
         }
         self.check_overdue(context);
+        self.judge(context);
         self.follow_resize(context);
         self.derive(context);
         // The first status after a restart of the agent tells since when the pod runs: whoever
@@ -301,7 +302,11 @@ impl Worker {
         Some(*at)
     }
 
-    fn derive_input<'a>(&'a self, pod: &'a Pod, context: &'a Context<'_>) -> DeriveInput<'a> {
+    pub(super) fn derive_input<'a>(
+        &'a self,
+        pod: &'a Pod,
+        context: &'a Context<'_>,
+    ) -> DeriveInput<'a> {
         let lifecycle = match self.stage {
             Stage::Waiting | Stage::Syncing => Lifecycle::Syncing,
             Stage::Terminating => Lifecycle::Terminating,

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use crate::admit;
 use crate::shutdown::{self, Notice, Shutdown, Window};
-use crate::status;
+use crate::status::{self, DeriveInput, Lifecycle};
 use crate::worker::Command;
 use crate::worker::pods::Pods;
-use crate::worker::step::{Stage, Worker};
-use pintle_api_types::ids::{Mono, Now, PodUid};
+use crate::worker::step::{Context, Stage, Worker};
+use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
 
 impl Pods {
@@ -62,7 +62,8 @@ impl Pods {
         let mut moved = false;
         loop {
             for (uid, window, grace) in self.due_to_end(&shutdown, now.mono) {
-                self.with(&uid, now, |w, _| w.shut_down(window, grace, now.mono));
+                let began_at = shutdown.began_at();
+                self.with(&uid, now, |w, _| w.shut_down(window, grace, began_at, now.mono));
             }
             let all_ended = self.knows_all() && !self.waits_for(&shutdown);
             if !shutdown.advance(all_ended, now) {
@@ -105,9 +106,34 @@ impl Worker {
     }
 
     /// It ends with the node, within this many seconds and its own grace period.
-    fn shut_down(&mut self, window: Window, grace: i64, now: Mono) {
+    fn shut_down(&mut self, window: Window, grace: i64, began_at: UnixNanos, now: Mono) {
         self.ends_with = Some(window);
         let own = self.pod.as_ref().map_or(grace, |pod| pod::grace_seconds(pod));
-        self.evict(shutdown::verdict(), Some(own.min(grace)), now);
+        let grace = Some(own.min(grace));
+        if self.observed_stamp > 0 {
+            return self.evict(shutdown::verdict(), grace, now);
+        }
+        // Nobody knows whether it is over already. Nothing of it may begin until that is known.
+        self.unjudged = Some(began_at);
+        self.terminate(grace);
+    }
+
+    /// A new agent sees for the first time what it was told to end. What was over before the
+    /// shutdown began has ended by itself, whatever an earlier agent could tell of it.
+    pub(super) fn judge(&mut self, context: &Context<'_>) {
+        if self.observed_stamp == 0 {
+            return;
+        }
+        let Some(began_at) = self.unjudged.take() else { return };
+        let Some(pod) = self.pod.clone() else { return };
+        let input = self.derive_input(&pod, context);
+        let input = DeriveInput { lifecycle: Lifecycle::Syncing, ..input };
+        let mut containers = self.observed.containers.iter();
+        let is_over = !self.needs_kill()
+            && containers.all(|container| container.finished_at < began_at)
+            && status::settled_phase(&input).is_some();
+        if !is_over && self.verdict.is_none() {
+            self.verdict = Some(shutdown::verdict());
+        }
     }
 }

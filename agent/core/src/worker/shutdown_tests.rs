@@ -5,9 +5,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
+use crate::ledger;
+use crate::observed::RunState;
 use crate::shutdown::{Notice, Record, Window};
 use crate::worker::testing::{Host, of_folder, sized_pod, small_settings};
-use crate::worker::{Command, Input, Stage};
+use crate::worker::{Command, Input, Pods, Stage};
+use pintle_api_types::ids::UnixNanos;
 
 fn windows() -> Vec<Window> {
     let window = |priority, seconds| Window { priority, seconds };
@@ -187,8 +190,8 @@ fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
     host.stubborn = false;
     host.end("least", "c", 0);
     let manifest = |uid, priority| of_folder(pod(uid, priority), uid);
-    let (allocated, actuated) = (crate::ledger::Entries::default(), Default::default());
-    host.pods = crate::worker::Pods::new(small_settings());
+    let (allocated, actuated) = (ledger::Entries::default(), Default::default());
+    host.pods = Pods::new(small_settings());
     host.pods.restore(allocated, actuated);
     let resumed = Some(record);
     host.tell(Input::Shutdown(Notice::Begins { windows: windows(), resumed }));
@@ -208,10 +211,47 @@ fn a_new_agent_starts_nothing_of_what_has_ended_and_goes_on() {
     assert!(over.is_empty(), "it was told before: {over:?}");
 }
 
+fn read(draft: &ledger::Draft) -> ledger::Entries {
+    ledger::decode(draft.text().as_bytes()).expect("a checkpoint")
+}
+
+#[test]
+fn a_new_agent_tells_what_was_over_before_from_what_the_shutdown_ended() {
+    for (ends_after, expected) in [(-5, "Succeeded"), (5, "Failed")] {
+        let mut host = host();
+        let mut done = of_folder(pod("done", 0), "done");
+        done.spec.get_or_insert_default().restart_policy = Some("Never".to_owned());
+        host.want(done.clone());
+        let began_at = host.now.wall;
+        host.now = host.now.plus(seconds(10));
+        let at = match ends_after {
+            -5 => UnixNanos(began_at.0 - 5_000_000_000),
+            _ => began_at.plus(seconds(5)),
+        };
+        let record = host.records.get_mut("done").expect("it runs");
+        record.sandboxes.iter_mut().for_each(|sandbox| sandbox.ready = false);
+        for container in &mut record.containers {
+            (container.state, container.finished_at) = (RunState::Exited, at);
+        }
+        let group = Some((0, host.now.wall.plus(seconds(9))));
+        let resumed = Some(Record { started_at: began_at, group, ..Record::default() });
+        let (allocated, actuated) = host.pods.checkpoints();
+        host.pods = Pods::new(small_settings());
+        host.pods.restore(read(&allocated), read(&actuated));
+        host.take_starts();
+        host.tell(Input::Shutdown(Notice::Begins { windows: windows(), resumed }));
+        host.tell(Input::Tick);
+        host.tell(Input::Desired { uid: "done".into(), pod: std::sync::Arc::new(done) });
+        host.tell(Input::SourcesReady);
+        assert_eq!(host.status("done")["phase"], expected);
+        assert_eq!(host.take_starts(), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn no_group_is_over_before_all_pods_are_known_but_by_its_time() {
     let mut host = Host::new();
-    host.pods = crate::worker::Pods::new(small_settings());
+    host.pods = Pods::new(small_settings());
     host.tell(Input::Tick);
     let begun = records(&mut host, begins());
     assert_eq!(begun.last().and_then(|told| told.group.map(|(priority, _)| priority)), Some(0));

@@ -178,6 +178,9 @@ pub struct Worker {
     /// It ends because the node is being shut down, in this group.
     #[serde(default)]
     pub(crate) ends_with: Option<Window>,
+    /// When that shutdown began, until the first read tells whether the pod was over by then.
+    #[serde(default)]
+    pub(super) unjudged: Option<UnixNanos>,
 }
 
 impl Worker {
@@ -239,6 +242,7 @@ impl Worker {
             resize: ResizeConditions::default(),
             probing: None,
             ends_with: None,
+            unjudged: None,
         }
     }
 
