@@ -97,9 +97,9 @@ impl World {
                 self.probe(&uid, &observed, terminating);
             }
             Command::FetchNode { ticket } => self.fetch_node(ticket),
+            Command::Shutdown(record) => self.shutdown_goes_on(record),
             Command::Event { .. }
             | Command::Count(_)
-            | Command::Shutdown(_)
             | Command::Measure { .. }
             | Command::Reclaim { .. }
             | Command::Pressure(_)

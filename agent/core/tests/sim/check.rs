@@ -44,6 +44,10 @@ pub struct Checker {
     pub stops: BTreeMap<String, (Mono, i64)>,
     /// The last status of each pod.
     pub statuses: BTreeMap<PodUid, Arc<PodStatus>>,
+    /// The machine shuts down: pods may have less time than they ask for.
+    pub shuts_down: bool,
+    /// Pods that ended for a shutdown, or were refused because of one.
+    shut_down: BTreeSet<PodUid>,
 }
 
 impl Checker {
@@ -124,7 +128,7 @@ impl Checker {
     pub fn stop_asked(&mut self, uid: &PodUid, id: &str, timeout: i64, now: Mono) {
         let own = self.known[uid].grace.max(2);
         assert!(
-            timeout == own || timeout == 2,
+            timeout == own || timeout == 2 || self.shuts_down && timeout < own,
             "{id} of {uid} is stopped with {timeout} s, its own is {own}"
         );
         let stop = self.stops.entry(id.to_owned()).or_insert((now, timeout));
@@ -183,6 +187,19 @@ impl Checker {
         self.untold.extend(self.terminal.keys().filter(timed).cloned());
     }
 
+    /// A new agent knows nothing of a shutdown that was given up: what the API server does not know
+    /// to be over begins anew, as a folder's pods do after each restart of their agent.
+    pub fn forgets_shutdown(&mut self, api: Option<&ApiServer>) {
+        for uid in std::mem::take(&mut self.shut_down) {
+            if api.is_some_and(|api| api.knows_end(&uid)) {
+                self.shut_down.insert(uid);
+            } else {
+                self.terminal.remove(&uid);
+                self.ended.remove(&uid);
+            }
+        }
+    }
+
     /// The API server's store is an older one: a pod that neither it nor the agent knows to be over
     /// may be begun anew, because the runtime has nothing left of it.
     pub fn undone(&mut self, is_known: impl Fn(&PodUid) -> bool) {
@@ -202,6 +219,9 @@ impl Checker {
             untold && (phase, status.reason.as_deref()) == ("Failed", Some("DeadlineExceeded"));
         if let Some(terminal) = self.terminal.get(uid).filter(|_| !late) {
             assert_eq!(terminal, phase, "{uid} left its terminal phase");
+        }
+        if matches!(status.reason.as_deref(), Some("Terminated" | "NodeShutdown")) {
+            self.shut_down.insert(uid.clone());
         }
         if phase == "Succeeded" || phase == "Failed" {
             self.terminal.insert(uid.clone(), phase.to_owned());

@@ -40,6 +40,8 @@ pub enum Fault {
     Deadlines,
     /// The store of the API server is restored from an older copy.
     Restored,
+    /// The machine shuts down, or is about to and stays up. Never drawn: such a world ends early.
+    Shutdown,
 }
 
 const ALL: [Fault; 17] = [
@@ -73,6 +75,8 @@ impl Faults {
     pub const ALL: Self = Self::CALLS.and(Fault::Crashes).and(Fault::Sandboxes);
     pub const API: Self = Self::CALM.and(Fault::Api);
     pub const API_CRASHES: Self = Self::CRASHES.and(Fault::Api);
+    pub const SHUTDOWN: Self = Self::CALM.and(Fault::Hints).and(Fault::Shutdown);
+    pub const SHUTDOWN_CRASHES: Self = Self::SHUTDOWN.and(Fault::Crashes);
 
     /// Every kind with a chance of its own.
     pub fn drawn(seed: u64) -> Self {

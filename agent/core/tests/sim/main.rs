@@ -15,6 +15,7 @@ mod apiserver;
 mod check;
 mod faults;
 mod flight;
+mod machine;
 mod node;
 mod pods;
 mod runtime;
@@ -25,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use faults::Faults;
+use faults::{Fault, Faults};
 use pintle_api_types::rng;
 use world::{Stats, World};
 
@@ -126,10 +127,10 @@ fn run_all(seeds: &[u64], world: impl Fn(u64) -> World + Sync) -> Stats {
 /// A simulator in which nothing happens proves nothing.
 fn run_preset(seeds: &[u64], faults: Faults) {
     let stats = run_all(seeds, |seed| World::new(seed, faults));
-    let api = faults.has(faults::Fault::Api);
+    let api = faults.has(Fault::Api);
     assert!(!api || stats.completed > stats.worlds / 2, "{stats:?}");
     assert!(stats.started > stats.worlds && stats.exited > 0, "{stats:?}");
-    let dies = faults.has(faults::Fault::Crashes) && seeds.len() > 1;
+    let dies = faults.has(Fault::Crashes) && seeds.len() > 1;
     assert!(!dies || stats.crashes_in_sync > stats.worlds / 4, "{stats:?}");
 }
 
@@ -203,8 +204,28 @@ fn pods_of_an_api_server_while_the_agent_dies_at_any_step() {
 }
 
 #[test]
+fn a_machine_that_shuts_down_ends_its_pods_in_order_and_in_time() {
+    let stats = run_all(&seeds(80_000, 40), |seed| World::new(seed, Faults::SHUTDOWN));
+    assert!(stats.worlds == 1 || stats.shutdowns > stats.worlds / 3, "{stats:?}");
+    assert!(stats.worlds == 1 || stats.given_up > stats.worlds / 10, "{stats:?}");
+}
+
+#[test]
+fn a_machine_shuts_down_while_its_agent_dies_at_any_step() {
+    for (first, faults) in
+        [(81_000, Faults::SHUTDOWN_CRASHES), (82_000, Faults::SHUTDOWN_CRASHES.and(Fault::Api))]
+    {
+        let stats = run_all(&seeds(first, 60), |seed| World::new(seed, faults));
+        assert!(stats.worlds == 1 || stats.shutdowns > stats.worlds / 3, "{stats:?}");
+        assert!(stats.worlds == 1 || stats.crashed_in_shutdown > stats.worlds / 10, "{stats:?}");
+    }
+}
+
+#[test]
 fn what_the_agents_of_a_world_decide_is_decided_again_from_its_record() {
-    for (first, faults) in [(70_000, Faults::ALL), (71_000, Faults::API_CRASHES)] {
+    for (first, faults) in
+        [(70_000, Faults::ALL), (71_000, Faults::API_CRASHES), (72_000, Faults::SHUTDOWN_CRASHES)]
+    {
         let repeated = number("PINTLE_SEED").map(|seed| vec![seed]);
         let seeds = repeated.unwrap_or_else(|| {
             let count = number("PINTLE_SEEDS").unwrap_or(RECORDED);

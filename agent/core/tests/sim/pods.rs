@@ -137,6 +137,7 @@ pub struct Manifest {
     pub selective: bool,
     /// Of a folder, not of the API server.
     pub of_folder: bool,
+    pub priority: i32,
 }
 
 impl Manifest {
@@ -184,7 +185,11 @@ impl Manifest {
             volumes_from_s,
             selective: api && faults.has(Fault::Node) && rng.chance(50),
             of_folder: !api,
+            priority: 0,
         };
+        if faults.has(Fault::Shutdown) {
+            manifest.priority = *rng.pick(&crate::machine::PRIORITIES);
+        }
         manifest.write();
         manifest
     }
@@ -204,7 +209,7 @@ impl Manifest {
             "metadata": {"name": self.name, "namespace": "sim", "uid": self.uid.as_str(),
                 "annotations": source},
             "spec": {"restartPolicy": self.policy, "terminationGracePeriodSeconds": self.grace,
-                "activeDeadlineSeconds": self.deadline_s,
+                "activeDeadlineSeconds": self.deadline_s, "priority": self.priority,
                 "nodeSelector": if self.selective { json!({"disk": "ssd"}) } else { json!({}) },
                 "initContainers": of(true), "containers": of(false),
                 "ephemeralContainers": ephemeral},

@@ -20,6 +20,7 @@ use crate::apiserver::{ApiServer, Wire};
 use crate::check::Checker;
 use crate::faults::{Fault, Faults};
 use crate::flight::Recording;
+use crate::machine::{Machine, MachineNews};
 use crate::node::{Node, NodeNews};
 use crate::pods::{Behaviour, Manifest};
 use crate::rng::Rng;
@@ -49,6 +50,10 @@ pub struct Stats {
     pub crashes_in_sync: u64,
     pub failed_calls: u64,
     pub completed: u64,
+    /// Machines that went down, that stayed up, and agents that died in between.
+    pub shutdowns: u64,
+    pub given_up: u64,
+    pub crashed_in_shutdown: u64,
 }
 
 impl Stats {
@@ -61,6 +66,9 @@ impl Stats {
         self.crashes_in_sync += other.crashes_in_sync;
         self.failed_calls += other.failed_calls;
         self.completed += other.completed;
+        self.shutdowns += other.shutdowns;
+        self.given_up += other.given_up;
+        self.crashed_in_shutdown += other.crashed_in_shutdown;
     }
 }
 
@@ -103,6 +111,8 @@ pub enum Event {
     SandboxDies,
     /// Between the agent and the API server.
     Wire(Wire),
+    /// What the machine is about to do.
+    Machine(MachineNews),
 }
 
 pub struct World {
@@ -146,6 +156,7 @@ pub struct World {
     /// The API server of a world that has one.
     pub api: Option<ApiServer>,
     recording: Option<Recording>,
+    pub machine: Machine,
 }
 
 /// By pod: a container's id, and what its probes said last.
@@ -182,6 +193,7 @@ impl World {
             prepared: BTreeSet::new(),
             api: faults.has(Fault::Api).then(ApiServer::new),
             recording: None,
+            machine: Machine::default(),
         };
         world.plan_events();
         world
@@ -223,6 +235,9 @@ impl World {
             let (when, long) = (self.rng.range(0, BUSY / 2), self.rng.range(S, 90 * S));
             self.at(when, Event::Wire(Wire::Saved));
             self.at(when + long, Event::Wire(Wire::Restored));
+        }
+        if faults.has(Fault::Shutdown) {
+            self.plan_shutdown();
         }
         if faults.has(Fault::Crashes) {
             self.crash_in = Some(self.rng.range(1, 400));
@@ -290,7 +305,7 @@ impl World {
             let when = if tick_first { wake } else { next };
             // What a container in a crash loop does in the last moment is still to be written.
             let goes_on = |when: &Mono| *when < end || *when < last && !self.api_settled();
-            let Some(when) = when.filter(goes_on) else { break };
+            let Some(when) = when.filter(goes_on).filter(|_| !self.machine.is_down) else { break };
             self.now = self.now.max(when);
             self.stats.steps += 1;
             self.count_down();
@@ -305,6 +320,9 @@ impl World {
         }
         if let Some(recording) = self.recording.take() {
             recording.check();
+        }
+        if self.machine.is_down {
+            return self.stats;
         }
         self.check.converged(&self.manifests, &self.runtime, self.now, self.faults);
         self.api_converged();
@@ -341,6 +359,7 @@ impl World {
             Event::SandboxDies => self.sandbox_dies(),
             Event::Sweep => self.sweep(),
             Event::Wire(wire) => self.wire(wire),
+            Event::Machine(news) => self.machine_says(news),
             Event::SetClock { by_ns } => self.skew_ns += by_ns,
             Event::Deaf { on } => {
                 self.deaf = on;
@@ -623,9 +642,13 @@ impl World {
             return;
         }
         self.stats.crashes += 1;
+        self.stats.crashed_in_shutdown += u64::from(self.machine.is_preparing);
         self.stats.crashes_in_sync += u64::from(!self.syncs.is_empty());
         self.run += 1;
         self.check.crashed(self.api.as_ref(), self.faults.has(Fault::Clock));
+        if !self.machine.is_preparing {
+            self.check.forgets_shutdown(self.api.as_ref());
+        }
         self.forget_undone();
         self.orphan_calls();
         let pause = self.rng.range(MS, 5_000 * MS);
@@ -657,6 +680,7 @@ impl World {
         agent.restore(allocated, actuated);
         self.agent = Some(agent);
         (self.pulls, self.probing, self.reads) = Default::default();
+        self.machine_boot();
         self.list_failures = match self.faults.has(Fault::Lists) && self.busy() {
             true => self.rng.range(0, 5),
             false => 0,
