@@ -53,6 +53,7 @@ pub mod api_health;
 pub mod eviction;
 pub mod explain;
 pub mod flight;
+pub mod garbage;
 pub mod intake;
 pub mod status_queue;
 pub mod timeline;
