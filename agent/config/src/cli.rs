@@ -12,8 +12,8 @@ use super::{Command, ConfigError, usage};
 use pintle_config::{help, suggest};
 
 /// Names of the commands, for completion and "did you mean".
-pub(crate) const NAMES: [&str; 7] =
-    ["pods", "explain", "timeline", "plan", "dump", "replay", "completion"];
+pub(crate) const NAMES: [&str; 8] =
+    ["pods", "explain", "timeline", "plan", "pressure", "dump", "replay", "completion"];
 /// Flags of the commands that take a value.
 pub(super) const VALUE_FLAGS: [&str; 11] = [
     "-o",
@@ -44,6 +44,8 @@ pub enum Question {
     Timeline(String),
     /// What would be done for this pod now?
     Plan(String),
+    /// How far is the node from evicting somebody?
+    Pressure,
     /// Everything the agent believes, for a bug report.
     Dump,
     /// Does the same come of what an agent has recorded?
@@ -214,6 +216,7 @@ fn question(name: &str, rest: &[String], options: &Options) -> Result<Question, 
             until: options.until,
         })),
         ("replay", [_, more, ..]) | (_, [more, ..]) => Err(stray(more)),
+        ("pressure", []) => Ok(Question::Pressure),
         ("dump", []) => Ok(Question::Dump),
         (_, []) => Ok(Question::Pods(options.filter.clone())),
     }

@@ -25,6 +25,7 @@ pub(crate) fn daemon(invoked_as_kubelet: bool) -> String {
         out.push_str("       pintle-agent explain|timeline POD [--at TIME] [-o json]\n");
         out.push_str("       pintle-agent plan POD [-o json]\n");
         out.push_str("       pintle-agent replay [DIR] [--pod POD] [--until TIME] [-o json]\n");
+        out.push_str("       pintle-agent pressure [-o json]\n");
         out.push_str("       pintle-agent dump | completion bash|zsh|fish\n");
     }
     out.push_str(&flag_table::TABLE.help());
@@ -39,6 +40,7 @@ pub(crate) fn client() -> String {
         ("  explain POD", "Say in one sentence why a pod is not running"),
         ("  timeline POD", "Show what happened to a pod, to the microsecond"),
         ("  plan POD", "Show what the agent would do for a pod now, without doing it"),
+        ("  pressure", "Show how far the node is from evicting pods, and who would go first"),
         ("  dump", "Print everything the agent believes as JSON, for a bug report"),
         (
             "  replay [DIR]",

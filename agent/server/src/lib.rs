@@ -8,7 +8,7 @@
 //!   read-only  what of the HTTPS port needs no rights: health, pods, statistics, metrics
 //! Thread `health`, which also feeds the service manager's watchdog:
 //!   healthz    `/healthz`, `/healthz/ping`, `/healthz/syncloop`
-//!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/dump` as JSON; root only
+//!   socket     `/pods`, `/explain`, `/timeline`, `/plan`, `/pressure`, `/dump` as JSON; root only
 //! Nothing here changes anything of a pod but through the runtime, to which `server` has a
 //! connection of its own for exec and the like: the only question that reaches the main thread is
 //! the dry run, through a bounded channel. Bounds are in `listen`, `https`, `connections`
@@ -39,6 +39,7 @@ mod routes;
 mod rows;
 mod run;
 mod select;
+mod shortage;
 mod stats;
 mod stream;
 mod stuck;
@@ -56,6 +57,8 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use pintle_agent_config::Config;
 use pintle_agent_core::api_health::ApiHealth;
+use pintle_agent_core::eviction::rank::Uses;
+use pintle_agent_core::eviction::report::Report;
 use pintle_agent_core::source::Problem;
 use pintle_agent_core::sync::plan::Plan;
 use pintle_agent_core::timeline::Recorder;
@@ -96,6 +99,13 @@ pub enum Query {
         uid: PodUid,
         /// Where the answer goes.
         answer: oneshot::Sender<Option<Plan>>,
+    },
+    /// How far is the node from evicting somebody?
+    Pressure {
+        /// What pods take, if that is known.
+        uses: Option<Uses>,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Report>,
     },
 }
 

@@ -1,8 +1,8 @@
-//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|dump` ask.
+//! Routes of the command socket: what `pintle-agent pods|explain|timeline|plan|pressure|dump` ask.
 //!
 //! Input: a path and `?pod=NAME`. Output: JSON; a refusal is `{"error", "more"}` with a status of 4xx
-//! or 5xx. Everything is answered from the latest snapshot but `/plan`, which asks the main thread
-//! and gives up after `PLAN_WAIT`, so that a hung main thread can still be looked at.
+//! or 5xx. Everything is answered from the latest snapshot but `/plan` and `/pressure`, which
+//! ask the main thread and give up after `PLAN_WAIT`, so that a hung main thread can still be looked at.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use crate::Query;
 use crate::rows::row;
 use crate::select::{Miss, full, select, uid};
-use crate::{Parts, answers, dump, stuck, words};
+use crate::{Parts, answers, dump, shortage, stuck, words};
 
 /// How long the main thread may take to answer a dry run.
 const PLAN_WAIT: Duration = Duration::from_secs(3);
@@ -47,6 +47,7 @@ async fn route(parts: &Parts, asked: &Asked) -> Answer {
             Ok(view) => explained(parts, &snapshot, view),
             Err(miss) => refusal(parts, &snapshot, &pod, &miss),
         },
+        "/pressure" => shortage::answer(parts).await,
         "/plan" => match select(&snapshot, &pod) {
             Ok(view) => planned(parts, view).await,
             Err(miss) => refusal(parts, &snapshot, &pod, &miss),

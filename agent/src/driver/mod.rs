@@ -179,6 +179,9 @@ impl Driver {
                 let plan = self.pods.worker(&uid).map(|w| w.dry_run(clock::clocks().mono));
                 let _ = answer.send(plan);
             }
+            Query::Pressure { uses, answer } => {
+                let _ = answer.send(self.pods.pressure_report(uses.as_ref(), clock::clocks()));
+            }
         }
     }
 

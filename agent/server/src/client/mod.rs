@@ -117,6 +117,7 @@ fn answer(command: &ClientCommand) -> Result<String, ClientError> {
         (OutputFormat::Table, Question::Pods(_)) => show::pods(&value, &look),
         (OutputFormat::Table, Question::Explain(_)) => show::explanation(&value),
         (OutputFormat::Table, Question::Timeline(_)) => show::timeline(&value, &look),
+        (OutputFormat::Table, Question::Pressure) => show::pressure(&value, &look),
         (OutputFormat::Table, Question::Plan(_)) => show::plan(&value),
         (OutputFormat::Table, Question::Past(past)) => {
             let shown = if past.explain {
@@ -151,6 +152,7 @@ fn path_of(question: &Question) -> String {
     match question {
         Question::Pods(_) => "/pods".to_owned(),
         Question::Dump => "/dump".to_owned(),
+        Question::Pressure => "/pressure".to_owned(),
         Question::Explain(pod) => format!("/explain?pod={}", encoded(pod)),
         Question::Timeline(pod) => format!("/timeline?pod={}", encoded(pod)),
         Question::Plan(pod) => format!("/plan?pod={}", encoded(pod)),

@@ -129,6 +129,66 @@ pub(super) fn plan(answer: &Value) -> String {
     out
 }
 
+/// How far the node is from each threshold, who would go, and who went.
+pub(super) fn pressure(answer: &Value, look: &Look) -> String {
+    let mut rows =
+        vec![titles(&["SIGNAL", "LEFT", "THRESHOLD", "OF", "TREND", "MET", "FIRST TO GO"])];
+    for signal in items(&answer["signals"]) {
+        let name = text(&signal["signal"]);
+        let amount = |value: &Value| amount(&name, value.as_f64().unwrap_or_default());
+        let trend = signal["perSecond"].as_f64().filter(|slope| slope.abs() >= 1.0);
+        let trend = trend.map_or("-".to_owned(), |slope| {
+            let sign = if slope < 0.0 { '-' } else { '+' };
+            format!("{sign}{}/s", self::amount(&name, slope.abs()))
+        });
+        let time = |value: &Value| value.as_u64().map(|s| span(Duration::from_secs(s)));
+        let (met, style) = match (time(&signal["metForSeconds"]), time(&signal["metInSeconds"])) {
+            (Some(since), _) => (format!("for {since}"), Style::Bad),
+            (None, Some(left)) => (format!("in {left}"), Style::Good),
+            (None, None) => ("-".to_owned(), Style::Good),
+        };
+        let next = &signal["next"];
+        let next = match next["pod"].as_str() {
+            Some(pod) => format!("{pod}: {}", text(&next["why"])),
+            None => "-".to_owned(),
+        };
+        rows.push(vec![
+            name.clone().into(),
+            amount(&signal["available"]).into(),
+            amount(&signal["threshold"]).into(),
+            amount(&signal["capacity"]).into(),
+            trend.into(),
+            Cell::new(met, style),
+            next.into(),
+        ]);
+    }
+    let mut out = match rows.len() {
+        1 => "Nothing has been measured yet, or no threshold is set.\n".to_owned(),
+        _ => look.table(&rows),
+    };
+    for (index, eviction) in items(&answer["evictions"]).enumerate() {
+        if index == 0 {
+            out.push_str("Evicted:\n");
+        }
+        let (at, said) = (text(&eviction["at"]), text(&eviction["sentence"]));
+        let _ = writeln!(out, "  {at} {}: {said}", text(&eviction["pod"]));
+    }
+    out
+}
+
+/// Bytes with a unit, inodes and process numbers without.
+fn amount(signal: &str, value: f64) -> String {
+    const UNITS: [&str; 5] = ["", "Ki", "Mi", "Gi", "Ti"];
+    let is_count = signal.ends_with("inodesFree") || signal.starts_with("pid");
+    let (mut value, mut unit) = (value, 0);
+    while !is_count && value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && value < 100.0);
+    format!("{value:.digits$}{}", UNITS[unit])
+}
+
 fn section(out: &mut String, title: &str, list: &Value) {
     if items(list).next().is_some() {
         let _ = writeln!(out, "\n{title}");
@@ -181,6 +241,29 @@ mod tests {
     use serde_json::json;
 
     const PLAIN: Look = Look { color: false, width: None };
+
+    #[test]
+    fn shortages_are_told_with_units_and_who_is_first() {
+        let answer = json!({
+            "signals": [
+                {"signal": "memory.available", "available": 734_003_200, "capacity": 8_589_934_592_u64,
+                 "threshold": 104_857_600, "perSecond": -10_485_760.0, "metInSeconds": 60,
+                 "metForSeconds": null, "next": {"pod": "ns/hog", "why": "it uses more"}},
+                {"signal": "nodefs.inodesFree", "available": 5000, "capacity": 9000,
+                 "threshold": 6000, "perSecond": 0.2, "metInSeconds": null, "metForSeconds": 7},
+            ],
+            "evictions": [{"at": "2026-01-01T00:00:00Z", "pod": "ns/a", "sentence": "it was first"}],
+        });
+        let expected = "\
+SIGNAL              LEFT    THRESHOLD   OF      TREND       MET        FIRST TO GO
+memory.available    700Mi   100Mi       8.0Gi   -10.0Mi/s   in 1 min   ns/hog: it uses more
+nodefs.inodesFree   5000    6000        9000    -           for 7 s    -
+Evicted:
+  2026-01-01T00:00:00Z ns/a: it was first
+";
+        assert_eq!(pressure(&answer, &PLAIN), expected);
+        assert!(pressure(&json!({}), &PLAIN).starts_with("Nothing has been measured"));
+    }
 
     #[test]
     fn a_watch_prints_lines_that_changed_but_for_their_age() {

@@ -294,6 +294,12 @@ async fn layers(runtime: &Client) -> HashMap<String, Usage> {
     layers.collect()
 }
 
+/// How pods' cgroups are laid out; as configured while the runtime does not answer.
+pub(super) async fn setup(config: &Config, runtime: &Client) -> CgroupSetup {
+    let told = told_setup(config, runtime).await;
+    told.unwrap_or_else(|| cgroup_setup(config, &Runtime::default()))
+}
+
 /// The driver of cgroups is the runtime's, if it tells; `None` when it does not answer.
 async fn told_setup(config: &Config, runtime: &Client) -> Option<CgroupSetup> {
     let told = match runtime.runtime_config(v1::RuntimeConfigRequest {}).await {
