@@ -243,13 +243,7 @@ impl Parts {
         pods.restore(restored.allocated, restored.actuated);
         let logs = host::start_rotator(&self.config, &self.runtime);
         self.start_hints(runtime, &reader)?;
-        let writer = self.cluster.as_ref().map(|cluster| {
-            let (client, recorder) = (cluster.writes.clone(), self.recorder.clone());
-            let writer =
-                Writer::start(client, &cluster.node_name, recorder, cluster.api_health.clone());
-            writer.count_in(Arc::clone(&self.metrics));
-            writer
-        });
+        let writer = self.writer();
         // Before any pod comes: nothing is started on a machine that goes down.
         shutdown::start(self).await;
         sources::start(self, &reader, writer.clone(), offered.features)?;
@@ -298,6 +292,16 @@ impl Parts {
         let (looks, orders) = mpsc::channel(LOOKS_MAX);
         tasks::singleton("lookout", lookout.run(orders, self.inputs.clone()));
         Some(looks)
+    }
+
+    /// What writes to the API server, if there is one.
+    fn writer(&self) -> Option<Rc<Writer>> {
+        let cluster = self.cluster.as_ref()?;
+        let (client, recorder) = (cluster.writes.clone(), self.recorder.clone());
+        let writer =
+            Writer::start(client, &cluster.node_name, recorder, cluster.api_health.clone());
+        writer.count_in(Arc::clone(&self.metrics));
+        Some(writer)
     }
 
     /// Begins the record of what is decided.
