@@ -96,6 +96,8 @@ pub enum Step {
     Tell(Starved),
     /// These are to be freed.
     Reclaim {
+        /// To be returned with the answer.
+        ticket: u64,
         /// For this signal.
         signal: Signal,
         /// All dead containers.
@@ -141,6 +143,8 @@ pub struct Evictor {
     heeded_at: Option<Mono>,
     trends: Trends,
     evictions: VecDeque<Eviction>,
+    /// Tickets that were given out.
+    tickets: u64,
 }
 
 impl Evictor {
@@ -201,10 +205,9 @@ impl Evictor {
     /// that may use so much of a disk and no more.
     pub fn ask(
         &mut self,
-        ticket: u64,
         limited: impl FnOnce() -> BTreeSet<PodUid>,
         now: Mono,
-    ) -> Option<(Scope, bool)> {
+    ) -> Option<(u64, Scope, bool)> {
         if self.asked.is_some() || now < self.look_at {
             return None;
         }
@@ -216,8 +219,9 @@ impl Evictor {
             },
             _ => (Scope::Nobody, false),
         };
+        let ticket = self.next_ticket();
         self.asked = Some(Asked { ticket, at: now, pods: pods.clone(), disks });
-        Some((pods, disks))
+        Some((ticket, pods, disks))
     }
 
     /// The kernel says that memory gets short.
@@ -244,7 +248,7 @@ impl Evictor {
     }
 
     /// The answer to a look; nothing when it is none that was asked for.
-    pub fn observe(&mut self, of: u64, scene: &Scene<'_>, next_ticket: u64) -> Vec<Step> {
+    pub fn observe(&mut self, of: u64, scene: &Scene<'_>) -> Vec<Step> {
         let Some(asked) = self.asked.take_if(|asked| asked.ticket == of) else { return Vec::new() };
         let (now, observation) = (scene.now.mono, scene.observation);
         self.look_at = now.plus(PERIOD);
@@ -257,7 +261,7 @@ impl Evictor {
             return Vec::new();
         }
         match self.doing.clone() {
-            Doing::Watching => self.watch(scene, asked.disks, next_ticket),
+            Doing::Watching => self.watch(scene, asked.disks),
             Doing::Reclaiming { .. } => Vec::new(),
             Doing::Settling { signal, expected, emergency } => {
                 let reading = observation.readings.get(&signal);
@@ -272,11 +276,16 @@ impl Evictor {
         }
     }
 
+    fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
     fn now_does(&mut self, doing: Doing, now: Mono) {
         (self.doing, self.since, self.until, self.look_at) = (doing, now, None, now);
     }
 
-    fn watch(&mut self, scene: &Scene<'_>, disks: bool, next_ticket: u64) -> Vec<Step> {
+    fn watch(&mut self, scene: &Scene<'_>, disks: bool) -> Vec<Step> {
         let (now, observation) = (scene.now.mono, scene.observation);
         if let Some(uses) = observation.pods.as_ref().filter(|_| disks) {
             let steps = self.limit(scene, uses);
@@ -291,10 +300,11 @@ impl Evictor {
         if containers || images {
             let before = observation.readings.get(&signal).map_or(0, |reading| reading.available);
             self.met.weigh(observation);
-            self.now_does(Doing::Reclaiming { ticket: next_ticket, signal, before }, now);
+            let ticket = self.next_ticket();
+            self.now_does(Doing::Reclaiming { ticket, signal, before }, now);
             self.until = Some(now.plus(RECLAIM_MAX));
             self.look_at = now.plus(PERIOD);
-            steps.push(Step::Reclaim { signal, containers, images });
+            steps.push(Step::Reclaim { ticket, signal, containers, images });
         } else {
             self.now_does(Doing::Weighing { signal }, now);
         }
@@ -451,7 +461,3 @@ fn grace_seconds(
     let own = pod::spec(pod).termination_grace_period_seconds;
     own.map_or(settings.grace_seconds_max, |own| own.min(settings.grace_seconds_max))
 }
-
-#[cfg(test)]
-#[path = "evictor_tests.rs"]
-mod tests;

@@ -19,12 +19,16 @@ use super::segment::{
     BATCH_HEADER_BYTES, Encoder, FORMAT, HEADER_BYTES, Header, MAGIC, SECTOR_BYTES, header_crc,
 };
 use crate::admit;
+use crate::eviction;
+use crate::eviction::observed::{Freed, Observation, PodUse, Reading};
+use crate::eviction::signal::Signal;
+use crate::eviction::threshold::{Level, Threshold};
 use crate::ledger::Entries;
 use crate::observed::ObservedPod;
 use crate::shutdown::{self, Notice, Window};
 use crate::types::NodeFacts;
 use crate::worker::proptests::{any_step, inputs_of, settings};
-use crate::worker::{Hint, Input, Pods};
+use crate::worker::{Hint, Input, Pods, Settings};
 use pintle_api_types::ids::{ContainerId, Now, PodUid, UnixNanos};
 
 /// In values that must not be recorded.
@@ -69,8 +73,41 @@ fn any_other() -> impl Strategy<Value = Input> {
             Input::Shutdown(Notice::Begins { windows, resumed })
         }),
         Just(Input::Shutdown(Notice::Cancelled)),
+        (0..4_u64, 0..200_u64, any::<bool>()).prop_map(|(ticket, left, pods)| {
+            let observation = Box::new(look(left, pods));
+            Input::Pressure { ticket, observation }
+        }),
+        (0..4_u64).prop_map(|ticket| Input::Reclaimed { ticket, freed: Freed::default() }),
+        Just(Input::MemoryLow),
         (1..90_u64).prop_map(|seconds| Input::RelistEvery(Duration::from_secs(seconds))),
     ]
+}
+
+/// A node with so much left of a hundred of memory, and perhaps what a pod takes of it.
+fn look(left: u64, pods: bool) -> Observation {
+    let at = UnixNanos(left as i64 + 1);
+    let reading = Reading { available: left, capacity: 100, at };
+    let used = || (PodUid::from("u0"), PodUse { working_set: Some(left), ..PodUse::default() });
+    Observation {
+        at,
+        readings: [(Signal::MemoryAvailable, reading), (Signal::NodeFsAvailable, reading)].into(),
+        pods: pods.then(|| [used()].into()),
+        ..Observation::default()
+    }
+}
+
+/// Settings of a run on a node that may run out of something.
+fn scarce_settings() -> Settings {
+    let of = |signal| Threshold {
+        signal,
+        level: Level::Part(0.3),
+        grace: Duration::ZERO,
+        min_reclaim: Some(Level::Part(0.1)),
+    };
+    let thresholds = vec![of(Signal::NodeFsAvailable), of(Signal::MemoryAvailable)];
+    let transition = Duration::from_secs(300);
+    let eviction = eviction::Settings { thresholds, transition, ..Default::default() };
+    Settings { eviction, ..settings() }
 }
 
 /// The pod with one of several secrets wherever it may have some, and files that show its
@@ -104,7 +141,7 @@ fn with_notes(mut pod: ObservedPod, secret: u8) -> ObservedPod {
 /// A run with secrets in it and all kinds of inputs.
 fn any_inputs() -> impl Strategy<Value = Vec<(Now, Input)>> {
     let steps = prop::collection::vec(any_step(), 1..60);
-    let others = prop::collection::vec((any::<prop::sample::Index>(), any_other()), 0..6);
+    let others = prop::collection::vec((any::<prop::sample::Index>(), any_other()), 0..12);
     let secrets = prop::collection::vec(0..2_u8, 60);
     (steps, others, secrets).prop_map(|(steps, others, secrets)| {
         let mut inputs = inputs_of(&steps);
@@ -131,7 +168,7 @@ fn any_inputs() -> impl Strategy<Value = Vec<(Now, Input)>> {
 fn start() -> Start {
     Start {
         version: "1".to_owned(),
-        settings: settings(),
+        settings: scarce_settings(),
         allocated: Entries::new(),
         actuated: Entries::new(),
     }
@@ -139,7 +176,7 @@ fn start() -> Start {
 
 /// Records a run that decides upon these inputs; a batch ends after every `batch` inputs.
 fn record(inputs: &[(Now, Input)], batch: usize) -> BTreeMap<u64, Vec<u8>> {
-    let mut pods = Pods::new(settings());
+    let mut pods = Pods::new(scarce_settings());
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 4, &start(), UnixNanos(1));
     let mut segments = BTreeMap::<u64, Vec<u8>>::new();
     let mut write = |flight: &mut Flight| {
@@ -200,7 +237,7 @@ proptest! {
         inputs in any_inputs(), at in any::<prop::sample::Index>(),
     ) {
         let at = at.index(inputs.len() + 1);
-        let (seal, mut pods) = (Redactor::new(&[7; 32]), Pods::new(settings()));
+        let (seal, mut pods) = (Redactor::new(&[7; 32]), Pods::new(scarce_settings()));
         let mut replay = Replay::default();
         let frame = |json: serde_json::Value| {
             serde_json::from_slice::<Frame>(&seal.json(&json)).expect("a frame")
@@ -446,7 +483,7 @@ fn a_run_ends_with_the_input_that_panicked() {
 
 #[test]
 fn behind_what_could_not_be_written_a_replay_goes_on_from_a_state() {
-    let mut pods = Pods::new(settings());
+    let mut pods = Pods::new(scarce_settings());
     let mut flight = Flight::new(Redactor::new(&[7; 32]), 1, &start(), UnixNanos(1));
     let mut segments = Vec::new();
     for turn in 0..3 {

@@ -37,7 +37,6 @@ impl Pods {
         };
         let all_gone = self.evictor.victims().iter().all(gone);
         self.evictor.pass(all_gone, now.mono);
-        let ticket = self.counter + 1;
         let (workers, is_limiting) = (&self.workers, self.settings.eviction.local_storage);
         let limited = || {
             let all = workers.values().filter(|_| is_limiting);
@@ -46,8 +45,7 @@ impl Pods {
             });
             limited.map(|worker| worker.uid().clone()).collect()
         };
-        if let Some((pods, disks)) = self.evictor.ask(ticket, limited, now.mono) {
-            self.counter = ticket;
+        if let Some((ticket, pods, disks)) = self.evictor.ask(limited, now.mono) {
             self.out.push(Command::Measure { ticket, pods, disks });
         }
     }
@@ -69,9 +67,8 @@ impl Pods {
             is_early: early,
             now,
         };
-        let next = self.counter + 1;
         let before = self.evictor.pressure();
-        let steps = self.evictor.observe(ticket, &scene, next);
+        let steps = self.evictor.observe(ticket, &scene);
         let pressure = self.evictor.pressure();
         if pressure != before {
             self.out.push(Command::Pressure(pressure));
@@ -108,9 +105,7 @@ impl Pods {
     fn evict_step(&mut self, step: Step, now: Now) {
         match step {
             Step::Tell(starved) => self.out.push(Command::NodeEvent(threshold_met(starved))),
-            Step::Reclaim { signal, containers, images } => {
-                self.counter += 1;
-                let ticket = self.counter;
+            Step::Reclaim { ticket, signal, containers, images } => {
                 self.out.push(Command::Reclaim { ticket, signal, containers, images });
             }
             Step::Age(signal, age) => {

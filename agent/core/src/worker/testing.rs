@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::admit;
+use crate::eviction::observed::Scope;
 use crate::ledger as checkpoint;
 use crate::observed::{ObservedPod, RunState, digest_of};
 use crate::status::{self, testing};
@@ -69,6 +70,10 @@ pub(super) struct Host {
     pub(super) probed: Vec<(Option<String>, usize)>,
     /// Reads of the node's object that wait for their answer.
     pub(super) node_reads: Vec<u64>,
+    /// Looks at the node that wait for their answer: ticket, pods, disks as well.
+    pub(super) looks: Vec<(u64, Scope, bool)>,
+    /// Reclaims that wait for their end.
+    pub(super) reclaims: Vec<u64>,
 }
 
 /// Inputs that may follow from one, before it counts as spinning.
@@ -107,6 +112,8 @@ impl Host {
             starts: Vec::new(),
             probed: Vec::new(),
             node_reads: Vec::new(),
+            looks: Vec::new(),
+            reclaims: Vec::new(),
         };
         host.tell(Input::Tick);
         host.tell(Input::SourcesReady);
@@ -116,8 +123,13 @@ impl Host {
 
     /// The agent starts anew, with what it left on disk.
     pub(super) fn restart(&mut self, pods: Vec<Pod>) {
+        self.restart_with(small_settings(), pods);
+    }
+
+    /// The same, with these settings.
+    pub(super) fn restart_with(&mut self, settings: Settings, pods: Vec<Pod>) {
         let (allocated, actuated) = self.pods.checkpoints();
-        self.pods = Pods::new(small_settings());
+        self.pods = Pods::new(settings);
         let read = |draft: checkpoint::Draft| {
             checkpoint::decode(draft.text().as_bytes()).expect("a checkpoint")
         };
@@ -214,6 +226,13 @@ impl Host {
                 self.probed.push((pod_ip, running.count()));
             }
             Command::FetchNode { ticket } => self.node_reads.push(ticket),
+            Command::Measure { ticket, pods, disks } => self.looks.push((ticket, pods, disks)),
+            Command::Reclaim { ticket, signal, .. } => {
+                self.log.push(format!("Reclaim {signal}"));
+                self.reclaims.push(ticket);
+            }
+            Command::Evicted { uid, .. } => self.log.push(format!("Evicted {uid}")),
+            Command::NodeEvent(event) => self.log.push(event.message),
             _ => {}
         }
     }
