@@ -27,6 +27,8 @@ const SIGNALS: [&str; 9] = [
     "containerfs.inodesFree",
     "pid.available",
 ];
+/// Of a text that is no threshold.
+const NOT_A_LEVEL: &str = "it is neither a positive quantity nor a percentage";
 /// The kernel's period of CPU limits.
 const CFS_PERIOD_DEFAULT: GoDuration = GoDuration::from_millis(100);
 /// CPUs a list may name; more than any kernel has.
@@ -205,40 +207,88 @@ fn memory_qos(config: &KubeletConfiguration, gates: &FeatureGates, found: &mut V
 
 // k8s: pkg/kubelet/eviction/helpers.go ParseThresholdConfig
 fn eviction(config: &KubeletConfiguration, found: &mut Violations) {
-    for (field, map) in [
-        ("evictionHard", &config.eviction_hard),
-        ("evictionSoft", &config.eviction_soft),
-        ("evictionMinimumReclaim", &config.eviction_minimum_reclaim),
-    ] {
+    const REMEDY: &str = "write it like 100Mi or 10%";
+    for (field, map) in
+        [("evictionHard", &config.eviction_hard), ("evictionSoft", &config.eviction_soft)]
+    {
         for (signal, text) in map {
             signal_known(field, signal, found);
-            let good = percent(text).is_some()
-                || text.parse::<Amount>().is_ok_and(|amount| !amount.is_negative());
-            let problem = "it is neither a positive quantity nor a percentage";
-            let remedy = "write it like 100Mi or 10%";
-            found.require(good, field, format!("{signal}: {text}"), problem, remedy);
+            let problem = wrong_threshold(signal, text).unwrap_or_default();
+            let shown = format!("{signal}: {text}");
+            found.require(problem.is_empty(), field, shown, problem, REMEDY);
         }
+    }
+    for (signal, text) in &config.eviction_minimum_reclaim {
+        let field = "evictionMinimumReclaim";
+        signal_known(field, signal, found);
+        let problem = wrong_reclaim(signal, text).unwrap_or_default();
+        let shown = format!("{signal}: {text}");
+        found.require(problem.is_empty(), field, shown, problem, REMEDY);
     }
     for (signal, text) in &config.eviction_soft_grace_period {
         signal_known("evictionSoftGracePeriod", signal, found);
-        let period = text.parse::<GoDuration>();
-        let good = period.is_ok_and(|period| !period.is_negative());
+        let problem = match text.parse::<GoDuration>() {
+            Ok(period) if period.is_negative() => {
+                format!("invalid eviction grace period specified: {text}, must be a positive value")
+            }
+            Ok(_) => String::new(),
+            Err(_) => "it is not a duration".to_owned(),
+        };
         let shown = format!("{signal}: {text}");
-        let problem = "it is not a duration";
-        found.require(good, "evictionSoftGracePeriod", shown, problem, "write it like 1m30s");
+        let remedy = "write it like 1m30s";
+        found.require(problem.is_empty(), "evictionSoftGracePeriod", shown, problem, remedy);
     }
     for (signal, text) in &config.eviction_soft {
-        let field = "evictionSoft";
         let has = config.eviction_soft_grace_period.contains_key(signal);
-        let problem = "it has no grace period";
+        let problem =
+            format!("grace period must be specified for the soft eviction threshold {signal}");
         let remedy = format!("set evictionSoftGracePeriod for {signal}");
-        found.require(has, field, format!("{signal}: {text}"), problem, remedy);
+        found.require(has, "evictionSoft", format!("{signal}: {text}"), problem, remedy);
+    }
+}
+
+/// What the kubelet says of a threshold that is none. 0 % and 100 % turn one off.
+// k8s: pkg/kubelet/eviction/helpers.go parseThresholdStatement
+fn wrong_threshold(signal: &str, text: &str) -> Option<String> {
+    let Some(share) = text.strip_suffix('%') else {
+        return match text.parse::<Amount>() {
+            Ok(amount) if amount > Amount::ZERO => None,
+            Ok(_) => Some(format!("eviction threshold {signal} must be positive: {text}")),
+            Err(_) => Some(NOT_A_LEVEL.to_owned()),
+        };
+    };
+    match share.parse::<f32>() {
+        Ok(share) if share < 0.0 => {
+            Some(format!("eviction percentage threshold {signal} must be >= 0%: {text}"))
+        }
+        Ok(share) if share <= 100.0 => None,
+        Ok(_) => Some(format!("eviction percentage threshold {signal} must be <= 100%: {text}")),
+        Err(_) => Some(NOT_A_LEVEL.to_owned()),
+    }
+}
+
+/// The same of what is to be reclaimed at least.
+// k8s: pkg/kubelet/eviction/helpers.go parseMinimumReclaims
+fn wrong_reclaim(signal: &str, text: &str) -> Option<String> {
+    match text.strip_suffix('%').map(str::parse::<f32>) {
+        Some(Ok(share)) if share > 0.0 => None,
+        Some(Ok(_)) => {
+            Some(format!("eviction percentage minimum reclaim {signal} must be positive: {text}"))
+        }
+        Some(Err(_)) => Some(NOT_A_LEVEL.to_owned()),
+        None => match text.parse::<Amount>() {
+            Ok(amount) if amount.is_negative() => {
+                Some(format!("negative eviction minimum reclaim specified for {signal}"))
+            }
+            Ok(_) => None,
+            Err(_) => Some(NOT_A_LEVEL.to_owned()),
+        },
     }
 }
 
 fn signal_known(field: &str, signal: &str, found: &mut Violations) {
     let known = SIGNALS.contains(&signal);
-    let problem = "no such eviction signal exists";
+    let problem = format!("unsupported eviction signal {signal}");
     found.require(known, field, signal, problem, format!("use one of {}", SIGNALS.join(", ")));
 }
 

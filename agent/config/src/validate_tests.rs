@@ -202,16 +202,50 @@ fn each_rule_names_its_field() {
             "memoryReservationPolicy",
             "feature gate MemoryQoS",
         ),
-        (json!({ "evictionHard": { "memory": "1" } }), "evictionHard", "no such eviction signal"),
+        (
+            json!({ "evictionHard": { "memory": "1" } }),
+            "evictionHard",
+            "unsupported eviction signal memory",
+        ),
         (
             json!({ "evictionHard": { "memory.available": "101%" } }),
+            "evictionHard",
+            "eviction percentage threshold memory.available must be <= 100%: 101%",
+        ),
+        (
+            json!({ "evictionHard": { "memory.available": "-1%" } }),
+            "evictionHard",
+            "eviction percentage threshold memory.available must be >= 0%: -1%",
+        ),
+        (
+            json!({ "evictionHard": { "memory.available": "0" } }),
+            "evictionHard",
+            "eviction threshold memory.available must be positive: 0",
+        ),
+        (
+            json!({ "evictionHard": { "memory.available": "much" } }),
             "evictionHard",
             "neither a positive quantity nor a percentage",
         ),
         (
+            json!({ "evictionMinimumReclaim": { "memory.available": "0%" } }),
+            "evictionMinimumReclaim",
+            "eviction percentage minimum reclaim memory.available must be positive: 0%",
+        ),
+        (
+            json!({ "evictionMinimumReclaim": { "memory.available": "-1" } }),
+            "evictionMinimumReclaim",
+            "negative eviction minimum reclaim specified for memory.available",
+        ),
+        (
             json!({ "evictionSoft": { "memory.available": "1Gi" } }),
             "evictionSoft",
-            "no grace period",
+            "grace period must be specified for the soft eviction threshold memory.available",
+        ),
+        (
+            json!({ "evictionSoftGracePeriod": { "memory.available": "-1s" } }),
+            "evictionSoftGracePeriod",
+            "invalid eviction grace period specified: -1s, must be a positive value",
         ),
         (
             json!({ "evictionSoftGracePeriod": { "memory.available": "soon" } }),
