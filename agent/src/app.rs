@@ -259,6 +259,7 @@ impl Parts {
             .cluster
             .as_ref()
             .map(|cluster| cluster::start(self, cluster, runtime, facts.clone(), offered));
+        let garbage = host::start_collector(&self.config, &executor);
         Ok(Driver {
             pods,
             inputs: queue,
@@ -277,6 +278,7 @@ impl Parts {
             lists: self.lists.clone(),
             pressure: self.pressure.clone(),
             looks,
+            garbage,
             root_dir,
             tape,
             shutdown: self.shutdown.clone(),

@@ -367,10 +367,10 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
     let always = Vec::from_iter(acted_on::missing_protection());
     assert_eq!(config(&[]).warnings, always);
     let dir = temp();
-    let text = "evictionSoft: {}\nimageGCHighThresholdPercent: 90\nhairpinMode: none\n";
+    let text = "evictionSoft: {}\ntopologyManagerScope: pod\nhairpinMode: none\n";
     let path = file(&dir, "k.yaml", text);
     let warnings = config(&["--config", &path, "--kubeconfig=/k", "--containerd=x"]).warnings;
-    for said in ["imageGCHighThresholdPercent is set to 90", "hairpinMode is set", "--containerd"] {
+    for said in ["topologyManagerScope is set", "hairpinMode is set", "--containerd"] {
         assert_eq!(warnings.iter().filter(|w| w.contains(said)).count(), 1, "{said}: {warnings:?}");
     }
     assert_eq!(warnings.len(), 3 + always.len(), "{warnings:?}");

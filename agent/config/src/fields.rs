@@ -25,7 +25,6 @@ pub fn find(path: &str) -> Option<&'static Field> {
 
 const KLOG: Status = Status::Never("the log's verbosity cannot be changed while the agent runs");
 const JSON: Status = Status::Never("requests and answers are JSON");
-const IMAGE_GC: Status = Status::NotYet("images are not collected yet");
 const QOS_RESERVED: Status = Status::NotYet("memory is not kept from lower classes yet");
 const MANAGERS: Status = Status::NotYet("CPUs, memory and NUMA nodes are not assigned yet");
 const MEMORY_QOS: Status =
@@ -85,10 +84,10 @@ pub const FIELDS: &[Field] = &[
     value("nodeStatusUpdateFrequency", Kind::Duration, DONE),
     value("nodeStatusReportFrequency", Kind::Duration, DONE),
     value("nodeLeaseDurationSeconds", Kind::Int32, DONE),
-    value("imageMinimumGCAge", Kind::Duration, IMAGE_GC),
-    value("imageMaximumGCAge", Kind::Duration, IMAGE_GC),
-    pointer("imageGCHighThresholdPercent", Kind::Int32, IMAGE_GC),
-    pointer("imageGCLowThresholdPercent", Kind::Int32, IMAGE_GC),
+    value("imageMinimumGCAge", Kind::Duration, DONE),
+    value("imageMaximumGCAge", Kind::Duration, DONE),
+    pointer("imageGCHighThresholdPercent", Kind::Int32, DONE),
+    pointer("imageGCLowThresholdPercent", Kind::Int32, DONE),
     value("volumeStatsAggPeriod", Kind::Duration, DONE),
     value("kubeletCgroups", Kind::Text, DONE),
     value("systemCgroups", Kind::Text, DONE),

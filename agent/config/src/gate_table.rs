@@ -117,7 +117,7 @@ pub const GATES: &[Gate] = &[
     on("HostnameOverride", Stage::Beta, DONE),
     on("HPAConfigurableTolerance", Stage::Beta, ELSEWHERE),
     off("HPAScaleToZero", Stage::Alpha, ELSEWHERE),
-    locked_on("ImageMaximumGCAge", Stage::Ga, NOT_YET),
+    locked_on("ImageMaximumGCAge", Stage::Ga, DONE),
     locked_on("ImageVolume", Stage::Ga, DONE),
     off("ImageVolumeWithDigest", Stage::Alpha, NOT_YET),
     on("InPlacePodLevelResourcesVerticalScaling", Stage::Beta, DONE),

@@ -21,6 +21,11 @@ struct Check {
     result: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Collection {
+    reason: String,
+}
+
 /// Handles of the families.
 #[derive(Debug)]
 pub struct Images {
@@ -28,6 +33,7 @@ pub struct Images {
     checks: Family<Check, Counter>,
     intents: Gauge,
     records: Gauge,
+    collected: Family<Collection, Counter>,
 }
 
 impl Images {
@@ -50,6 +56,11 @@ impl Images {
                 "kubelet_imagemanager_ondisk_pulledrecords",
                 "[ALPHA] Number of ImagePulledRecords stored on disk.",
             ),
+            collected: at.add(
+                "kubelet_image_garbage_collected",
+                "[ALPHA] Total number of images garbage collected by the kubelet, whether through \
+                 disk usage or image age.",
+            ),
         }
     }
 
@@ -62,6 +73,11 @@ impl Images {
             pull_required: word(pull),
         };
         self.requests.get_or_create(&labels).inc();
+    }
+
+    /// An unused image was removed, because of its `age` or for `space`.
+    pub fn collected(&self, reason: &str) {
+        self.collected.get_or_create(&Collection { reason: reason.to_owned() }).inc();
     }
 
     /// Whether a pod may use an image that is already there was decided.

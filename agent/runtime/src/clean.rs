@@ -43,6 +43,7 @@ impl Executor {
             self.end_forgotten_task(id, &error).await;
             return Err(Failure::new("RemoveContainerError", error.to_string()));
         }
+        self.images.container_removed();
         Ok(())
     }
 

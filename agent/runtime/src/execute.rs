@@ -30,7 +30,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::event::kernel::Tracker;
 use crate::hooks::Hooks;
-use crate::image::Images;
+use crate::image::{Images, PresentImage};
 use crate::kill::Killer;
 use crate::observed::Reader;
 use crate::start_permits::{CallFor, PAUSE_MAX, StartPermit, StartPermits, StartsUnderWay};
@@ -99,7 +99,7 @@ pub(super) struct SyncState {
 }
 
 /// Ids of the images of image volumes by the volumes' names, or why they are not there.
-pub(super) type ImageVolumes = std::collections::BTreeMap<String, Result<String, Failure>>;
+pub(super) type ImageVolumes = std::collections::BTreeMap<String, Result<PresentImage, Failure>>;
 
 /// A sandbox made in this sync.
 #[derive(Clone, Debug)]

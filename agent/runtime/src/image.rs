@@ -27,6 +27,7 @@ use pintle_cri::{Client, v1};
 use tokio::sync::OnceCell;
 
 use crate::credentials::NodeCredentials;
+use crate::garbage::holds::{Hold, Holds};
 use crate::provider::Providers;
 use crate::pull_records::Access;
 use crate::puller;
@@ -73,6 +74,8 @@ pub struct PresentImage {
     pub id: String,
     /// The user that it names.
     pub user: ImageUser,
+    /// Keeps it from being removed before there is a container of it.
+    pub(crate) hold: Rc<Hold>,
 }
 
 struct BackOff {
@@ -87,6 +90,7 @@ pub struct Images {
     recorder: Recorder,
     keys: NodeKeys,
     puller: Rc<Puller>,
+    holds: Holds,
     metrics: Arc<Metrics>,
     back_off: RefCell<HashMap<(PodUid, String), BackOff>>,
 }
@@ -117,15 +121,48 @@ impl Images {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (puller, back_off) = (Rc::new(puller), RefCell::default());
-        Self { client, recorder, keys, puller, metrics, back_off }
+        Self { client, recorder, keys, puller, holds: Holds::default(), metrics, back_off }
     }
 
     /// Makes sure that the image is there and returns what containers need of it.
     pub async fn ensure(&self, wanted: &Wanted<'_>) -> Result<PresentImage, Failure> {
         let mut seen = Seen::default();
-        let found = self.find_or_pull(wanted, &mut seen).await;
+        let found = self.find_and_hold(wanted, &mut seen).await;
         self.metrics.images().requested(wanted.policy, seen.present, seen.pull);
         found
+    }
+
+    /// An image that was removed between its being found and being held is found anew.
+    async fn find_and_hold(
+        &self,
+        wanted: &Wanted<'_>,
+        seen: &mut Seen,
+    ) -> Result<PresentImage, Failure> {
+        let mut before = Vec::new();
+        loop {
+            let resolving = self.holds.resolving();
+            let found = self.find_or_pull(wanted, seen).await?;
+            if !resolving.lost(&found.id).await {
+                return Ok(found);
+            }
+            // Kept meanwhile: the same image is not removed twice under one start.
+            before.push(found.hold);
+        }
+    }
+
+    /// What the collector of unused images shares with those who use them.
+    pub(crate) fn for_collector(&self) -> (Holds, Rc<Puller>) {
+        (self.holds.clone(), Rc::clone(&self.puller))
+    }
+
+    /// A container was removed: its image may not be used any more.
+    pub(crate) fn container_removed(&self) {
+        self.holds.changed();
+    }
+
+    fn present(&self, id: String, user: ImageUser) -> PresentImage {
+        let hold = Rc::new(self.holds.hold(&id));
+        PresentImage { id, user, hold }
     }
 
     async fn find_or_pull(
@@ -142,7 +179,8 @@ impl Images {
             if let Some(image) = present {
                 if self.may_use(&lookup, &image).await? {
                     seen.pull = Some(false);
-                    return Ok(PresentImage { user: ImageUser::of(Some(&image)), id: image.id });
+                    let user = ImageUser::of(Some(&image));
+                    return Ok(self.present(image.id, user));
                 }
                 seen.pull = Some(true);
             }
@@ -220,7 +258,8 @@ impl Images {
                     size,
                 );
                 self.note(wanted, "Pulled", &text);
-                Ok(PresentImage { id: pulled.id, user: ImageUser::of(pulled.image.as_ref()) })
+                let user = ImageUser::of(pulled.image.as_ref());
+                Ok(self.present(pulled.id, user))
             }
             Err(error) => {
                 let text = format!("Failed to pull image \"{}\": {error}", wanted.image);

@@ -45,7 +45,7 @@ impl Executor {
                     keyring,
                 };
                 let found = self.images.ensure(&wanted).await;
-                pulled.insert(volume.name.clone(), found.map(|found| found.id));
+                pulled.insert(volume.name.clone(), found);
             }
             // One container of a sync starts after the other: nobody else has set it.
             let _ = start.image_volumes.set(pulled);
@@ -53,10 +53,10 @@ impl Executor {
         let (mut images, mut failure) = (BTreeMap::new(), None);
         for mount in container.volume_mounts.iter().flatten() {
             match start.image_volumes.get().and_then(|pulled| pulled.get(&mount.name)) {
-                Some(Ok(id)) => {
+                Some(Ok(image)) => {
                     let reference = planned.iter().find(|v| v.name == mount.name);
                     if let Some(VolumeKind::Image { reference, .. }) = reference.map(|v| &v.kind) {
-                        images.insert(reference.clone(), id.clone());
+                        images.insert(reference.clone(), image.id.clone());
                     }
                 }
                 Some(Err(error)) => {

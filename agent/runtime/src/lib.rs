@@ -14,6 +14,7 @@
 //!     hooks, kill       postStart and preStop, stops
 //!     resize            new limits for what runs
 //!     clean, shims      takes away what is left
+//!   garbage             removes images that nobody uses
 //!   probe               asks containers how they are; http, resolver: how they are reached
 //!   logs                rotates log files; log_files, log_read, log_rotate: their names and content
 //!   users, env_files    ids of user namespaces, variables that containers wrote into files
@@ -28,6 +29,7 @@ mod env_files;
 pub mod event;
 pub mod execute;
 mod follow;
+pub mod garbage;
 pub mod hooks;
 pub mod http;
 pub mod image;

@@ -200,7 +200,7 @@ fn told_apart(sandbox: &v1::PodSandboxConfig) -> Vec<(String, String)> {
 
 /// Several errors as one, each once.
 // k8s: staging/src/k8s.io/apimachinery/pkg/util/errors/errors.go aggregate.Error
-fn aggregate(errors: &[String]) -> String {
+pub(super) fn aggregate(errors: &[String]) -> String {
     let mut told: Vec<&str> = Vec::new();
     for error in errors {
         if !told.contains(&error.as_str()) {

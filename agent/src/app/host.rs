@@ -13,6 +13,7 @@ use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_config::{Config, EventSource};
 use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
+use pintle_agent_core::garbage::images::Policy;
 use pintle_agent_core::request::runtime;
 use pintle_agent_core::request::runtime::Runtime;
 use pintle_agent_core::request::sysctl::AllowList;
@@ -22,6 +23,9 @@ use pintle_agent_host::cgroup::{CgroupError, Cgroups};
 use pintle_agent_host::node::context;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::credentials::NodeCredentials;
+use pintle_agent_runtime::execute::Executor;
+use pintle_agent_runtime::garbage;
+use pintle_agent_runtime::garbage::Collector;
 use pintle_agent_runtime::image::{Images, NodeKeys};
 use pintle_agent_runtime::log_rotate::RotatePolicy;
 use pintle_agent_runtime::logs;
@@ -34,6 +38,7 @@ use pintle_agent_runtime::users::Users;
 use pintle_agent_server as server;
 use pintle_api_types::rate::Rate;
 use pintle_cri::{Client, Code, Deadlines, v1};
+use pintle_daemon::tasks;
 use pintle_ebpf::{Controller, Hierarchy, Options, Programs};
 use tokio::sync::mpsc;
 
@@ -223,6 +228,25 @@ pub(super) fn images(
     let records = pull_records(config, client, metrics)?;
     let puller = Puller::new(client.clone(), limits, records);
     Ok(Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(metrics)))
+}
+
+/// What removes images that nobody uses.
+pub(super) fn start_collector(
+    config: &Config,
+    executor: &Executor,
+) -> mpsc::Sender<garbage::Request> {
+    let kubelet = &config.kubelet;
+    let percent = |percent: i32| u8::try_from(percent.clamp(0, 100)).unwrap_or(100);
+    let policy = Policy {
+        high_percent: percent(kubelet.image_gc_high_threshold_percent),
+        low_percent: percent(kubelet.image_gc_low_threshold_percent),
+        min_age: kubelet.image_minimum_gc_age.to_std(),
+        max_age: kubelet.image_maximum_gc_age.to_std(),
+    };
+    let collector = Collector::new(executor, policy, &config.flags.root_dir);
+    let (requests, queue) = mpsc::channel(garbage::REQUESTS_MAX);
+    tasks::singleton("image collector", collector.run(queue));
+    requests
 }
 
 fn pull_records(

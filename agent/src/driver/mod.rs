@@ -36,13 +36,14 @@ use pintle_agent_host::ledger::Ledger;
 use pintle_agent_host::shutdown::Progress;
 use pintle_agent_metrics::Metrics;
 use pintle_agent_runtime::execute::{Cancel, Executor, SyncOrder};
+use pintle_agent_runtime::garbage;
 use pintle_agent_runtime::logs::LogCommand;
 use pintle_agent_runtime::observed::Reader;
 use pintle_agent_runtime::probe::Prober;
 use pintle_agent_server::{Health, Query, Views};
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use self::flight::Tape;
 pub(crate) use self::flight::start as start_recording;
@@ -90,6 +91,8 @@ pub(crate) struct Driver {
     pub lists: ListsSeen,
     /// Has the node looked at; `None` where that cannot be.
     pub looks: Option<mpsc::Sender<Order>>,
+    /// Removes what nobody uses.
+    pub garbage: mpsc::Sender<garbage::Request>,
     /// What the node is short of, for its object.
     pub pressure: watch::Sender<Pressure>,
     /// The loop's pulse.
@@ -224,7 +227,7 @@ impl Driver {
             Command::Measure { ticket, pods, disks } => {
                 self.measure(Order { ticket, pods, disks });
             }
-            Command::Reclaim { ticket, .. } => self.reclaim_nothing(ticket),
+            Command::Reclaim { ticket, images, .. } => self.reclaim(ticket, images),
             Command::Pressure(pressure) => drop(self.pressure.send_replace(pressure)),
             Command::Evicted { uid, message, notes } => {
                 let notes = notes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -270,9 +273,19 @@ impl Driver {
         }
     }
 
-    /// Nothing is reclaimed yet.
-    fn reclaim_nothing(&self, ticket: u64) {
-        self.answer_later(Input::Reclaimed { ticket, freed: Freed::default() });
+    /// Has unused images removed; dead containers go with their pods' syncs alone.
+    fn reclaim(&self, ticket: u64, images: bool) {
+        let (answer, answered) = oneshot::channel();
+        let asked = images && self.garbage.try_send(garbage::Request::Images(answer)).is_ok();
+        if !asked {
+            return self.answer_later(Input::Reclaimed { ticket, freed: Freed::default() });
+        }
+        let owed =
+            Owed::new(self.back.clone(), Input::Reclaimed { ticket, freed: Freed::default() });
+        tasks::spawn("reclaim", async move {
+            let freed = answered.await.unwrap_or_default();
+            owed.settle(Input::Reclaimed { ticket, freed }).await;
+        });
     }
 
     fn answer_later(&self, input: Input) {

@@ -66,6 +66,13 @@ impl Files {
         write(&self.pulled, &record.image_ref, &record.text())
     }
 
+    pub(super) fn remove_record(&self, image_ref: &str) -> io::Result<()> {
+        match fs::remove_file(self.pulled.join(file_name(image_ref))) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Names of all images whose pull began and did not end; files of an earlier version are
     /// written anew on the way.
     pub(super) fn take_over(&self) -> Vec<String> {

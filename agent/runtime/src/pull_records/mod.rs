@@ -11,7 +11,7 @@
 //! itself.
 //!
 //! Effects: files, on the blocking pool. Owner: `Images`. What cannot be read counts as "ask the
-//! registry". Records are not removed with their images yet: nobody collects images.
+//! registry". A record goes with its image.
 // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go
 
 mod files;
@@ -99,6 +99,16 @@ impl PullRecords {
     /// A pull failed, or never began after all.
     pub async fn failed(&self, image: &str) {
         self.end(image).await;
+    }
+
+    /// An image was removed: whoever pulls it again proves itself anew.
+    // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go PruneUnknownRecords
+    pub async fn removed(&self, image_ref: &str) {
+        let _turn = self.turn.lock().await;
+        let id = image_ref.to_owned();
+        if let Err(error) = self.change(move |files| files.remove_record(&id)).await {
+            tracing::error!(%error, image_ref, "the record of a removed image cannot be removed");
+        }
     }
 
     /// Whether a pod may use an image that is there, by its name in the pod and the runtime's id.

@@ -1,0 +1,191 @@
+//! Images that must not be removed now, because a container is about to be made of them.
+//!
+//! ```text
+//!   resolving ─> image found or pulled ─> hold ─> container created ─> hold dropped
+//!                                          │ removed meanwhile? then once more, still holding
+//!   look ─> containers listed ─> removal of one that is not held and was not held since the look
+//! ```
+//! Between the runtime's word that an image is there and the container that keeps it, nothing in
+//! the runtime says that it is needed. One thread has all of this, so each step above is whole.
+//! Bounds: one removal at a time; ids of images that are held or were since the last look, and of
+//! those removed while somebody is resolving.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+
+/// Who holds what. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds(Rc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: RefCell<State>,
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: BTreeMap<String, u32>,
+    /// Held at some time since the last look.
+    held_since: BTreeSet<String>,
+    /// Names of the image that is being removed.
+    removing: Vec<String>,
+    resolving: u32,
+    /// Removed while somebody was resolving.
+    removed: BTreeSet<String>,
+    changed: bool,
+}
+
+impl Holds {
+    /// Somebody is about to find out which image it needs.
+    pub(crate) fn resolving(&self) -> Resolving {
+        self.0.state.borrow_mut().resolving += 1;
+        Resolving(self.clone())
+    }
+
+    /// Keeps an image until the hold is dropped.
+    pub(crate) fn hold(&self, id: &str) -> Hold {
+        let mut state = self.0.state.borrow_mut();
+        *state.held.entry(id.to_owned()).or_default() += 1;
+        state.held_since.insert(id.to_owned());
+        state.changed = true;
+        Hold { of: self.clone(), id: id.to_owned() }
+    }
+
+    /// Something other than a start changed which images there are or are used.
+    pub(crate) fn changed(&self) {
+        self.0.state.borrow_mut().changed = true;
+    }
+
+    /// Whether something changed since the last look.
+    pub(super) fn has_changed(&self) -> bool {
+        self.0.state.borrow().changed
+    }
+
+    /// A look at images and containers begins: what is held from now on may not be seen by it.
+    pub(super) fn look(&self) {
+        let mut state = self.0.state.borrow_mut();
+        state.held_since = state.held.keys().cloned().collect();
+        state.changed = false;
+    }
+
+    /// Begins the removal of the image with these names; `None` when somebody needs it, or another
+    /// one is being removed.
+    pub(super) fn remove(&self, names: Vec<String>) -> Option<Removal> {
+        let mut state = self.0.state.borrow_mut();
+        let needed = names.iter().any(|name| state.held_since.contains(name));
+        if needed || !state.removing.is_empty() {
+            return None;
+        }
+        state.removing = names;
+        Some(Removal(self.clone()))
+    }
+}
+
+/// Somebody finds out which image it needs.
+pub(crate) struct Resolving(Holds);
+
+impl Resolving {
+    /// Whether the image may have been removed since; returns once no removal of it is under way.
+    pub(crate) async fn lost(&self, id: &str) -> bool {
+        let mut lost = false;
+        while self.0.0.state.borrow().removing.iter().any(|name| name == id) {
+            lost = true;
+            // Nothing runs between the look above and the first poll of this.
+            self.0.0.ended.notified().await;
+        }
+        lost || self.0.0.state.borrow().removed.contains(id)
+    }
+}
+
+impl Drop for Resolving {
+    fn drop(&mut self) {
+        let mut state = self.0.0.state.borrow_mut();
+        state.resolving = state.resolving.saturating_sub(1);
+        if state.resolving == 0 {
+            state.removed.clear();
+        }
+    }
+}
+
+/// An image that stays.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    of: Holds,
+    id: String,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.of.0.state.borrow_mut();
+        let left = state.held.get_mut(&self.id).map(|count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left == Some(0) {
+            state.held.remove(&self.id);
+        }
+    }
+}
+
+/// A removal under way. However it ends, the image may be gone afterwards.
+pub(super) struct Removal(Holds);
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        let mut state = self.0.0.state.borrow_mut();
+        let names = std::mem::take(&mut state.removing);
+        if state.resolving > 0 {
+            state.removed.extend(names);
+        }
+        self.0.0.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn names(of: &[&str]) -> Vec<String> {
+        of.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_held_or_was_since_the_look_is_not_removed() {
+        let holds = Holds::default();
+        holds.look();
+        let (first, second) = (holds.hold("a"), holds.hold("a"));
+        assert!(holds.has_changed());
+        drop(first);
+        assert!(holds.remove(names(&["digest", "a"])).is_none(), "held by another one");
+        drop(second);
+        assert!(holds.remove(names(&["a"])).is_none(), "its container was not listed");
+        holds.look();
+        assert!(!holds.has_changed());
+        let removal = holds.remove(names(&["a"])).expect("nobody needs it");
+        assert!(holds.remove(names(&["b"])).is_none(), "one at a time");
+        drop(removal);
+        assert!(holds.remove(names(&["b"])).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_finds_an_image_that_is_being_removed_learns_it_after_the_removal() {
+        let holds = Holds::default();
+        let resolving = holds.resolving();
+        let removal = holds.remove(names(&["a"])).expect("not held yet");
+        let _hold = holds.hold("a");
+        let wait = Duration::from_secs(1);
+        assert!(tokio::time::timeout(wait, resolving.lost("a")).await.is_err(), "under way");
+        drop(removal);
+        assert!(resolving.lost("a").await);
+        assert!(!resolving.lost("b").await);
+        drop(resolving);
+        assert!(!holds.resolving().lost("a").await, "who asks later sees what is there");
+        assert!(holds.remove(names(&["a"])).is_none(), "still held");
+    }
+}

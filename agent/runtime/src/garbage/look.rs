@@ -1,0 +1,53 @@
+//! What images the runtime has, and which of them containers use, running or not.
+//!
+//! Effects: lists of images and containers, and the status of each container, which alone tells of
+//! mounted images. An error is the whole look's: half a look would take images from their users.
+// k8s: pkg/kubelet/images/image_gc_manager.go detectImages, handleImageVolumes
+
+use std::collections::BTreeSet;
+
+use pintle_agent_core::garbage::images::Image;
+use pintle_cri::{Client, Code, v1};
+
+/// An image that the runtime has.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) image: Image,
+    /// Its id and digests: what a start may know it by.
+    pub(super) names: Vec<String>,
+}
+
+/// All images; containers are listed after them, so that none is used that is not seen.
+pub(super) async fn look(client: &Client) -> Result<Vec<Found>, String> {
+    let images = client.list_images(v1::ListImagesRequest { filter: None }).await;
+    let images = images.map_err(|error| error.rpc_text())?.images;
+    let used = used(client).await?;
+    let found = images.into_iter().map(|image| {
+        let mut names = vec![image.id.clone()];
+        names.extend(image.repo_digests);
+        let in_use = names.iter().chain(&image.repo_tags).any(|name| used.contains(name));
+        let (id, bytes, pinned) = (image.id, image.size, image.pinned);
+        Found { image: Image { id, bytes, pinned, in_use }, names }
+    });
+    Ok(found.collect())
+}
+
+/// By what containers name their images.
+async fn used(client: &Client) -> Result<BTreeSet<String>, String> {
+    let containers = client.list_containers(v1::ListContainersRequest { filter: None }).await;
+    let mut used = BTreeSet::new();
+    for container in containers.map_err(|error| error.rpc_text())?.containers {
+        let (id, named) = (container.image_id, container.image.map(|spec| spec.image));
+        used.extend([id, container.image_ref].into_iter().chain(named));
+        let request = v1::ContainerStatusRequest { container_id: container.id, verbose: false };
+        let status = match client.container_status(request).await {
+            Ok(answer) => answer.status.unwrap_or_default(),
+            // It went meanwhile.
+            Err(error) if error.code == Code::NotFound => continue,
+            Err(error) => return Err(format!("get container status: {}", error.rpc_text())),
+        };
+        let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
+        used.extend(mounted.map(|spec| spec.image));
+    }
+    Ok(used)
+}
