@@ -20,9 +20,8 @@ use super::met::{self, Met};
 use super::observed::{Freed, Observation, Reading, Scope};
 use super::rank::{self, Evictable, EvictionRule, Uses};
 use super::report::{Eviction, Runner, Trends};
-use super::signal::{Signal, Starved};
+use super::signal::{Pressure, Signal, Starved};
 use super::threshold::{Settings, Threshold};
-use crate::node::conditions::Pressure;
 
 /// How often the node is looked at.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod

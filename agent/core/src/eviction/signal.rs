@@ -1,6 +1,7 @@
 //! What a node can run out of. Pure.
 // k8s: pkg/kubelet/eviction/api/types.go, helpers.go
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,29 @@ pub enum Condition {
     /// `PIDPressure`
     #[serde(rename = "PIDPressure")]
     PidPressure,
+}
+
+/// What the node is short of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// Memory.
+    pub memory: bool,
+    /// Disk space or inodes.
+    pub disk: bool,
+    /// Process ids.
+    pub pid: bool,
+}
+
+impl Pressure {
+    /// By the conditions that hold.
+    pub fn of(conditions: &BTreeSet<Condition>) -> Self {
+        let has = |condition| conditions.contains(&condition);
+        Self {
+            memory: has(Condition::MemoryPressure),
+            disk: has(Condition::DiskPressure),
+            pid: has(Condition::PidPressure),
+        }
+    }
 }
 
 impl Signal {

@@ -4,35 +4,10 @@
 //! conditions and the events that tell of changes. Pure.
 // k8s: pkg/kubelet/nodestatus/setters.go MemoryPressureCondition, ReadyCondition
 
-use std::collections::BTreeSet;
-
-use crate::eviction::signal::Condition;
+pub use crate::eviction::signal::Pressure;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde::{Deserialize, Serialize};
-
-/// What the node is short of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pressure {
-    /// Memory.
-    pub memory: bool,
-    /// Disk space or inodes.
-    pub disk: bool,
-    /// Process ids.
-    pub pid: bool,
-}
-
-impl Pressure {
-    /// By the conditions that hold.
-    pub fn of(conditions: &BTreeSet<Condition>) -> Self {
-        let has = |condition| conditions.contains(&condition);
-        Self {
-            memory: has(Condition::MemoryPressure),
-            disk: has(Condition::DiskPressure),
-            pid: has(Condition::PidPressure),
-        }
-    }
-}
+use serde::Serialize;
 
 /// An event about the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
