@@ -20,6 +20,7 @@ mod record;
 mod restarts;
 mod runtimes;
 mod security;
+mod shutdown;
 mod support;
 mod systemd;
 mod trouble;
