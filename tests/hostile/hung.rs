@@ -1,23 +1,29 @@
-//! A file system that answers nothing, as one whose server is dead: whatever looks at a file of it
-//! waits until somebody gives up the mount.
+//! File systems that answer nothing, as one whose server is dead, or late, or with errors: whatever
+//! looks at a file of the first waits until somebody gives up the mount.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use anyhow::ensure;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use pintle_tests::manifest::{With, condition, container, pod};
+use pintle_tests::{LONG, until};
 use serde_json::json;
+use xtask::disk::{Fault, Faulty, Operation};
 use xtask::node::agent::READ_ONLY_PORT;
 use xtask::shell;
 
 use crate::attacks;
 use crate::ground::Ground;
-use crate::support::{host, kill, with_host};
+use crate::support::{host, kill, running, with_host};
 
 attacks!("hung":
     host_paths_on_a_dead_server,
     a_dead_server_inside_of_a_volume,
+    a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs,
 );
 
 /// A mount in the node behind which nobody answers. It fails at once when this is dropped, and is
@@ -33,15 +39,9 @@ impl<'a> Hung<'a> {
         fs::create_dir_all(at).expect("made");
         let fuse = File::options().read(true).write(true).open("/dev/fuse");
         let server = fuse.expect("the kernel has FUSE");
-        // The mount program names the descriptor, so it must get it.
-        fcntl(&server, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
         let options =
             format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", server.as_raw_fd());
-        let mut mount = ground.node.runtime_node().command(Path::new("mount"));
-        mount.args(["-i", "-t", "fuse", "-o", &options, "dead"]).arg(at);
-        shell::run(&mut mount).expect("mounted in the node");
-        // Nobody else may hold what keeps the mount alive.
-        fcntl(&server, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
+        mount_in_node(ground, at, &server, &options);
         Self { ground, at: at.to_owned(), server: Some(server) }
     }
 }
@@ -50,8 +50,54 @@ impl Drop for Hung<'_> {
     fn drop(&mut self) {
         // What waits gets an error now.
         drop(self.server.take());
-        let mut umount = self.ground.node.runtime_node().command(Path::new("umount"));
-        let _ = shell::capture(umount.arg("-l").arg(&self.at));
+        umount_in_node(self.ground, &self.at);
+    }
+}
+
+fn mount_in_node(ground: &Ground, at: &Path, server: &File, options: &str) {
+    // The mount program names the descriptor, so it must get it.
+    fcntl(server, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
+    let mut mount = ground.node.runtime_node().command(Path::new("mount"));
+    mount.args(["-i", "-t", "fuse", "-o", options, "dead"]).arg(at);
+    shell::run(&mut mount).expect("mounted in the node");
+    // Nobody else may hold what keeps the mount alive.
+    fcntl(server, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
+}
+
+fn umount_in_node(ground: &Ground, at: &Path) {
+    let mut umount = ground.node.runtime_node().command(Path::new("umount"));
+    let _ = shell::capture(umount.arg("-l").arg(at));
+}
+
+/// A mount in the node whose operations go wrong as they are told to.
+struct Sick<'a> {
+    ground: &'a Ground,
+    at: PathBuf,
+    disk: Option<Faulty>,
+}
+
+impl<'a> Sick<'a> {
+    fn mount(ground: &'a Ground, at: &Path) -> Self {
+        let mount = |device: &File, options: &str| mount_in_node(ground, at, device, options);
+        let disk = Some(Faulty::mount_by(at, mount));
+        Self { ground, at: at.to_owned(), disk }
+    }
+
+    /// Every operation goes wrong from now on.
+    fn all(&self, fault: Fault) {
+        let disk = self.disk.as_ref().expect("until it is dropped");
+        Operation::ALL.into_iter().for_each(|operation| disk.set(operation, fault));
+    }
+
+    fn hung(&self) -> usize {
+        self.disk.as_ref().map_or(0, Faulty::hung)
+    }
+}
+
+impl Drop for Sick<'_> {
+    fn drop(&mut self) {
+        drop(self.disk.take());
+        umount_in_node(self.ground, &self.at);
     }
 }
 
@@ -94,4 +140,36 @@ fn a_dead_server_inside_of_a_volume(ground: &mut Ground) {
     ground.bystander("while it is to go");
     drop(hung);
     ground.node.gone("holds");
+}
+
+/// Where a pod's volume and its containers' messages lie, a disk is late, then fails, then hangs, while
+/// the container dies and is started again, is measured, and the pod is removed.
+fn a_disk_of_messages_and_volumes_that_is_late_fails_and_hangs(ground: &mut Ground) {
+    let c = container("c", &["/box", "pause"])
+        .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
+    let manifest = pod("sick", &[c]).with_spec("volumes", json!([{"name": "v", "emptyDir": {}}]));
+    ground.node.put("sick.json", &manifest);
+    let sick = ground.node.pod_until("sick", "is ready", |p| condition(p, "Ready"));
+    let dir = ground.node.root().join("pods").join(sick.metadata.uid.expect("a uid"));
+    let messages = Sick::mount(ground, &dir.join("containers/c"));
+    let volume = Sick::mount(ground, &dir.join("volumes/kubernetes.io~empty-dir/v"));
+    let faults =
+        [("late", Fault::Slow(Duration::from_millis(300))), ("failing", Fault::Fails(Errno::EIO))];
+    for (how, fault) in faults {
+        [&messages, &volume].into_iter().for_each(|disk| disk.all(fault));
+        kill(&ground.node, &running(&ground.node, "sick", &["c"]), "c");
+        let _ = ground.node.get(READ_ONLY_PORT, "/stats/summary");
+        ground.bystander(&format!("beside a disk that is {how}"));
+    }
+    [&messages, &volume].into_iter().for_each(|disk| disk.all(Fault::Hangs));
+    until(LONG, "the agent comes to a file that hangs", || {
+        let _ = ground.node.get(READ_ONLY_PORT, "/stats/summary");
+        ensure!(messages.hung() > 0, "it has not");
+        Ok(())
+    });
+    ground.bystander("beside a disk that hangs");
+    ground.node.remove("sick.json");
+    ground.bystander("while its pod is to go");
+    drop((messages, volume));
+    ground.node.gone("sick");
 }
