@@ -30,8 +30,8 @@ struct World {
 impl World {
     /// With these seconds for pods of no priority, from 1,000 on, and critical ones.
     fn start(seconds: [i64; 3]) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all();
-        let runtime = { runtime }.build().expect("a runtime");
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("bus");
         let _inside = runtime.enter();
@@ -119,7 +119,7 @@ fn pods_end_in_order_nobody_comes_and_the_machine_waits_until_the_last_has_ended
         .with_spec("restartPolicy", json!("Never"));
     world.put("done", 0, done);
     let names = ["least", "middle", "critical"];
-    names.map(|name| world.ready(name));
+    names.iter().for_each(|name| drop(world.ready(name)));
     node.pod_until("done", "has succeeded", |p| phase(p) == "Succeeded");
     assert_eq!(world.logind.held(), 1);
 
@@ -238,7 +238,7 @@ fn a_hook_that_hangs_does_not_outlast_its_groups_time() {
         pod("stubborn", &[stubborn]).with_spec("terminationGracePeriodSeconds", json!(600));
     world.put("stubborn", 0, stubborn);
     world.put("middle", 1_000, says("middle", 0));
-    ["stubborn", "middle"].map(|name| world.ready(name));
+    ["stubborn", "middle"].iter().for_each(|name| drop(world.ready(name)));
     let begun = Instant::now();
     world.prepare(true);
     world.held(0);

@@ -13,9 +13,10 @@
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pintle_agent_cluster::node::csi_node;
+use pintle_agent_core::eviction::threshold::Level;
 use pintle_agent_core::node::machine::{HostAddresses, Machine};
 use pintle_agent_core::node::patch;
-use pintle_agent_core::node::settings::{EvictionReserve, NodeSettings};
+use pintle_agent_core::node::settings::NodeSettings;
 use pintle_agent_core::node::status;
 use pintle_agent_core::node::status::{Facts, Image};
 use pintle_agent_core::types::{Mono, Now, UnixNanos};
@@ -108,8 +109,8 @@ fn facts(node: &Node, error: Option<&str>) -> Facts {
             pods_max: amount("pods").expect("pods"),
             storage_isolation: true,
             eviction: [
-                ("memory", EvictionReserve::Amount(Amount::from_bytes(100 << 20))),
-                ("ephemeral-storage", EvictionReserve::Part(0.1)),
+                ("memory", Level::Amount(Amount::from_bytes(100 << 20))),
+                ("ephemeral-storage", Level::Part(0.1)),
             ]
             .into(),
             port: status.daemon_endpoints.and_then(|d| d.kubelet_endpoint).expect("a port").port,

@@ -8,8 +8,8 @@
 //!     0000000024.segment    appended to
 //! ```
 //! Input: batches that `pintle_agent_core::flight` made; each is written and synced by one linked
-//! submission to the ring of the agent's own files. Bounds: `ANSWER_MAX` an operation, as many segments as the folder was
-//! opened for; what is older is removed before a new one begins.
+//! submission to the ring of the agent's own files. Bounds: `ANSWER_MAX` an operation, as many
+//! segments as the folder was opened for; what is older is removed before a new one begins.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

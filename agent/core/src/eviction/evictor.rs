@@ -435,7 +435,7 @@ impl Evictor {
 
     /// Nothing more is decided until the victims are gone, or this much later.
     fn wait_for(&mut self, grace_seconds: i64, now: Mono) {
-        let patience = crate::worker::patience(grace_seconds);
+        let patience = pod::patience(grace_seconds);
         self.until = Some(now.plus(patience + CLEANUP_MAX));
         self.look_at = now.plus(PERIOD);
     }

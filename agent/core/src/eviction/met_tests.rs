@@ -1,3 +1,5 @@
+//! When thresholds are met, and for how long: tables.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! What people are told of shortages: tables.
+
 use super::*;
 
 fn see(trends: &mut Trends, seconds: u64, available: u64) {

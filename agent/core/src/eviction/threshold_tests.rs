@@ -1,3 +1,5 @@
+//! What the settings of eviction mean: tables.
+
 use super::*;
 
 const MI: u64 = 1 << 20;

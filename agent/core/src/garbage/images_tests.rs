@@ -1,3 +1,5 @@
+//! Which images go: tables and a property.
+
 use proptest::prelude::*;
 
 use super::*;

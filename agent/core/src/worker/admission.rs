@@ -16,7 +16,7 @@ use crate::status::{self, Verdict};
 use crate::worker::line::Blocked;
 use crate::worker::pods::Pods;
 use crate::worker::resizes::AdmissionRequest;
-use crate::worker::step::{Stage, Worker, patience};
+use crate::worker::step::{Stage, Worker};
 use crate::worker::{Command, Count};
 use pintle_api_types::ids::{Now, PodUid};
 use pintle_api_types::pod;
@@ -111,7 +111,7 @@ impl Pods {
             other.grace_seconds.or_else(|| other.pod.as_deref().map(pod::grace_seconds))
         });
         if let Some(grace) = graces.max() {
-            let until = now.mono.plus(patience(grace));
+            let until = now.mono.plus(pod::patience(grace));
             self.line.block(uid, Blocked { others, until });
         }
     }

@@ -72,7 +72,6 @@ use crate::types::NodeFacts;
 use pintle_api_types::ids::{ContainerId, PodUid, UnixNanos};
 pub use pods::Pods;
 pub use state::State;
-pub(crate) use step::patience;
 pub use step::{Stage, Worker};
 
 /// What may happen to the set of pods.

@@ -36,17 +36,6 @@ const READ_STOPPING: Duration = Duration::from_secs(1);
 // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups
 const ORPHAN_GRACE_SECONDS: i64 = 1;
 
-/// A pod that had to go is overdue after half its grace period more, and not before this.
-const OVERDUE_SECONDS_MIN: u64 = 10;
-
-/// How long a pod that has to go may take before others no longer wait for it: half its grace
-/// period more.
-// k8s: pkg/kubelet/pod_workers.go killPodNow
-pub(crate) fn patience(grace_seconds: i64) -> Duration {
-    let grace = grace_seconds.clamp(0, pod::GRACE_SECONDS_MAX).unsigned_abs();
-    Duration::from_secs((grace + grace / 2).max(OVERDUE_SECONDS_MIN))
-}
-
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Stage {
@@ -395,7 +384,7 @@ impl Worker {
     // k8s: pkg/kubelet/pod_workers.go killPodNow
     pub fn evict(&mut self, verdict: Verdict, grace: Option<i64>, now: Mono) {
         let own = self.pod.as_ref().map_or(0, |pod| pod::grace_seconds(pod));
-        self.overdue_at = Some(now.plus(patience(grace.unwrap_or(own))));
+        self.overdue_at = Some(now.plus(pod::patience(grace.unwrap_or(own))));
         self.kill(verdict, grace);
     }
 

@@ -13,6 +13,8 @@ pub mod resources;
 pub mod restart;
 pub mod validate;
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use crate::ids::PodUid;
@@ -33,6 +35,16 @@ const GRACE_SECONDS_DEFAULT: i64 = 30;
 /// Longest grace period in seconds, a year: the API sets no bound, and whatever is computed from
 /// it must not overflow.
 pub const GRACE_SECONDS_MAX: i64 = 365 * 24 * 3600;
+/// A pod that had to go is overdue after half its grace period more, and not before this.
+const OVERDUE_SECONDS_MIN: u64 = 10;
+
+/// How long a pod that has to go may take before others no longer wait for it: half its grace
+/// period more.
+// k8s: pkg/kubelet/pod_workers.go killPodNow
+pub fn patience(grace_seconds: i64) -> Duration {
+    let grace = grace_seconds.clamp(0, GRACE_SECONDS_MAX).unsigned_abs();
+    Duration::from_secs((grace + grace / 2).max(OVERDUE_SECONDS_MIN))
+}
 
 /// The pod's spec; an object without one has an empty spec.
 pub fn spec(pod: &Pod) -> &PodSpec {
