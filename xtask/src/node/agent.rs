@@ -84,6 +84,11 @@ impl Layout {
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": format!("/{}", node.name()),
             "enforceNodeAllocatable": [],
+            // The disk is the host's, which may be nearly full; what is removed from it could not be
+            // pulled again.
+            "evictionHard": {"memory.available": "100Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
             "failSwapOn": false,
             "failCgroupV1": false,
             "fileCheckFrequency": "1s",
