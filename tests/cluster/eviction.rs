@@ -65,9 +65,11 @@ fn pods_over_their_own_limits_of_disk_go_and_say_which_limit() {
     let test = TestCluster::take();
     test.configure_agent(&json!({"volumeStatsAggPeriod": "1s"}));
     let write = |path: &str| format!("head -c 8388608 /dev/zero > {path}/file; exec sleep 3600");
-    let limited = |name: &str, text: &str| {
-        script(name, text).with("resources", json!({"limits": {"ephemeral-storage": "4Mi"}}))
+    let limit = |of: Value, limit: &str| {
+        of.with("resources", json!({"limits": {"ephemeral-storage": limit}}))
     };
+    // The pod's limit, the sum of its containers', comes first where both are met.
+    let other = limit(container("other", &["/box", "pause"]), "1Gi");
     let mount = json!([{"name": "v", "mountPath": "/v"}]);
     let volume = |limit: Value| json!([{"name": "v", "emptyDir": limit}]);
     let pods = [
@@ -77,12 +79,15 @@ fn pods_over_their_own_limits_of_disk_go_and_say_which_limit() {
             "Usage of EmptyDir volume \"v\" exceeds the limit \"4Mi\". ",
         ),
         (
-            bound("layer", &[limited("c", &write("/tmp"))]),
+            bound("layer", &[limit(script("c", &write("/tmp")), "4Mi"), other]),
             "Container c exceeded its local ephemeral storage limit \"4Mi\". ",
         ),
         (
-            bound("sum", &[limited("c", &write("/v")).with("volumeMounts", mount.clone())])
-                .with_spec("volumes", volume(json!({}))),
+            bound(
+                "sum",
+                &[limit(script("c", &write("/v")), "4Mi").with("volumeMounts", mount.clone())],
+            )
+            .with_spec("volumes", volume(json!({}))),
             "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. ",
         ),
     ];
