@@ -132,8 +132,9 @@ impl Lookout {
     /// The kernel says when half of what is left now is gone.
     fn arm(&mut self, index: usize, memory: Option<Memory>) {
         let Some(memory) = memory else { return };
-        let line = memory.usage_that_leaves(memory.available() / 2);
-        if let Err(error) = self.watch.arm(index, line) {
+        let half = memory.available() / 2;
+        let line = memory.usage_that_leaves(half);
+        if let Err(error) = self.watch.arm(index, line, half / 4) {
             tracing::debug!(%error, "memory is looked at by the clock alone");
         }
     }

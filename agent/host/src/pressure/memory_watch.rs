@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 
 /// Stall of some process within a second that makes a hint, as the kernel wants it said.
 const STALL: &str = "some 100000 1000000";
-/// Lines that moved by less stay where they are, so that a look does not move them each time.
+/// The least tolerance, so that a look does not move a line each time.
 const MOVED_MIN: u64 = 4 << 20;
 /// A cgroup that stalls all the time is no news each time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -53,16 +53,19 @@ impl MemoryWatch {
         Self { is_v2, watched, last: None }
     }
 
-    /// Has cgroup `index` watched for a use of `line` bytes, page cache included.
+    /// Has cgroup `index` watched for a use of `line` bytes, page cache included. A line that moved by
+    /// less than `tolerance` stays where it is.
     ///
     /// # Errors
     /// The kernel refuses; then the cgroup is looked at by the clock alone.
-    pub fn arm(&mut self, index: usize, line: u64) -> io::Result<()> {
+    pub fn arm(&mut self, index: usize, line: u64, tolerance: u64) -> io::Result<()> {
         let is_v2 = self.is_v2;
         let Some(watched) = self.watched.get_mut(index) else { return Ok(()) };
         match &watched.armed {
             Some(Armed::Stall(_)) => return Ok(()),
-            Some(Armed::Usage { line: at, .. }) if at.abs_diff(line) < MOVED_MIN => return Ok(()),
+            Some(Armed::Usage { line: at, .. }) if at.abs_diff(line) < tolerance.max(MOVED_MIN) => {
+                return Ok(());
+            }
             _ => {}
         }
         watched.armed = None;
@@ -165,12 +168,12 @@ mod tests {
         let sampler = Sampler::new().expect("this host has cgroups");
         let own = Own::new(&sampler);
         let mut watch = MemoryWatch::new(sampler.is_v2(), [own.0.clone()]);
-        watch.arm(0, 32 << 20).expect("armed");
+        watch.arm(0, 32 << 20, 0).expect("armed");
         if sampler.is_v2() {
             return; // the kernel took the order; without a limit nothing stalls
         }
-        watch.arm(0, (32 << 20) + 1).expect("near enough");
-        watch.arm(7, 1).expect("nobody");
+        watch.arm(0, (32 << 20) + 1, 0).expect("near enough");
+        watch.arm(7, 1, 0).expect("nobody");
         let write = format!(
             "echo $$ > {}/cgroup.procs && head -c 64M /dev/zero | tail -c 64M | wc -c",
             own.0.display()
