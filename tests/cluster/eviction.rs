@@ -157,11 +157,11 @@ fn of_two_that_eat_memory_one_goes_when_one_is_enough() {
     test.empty_nodes();
     short_of_memory(&test);
     for name in ["first", "second"] {
-        test.apply(&bound(name, &[container("c", &["/box", "hog", "150"])]));
+        test.apply(&bound(name, &[container("c", &["/box", "hog", "100"])]));
         test.pod_until(name, "is ready", |p| condition(p, "Ready"));
     }
-    // Above what may be used with both, below with one.
-    test.apply(&bound("third", &[container("c", &["/box", "hog", "180"])]));
+    // Too much with both of them, whenever it is looked; and the largest by then.
+    test.apply(&bound("third", &[container("c", &["/box", "hog", "250"])]));
     let evicted = until(LONG, "one is evicted", || {
         let pods = test.pods()?;
         let evicted = pods.iter().filter(|pod| is_evicted(pod)).count();
