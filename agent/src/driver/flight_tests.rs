@@ -44,6 +44,14 @@ struct Recorded {
 }
 
 impl Recorded {
+    /// What was left out is over, a state is written, and what follows it is recorded to the end.
+    async fn goes_on(&mut self) {
+        self.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
+        self.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
+        inputs(3).into_iter().for_each(|input| self.decide(input));
+        self.tape.end().await;
+    }
+
     async fn below(root: &Path) -> Self {
         let start = Start {
             version: String::new(),
@@ -99,6 +107,14 @@ fn replayed(root: &Path) -> Vec<Outcome> {
 fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     LocalSet::new().block_on(&runtime.expect("a runtime"), work)
+}
+
+/// What was recorded before the gap and after it is decided again.
+fn is_equal_around_a_gap(root: &Path) {
+    let outcomes = replayed(root);
+    let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+    assert!(before.equal >= 3 && before.torn, "{before:?}");
+    assert!(after.equal >= 3 && !after.torn, "{after:?}");
 }
 
 #[test]
@@ -162,17 +178,11 @@ fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
             inputs(2).into_iter().for_each(|input| agent.decide(input));
             fs::remove_file(&full).expect("room again");
             agent.until(|shared| !shared.paused.load(Ordering::Relaxed)).await;
-            agent.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
-            agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
-            inputs(3).into_iter().for_each(|input| agent.decide(input));
-            agent.tape.end().await;
+            agent.goes_on().await;
             let text = exposition(&agent.metrics);
             assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
         });
-        let outcomes = replayed(root.path());
-        let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
-        assert!(before.equal >= 3 && before.torn, "{before:?}");
-        assert!(after.equal >= 3 && !after.torn, "{after:?}");
+        is_equal_around_a_gap(root.path());
     });
 }
 
@@ -202,17 +212,11 @@ fn a_disk_that_does_not_keep_up_costs_a_part_of_the_record() {
         lock(&agent.shared().batches).push_back(waiting);
         inputs(2).into_iter().for_each(|input| agent.decide(input));
         agent.until(|shared| shared.gap.load(Ordering::Relaxed)).await;
-        agent.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
-        agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
-        inputs(3).into_iter().for_each(|input| agent.decide(input));
-        agent.tape.end().await;
+        agent.goes_on().await;
         let text = exposition(&agent.metrics);
         assert!(!text.contains("pintle_flight_recorder_lost_total 0\n"), "{text}");
     });
-    let outcomes = replayed(root.path());
-    let [before, after] = outcomes.as_slice() else { panic!("{outcomes:?}") };
-    assert!(before.equal >= 3 && before.torn, "{before:?}");
-    assert!(after.equal >= 3 && !after.torn, "{after:?}");
+    is_equal_around_a_gap(root.path());
 }
 
 #[test]
@@ -233,10 +237,7 @@ fn without_a_folder_the_agent_goes_on_and_records_once_there_is_one() {
 /// Until it records again, and then what is wanted of another pod.
 async fn goes_on_with(agent: &mut Recorded) {
     agent.until(|shared| !shared.paused.load(Ordering::Relaxed)).await;
-    agent.until(|shared| !shared.gap.load(Ordering::Relaxed)).await;
-    agent.until(|shared| !shared.needs_state.load(Ordering::Relaxed)).await;
-    inputs(3).into_iter().for_each(|input| agent.decide(input));
-    agent.tape.end().await;
+    agent.goes_on().await;
 }
 
 fn is_recorded_after_a_gap(root: &Path) {
