@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pintle_agent_config::Config;
 use pintle_agent_core::cgroup::names::CgroupSetup;
@@ -24,6 +25,9 @@ use super::sweep::{Kind, Sweep};
 use super::targets::Key;
 use super::volumes::{Counted, Volumes};
 use super::{Gauges, files, layers, logs, targets, volumes};
+
+/// How long cgroups are waited for; without them memory and processes are unknown.
+const SWEEP_WAIT: Duration = Duration::from_secs(10);
 
 /// Reads what pods take.
 #[derive(Debug)]
@@ -69,7 +73,8 @@ impl PodGauge {
         let snapshot = &within(snapshot, scope)?;
         let sweep = async {
             let targets = targets::targets(snapshot, &self.setup);
-            self.gauges.sweeper.as_ref()?.sweep(targets, Kind::Weighed).await
+            let sweep = self.gauges.sweeper.as_ref()?.sweep(targets, Kind::Weighed);
+            tokio::time::timeout(SWEEP_WAIT, sweep).await.ok()?
         };
         let disks =
             async { if with_disks { self.disks(snapshot).await } else { Disks::default() } };
