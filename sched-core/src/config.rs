@@ -134,6 +134,8 @@ pub struct Profile {
     pub spread_defaults: SpreadDefaults,
     /// Node affinity added to every pod's.
     pub added_affinity: Option<NodeAffinity>,
+    /// Whether a pod that fits nowhere may preempt others.
+    pub preemption: bool,
     /// Candidate nodes of a preemption, percent of all.
     pub preemption_candidates_percent: i32,
     /// Candidate nodes of a preemption, at least.
@@ -171,11 +173,17 @@ impl Default for Profile {
             ignore_preferred_terms_of_existing_pods: false,
             spread_defaults: SpreadDefaults::System,
             added_affinity: None,
+            preemption: true,
             preemption_candidates_percent: 10,
             preemption_candidates_min: 100,
         }
     }
 }
+
+/// What a plugin gives a node at most.
+const SCORE_MAX: i64 = 100;
+/// Greatest total of a node: the scores add up in 32 bits.
+const TOTAL_MAX: i64 = i32::MAX as i64;
 
 /// A profile that upstream would refuse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -209,6 +217,7 @@ impl Profile {
         let error = |field: &str, problem: &str| {
             Err(ProfileError { field: field.into(), problem: problem.into() })
         };
+        self.validate_weights()?;
         if !(0..=100).contains(&self.hard_pod_affinity_weight) {
             return error("hardPodAffinityWeight", "must be between 0 and 100");
         }
@@ -223,7 +232,13 @@ impl Profile {
         {
             return error("minCandidateNodes", "percentage 0 to 100, absolute not negative");
         }
+        if self.preemption_candidates_percent == 0 && self.preemption_candidates_min == 0 {
+            let problem = "must not be zero together with minCandidateNodesAbsolute";
+            return error("minCandidateNodesPercentage", problem);
+        }
+        self.validate_spread_defaults()?;
         if let Strategy::RequestedToCapacityRatio(shape) = &self.strategy {
+            // k8s: validation_pluginargs.go validateFunctionShape
             let ascending = shape.windows(2).all(|w| w[0].0 < w[1].0);
             let ranges = shape.iter().all(|(u, s)| (0..=100).contains(u) && (0..=10).contains(s));
             if shape.is_empty() || !ascending || !ranges {
@@ -234,5 +249,123 @@ impl Profile {
             }
         }
         Ok(())
+    }
+
+    /// Upstream refuses weights whose scores could overflow its 64 bits; totals here have 32.
+    // k8s: pkg/scheduler/framework/runtime/framework.go getScoreWeights
+    fn validate_weights(&self) -> Result<(), ProfileError> {
+        let mut total = 0i64;
+        for plugin in Plugin::ALL {
+            let weight = self.weight(plugin);
+            let field = || format!("plugins.score[{}].weight", plugin.name());
+            if weight < 0 {
+                let problem = format!("is {weight}, but a score is never subtracted");
+                return Err(ProfileError { field: field(), problem });
+            }
+            total = total.saturating_add(weight.saturating_mul(SCORE_MAX));
+            if total > TOTAL_MAX {
+                let problem = format!(
+                    "is {weight}: with it a node could score {total}, and the most that the scores \
+                     of all plugins may add up to is {TOTAL_MAX}"
+                );
+                return Err(ProfileError { field: field(), problem });
+            }
+        }
+        Ok(())
+    }
+
+    // k8s: validation_pluginargs.go ValidatePodTopologySpreadArgs
+    fn validate_spread_defaults(&self) -> Result<(), ProfileError> {
+        let SpreadDefaults::List(list) = &self.spread_defaults else { return Ok(()) };
+        for (at, c) in list.iter().enumerate() {
+            let error = |field: &str, problem: String| {
+                let field = format!("defaultConstraints[{at}]{field}");
+                Err(ProfileError { field, problem })
+            };
+            if c.max_skew <= 0 {
+                return error(".maxSkew", format!("is {}, but must be above zero", c.max_skew));
+            }
+            if c.topology_key.is_empty() {
+                return error(".topologyKey", "must not be empty".into());
+            }
+            if !["DoNotSchedule", "ScheduleAnyway"].contains(&c.when_unsatisfiable.as_str()) {
+                let problem = format!(
+                    "is {:?}, which is neither DoNotSchedule nor ScheduleAnyway",
+                    c.when_unsatisfiable
+                );
+                return error(".whenUnsatisfiable", problem);
+            }
+            if c.label_selector.is_some() {
+                let problem = "must be absent: the selector is deduced for each pod";
+                return error(".labelSelector", problem.into());
+            }
+            let same = |o: &TopologySpreadConstraint| {
+                o.topology_key == c.topology_key && o.when_unsatisfiable == c.when_unsatisfiable
+            };
+            if list[..at].iter().any(same) {
+                let problem = format!("repeats {} {}", c.topology_key, c.when_unsatisfiable);
+                return error("", problem);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Profile)) -> String {
+        let mut profile = Profile::default();
+        change(&mut profile);
+        profile.validate().expect_err("out of range").to_string()
+    }
+
+    #[test]
+    fn weights_whose_scores_do_not_add_up_are_refused_with_a_sentence() {
+        assert_eq!(Profile::default().validate(), Ok(()));
+        let fit = Plugin::NodeResourcesFit as usize;
+        let large = refused(|p| p.weights[fit] = i64::from(i32::MAX));
+        assert!(
+            large.starts_with("plugins.score[NodeResourcesFit].weight: is 2147483647"),
+            "{large}"
+        );
+        assert!(refused(|p| p.weights[fit] = i64::MAX).contains("2147483647"));
+        assert!(refused(|p| p.weights[fit] = -1).contains("never subtracted"));
+        // Each alone would do; their sum does not.
+        let each = TOTAL_MAX / SCORE_MAX / 2;
+        let both = refused(|p| p.weights = [each; PLUGINS]);
+        assert!(both.contains("could score"), "{both}");
+        let mut most = Profile { weights: [0; PLUGINS], ..Profile::default() };
+        most.weights[fit] = TOTAL_MAX / SCORE_MAX;
+        assert_eq!(most.validate(), Ok(()));
+    }
+
+    #[test]
+    fn default_constraints_are_checked_as_upstream_does() {
+        let good = TopologySpreadConstraint {
+            max_skew: 1,
+            topology_key: "zone".into(),
+            when_unsatisfiable: "DoNotSchedule".into(),
+            ..TopologySpreadConstraint::default()
+        };
+        let list = |list: &[TopologySpreadConstraint]| {
+            let spread_defaults = SpreadDefaults::List(list.to_vec());
+            Profile { spread_defaults, ..Profile::default() }.validate().map_err(|e| e.field)
+        };
+        assert_eq!(list(std::slice::from_ref(&good)), Ok(()));
+        let wrong = |field: &str| Err(format!("defaultConstraints[0]{field}"));
+        assert_eq!(
+            list(&[TopologySpreadConstraint { max_skew: 0, ..good.clone() }]),
+            wrong(".maxSkew")
+        );
+        let without = TopologySpreadConstraint { topology_key: String::new(), ..good.clone() };
+        assert_eq!(list(&[without]), wrong(".topologyKey"));
+        let never = TopologySpreadConstraint { when_unsatisfiable: "Never".into(), ..good.clone() };
+        assert_eq!(list(&[never]), wrong(".whenUnsatisfiable"));
+        let selecting =
+            TopologySpreadConstraint { label_selector: Some(Default::default()), ..good.clone() };
+        assert_eq!(list(&[selecting]), wrong(".labelSelector"));
+        assert_eq!(list(&[good.clone(), good]), Err("defaultConstraints[1]".to_owned()));
     }
 }

@@ -43,12 +43,15 @@ pub fn statuses(
             found.push((row, Status::absent()));
             continue;
         }
+        // Whatever rejects beside a plugin of single nodes comes after it: it sees no other node.
+        if let Ok(at) = detail.rejected.binary_search_by_key(&row, |(row, _)| *row) {
+            found.push((row, detail.rejected[at].1.clone()));
+            continue;
+        }
         let rejecting = COLUMN_FILTERS.iter().zip(&detail.passing).find(|(_, p)| !p.get(row));
         if let Some((plugin, _)) = rejecting {
             let spread = &scratch.spread;
             found.push((row, status::of(*plugin, view, program, spread, row, &affine, text)));
-        } else if let Some((_, status)) = detail.rejected.iter().find(|(r, _)| *r == row) {
-            found.push((row, status.clone()));
         }
     }
     found
@@ -87,6 +90,7 @@ pub fn refused(nodes: usize, refusal: &Refusal) -> String {
     match refusal {
         Refusal::Error(error) => error.clone(),
         Refusal::PreFilter(_, reason) => format!("0/{nodes} nodes are available: {reason}."),
+        Refusal::Stale => "the pod has to be compiled again: selectors have changed".to_owned(),
     }
 }
 

@@ -1,13 +1,17 @@
 //! Interning: every string, and every set of labels, is stored once and named by a small number.
 //!
 //! Input: strings of the API objects. Output: `Str` and `LabelsId`, equal if and only if the text is.
-//! Owner: the writer of the cluster; ids are never reused, so a copy of one stays valid.
-//! Bounds: 2^32 strings. Nothing is freed: the set of label values of a cluster is small and stable.
+//! Owner: the writer of the cluster. Bounds: 2^32 strings in the life of a process: a number is never
+//! given twice, so that a copy of one never means another text.
+//! What nothing refers to is freed by `sweep`. Its caller marks what the tables hold; whoever holds
+//! numbers outside of them (programs, pods that were read, budgets) holds a `Lease`, which protects
+//! everything that was asked for until it was taken and after what it protects was first seen.
 //! Why: comparisons and hashes of constraints become those of integers.
+//! Tenants choose these texts, so that the maps by text have keyed hashes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// An interned string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,7 +21,7 @@ pub struct Str(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelsId(pub u32);
 
-/// A multiplicative hasher: ids and short strings of a trusted process need no keyed hash.
+/// A multiplicative hasher for numbers that this process gives: nobody outside chooses them.
 #[derive(Clone, Copy, Default)]
 pub struct FastHasher(u64);
 
@@ -60,38 +64,79 @@ impl Hasher for FastHasher {
 /// A map hashed by [`FastHasher`].
 pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
+/// Protects what its holder refers to from being freed. Two are always equal: a lease says nothing
+/// about the value that holds it.
+#[derive(Clone, Debug, Default)]
+pub struct Lease(#[allow(dead_code)] Option<Arc<u32>>);
+
+impl PartialEq for Lease {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Lease {}
+
+impl Hash for Lease {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// What is known of an id beside its text.
+#[derive(Clone, Copy, Debug)]
+struct Known<I> {
+    id: I,
+    /// The era in which it was given.
+    born: u32,
+    /// The era in which it was last asked for.
+    asked: u32,
+}
+
 /// All strings and label sets.
 #[derive(Clone, Debug, Default)]
 pub struct Interner {
-    ids: FastMap<Arc<str>, Str>,
-    texts: Vec<Arc<str>>,
-    label_ids: FastMap<Arc<[(Str, Str)]>, LabelsId>,
-    labels: Vec<Arc<[(Str, Str)]>>,
+    ids: HashMap<Arc<str>, Known<Str>>,
+    texts: FastMap<Str, Arc<str>>,
+    label_ids: HashMap<Arc<[(Str, Str)]>, Known<LabelsId>>,
+    labels: FastMap<LabelsId, Arc<[(Str, Str)]>>,
+    next: (u32, u32),
+    era: u32,
+    current: Option<Arc<u32>>,
+    /// Eras that somebody may hold a lease of, this one excepted, ascending.
+    leased: VecDeque<Weak<u32>>,
+}
+
+/// What the tables of a cluster refer to.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) texts: HashSet<Str, BuildHasherDefault<FastHasher>>,
+    pub(crate) labels: HashSet<LabelsId, BuildHasherDefault<FastHasher>>,
 }
 
 impl Interner {
-    /// The id of `text`, new if never seen.
+    /// The id of `text`, new if it is not known.
     pub fn intern(&mut self, text: &str) -> Str {
-        if let Some(id) = self.ids.get(text) {
-            return *id;
+        if let Some(known) = self.ids.get_mut(text) {
+            known.asked = self.era;
+            return known.id;
         }
-        let id = Str(u32::try_from(self.texts.len()).expect("fewer than 2^32 strings"));
+        let id = Str(self.next.0);
+        self.next.0 = self.next.0.checked_add(1).expect("fewer than 2^32 strings");
         let text: Arc<str> = text.into();
-        self.texts.push(Arc::clone(&text));
-        self.ids.insert(text, id);
+        self.texts.insert(id, Arc::clone(&text));
+        self.ids.insert(text, Known { id, born: self.era, asked: self.era });
         id
     }
 
-    /// The id of `text` if it was ever interned.
+    /// The id of `text` if it is known.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<Str> {
-        self.ids.get(text).copied()
+        self.ids.get(text).map(|known| known.id)
     }
 
-    /// The text of an id of this interner.
+    /// The text of an id; empty when that was freed.
     #[must_use]
-    pub fn text(&self, id: Str) -> &Arc<str> {
-        &self.texts[id.0 as usize]
+    pub fn text(&self, id: Str) -> &str {
+        self.texts.get(&id).map_or("", |text| text)
     }
 
     /// The id of a set of labels.
@@ -101,28 +146,78 @@ impl Interner {
     ) -> LabelsId {
         let mut pairs: Vec<_> = labels.map(|(k, v)| (self.intern(k), self.intern(v))).collect();
         pairs.sort_unstable();
-        if let Some(id) = self.label_ids.get(pairs.as_slice()) {
-            return *id;
+        self.intern_pairs(&pairs)
+    }
+
+    /// The id of a set of labels that is sorted already.
+    pub(crate) fn intern_pairs(&mut self, pairs: &[(Str, Str)]) -> LabelsId {
+        if let Some(known) = self.label_ids.get_mut(pairs) {
+            known.asked = self.era;
+            return known.id;
         }
-        let id = LabelsId(u32::try_from(self.labels.len()).expect("fewer than 2^32 label sets"));
+        let id = LabelsId(self.next.1);
+        self.next.1 = self.next.1.checked_add(1).expect("fewer than 2^32 label sets");
         let pairs: Arc<[(Str, Str)]> = pairs.into();
-        self.labels.push(Arc::clone(&pairs));
-        self.label_ids.insert(pairs, id);
+        self.labels.insert(id, Arc::clone(&pairs));
+        self.label_ids.insert(pairs, Known { id, born: self.era, asked: self.era });
         id
     }
 
     /// The pairs of a label set, sorted by key id.
+    ///
+    /// # Panics
+    /// When the set was freed: its holder held no lease.
     #[must_use]
     pub fn labels(&self, id: LabelsId) -> &Arc<[(Str, Str)]> {
-        &self.labels[id.0 as usize]
+        self.labels.get(&id).expect("a label set is leased while somebody holds its id")
     }
-}
 
-/// Hash of any value with the crate's hasher, for signatures.
-pub(crate) fn fast_hash(value: &impl Hash) -> u64 {
-    let mut hasher = FastHasher::default();
-    value.hash(&mut hasher);
-    hasher.finish()
+    /// Protects what was asked for in this era, or before and is not freed yet.
+    pub(crate) fn lease(&mut self) -> Lease {
+        Lease(Some(Arc::clone(self.current.get_or_insert_with(|| Arc::new(self.era)))))
+    }
+
+    /// Strings and label sets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ids.len() + self.label_ids.len()
+    }
+
+    /// Whether nothing was interned.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Frees what is neither marked nor leased, and begins an era.
+    pub(crate) fn sweep(&mut self, marks: &mut Marks) {
+        if let Some(current) = self.current.take() {
+            self.leased.push_back(Arc::downgrade(&current));
+        }
+        self.leased.retain(|era| era.strong_count() > 0);
+        let eras: Vec<u32> = self.leased.iter().filter_map(|e| e.upgrade().map(|e| *e)).collect();
+        let leased = |born: u32, asked: u32| {
+            let first = eras.partition_point(|era| *era < born);
+            eras.get(first).is_some_and(|era| *era <= asked)
+        };
+        self.label_ids.retain(|pairs, known| {
+            let kept = marks.labels.contains(&known.id) || leased(known.born, known.asked);
+            if kept {
+                marks.texts.extend(pairs.iter().flat_map(|(k, v)| [*k, *v]));
+            } else {
+                self.labels.remove(&known.id);
+            }
+            kept
+        });
+        self.ids.retain(|_, known| {
+            let kept = marks.texts.contains(&known.id) || leased(known.born, known.asked);
+            if !kept {
+                self.texts.remove(&known.id);
+            }
+            kept
+        });
+        self.era = self.era.checked_add(1).expect("fewer than 2^32 sweeps");
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +231,45 @@ mod tests {
         let one = interner.intern_labels([(&a.0, &a.1), (&b.0, &b.1)].into_iter());
         let two = interner.intern_labels([(&b.0, &b.1), (&a.0, &a.1)].into_iter());
         assert_eq!(one, two);
-        assert_eq!(&**interner.text(interner.find("y").expect("interned")), "y");
+        assert_eq!(interner.text(interner.find("y").expect("interned")), "y");
         assert_eq!(interner.find("z"), None);
+    }
+
+    #[test]
+    fn a_sweep_frees_what_is_neither_marked_nor_leased() {
+        let mut interner = Interner::default();
+        let marked = interner.intern("marked");
+        let old = interner.intern("asked for by the holder");
+        let lease = interner.lease();
+        let mut marks = Marks::default();
+        marks.texts.insert(marked);
+        interner.sweep(&mut marks);
+        assert_eq!(
+            (interner.text(marked), interner.text(old)),
+            ("marked", "asked for by the holder")
+        );
+        // Born after the lease: nobody holds it.
+        let young = interner.intern("young");
+        interner.sweep(&mut marks);
+        assert_eq!((interner.text(old), interner.find("young")), ("asked for by the holder", None));
+        drop(lease);
+        interner.sweep(&mut marks);
+        assert_eq!((interner.find("asked for by the holder"), interner.len()), (None, 1));
+        let again = interner.intern("young");
+        assert!(again != young && interner.text(young).is_empty(), "no number is given twice");
+    }
+
+    #[test]
+    fn a_leased_set_of_labels_keeps_its_words() {
+        let mut interner = Interner::default();
+        let pair = ("k".to_owned(), "v".to_owned());
+        let id = interner.intern_labels([(&pair.0, &pair.1)].into_iter());
+        let lease = interner.lease();
+        interner.sweep(&mut Marks::default());
+        let words = interner.labels(id)[0];
+        assert_eq!((interner.text(words.0), interner.text(words.1)), ("k", "v"));
+        drop(lease);
+        interner.sweep(&mut Marks::default());
+        assert!(interner.is_empty());
     }
 }

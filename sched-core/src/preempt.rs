@@ -2,7 +2,8 @@
 //!
 //! Input: a cluster, the compiled pod that found no place, disruption budgets. Output: candidates with
 //! their victims, the statuses of nodes where nothing helps, the choice.
-//! Owner: pure functions. Bounds: potential nodes and the pods on them; nothing is evicted.
+//! Owner: pure functions. Bounds: potential nodes and the pods on them, and no more candidates than
+//! the profile asks for; nothing is evicted.
 //! Why on the same columns: removing a pod from one node changes that node's numbers and the counts
 //! of its own domains only, which a small overlay holds.
 // k8s: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/
@@ -12,11 +13,11 @@ use std::cmp::Reverse;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
-use crate::config::Plugin;
+use crate::config::{Plugin, Profile};
 use crate::filter::interpod;
 use crate::filter::spread::HardSpread;
 use crate::filter::status::{self, Code, PodRule, Status};
-use crate::intern::{Interner, Str};
+use crate::intern::{Interner, Lease, Str};
 use crate::program::Program;
 use crate::select::Scratch;
 use crate::selector::Selector;
@@ -24,7 +25,7 @@ use crate::snapshot::Cluster;
 use crate::snapshot::chunk::Numbers;
 use crate::snapshot::counters::TermKind;
 use crate::snapshot::pods::{NO_START, PodId};
-use crate::snapshot::view::View;
+use crate::snapshot::view::{HostPort, View};
 
 /// A disruption budget as preemption reads it.
 #[derive(Clone, Debug)]
@@ -33,13 +34,17 @@ pub struct Budget {
     selector: Selector,
     allowed: i64,
     /// Names of pods whose disruption is already being processed.
-    disrupted: Vec<Str>,
+    disrupted: Vec<String>,
+    /// Keeps what it refers to.
+    _lease: Lease,
 }
 
 impl Cluster {
     /// Reads disruption budgets; one whose selector cannot be read protects nothing.
     pub fn budgets(&mut self, budgets: &[PodDisruptionBudget]) -> Vec<Budget> {
-        budgets.iter().map(|b| budget(b, &mut self.interner)).collect()
+        let budgets: Vec<Budget> = budgets.iter().map(|b| budget(b, &mut self.interner)).collect();
+        budgets.iter().for_each(|b| self.mention(&b.selector));
+        budgets
     }
 }
 
@@ -52,7 +57,8 @@ fn budget(budget: &PodDisruptionBudget, interner: &mut Interner) -> Budget {
         namespace: interner.intern(budget.metadata.namespace.as_deref().unwrap_or("default")),
         selector: selector.unwrap_or(Selector::Nothing),
         allowed: status.and_then(|s| s.disruptions_allowed).unwrap_or(0).into(),
-        disrupted: disrupted.map(|(name, _)| interner.intern(name)).collect(),
+        disrupted: disrupted.map(|(name, _)| name.clone()).collect(),
+        _lease: interner.lease(),
     }
 }
 
@@ -74,7 +80,7 @@ pub struct DryRun {
     pub ineligible: Option<String>,
     /// Nodes that other pods may be in the way of.
     pub potential: Vec<u32>,
-    /// Nodes where evictions help, in row order.
+    /// Nodes where evictions help, in the order in which they were tried.
     pub candidates: Vec<Candidate>,
     /// Nodes where they do not, and why.
     pub rejected: Vec<(u32, Status)>,
@@ -87,7 +93,7 @@ pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 /// What it says about a node without pods of lower priority.
 pub const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// Runs the dry run over every potential node. `statuses` are those of the failed decision.
+/// The dry run from the first potential node. `statuses` are those of the failed decision.
 #[must_use]
 pub fn dry_run(
     cluster: &Cluster,
@@ -95,6 +101,31 @@ pub fn dry_run(
     program: &Program,
     statuses: &[(u32, Status)],
     budgets: &[Budget],
+    scratch: &mut Scratch,
+) -> DryRun {
+    dry_run_from(cluster, pod, program, statuses, (budgets, 0), scratch)
+}
+
+/// How many candidates are enough among so many potential nodes.
+// k8s: defaultpreemption/default_preemption.go calculateNumCandidates
+#[must_use]
+pub fn candidates_wanted(profile: &Profile, potential: usize) -> usize {
+    let not_negative = |n: i32| usize::try_from(n).unwrap_or(0);
+    let share = potential * not_negative(profile.preemption_candidates_percent) / 100;
+    share.max(not_negative(profile.preemption_candidates_min)).min(potential)
+}
+
+/// The dry run over the potential nodes, beginning with the `offset`-th, until there are as many
+/// candidates as the profile asks for and one of them violates no budget. Upstream begins at a
+/// random node, so that clusters larger than the limit do not always evict from the same nodes.
+// k8s: preemption.go DryRunPreemption
+#[must_use]
+pub fn dry_run_from(
+    cluster: &Cluster,
+    pod: &Pod,
+    program: &Program,
+    statuses: &[(u32, Status)],
+    (budgets, offset): (&[Budget], usize),
     scratch: &mut Scratch,
 ) -> DryRun {
     let spec = pod.spec.as_ref();
@@ -112,10 +143,19 @@ pub fn dry_run(
         scratch.spread.prepare(cluster.view(), program, &mut scratch.node);
     }
     let mut found = DryRun { potential, ..DryRun::default() };
-    for row in found.potential.clone() {
+    let wanted = candidates_wanted(&cluster.view().profile, found.potential.len());
+    let (skipped, first) = found.potential.split_at(offset % found.potential.len().max(1));
+    let mut harmless = false;
+    for row in first.iter().chain(skipped).copied() {
         let mut trial = Trial::new(cluster, program, row, &scratch.spread);
         match trial.victims(priority, budgets) {
-            Ok(candidate) => found.candidates.push(candidate),
+            Ok(candidate) => {
+                harmless |= candidate.violations == 0;
+                found.candidates.push(candidate);
+                if harmless && found.candidates.len() >= wanted {
+                    break;
+                }
+            }
             Err(status) => found.rejected.push((row, status)),
         }
     }
@@ -209,15 +249,15 @@ impl<'a> Trial<'a> {
         lower.iter().partition(|id| {
             let pod = self.cluster.pods.get(**id);
             let class = &self.cluster.classes[pod.class as usize];
-            if class.labels.is_empty() {
+            if !class.labelled {
                 return false;
             }
             let mut violates = false;
             for (budget, left) in budgets.iter().zip(&mut allowed) {
-                let guards = budget.namespace == class.namespace
+                let guards = Some(budget.namespace) == class.namespace
                     && !budget.selector.is_everything()
                     && budget.selector.matches(&class.labels)
-                    && !budget.disrupted.contains(&pod.name);
+                    && !budget.disrupted.iter().any(|name| name == self.cluster.text(pod.name));
                 if guards {
                     *left -= 1;
                     violates |= *left < 0;
@@ -255,7 +295,7 @@ impl<'a> Trial<'a> {
         }
         for (at, c) in self.program.spread_hard.iter().enumerate() {
             let key = &self.view.counters.get(c.counter.0).key;
-            let selected = c.everything || key.matches(class.namespace, &class.labels);
+            let selected = c.everything || own.is_some_and(|own| key.matches(own, &class.labels));
             if !self.counted[at] || !selected {
                 continue;
             }
@@ -321,30 +361,31 @@ impl<'a> Trial<'a> {
     }
 
     fn ports_conflict(&self) -> bool {
-        let any = self.view.wildcard_ip;
-        let clash = |port: &crate::snapshot::view::HostPort| {
+        let clash = |port: &HostPort| {
             let users = self.view.ports.get(&(port.protocol, port.port));
-            users.into_iter().flatten().any(|(ip, row, count)| {
-                let freed = self.removed.iter().filter(|id| {
-                    let ports = self.cluster.pods.ports.get(self.cluster.pods.get(**id).ports);
-                    let same = |p: &&crate::snapshot::view::HostPort| {
-                        p.protocol == port.protocol && p.port == port.port && p.ip == *ip
-                    };
-                    ports.iter().any(|p| same(&p))
-                });
-                *row == self.row
-                    && (*ip == port.ip || *ip == any || port.ip == any)
-                    && *count as usize > freed.count()
+            users.is_some_and(|users| {
+                let on_row = users.clashing(port.ip, self.view.wildcard_ip);
+                let mut on_row = on_row.filter(|(_, rows)| rows.contains(self.row));
+                on_row.any(|(ip, _)| {
+                    users.count(ip, self.row) > self.freed(&HostPort { ip, ..*port })
+                })
             })
         };
         self.program.ports.iter().any(clash)
+    }
+
+    /// Pods among the removed that use a port.
+    fn freed(&self, port: &HostPort) -> usize {
+        let pods = &self.cluster.pods;
+        let uses = |id: &&PodId| pods.ports.get(pods.get(**id).ports).contains(port);
+        self.removed.iter().filter(uses).count()
     }
 
     fn removed_matching(&self, counter: u32) -> u32 {
         let key = &self.view.counters.get(counter).key;
         let matching = self.removed.iter().filter(|id| {
             let class = &self.cluster.classes[self.cluster.pods.get(**id).class as usize];
-            key.matches(class.namespace, &class.labels)
+            class.namespace.is_some_and(|namespace| key.matches(namespace, &class.labels))
         });
         matching.count() as u32
     }
@@ -408,4 +449,76 @@ pub fn summary(nodes: usize, run: &DryRun) -> String {
     let all = run.rejected.iter().map(|(_, s)| s);
     let all = all.chain(std::iter::repeat_n(&not_helpful, hopeless));
     format!("preemption: {}", crate::explain::summary(nodes, all))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::snapshot::tests::{node_with, pod_with};
+    use crate::{explain, select};
+
+    const NODES: usize = 300;
+
+    /// Nodes that are full of one pod each; on the first fifty it is protected by a budget.
+    fn full() -> (Cluster, Vec<Budget>) {
+        let mut cluster = Cluster::new(Profile::default());
+        for at in 0..NODES {
+            let node = node_with(&format!("n{at}"), |n| {
+                n["status"]["allocatable"]["cpu"] = json!("1");
+            });
+            cluster.set_node(&node).expect("node");
+            let pod = pod_with(&format!("p{at}"), |p| {
+                let guarded = if at < 50 { "yes" } else { "no" };
+                p["metadata"]["labels"]["guarded"] = json!(guarded);
+                p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1");
+            });
+            cluster.assume(&pod, &format!("n{at}")).expect("room");
+        }
+        let budget = json!({"metadata": {"name": "b", "namespace": "ns"},
+            "spec": {"selector": {"matchLabels": {"guarded": "yes"}}},
+            "status": {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0,
+                "expectedPods": 0}});
+        let budgets = cluster.budgets(&[serde_json::from_value(budget).expect("budget")]);
+        (cluster, budgets)
+    }
+
+    #[test]
+    fn a_dry_run_stops_at_as_many_candidates_as_are_wanted() {
+        let (cluster, budgets) = full();
+        let urgent = pod_with("urgent", |p| {
+            p["spec"]["priority"] = json!(1000);
+            p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1");
+        });
+        // percent, at least, first node, what is expected: rows of the candidates
+        for (percent, least, offset, want) in [
+            (10, 100, 60, (60..160).collect::<Vec<u32>>()),
+            (50, 100, 60, (60..210).collect()),
+            (100, 0, 0, (0..300).collect()),
+            (1, 0, 100, (100..103).collect()),
+            (0, 500, 7, (7..300).chain(0..7).collect()),
+            (0, 20, 290, (290..300).chain(0..10).collect()),
+            // Enough, but all of them violate the budget: on to the first that does not.
+            (0, 20, 10, (10..51).collect()),
+        ] {
+            let mut cluster = cluster.clone();
+            let mut profile = Profile::clone(&cluster.view.profile);
+            profile.preemption_candidates_percent = percent;
+            profile.preemption_candidates_min = least;
+            cluster.view.profile = std::sync::Arc::new(profile);
+            let program = cluster.compile(&urgent).expect("pod");
+            let mut scratch = Scratch::default();
+            let (outcome, detail) =
+                select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);
+            assert_eq!(outcome.feasible, 0);
+            let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
+            let from = (&budgets[..], offset);
+            let run = dry_run_from(&cluster, &urgent, &program, &statuses, from, &mut scratch);
+            let rows: Vec<u32> = run.candidates.iter().map(|c| c.row).collect();
+            assert_eq!(rows, want, "{percent} percent, {least} at least, from {offset}");
+            let chosen = run.candidates[run.chosen.expect("candidates")].violations;
+            assert_eq!(chosen, 0, "one without violation is there and preferred");
+        }
+    }
 }

@@ -189,6 +189,7 @@ pub fn of_refusal(refusal: &Refusal) -> Remedy {
         }
         Refusal::PreFilter(_, reason) => format!("change the pod's node affinity ({reason})"),
         Refusal::Error(error) => format!("correct the pod: {error}"),
+        Refusal::Stale => "compile the pod again".to_owned(),
     };
     Remedy { node: None, changes: vec![Change::Pod { what }] }
 }
@@ -201,6 +202,18 @@ pub fn smallest(
     detail: &Detail,
     scratch: &mut Scratch,
 ) -> Option<Remedy> {
+    nearest(cluster, program, detail, scratch, 1).pop()
+}
+
+/// The changes for the nodes that need least, at most `count`, the smallest first.
+#[must_use]
+pub fn nearest(
+    cluster: &Cluster,
+    program: &Program,
+    detail: &Detail,
+    scratch: &mut Scratch,
+    count: usize,
+) -> Vec<Remedy> {
     let view = cluster.view();
     if !program.spread_hard.is_empty() {
         scratch.spread.prepare(view, program, &mut scratch.node);
@@ -209,8 +222,8 @@ pub fn smallest(
         let passing = COLUMN_FILTERS.iter().zip(&detail.passing);
         passing.filter(move |(_, rows)| !rows.get(row)).map(|(plugin, _)| *plugin)
     };
-    let fewest = view.valid_rows().iter().map(|row| failing(row).count()).min()?;
-    let mut best: Option<((u32, f64), u32, Vec<Change>)> = None;
+    let fewest = view.valid_rows().iter().map(|row| failing(row).count()).min().unwrap_or(0);
+    let mut found: Vec<((u32, f64), u32, Vec<Change>)> = Vec::new();
     for row in view.valid_rows().iter().filter(|row| failing(*row).count() <= fewest + 1) {
         let mut changes: Vec<Change> = Vec::new();
         failing(row)
@@ -221,12 +234,14 @@ pub fn smallest(
         }
         let burdens = changes.iter().map(|c| c.burden(cluster, row));
         let burden = burdens.fold((0, 0.0), |sum, b| (sum.0 + b.0, sum.1 + b.1));
-        if best.as_ref().is_none_or(|(least, _, _)| burden < *least) {
-            best = Some((burden, row, changes));
+        let at = found.partition_point(|(other, _, _)| *other <= burden);
+        if at < count {
+            found.insert(at, (burden, row, changes));
+            found.truncate(count);
         }
     }
-    let (_, row, changes) = best?;
-    Some(Remedy { node: Some(cluster.node_name(row).to_owned()), changes })
+    let remedy = |(_, row, changes)| Remedy { node: Some(cluster.node_name(row).into()), changes };
+    found.into_iter().map(remedy).collect()
 }
 
 /// What one failing plugin would need on one node.
@@ -260,8 +275,9 @@ fn obstacles(
         Plugin::NodeAffinity => changes.push(labels(cluster, program, row)),
         Plugin::NodePorts => {
             let ports = program.ports.iter().filter(|p| {
-                let users = view.ports.get(&(p.protocol, p.port)).into_iter().flatten();
-                users.clone().any(|(_, r, _)| *r == row)
+                let users = view.ports.get(&(p.protocol, p.port)).into_iter();
+                let mut clashing = users.flat_map(|u| u.clashing(p.ip, view.wildcard_ip));
+                clashing.any(|(_, rows)| rows.contains(row))
             });
             let ports = ports.map(|p| format!("{}/{}", p.port, text(p.protocol))).collect();
             changes.push(Change::HostPort { ports });

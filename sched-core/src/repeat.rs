@@ -209,7 +209,8 @@ impl Repeat {
     /// What happened on `row` since; false when the whole must be prepared anew.
     #[must_use]
     pub fn changed(&mut self, view: &View, row: u32) -> bool {
-        if view.terms_version != self.terms_version || view.rows != self.seats.len() {
+        let stale = !view.is_current(&self.program);
+        if stale || view.terms_version != self.terms_version || view.rows != self.seats.len() {
             return false;
         }
         let program = Arc::clone(&self.program);

@@ -2,10 +2,11 @@
 //!
 //! Input: a view and a program. Output: an `Outcome`; on request every mask and score column.
 //! Owner: one decider with its own `Scratch`; the view is only read.
-//! Bounds: scratch is a few dozen bytes a node; nothing depends on the number of pods.
+//! Bounds: scratch is a few dozen bytes a node; nothing depends on the number of pods. Plugins that
+//! look at single nodes run after the columns, on what passed, and cost their own time only.
 //! Why the full tie set: upstream breaks ties by chance, so that the choice is the caller's.
 
-use crate::bits::Bits;
+use crate::bits::{Bits, WORD_ROWS};
 use crate::config::{PLUGINS, Plugin};
 use crate::filter::node::NodeScratch;
 use crate::filter::spread::HardSpread;
@@ -37,6 +38,8 @@ pub enum Refusal {
     Error(String),
     /// Held back by scheduling gates, or refused by a PreFilter, with this reason.
     PreFilter(Plugin, String),
+    /// The program is older than the view's selectors (`View::is_current`): compile it again.
+    Stale,
 }
 
 /// What a decision found.
@@ -68,7 +71,7 @@ pub struct PluginScores {
 pub struct Detail {
     /// Rows that pass each column filter, in the order of `COLUMN_FILTERS`.
     pub passing: Vec<Bits>,
-    /// Rejections of row plugins.
+    /// Rejections of row plugins, where no plugin before them rejects; sorted by row.
     pub rejected: Vec<(u32, Status)>,
     /// Scores by `Plugin as usize`; `None` where PreScore skipped or nothing was scored.
     pub scores: Vec<Option<PluginScores>>,
@@ -120,6 +123,17 @@ pub fn decide(view: &View, program: &Program, scratch: &mut Scratch) -> Outcome 
     run(view, program, &[], scratch, None)
 }
 
+/// As [`decide`], with plugins that look at single nodes: each sees the nodes that passed all columns
+/// and the plugins before it.
+pub fn decide_with(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+) -> Outcome {
+    run(view, program, plugins, scratch, None)
+}
+
 /// Decides for one pod, with plugins that look at single nodes, keeping all details.
 pub fn decide_in_detail(
     view: &View,
@@ -135,6 +149,9 @@ pub fn decide_in_detail(
 /// Whether the pod is refused before any node is looked at.
 #[must_use]
 pub fn refusal(view: &View, program: &Program) -> Option<Refusal> {
+    if !view.is_current(program) {
+        return Some(Refusal::Stale);
+    }
     if let Some(error) = &program.error {
         return Some(Refusal::Error(error.clone()));
     }
@@ -173,13 +190,14 @@ fn run(
         return Outcome { feasible, refusal, ..Outcome::default() };
     }
     scratch.ties.reset(view.rows);
-    let best = if detail.is_none() && plugins.is_empty() {
+    let best = if detail.is_none() {
         utilisation(view, program, scratch);
-        layered::score_all(view, program, scratch)
+        let best = layered::score_all(view, program, scratch);
+        if score_rows(view, program, plugins, scratch) { greatest(view, scratch) } else { best }
     } else {
-        score_all(view, program, plugins, scratch, detail);
-        let ties = scratch.ties.words_mut();
-        simd::arg_max(&scratch.total, scratch.feasible.words(), ties)
+        score_all(view, program, scratch, detail);
+        score_rows(view, program, plugins, scratch);
+        greatest(view, scratch)
     };
     let first = scratch.ties.first();
     Outcome { feasible, best, first, ties: scratch.ties.count(), refusal: None }
@@ -200,26 +218,94 @@ fn filter_all(
         filter::node::keep_named(view, names, &mut mask);
     }
     if let Some(detail) = detail {
+        filter_in_detail(view, program, plugins, scratch, &mut mask, detail);
+    } else {
         for plugin in COLUMN_FILTERS {
+            filter::apply(plugin, view, program, scratch, &mut mask);
+        }
+        for plugin in plugins.iter().filter(|p| view.profile.filters(p.plugin())) {
+            reject_rows(view, program, *plugin, &mut mask, &mut |_, _| ());
+        }
+    }
+    scratch.feasible = mask;
+}
+
+/// Every column filter over every node, and the plugins of single nodes in their place among them,
+/// so that a node is rejected by the plugin that upstream names.
+fn filter_in_detail(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+    mask: &mut Bits,
+    detail: &mut Detail,
+) {
+    for plugin in Plugin::ALL {
+        if COLUMN_FILTERS.contains(&plugin) {
             let mut passing = view.valid.as_ref().clone();
             passing.grow(view.rows);
             filter::apply(plugin, view, program, scratch, &mut passing);
             mask.and(&passing);
             detail.passing.push(passing);
         }
-        for row in mask.clone().iter() {
-            let rejected = plugins.iter().find_map(|p| p.filter(view, program, row));
-            if let Some(status) = rejected {
-                mask.clear(row);
-                detail.rejected.push((row, status));
-            }
-        }
-    } else {
-        for plugin in COLUMN_FILTERS {
-            filter::apply(plugin, view, program, scratch, &mut mask);
+        let on = view.profile.filters(plugin);
+        for of_rows in plugins.iter().filter(|p| on && p.plugin() == plugin) {
+            let keep = &mut |row, status| detail.rejected.push((row, status));
+            reject_rows(view, program, *of_rows, mask, keep);
         }
     }
-    scratch.feasible = mask;
+    detail.rejected.sort_by_key(|(row, _)| *row);
+}
+
+/// Takes out the rows that one plugin rejects, a word of them at a time.
+fn reject_rows(
+    view: &View,
+    program: &Program,
+    plugin: &dyn RowPlugin,
+    mask: &mut Bits,
+    rejected: &mut dyn FnMut(u32, Status),
+) {
+    for (at, word) in mask.words_mut().iter_mut().enumerate() {
+        let mut left = *word;
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            left &= left - 1;
+            let row = at as u32 * WORD_ROWS as u32 + bit;
+            if let Some(status) = plugin.filter(view, program, row) {
+                *word &= !(1 << bit);
+                rejected(row, status);
+            }
+        }
+    }
+}
+
+/// Adds what plugins of single nodes say; whether any of them said something.
+fn score_rows(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    scratch: &mut Scratch,
+) -> bool {
+    let mut any = false;
+    for plugin in plugins {
+        let weight = view.profile.weight(plugin.plugin()) as i32;
+        if weight == 0 {
+            continue;
+        }
+        for row in scratch.feasible.iter() {
+            if let Some(score) = plugin.score(view, program, row) {
+                scratch.total[row as usize] += score as i32 * weight;
+                any = true;
+            }
+        }
+    }
+    any
+}
+
+/// The greatest total; in `Scratch::ties` who has it.
+fn greatest(view: &View, scratch: &mut Scratch) -> i32 {
+    scratch.ties.reset(view.rows);
+    simd::arg_max(&scratch.total, scratch.feasible.words(), scratch.ties.words_mut())
 }
 
 /// Normalised columns in the order in which they are added.
@@ -233,7 +319,6 @@ pub(crate) const COLUMNS: [(Plugin, Normalise); 4] = [
 fn score_all(
     view: &View,
     program: &Program,
-    plugins: &[&dyn RowPlugin],
     scratch: &mut Scratch,
     mut detail: Option<&mut Detail>,
 ) {
@@ -262,13 +347,6 @@ fn score_all(
     }
     if base != 0 {
         simd::add_constant(base, &mut scratch.total);
-    }
-    for plugin in plugins {
-        let weight = weight(plugin.plugin());
-        for row in scratch.feasible.iter() {
-            let score = plugin.score(view, program, row).unwrap_or(0);
-            scratch.total[row as usize] += score as i32 * weight;
-        }
     }
 }
 
@@ -316,12 +394,15 @@ fn numbers(view: &View, program: &Program, scratch: &mut Scratch, fit: bool, bal
     if fit_kernel && balance_kernel && view.wide.is_empty() {
         return;
     }
+    let fit_wanted = resources::fit_wanted(&view.profile, program);
+    let balance_wanted = resources::balance_wanted(&view.profile, program);
     for row in scratch.feasible.iter() {
+        let at = row as usize;
         if fit && by_row(fit_kernel, row) {
-            scratch.fit[row as usize] = resources::fit_score(view, program, row) as u8;
+            scratch.fit[at] = resources::fit_score_of(view, &fit_wanted, row) as u8;
         }
         if balance && by_row(balance_kernel, row) {
-            scratch.balance[row as usize] = resources::balance_score(view, program, row) as u8;
+            scratch.balance[at] = resources::balance_score_of(view, &balance_wanted, row) as u8;
         }
     }
 }
@@ -409,3 +490,6 @@ fn record_plain(view: &View, scratch: &Scratch, detail: &mut Detail, w: (i32, i3
         detail.scores[Plugin::DynamicResources as usize] = same(vec![0; rows]);
     }
 }
+
+#[cfg(test)]
+mod tests;

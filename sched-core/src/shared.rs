@@ -19,6 +19,10 @@ use std::collections::VecDeque;
 
 use crate::sync::{Arc, ArcCell, AtomicU64, Mutex, MutexGuard, Ordering};
 
+mod cluster;
+
+pub use cluster::{Conflict, Shared};
+
 /// A number that only the holder of its current value may raise.
 #[derive(Debug)]
 pub struct Claim(AtomicU64);
@@ -138,9 +142,14 @@ impl<S, R> Combiner<S, R> {
         result
     }
 
-    /// Looks at the state, waiting for the seat.
-    pub fn inspect<T>(&self, look: impl FnOnce(&S) -> T) -> T {
-        look(&self.seat.lock().expect("an applier does not panic"))
+    /// Looks at the state, waiting for the seat, and then applies what came meanwhile, as `with`.
+    pub fn inspect<T>(
+        &self,
+        look: impl FnOnce(&S) -> T,
+        apply: impl Fn(&mut S, R),
+        finish: impl Fn(&mut S),
+    ) -> T {
+        self.with(|state| look(state), apply, finish)
     }
 
     fn drain(&self, apply: impl Fn(&mut S, R), finish: impl Fn(&mut S)) {
@@ -157,148 +166,5 @@ impl<S, R> Combiner<S, R> {
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<R>> {
         self.waiting.lock().expect("a push does not panic")
-    }
-}
-
-#[cfg(not(loom))]
-pub use of_cluster::{Conflict, Shared};
-
-#[cfg(not(loom))]
-mod of_cluster {
-    use super::{Claim, Combiner, PLACEMENT, Published, REACHING};
-    use crate::filter::interpod;
-    use crate::intern::Str;
-    use crate::program::Program;
-    use crate::snapshot::chunk::CHUNK_ROWS;
-    use crate::snapshot::counters::TermKind;
-    use crate::snapshot::objects::PodSpec;
-    use crate::snapshot::{Cluster, View};
-    use crate::sync::Arc;
-
-    /// A pod reserved on a node.
-    #[derive(Debug)]
-    struct Reservation {
-        pod: Arc<PodSpec>,
-        node: Str,
-        reaching: bool,
-    }
-
-    /// Why a reservation failed; nothing has happened then.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-    pub enum Conflict {
-        /// The row changed since the view was published.
-        #[error("the node has changed")]
-        Row,
-        /// A pod was placed elsewhere that this one may contradict.
-        #[error("a placement elsewhere may contradict this one")]
-        Whole,
-    }
-
-    /// Chunks of rows beyond those there are, for nodes that join while the cluster is shared.
-    const SPARE_CHUNKS: usize = 8;
-
-    /// A cluster shared by several deciders.
-    #[derive(Debug)]
-    pub struct Shared {
-        view: Published<View>,
-        rows: Vec<Claim>,
-        whole: Claim,
-        writer: Combiner<Cluster, Reservation>,
-    }
-
-    impl Shared {
-        /// Shares a cluster.
-        #[must_use]
-        pub fn new(cluster: Cluster) -> Self {
-            let view = cluster.publish();
-            let rows = (view.chunks.len() + SPARE_CHUNKS) * CHUNK_ROWS;
-            let version = |row| {
-                let there = (row as usize) < view.chunks.len() * CHUNK_ROWS;
-                Claim::at(if there { view.version(row) } else { 0 })
-            };
-            Self {
-                rows: (0..rows as u32).map(version).collect(),
-                whole: Claim::at(view.whole),
-                view: Published::new(view),
-                writer: Combiner::new(cluster),
-            }
-        }
-
-        /// The current epoch.
-        #[must_use]
-        pub fn view(&self) -> Arc<View> {
-            self.view.load()
-        }
-
-        /// Reserves `row`, chosen on `view`, for a pod that `Cluster::read_pod` read.
-        ///
-        /// # Errors
-        /// When the row, or what the pod depends on, no longer is as the view shows it.
-        pub fn reserve(
-            &self,
-            view: &View,
-            program: &Program,
-            pod: &Arc<PodSpec>,
-            row: u32,
-        ) -> Result<(), Conflict> {
-            let claim = &self.rows[row as usize];
-            if !claim.take(view.version(row)) {
-                return Err(Conflict::Row);
-            }
-            let reaching = reaches_across(view, program, pod);
-            if !self.whole.take_whole(view.whole, reaching) {
-                claim.give_back();
-                return Err(Conflict::Whole);
-            }
-            let node = view.names[row as usize];
-            let item = Reservation { pod: Arc::clone(pod), node, reaching };
-            self.writer.hand_over(item, apply, |cluster| self.view.publish(cluster.publish()));
-            Ok(())
-        }
-
-        /// Changes the cluster by other deltas than reservations, and publishes the result. Whoever
-        /// decided before loses: what the API says is true, whatever a decider saw.
-        ///
-        /// # Panics
-        /// When more nodes joined than there are spare rows.
-        pub fn with_cluster<T>(&self, with: impl FnOnce(&mut Cluster) -> T) -> T {
-            let finish = |cluster: &mut Cluster| self.view.publish(cluster.publish());
-            let change = |cluster: &mut Cluster| {
-                let before = cluster.publish();
-                let result = with(cluster);
-                let view = &cluster.view;
-                let capacity = self.rows.len();
-                assert!(view.chunks.len() * CHUNK_ROWS <= capacity, "share the cluster anew");
-                for row in 0..view.rows as u32 {
-                    let old = before.chunks.get(row as usize / CHUNK_ROWS);
-                    let old = old.map_or(0, |c| c.version[row as usize % CHUNK_ROWS]);
-                    let by = view.version(row) - u64::from(old);
-                    if by != 0 {
-                        self.rows[row as usize].invalidate(by);
-                    }
-                }
-                if before.epoch != view.epoch {
-                    self.whole.invalidate(PLACEMENT + REACHING);
-                    cluster.view.whole += PLACEMENT + REACHING;
-                }
-                self.view.publish(cluster.publish());
-                result
-            };
-            self.writer.with(change, apply, finish)
-        }
-    }
-
-    fn apply(cluster: &mut Cluster, r: Reservation) {
-        cluster.place_on(&r.pod, r.node, true);
-        cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
-    }
-
-    /// Whether a placement depends on other rows than its own, or restricts them.
-    fn reaches_across(view: &View, program: &Program, pod: &PodSpec) -> bool {
-        program.affinity.is_some()
-            || !program.anti.is_empty()
-            || !program.spread_hard.is_empty()
-            || pod.terms.iter().any(|t| t.kind == TermKind::RequiredAnti)
-            || interpod::forbidding(view, program).next().is_some()
     }
 }

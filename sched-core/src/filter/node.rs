@@ -184,12 +184,8 @@ fn numbers(
 pub(crate) fn ports(view: &View, program: &Program, mask: &mut Bits) {
     for port in &program.ports {
         let users = view.ports.get(&(port.protocol, port.port));
-        for (ip, row, _) in users.into_iter().flatten() {
-            let any = view.wildcard_ip;
-            if *ip == port.ip || *ip == any || port.ip == any {
-                mask.clear(*row);
-            }
-        }
+        let clashing = users.into_iter().flat_map(|u| u.clashing(port.ip, view.wildcard_ip));
+        clashing.for_each(|(_, rows)| rows.clear_from(mask));
     }
 }
 
@@ -245,15 +241,7 @@ pub(crate) fn resources(
             mask.words_mut().fill(0);
             return;
         };
-        let rows = &mut scratch.requirement;
-        rows.reset(view.rows);
-        for (row, all) in &column.allocatable {
-            let used = column.used.get(row).copied().unwrap_or(0);
-            if *amount <= all.wrapping_sub(used) {
-                rows.set(*row);
-            }
-        }
-        mask.and(rows);
+        column.keep_fitting(*amount, mask);
     }
 }
 

@@ -23,7 +23,9 @@ use crate::selector::Selector;
 use crate::snapshot::cluster::{Cluster, DeltaError};
 use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
 use crate::snapshot::keys::KeyId;
-use crate::snapshot::objects::{ObjectError, host_ports, term_namespaces};
+use crate::snapshot::objects::{
+    ObjectError, existing_terms, host_ports, split_labels, term_namespaces,
+};
 use crate::snapshot::view::{Effect, Taint};
 
 /// Label of a node's own name as a topology key.
@@ -40,6 +42,7 @@ impl Cluster {
     /// # Errors
     /// When a quantity or a selector of the pod cannot be read.
     pub fn compile(&mut self, pod: &Pod) -> Result<Arc<Program>, DeltaError> {
+        self.sweep_if_due();
         let program = Compiler::new(self, pod).program()?;
         Ok(self.share(program))
     }
@@ -84,10 +87,7 @@ impl<'a> Compiler<'a> {
         };
         let required_terms = required.map(|r| self.node_terms(&r.node_selector_terms));
         let subset = required.and_then(|r| self.subset(&r.node_selector_terms));
-        let added = self.profile.added_affinity.clone();
-        let added = added
-            .and_then(|a| a.required_during_scheduling_ignored_during_execution)
-            .map(|r| self.node_terms(&r.node_selector_terms));
+        let added = self.added_terms();
         let hard = self.spread("DoNotSchedule")?;
         let soft = self.spread("ScheduleAnyway")?;
         let explicit = spec
@@ -105,8 +105,11 @@ impl<'a> Compiler<'a> {
         let node_name = spec.and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty());
         let node_name = node_name.map(|n| self.interner().intern(n));
         let selector = self.node_selector();
+        let class = self.class()?;
         Ok(Program {
-            class: self.cluster.class(self.namespace, self.labels),
+            class,
+            own_keys_version: self.cluster.view.own_keys_version,
+            lease: self.interner().lease(),
             error: None,
             gates: gates.map(|g| g.name.clone()).collect(),
             node_name,
@@ -135,6 +138,23 @@ impl<'a> Compiler<'a> {
             preferred_pods,
             features,
         })
+    }
+
+    /// What the profile requires of every pod's node.
+    fn added_terms(&mut self) -> Option<NodeTerms> {
+        let added = self.profile.added_affinity.clone();
+        let required = added.and_then(|a| a.required_during_scheduling_ignored_during_execution);
+        required.map(|r| self.node_terms(&r.node_selector_terms))
+    }
+
+    /// The pod's class, with all that selectors ask for: those of its own terms as well, which
+    /// become known when it is placed.
+    fn class(&mut self) -> Result<u32, ObjectError> {
+        for term in existing_terms(self.pod, self.namespace, self.interner())? {
+            self.cluster.mention(&term.selector);
+        }
+        let (shared, own) = split_labels(self.pod, self.interner());
+        Ok(self.cluster.class_of(self.namespace, shared, &own))
     }
 
     fn tolerations(&mut self) -> Box<[Toleration]> {

@@ -3,13 +3,13 @@
 //! Input: an API pod and the cluster it asks to enter. Output: a `Program`, shared by all pods that
 //! are equal to the scheduler (same signature). Owner: `Cluster::compile`; programs are immutable.
 //! Bounds: as large as the pod's constraints. A program stays valid while nodes and pods come and
-//! go; a change of namespaces or workloads makes new pods compile anew.
+//! go, but for what `View::is_current` says; it does not follow changes of namespaces and workloads.
 //! Why: names are looked up once, and a decision is arithmetic on columns only.
 
 mod compile;
 mod node_terms;
 
-use crate::intern::Str;
+use crate::intern::{Lease, Str};
 use crate::requests::PodRequests;
 use crate::snapshot::counters::CounterId;
 use crate::snapshot::keys::KeyId;
@@ -176,4 +176,8 @@ pub struct Program {
     pub carries_terms: bool,
     /// Features the node must declare.
     pub features: Box<[Str]>,
+    /// As `View::own_keys_version` when it was compiled.
+    pub(crate) own_keys_version: u32,
+    /// Keeps the strings that it refers to.
+    pub(crate) lease: Lease,
 }

@@ -9,6 +9,7 @@
 use crate::config::{Profile, Strategy};
 use crate::intern::Str;
 use crate::program::Program;
+use crate::requests::Resources;
 use crate::snapshot::chunk::Numbers;
 use crate::snapshot::view::View;
 
@@ -54,14 +55,22 @@ fn amounts(
     (all != 0).then_some((all, used.wrapping_add(pod)))
 }
 
-/// The resources of a list of names.
-pub(crate) fn resource(view_find: impl Fn(&str) -> Option<Str>, name: &str) -> Resource {
-    match name {
+/// One resource of a profile with what a pod asks of it: looked up once a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    resource: Resource,
+    pod: i64,
+    weight: i64,
+}
+
+fn wanted(program: &Program, requests: &Resources, name: &str, weight: i64) -> Wanted {
+    let resource = match name {
         "cpu" => Resource::Cpu,
         "memory" => Resource::Mem,
         "ephemeral-storage" => Resource::Eph,
-        name => Resource::Scalar(view_find(name)),
-    }
+        name => Resource::Scalar(scalar_of(program, name)),
+    };
+    Wanted { resource, pod: requests.amount(name), weight }
 }
 
 /// Looks an extended resource of a program up by name.
@@ -72,17 +81,32 @@ fn scalar_of(program: &Program, name: &str) -> Option<Str> {
     program.scalar_ids.get(at).copied()
 }
 
+/// The resources of the utilisation score.
+pub(crate) fn fit_wanted(profile: &Profile, program: &Program) -> Vec<Wanted> {
+    let resources = profile.fit_resources.iter();
+    resources.map(|(name, w)| wanted(program, &program.requests.score, name, *w)).collect()
+}
+
+/// The resources of the balance score.
+pub(crate) fn balance_wanted(profile: &Profile, program: &Program) -> Vec<Wanted> {
+    let resources = profile.balanced_resources.iter();
+    resources.map(|name| wanted(program, &program.requests.plain, name, 1)).collect()
+}
+
 /// Utilisation score of one row.
 #[must_use]
 pub fn fit_score(view: &View, program: &Program, row: u32) -> i64 {
-    let profile: &Profile = &view.profile;
+    fit_score_of(view, &fit_wanted(&view.profile, program), row)
+}
+
+/// Utilisation score of one row, the resources being looked up.
+pub(crate) fn fit_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
+    let strategy = &view.profile.strategy;
     let n = view.numbers(row);
     let (mut sum, mut weights) = (0i64, 0i64);
-    for (name, weight) in &profile.fit_resources {
-        let resource = resource(|name| scalar_of(program, name), name);
-        let pod = program.requests.score.amount(name);
-        let Some((all, used)) = amounts(view, row, &n, resource, pod, false) else { continue };
-        let score = match &profile.strategy {
+    for w in wanted {
+        let Some((all, used)) = amounts(view, row, &n, w.resource, w.pod, false) else { continue };
+        let score = match strategy {
             Strategy::LeastAllocated if used > all => 0,
             Strategy::LeastAllocated => {
                 all.wrapping_sub(used).wrapping_mul(SCORE_MAX).wrapping_div(all)
@@ -97,12 +121,12 @@ pub fn fit_score(view: &View, program: &Program, row: u32) -> i64 {
                 broken_linear(shape, utilisation)
             }
         };
-        if score > 0 || !matches!(profile.strategy, Strategy::RequestedToCapacityRatio(_)) {
-            sum = sum.wrapping_add(score.wrapping_mul(*weight));
-            weights += weight;
+        if score > 0 || !matches!(strategy, Strategy::RequestedToCapacityRatio(_)) {
+            sum = sum.wrapping_add(score.wrapping_mul(w.weight));
+            weights += w.weight;
         }
     }
-    match (&profile.strategy, weights) {
+    match (strategy, weights) {
         (_, 0) => 0,
         (Strategy::RequestedToCapacityRatio(_), _) => (sum as f64 / weights as f64).round() as i64,
         _ => sum / weights,
@@ -126,20 +150,20 @@ fn broken_linear(shape: &[(i64, i64)], utilisation: i64) -> i64 {
 }
 
 /// How even the fractions are, 0..=100.
-// k8s: balanced_allocation.go balancedResourceScorer
-fn balance(parts: &[f64]) -> i64 {
-    let std = match parts {
-        [] | [_] => 0.0,
-        [a, b] => ((a - b) / 2.0).abs(),
+// k8s: balanced_allocation.go balancedResourceScore
+fn balance(parts: impl Iterator<Item = f64> + Clone) -> i64 {
+    let (count, total) = parts.clone().fold((0, 0.0), |(n, total), f| (n + 1, total + f));
+    let std = match count {
+        0 | 1 => 0.0,
+        2 => {
+            let mut two = parts;
+            let (a, b) = (two.next().unwrap_or(0.0), two.next().unwrap_or(0.0));
+            ((a - b) / 2.0).abs()
+        }
         many => {
-            let mut total = 0.0;
-            many.iter().for_each(|f| total += f);
-            let mean = total / many.len() as f64;
-            let mut sum = 0.0;
-            for f in many {
-                sum += (f - mean) * (f - mean);
-            }
-            (sum / many.len() as f64).sqrt()
+            let mean = total / f64::from(many);
+            let sum = parts.fold(0.0, |sum, f| sum + (f - mean) * (f - mean));
+            (sum / f64::from(many)).sqrt()
         }
     };
     ((1.0 - std) * SCORE_MAX as f64) as i64
@@ -153,12 +177,9 @@ fn fraction(used: i64, all: i64) -> f64 {
 /// Balance of CPU and memory of a node as it is: the column the kernel compares with.
 #[must_use]
 pub fn balance_default(n: &Numbers) -> u8 {
-    let parts: Vec<f64> = [(n.cpu_used, n.cpu), (n.mem_used, n.mem)]
-        .iter()
-        .filter(|(_, all)| *all != 0)
-        .map(|(used, all)| fraction(*used, *all))
-        .collect();
-    balance(&parts) as u8
+    let parts = [(n.cpu_used, n.cpu), (n.mem_used, n.mem)];
+    let parts = parts.iter().filter(|(_, all)| *all != 0);
+    balance(parts.map(|(used, all)| fraction(*used, *all))) as u8
 }
 
 /// Whether the balance score is skipped: the pod asks for none of its resources.
@@ -170,17 +191,19 @@ pub fn balance_skips(profile: &Profile, program: &Program) -> bool {
 /// Balance score of one row.
 #[must_use]
 pub fn balance_score(view: &View, program: &Program, row: u32) -> i64 {
+    balance_score_of(view, &balance_wanted(&view.profile, program), row)
+}
+
+/// Balance score of one row, the resources being looked up.
+pub(crate) fn balance_score_of(view: &View, wanted: &[Wanted], row: u32) -> i64 {
     let n = view.numbers(row);
-    let (mut with, mut without) = (Vec::new(), Vec::new());
-    for name in &view.profile.balanced_resources {
-        let pod = program.requests.plain.amount(name);
-        let resource = resource(|name| scalar_of(program, name), name);
-        if let Some((all, used)) = amounts(view, row, &n, resource, pod, true) {
-            with.push(fraction(used, all));
-            without.push(fraction(used.wrapping_sub(pod), all));
-        }
-    }
-    50 + (50 + balance(&with) - balance(&without)) / 2
+    let amounts = wanted.iter().filter_map(|w| {
+        let (all, used) = amounts(view, row, &n, w.resource, w.pod, true)?;
+        Some((all, used, used.wrapping_sub(w.pod)))
+    });
+    let with = balance(amounts.clone().map(|(all, used, _)| fraction(used, all)));
+    let without = balance(amounts.map(|(all, _, before)| fraction(before, all)));
+    50 + (50 + with - without) / 2
 }
 
 /// As [`fit_score`], in plain integers where the profile is the default one.
@@ -207,7 +230,102 @@ pub fn balance_score_default(view: &View, program: &Program, n: &Numbers, row: u
         return balance_score(view, program, row);
     }
     let r = &program.requests.plain;
-    let of = |cpu: i64, mem: i64| balance(&[fraction(cpu, n.cpu), fraction(mem, n.mem)]);
+    let of = |cpu: i64, mem: i64| balance([fraction(cpu, n.cpu), fraction(mem, n.mem)].into_iter());
     let with = of(n.cpu_used.wrapping_add(r.cpu_milli), n.mem_used.wrapping_add(r.mem_bytes));
     50 + (50 + with - of(n.cpu_used, n.mem_used)) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::Cluster;
+    use crate::snapshot::tests::{node_with, pod_with};
+
+    /// A node of 4 CPU, 10,000 bytes and 8 GPU, of which a pod has 1, 2,000 and 2; and a pod that
+    /// asks for `more`.
+    fn scores(profile: Profile, more: Value) -> (i64, i64) {
+        let mut cluster = Cluster::new(profile);
+        let node = node_with("n", |n| {
+            n["status"]["allocatable"] =
+                json!({"cpu": "4", "memory": "10k", "example.com/gpu": "8", "pods": "9"});
+        });
+        cluster.set_node(&node).expect("node");
+        let asking = |name: &str, requests: Value| {
+            pod_with(name, |p| p["spec"]["containers"][0]["resources"]["requests"] = requests)
+        };
+        let first = json!({"cpu": "1", "memory": "2k", "example.com/gpu": "2"});
+        cluster.assume(&asking("there", first), "n").expect("room");
+        let program = cluster.compile(&asking("new", more)).expect("pod");
+        (fit_score(cluster.view(), &program, 0), balance_score(cluster.view(), &program, 0))
+    }
+
+    fn profile(strategy: Strategy, resources: &[(&str, i64)]) -> Profile {
+        let fit_resources = resources.iter().map(|(name, w)| ((*name).to_owned(), *w)).collect();
+        Profile { strategy, fit_resources, ..Profile::default() }
+    }
+
+    // Each value is computed from least_allocated.go, most_allocated.go and
+    // requested_to_capacity_ratio.go with a pencil. With the pod, 2 of 4 CPU are in use (50 %),
+    // 7,000 of 10,000 bytes (70 %) and 4 of 8 GPU (50 %).
+    #[test]
+    fn every_strategy_gives_what_upstream_computes() {
+        let pair = |cpu, mem| vec![("cpu", cpu), ("memory", mem)];
+        let ratio = |shape: &[(i64, i64)]| Strategy::RequestedToCapacityRatio(shape.to_vec());
+        let asked = || json!({"cpu": "1", "memory": "5k", "example.com/gpu": "2"});
+        let huge = || json!({"cpu": "9", "memory": "5k"});
+        for (strategy, resources, more, want) in [
+            (Strategy::LeastAllocated, pair(1, 1), asked(), (50 + 30) / 2),
+            (Strategy::LeastAllocated, pair(3, 1), asked(), (3 * 50 + 30) / 4),
+            (Strategy::LeastAllocated, pair(1, 1), huge(), 30 / 2),
+            (Strategy::MostAllocated, pair(1, 1), asked(), (50 + 70) / 2),
+            (Strategy::MostAllocated, pair(3, 1), asked(), (3 * 50 + 70) / 4),
+            // More than there is counts as all there is.
+            (Strategy::MostAllocated, pair(1, 1), huge(), (100 + 70) / 2),
+            (Strategy::MostAllocated, vec![("example.com/gpu", 5), ("memory", 1)], asked(), 53),
+            // A resource that the pod does not ask for is left out.
+            (Strategy::MostAllocated, vec![("example.com/gpu", 5), ("memory", 1)], huge(), 70),
+            // One that the node lacks as well.
+            (Strategy::MostAllocated, vec![("ephemeral-storage", 5), ("memory", 1)], huge(), 70),
+            (ratio(&[(0, 0), (100, 10)]), pair(3, 1), asked(), 55),
+            (ratio(&[(0, 10), (100, 0)]), pair(3, 1), asked(), 45),
+            // 80 - 60 * 10 / 60 for the CPU, 80 - 60 * 30 / 60 for the memory.
+            (ratio(&[(0, 0), (40, 8), (100, 2)]), pair(1, 1), asked(), (70 + 50) / 2),
+            // Before the first point and beyond the last one the function is flat.
+            (ratio(&[(60, 4), (65, 9)]), pair(1, 1), asked(), (40 + 90) / 2),
+            (ratio(&[(0, 0), (100, 7)]), pair(1, 1), huge(), 60), // (70 + 49) / 2 = 59.5
+            // 100 - 70 * 50 / 60 is 100 - 58: Go divides towards zero. The rest is rounded.
+            (ratio(&[(0, 10), (60, 3)]), vec![("cpu", 1)], asked(), 42),
+            (ratio(&[(0, 10), (60, 3)]), pair(1, 2), asked(), 34), // (42 + 2 * 30) / 3
+            // A resource that scores nothing takes no part in the mean.
+            (ratio(&[(50, 0), (100, 10)]), pair(1, 1), asked(), 40),
+        ] {
+            let (found, _) = scores(profile(strategy.clone(), &resources), more.clone());
+            assert_eq!(found, want, "{strategy:?} {resources:?} {more}");
+        }
+    }
+
+    // From balanced_allocation.go. With the pod the fractions are 0.5, 0.7, 0.5: deviation 0.0943 of
+    // three, 0.1 of the first two; without it 0.25, 0.2, 0.25: 0.0236 and 0.025.
+    #[test]
+    fn the_balance_of_any_number_of_resources_is_upstreams() {
+        let asked = || json!({"cpu": "1", "memory": "5k", "example.com/gpu": "2"});
+        let without_gpu = || json!({"cpu": "1", "memory": "5k"});
+        let all = ["cpu", "memory", "example.com/gpu"];
+        for (resources, more, want) in [
+            (&all[..], asked(), 50 + (50 + 90 - 97) / 2),
+            (&all[..2], asked(), 50 + (50 + 90 - 97) / 2),
+            (&all[..], without_gpu(), 50 + (50 + 90 - 97) / 2),
+            // One resource is always in balance.
+            (&all[..1], asked(), 75),
+            (&all[2..], asked(), 75),
+            // More than there is counts as all there is: 1.0 and 0.7.
+            (&all[..2], json!({"cpu": "9", "memory": "5k"}), 50 + (50 + 85 - 97) / 2),
+        ] {
+            let balanced_resources = resources.iter().map(|r| (*r).to_owned()).collect();
+            let profile = Profile { balanced_resources, ..Profile::default() };
+            assert_eq!(scores(profile, more.clone()).1, want, "{resources:?} {more}");
+        }
+    }
 }

@@ -2,49 +2,115 @@
 //!
 //! Input: what compiled programs and bound pods ask for. Output: ids of counters and terms that
 //! deltas keep current. Owner: the writer of the cluster. Bounds: a new counter walks the pods of
-//! the classes it matches, once; a new class or term is compared with all terms or classes.
+//! the classes it matches, once; a new class or term is compared with all terms or classes. The
+//! first selector that mentions a label of single pods walks all pods, once.
 
 use std::sync::Arc;
 
 use super::cluster::{Class, Cluster};
 use super::counters::{Counter, CounterId, CounterKey, Term, TermId, TermKey};
 use super::keys::KeyId;
-use super::pods::NONE;
+use super::objects::OwnLabels;
+use super::pods::{NONE, PodId};
 use crate::intern::{LabelsId, Str};
+use crate::selector::Selector;
 
 impl Cluster {
-    /// The class of a namespace and labels.
-    pub(crate) fn class(&mut self, namespace: Str, labels: LabelsId) -> u32 {
-        if let Some(id) = self.class_ids.get(&(namespace, labels)) {
+    /// The class of a pod: its namespace, the labels that others may have as well, and those of its
+    /// own that some selector mentioned.
+    pub(crate) fn class_of(&mut self, namespace: Str, labels: LabelsId, own: &OwnLabels) -> u32 {
+        let labelled = !own.is_empty() || !self.interner.labels(labels).is_empty();
+        let mentioned = |at: u8| self.own_keys[at as usize].1;
+        if !own.iter().any(|(at, _)| mentioned(*at)) {
+            return self.class(namespace, labels, labelled);
+        }
+        let mut pairs = self.interner.labels(labels).to_vec();
+        for (at, value) in own {
+            let (key, mentioned) = self.own_keys[*at as usize];
+            if mentioned {
+                pairs.push((key, self.interner.intern(value)));
+            }
+        }
+        pairs.sort_unstable();
+        let labels = self.interner.intern_pairs(&pairs);
+        self.class(namespace, labels, labelled)
+    }
+
+    fn class(&mut self, namespace: Str, labels: LabelsId, labelled: bool) -> u32 {
+        let key = (namespace, labels, labelled);
+        if let Some(id) = self.class_ids.get(&key) {
             return *id;
         }
-        let id = u32::try_from(self.classes.len()).expect("fewer than 2^32 classes");
-        let labels_list = Arc::clone(self.interner.labels(labels));
-        let counters = self.view.counters.iter().enumerate();
-        let counters = counters
-            .filter(|(_, c)| c.key.matches(namespace, &labels_list))
-            .map(|(i, _)| CounterId(i as u32))
-            .collect();
-        self.classes.push(Class { namespace, labels: labels_list, counters });
-        self.class_ids.insert((namespace, labels), id);
+        let list = Arc::clone(self.interner.labels(labels));
+        let counters = self.counter_ids.iter();
+        let counters = counters.filter(|(key, _)| key.matches(namespace, &list));
+        let mut counters: Vec<CounterId> = counters.map(|(_, id)| *id).collect();
+        counters.sort_unstable();
+        let class = Class { namespace: Some(namespace), labels: list, labelled, counters };
+        let id = match self.free.classes.pop() {
+            Some(id) => {
+                self.classes[id as usize] = class;
+                id
+            }
+            None => {
+                self.classes.push(class);
+                self.view.class_terms.push(Vec::new())
+            }
+        };
+        self.class_ids.insert(key, id);
         let terms = self.terms_selecting(id);
-        self.view.class_terms.push(terms);
+        *self.view.class_terms.get_mut(id) = terms;
         id
     }
 
+    /// Learns that a selector asks for these keys. Pods that were of one class, because only labels
+    /// of their own told them apart, become as many as the new key makes them.
+    pub(crate) fn mention(&mut self, selector: &Selector) {
+        let Selector::All(requirements) = selector else { return };
+        for at in 0..self.own_keys.len() {
+            let (key, mentioned) = self.own_keys[at];
+            if mentioned || !requirements.iter().any(|r| r.key == key) {
+                continue;
+            }
+            self.own_keys[at].1 = true;
+            self.view.own_keys_version += 1;
+            self.view.epoch += 1;
+            for id in self.pods.iter().collect::<Vec<_>>() {
+                self.classify_anew(id, at as u8);
+            }
+        }
+    }
+
+    fn classify_anew(&mut self, id: PodId, at: u8) {
+        let pod = self.pods.get(id);
+        let own = self.pods.own.get(pod.own).iter();
+        let Some(value) = own.clone().find(|(of, _)| *of == at).map(|(_, v)| Arc::clone(v)) else {
+            return;
+        };
+        let class = &self.classes[pod.class as usize];
+        let namespace = class.namespace.expect("a class with pods is in use");
+        let mut pairs = class.labels.to_vec();
+        pairs.push((self.own_keys[at as usize].0, self.interner.intern(&value)));
+        pairs.sort_unstable();
+        let labels = self.interner.intern_pairs(&pairs);
+        // No counter mentions the key yet, so that the same ones count the pod.
+        let class = self.class(namespace, labels, true);
+        self.pods.set_class(id, class);
+    }
+
     pub(super) fn terms_selecting(&self, class: u32) -> Vec<TermId> {
-        let terms = self.view.terms.iter().enumerate();
+        let terms = self.term_ids.iter().filter(|(key, _)| self.term_selects(key, class));
+        let mut terms: Vec<TermId> = terms.map(|(_, id)| *id).collect();
+        terms.sort_unstable();
         terms
-            .filter(|(_, t)| self.term_selects(&t.key, class))
-            .map(|(i, _)| TermId(i as u32))
-            .collect()
     }
 
     // k8s: kube-scheduler/framework/types.go AffinityTerm.Matches
     fn term_selects(&self, term: &TermKey, class: u32) -> bool {
         let class = &self.classes[class as usize];
-        let within = term.scope.contains(class.namespace)
-            || match self.namespaces.get(&class.namespace) {
+        let Some(namespace) = class.namespace else { return false };
+        let within = term.scope.contains(namespace)
+            || match self.namespaces.get(&namespace) {
                 Some(labels) => term.namespaces.matches(self.interner.labels(*labels)),
                 None => term.namespaces.matches(&[]),
             };
@@ -55,9 +121,10 @@ impl Cluster {
         if let Some(id) = self.term_ids.get(key) {
             return *id;
         }
+        self.mention(&key.selector);
         let topology = Arc::make_mut(&mut self.view.keys).intern(key.topology);
         let term = Term { key: key.clone(), topology, domains: Vec::new(), total: 0 };
-        let id = TermId(self.view.terms.push(term));
+        let id = TermId(self.view.terms.put(term, &mut self.free.terms));
         self.term_ids.insert(key.clone(), id);
         for class in 0..self.classes.len() as u32 {
             if self.term_selects(key, class) {
@@ -82,10 +149,11 @@ impl Cluster {
     }
 
     fn new_counter(&mut self, key: &CounterKey) -> CounterId {
+        key.all.iter().for_each(|m| self.mention(&m.selector));
         let mut counter = Counter::new(key.clone());
-        let id = CounterId(u32::try_from(self.view.counters.len()).expect("few counters"));
+        let id = CounterId(self.view.counters.put(counter.clone(), &mut self.free.counters));
         for (at, class) in self.classes.iter_mut().enumerate() {
-            if !key.matches(class.namespace, &class.labels) {
+            if !class.namespace.is_some_and(|namespace| key.matches(namespace, &class.labels)) {
                 continue;
             }
             class.counters.push(id);
@@ -95,7 +163,7 @@ impl Cluster {
                 }
             }
         }
-        self.view.counters.push(counter);
+        *self.view.counters.get_mut(id.0) = counter;
         self.counter_ids.insert(key.clone(), id);
         id
     }
@@ -110,7 +178,7 @@ impl Cluster {
             c.nodes.capacity() * 9 + domains.sum::<usize>() + 128
         });
         let terms = self.view.terms.iter().map(|t| t.domains.capacity() * 4 + 160);
-        let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 13;
+        let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 17;
         (nodes, self.pods.heap_bytes() + counters.chain(terms).sum::<usize>() + classes)
     }
 }

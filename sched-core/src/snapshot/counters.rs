@@ -246,6 +246,17 @@ impl<T: Clone> CowVec<T> {
         u32::try_from(self.len - 1).expect("fewer than 2^32 items")
     }
 
+    /// Puts an item into a free place, or at the end; returns its index.
+    pub(crate) fn put(&mut self, item: T, free: &mut Vec<u32>) -> u32 {
+        match free.pop() {
+            Some(at) => {
+                *self.get_mut(at) = item;
+                at
+            }
+            None => self.push(item),
+        }
+    }
+
     /// All items.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().flat_map(|b| b.iter()).map(|item| &**item)

@@ -77,7 +77,9 @@ pub struct KeyColumn {
     pub present: Bits,
     /// Value ids by text, over `texts`.
     index: Index,
-    /// Text of each value; index 0 is unused.
+    /// Ids of values that no node has any more.
+    free: Vec<ValueId>,
+    /// Text of each value; of index 0 and of a free id the key, which is no value's text.
     pub texts: Vec<Str>,
     /// Values that are integers.
     pub numbers: FastMap<ValueId, i64>,
@@ -94,6 +96,7 @@ impl KeyColumn {
             values: Values::Narrow(Vec::new()),
             present: Bits::default(),
             index: Index::default(),
+            free: Vec::new(),
             texts: vec![name],
             numbers: FastMap::default(),
             counts: vec![0],
@@ -122,7 +125,7 @@ impl KeyColumn {
         }
     }
 
-    /// The id of a value, if any node ever had it.
+    /// The id of a value, if some node has it.
     #[must_use]
     pub fn find(&self, text: Str) -> Option<ValueId> {
         self.index.find(text, &self.texts)
@@ -132,12 +135,16 @@ impl KeyColumn {
         if let Some(id) = self.find(text) {
             return id;
         }
+        if let Some(id) = self.free.pop() {
+            self.texts[id as usize] = text;
+            self.index.insert(id, &self.texts);
+            number.map(|number| self.numbers.insert(id, number));
+            return id;
+        }
         let id = u32::try_from(self.texts.len()).expect("fewer than 2^32 values");
         index::push(&mut self.texts, text);
         self.index.insert(id, &self.texts);
-        if let Some(number) = number {
-            self.numbers.insert(id, number);
-        }
+        number.map(|number| self.numbers.insert(id, number));
         index::push(&mut self.counts, 0);
         if self.is_narrow() {
             if self.texts.len() > NARROW_VALUES {
@@ -148,6 +155,14 @@ impl KeyColumn {
             }
         }
         id
+    }
+
+    /// Forgets a value that no node has; its id, which no pod is counted under, may be given again.
+    fn forget(&mut self, id: ValueId) {
+        self.index.remove(id, &self.texts);
+        self.texts[id as usize] = self.name;
+        self.numbers.remove(&id);
+        self.free.push(id);
     }
 
     /// Adds to `out` the rows whose value id is `wanted` in the table (indexed by value id).
@@ -167,15 +182,23 @@ impl KeyColumn {
 pub struct KeyTable {
     ids: FastMap<Str, KeyId>,
     columns: Vec<Arc<KeyColumn>>,
+    /// Keys that nobody refers to any more.
+    free: Vec<KeyId>,
 }
 
 impl KeyTable {
     /// The id of a key, new if never seen; a key may exist before any node carries it.
     pub fn intern(&mut self, name: Str) -> KeyId {
-        let next = KeyId(u32::try_from(self.columns.len()).expect("fewer than 2^32 keys"));
-        *self.ids.entry(name).or_insert_with(|| {
-            self.columns.push(Arc::new(KeyColumn::new(name)));
-            next
+        let (columns, free) = (&mut self.columns, &mut self.free);
+        *self.ids.entry(name).or_insert_with(|| match free.pop() {
+            Some(key) => {
+                columns[key.0 as usize] = Arc::new(KeyColumn::new(name));
+                key
+            }
+            None => {
+                columns.push(Arc::new(KeyColumn::new(name)));
+                KeyId(u32::try_from(columns.len() - 1).expect("fewer than 2^32 keys"))
+            }
         })
     }
 
@@ -224,7 +247,28 @@ impl KeyTable {
             if column.is_narrow() {
                 column.rows[id as usize].clear(row);
             }
+            if column.counts[id as usize] == 0 {
+                column.forget(id);
+            }
         }
+    }
+
+    /// Forgets keys that no node carries and nobody else refers to.
+    pub(crate) fn sweep(&mut self, in_use: impl Fn(KeyId) -> bool) {
+        for at in 0..self.columns.len() {
+            let key = KeyId(at as u32);
+            let column = &self.columns[at];
+            let named = self.ids.get(&column.name) == Some(&key);
+            if named && column.counts.iter().all(|n| *n == 0) && !in_use(key) {
+                self.ids.remove(&column.name);
+                self.free.push(key);
+            }
+        }
+    }
+
+    /// The strings that columns refer to.
+    pub(crate) fn words(&self) -> impl Iterator<Item = Str> + '_ {
+        self.ids.values().flat_map(|key| self.column(*key).texts.iter().copied())
     }
 
     /// Bytes held on the heap.

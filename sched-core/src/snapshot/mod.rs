@@ -1,7 +1,8 @@
 //! The cluster as columns, and the deltas that keep them current.
 //!
-//! `cluster` is the only writer (with `classes`); `view` is what readers get; `chunk`, `keys`, `counters` and `pods`
-//! are its tables; `objects` reads API objects. A filter or a score never sees an API object.
+//! `cluster` is the only writer (with `workloads`, `placement`, `classes` and `sweep`); `view` is what
+//! readers get; `chunk`, `keys`, `sparse`, `counters` and `pods` are its tables; `objects` reads API
+//! objects. A filter or a score never sees an API object.
 
 pub mod chunk;
 mod classes;
@@ -10,8 +11,15 @@ pub mod counters;
 pub(crate) mod index;
 pub mod keys;
 pub mod objects;
+mod placement;
 pub mod pods;
+pub mod sparse;
+mod sweep;
 pub mod view;
+mod workloads;
 
 pub use cluster::{Cluster, DeltaError};
 pub use view::View;
+
+#[cfg(test)]
+pub(crate) mod tests;

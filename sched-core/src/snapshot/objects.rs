@@ -5,12 +5,14 @@
 //! a pod's containers are read once.
 //! Why apart from the cluster: a refused object must not leave half of itself behind.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm};
 
 use super::counters::{Scope, TermKey, TermKind};
 use super::pods::NO_START;
 use super::view::{Effect, HostPort, Taint};
-use crate::intern::{Interner, LabelsId, Str};
+use crate::intern::{Interner, LabelsId, Lease, Str};
 use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
 use crate::selector::{Selector, SelectorError};
 use pintle_api_types::quantity;
@@ -41,7 +43,7 @@ pub struct NodeSpec {
     /// Name.
     pub name: Str,
     /// Labels.
-    pub labels: LabelsId,
+    pub labels: Box<[(Str, Str)]>,
     /// Taints in their order.
     pub taints: Vec<Taint>,
     /// Cordoned.
@@ -54,6 +56,8 @@ pub struct NodeSpec {
     pub images: Vec<(Str, i64)>,
     /// Declared features.
     pub features: Vec<Str>,
+    /// Keeps what it refers to.
+    pub lease: Lease,
 }
 
 impl NodeSpec {
@@ -68,11 +72,12 @@ impl NodeSpec {
         let amounts = quantity::read_list(status.and_then(|s| s.allocatable.as_ref()))
             .map_err(|(name, error)| ObjectError::Allocatable(name, error))?;
         let taints = spec.and_then(|s| s.taints.as_ref()).into_iter().flatten();
+        let labels = node.metadata.labels.iter().flatten();
         let images = status.and_then(|s| s.images.as_ref()).into_iter().flatten();
         let features = status.and_then(|s| s.declared_features.as_ref()).into_iter().flatten();
         Ok(Self {
             name: interner.intern(name.ok_or(ObjectError::NoName)?),
-            labels: interner.intern_labels(node.metadata.labels.iter().flatten()),
+            labels: labels.map(|(k, v)| (interner.intern(k), interner.intern(v))).collect(),
             taints: taints
                 .map(|t| Taint {
                     key: interner.intern(&t.key),
@@ -91,6 +96,7 @@ impl NodeSpec {
                 .map(|(name, size)| (interner.intern(name), size))
                 .collect(),
             features: features.map(|f| interner.intern(f)).collect(),
+            lease: interner.lease(),
         })
     }
 }
@@ -113,8 +119,10 @@ pub struct PodSpec {
     pub name: Str,
     /// Namespace.
     pub namespace: Str,
-    /// Labels.
+    /// Labels that other pods may have as well.
     pub labels: LabelsId,
+    /// Labels that no other pod has.
+    pub own: OwnLabels,
     /// All request variants.
     pub requests: PodRequests,
     /// Affinity terms that act on incoming pods.
@@ -129,6 +137,32 @@ pub struct PodSpec {
     pub terminating: bool,
     /// Owned by a DaemonSet.
     pub daemon: bool,
+    /// Keeps what it refers to.
+    pub lease: Lease,
+}
+
+/// Labels that a controller gives to one pod alone. They tell pods apart that are otherwise equal,
+/// and count only while some selector asks for them.
+pub const OWN_KEYS: [&str; 3] = [
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/job-completion-index",
+];
+
+/// Values of such labels, by position in `OWN_KEYS`.
+pub type OwnLabels = Vec<(u8, Arc<str>)>;
+
+/// Position of a key in `OWN_KEYS`.
+#[must_use]
+pub fn own_key(key: &str) -> Option<u8> {
+    OWN_KEYS.iter().position(|own| *own == key).map(|at| at as u8)
+}
+
+/// A pod's labels: those that other pods may share, and its own.
+pub fn split_labels(pod: &Pod, interner: &mut Interner) -> (LabelsId, OwnLabels) {
+    let all = pod.metadata.labels.iter().flatten();
+    let own = all.clone().filter_map(|(k, v)| Some((own_key(k)?, v.as_str().into()))).collect();
+    (interner.intern_labels(all.filter(|(k, _)| own_key(k).is_none())), own)
 }
 
 impl PodSpec {
@@ -142,11 +176,13 @@ impl PodSpec {
         let namespace = interner.intern(namespace);
         let start = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
         let owners = pod.metadata.owner_references.iter().flatten();
+        let (labels, own) = split_labels(pod, interner);
         Ok(Self {
             key: pod_key(pod, interner),
             name: interner.intern(name),
             namespace,
-            labels: interner.intern_labels(pod.metadata.labels.iter().flatten()),
+            labels,
+            own,
             requests: PodRequests::of(pod)?,
             terms: existing_terms(pod, namespace, interner)?,
             ports: host_ports(pod, interner),
@@ -155,6 +191,7 @@ impl PodSpec {
                 .map_or(NO_START, |t| i64::try_from(t.0.as_nanosecond()).unwrap_or(NO_START - 1)),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             daemon: owners.filter(|o| o.controller == Some(true)).any(|o| o.kind == "DaemonSet"),
+            lease: interner.lease(),
         })
     }
 }
@@ -169,6 +206,13 @@ pub fn pod_key(pod: &Pod, interner: &mut Interner) -> Str {
             interner.intern(&format!("{namespace}/{name}"))
         }
     }
+}
+
+/// Whether a pod has ended: it takes nothing from its node any more.
+#[must_use]
+pub fn is_final(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Host ports of containers and sidecars.
@@ -207,7 +251,8 @@ pub fn term_namespaces(term: &PodAffinityTerm, own: Str, interner: &mut Interner
     namespaces
 }
 
-fn existing_terms(
+/// The affinity terms by which a pod acts on others.
+pub(crate) fn existing_terms(
     pod: &Pod,
     own: Str,
     interner: &mut Interner,

@@ -2,10 +2,15 @@
 //!
 //! Input: what a pod adds to its node and to the counters, interned. Output: rows by id, by node and
 //! by class. Owner: the writer of the cluster.
-//! Bounds: 72 bytes a pod beside one map entry; ids are reused after removal.
+//! Bounds: 76 bytes a pod beside one map entry; ids are reused after removal, and
+//! a list that no pod has any more is forgotten.
 //! Why links instead of lists: no allocation a pod, and removal in constant time.
 
+use std::collections::HashMap;
+use std::hash::Hash;
+
 use super::counters::TermId;
+use super::objects::OwnLabels;
 use super::view::HostPort;
 use crate::intern::{FastMap, Str};
 use crate::requests::PodRequests;
@@ -39,6 +44,8 @@ pub struct PodRow {
     pub terms: u32,
     /// Interned list of host ports.
     pub ports: u32,
+    /// Interned labels that no other pod has.
+    pub own: u32,
     /// Priority.
     pub priority: i32,
     /// Start time in nanoseconds, `NO_START` when unset.
@@ -57,7 +64,6 @@ pub struct PodRow {
 
 impl PodRow {
     /// A row that is not linked yet.
-    #[allow(clippy::too_many_arguments)] // one call site builds it from a parsed pod
     #[must_use]
     pub fn new(key: Str, name: Str, node_name: Str, class: u32) -> Self {
         Self {
@@ -69,6 +75,7 @@ impl PodRow {
             requests: 0,
             terms: 0,
             ports: 0,
+            own: 0,
             priority: 0,
             start_ns: NO_START,
             terminating: false,
@@ -82,35 +89,66 @@ impl PodRow {
     }
 }
 
-/// Lists stored once: requests, terms, ports.
+/// Lists stored once, as long as a pod has them: requests, terms, ports.
 #[derive(Clone, Debug)]
 pub struct Pool<T> {
-    ids: FastMap<T, u32>,
-    items: Vec<T>,
+    ids: HashMap<T, u32>,
+    /// Items with the number of pods that have them.
+    items: Vec<(T, u32)>,
+    free: Vec<u32>,
 }
 
 impl<T> Default for Pool<T> {
     fn default() -> Self {
-        Self { ids: FastMap::default(), items: Vec::new() }
+        Self { ids: HashMap::new(), items: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T: Clone + Eq + std::hash::Hash> Pool<T> {
-    /// The id of an item.
-    pub fn intern(&mut self, item: T) -> u32 {
-        if let Some(id) = self.ids.get(&item) {
+impl<T: Clone + Default + Eq + Hash> Pool<T> {
+    /// The id of an item for one pod more.
+    pub fn intern(&mut self, item: &T) -> u32 {
+        if let Some(id) = self.ids.get(item) {
+            self.items[*id as usize].1 += 1;
             return *id;
         }
-        let id = u32::try_from(self.items.len()).expect("fewer than 2^32 items");
-        self.items.push(item.clone());
-        self.ids.insert(item, id);
+        let id = match self.free.pop() {
+            Some(id) => {
+                self.items[id as usize] = (item.clone(), 1);
+                id
+            }
+            None => {
+                self.items.push((item.clone(), 1));
+                u32::try_from(self.items.len() - 1).expect("fewer than 2^32 items")
+            }
+        };
+        self.ids.insert(item.clone(), id);
         id
+    }
+
+    /// One pod fewer has the item.
+    pub fn release(&mut self, id: u32) {
+        let (item, pods) = &mut self.items[id as usize];
+        *pods = pods.checked_sub(1).expect("a list is released by who interned it");
+        if *pods == 0 {
+            self.ids.remove(item);
+            *item = T::default();
+            self.free.push(id);
+        }
     }
 
     /// The item of an id.
     #[must_use]
     pub fn get(&self, id: u32) -> &T {
-        &self.items[id as usize]
+        &self.items[id as usize].0
+    }
+
+    /// All items that some pod has.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.ids.keys()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.items.capacity() * (size_of::<T>() + 4) + self.ids.capacity() * (size_of::<T>() + 5)
     }
 }
 
@@ -129,6 +167,8 @@ pub struct PodTable {
     pub terms: Pool<Vec<TermId>>,
     /// Distinct lists of host ports.
     pub ports: Pool<Vec<HostPort>>,
+    /// Labels that only one pod has.
+    pub own: Pool<OwnLabels>,
 }
 
 impl PodTable {
@@ -177,37 +217,58 @@ impl PodTable {
         };
         let before = self.by_key.insert(key, id);
         assert!(before.is_none(), "a pod is removed before it is stored again");
-        let head = slot(&mut self.in_class, class);
-        let next = std::mem::replace(head, id);
-        self.rows[id as usize].next_in_class = next;
-        if next != NONE {
-            self.rows[next as usize].prev_in_class = id;
-        }
+        self.link_class(PodId(id), class);
         self.orphans.entry(node_name).or_default().push(id);
         PodId(id)
     }
 
+    /// Moves a pod to another class.
+    pub fn set_class(&mut self, id: PodId, class: u32) {
+        self.unlink_class(id);
+        self.link_class(id, class);
+    }
+
+    fn link_class(&mut self, id: PodId, class: u32) {
+        let head = slot(&mut self.in_class, class);
+        let next = std::mem::replace(head, id.0);
+        let pod = &mut self.rows[id.0 as usize];
+        (pod.class, pod.next_in_class, pod.prev_in_class) = (class, next, NONE);
+        if next != NONE {
+            self.rows[next as usize].prev_in_class = id.0;
+        }
+    }
+
+    fn unlink_class(&mut self, id: PodId) {
+        let pod = &self.rows[id.0 as usize];
+        let (class, next, prev) = (pod.class, pod.next_in_class, pod.prev_in_class);
+        if prev == NONE {
+            self.in_class[class as usize] = next;
+        } else {
+            self.rows[prev as usize].next_in_class = next;
+        }
+        if next != NONE {
+            self.rows[next as usize].prev_in_class = prev;
+        }
+    }
+
     /// Forgets a pod that is on no node.
-    pub fn remove(&mut self, id: PodId) -> PodRow {
-        let row = self.rows[id.0 as usize].clone();
+    pub fn remove(&mut self, id: PodId) {
+        self.unlink_class(id);
+        let free = PodRow::new(Str(0), Str(0), Str(0), NONE);
+        let row = std::mem::replace(&mut self.rows[id.0 as usize], free);
         assert!(row.row == NONE, "a pod is detached before it is removed");
         self.by_key.remove(&row.key);
+        self.requests.release(row.requests);
+        self.terms.release(row.terms);
+        self.ports.release(row.ports);
+        self.own.release(row.own);
         if let Some(list) = self.orphans.get_mut(&row.node_name) {
             list.retain(|o| *o != id.0);
             if list.is_empty() {
                 self.orphans.remove(&row.node_name);
             }
         }
-        if row.prev_in_class == NONE {
-            self.in_class[row.class as usize] = row.next_in_class;
-        } else {
-            self.rows[row.prev_in_class as usize].next_in_class = row.next_in_class;
-        }
-        if row.next_in_class != NONE {
-            self.rows[row.next_in_class as usize].prev_in_class = row.prev_in_class;
-        }
         self.free.push(id.0);
-        row
     }
 
     /// Links a pod to the row of its node.
@@ -268,9 +329,15 @@ impl PodTable {
         std::iter::successors(some(head), move |id| next(id).and_then(some))
     }
 
-    /// All pods.
+    /// All pods, in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = PodId> + '_ {
-        self.by_key.values().map(|id| PodId(*id))
+        let used = self.rows.iter().enumerate().filter(|(_, row)| row.class != NONE);
+        used.map(|(at, _)| PodId(at as u32))
+    }
+
+    /// Whether a class has pods.
+    pub(crate) fn has_class(&self, class: u32) -> bool {
+        self.in_class.get(class as usize).is_some_and(|head| *head != NONE)
     }
 
     /// Bytes held on the heap, pools included.
@@ -279,8 +346,10 @@ impl PodTable {
         self.rows.capacity() * size_of::<PodRow>()
             + self.by_key.capacity() * 9
             + (self.on_node.capacity() + self.in_class.capacity() + self.free.capacity()) * 4
-            + self.requests.items.capacity() * 2 * size_of::<PodRequests>()
-            + (self.terms.items.capacity() + self.ports.items.capacity()) * 64
+            + self.requests.heap_bytes()
+            + self.terms.heap_bytes()
+            + self.ports.heap_bytes()
+            + self.own.heap_bytes()
     }
 }
 

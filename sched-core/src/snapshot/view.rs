@@ -12,9 +12,11 @@ use super::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use super::counters::{Counter, CowVec, Term, TermId};
 use super::index::Index;
 use super::keys::KeyTable;
+use super::sparse::{CowMap, Image, PortUse, ScalarColumn};
 use crate::bits::{Bits, RowSet};
 use crate::config::Profile;
 use crate::intern::{FastMap, Str};
+use crate::program::Program;
 
 /// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,24 +42,6 @@ pub struct Taint {
     pub effect: Effect,
 }
 
-/// Allocatable and requested amounts of one extended resource, by row.
-#[derive(Clone, Debug, Default)]
-pub struct ScalarColumn {
-    /// Allocatable, for rows that name the resource.
-    pub allocatable: FastMap<u32, i64>,
-    /// Requested, for rows with some.
-    pub used: FastMap<u32, i64>,
-}
-
-/// An image on nodes.
-#[derive(Clone, Debug, Default)]
-pub struct Image {
-    /// Size on the first node that had it.
-    pub size_bytes: i64,
-    /// Nodes that have it.
-    pub rows: RowSet,
-}
-
 /// A host port in use: protocol, address, port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPort {
@@ -68,9 +52,6 @@ pub struct HostPort {
     /// Port.
     pub port: i32,
 }
-
-/// Users of one (protocol, port): address, row, count.
-pub type PortUsers = Vec<(Str, u32, u32)>;
 
 /// One epoch of a cluster.
 #[derive(Clone, Debug)]
@@ -91,10 +72,10 @@ pub struct View {
     pub(crate) unschedulable: Arc<Bits>,
     pub(crate) keys: Arc<KeyTable>,
     pub(crate) taints: Arc<Vec<(Taint, RowSet)>>,
-    pub(crate) images: Arc<FastMap<Str, Image>>,
-    pub(crate) features: Arc<FastMap<Str, RowSet>>,
-    pub(crate) scalars: Arc<FastMap<Str, ScalarColumn>>,
-    pub(crate) ports: Arc<FastMap<(Str, i32), PortUsers>>,
+    pub(crate) images: CowMap<Str, Image>,
+    pub(crate) features: CowMap<Str, RowSet>,
+    pub(crate) scalars: CowMap<Str, ScalarColumn>,
+    pub(crate) ports: CowMap<(Str, i32), PortUse>,
     pub(crate) wildcard_ip: Str,
     pub(crate) empty_text: Str,
     /// The kernels cover the profile's utilisation score.
@@ -107,6 +88,8 @@ pub struct View {
     pub(crate) terms_version: u64,
     /// Terms of existing pods that select a class of incoming pods, by class.
     pub(crate) class_terms: CowVec<Vec<TermId>>,
+    /// Counts how often a selector first asked for a label that tells single pods apart.
+    pub(crate) own_keys_version: u32,
 }
 
 impl View {
@@ -114,6 +97,13 @@ impl View {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Whether a program still says all of its pod that selectors ask for. One that does not has to
+    /// be compiled again: since then a selector mentioned a label that tells single pods apart.
+    #[must_use]
+    pub fn is_current(&self, program: &Program) -> bool {
+        program.own_keys_version == self.own_keys_version
     }
 
     /// The profile it was built for.
@@ -137,10 +127,9 @@ impl View {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let sets = self.taints.iter().map(|(_, rows)| rows.heap_bytes() + 48);
-        let images = self.images.values().map(|i| i.rows.heap_bytes() + 56);
-        let features = self.features.values().map(|rows| rows.heap_bytes() + 48);
-        let scalars = self.scalars.values();
-        let scalars = scalars.map(|c| (c.allocatable.capacity() + c.used.capacity()) * 17);
+        let images = self.images.iter().map(|(_, i)| i.rows.heap_bytes() + 56);
+        let features = self.features.iter().map(|(_, rows)| rows.heap_bytes() + 48);
+        let scalars = self.scalars.iter().map(|(_, column)| column.heap_bytes());
         self.chunks.len() * size_of::<Chunk>()
             + self.keys.heap_bytes()
             + sets.chain(images).chain(features).chain(scalars).sum::<usize>()
@@ -188,7 +177,7 @@ impl View {
     /// Allocatable and requested amount of an extended resource; `None` where the node lacks it.
     pub(crate) fn scalar(&self, name: Str, row: u32) -> (Option<i64>, i64) {
         let Some(column) = self.scalars.get(&name) else { return (None, 0) };
-        (column.allocatable.get(&row).copied(), column.used.get(&row).copied().unwrap_or(0))
+        (column.allocatable(row), column.used(row))
     }
 
     /// Allocatable and requested amount of an extended resource on a node.

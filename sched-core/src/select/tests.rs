@@ -1,0 +1,250 @@
+//! Plugins of single nodes beside the columns, and profiles other than the default one.
+
+use std::cell::RefCell;
+
+use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
+use serde_json::json;
+
+use super::*;
+use crate::config::SpreadDefaults;
+use crate::explain;
+use crate::filter::status::Code;
+use crate::snapshot::tests::{node_with, pod_with};
+use crate::{Cluster, Profile};
+
+/// Rejects odd rows, scores the others, and remembers who was asked.
+struct Odd(Plugin, RefCell<Vec<u32>>);
+
+impl RowPlugin for Odd {
+    fn plugin(&self) -> Plugin {
+        self.0
+    }
+
+    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
+        self.1.borrow_mut().push(row);
+        let reasons = vec![format!("{} is odd", self.0.name())];
+        let code = Code::UnschedulableAndUnresolvable;
+        (row % 2 == 1).then_some(Status { plugin: Some(self.0), code, reasons })
+    }
+
+    fn score(&self, _: &View, _: &Program, row: u32) -> Option<i64> {
+        Some(i64::from(row) * 7 % 101)
+    }
+}
+
+fn nodes(cluster: &mut Cluster, count: u32) {
+    for at in 0..count {
+        let node = node_with(&format!("n{at}"), |n| {
+            n["metadata"]["labels"]["zone"] = json!(format!("z{}", at % 3));
+            n["status"]["allocatable"]["cpu"] = json!((at % 5 + 1).to_string());
+        });
+        cluster.set_node(&node).expect("node");
+    }
+}
+
+#[test]
+fn plugins_of_single_nodes_leave_the_fast_path_exact() {
+    let mut cluster = Cluster::new(Profile::default());
+    nodes(&mut cluster, 700);
+    let pod = pod_with("p", |p| {
+        p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+    });
+    let program = cluster.compile(&pod).expect("pod");
+    let claims = Odd(Plugin::DynamicResources, RefCell::default());
+    let volumes = Odd(Plugin::VolumeBinding, RefCell::default());
+    let plugins: [&dyn RowPlugin; 2] = [&volumes, &claims];
+    let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
+    let short = decide_with(cluster.view(), &program, &plugins, &mut fast);
+    let (long, _) = decide_in_detail(cluster.view(), &program, &plugins, &mut slow);
+    assert_eq!(short, long);
+    assert_eq!((&fast.feasible, &fast.ties), (&slow.feasible, &slow.ties));
+    assert!(fast.feasible.iter().all(|r| fast.total[r as usize] == slow.total[r as usize]));
+    assert!(short.feasible > 200 && fast.feasible.iter().all(|row| row % 2 == 0));
+    // Their scores count: without them, others win.
+    assert_ne!(decide(cluster.view(), &program, &mut fast).best, short.best);
+}
+
+#[test]
+fn a_node_is_rejected_by_the_plugin_that_comes_first() {
+    let mut cluster = Cluster::new(Profile::default());
+    nodes(&mut cluster, 10);
+    // Every node lacks the spread key; those of one CPU lack the CPU as well.
+    let pod = pod_with("p", |p| {
+        p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+        p["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "rack",
+            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}]);
+    });
+    let program = cluster.compile(&pod).expect("pod");
+    let volumes = Odd(Plugin::VolumeBinding, RefCell::default());
+    let mut scratch = Scratch::default();
+    let (_, detail) = decide_in_detail(cluster.view(), &program, &[&volumes], &mut scratch);
+    let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
+    for (row, status) in &statuses {
+        let want = match (row % 5 == 0, row % 2 == 1) {
+            (true, _) => Plugin::NodeResourcesFit,
+            (_, true) => Plugin::VolumeBinding,
+            _ => Plugin::PodTopologySpread,
+        };
+        assert_eq!(status.plugin, Some(want), "row {row}");
+    }
+    assert_eq!(statuses.len(), 10);
+    let asked: Vec<u32> = (0..10).filter(|row| row % 5 != 0).collect();
+    assert_eq!(*volumes.1.borrow(), asked, "nobody asks about a node that is out already");
+}
+
+/// What one plugin gives each node: raw and normalised, nothing where it did not score.
+fn scores(cluster: &mut Cluster, pod: &serde_json::Value, plugin: Plugin) -> Vec<(i64, i64)> {
+    let pod = serde_json::from_value(pod.clone()).expect("pod");
+    let program = cluster.compile(&pod).expect("pod");
+    let mut scratch = Scratch::default();
+    let fast = decide(cluster.view(), &program, &mut scratch);
+    let (slow, detail) = decide_in_detail(cluster.view(), &program, &[], &mut scratch);
+    assert_eq!(fast, slow, "with and without details");
+    let Some(scores) = &detail.scores[plugin as usize] else { return Vec::new() };
+    let of = |row: u32| (scores.raw[row as usize], scores.normalised[row as usize]);
+    scratch.feasible.iter().map(of).collect()
+}
+
+/// Zones a, b, and a node without; two pods of the workload in a.
+fn zones(profile: Profile) -> Cluster {
+    let mut cluster = Cluster::new(profile);
+    for (name, zone) in [("a", Some("a")), ("b", Some("b")), ("none", None)] {
+        let node = node_with(name, |n| {
+            zone.iter().for_each(|z| n["metadata"]["labels"]["zone"] = json!(z));
+            n["metadata"]["labels"]["pool"] = json!(name);
+        });
+        cluster.set_node(&node).expect("node");
+    }
+    let service = json!({"metadata": {"name": "s", "namespace": "ns"},
+        "spec": {"selector": {"app": "web"}}});
+    cluster.set_service(&serde_json::from_value(service).expect("service"));
+    for name in ["one", "two"] {
+        cluster.assume(&pod_with(name, |_| ()), "a").expect("room");
+    }
+    cluster
+}
+
+fn list(action: &str, max_skew: i32) -> Profile {
+    let constraint = TopologySpreadConstraint {
+        max_skew,
+        topology_key: "zone".into(),
+        when_unsatisfiable: action.into(),
+        ..TopologySpreadConstraint::default()
+    };
+    Profile { spread_defaults: SpreadDefaults::List(vec![constraint]), ..Profile::default() }
+}
+
+fn plain() -> serde_json::Value {
+    serde_json::to_value(pod_with("new", |_| ())).expect("pod")
+}
+
+// From scoring.go: two domains weigh ln(2 + 2); zone a has 2 * 1.386 + (2 - 1) = 3.77, rounded 4,
+// zone b 1, and of 4 and 1 they get 100 * (4 + 1 - s) / 4. A node without the key takes no part.
+#[test]
+fn a_list_of_default_constraints_scores_as_upstream_does() {
+    let mut cluster = zones(list("ScheduleAnyway", 2));
+    let found = scores(&mut cluster, &plain(), Plugin::PodTopologySpread);
+    assert_eq!(found, [(4, 25), (1, 100), (0, 0)]);
+    // Nobody selects this one: it has no defaults.
+    let mut other = plain();
+    other["metadata"]["labels"] = json!({"app": "other"});
+    assert_eq!(scores(&mut cluster, &other, Plugin::PodTopologySpread), []);
+    // One with constraints of its own has no defaults either.
+    let mut own = plain();
+    own["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "pool",
+        "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    // Three domains weigh ln(3 + 2): 2 * 1.609 = 3.2 and 0.
+    let found = scores(&mut cluster, &own, Plugin::PodTopologySpread);
+    assert_eq!(found, [(3, 0), (0, 100), (0, 100)]);
+}
+
+// From filtering.go: 2 + 1 - 0 is above the skew in a, 0 + 1 - 0 is not in b.
+#[test]
+fn a_list_of_default_constraints_filters_as_upstream_does() {
+    for (max_skew, rows) in [(1, &[1][..]), (2, &[1]), (3, &[0, 1])] {
+        let mut cluster = zones(list("DoNotSchedule", max_skew));
+        let pod = serde_json::from_value(plain()).expect("pod");
+        let program = cluster.compile(&pod).expect("pod");
+        let mut scratch = Scratch::default();
+        decide(cluster.view(), &program, &mut scratch);
+        assert_eq!(scratch.feasible.iter().collect::<Vec<_>>(), rows, "skew {max_skew}");
+    }
+}
+
+#[test]
+fn added_affinity_filters_and_scores_beside_the_pods_own() {
+    let within = |pools: serde_json::Value| {
+        let one = json!({"key": "pool", "operator": "In", "values": pools});
+        json!({"matchExpressions": [one]})
+    };
+    let preferred = |weight: i32, pools: serde_json::Value| {
+        let one = json!({"weight": weight, "preference": within(pools)});
+        json!([one])
+    };
+    let added = json!({
+        "requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [within(json!(["a", "b"]))]},
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred(30, json!(["b"]))});
+    let added: NodeAffinity = serde_json::from_value(added).expect("affinity");
+    let mut cluster = zones(Profile { added_affinity: Some(added), ..Profile::default() });
+    assert_eq!(scores(&mut cluster, &plain(), Plugin::NodeAffinity), [(0, 0), (30, 100)]);
+    // 100 * 30 / 40 beside 40 of the pod's own.
+    let mut own = plain();
+    own["spec"]["affinity"]["nodeAffinity"] = json!({
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred(40, json!(["a"]))});
+    assert_eq!(scores(&mut cluster, &own, Plugin::NodeAffinity), [(40, 100), (30, 75)]);
+    // Only the pod's own requirement leaves nothing: both texts are upstream's.
+    let mut selecting = plain();
+    selecting["spec"]["nodeSelector"] = json!({"pool": "none"});
+    let pod = serde_json::from_value(selecting).expect("pod");
+    let program = cluster.compile(&pod).expect("pod");
+    let mut scratch = Scratch::default();
+    let (_, detail) = decide_in_detail(cluster.view(), &program, &[], &mut scratch);
+    let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
+    let reasons: Vec<&str> = statuses.iter().map(|(_, s)| s.reasons[0].as_str()).collect();
+    let own = "node(s) didn't match Pod's node affinity/selector";
+    assert_eq!(reasons, [own, own, "node(s) didn't match scheduler-enforced node affinity"]);
+}
+
+#[test]
+fn every_strategy_takes_the_fast_path_to_the_same_totals() {
+    use crate::config::Strategy::{LeastAllocated, MostAllocated, RequestedToCapacityRatio};
+    let gpu = || vec![("cpu".to_owned(), 1), ("example.com/gpu".to_owned(), 3)];
+    let pair = || vec![("cpu".to_owned(), 2), ("memory".to_owned(), 1)];
+    let shape = RequestedToCapacityRatio(vec![(0, 2), (50, 10), (100, 0)]);
+    for (strategy, fit_resources) in [
+        (LeastAllocated, gpu()),
+        (MostAllocated, pair()),
+        (MostAllocated, gpu()),
+        (shape.clone(), pair()),
+        (shape, gpu()),
+    ] {
+        let balanced_resources = fit_resources.iter().map(|(name, _)| name.clone()).collect();
+        let profile = Profile { strategy, fit_resources, balanced_resources, ..Profile::default() };
+        let mut cluster = Cluster::new(profile.clone());
+        for at in 0..600u32 {
+            let node = node_with(&format!("n{at}"), |n| {
+                n["status"]["allocatable"]["cpu"] = json!((at % 7 + 1).to_string());
+                if at % 3 == 0 {
+                    n["status"]["allocatable"]["example.com/gpu"] = json!("8");
+                }
+            });
+            cluster.set_node(&node).expect("node");
+        }
+        let pod = pod_with("p", |p| {
+            p["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1");
+        });
+        let program = cluster.compile(&pod).expect("pod");
+        let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
+        let short = decide(cluster.view(), &program, &mut fast);
+        let (long, detail) = decide_in_detail(cluster.view(), &program, &[], &mut slow);
+        assert_eq!(short, long, "{profile:?}");
+        assert_eq!(short.feasible, 200, "those with a GPU");
+        let fit = detail.scores[Plugin::NodeResourcesFit as usize].as_ref().expect("scored");
+        for row in slow.feasible.iter() {
+            assert_eq!(fast.total[row as usize], slow.total[row as usize], "{profile:?}");
+            let by_row = resources::fit_score(cluster.view(), &program, row);
+            assert_eq!(fit.raw[row as usize], by_row, "{profile:?} row {row}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Pods: placed, assumed, confirmed, removed; and everything that counts them.
+//!
+//! Input: pods as the API has them, or read before. Output: tables that count them. Owner: the writer
+//! of the cluster. Bounds: the row of the pod's node, one entry a counter that counts the pod, one
+//! number a topology key of its terms.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::cluster::{Cluster, DeltaError};
+use super::counters::TermId;
+use super::objects::{ObjectError, PodSpec, is_final, pod_key};
+use super::pods::{NONE, PodId, PodRow};
+use crate::intern::Str;
+
+impl Cluster {
+    /// Adds a bound pod, changes one of the same identity, or confirms an assumed one, which changes
+    /// nothing. A pod in a final phase is taken out, and is no pod any more.
+    ///
+    /// # Errors
+    /// When the pod cannot be read or names no node.
+    // k8s: pkg/scheduler/scheduler.go NewInformerFactory: pods in a final phase are not watched
+    pub fn set_pod(&mut self, pod: &Pod) -> Result<Option<PodId>, DeltaError> {
+        if is_final(pod) {
+            let key = pod_key(pod, &mut self.interner);
+            if let Some(id) = self.pods.find(key) {
+                self.remove(id);
+            }
+            return Ok(None);
+        }
+        let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty());
+        let node = node.ok_or(ObjectError::NoNode)?.to_owned();
+        self.place(pod, &node, false).map(Some)
+    }
+
+    /// Places a pod on a node before the API knows it.
+    ///
+    /// # Errors
+    /// When the pod cannot be read, is there already, or the node is not known.
+    pub fn assume(&mut self, pod: &Pod, node: &str) -> Result<PodId, DeltaError> {
+        if self.row(node).is_none() {
+            return Err(DeltaError::UnknownNode(node.to_owned()));
+        }
+        let key = pod_key(pod, &mut self.interner);
+        if let Some(id) = self.pods.find(key) {
+            let there = self.text(self.pods.get(id).node_name).to_owned();
+            return Err(DeltaError::PodExists(self.pod_name(id), there));
+        }
+        self.place(pod, node, true)
+    }
+
+    /// Takes back an assumption.
+    ///
+    /// # Errors
+    /// When the pod is not known.
+    pub fn forget(&mut self, pod: &Pod) -> Result<(), DeltaError> {
+        self.remove_pod(pod)
+    }
+
+    /// Removes a pod.
+    ///
+    /// # Errors
+    /// When the pod is not known.
+    pub fn remove_pod(&mut self, pod: &Pod) -> Result<(), DeltaError> {
+        let key = pod_key(pod, &mut self.interner);
+        let id = self.pods.find(key);
+        let id = id.ok_or_else(|| DeltaError::UnknownPod(self.text(key).to_owned()))?;
+        self.remove(id);
+        Ok(())
+    }
+
+    /// Removes a pod by id.
+    pub fn remove(&mut self, id: PodId) {
+        if self.pods.get(id).row != NONE {
+            self.detach(id);
+        }
+        self.pods.remove(id);
+        self.view.epoch += 1;
+    }
+
+    fn place(&mut self, pod: &Pod, node: &str, assumed: bool) -> Result<PodId, DeltaError> {
+        self.sweep_if_due();
+        let spec = PodSpec::of(pod, &mut self.interner)?;
+        Ok(self.place_spec(&spec, node, assumed))
+    }
+
+    /// Reads a pod once, to be placed any number of times.
+    ///
+    /// # Errors
+    /// When the pod cannot be read.
+    pub fn read_pod(&mut self, pod: &Pod) -> Result<PodSpec, DeltaError> {
+        self.sweep_if_due();
+        let spec = PodSpec::of(pod, &mut self.interner)?;
+        // Its terms become known now, so that a view published after this shows whom they select.
+        for term in &spec.terms {
+            self.term(term);
+        }
+        Ok(spec)
+    }
+
+    /// Places a pod that was read before; replaces one of the same identity.
+    pub fn place_spec(&mut self, spec: &PodSpec, node: &str, assumed: bool) -> PodId {
+        let node_name = self.interner.intern(node);
+        self.place_on(spec, node_name, assumed)
+    }
+
+    /// As `place_spec`, the node's name being interned already.
+    pub(crate) fn place_on(&mut self, spec: &PodSpec, node_name: Str, assumed: bool) -> PodId {
+        let class = self.class_of(spec.namespace, spec.labels, &spec.own);
+        if let Some(id) = self.pods.find(spec.key) {
+            if self.counts_alike(id, spec, node_name, class) {
+                let row = self.pods.get_mut(id);
+                (row.priority, row.start_ns) = (spec.priority, spec.start_ns);
+                (row.daemon, row.assumed) = (spec.daemon, assumed);
+                return id;
+            }
+            self.remove(id);
+        }
+        let terms: Vec<TermId> = spec.terms.iter().map(|t| self.term(t)).collect();
+        // A term may have been the first to mention a label of this pod.
+        let class = self.class_of(spec.namespace, spec.labels, &spec.own);
+        let mut row = PodRow::new(spec.key, spec.name, node_name, class);
+        row.requests = self.pods.requests.intern(&spec.requests);
+        row.terms = self.pods.terms.intern(&terms);
+        row.ports = self.pods.ports.intern(&spec.ports);
+        row.own = self.pods.own.intern(&spec.own);
+        row.priority = spec.priority;
+        row.start_ns = spec.start_ns;
+        row.terminating = spec.terminating;
+        row.daemon = spec.daemon;
+        row.assumed = assumed;
+        let id = self.pods.insert(row);
+        if let Some(row) = self.view.row_of(node_name) {
+            self.attach(id, row);
+        }
+        self.view.epoch += 1;
+        id
+    }
+
+    /// Whether a pod that is there counts for everything exactly as `spec` would: what is left to
+    /// change are fields that no node and no counter depends on.
+    fn counts_alike(&self, id: PodId, spec: &PodSpec, node_name: Str, class: u32) -> bool {
+        let row = self.pods.get(id);
+        let terms = self.pods.terms.get(row.terms);
+        row.node_name == node_name
+            && row.class == class
+            && row.terminating == spec.terminating
+            && row.name == spec.name
+            && *self.pods.requests.get(row.requests) == spec.requests
+            && *self.pods.ports.get(row.ports) == spec.ports
+            && *self.pods.own.get(row.own) == spec.own
+            && terms.iter().map(|t| &self.view.terms.get(t.0).key).eq(&spec.terms)
+    }
+
+    pub(super) fn attach(&mut self, id: PodId, row: u32) {
+        self.pods.attach(id, row);
+        self.count(id, row, 1);
+    }
+
+    pub(super) fn detach(&mut self, id: PodId) {
+        let row = self.pods.get(id).row;
+        self.pods.detach(id);
+        self.count(id, row, -1);
+    }
+
+    /// Adds a pod's numbers to everything that depends on them, or takes them away.
+    fn count(&mut self, id: PodId, row: u32, delta: i32) {
+        let pod = self.pods.get(id);
+        let sign = i64::from(delta);
+        let requests = self.pods.requests.get(pod.requests);
+        let mut n = self.view.numbers(row);
+        n.cpu_used = n.cpu_used.wrapping_add(sign.wrapping_mul(requests.plain.cpu_milli));
+        n.mem_used = n.mem_used.wrapping_add(sign.wrapping_mul(requests.plain.mem_bytes));
+        n.eph_used = n.eph_used.wrapping_add(sign.wrapping_mul(requests.plain.eph_bytes));
+        n.cpu_nonzero = n.cpu_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_cpu_milli));
+        n.mem_nonzero = n.mem_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_mem_bytes));
+        n.pods_used += sign;
+        self.set_numbers(row, &n);
+        let requests = self.pods.requests.get(self.pods.get(id).requests);
+        for (name, amount) in &requests.plain.scalars {
+            let name = self.interner.intern(name);
+            self.view.scalars.entry(name).add_used(row, sign.wrapping_mul(*amount));
+        }
+        self.count_ports(id, row, delta);
+        let pod = self.pods.get(id);
+        let live = !pod.terminating;
+        for counter in &self.classes[pod.class as usize].counters {
+            let counter = self.view.counters.get_mut(counter.0);
+            if live || !counter.key.live_only {
+                counter.add(row, delta, &self.view.keys);
+            }
+        }
+        for term in self.pods.terms.get(pod.terms) {
+            self.view.terms_version += 1;
+            self.view.terms.get_mut(term.0).add(row, delta, &self.view.keys);
+        }
+    }
+
+    fn count_ports(&mut self, id: PodId, row: u32, delta: i32) {
+        let ports = self.pods.ports.get(self.pods.get(id).ports);
+        for port in ports {
+            let key = (port.protocol, port.port);
+            let users = self.view.ports.entry(key);
+            if delta > 0 {
+                users.take(port.ip, row, self.view.rows);
+                continue;
+            }
+            users.free(port.ip, row);
+            if users.is_free() {
+                self.view.ports.remove(&key);
+            }
+        }
+    }
+}

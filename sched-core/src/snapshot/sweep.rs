@@ -1,0 +1,237 @@
+//! Frees what nothing refers to any more: programs, classes, counters, terms, keys, strings.
+//!
+//! Input: the tables of a cluster. Output: the same tables without what only gone objects named.
+//! Owner: the writer of the cluster. Bounds: a sweep looks at everything that can be freed, and at
+//! the names of each pod; it runs when there is twice as much as was left by the last one, so
+//! that its cost per object is constant and the memory of any churn is that of what is alive.
+//! Places of a table are given again. Nobody can mistake one: a program that is held outside keeps
+//! its class, its counters and its keys.
+
+use std::sync::Arc;
+
+use super::cluster::{Class, Cluster};
+use super::counters::{Counter, CounterKey, Scope, TermKey};
+use super::keys::KeyId;
+use crate::bits::Bits;
+use crate::intern::{Marks, Str};
+use crate::program::Program;
+use crate::selector::Selector;
+
+/// Things beyond which a sweep is worth its walk.
+const SWEEP_MIN: usize = 4096;
+
+/// Free places of the tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Free {
+    pub(super) classes: Vec<u32>,
+    pub(super) counters: Vec<u32>,
+    pub(super) terms: Vec<u32>,
+    /// Things at which the next sweep is due.
+    due: usize,
+}
+
+/// What programs refer to, by table.
+#[derive(Default)]
+struct Used {
+    classes: Bits,
+    counters: Bits,
+    keys: Bits,
+}
+
+impl Used {
+    fn program(&mut self, program: &Program) {
+        self.classes.set(program.class);
+        for c in program.spread_hard.iter().chain(&program.spread_soft) {
+            self.counters.set(c.counter.0);
+            self.keys.set(c.key.0);
+        }
+        if let Some((counter, keys)) = &program.affinity {
+            self.counters.set(counter.0);
+            keys.iter().for_each(|key| self.keys.set(key.0));
+        }
+        let pulls = program.preferred_pods.iter().map(|(_, counter, key)| (counter, key));
+        for (counter, key) in program.anti.iter().map(|(c, k)| (c, k)).chain(pulls) {
+            self.counters.set(counter.0);
+            self.keys.set(key.0);
+        }
+    }
+}
+
+impl Cluster {
+    /// Things that a sweep may free.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.interner.len()
+            + self.class_ids.len()
+            + self.counter_ids.len()
+            + self.term_ids.len()
+            + self.programs_len
+    }
+
+    /// Sweeps when enough has come since the last time. Called before an object is read: what is
+    /// being read is not yet referred to.
+    pub(crate) fn sweep_if_due(&mut self) {
+        if self.vocabulary() >= self.free.due.max(SWEEP_MIN) {
+            self.sweep();
+            self.free.due = self.vocabulary() * 2;
+        }
+    }
+
+    /// Frees what nothing refers to.
+    pub fn sweep(&mut self) {
+        let used = self.sweep_programs();
+        self.sweep_terms();
+        self.sweep_counters(&used.counters);
+        self.sweep_classes(&used.classes);
+        self.sweep_keys(used.keys);
+        for name in self.view.scalars.keys_where(|column| column.is_unused()) {
+            self.view.scalars.remove(&name);
+        }
+        let mut marks = self.marks();
+        self.interner.sweep(&mut marks);
+    }
+
+    /// Forgets programs that only the cache holds; what the others refer to.
+    fn sweep_programs(&mut self) -> Used {
+        let mut used = Used::default();
+        self.programs.retain(|_, same| {
+            same.retain(|program| Arc::strong_count(program) > 1);
+            same.iter().for_each(|program| used.program(program));
+            !same.is_empty()
+        });
+        self.programs_len = self.programs.values().map(Vec::len).sum();
+        used
+    }
+
+    fn sweep_terms(&mut self) {
+        let mut carried = Bits::default();
+        self.pods.terms.iter().flatten().for_each(|term| carried.set(term.0));
+        let mut freed = Bits::default();
+        self.term_ids.retain(|_, id| {
+            let kept = carried.get(id.0);
+            if !kept {
+                freed.set(id.0);
+                self.free.terms.push(id.0);
+            }
+            kept
+        });
+        if freed.is_empty() {
+            return;
+        }
+        for class in 0..self.classes.len() as u32 {
+            if self.view.class_terms.get(class).iter().any(|term| freed.get(term.0)) {
+                self.view.class_terms.get_mut(class).retain(|term| !freed.get(term.0));
+            }
+        }
+    }
+
+    fn sweep_counters(&mut self, used: &Bits) {
+        let mut freed = Bits::default();
+        let counters = &mut self.view.counters;
+        self.counter_ids.retain(|_, id| {
+            let kept = used.get(id.0);
+            if !kept {
+                freed.set(id.0);
+                let nothing = CounterKey { all: Box::default(), live_only: false };
+                *counters.get_mut(id.0) = Counter::new(nothing);
+                self.free.counters.push(id.0);
+            }
+            kept
+        });
+        if !freed.is_empty() {
+            for class in &mut self.classes {
+                class.counters.retain(|counter| !freed.get(counter.0));
+            }
+        }
+    }
+
+    fn sweep_classes(&mut self, used: &Bits) {
+        self.class_ids.retain(|_, id| {
+            let kept = used.get(*id) || self.pods.has_class(*id);
+            if !kept {
+                self.classes[*id as usize] = Class::default();
+                *self.view.class_terms.get_mut(*id) = Vec::new();
+                self.free.classes.push(*id);
+            }
+            kept
+        });
+    }
+
+    fn sweep_keys(&mut self, mut used: Bits) {
+        for id in self.counter_ids.values() {
+            let domains = &self.view.counters.get(id.0).domains;
+            domains.iter().for_each(|(key, _)| used.set(key.0));
+        }
+        let terms = self.term_ids.values().map(|id| self.view.terms.get(id.0).topology.0);
+        terms.for_each(|key| used.set(key));
+        let free = |key: KeyId| used.get(key.0);
+        Arc::make_mut(&mut self.view.keys).sweep(free);
+    }
+
+    /// Strings and label sets that the tables refer to.
+    fn marks(&self) -> Marks {
+        let mut marks = Marks::default();
+        let view = &self.view;
+        let texts = &mut marks.texts;
+        texts.extend([view.wildcard_ip, view.empty_text]);
+        texts.extend(self.own_keys.iter().map(|(key, _)| *key));
+        texts.extend(view.names.iter());
+        texts.extend(view.keys.words());
+        texts.extend(view.taints.iter().flat_map(|(t, _)| [t.key, t.value]));
+        texts.extend(view.images.iter().map(|(name, _)| *name));
+        texts.extend(view.features.iter().map(|(name, _)| *name));
+        texts.extend(view.scalars.iter().map(|(name, _)| *name));
+        for ((protocol, _), users) in view.ports.iter() {
+            texts.insert(*protocol);
+            texts.extend(users.ips());
+        }
+        texts.extend(self.pods.ports.iter().flatten().flat_map(|p| [p.protocol, p.ip]));
+        for pod in self.pods.iter().map(|id| self.pods.get(id)) {
+            texts.extend([pod.key, pod.name, pod.node_name]);
+        }
+        self.counter_ids
+            .keys()
+            .for_each(|key| mark_counter(key, &mut |word| _ = texts.insert(word)));
+        self.term_ids.keys().for_each(|key| mark_term(key, &mut |word| _ = texts.insert(word)));
+        self.owners.words(&mut |word| _ = texts.insert(word));
+        for (namespace, labels, _) in self.class_ids.keys() {
+            texts.insert(*namespace);
+            marks.labels.insert(*labels);
+        }
+        for (namespace, labels) in &self.namespaces {
+            texts.insert(*namespace);
+            marks.labels.insert(*labels);
+        }
+        marks
+    }
+}
+
+fn mark_scope(scope: &Scope, mark: &mut impl FnMut(Str)) {
+    if let Scope::These(list) = scope {
+        list.iter().for_each(|word| mark(*word));
+    }
+}
+
+/// Passes on every word of a selector.
+pub(super) fn mark_selector(selector: &Selector, mark: &mut impl FnMut(Str)) {
+    if let Selector::All(requirements) = selector {
+        for requirement in requirements {
+            mark(requirement.key);
+            requirement.values.iter().for_each(|word| mark(*word));
+        }
+    }
+}
+
+fn mark_counter(key: &CounterKey, mark: &mut impl FnMut(Str)) {
+    for one in &key.all {
+        mark_scope(&one.scope, mark);
+        mark_selector(&one.selector, mark);
+    }
+}
+
+fn mark_term(key: &TermKey, mark: &mut impl FnMut(Str)) {
+    mark(key.topology);
+    mark_scope(&key.scope, mark);
+    mark_selector(&key.namespaces, mark);
+    mark_selector(&key.selector, mark);
+}

@@ -1,0 +1,154 @@
+//! Namespaces, and the workloads whose selectors default topology spread looks at.
+//!
+//! Input: API objects, or the names of removed ones. Output: what the compiler looks up. Owner: the
+//! writer of the cluster. Bounds: an event of a workload touches its own entry; one of a namespace
+//! the classes of its pods. Programs are never dropped for it: the next pod compiles by what is
+//! true then, and equal pods share a program whose content is equal.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, ReplicationController, Service};
+
+use super::cluster::Cluster;
+use super::sweep::mark_selector;
+use crate::intern::{FastMap, Str};
+use crate::selector::Selector;
+
+/// Workloads by namespace and name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owners {
+    pub(crate) services: FastMap<Str, BTreeMap<Str, BTreeMap<String, String>>>,
+    pub(crate) controllers: FastMap<(Str, Str), BTreeMap<String, String>>,
+    pub(crate) replica_sets: FastMap<(Str, Str), Selector>,
+    pub(crate) stateful_sets: FastMap<(Str, Str), Selector>,
+}
+
+impl Owners {
+    /// Passes on every string that is referred to.
+    pub(super) fn words(&self, mark: &mut impl FnMut(Str)) {
+        for (namespace, services) in &self.services {
+            mark(*namespace);
+            services.keys().for_each(|name| mark(*name));
+        }
+        let sets = self.replica_sets.iter().chain(&self.stateful_sets);
+        for ((namespace, name), selector) in sets {
+            mark(*namespace);
+            mark(*name);
+            mark_selector(selector, mark);
+        }
+        for (namespace, name) in self.controllers.keys() {
+            mark(*namespace);
+            mark(*name);
+        }
+    }
+}
+
+impl Cluster {
+    /// Adds or changes a namespace.
+    pub fn set_namespace(&mut self, namespace: &Namespace) {
+        let Some(name) = namespace.metadata.name.as_deref() else { return };
+        let name = self.interner.intern(name);
+        let labels = self.interner.intern_labels(namespace.metadata.labels.iter().flatten());
+        if self.namespaces.insert(name, labels) == Some(labels) {
+            return;
+        }
+        self.select_anew(name);
+    }
+
+    /// Removes a namespace object: its pods are then in one without labels.
+    pub fn remove_namespace(&mut self, name: &str) {
+        if let Some(name) = self.interner.find(name)
+            && self.namespaces.remove(&name).is_some()
+        {
+            self.select_anew(name);
+        }
+    }
+
+    /// Terms select pods by the labels of their namespace: looks which do after these changed.
+    fn select_anew(&mut self, namespace: Str) {
+        for class in 0..self.classes.len() as u32 {
+            if self.classes[class as usize].namespace != Some(namespace) {
+                continue;
+            }
+            let terms = self.terms_selecting(class);
+            if *self.view.class_terms.get(class) != terms {
+                *self.view.class_terms.get_mut(class) = terms;
+                self.view.terms_version += 1;
+                self.view.epoch += 1;
+            }
+        }
+    }
+
+    /// Adds or changes a service.
+    pub fn set_service(&mut self, service: &Service) {
+        let Some((namespace, name)) = self.identity(&service.metadata) else { return };
+        let services = self.owners.services.entry(namespace).or_default();
+        match service.spec.as_ref().and_then(|s| s.selector.clone()) {
+            Some(selector) => services.insert(name, selector),
+            None => services.remove(&name),
+        };
+    }
+
+    /// Removes a service.
+    pub fn remove_service(&mut self, namespace: &str, name: &str) {
+        let Some((namespace, name)) = self.known(namespace, name) else { return };
+        if let Some(services) = self.owners.services.get_mut(&namespace) {
+            services.remove(&name);
+            if services.is_empty() {
+                self.owners.services.remove(&namespace);
+            }
+        }
+    }
+
+    /// Adds or changes a replication controller.
+    pub fn set_replication_controller(&mut self, controller: &ReplicationController) {
+        let Some(key) = self.identity(&controller.metadata) else { return };
+        let selector = controller.spec.as_ref().and_then(|s| s.selector.clone());
+        self.owners.controllers.insert(key, selector.unwrap_or_default());
+    }
+
+    /// Removes a replication controller.
+    pub fn remove_replication_controller(&mut self, namespace: &str, name: &str) {
+        self.known(namespace, name).map(|key| self.owners.controllers.remove(&key));
+    }
+
+    /// Adds or changes a replica set; one whose selector cannot be read selects nothing.
+    pub fn set_replica_set(&mut self, set: &ReplicaSet) {
+        let Some(key) = self.identity(&set.metadata) else { return };
+        let selector = set.spec.as_ref().map(|s| &s.selector);
+        let selector = Selector::from_api(selector, &mut self.interner);
+        self.owners.replica_sets.insert(key, selector.unwrap_or(Selector::Nothing));
+    }
+
+    /// Removes a replica set.
+    pub fn remove_replica_set(&mut self, namespace: &str, name: &str) {
+        self.known(namespace, name).map(|key| self.owners.replica_sets.remove(&key));
+    }
+
+    /// Adds or changes a stateful set; one whose selector cannot be read selects nothing.
+    pub fn set_stateful_set(&mut self, set: &StatefulSet) {
+        let Some(key) = self.identity(&set.metadata) else { return };
+        let selector = set.spec.as_ref().map(|s| &s.selector);
+        let selector = Selector::from_api(selector, &mut self.interner);
+        self.owners.stateful_sets.insert(key, selector.unwrap_or(Selector::Nothing));
+    }
+
+    /// Removes a stateful set.
+    pub fn remove_stateful_set(&mut self, namespace: &str, name: &str) {
+        self.known(namespace, name).map(|key| self.owners.stateful_sets.remove(&key));
+    }
+
+    fn known(&self, namespace: &str, name: &str) -> Option<(Str, Str)> {
+        Some((self.interner.find(namespace)?, self.interner.find(name)?))
+    }
+
+    fn identity(
+        &mut self,
+        metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    ) -> Option<(Str, Str)> {
+        let name = self.interner.intern(metadata.name.as_deref()?);
+        let namespace = metadata.namespace.as_deref().unwrap_or("default");
+        Some((self.interner.intern(namespace), name))
+    }
+}
