@@ -2,15 +2,16 @@
 //!
 //! Input: YAML or JSON text of kubescheduler.config.k8s.io/v1. Output: the profile of a scheduler name.
 //! Owner: pure functions. Bounds: one document.
-//! Fields that a simulation has no use for (leader election, client connection) are accepted and
-//! ignored; a plugin or an argument that is not known is an error, as upstream's.
-// k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go
+//! Decoding is strict, as upstream's: an unknown field, plugin or argument is an error. Fields that
+//! say how a process runs (leader election, client connection) are accepted and ignored; a field
+//! that would change a decision and cannot be honoured is refused with a sentence.
+// k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go, scheme/scheme.go (strict codec)
 
-use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
-use pintle_sched_core::config::{PLUGINS, SpreadDefaults, Strategy};
+mod arguments;
+
 use pintle_sched_core::{Plugin, Profile};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 /// Plugins that exist upstream without being columns here; naming them is no mistake.
@@ -22,6 +23,9 @@ const OTHER_PLUGINS: [&str; 6] = [
     "TopologyPlacementGenerator",
     "PodGroupPodsCount",
 ];
+
+/// The version of the file.
+const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,18 +44,36 @@ pub enum ConfigError {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
     api_version: String,
     kind: String,
+    percentage_of_nodes_to_score: Option<i32>,
     #[serde(default)]
     profiles: Vec<FileProfile>,
+    #[serde(default)]
+    extenders: Vec<IgnoredAny>,
+    parallelism: Option<i32>,
+    pod_initial_backoff_seconds: Option<i64>,
+    pod_max_backoff_seconds: Option<i64>,
+    // How a process runs: read so that their names are known.
+    #[serde(rename = "leaderElection")]
+    _leader_election: Option<IgnoredAny>,
+    #[serde(rename = "clientConnection")]
+    _client_connection: Option<IgnoredAny>,
+    #[serde(rename = "enableProfiling")]
+    _profiling: Option<bool>,
+    #[serde(rename = "enableContentionProfiling")]
+    _contention_profiling: Option<bool>,
+    #[serde(rename = "delayCacheUntilActive")]
+    _delay_cache: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FileProfile {
     scheduler_name: Option<String>,
+    percentage_of_nodes_to_score: Option<i32>,
     #[serde(default)]
     plugins: Points,
     #[serde(default)]
@@ -59,17 +81,27 @@ struct FileProfile {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Points {
-    #[serde(default)]
     multi_point: PluginSet,
-    #[serde(default)]
     filter: PluginSet,
-    #[serde(default)]
     score: PluginSet,
+    pre_enqueue: PluginSet,
+    queue_sort: PluginSet,
+    pre_filter: PluginSet,
+    post_filter: PluginSet,
+    pre_score: PluginSet,
+    reserve: PluginSet,
+    permit: PluginSet,
+    pre_bind: PluginSet,
+    bind: PluginSet,
+    post_bind: PluginSet,
+    placement_generate: PluginSet,
+    placement_score: PluginSet,
 }
 
 #[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct PluginSet {
     #[serde(default)]
     enabled: Vec<PluginRef>,
@@ -78,93 +110,26 @@ struct PluginSet {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct PluginRef {
     name: String,
-    #[serde(default)]
-    weight: i64,
+    weight: Option<i32>,
+}
+
+/// The type that an object says to be of.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct TypeMeta {
+    api_version: Option<String>,
+    kind: Option<String>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct PluginConfig {
     name: String,
     #[serde(default)]
     args: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct InterPodArgs {
-    hard_pod_affinity_weight: Option<i32>,
-    #[serde(default)]
-    ignore_preferred_terms_of_existing_pods: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct FitArgs {
-    #[serde(default)]
-    ignored_resources: Vec<String>,
-    #[serde(default)]
-    ignored_resource_groups: Vec<String>,
-    scoring_strategy: Option<ScoringStrategy>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ScoringStrategy {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    #[serde(default)]
-    resources: Vec<WeightedResource>,
-    requested_to_capacity_ratio: Option<Ratio>,
-}
-
-#[derive(Deserialize)]
-struct WeightedResource {
-    name: String,
-    #[serde(default)]
-    weight: i64,
-}
-
-#[derive(Deserialize)]
-struct Ratio {
-    #[serde(default)]
-    shape: Vec<Point>,
-}
-
-#[derive(Deserialize)]
-struct Point {
-    #[serde(default)]
-    utilization: i64,
-    #[serde(default)]
-    score: i64,
-}
-
-#[derive(Deserialize)]
-struct BalancedArgs {
-    #[serde(default)]
-    resources: Vec<WeightedResource>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SpreadArgs {
-    defaulting_type: Option<String>,
-    #[serde(default)]
-    default_constraints: Vec<TopologySpreadConstraint>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AffinityArgs {
-    added_affinity: Option<NodeAffinity>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PreemptionArgs {
-    min_candidate_nodes_percentage: Option<i32>,
-    min_candidate_nodes_absolute: Option<i32>,
 }
 
 /// The profile of `scheduler_name`, or the first one of the file.
@@ -172,16 +137,14 @@ struct PreemptionArgs {
 /// # Errors
 /// When the text is no such configuration, or upstream would refuse it.
 pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, ConfigError> {
-    let value: Value =
-        serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
-    let file: File =
-        serde_json::from_value(value).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    let file = read(text)?;
     if file.kind != "KubeSchedulerConfiguration" {
         return Err(field("kind", "expected KubeSchedulerConfiguration"));
     }
-    if file.api_version != "kubescheduler.config.k8s.io/v1" {
-        return Err(field("apiVersion", "expected kubescheduler.config.k8s.io/v1"));
+    if file.api_version != API_VERSION {
+        return Err(field("apiVersion", &format!("expected {API_VERSION}")));
     }
+    validate(&file)?;
     let name = |p: &FileProfile| p.scheduler_name.clone().unwrap_or("default-scheduler".into());
     let mut names: Vec<String> = file.profiles.iter().map(name).collect();
     names.sort_unstable();
@@ -201,50 +164,222 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
     }
 }
 
+/// How many percent of the nodes upstream looks at; 0 is its own choice.
+///
+/// # Errors
+/// When the text is no such configuration.
+pub fn percentage(text: &str) -> Result<i32, ConfigError> {
+    Ok(read(text)?.percentage_of_nodes_to_score.unwrap_or(0))
+}
+
+fn read(text: &str) -> Result<File, ConfigError> {
+    let value: Value =
+        serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    serde_json::from_value(value).map_err(|e| ConfigError::Syntax(e.to_string()))
+}
+
 fn field(field: &str, problem: &str) -> ConfigError {
     ConfigError::Field { field: field.to_owned(), problem: problem.to_owned() }
+}
+
+/// Ranges of the fields outside profiles, and what cannot be honoured.
+// k8s: pkg/scheduler/apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
+fn validate(file: &File) -> Result<(), ConfigError> {
+    let percent = |path: &str, value: Option<i32>| match value {
+        Some(value) if !(0..=100).contains(&value) => {
+            Err(field(path, &format!("is {value}, not in the range 0 to 100")))
+        }
+        _ => Ok(()),
+    };
+    percent("percentageOfNodesToScore", file.percentage_of_nodes_to_score)?;
+    for (at, profile) in file.profiles.iter().enumerate() {
+        let path = format!("profiles[{at}].percentageOfNodesToScore");
+        percent(&path, profile.percentage_of_nodes_to_score)?;
+    }
+    if let Some(parallelism) = file.parallelism.filter(|p| *p <= 0) {
+        return Err(field("parallelism", &format!("is {parallelism}, but must be above zero")));
+    }
+    let initial = file.pod_initial_backoff_seconds.unwrap_or(1);
+    let most = file.pod_max_backoff_seconds.unwrap_or(10);
+    if initial <= 0 {
+        let problem = format!("is {initial}, but must be above zero");
+        return Err(field("podInitialBackoffSeconds", &problem));
+    }
+    if most < initial {
+        let problem =
+            format!("is {most}, but must not be below podInitialBackoffSeconds ({initial})");
+        return Err(field("podMaxBackoffSeconds", &problem));
+    }
+    if !file.extenders.is_empty() {
+        let problem = "extenders are not asked: their filters and scores would be missing";
+        return Err(field("extenders", problem));
+    }
+    Ok(())
 }
 
 fn of_profile(from: &FileProfile, at: usize) -> Result<Profile, ConfigError> {
     let mut profile = Profile::default();
     if let Some(name) = &from.scheduler_name {
+        if name.is_empty() {
+            return Err(field(&format!("profiles[{at}].schedulerName"), "must not be empty"));
+        }
         profile.scheduler_name.clone_from(name);
     }
-    let defaults = Profile::default();
-    for (set, filters, scores, point) in [
-        (&from.plugins.multi_point, true, true, "multiPoint"),
-        (&from.plugins.filter, true, false, "filter"),
-        (&from.plugins.score, false, true, "score"),
-    ] {
-        let path = format!("profiles[{at}].plugins.{point}");
-        for plugin in &set.disabled {
-            let all = plugin.name == "*";
-            for which in Plugin::ALL {
-                if all || which.name() == plugin.name {
-                    profile.filters[which as usize] &= !filters;
-                    profile.weights[which as usize] *= i64::from(!scores);
-                }
-            }
-            known(&plugin.name, &path)?;
-        }
-        for plugin in &set.enabled {
-            known(&plugin.name, &path)?;
-            let Some(which) = Plugin::from_name(&plugin.name) else { continue };
-            let index = which as usize;
-            profile.filters[index] |= filters && defaults.filters[index];
-            if scores && defaults.weights[index] != 0 {
-                // k8s: pkg/scheduler/framework/runtime/framework.go: a weight of zero means one
-                profile.weights[index] = plugin.weight.max(1);
-            }
-        }
-    }
-    assert_eq!(profile.filters.len(), PLUGINS);
+    let path = format!("profiles[{at}].plugins");
+    multi_point(&mut profile, &from.plugins.multi_point, &format!("{path}.multiPoint"))?;
+    let filter = Chosen::Filter;
+    one_point(&mut profile, &from.plugins.filter, filter, &format!("{path}.filter"))?;
+    one_point(&mut profile, &from.plugins.score, Chosen::Score, &format!("{path}.score"))?;
+    other_points(&mut profile, &from.plugins, &path)?;
+    let mut seen: Vec<&str> = Vec::new();
     for config in &from.plugin_config {
-        let path = format!("profiles[{at}].pluginConfig[{}].args", config.name);
-        arguments(&mut profile, config, &path)?;
+        let path = format!("profiles[{at}].pluginConfig[{}]", config.name);
+        if seen.contains(&config.name.as_str()) {
+            return Err(field(&path, "is there twice"));
+        }
+        seen.push(&config.name);
+        arguments::arguments(&mut profile, config, &format!("{path}.args"))?;
     }
-    profile.validate().map_err(|e| field(&e.field, &e.problem))?;
+    profile.validate().map_err(|e| field(&format!("profiles[{at}].{}", e.field), &e.problem))?;
     Ok(profile)
+}
+
+/// Plugins that no scheduler can be without.
+const NEEDED: [&str; 2] = ["PrioritySort", "DefaultBinder"];
+
+/// The set of plugins that run wherever they can.
+fn multi_point(profile: &mut Profile, set: &PluginSet, path: &str) -> Result<(), ConfigError> {
+    let defaults = Profile::default();
+    check(set, path)?;
+    let off = |name: &str| set.disabled.iter().any(|p| p.name == "*" || p.name == name);
+    let on = |name: &str| set.enabled.iter().find(|p| p.name == name);
+    for which in Plugin::ALL {
+        let at = which as usize;
+        if off(which.name()) {
+            profile.filters[at] = false;
+            profile.weights[at] = 0;
+        }
+        if let Some(plugin) = on(which.name()) {
+            profile.filters[at] = defaults.filters[at];
+            if defaults.weights[at] != 0 {
+                profile.weights[at] = weight(plugin);
+            }
+        }
+    }
+    profile.preemption = !off("DefaultPreemption") || on("DefaultPreemption").is_some();
+    for name in NEEDED {
+        if off(name) && on(name).is_none() {
+            return Err(field(path, &format!("{name} cannot be disabled: nothing replaces it")));
+        }
+    }
+    Ok(())
+}
+
+/// The points whose plugins can be chosen one by one.
+#[derive(Clone, Copy, PartialEq)]
+enum Chosen {
+    Filter,
+    Score,
+}
+
+fn one_point(
+    profile: &mut Profile,
+    set: &PluginSet,
+    point: Chosen,
+    path: &str,
+) -> Result<(), ConfigError> {
+    let defaults = Profile::default();
+    check(set, path)?;
+    for which in Plugin::ALL {
+        let at = which as usize;
+        let name = which.name();
+        if set.disabled.iter().any(|p| p.name == "*" || p.name == name) {
+            match point {
+                Chosen::Filter => profile.filters[at] = false,
+                Chosen::Score => profile.weights[at] = 0,
+            }
+        }
+    }
+    for plugin in &set.enabled {
+        let at = Plugin::from_name(&plugin.name).map(|which| which as usize);
+        match (point, at) {
+            (Chosen::Filter, Some(at)) if defaults.filters[at] => profile.filters[at] = true,
+            (Chosen::Score, Some(at)) if defaults.weights[at] != 0 => {
+                profile.weights[at] = weight(plugin);
+            }
+            _ => {
+                let does = if point == Chosen::Filter { "filter" } else { "score" };
+                return Err(field(path, &format!("plugin {:?} does not {does}", plugin.name)));
+            }
+        }
+    }
+    Ok(())
+}
+
+// k8s: pkg/scheduler/framework/runtime/framework.go getScoreWeights: zero means one
+fn weight(plugin: &PluginRef) -> i64 {
+    match plugin.weight.unwrap_or(0) {
+        0 => 1,
+        weight => weight.into(),
+    }
+}
+
+/// Every name is known, and none is enabled twice.
+fn check(set: &PluginSet, path: &str) -> Result<(), ConfigError> {
+    for (at, plugin) in set.enabled.iter().enumerate() {
+        if plugin.name == "*" {
+            return Err(field(path, "\"*\" can be disabled, not enabled"));
+        }
+        known(&plugin.name, path)?;
+        if set.enabled[..at].iter().any(|p| p.name == plugin.name) {
+            return Err(field(path, &format!("plugin {:?} is enabled twice", plugin.name)));
+        }
+    }
+    set.disabled.iter().try_for_each(|plugin| known(&plugin.name, path))
+}
+
+/// A plugin runs at all of its other points or at none, so that a set which changes one of these
+/// alone is refused; one that names what runs there anyway changes nothing.
+fn other_points(profile: &mut Profile, points: &Points, path: &str) -> Result<(), ConfigError> {
+    let none: &[&str] = &[];
+    for (name, set, defaults) in [
+        ("preEnqueue", &points.pre_enqueue, &["SchedulingGates"][..]),
+        ("queueSort", &points.queue_sort, &["PrioritySort"][..]),
+        ("preFilter", &points.pre_filter, none),
+        ("postFilter", &points.post_filter, &["DynamicResources", "DefaultPreemption"][..]),
+        ("preScore", &points.pre_score, none),
+        ("reserve", &points.reserve, &["VolumeBinding", "DynamicResources"][..]),
+        ("permit", &points.permit, none),
+        ("preBind", &points.pre_bind, &["VolumeBinding", "DynamicResources"][..]),
+        ("bind", &points.bind, &["DefaultBinder"][..]),
+        ("postBind", &points.post_bind, none),
+        ("placementGenerate", &points.placement_generate, none),
+        ("placementScore", &points.placement_score, none),
+    ] {
+        let path = format!("{path}.{name}");
+        check(set, &path)?;
+        let off = |p: &str| set.disabled.iter().any(|d| d.name == "*" || d.name == p);
+        let on = |p: &str| set.enabled.iter().any(|e| e.name == p);
+        for plugin in defaults.iter().filter(|p| off(p) && !on(p)) {
+            if *plugin != "DefaultPreemption" {
+                let problem = format!("disabling {plugin} at this point alone cannot be honoured");
+                return Err(field(&path, &problem));
+            }
+            profile.preemption = false;
+        }
+        let more = set.enabled.iter().find(|e| !defaults.contains(&e.name.as_str()));
+        let other =
+            set.disabled.iter().find(|d| d.name != "*" && !defaults.contains(&d.name.as_str()));
+        let every = defaults.is_empty().then(|| set.disabled.first()).flatten();
+        if let Some(plugin) = more.or(other).or(every) {
+            let problem = format!(
+                "{:?}: what runs at this point cannot be chosen apart; use multiPoint, filter or score",
+                plugin.name
+            );
+            return Err(field(&path, &problem));
+        }
+    }
+    Ok(())
 }
 
 fn known(name: &str, path: &str) -> Result<(), ConfigError> {
@@ -252,114 +387,6 @@ fn known(name: &str, path: &str) -> Result<(), ConfigError> {
     if ok { Ok(()) } else { Err(field(path, &format!("plugin {name:?} is not known"))) }
 }
 
-fn args<T: DeserializeOwned>(config: &PluginConfig, path: &str) -> Result<T, ConfigError> {
-    let value =
-        if config.args.is_null() { Value::Object(Default::default()) } else { config.args.clone() };
-    serde_json::from_value(value).map_err(|e| field(path, &e.to_string()))
-}
-
-fn arguments(profile: &mut Profile, config: &PluginConfig, path: &str) -> Result<(), ConfigError> {
-    match config.name.as_str() {
-        "InterPodAffinity" => {
-            let a: InterPodArgs = args(config, path)?;
-            profile.hard_pod_affinity_weight = a.hard_pod_affinity_weight.unwrap_or(1);
-            profile.ignore_preferred_terms_of_existing_pods =
-                a.ignore_preferred_terms_of_existing_pods;
-        }
-        "NodeResourcesFit" => fit(profile, args(config, path)?, path)?,
-        "NodeResourcesBalancedAllocation" => {
-            let a: BalancedArgs = args(config, path)?;
-            if !a.resources.is_empty() {
-                profile.balanced_resources = a.resources.into_iter().map(|r| r.name).collect();
-            }
-        }
-        "PodTopologySpread" => {
-            let a: SpreadArgs = args(config, path)?;
-            match a.defaulting_type.as_deref().unwrap_or("System") {
-                "System" if a.default_constraints.is_empty() => {}
-                "System" => {
-                    let problem = "must be empty when defaultingType is System";
-                    return Err(field(&format!("{path}.defaultConstraints"), problem));
-                }
-                "List" => profile.spread_defaults = SpreadDefaults::List(a.default_constraints),
-                other => {
-                    let problem = format!("{other:?} is neither System nor List");
-                    return Err(field(&format!("{path}.defaultingType"), &problem));
-                }
-            }
-        }
-        "NodeAffinity" => {
-            profile.added_affinity = args::<AffinityArgs>(config, path)?.added_affinity
-        }
-        "DefaultPreemption" => {
-            let a: PreemptionArgs = args(config, path)?;
-            profile.preemption_candidates_percent = a.min_candidate_nodes_percentage.unwrap_or(10);
-            profile.preemption_candidates_min = a.min_candidate_nodes_absolute.unwrap_or(100);
-        }
-        name => known(name, path)?,
-    }
-    Ok(())
-}
-
-fn fit(profile: &mut Profile, a: FitArgs, path: &str) -> Result<(), ConfigError> {
-    profile.ignored_resources = a.ignored_resources;
-    profile.ignored_resource_groups = a.ignored_resource_groups;
-    let Some(strategy) = a.scoring_strategy else { return Ok(()) };
-    if !strategy.resources.is_empty() {
-        let weight = |r: WeightedResource| (r.name, if r.weight == 0 { 1 } else { r.weight });
-        profile.fit_resources = strategy.resources.into_iter().map(weight).collect();
-    }
-    profile.strategy = match strategy.kind.as_deref().unwrap_or("LeastAllocated") {
-        "LeastAllocated" => Strategy::LeastAllocated,
-        "MostAllocated" => Strategy::MostAllocated,
-        "RequestedToCapacityRatio" => {
-            let shape = strategy.requested_to_capacity_ratio.map(|r| r.shape).unwrap_or_default();
-            let points = shape.iter().map(|p| (p.utilization, p.score)).collect();
-            Strategy::RequestedToCapacityRatio(points)
-        }
-        other => {
-            let path = format!("{path}.scoringStrategy.type");
-            return Err(field(&path, &format!("{other:?} is not a strategy")));
-        }
-    };
-    Ok(())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD: &str =
-        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
-
-    #[test]
-    fn a_file_without_profiles_means_the_defaults() {
-        assert_eq!(profile(HEAD, None).expect("valid"), Profile::default());
-    }
-
-    #[test]
-    fn plugins_weights_and_arguments_are_taken_over() {
-        let text = format!(
-            "{HEAD}profiles:\n- schedulerName: mine\n  plugins:\n    score:\n      disabled:\n      \
-             - name: ImageLocality\n      enabled:\n      - name: NodeResourcesFit\n        weight: 5\n  \
-             pluginConfig:\n  - name: NodeResourcesFit\n    args:\n      scoringStrategy:\n        \
-             type: MostAllocated\n        resources:\n        - name: cpu\n          weight: 3\n"
-        );
-        let found = profile(&text, Some("mine")).expect("valid");
-        assert_eq!(found.weight(Plugin::ImageLocality), 0);
-        assert_eq!(found.weight(Plugin::NodeResourcesFit), 5);
-        assert_eq!(found.strategy, Strategy::MostAllocated);
-        assert_eq!(found.fit_resources, vec![("cpu".to_owned(), 3)]);
-        assert!(profile(&text, Some("other")).is_err());
-    }
-
-    #[test]
-    fn mistakes_name_their_field() {
-        let text = format!(
-            "{HEAD}profiles:\n- plugins:\n    score:\n      enabled:\n      - name: Nope\n"
-        );
-        let error = profile(&text, None).expect_err("unknown plugin").to_string();
-        assert!(error.contains("profiles[0].plugins.score") && error.contains("Nope"), "{error}");
-        assert!(profile("kind: Pod\napiVersion: v1\n", None).is_err());
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,9 +1,22 @@
 //! The scheduler around `pintle-sched-core`.
 //!
-//! Today it answers questions about a dump of a cluster ([`simulate`]); the daemon will be a second
-//! user of the same core: a cache fed by watches calls the deltas, a cycle calls `decide`, binding
-//! calls the API. [`config`] reads the file both share.
+//! ```text
+//!   watch ─Told─> shadow ─> mirror (columns, steps) <─ diagnosis (decides, explains) ─> report
+//!   a dump ─────> simulate
+//! ```
+//! [`watch`] follows the kinds that decisions read, [`mirror`] keeps what they are as columns,
+//! [`diagnosis`] asks the core about one pod, [`explain`] says in words what comes of it, [`shadow`]
+//! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
+//! answers questions about a dump. [`config`] reads the file that all share. Nothing here writes to a
+//! cluster.
 #![forbid(unsafe_code)]
 
+pub mod app;
 pub mod config;
+pub mod diagnosis;
+pub mod explain;
+pub mod mirror;
+pub mod prune;
+pub mod shadow;
 pub mod simulate;
+pub mod watch;

@@ -28,6 +28,20 @@ pub enum Format {
     Json,
 }
 
+/// Nodes that go or come before anything is placed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NodeChanges {
+    /// Cordon this node and place its pods elsewhere.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) drain: Vec<String>,
+    /// Add so many nodes before placing.
+    #[arg(long, value_name = "N", requires = "like")]
+    pub(crate) add_nodes: Option<usize>,
+    /// The node that added nodes are copies of.
+    #[arg(long, value_name = "NODE", requires = "add_nodes")]
+    pub(crate) like: Option<String>,
+}
+
 /// Arguments of `simulate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -52,15 +66,8 @@ pub struct Options {
     /// Explain one pod, as namespace/name or name: every node, every score.
     #[arg(long, value_name = "POD")]
     why: Option<String>,
-    /// Cordon this node and place its pods elsewhere.
-    #[arg(long, value_name = "NODE")]
-    drain: Vec<String>,
-    /// Add so many nodes before placing.
-    #[arg(long, value_name = "N", requires = "like")]
-    add_nodes: Option<usize>,
-    /// The node that added nodes are copies of.
-    #[arg(long, value_name = "NODE", requires = "add_nodes")]
-    like: Option<String>,
+    #[command(flatten)]
+    changes: NodeChanges,
     /// How to print.
     #[arg(long, short, value_enum, default_value = "table")]
     output: Format,
@@ -90,9 +97,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let profile = profile(options)?;
     let questions = Questions {
         why: options.why.clone(),
-        drain: options.drain.clone(),
-        add_nodes: options.add_nodes.unwrap_or(0),
-        like: options.like.clone(),
+        drain: options.changes.drain.clone(),
+        add_nodes: options.changes.add_nodes.unwrap_or(0),
+        like: options.changes.like.clone(),
     };
     let simulation = Simulation::run(dump, profile, &questions, &progress)?;
     progress.clear();

@@ -1,0 +1,115 @@
+//! The daemon: watches, the shadow they feed, the server that shows what came of it.
+//!
+//! Effects. Owner of the one thread that decides, and of the clock. Bounds: see `watch`, `shadow`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use pintle_api::{Access, ClientOptions};
+use pintle_daemon::{logging, tasks};
+use pintle_sched_core::Profile;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config;
+use crate::shadow::{Followed, Shadow};
+use crate::watch::{self, TOLD_MAX};
+
+/// How often it looks at what has waited, at the latest.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often what came of it is logged, if anything did.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// Arguments of `shadow`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Credentials that may list and watch; nothing is written.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// The KubeSchedulerConfiguration of the scheduler that is followed.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to write what came of it when told to end.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a file cannot be used.
+pub fn run(options: &Options) -> Result<()> {
+    logging::init(logging::Format::Text, 0);
+    tasks::log_panics();
+    let mut followed = Followed { profile: Profile::default(), percentage: 0 };
+    if let Some(path) = &options.config {
+        let shown = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(shown)?;
+        followed.profile = config::profile(&text, None).with_context(shown)?;
+        followed.percentage = config::percentage(&text).with_context(shown)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, shadow(options, followed))
+}
+
+/// Follows the cluster of a kubeconfig until the process is told to end.
+async fn shadow(options: &Options, followed: Followed) -> Result<()> {
+    let access = Access::read(&options.kubeconfig).context("--kubeconfig")?;
+    let user_agent = pintle_config::help::user_agent("kube-scheduler");
+    let clients = access.clients(ClientOptions { user_agent, ..Default::default() });
+    let (tell, told) = mpsc::channel(TOLD_MAX);
+    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell) {
+        tasks::singleton(name, follows);
+    }
+    let mut shadow = Shadow::new(followed);
+    let mut end = signal(SignalKind::terminate())?;
+    tokio::select! {
+        () = follow(&mut shadow, told) => {}
+        _ = end.recv() => {}
+    }
+    if let Some(path) = &options.report {
+        let text = serde_json::to_string_pretty(&shadow.report)?;
+        std::fs::write(path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+async fn follow(shadow: &mut Shadow, mut told: mpsc::Receiver<watch::Told>) {
+    let begun = Instant::now();
+    let mut next = LOOK_EVERY;
+    let mut ready = false;
+    let mut said = (Duration::ZERO, 0);
+    loop {
+        let now = begun.elapsed();
+        tokio::select! {
+            one = told.recv() => match one {
+                Some(one) => shadow.tell(now, one),
+                None => return,
+            },
+            () = tokio::time::sleep(next.saturating_sub(now)) => {
+                next = shadow.settle(now).unwrap_or(now + LOOK_EVERY);
+            }
+        }
+        if !ready && shadow.mirror.is_complete() {
+            ready = true;
+            let (waiting, bound, nodes) = shadow.mirror.counts();
+            tracing::info!("following {nodes} nodes, {bound} pods on them, {waiting} without one");
+        }
+        let compared = shadow.report.bindings.all() + shadow.report.refusals.all();
+        if now > said.0 + SAY_EVERY && compared != said.1 {
+            said = (now, compared);
+            say(shadow);
+        }
+    }
+}
+
+fn say(shadow: &Shadow) {
+    let report = &shadow.report;
+    tracing::info!(
+        "compared {} bindings and {} refusals: {} other decisions",
+        report.bindings.all(),
+        report.refusals.all(),
+        report.bindings.other + report.refusals.other
+    );
+}

@@ -1,0 +1,234 @@
+//! Arguments of plugins: what a file says of one plugin, into the profile.
+//!
+//! Input: the arguments' object and its path in the file. Output: fields of the profile, or a sentence
+//! that names the field. Pure.
+// k8s: pkg/scheduler/apis/config/validation/validation_pluginargs.go
+
+use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
+use pintle_sched_core::Profile;
+use pintle_sched_core::config::{SpreadDefaults, Strategy};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{API_VERSION, ConfigError, PluginConfig, TypeMeta, field, known};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct InterPodArgs {
+    hard_pod_affinity_weight: Option<i32>,
+    #[serde(default)]
+    ignore_preferred_terms_of_existing_pods: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FitArgs {
+    #[serde(default)]
+    ignored_resources: Vec<String>,
+    #[serde(default)]
+    ignored_resource_groups: Vec<String>,
+    scoring_strategy: Option<ScoringStrategy>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ScoringStrategy {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    resources: Vec<WeightedResource>,
+    requested_to_capacity_ratio: Option<Ratio>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WeightedResource {
+    name: String,
+    #[serde(default)]
+    weight: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ratio {
+    #[serde(default)]
+    shape: Vec<Point>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    #[serde(default)]
+    utilization: i64,
+    #[serde(default)]
+    score: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BalancedArgs {
+    #[serde(default)]
+    resources: Vec<WeightedResource>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SpreadArgs {
+    defaulting_type: Option<String>,
+    #[serde(default)]
+    default_constraints: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AffinityArgs {
+    added_affinity: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PreemptionArgs {
+    min_candidate_nodes_percentage: Option<i32>,
+    min_candidate_nodes_absolute: Option<i32>,
+}
+
+fn args<T: DeserializeOwned>(config: &PluginConfig, path: &str) -> Result<T, ConfigError> {
+    let mut value =
+        if config.args.is_null() { Value::Object(Default::default()) } else { config.args.clone() };
+    let meta: TypeMeta = serde_json::from_value(value.clone()).unwrap_or_default();
+    let kind = format!("{}Args", config.name);
+    if meta.kind.is_some_and(|k| k != kind) || meta.api_version.is_some_and(|v| v != API_VERSION) {
+        return Err(field(path, &format!("is not a {kind} of {API_VERSION}")));
+    }
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, _| name != "kind" && name != "apiVersion");
+    }
+    serde_json::from_value(value).map_err(|e| field(path, &e.to_string()))
+}
+
+/// An API object within arguments; its type knows no strictness, so that what it did not read is
+/// looked for afterwards.
+fn strict<T: DeserializeOwned + Serialize>(value: &Value, path: &str) -> Result<T, ConfigError> {
+    let error = |e: serde_json::Error| field(path, &e.to_string());
+    let read: T = serde_json::from_value(value.clone()).map_err(error)?;
+    let kept = serde_json::to_value(&read).map_err(error)?;
+    match lost(value, &kept, path) {
+        Some(unknown) => Err(field(&unknown, "is an unknown field")),
+        None => Ok(read),
+    }
+}
+
+/// Path of a field that `kept` lacks.
+fn lost(value: &Value, kept: &Value, path: &str) -> Option<String> {
+    match (value, kept) {
+        (Value::Object(fields), Value::Object(kept)) => fields.iter().find_map(|(name, value)| {
+            let path = format!("{path}.{name}");
+            let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+            match kept.get(name) {
+                Some(kept) => lost(value, kept, &path),
+                None => (!empty).then_some(path),
+            }
+        }),
+        (Value::Array(items), Value::Array(kept)) => {
+            let mut pairs = items.iter().zip(kept).enumerate();
+            pairs.find_map(|(at, (item, kept))| lost(item, kept, &format!("{path}[{at}]")))
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn arguments(
+    profile: &mut Profile,
+    config: &PluginConfig,
+    path: &str,
+) -> Result<(), ConfigError> {
+    match config.name.as_str() {
+        "InterPodAffinity" => {
+            let a: InterPodArgs = args(config, path)?;
+            profile.hard_pod_affinity_weight = a.hard_pod_affinity_weight.unwrap_or(1);
+            profile.ignore_preferred_terms_of_existing_pods =
+                a.ignore_preferred_terms_of_existing_pods;
+        }
+        "NodeResourcesFit" => fit(profile, args(config, path)?, path)?,
+        "NodeResourcesBalancedAllocation" => {
+            let a: BalancedArgs = args(config, path)?;
+            // k8s: validation_pluginargs.go ValidateNodeResourcesBalancedAllocationArgs
+            for (at, r) in a.resources.iter().enumerate() {
+                let path = format!("{path}.resources[{at}]");
+                if !matches!(r.weight, 0 | 1) {
+                    return Err(field(&format!("{path}.weight"), "must be 1"));
+                }
+                if a.resources[..at].iter().any(|other| other.name == r.name) {
+                    return Err(field(&format!("{path}.name"), "is there twice"));
+                }
+            }
+            if !a.resources.is_empty() {
+                profile.balanced_resources = a.resources.into_iter().map(|r| r.name).collect();
+            }
+        }
+        "PodTopologySpread" => {
+            let a: SpreadArgs = args(config, path)?;
+            match a.defaulting_type.as_deref().unwrap_or("System") {
+                "System" if a.default_constraints.is_empty() => {}
+                "System" => {
+                    let problem = "must be empty when defaultingType is System";
+                    return Err(field(&format!("{path}.defaultConstraints"), problem));
+                }
+                "List" => {
+                    let path = format!("{path}.defaultConstraints");
+                    let read = |(at, c)| strict(c, &format!("{path}[{at}]"));
+                    let list: Result<Vec<TopologySpreadConstraint>, _> =
+                        a.default_constraints.iter().enumerate().map(read).collect();
+                    profile.spread_defaults = SpreadDefaults::List(list?);
+                }
+                other => {
+                    let problem = format!("{other:?} is neither System nor List");
+                    return Err(field(&format!("{path}.defaultingType"), &problem));
+                }
+            }
+        }
+        "NodeAffinity" => {
+            let a: AffinityArgs = args(config, path)?;
+            let path = format!("{path}.addedAffinity");
+            let read = |value: Value| strict::<NodeAffinity>(&value, &path);
+            profile.added_affinity = a.added_affinity.map(read).transpose()?;
+        }
+        "DefaultPreemption" => {
+            let a: PreemptionArgs = args(config, path)?;
+            profile.preemption_candidates_percent = a.min_candidate_nodes_percentage.unwrap_or(10);
+            profile.preemption_candidates_min = a.min_candidate_nodes_absolute.unwrap_or(100);
+        }
+        name => known(name, path)?,
+    }
+    Ok(())
+}
+
+fn fit(profile: &mut Profile, a: FitArgs, path: &str) -> Result<(), ConfigError> {
+    profile.ignored_resources = a.ignored_resources;
+    profile.ignored_resource_groups = a.ignored_resource_groups;
+    let Some(mut strategy) = a.scoring_strategy else { return Ok(()) };
+    if !strategy.resources.is_empty() {
+        let weight = |r: WeightedResource| (r.name, if r.weight == 0 { 1 } else { r.weight });
+        profile.fit_resources = strategy.resources.into_iter().map(weight).collect();
+    }
+    profile.strategy = match strategy.kind.as_deref().unwrap_or("LeastAllocated") {
+        "LeastAllocated" => Strategy::LeastAllocated,
+        "MostAllocated" => Strategy::MostAllocated,
+        "RequestedToCapacityRatio" => {
+            let shape = strategy.requested_to_capacity_ratio.take();
+            let shape = shape.map(|r| r.shape).unwrap_or_default();
+            let points = shape.iter().map(|p| (p.utilization, p.score)).collect();
+            Strategy::RequestedToCapacityRatio(points)
+        }
+        other => {
+            let path = format!("{path}.scoringStrategy.type");
+            return Err(field(&path, &format!("{other:?} is not a strategy")));
+        }
+    };
+    if strategy.requested_to_capacity_ratio.is_some() {
+        let path = format!("{path}.scoringStrategy.requestedToCapacityRatio");
+        return Err(field(&path, "must be absent unless the type is RequestedToCapacityRatio"));
+    }
+    Ok(())
+}

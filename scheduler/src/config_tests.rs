@@ -1,0 +1,101 @@
+//! Configuration files: what is read, and with which sentence what is wrong is refused.
+
+use pintle_sched_core::config::Strategy;
+
+use super::*;
+
+const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+
+#[test]
+fn a_file_without_profiles_means_the_defaults() {
+    assert_eq!(profile(HEAD, None).expect("valid"), Profile::default());
+}
+
+#[test]
+fn plugins_weights_and_arguments_are_taken_over() {
+    let text = format!(
+        "{HEAD}profiles:\n- schedulerName: mine\n  plugins:\n    score:\n      disabled:\n      \
+         - name: ImageLocality\n      enabled:\n      - name: NodeResourcesFit\n        weight: 5\n  \
+         pluginConfig:\n  - name: NodeResourcesFit\n    args:\n      scoringStrategy:\n        \
+         type: MostAllocated\n        resources:\n        - name: cpu\n          weight: 3\n"
+    );
+    let found = profile(&text, Some("mine")).expect("valid");
+    assert_eq!(found.weight(Plugin::ImageLocality), 0);
+    assert_eq!(found.weight(Plugin::NodeResourcesFit), 5);
+    assert_eq!(found.strategy, Strategy::MostAllocated);
+    assert_eq!(found.fit_resources, vec![("cpu".to_owned(), 3)]);
+    assert!(profile(&text, Some("other")).is_err());
+}
+
+#[test]
+fn mistakes_name_their_field() {
+    let text =
+        format!("{HEAD}profiles:\n- plugins:\n    score:\n      enabled:\n      - name: Nope\n");
+    let error = profile(&text, None).expect_err("unknown plugin").to_string();
+    assert!(error.contains("profiles[0].plugins.score") && error.contains("Nope"), "{error}");
+    assert!(profile("kind: Pod\napiVersion: v1\n", None).is_err());
+}
+
+fn refused(rest: &str) -> String {
+    profile(&format!("{HEAD}{rest}"), None).expect_err("refused").to_string()
+}
+
+#[test]
+fn an_unknown_field_is_refused_wherever_it_is() {
+    let args = "profiles:\n- pluginConfig:\n  - name: ";
+    for (text, name) in [
+        ("profile: []\n".to_owned(), "profile"),
+        ("profiles:\n- pluginz: {}\n".to_owned(), "pluginz"),
+        ("profiles:\n- plugins: {filters: {}}\n".to_owned(), "filters"),
+        (
+            "profiles:\n- plugins: {score: {enabled: [{name: ImageLocality, wait: 1}]}}\n".into(),
+            "wait",
+        ),
+        (format!("{args}NodeResourcesFit\n    args: {{scoring: {{}}}}\n"), "scoring"),
+        (
+            format!(
+                "{args}PodTopologySpread\n    args:\n      defaultingType: List\n      \
+                 defaultConstraints: [{{maxSkew: 1, topologyKey: z, whenUnsatisfiable: \
+                 ScheduleAnyway, skew: 2}}]\n"
+            ),
+            "defaultConstraints[0].skew",
+        ),
+        (
+            format!("{args}NodeAffinity\n    args: {{addedAffinity: {{required: {{}}}}}}\n"),
+            "addedAffinity.required",
+        ),
+    ] {
+        let error = refused(&text);
+        assert!(error.contains(name) && error.contains("unknown field"), "{error}");
+    }
+    let process = "leaderElection: {leaderElect: false}\nclientConnection: {qps: 5}\n\
+        parallelism: 4\npercentageOfNodesToScore: 50\nenableProfiling: true\n";
+    assert_eq!(profile(&format!("{HEAD}{process}"), None).expect("known"), Profile::default());
+}
+
+#[test]
+fn a_point_that_cannot_be_honoured_is_refused() {
+    let plugins = |text: &str| format!("profiles:\n- plugins: {{{text}}}\n");
+    for (text, says) in [
+        ("permit: {enabled: [{name: NodePorts}]}", "permit"),
+        ("preFilter: {disabled: [{name: '*'}]}", "preFilter"),
+        ("preScore: {disabled: [{name: InterPodAffinity}]}", "InterPodAffinity"),
+        ("bind: {disabled: [{name: DefaultBinder}]}", "DefaultBinder"),
+        ("queueSort: {disabled: [{name: '*'}]}", "PrioritySort"),
+        ("multiPoint: {disabled: [{name: '*'}]}", "PrioritySort"),
+        ("filter: {enabled: [{name: ImageLocality}]}", "does not filter"),
+        ("score: {enabled: [{name: NodePorts}]}", "does not score"),
+        ("score: {enabled: [{name: ImageLocality}, {name: ImageLocality}]}", "twice"),
+        ("score: {enabled: [{name: ImageLocality, weight: 30000000}]}", "could score"),
+        ("score: {enabled: [{name: ImageLocality, weight: -3}]}", "never subtracted"),
+    ] {
+        let error = refused(&plugins(text));
+        assert!(error.contains(says), "{text}: {error}");
+    }
+    assert!(refused("extenders: [{urlPrefix: 'http://x'}]\n").contains("extenders"));
+    let same = plugins("queueSort: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}]}");
+    assert_eq!(profile(&format!("{HEAD}{same}"), None).expect("no change"), Profile::default());
+    let calm = plugins("postFilter: {disabled: [{name: DefaultPreemption}]}");
+    let calm = profile(&format!("{HEAD}{calm}"), None).expect("honoured");
+    assert!(!calm.preemption && Profile::default().preemption);
+}

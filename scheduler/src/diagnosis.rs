@@ -1,0 +1,269 @@
+//! One pod against a cluster as it is known: which nodes would take it, and why the others not.
+//!
+//! Input: the mirror, a pod without a node. Output: a decision, or upstream's sentence with a status
+//! for each node. Owner: pure but for the mirror's columns, which are as before at the end. Bounds:
+//! one decision, and one more for each node on which room is kept for another pod.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::explain;
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::preempt::{self, DryRun, NOT_HELPFUL};
+use pintle_sched_core::program::Program;
+use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Scratch};
+use pintle_sched_core::snapshot::objects::PodSpec;
+use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
+use pintle_sched_core::{Plugin, decide};
+
+use crate::mirror::Mirror;
+
+/// A pod that wants a node.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// The pod, without a node's name.
+    pub pod: Pod,
+    /// As the columns have it.
+    pub spec: Rc<PodSpec>,
+    /// Compiled.
+    pub program: Arc<Program>,
+}
+
+impl Asking {
+    /// Reads a pod; a node that it has already is taken off.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn new(pod: &Pod, mirror: &mut Mirror) -> Result<Self, DeltaError> {
+        let mut pod = pod.clone();
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name = None;
+        }
+        let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
+        let program = mirror.cluster.compile(&pod)?;
+        Ok(Self { pod, spec, program })
+    }
+
+    fn uid(&self) -> Str {
+        self.spec.key
+    }
+}
+
+/// Rows that only pods with room kept for them close.
+#[derive(Debug, Default)]
+struct Kept(Vec<(u32, Status)>);
+
+impl RowPlugin for Kept {
+    fn plugin(&self) -> Plugin {
+        Plugin::NodeName
+    }
+    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
+        self.0.iter().find(|(kept, _)| *kept == row).map(|(_, status)| status.clone())
+    }
+    fn score(&self, _: &View, _: &Program, _: u32) -> Option<i64> {
+        None
+    }
+}
+
+/// What was found of a pod that fits nowhere.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// Why each node was rejected, by row.
+    pub statuses: Vec<(u32, Status)>,
+    /// What preemption found.
+    pub preemption: DryRun,
+    /// The whole sentence.
+    pub message: String,
+}
+
+/// The memory of decisions.
+#[derive(Debug, Default)]
+pub struct Thinker {
+    /// Of the last decision.
+    pub scratch: Scratch,
+}
+
+impl Thinker {
+    /// Decides; the ties are in the scratch.
+    pub fn decide(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
+        let kept = self.kept(mirror, asking, false);
+        let view = mirror.cluster.view();
+        match kept.0.is_empty() {
+            true => decide(view, &asking.program, &mut self.scratch),
+            false => select::decide_in_detail(view, &asking.program, &[&kept], &mut self.scratch).0,
+        }
+    }
+
+    /// Decides and keeps every score.
+    pub fn decide_in_detail(&mut self, mirror: &mut Mirror, asking: &Asking) -> (Outcome, Detail) {
+        let kept = self.kept(mirror, asking, true);
+        let view = mirror.cluster.view();
+        select::decide_in_detail(view, &asking.program, &[&kept], &mut self.scratch)
+    }
+
+    /// Nodes that pods of the same or a higher priority close, for which room is kept there.
+    // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
+    fn kept(&mut self, mirror: &mut Mirror, asking: &Asking, with_reasons: bool) -> Kept {
+        let mut kept = Kept::default();
+        for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
+            let Some(row) = mirror.cluster.row(&node) else { continue };
+            let status = with_pods(&mut mirror.cluster, &node, &pods, |cluster| {
+                self.status(cluster, asking, row, with_reasons)
+            });
+            kept.0.extend(status.map(|status| (row, status)));
+        }
+        kept
+    }
+
+    /// Why a row does not take the pod, if it does not.
+    fn status(
+        &mut self,
+        cluster: &Cluster,
+        asking: &Asking,
+        row: u32,
+        with_reasons: bool,
+    ) -> Option<Status> {
+        let program = &asking.program;
+        if !with_reasons {
+            let outcome = decide(cluster.view(), program, &mut self.scratch);
+            let fits = outcome.refusal.is_none() && self.scratch.feasible.get(row);
+            return (!fits).then(Status::absent);
+        }
+        let (_, detail) = select::decide_in_detail(cluster.view(), program, &[], &mut self.scratch);
+        let statuses = explain::statuses(cluster, program, &detail, &mut self.scratch);
+        statuses.into_iter().find(|(at, _)| *at == row).map(|(_, status)| status)
+    }
+
+    /// Why the pod fits nowhere; `None` when it does.
+    pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
+        let kept = self.kept(mirror, asking, true);
+        let budgets = mirror.budgets();
+        let nodes = mirror.cluster.view().node_count();
+        let (outcome, detail) = select::decide_in_detail(
+            mirror.cluster.view(),
+            &asking.program,
+            &[&kept],
+            &mut self.scratch,
+        );
+        if let Some(refusal) = &outcome.refusal {
+            let preemption = self.preempt(mirror, asking, &[], &budgets);
+            let text = explain::refused(nodes, refusal);
+            let message = with_preemption(mirror, text, &preemption);
+            return Some(Diagnosis { statuses: Vec::new(), preemption, message });
+        }
+        if outcome.feasible > 0 {
+            return None;
+        }
+        let program = &asking.program;
+        let found = explain::statuses(&mirror.cluster, program, &detail, &mut self.scratch);
+        let mut statuses: BTreeMap<u32, Status> = found.into_iter().collect();
+        for (row, status) in kept.0 {
+            // A node that was not even looked at stays one.
+            if statuses.get(&row).is_none_or(|found| *found != Status::absent()) {
+                statuses.insert(row, status);
+            }
+        }
+        let statuses: Vec<(u32, Status)> = statuses.into_iter().collect();
+        let text = explain::summary(nodes, statuses.iter().map(|(_, status)| status));
+        let preemption = self.preempt(mirror, asking, &statuses, &budgets);
+        let message = with_preemption(mirror, text, &preemption);
+        Some(Diagnosis { statuses, preemption, message })
+    }
+
+    fn preempt(
+        &mut self,
+        mirror: &mut Mirror,
+        asking: &Asking,
+        statuses: &[(u32, Status)],
+        budgets: &[preempt::Budget],
+    ) -> DryRun {
+        if let Some(ineligible) = ineligible(mirror, asking, statuses) {
+            return DryRun { ineligible: Some(ineligible), ..DryRun::default() };
+        }
+        let Asking { pod, program, .. } = asking;
+        let nominees = mirror.nominees(asking.uid(), asking.spec.priority);
+        let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
+        let (kept, free): (Vec<_>, Vec<_>) =
+            statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
+        let scratch = &mut self.scratch;
+        let mut run = preempt::dry_run(&mirror.cluster, pod, program, &free, budgets, scratch);
+        for one in kept {
+            let node: Rc<str> = mirror.cluster.node_name(one.0).into();
+            let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster| {
+                preempt::dry_run(cluster, pod, program, &[one], budgets, scratch)
+            });
+            if run.chosen.is_none() && others.chosen.is_some() {
+                run.chosen = Some(run.candidates.len());
+            }
+            run.potential.extend(others.potential);
+            run.candidates.extend(others.candidates);
+            run.rejected.extend(others.rejected);
+        }
+        run
+    }
+}
+
+/// Runs `look` while these pods are on the node, those left out that are bound already.
+fn with_pods<T>(
+    cluster: &mut Cluster,
+    node: &str,
+    pods: &[Rc<PodSpec>],
+    look: impl FnOnce(&Cluster) -> T,
+) -> T {
+    let new = pods.iter().filter(|pod| cluster.pods().find(pod.key).is_none());
+    let new: Vec<&Rc<PodSpec>> = new.collect();
+    let ids: Vec<_> = new.iter().map(|pod| cluster.place_spec(pod, node, true)).collect();
+    let seen = look(cluster);
+    ids.into_iter().for_each(|id| cluster.remove(id));
+    seen
+}
+
+/// Why the pod may not take other pods' place.
+// k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
+fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> Option<String> {
+    let spec = asking.pod.spec.as_ref();
+    if spec.and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
+        return Some("not eligible due to preemptionPolicy=Never.".to_owned());
+    }
+    let cluster = &mirror.cluster;
+    let row = cluster.row(&mirror.nomination(asking.uid())?.node)?;
+    let status = statuses.iter().find(|(at, _)| *at == row);
+    if status.is_some_and(|(_, s)| s.code == Code::UnschedulableAndUnresolvable) {
+        return None;
+    }
+    let leaving = cluster.pods().on_node(row).any(|id| {
+        let pod = cluster.pods().get(id);
+        pod.terminating && pod.priority < asking.spec.priority
+    });
+    leaving.then(|| "not eligible due to a terminating pod on the nominated node.".to_owned())
+}
+
+/// The sentence with what the plugins add that are asked when no node is left.
+// k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
+//      dynamicresources/dynamicresources.go, defaultpreemption/default_preemption.go PostFilter
+fn with_preemption(mirror: &Mirror, text: String, run: &DryRun) -> String {
+    if run.chosen.is_some() {
+        return text;
+    }
+    let view = mirror.cluster.view();
+    let claims = match view.profile().filters(Plugin::DynamicResources) {
+        true => "no new claims to deallocate, ",
+        false => "",
+    };
+    if let Some(ineligible) = &run.ineligible {
+        return format!("{text} {claims}preemption: {ineligible}");
+    }
+    let nodes = view.node_count();
+    let helpless = Status {
+        plugin: None,
+        code: Code::UnschedulableAndUnresolvable,
+        reasons: vec![NOT_HELPFUL.to_owned()],
+    };
+    let others = nodes.saturating_sub(run.rejected.len());
+    let all = run.rejected.iter().map(|(_, status)| status);
+    let all = all.chain(std::iter::repeat_n(&helpless, others));
+    format!("{text} {claims}preemption: {}", explain::summary(nodes, all))
+}

@@ -1,0 +1,240 @@
+//! `explain` and `what-if` on a live cluster: it is listed once, asked, and left alone.
+//!
+//! Effects: reads the API server and a file, writes to standard output. Bounds: `LIST_WAIT` for all
+//! lists.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
+use pintle_api::{Access, ClientOptions};
+use pintle_daemon::tasks;
+use pintle_sched_core::Profile;
+use tokio::sync::mpsc;
+
+use crate::diagnosis::Thinker;
+use crate::mirror::{Mirror, node_name};
+use crate::simulate::load::{self, Dump};
+use crate::simulate::place::{Questions, Simulation};
+use crate::simulate::progress::Progress;
+use crate::simulate::report;
+use crate::simulate::{Format, NodeChanges};
+use crate::watch::{self, KINDS, TOLD_MAX, Thing, Told};
+
+/// How long all lists may take.
+const LIST_WAIT: Duration = Duration::from_secs(120);
+
+/// Which cluster, and by which rules.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Where {
+    /// Credentials that may list; $KUBECONFIG or ~/.kube/config without it.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// KubeSchedulerConfiguration; the defaults of Kubernetes 1.36 without it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How to print.
+    #[arg(long, short, value_enum, default_value = "table")]
+    output: Format,
+}
+
+/// Arguments of `explain`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ExplainOptions {
+    /// The pod: its name, or namespace/name.
+    pod: String,
+    /// Its namespace.
+    #[arg(long, short, value_name = "NAME", default_value = "default")]
+    namespace: String,
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Arguments of `what-if`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WhatIfOptions {
+    /// A pod to place, as kubectl would be given it.
+    #[arg(long, value_name = "FILE")]
+    pod: Option<PathBuf>,
+    /// How many such pods.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    replicas: usize,
+    #[command(flatten)]
+    changes: NodeChanges,
+    /// Rows of a table at most; 0 is all.
+    #[arg(long, value_name = "ROWS", default_value_t = 50)]
+    limit: usize,
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Runs `explain`.
+///
+/// # Errors
+/// When the cluster cannot be read, or has no such pod.
+pub fn explain(options: &ExplainOptions) -> Result<()> {
+    let (namespace, name) = match options.pod.split_once('/') {
+        Some((namespace, name)) => (namespace, name),
+        None => (options.namespace.as_str(), options.pod.as_str()),
+    };
+    let mut mirror = Mirror::new(profile(&options.at)?);
+    let listed = |mirror: &mut Mirror, told| {
+        let steps = mirror.list(told);
+        steps.iter().for_each(|step| mirror.make(step));
+    };
+    let pod = on_cluster(&options.at, async |clients| {
+        list_all(&clients, |told| listed(&mut mirror, told)).await?;
+        let pods: kube::Api<Pod> = kube::Api::namespaced(clients, namespace);
+        pods.get(name).await.with_context(|| format!("pod {namespace}/{name}"))
+    })?;
+    let answer = super::explain(&mut mirror, &mut Thinker::default(), &pod)
+        .with_context(|| ObjectKey::of(&pod).as_str().to_owned())?;
+    let text = match options.at.output {
+        Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
+        Format::Table => answer.to_string(),
+    };
+    print(text.as_bytes())
+}
+
+/// Runs `what-if`.
+///
+/// # Errors
+/// When the cluster or the file cannot be read.
+pub fn what_if(options: &WhatIfOptions) -> Result<()> {
+    ensure!(
+        options.pod.is_some() || !options.changes.drain.is_empty(),
+        "nothing to place: give --pod FILE, or --drain NODE"
+    );
+    let mut dump = Dump::default();
+    on_cluster(&options.at, async |client| list_all(&client, |told| keep(&mut dump, told)).await)?;
+    if let Some(path) = &options.pod {
+        let shown = path.display().to_string();
+        let bytes = std::fs::read(path).with_context(|| shown.clone())?;
+        let mut asked = Dump::default();
+        load::load(&shown, &bytes, &mut asked)?;
+        for at in 1..=options.replicas {
+            for pod in &asked.pods {
+                dump.pods.push(copy(pod, at, options.replicas));
+                dump.pod_places.push(shown.clone());
+            }
+        }
+    }
+    let questions = Questions {
+        why: None,
+        drain: options.changes.drain.clone(),
+        add_nodes: options.changes.add_nodes.unwrap_or(0),
+        like: options.changes.like.clone(),
+    };
+    let simulation =
+        Simulation::run(dump, profile(&options.at)?, &questions, &Progress::new(false))?;
+    let mut text = Vec::new();
+    match options.at.output {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut text, &simulation)?;
+            text.push(b'\n');
+        }
+        Format::Table => report::table(&simulation, options.limit, &mut text)?,
+    }
+    print(&text)
+}
+
+/// One of several pods of a kind.
+fn copy(pod: &Pod, at: usize, of: usize) -> Pod {
+    let mut pod = pod.clone();
+    pod.metadata.uid = None;
+    if let (Some(name), true) = (&mut pod.metadata.name, of > 1) {
+        name.push_str(&format!("-{at}"));
+    }
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = None;
+    }
+    pod
+}
+
+/// What a simulation uses. Pods that wait are not asked about and hold nothing.
+fn keep(dump: &mut Dump, told: Told) {
+    let Told::Listed(thing) = told else { return };
+    let place = || "the cluster".to_owned();
+    match thing {
+        Thing::Pod(pod) => {
+            if node_name(&pod).is_some() {
+                dump.pods.push(*pod);
+                dump.pod_places.push(place());
+            }
+        }
+        Thing::Node(node) => {
+            dump.nodes.push(*node);
+            dump.node_places.push(place());
+        }
+        Thing::Namespace(o) => dump.namespaces.push(*o),
+        Thing::Service(o) => dump.services.push(*o),
+        Thing::ReplicaSet(o) => dump.replica_sets.push(*o),
+        Thing::StatefulSet(o) => dump.stateful_sets.push(*o),
+        Thing::ReplicationController(o) => dump.replication_controllers.push(*o),
+        Thing::PodDisruptionBudget(o) => dump.budgets.push(*o),
+    }
+}
+
+fn profile(at: &Where) -> Result<Profile> {
+    let Some(path) = &at.config else { return Ok(Profile::default()) };
+    let shown = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(shown)?;
+    crate::config::profile(&text, None).with_context(shown)
+}
+
+fn on_cluster<T>(at: &Where, work: impl AsyncFnOnce(kube::Client) -> Result<T>) -> Result<T> {
+    let path = match &at.kubeconfig {
+        Some(path) => path.clone(),
+        None => usual_kubeconfig(std::env::var_os("KUBECONFIG"), std::env::home_dir())
+            .context("which cluster? give --kubeconfig FILE")?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let access = Access::read(&path)?;
+        let user_agent = pintle_config::help::user_agent("pintle-scheduler");
+        work(access.client(ClientOptions { user_agent, ..Default::default() })).await
+    })
+}
+
+/// Where kubectl looks first.
+fn usual_kubeconfig(named: Option<std::ffi::OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
+    let named = named.filter(|text| !text.is_empty());
+    let first = named.and_then(|all| std::env::split_paths(&all).next());
+    first.or_else(|| home.map(|home: PathBuf| home.join(Path::new(".kube/config"))))
+}
+
+async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<()> {
+    let (tell, mut told) = mpsc::channel(TOLD_MAX);
+    let running: Vec<_> = watch::follow_all(|| client.clone(), &tell)
+        .into_iter()
+        .map(|(name, follows)| tasks::spawn(name, follows))
+        .collect();
+    drop(tell);
+    let mut missing: Vec<_> = KINDS.into();
+    let all = async {
+        while let Some(one) = told.recv().await {
+            if let Told::Complete(kind) = &one {
+                missing.retain(|other| other != kind);
+            }
+            take(one);
+            if missing.is_empty() {
+                break;
+            }
+        }
+    };
+    let ended = tokio::time::timeout(LIST_WAIT, all).await;
+    running.iter().for_each(tokio::task::JoinHandle::abort);
+    ensure!(ended.is_ok(), "the API server does not list {missing:?}");
+    Ok(())
+}
+
+fn print(text: &[u8]) -> Result<()> {
+    match std::io::stdout().write_all(text) {
+        // Whoever reads it may stop early.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}

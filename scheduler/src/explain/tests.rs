@@ -1,0 +1,80 @@
+//! What is said of pods in clusters of a few nodes.
+
+use super::*;
+use crate::watch::{Thing, Told};
+use pintle_sched_core::Profile;
+use serde_json::{Value, json};
+
+fn node(name: &str, cpu: &str, taints: Value) -> Thing {
+    let node = json!({"metadata": {"name": name}, "spec": {"taints": taints},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}});
+    Thing::Node(Box::new(serde_json::from_value(node).expect("a node")))
+}
+
+fn pod(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Pod {
+    let pod = json!({"metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"nodeName": node, "priority": priority,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}});
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn mirror(things: Vec<Thing>) -> Mirror {
+    let mut mirror = Mirror::new(Profile::default());
+    for thing in things {
+        for step in mirror.list(Told::Listed(thing)) {
+            mirror.make(&step);
+        }
+    }
+    mirror
+}
+
+fn bound(name: &str, cpu: &str, node: &str) -> Thing {
+    Thing::Pod(Box::new(pod(name, cpu, 0, Some(node))))
+}
+
+#[test]
+fn a_pod_without_a_place_is_told_why_and_what_would_help() {
+    let tainted = json!([{"key": "a", "value": "b", "effect": "NoSchedule"}]);
+    let mut mirror = mirror(vec![
+        node("n1", "2", json!([])),
+        node("n2", "4", tainted),
+        node("n3", "1", json!([])),
+        bound("small", "1500m", "n1"),
+    ]);
+    let mut thinker = Thinker::default();
+    let answer = explain(&mut mirror, &mut thinker, &pod("p", "1800m", 5, None)).expect("read");
+    let message = answer.message.as_deref().expect("it fits nowhere");
+    assert!(message.starts_with("0/3 nodes are available: 1 node(s) had untolerated"), "{message}");
+    assert_eq!(answer.rejected.iter().map(|g| g.count).sum::<usize>(), 3);
+    assert_eq!(answer.nearest[0].node.as_deref(), Some("n1"));
+    let eviction = answer.preemption.as_ref().expect("room can be made");
+    assert_eq!((eviction.node.as_str(), eviction.victims.len()), ("n1", 1));
+    let text = answer.to_string();
+    for part in ["Rejected:", "It would fit on node n1: free 1300m cpu", "would evict from n1"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_pod_with_a_node_is_looked_at_without_it_there_and_stays() {
+    let mut mirror = mirror(vec![node("n1", "2", json!([])), bound("p", "1500m", "n1")]);
+    let mut thinker = Thinker::default();
+    let before = mirror.cluster.view().numbers(0);
+    let found = explain(&mut mirror, &mut thinker, &pod("p", "1500m", 0, Some("n1")));
+    let answer = found.expect("read");
+    assert_eq!((answer.feasible, answer.bound_to.as_deref()), (1, Some("n1")));
+    assert_eq!(mirror.cluster.view().numbers(0), before);
+}
+
+#[test]
+fn room_that_is_kept_for_another_pod_is_no_room() {
+    let mut waiting = pod("first", "1500m", 10, None);
+    waiting.status = serde_json::from_value(json!({"nominatedNodeName": "n1"})).expect("a status");
+    let mut mirror = mirror(vec![node("n1", "2", json!([])), Thing::Pod(Box::new(waiting))]);
+    let mut thinker = Thinker::default();
+    let mut feasible = |priority| {
+        let asked = pod("second", "1", priority, None);
+        explain(&mut mirror, &mut thinker, &asked).expect("read").feasible
+    };
+    assert_eq!((feasible(5), feasible(10), feasible(11)), (0, 0, 1));
+}

@@ -1,0 +1,63 @@
+//! An explanation for people.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::{Explanation, Group};
+
+impl Display for Explanation {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        match &self.bound_to {
+            Some(node) => writeln!(out, "{} is on {node}. Without it there:", self.pod)?,
+            None => writeln!(out, "{} has no node.", self.pod)?,
+        }
+        if let Some(node) = &self.nominated {
+            writeln!(out, "{node} is kept for it until the pods that make room are gone.")?;
+        }
+        if let Some(best) = self.fitting.first() {
+            let (feasible, nodes, ties) = (self.feasible, self.nodes, self.ties);
+            writeln!(
+                out,
+                "{feasible} of {nodes} nodes fit; the highest score is {}, which",
+                best.score
+            )?;
+            let others = if ties == 1 { "node has".to_owned() } else { "nodes have".to_owned() };
+            writeln!(out, "{ties} {others}.")?;
+        }
+        if let Some(message) = &self.message {
+            writeln!(out, "{message}")?;
+        }
+        for fitting in &self.fitting {
+            writeln!(out, "  {:>6}  {}", fitting.score, fitting.node)?;
+        }
+        if !self.rejected.is_empty() {
+            writeln!(out, "\nRejected:")?;
+            self.rejected.iter().try_for_each(|group| one_group(group, out))?;
+        }
+        if let Some(smallest) = self.nearest.first() {
+            writeln!(out, "\nIt would fit {smallest}")?;
+        }
+        if self.nearest.len() > 1 {
+            writeln!(out, "or:")?;
+            self.nearest[1..].iter().try_for_each(|other| writeln!(out, "  {other}"))?;
+        }
+        if let Some(eviction) = &self.preemption {
+            let budget = match eviction.violations {
+                0 => String::new(),
+                count => format!(", {count} against a disruption budget"),
+            };
+            let victims = eviction.victims.join(", ");
+            writeln!(out, "\nPreemption would evict from {}: {victims}{budget}", eviction.node)?;
+            writeln!(out, "({} nodes to choose from)", eviction.candidates)?;
+        }
+        if let Some(why) = &self.no_preemption {
+            writeln!(out, "\nNo preemption: {why}")?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(out, "\nNote: {note}."))
+    }
+}
+
+fn one_group(group: &Group, out: &mut Formatter<'_>) -> fmt::Result {
+    let more = if group.count > group.nodes.len() { ", .." } else { "" };
+    let reasons = group.reasons.join(", ");
+    writeln!(out, "  {:>6}  {reasons}: {}{more}", group.count, group.nodes.join(", "))
+}

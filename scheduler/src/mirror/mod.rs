@@ -1,0 +1,379 @@
+//! A cluster as it is known from watches: the columns of `sched-core`, and beside them what decisions
+//! need of pods that have no node yet.
+//!
+//! Input: [`Told`] by watches. Output: [`Step`]s, and the cluster they lead to. Owner: one task.
+//! Bounds: what the API server has. Of a bound pod nothing is kept but its row in the columns and its
+//! name; of a node what was read of it, as ids; of a pod without a node the stripped object.
+//! An object that cannot be used is left out, counted and told once.
+
+mod step;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Profile;
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::preempt::Budget;
+use pintle_sched_core::snapshot::Cluster;
+use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
+
+pub use self::step::Step;
+use crate::watch::{KINDS, Kind, Thing, Told};
+
+/// A pod for which room on a node is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Nominee {
+    /// The pod.
+    pub spec: Rc<PodSpec>,
+    /// The node.
+    pub node: Rc<str>,
+}
+
+/// A list of a kind that is under way.
+#[derive(Debug, Default)]
+struct Listing {
+    seen: HashSet<ObjectKey>,
+    /// Something was in it whose name cannot be read: nobody knows what is gone.
+    nameless: bool,
+}
+
+/// The cluster.
+#[derive(Debug)]
+pub struct Mirror {
+    /// The columns.
+    pub cluster: Cluster,
+    /// Pods without a node, by key.
+    waiting: HashMap<ObjectKey, Rc<Pod>>,
+    /// Uids of bound pods by key.
+    bound: HashMap<ObjectKey, (Str, Rc<str>)>,
+    nominated: HashMap<Str, Nominee>,
+    nodes: HashMap<Str, Rc<NodeSpec>>,
+    budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
+    read_budgets: Option<Rc<[Budget]>>,
+    /// What workloads and namespaces said last: their status changes all the time.
+    others: HashMap<(Kind, ObjectKey), u64>,
+    lists: HashMap<Kind, Listing>,
+    complete: HashSet<Kind>,
+    unusable: u64,
+}
+
+impl Mirror {
+    /// An empty one.
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            cluster: Cluster::new(profile),
+            waiting: HashMap::new(),
+            bound: HashMap::new(),
+            nominated: HashMap::new(),
+            nodes: HashMap::new(),
+            budgets: BTreeMap::new(),
+            read_budgets: None,
+            others: HashMap::new(),
+            lists: HashMap::new(),
+            complete: HashSet::new(),
+            unusable: 0,
+        }
+    }
+
+    /// Every kind was listed once.
+    pub fn is_complete(&self) -> bool {
+        self.complete.len() == KINDS.len()
+    }
+
+    /// Kinds whose first list is not complete.
+    pub fn missing(&self) -> impl Iterator<Item = Kind> + '_ {
+        KINDS.into_iter().filter(|kind| !self.complete.contains(kind))
+    }
+
+    /// Objects that could not be used so far.
+    pub fn unusable(&self) -> u64 {
+        self.unusable
+    }
+
+    /// A pod without a node.
+    pub fn waiting(&self, key: &ObjectKey) -> Option<&Rc<Pod>> {
+        self.waiting.get(key)
+    }
+
+    /// Where a pod is, when it has a node.
+    pub fn node_of(&self, key: &ObjectKey) -> Option<&str> {
+        self.bound.get(key).map(|(_, node)| &**node)
+    }
+
+    /// Numbers of pods without and with a node, and of nodes.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        (self.waiting.len(), self.bound.len(), self.nodes.len())
+    }
+
+    /// The node that is kept for a pod.
+    pub fn nomination(&self, pod: Str) -> Option<&Nominee> {
+        self.nominated.get(&pod)
+    }
+
+    /// Pods that room is kept for, by node, without `pod` and those it need not respect.
+    // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
+    pub fn nominees(&self, pod: Str, priority: i32) -> BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> {
+        let mut found: BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> = BTreeMap::new();
+        let respected =
+            self.nominated.iter().filter(|(key, n)| **key != pod && n.spec.priority >= priority);
+        for (_, nominee) in respected {
+            found.entry(Rc::clone(&nominee.node)).or_default().push(Rc::clone(&nominee.spec));
+        }
+        found
+    }
+
+    /// The disruption budgets.
+    pub fn budgets(&mut self) -> Rc<[Budget]> {
+        let (budgets, cluster) = (&self.budgets, &mut self.cluster);
+        let read = || {
+            let all: Vec<PodDisruptionBudget> = budgets.values().cloned().collect();
+            cluster.budgets(&all).into()
+        };
+        Rc::clone(self.read_budgets.get_or_insert_with(read))
+    }
+
+    /// Takes what was told of a list; says what it changes of pods and nodes. Other kinds are
+    /// changed at once.
+    pub fn list(&mut self, told: Told) -> Vec<Step> {
+        match told {
+            Told::Begun(kind) => {
+                self.lists.insert(kind, Listing::default());
+                Vec::new()
+            }
+            Told::Listed(thing) => {
+                let list = self.lists.entry(thing.kind()).or_default();
+                list.seen.insert(thing.key());
+                self.set(thing)
+            }
+            Told::Unreadable(kind, key) => {
+                self.unusable += 1;
+                let list = self.lists.entry(kind).or_default();
+                list.nameless |= key.is_none();
+                list.seen.extend(key);
+                Vec::new()
+            }
+            Told::Complete(kind) => self.end_of_list(kind),
+            Told::Set(thing) => self.set(thing),
+            Told::Gone(thing) => self.gone(thing.kind(), &thing.key(), Some(&thing)),
+            Told::Lost(kind, key) => self.gone(kind, &key, None),
+        }
+    }
+
+    fn end_of_list(&mut self, kind: Kind) -> Vec<Step> {
+        self.complete.insert(kind);
+        let list = self.lists.remove(&kind).unwrap_or_default();
+        if list.nameless {
+            return Vec::new();
+        }
+        let known: Vec<ObjectKey> = match kind {
+            Kind::Pod => self.waiting.keys().chain(self.bound.keys()).cloned().collect(),
+            Kind::Node => {
+                let names = self.nodes.keys().map(|name| self.cluster.text(*name));
+                names.map(|name| ObjectKey::new("", name)).collect()
+            }
+            Kind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
+            _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
+        };
+        let gone = known.into_iter().filter(|key| !list.seen.contains(key));
+        gone.collect::<Vec<_>>().iter().flat_map(|key| self.gone(kind, key, None)).collect()
+    }
+
+    /// Takes an object as it is now.
+    pub fn set(&mut self, thing: Thing) -> Vec<Step> {
+        match thing {
+            Thing::Pod(pod) => self.set_pod(*pod),
+            Thing::Node(node) => self.read_node(&node).into_iter().collect(),
+            Thing::PodDisruptionBudget(budget) => {
+                self.budgets.insert(ObjectKey::of(&*budget), *budget);
+                self.read_budgets = None;
+                Vec::new()
+            }
+            other => {
+                self.set_other(&other);
+                Vec::new()
+            }
+        }
+    }
+
+    /// What a state of an object changes of pods and nodes, without taking it.
+    pub fn foresee(&mut self, thing: &Thing) -> Vec<Step> {
+        match thing {
+            Thing::Pod(pod) => self.steps_of(pod, &ObjectKey::of(&**pod)).unwrap_or_default(),
+            Thing::Node(node) => self.read_node(node).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the end of an object changes, without taking it.
+    pub fn foresee_end(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
+        let pod = match last {
+            Some(Thing::Pod(pod)) => Some(&**pod),
+            _ => None,
+        };
+        match kind {
+            Kind::Pod => self.end_of_pod(key, pod),
+            Kind::Node => self.end_of_node(key).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn set_other(&mut self, thing: &Thing) {
+        let mut hasher = DefaultHasher::new();
+        let labels = thing.metadata().labels.as_ref();
+        let said = match thing {
+            Thing::Namespace(_) => format!("{labels:?}"),
+            Thing::Service(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
+            Thing::ReplicaSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
+            Thing::StatefulSet(o) => format!("{:?}", o.spec.as_ref().map(|s| &s.selector)),
+            Thing::ReplicationController(o) => {
+                format!("{:?}", o.spec.as_ref().map(|s| &s.selector))
+            }
+            _ => return,
+        };
+        said.hash(&mut hasher);
+        let said = hasher.finish();
+        if self.others.insert((thing.kind(), thing.key()), said) == Some(said) {
+            return;
+        }
+        match thing {
+            Thing::Namespace(o) => self.cluster.set_namespace(o),
+            Thing::Service(o) => self.cluster.set_service(o),
+            Thing::ReplicaSet(o) => self.cluster.set_replica_set(o),
+            Thing::StatefulSet(o) => self.cluster.set_stateful_set(o),
+            Thing::ReplicationController(o) => self.cluster.set_replication_controller(o),
+            _ => {}
+        }
+    }
+
+    fn set_pod(&mut self, pod: Pod) -> Vec<Step> {
+        let key = ObjectKey::of(&pod);
+        let Some(steps) = self.steps_of(&pod, &key) else { return Vec::new() };
+        match node_name(&pod) {
+            Some(_) if is_over(&pod) => {
+                self.bound.remove(&key);
+            }
+            Some(node) => {
+                self.waiting.remove(&key);
+                if let Ok(spec) = self.cluster.read_pod(&pod) {
+                    self.bound.insert(key, (spec.key, node.into()));
+                }
+            }
+            None => {
+                self.waiting.insert(key, Rc::new(pod));
+            }
+        }
+        steps
+    }
+
+    /// `None` for a pod that cannot be used.
+    fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<Vec<Step>> {
+        let spec = match self.cluster.read_pod(pod) {
+            Ok(spec) => Rc::new(spec),
+            Err(error) => {
+                self.unusable += 1;
+                tracing::debug!(pod = key.as_str(), %error, "a pod cannot be used");
+                return None;
+            }
+        };
+        let mut steps = Vec::new();
+        // A namesake that came before it and whose end was not told.
+        if let Some((uid, _)) = self.bound.get(key)
+            && *uid != spec.key
+        {
+            steps.extend(self.end_of_pod(key, None));
+        }
+        let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+        let nominated = nominated.filter(|name| !name.is_empty() && node_name(pod).is_none());
+        let new = nominated.map(|node| Nominee { spec: Rc::clone(&spec), node: node.into() });
+        let old = self.nominated.get(&spec.key).cloned();
+        if old.as_ref().map(|o| &o.node) != new.as_ref().map(|n| &n.node) {
+            steps.push(Step::Nominated { pod: spec.key, old, new });
+        }
+        let Some(node) = node_name(pod) else { return Some(steps) };
+        let node: Rc<str> = node.into();
+        match self.cluster.pods().find(spec.key).map(|id| self.cluster.pods().get(id).terminating) {
+            _ if is_over(pod) => steps.extend(self.end_of_pod(key, Some(pod))),
+            None => steps.push(Step::Bound(spec, node)),
+            Some(terminating) => {
+                // What else may change of a bound pod is seldom, and is not taken back.
+                let old = PodSpec { terminating, ..(*spec).clone() };
+                steps.push(Step::Changed { old: Rc::new(old), new: spec, node });
+            }
+        }
+        Some(steps)
+    }
+
+    fn end_of_pod(&mut self, key: &ObjectKey, last: Option<&Pod>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let uid = match (self.bound.get(key).cloned(), self.waiting.get(key).cloned()) {
+            (Some((uid, node)), _) => {
+                let last = last.and_then(|pod| self.cluster.read_pod(pod).ok());
+                let last = last.filter(|spec| spec.key == uid).map(Rc::new);
+                steps.push(Step::Gone { pod: uid, last, node });
+                Some(uid)
+            }
+            (None, Some(pod)) => self.cluster.read_pod(&pod).ok().map(|spec| spec.key),
+            (None, None) => None,
+        };
+        if let Some((pod, old)) = uid.and_then(|uid| Some((uid, self.nominated.get(&uid)?.clone())))
+        {
+            steps.push(Step::Nominated { pod, old: Some(old), new: None });
+        }
+        steps
+    }
+
+    fn read_node(&mut self, node: &Node) -> Option<Step> {
+        match self.cluster.read_node(node) {
+            Ok(spec) => {
+                let old = self.nodes.get(&spec.name).cloned();
+                Some(Step::Node { old, new: Some(Rc::new(spec)) })
+            }
+            Err(error) => {
+                self.unusable += 1;
+                tracing::debug!(node = node.metadata.name, %error, "a node cannot be used");
+                None
+            }
+        }
+    }
+
+    fn end_of_node(&self, key: &ObjectKey) -> Option<Step> {
+        let row = self.cluster.row(key.name())?;
+        let mut known = self.nodes.iter();
+        let old = known.find(|(name, _)| self.cluster.row(self.cluster.text(**name)) == Some(row));
+        old.map(|(_, spec)| Step::Node { old: Some(Rc::clone(spec)), new: None })
+    }
+
+    /// Takes the end of an object.
+    pub fn gone(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
+        let steps = self.foresee_end(kind, key, last);
+        match kind {
+            Kind::Pod => {
+                self.waiting.remove(key);
+                self.bound.remove(key);
+            }
+            Kind::PodDisruptionBudget => {
+                self.budgets.remove(key);
+                self.read_budgets = None;
+            }
+            Kind::Node => {}
+            // Whose pods are still there keeps selecting them, until sched-core can forget it.
+            _ => drop(self.others.remove(&(kind, key.clone()))),
+        }
+        steps
+    }
+}
+
+/// Where a pod is.
+pub fn node_name(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty())
+}
+
+/// Whether a pod holds nothing any more.
+fn is_over(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}

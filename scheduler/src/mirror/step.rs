@@ -1,0 +1,132 @@
+//! One change of the mirror that can be taken back and made again.
+//!
+//! Input: what was read of an object. Output: the mirror with the change, or as it was before. Owner:
+//! the mirror. Bounds: a step holds interned ids and a pod's requests, never an API object.
+//! A step that does not apply any more (its pod is gone, its node unknown) changes nothing.
+
+use std::rc::Rc;
+
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
+
+use super::{Mirror, Nominee};
+
+/// A change of one pod or one node.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A pod has a node.
+    Bound(Rc<PodSpec>, Rc<str>),
+    /// A bound pod is gone.
+    Gone {
+        /// The pod.
+        pod: Str,
+        /// As it was, if that was told.
+        last: Option<Rc<PodSpec>>,
+        /// Where it was.
+        node: Rc<str>,
+    },
+    /// A bound pod is another one than before.
+    Changed {
+        /// As it was.
+        old: Rc<PodSpec>,
+        /// As it is.
+        new: Rc<PodSpec>,
+        /// Where.
+        node: Rc<str>,
+    },
+    /// Room on a node is kept for a pod, or no longer.
+    Nominated {
+        /// The pod.
+        pod: Str,
+        /// As it was.
+        old: Option<Nominee>,
+        /// As it is.
+        new: Option<Nominee>,
+    },
+    /// A node came, changed or went.
+    Node {
+        /// As it was.
+        old: Option<Rc<NodeSpec>>,
+        /// As it is.
+        new: Option<Rc<NodeSpec>>,
+    },
+}
+
+impl Step {
+    /// The pod or node that it changes.
+    pub fn object(&self) -> Option<Str> {
+        match self {
+            Self::Bound(pod, _) | Self::Changed { new: pod, .. } => Some(pod.key),
+            Self::Gone { pod, .. } | Self::Nominated { pod, .. } => Some(*pod),
+            Self::Node { old, new } => new.as_ref().or(old.as_ref()).map(|node| node.name),
+        }
+    }
+
+    /// What is there afterwards may be something else than before, and it can be taken back.
+    pub fn matters(&self) -> bool {
+        match self {
+            Self::Changed { old, new, .. } => old != new,
+            Self::Node { old, new } => old != new,
+            Self::Gone { last, .. } => last.is_some(),
+            Self::Bound(..) | Self::Nominated { .. } => true,
+        }
+    }
+}
+
+impl Mirror {
+    /// Makes the change.
+    pub fn make(&mut self, step: &Step) {
+        match step {
+            Step::Bound(pod, node) | Step::Changed { new: pod, node, .. } => self.place(pod, node),
+            Step::Gone { pod, .. } => self.take_away(*pod),
+            Step::Nominated { pod, new, .. } => self.nominate(*pod, new.clone()),
+            Step::Node { old, new } => self.set_node(old.as_deref(), new.clone()),
+        }
+    }
+
+    /// Takes it back.
+    pub fn take_back(&mut self, step: &Step) {
+        match step {
+            Step::Bound(pod, _) => self.take_away(pod.key),
+            Step::Gone { last: Some(pod), node, .. } | Step::Changed { old: pod, node, .. } => {
+                self.place(pod, node);
+            }
+            Step::Gone { last: None, .. } => {}
+            Step::Nominated { pod, old, .. } => self.nominate(*pod, old.clone()),
+            Step::Node { old, new } => self.set_node(new.as_deref(), old.clone()),
+        }
+    }
+
+    fn place(&mut self, pod: &PodSpec, node: &str) {
+        self.cluster.place_spec(pod, node, false);
+    }
+
+    fn take_away(&mut self, pod: Str) {
+        if let Some(id) = self.cluster.pods().find(pod) {
+            self.cluster.remove(id);
+        }
+    }
+
+    fn nominate(&mut self, pod: Str, nominee: Option<Nominee>) {
+        match nominee {
+            Some(nominee) => self.nominated.insert(pod, nominee),
+            None => self.nominated.remove(&pod),
+        };
+    }
+
+    fn set_node(&mut self, was: Option<&NodeSpec>, node: Option<Rc<NodeSpec>>) {
+        match node {
+            Some(spec) => {
+                self.cluster.place_node(&spec);
+                self.nodes.insert(spec.name, spec);
+            }
+            None => {
+                let Some(was) = was else { return };
+                let name = self.cluster.text(was.name).to_owned();
+                // One that is not there is gone, as wanted.
+                let _ = self.cluster.remove_node(&name);
+                self.nodes.remove(&was.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! One decision of the other scheduler against ours.
+//!
+//! Input: the pod as it was before, what was decided. Output: a verdict in the report. A binding is
+//! the same decision when its node is among those with our highest score; a refusal when every
+//! character of its sentence is ours. Owner: the shadow. Bounds: see `nearby`.
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::{Plugin, explain};
+
+use super::nearby;
+use super::report::{Difference, Disagreement, Verdict};
+use super::{Decision, Shadow, has_claims};
+use crate::diagnosis::{Asking, Thinker};
+use crate::mirror::Mirror;
+
+/// States that are tried for a sentence: each takes far longer than one for a node.
+const SENTENCE_TRIES: usize = 160;
+/// States that are tried for a node.
+const NODE_TRIES: usize = 1600;
+
+/// Nodes of a small cluster are all looked at.
+// k8s: pkg/scheduler/schedule_one.go minFeasibleNodesToFind, minFeasibleNodesPercentageToFind
+const SAMPLED_FROM: usize = 100;
+const PERCENT_MIN: usize = 5;
+
+impl Shadow {
+    /// Compares a decision.
+    pub(super) fn judge(&mut self, decision: &Decision) -> Verdict {
+        let (Decision::Bound { before, .. } | Decision::Refused { before, .. }) = decision;
+        if has_claims(before) {
+            return Verdict::LeftOut("volumes or resource claims");
+        }
+        let asking = match Asking::new(before, &mut self.mirror) {
+            Ok(asking) => asking,
+            Err(error) => {
+                tracing::debug!(pod = name(before), %error, "a pod cannot be compared");
+                return Verdict::LeftOut("unreadable");
+            }
+        };
+        match decision {
+            Decision::Bound { node, .. } => self.judge_bound(&asking, node),
+            Decision::Refused { said, .. } => self.judge_refused(&asking, said),
+        }
+    }
+
+    fn judge_bound(&mut self, asking: &Asking, node: &str) -> Verdict {
+        let enough = enough(self.followed.percentage, self.mirror.cluster.view().node_count());
+        let outcome = self.thinker.decide(&mut self.mirror, asking);
+        let sampled = outcome.feasible > enough;
+        let near = self.nearby(asking.spec.key);
+        let thinker = &mut self.thinker;
+        let found = near
+            .find(&mut self.mirror, NODE_TRIES, |mirror| is_choice(thinker, mirror, asking, node));
+        if let Some(distance) = found {
+            return Verdict::Same(distance);
+        }
+        let mut disagreement = self.differs(asking, node);
+        let scored = disagreement.difference == Difference::Score;
+        disagreement.nearby = near.told(&self.mirror);
+        if sampled && scored { Verdict::Sampled } else { Verdict::Other(disagreement) }
+    }
+
+    fn judge_refused(&mut self, asking: &Asking, said: &str) -> Verdict {
+        let near = self.nearby(asking.spec.key);
+        let thinker = &mut self.thinker;
+        let found = near.find(&mut self.mirror, SENTENCE_TRIES, |mirror| {
+            thinker.diagnose(mirror, asking).is_some_and(|d| d.message == said)
+        });
+        if let Some(distance) = found {
+            return Verdict::Same(distance);
+        }
+        let ours = self.thinker.diagnose(&mut self.mirror, asking);
+        Verdict::Other(Disagreement {
+            pod: name(&asking.pod),
+            difference: Difference::Sentence,
+            plugin: None,
+            theirs: said.to_owned(),
+            ours: ours.map_or_else(|| "it fits".to_owned(), |d| d.message),
+            nearby: near.told(&self.mirror),
+        })
+    }
+
+    /// Why the other's node is none of ours.
+    fn differs(&mut self, asking: &Asking, node: &str) -> Disagreement {
+        let (outcome, detail) = self.thinker.decide_in_detail(&mut self.mirror, asking);
+        let cluster = &self.mirror.cluster;
+        let view = cluster.view();
+        let scratch = &mut self.thinker.scratch;
+        let ours = outcome.first.map_or("no node".to_owned(), |row| cluster.node_name(row).into());
+        let mut found = Disagreement {
+            pod: name(&asking.pod),
+            difference: Difference::NoSuchNode,
+            plugin: None,
+            theirs: node.to_owned(),
+            ours,
+            nearby: Vec::new(),
+        };
+        let Some(row) = cluster.row(node) else { return found };
+        if let Some(first) = outcome.first.filter(|_| scratch.feasible.get(row)) {
+            found.difference = Difference::Score;
+            let (theirs, best) = (scratch.total[row as usize], outcome.best);
+            // The plugin that sees the greatest advantage of our node.
+            let advantage = |plugin: &Plugin| {
+                let scores = detail.scores.get(*plugin as usize)?.as_ref()?;
+                let score = |row: u32| scores.normalised[row as usize];
+                Some((score(first) - score(row)) * view.profile().weight(*plugin))
+            };
+            let all = Plugin::ALL.into_iter();
+            let most = all.filter_map(|p| Some((advantage(&p)?, p))).max_by_key(|(a, _)| *a);
+            found.plugin = most.map(|(_, plugin)| plugin.name());
+            found.theirs = format!("{node} with a score of {theirs}");
+            found.ours = format!("{} with a score of {best}", found.ours);
+            if let Some(nominee) = self.mirror.nomination(asking.spec.key) {
+                found.ours.push_str(&format!("; {} is kept for it", nominee.node));
+            }
+            return found;
+        }
+        found.difference = Difference::Filter;
+        let statuses = match outcome.refusal {
+            Some(_) => Vec::new(),
+            None => explain::statuses(cluster, &asking.program, &detail, scratch),
+        };
+        if let Some((_, status)) = statuses.iter().find(|(at, _)| *at == row) {
+            found.plugin = status.plugin.map(Plugin::name);
+            found.ours = format!("{}; {node}: {}", found.ours, status.reasons.join(", "));
+        }
+        found
+    }
+
+    fn nearby(&mut self, asking: pintle_sched_core::intern::Str) -> nearby::Nearby {
+        // The first is the decision itself.
+        let held = self.held.values().skip(1).map(|(_, held)| held);
+        nearby::Nearby::new(&mut self.mirror, &self.past, held, asking)
+    }
+}
+
+/// Whether we might choose this node.
+fn is_choice(thinker: &mut Thinker, mirror: &mut Mirror, asking: &Asking, node: &str) -> bool {
+    let Some(row) = mirror.cluster.row(node) else { return false };
+    let outcome = thinker.decide(mirror, asking);
+    if outcome.feasible == 0 || outcome.refusal.is_some() {
+        return false;
+    }
+    // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
+    let kept = mirror.nomination(asking.spec.key).and_then(|n| mirror.cluster.row(&n.node));
+    match kept.filter(|kept| thinker.scratch.feasible.get(*kept)) {
+        Some(kept) => kept == row,
+        None => thinker.scratch.ties.get(row),
+    }
+}
+
+/// Nodes that fit after which upstream looks no further.
+// k8s: pkg/scheduler/schedule_one.go numFeasibleNodesToFind
+fn enough(percentage: i32, nodes: usize) -> usize {
+    if nodes < SAMPLED_FROM {
+        return nodes;
+    }
+    let percentage = match usize::try_from(percentage).unwrap_or(0) {
+        0 => 50usize.saturating_sub(nodes / 125).max(PERCENT_MIN),
+        given => given,
+    };
+    (nodes * percentage / 100).max(SAMPLED_FROM)
+}
+
+fn name(pod: &Pod) -> String {
+    pintle_api::informer::ObjectKey::of(pod).as_str().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_clusters_are_sampled() {
+        for (percentage, nodes, want) in
+            [(0, 99, 99), (0, 100, 100), (0, 500, 230), (0, 10_000, 500), (100, 500, 500)]
+        {
+            assert_eq!(enough(percentage, nodes), want, "{percentage} {nodes}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The shadow: decides again what another scheduler decided, and says where the two differ.
+//!
+//! ```text
+//!   Told ─> by version, SETTLE_WAIT ─> asked (is it a decision?) ─> judged ─> Report
+//!                    │                                                ^
+//!                    └─> mirror: one step after the other ────────────┘ nearby states
+//! ```
+//! Input: what watches tell, and the time. Output: a [`Report`]. Owner: one task; pure, no clock.
+//! Watches of different kinds are apart by milliseconds, so a change is taken only after it has
+//! waited for `SETTLE_WAIT`, in the order of versions. The other scheduler binds pods at the same
+//! time and sees changes later than they are written: what it decided is compared with the state
+//! before the binding, then with states nearby (`nearby`), before it counts as another decision; and
+//! again as long as `DOUBT_WAIT`, for what was decided earlier may be written later.
+//! Bounds: `HELD_MAX` changes wait; more are taken before their time. `PAST_MAX` are remembered.
+
+mod judge;
+mod nearby;
+pub mod report;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Profile;
+
+use self::report::{Report, Verdict};
+use crate::diagnosis::Thinker;
+use crate::mirror::{Mirror, Step, node_name};
+use crate::watch::{Kind, Thing, Told};
+
+/// How long a change waits for earlier ones of other kinds, and for those that came with it.
+const SETTLE_WAIT: Duration = Duration::from_millis(1000);
+/// How long a decision that seems to be another one waits for what was decided before it and is
+/// written later: a busy API server takes seconds for it.
+const DOUBT_WAIT: Duration = Duration::from_secs(10);
+/// Changes that wait.
+const HELD_MAX: usize = 16 * 1024;
+/// Steps that can be taken back.
+const PAST_MAX: usize = 64;
+
+/// What the shadow knows of the scheduler that it follows.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    /// Its profile.
+    pub profile: Profile,
+    /// Its percentageOfNodesToScore; 0 is upstream's own choice.
+    pub percentage: i32,
+}
+
+/// A change that waits.
+#[derive(Debug)]
+enum Held {
+    Set(Thing),
+    Gone(Kind, ObjectKey, Option<Thing>),
+}
+
+/// The shadow.
+#[derive(Debug)]
+pub struct Shadow {
+    /// The cluster as of the last change that was taken.
+    pub mirror: Mirror,
+    /// What came of it.
+    pub report: Report,
+    /// Memory of decisions.
+    pub thinker: Thinker,
+    followed: Followed,
+    held: BTreeMap<(u64, u64), (Duration, Held)>,
+    numbered: u64,
+    last: u64,
+    past: VecDeque<Step>,
+}
+
+impl Shadow {
+    /// One that knows nothing.
+    pub fn new(followed: Followed) -> Self {
+        Self {
+            mirror: Mirror::new(followed.profile.clone()),
+            report: Report::default(),
+            thinker: Thinker::default(),
+            followed,
+            held: BTreeMap::new(),
+            numbered: 0,
+            last: 0,
+            past: VecDeque::new(),
+        }
+    }
+
+    /// Takes what a watch told at `now`, a time that only grows.
+    pub fn tell(&mut self, now: Duration, told: Told) {
+        let (version, held) = match told {
+            Told::Set(thing) => (thing.version(), Held::Set(thing)),
+            Told::Gone(thing) => {
+                (thing.version(), Held::Gone(thing.kind(), thing.key(), Some(thing)))
+            }
+            Told::Lost(kind, key) => (self.last, Held::Gone(kind, key, None)),
+            list => return self.list(list),
+        };
+        self.numbered += 1;
+        self.held.insert((version, self.numbered), (now, held));
+        while self.held.len() > HELD_MAX {
+            self.take_first(true);
+        }
+    }
+
+    /// A list is no history: what it says is taken as it is, and nobody's decision is seen in it.
+    fn list(&mut self, told: Told) {
+        if let Told::Listed(thing) = &told {
+            self.last = self.last.max(thing.version());
+        }
+        for step in self.mirror.list(told) {
+            self.mirror.make(&step);
+        }
+    }
+
+    /// Takes what has waited long enough; says when there is more to take.
+    pub fn settle(&mut self, now: Duration) -> Option<Duration> {
+        while let Some((_, (since, _))) = self.held.first_key_value() {
+            let (due, is_late) = (*since + SETTLE_WAIT, *since + DOUBT_WAIT <= now);
+            if due > now || !self.mirror.is_complete() {
+                return Some(due.max(now + SETTLE_WAIT / 10));
+            }
+            if !self.take_first(is_late) {
+                return Some(now + SETTLE_WAIT);
+            }
+        }
+        None
+    }
+
+    /// Changes that wait.
+    pub fn waiting(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Takes the change that is next, unless it is a decision in doubt that may wait.
+    fn take_first(&mut self, at_any_rate: bool) -> bool {
+        let Some((_, (_, first))) = self.held.first_key_value() else { return false };
+        if let Some(decision) = self.decision(first) {
+            match self.judge(&decision) {
+                Verdict::Other(_) if !at_any_rate => return false,
+                verdict => self.report.take(&decision, verdict),
+            }
+        }
+        let Some(((version, _), (_, held))) = self.held.pop_first() else { return false };
+        self.last = self.last.max(version);
+        let steps = match held {
+            Held::Set(thing) => self.mirror.set(thing),
+            Held::Gone(kind, key, last) => self.mirror.gone(kind, &key, last.as_ref()),
+        };
+        for step in steps {
+            self.mirror.make(&step);
+            if step.matters() {
+                self.past.push_back(step);
+            }
+        }
+        let over = self.past.len().saturating_sub(PAST_MAX);
+        self.past.drain(..over);
+        true
+    }
+
+    /// The decision of the scheduler that is followed, if the change is one.
+    fn decision(&self, held: &Held) -> Option<Decision> {
+        let Held::Set(Thing::Pod(pod)) = held else { return None };
+        let before = self.mirror.waiting(&ObjectKey::of(&**pod))?;
+        let scheduler = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref());
+        let name = self.followed.profile.scheduler_name.as_str();
+        if before.metadata.uid != pod.metadata.uid
+            || scheduler.unwrap_or("default-scheduler") != name
+        {
+            return None;
+        }
+        let before = Rc::clone(before);
+        if let Some(node) = node_name(pod) {
+            return Some(Decision::Bound { before, node: node.to_owned() });
+        }
+        let said = unschedulable(pod).filter(|said| unschedulable(&before) != Some(said))?;
+        Some(Decision::Refused { said: said.to_owned(), before })
+    }
+}
+
+/// What the other scheduler decided, and the pod as it was before.
+#[derive(Debug)]
+enum Decision {
+    Bound { before: Rc<Pod>, node: String },
+    Refused { before: Rc<Pod>, said: String },
+}
+
+/// What the scheduler said of a pod that fits nowhere.
+fn unschedulable(pod: &Pod) -> Option<&str> {
+    let is_refusal = |c: &&PodCondition| {
+        c.type_ == "PodScheduled"
+            && c.status == "False"
+            && c.reason.as_deref() == Some("Unschedulable")
+    };
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(is_refusal)?.message.as_deref()
+}
+
+/// Whether a pod's place depends on what is not compared yet.
+pub(crate) fn has_claims(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let volumes = spec.and_then(|s| s.volumes.as_ref());
+    let claims = spec.and_then(|s| s.resource_claims.as_ref());
+    volumes.is_some_and(|volumes| !volumes.is_empty()) || claims.is_some_and(|c| !c.is_empty())
+}

@@ -1,0 +1,171 @@
+//! States near the one before a decision: those that the other scheduler may have decided on.
+//!
+//! It takes a pod's place in its own cache when it decides, and writes the binding a little later,
+//! several at the same time; what others write reaches it a little later than it was written. So of
+//! the last changes some came after its decision, and of the next ones some came before. Input: steps
+//! before and after, the mirror. Output: how many steps away the first state is in which a check
+//! holds. The mirror is as before at the end. Owner: the shadow. Bounds: `REACH` steps each way, of
+//! each pod or node the nearest only; as many states as the caller says, the nearest first.
+
+use std::collections::{HashSet, VecDeque};
+
+use pintle_sched_core::intern::Str;
+
+use super::Held;
+use crate::mirror::{Mirror, Step};
+
+/// Steps to each side.
+const REACH: usize = 32;
+/// Of these near ones every pair and triple is tried.
+const CLOSE: usize = 10;
+/// Changes that wait and are looked at for steps.
+const LOOK_AHEAD: usize = 4 * REACH;
+/// Steps that a disagreement tells of, to each side.
+const TOLD_MAX: usize = 8;
+
+/// The steps around a decision.
+#[derive(Debug)]
+pub(super) struct Nearby {
+    /// Those before it, the last one first.
+    past: Vec<Step>,
+    /// Those after it, the next one first.
+    next: Vec<Step>,
+}
+
+/// One step: before (false) or after (true), and its distance.
+type Turn = (bool, usize);
+
+impl Nearby {
+    /// Gathers them; `asking` is the pod that was decided about.
+    pub(super) fn new<'a>(
+        mirror: &mut Mirror,
+        past: &VecDeque<Step>,
+        held: impl Iterator<Item = &'a Held>,
+        asking: Str,
+    ) -> Self {
+        let mut seen: HashSet<Str> = [asking].into();
+        let mut gathered = Vec::new();
+        for step in past.iter().rev() {
+            let new = step.object().is_some_and(|object| seen.insert(object));
+            if new && gathered.len() < REACH {
+                gathered.push(step.clone());
+            }
+        }
+        let past = gathered;
+        let mut next = Vec::new();
+        for held in held.take(LOOK_AHEAD) {
+            if next.len() >= REACH {
+                break;
+            }
+            let steps = match held {
+                Held::Set(thing) => mirror.foresee(thing),
+                Held::Gone(kind, key, last) => mirror.foresee_end(*kind, key, last.as_ref()),
+            };
+            let Some(object) = steps.first().and_then(Step::object) else { continue };
+            if steps.iter().any(Step::matters) && seen.insert(object) {
+                next.extend(steps);
+            }
+        }
+        Self { past, next }
+    }
+
+    /// Looks for a state in which `check` holds, in the present one first: how many steps away.
+    pub(super) fn find(
+        &self,
+        mirror: &mut Mirror,
+        tries: usize,
+        mut check: impl FnMut(&mut Mirror) -> bool,
+    ) -> Option<usize> {
+        if check(mirror) {
+            return Some(0);
+        }
+        let mut turned: Vec<Turn> = Vec::new();
+        let mut found = None;
+        for wanted in self.states().take(tries) {
+            self.turn_to(mirror, &mut turned, &wanted);
+            if check(mirror) {
+                found = Some(wanted.len());
+                break;
+            }
+        }
+        self.turn_to(mirror, &mut turned, &[]);
+        found
+    }
+
+    /// What was near, in words.
+    pub(super) fn told(&self, mirror: &Mirror) -> Vec<String> {
+        let text = |step: &Step| {
+            let object = step.object().map_or("", |object| mirror.cluster.text(object));
+            match step {
+                Step::Bound(pod, node) => {
+                    format!("{} bound to {node}", mirror.cluster.text(pod.name))
+                }
+                Step::Gone { node, .. } => format!("{object} gone from {node}"),
+                Step::Changed { new, node, .. } => {
+                    format!("{} changed on {node}", mirror.cluster.text(new.name))
+                }
+                Step::Nominated { new, .. } => {
+                    let node = new.as_ref().map_or("no node", |n| &*n.node);
+                    format!("{node} is kept for {object}")
+                }
+                Step::Node { new, .. } => {
+                    format!("node {object} {}", if new.is_some() { "changed" } else { "gone" })
+                }
+            }
+        };
+        let before = self.past.iter().take(TOLD_MAX).map(|s| format!("before: {}", text(s)));
+        before
+            .chain(self.next.iter().take(TOLD_MAX).map(|s| format!("after: {}", text(s))))
+            .collect()
+    }
+
+    /// All states, the likely ones first.
+    fn states(&self) -> impl Iterator<Item = Vec<Turn>> + use<> {
+        let (past, next) = (self.past.len(), self.next.len());
+        let first = move |count: usize, after: bool| (0..count).map(move |at| (after, at));
+        // So many of the last ones not yet, so many of the next ones already.
+        let runs = (1..=past + next).flat_map(move |sum| {
+            let fewest = sum.saturating_sub(next);
+            (fewest..=sum.min(past)).map(move |before| {
+                first(before, false).chain(first(sum - before, true)).collect::<Vec<Turn>>()
+            })
+        });
+        let all: Vec<Turn> = {
+            let mut all: Vec<Turn> = first(past, false).chain(first(next, true)).collect();
+            all.sort_by_key(|(after, at)| (*at, !*after));
+            all
+        };
+        let close: Vec<Turn> = all.iter().copied().take(2 * CLOSE).collect();
+        let singles = all.into_iter().map(|turn| vec![turn]);
+        let of = close.clone();
+        let pairs = (0..of.len()).flat_map(move |b| {
+            let of = of.clone();
+            (0..b).map(move |a| vec![of[a], of[b]])
+        });
+        let of: Vec<Turn> = close.into_iter().take(CLOSE).collect();
+        let triples = (0..of.len()).flat_map(move |c| {
+            let of = of.clone();
+            (0..c).flat_map(move |b| {
+                let of = of.clone();
+                (0..b).map(move |a| vec![of[a], of[b], of[c]])
+            })
+        });
+        singles.chain(pairs).chain(runs).chain(triples)
+    }
+
+    /// Makes and takes back what differs between two states.
+    fn turn_to(&self, mirror: &mut Mirror, turned: &mut Vec<Turn>, wanted: &[Turn]) {
+        for turn in turned.iter().filter(|turn| !wanted.contains(turn)) {
+            self.turn(mirror, *turn, false);
+        }
+        for turn in wanted.iter().filter(|turn| !turned.contains(turn)) {
+            self.turn(mirror, *turn, true);
+        }
+        *turned = wanted.to_vec();
+    }
+
+    fn turn(&self, mirror: &mut Mirror, (after, at): Turn, on: bool) {
+        let step = if after { &self.next[at] } else { &self.past[at] };
+        if after == on { mirror.make(step) } else { mirror.take_back(step) }
+    }
+}

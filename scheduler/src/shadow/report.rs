@@ -1,0 +1,142 @@
+//! What came of comparing: counts, and the last disagreements in words.
+//!
+//! Input: verdicts. Output: numbers for metrics, an object for `/debug/shadow`, a line in the log for
+//! each disagreement. Owner: the shadow. Bounds: `KEPT_MAX` disagreements are kept, each with the
+//! few steps around it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+
+use super::Decision;
+
+/// Disagreements that are kept.
+const KEPT_MAX: usize = 256;
+
+/// What the two do not agree about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Difference {
+    /// The node is not known here.
+    NoSuchNode,
+    /// The node is rejected here.
+    Filter,
+    /// Other nodes have a higher score here.
+    Score,
+    /// The sentence about a pod that fits nowhere.
+    Sentence,
+}
+
+/// One decision that is another one here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Disagreement {
+    /// namespace/name.
+    pub pod: String,
+    /// About what.
+    pub difference: Difference,
+    /// The plugin that makes the difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<&'static str>,
+    /// What the other scheduler did or said.
+    pub theirs: String,
+    /// What this one would.
+    pub ours: String,
+    /// What happened around it.
+    pub nearby: Vec<String>,
+}
+
+/// What came of one comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The same in a state so many steps away.
+    Same(usize),
+    /// The other one did not look at all nodes, and its node fits.
+    Sampled,
+    /// Another decision.
+    Other(Disagreement),
+    /// It is not compared, because of this.
+    LeftOut(&'static str),
+}
+
+/// Counts of one kind of decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// The same in the state before it.
+    pub exact: u64,
+    /// The same in a state nearby.
+    pub nearby: u64,
+    /// Not to be compared, because not all nodes were looked at.
+    pub sampled: u64,
+    /// Another decision.
+    pub other: u64,
+    /// Of those in a state nearby, the greatest number of steps.
+    pub farthest: usize,
+}
+
+impl Counts {
+    fn count(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Same(0) => self.exact += 1,
+            Verdict::Same(steps) => {
+                self.nearby += 1;
+                self.farthest = self.farthest.max(*steps);
+            }
+            Verdict::Sampled => self.sampled += 1,
+            Verdict::Other(_) => self.other += 1,
+            Verdict::LeftOut(_) => {}
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.exact + self.nearby + self.sampled + self.other
+    }
+}
+
+/// All that came of comparing.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Bindings.
+    pub bindings: Counts,
+    /// Sentences about pods that fit nowhere.
+    pub refusals: Counts,
+    /// Decisions that were not compared, by reason.
+    pub left_out: BTreeMap<&'static str, u64>,
+    /// Disagreements by difference and plugin.
+    pub by_plugin: BTreeMap<String, u64>,
+    /// The last disagreements, the latest at the end.
+    pub disagreements: VecDeque<Disagreement>,
+}
+
+impl Report {
+    pub(super) fn take(&mut self, decision: &Decision, verdict: Verdict) {
+        if let Verdict::LeftOut(reason) = verdict {
+            return *self.left_out.entry(reason).or_default() += 1;
+        }
+        match decision {
+            Decision::Bound { .. } => self.bindings.count(&verdict),
+            Decision::Refused { .. } => self.refusals.count(&verdict),
+        }
+        self.keep(verdict);
+    }
+
+    fn keep(&mut self, verdict: Verdict) {
+        let Verdict::Other(found) = verdict else { return };
+        tracing::warn!(
+            pod = found.pod,
+            plugin = found.plugin.unwrap_or("-"),
+            "another decision than ours: {}; ours: {}",
+            found.theirs,
+            found.ours
+        );
+        let about = format!("{:?}", found.difference).to_lowercase();
+        let by = found.plugin.map_or_else(|| about.clone(), |plugin| format!("{about}/{plugin}"));
+        *self.by_plugin.entry(by).or_default() += 1;
+        if self.disagreements.len() >= KEPT_MAX {
+            self.disagreements.pop_front();
+        }
+        self.disagreements.push_back(found);
+    }
+}

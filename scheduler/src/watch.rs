@@ -1,0 +1,240 @@
+//! What the API server tells of the kinds that decisions read.
+//!
+//! Input: watches. Output: [`Told`], one object after the other, over one bounded channel. Owner: one
+//! task a kind. Bounds: `TOLD_MAX` changes wait; while the channel is full a watch is held back, and
+//! only the rest of one page of a list is kept here. Objects are stripped of what no decision reads
+//! before they are handed on. Nothing is ever written.
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pintle_api::informer::{FollowSpec, Object, ObjectKey, ObjectSink, UnreadableObject, follow};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::prune;
+
+/// Changes that wait for the one who takes them.
+pub const TOLD_MAX: usize = 4096;
+/// Pods that ended hold nothing any more.
+// k8s: pkg/scheduler/scheduler.go NewInformerFactory
+const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// A kind that decisions read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)] // the names are the documentation
+pub enum Kind {
+    Pod,
+    Node,
+    Namespace,
+    Service,
+    ReplicaSet,
+    StatefulSet,
+    ReplicationController,
+    PodDisruptionBudget,
+}
+
+/// All of them.
+pub const KINDS: [Kind; 8] = [
+    Kind::Pod,
+    Kind::Node,
+    Kind::Namespace,
+    Kind::Service,
+    Kind::ReplicaSet,
+    Kind::StatefulSet,
+    Kind::ReplicationController,
+    Kind::PodDisruptionBudget,
+];
+
+/// An object of one of them.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the names are the documentation
+pub enum Thing {
+    Pod(Box<Pod>),
+    Node(Box<Node>),
+    Namespace(Box<Namespace>),
+    Service(Box<Service>),
+    ReplicaSet(Box<ReplicaSet>),
+    StatefulSet(Box<StatefulSet>),
+    ReplicationController(Box<ReplicationController>),
+    PodDisruptionBudget(Box<PodDisruptionBudget>),
+}
+
+impl Thing {
+    /// Its metadata.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Pod(o) => &o.metadata,
+            Self::Node(o) => &o.metadata,
+            Self::Namespace(o) => &o.metadata,
+            Self::Service(o) => &o.metadata,
+            Self::ReplicaSet(o) => &o.metadata,
+            Self::StatefulSet(o) => &o.metadata,
+            Self::ReplicationController(o) => &o.metadata,
+            Self::PodDisruptionBudget(o) => &o.metadata,
+        }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Pod(_) => Kind::Pod,
+            Self::Node(_) => Kind::Node,
+            Self::Namespace(_) => Kind::Namespace,
+            Self::Service(_) => Kind::Service,
+            Self::ReplicaSet(_) => Kind::ReplicaSet,
+            Self::StatefulSet(_) => Kind::StatefulSet,
+            Self::ReplicationController(_) => Kind::ReplicationController,
+            Self::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> ObjectKey {
+        let metadata = self.metadata();
+        let text = |text: &'_ Option<String>| text.clone().unwrap_or_default();
+        ObjectKey::new(&text(&metadata.namespace), &text(&metadata.name))
+    }
+
+    /// The version of this state; later states have greater ones, whatever their kind.
+    pub fn version(&self) -> u64 {
+        let text = self.metadata().resource_version.as_deref();
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+}
+
+/// What was told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told {
+    /// A list of a kind begins; an earlier one that was not completed does not count.
+    Begun(Kind),
+    /// One of the list.
+    Listed(Thing),
+    /// One of the list that cannot be read; `None` when not even its name can be.
+    Unreadable(Kind, Option<ObjectKey>),
+    /// The list is complete, and nothing else of the kind is there.
+    Complete(Kind),
+    /// It was added or modified.
+    Set(Thing),
+    /// It was deleted, or is none of those that are followed any more, in this state.
+    Gone(Thing),
+    /// It was deleted, in a state that cannot be read.
+    Lost(Kind, ObjectKey),
+}
+
+/// A kind as it is followed.
+trait Followed: Object {
+    const KIND: Kind;
+    const NAME: &'static str;
+    const PATH: &'static str;
+    const FIELDS: &'static str = "";
+    /// Strips it of what nobody reads.
+    fn thing(self) -> Thing;
+}
+
+macro_rules! followed {
+    ($kind:ident, $name:literal, $path:literal $(, $fields:expr)?) => {
+        impl Followed for $kind {
+            const KIND: Kind = Kind::$kind;
+            const NAME: &'static str = $name;
+            const PATH: &'static str = $path;
+            $(const FIELDS: &'static str = $fields;)?
+            fn thing(self) -> Thing {
+                Thing::$kind(Box::new(prune::Prune::prune(self)))
+            }
+        }
+    };
+}
+
+followed!(Pod, "pods", "/api/v1/pods", LIVE_PODS);
+followed!(Node, "nodes", "/api/v1/nodes");
+followed!(Namespace, "namespaces", "/api/v1/namespaces");
+followed!(Service, "services", "/api/v1/services");
+followed!(ReplicaSet, "replicasets", "/apis/apps/v1/replicasets");
+followed!(StatefulSet, "statefulsets", "/apis/apps/v1/statefulsets");
+followed!(ReplicationController, "replicationcontrollers", "/api/v1/replicationcontrollers");
+followed!(PodDisruptionBudget, "poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets");
+
+/// Follows all kinds with the client of `client`; each future runs until it is dropped.
+pub fn follow_all(
+    client: impl Fn() -> kube::Client,
+    told: &mpsc::Sender<Told>,
+) -> Vec<(&'static str, futures_util::future::LocalBoxFuture<'static, ()>)> {
+    vec![
+        one::<Namespace>(client(), told),
+        one::<Node>(client(), told),
+        one::<Service>(client(), told),
+        one::<ReplicaSet>(client(), told),
+        one::<StatefulSet>(client(), told),
+        one::<ReplicationController>(client(), told),
+        one::<PodDisruptionBudget>(client(), told),
+        one::<Pod>(client(), told),
+    ]
+}
+
+fn one<T: Followed>(
+    client: kube::Client,
+    told: &mpsc::Sender<Told>,
+) -> (&'static str, futures_util::future::LocalBoxFuture<'static, ()>) {
+    let mut spec = FollowSpec::new(T::NAME, T::PATH);
+    spec.source.field_selector = T::FIELDS.to_owned();
+    let sink = Tell { told: told.clone(), kept: Vec::new() };
+    (T::NAME, Box::pin(follow::<T, _>(client, spec, sink)))
+}
+
+/// Hands on what a watch tells.
+struct Tell {
+    told: mpsc::Sender<Told>,
+    /// Of a list, what found no room.
+    kept: Vec<Told>,
+}
+
+impl Tell {
+    fn offer(&mut self, told: Told) {
+        if !self.kept.is_empty() {
+            return self.kept.push(told);
+        }
+        if let Err(TrySendError::Full(told)) = self.told.try_send(told) {
+            self.kept.push(told);
+        }
+    }
+
+    async fn send(&mut self, told: Told) {
+        for kept in std::mem::take(&mut self.kept).into_iter().chain([told]) {
+            // Nobody takes it only when the process is about to end.
+            let _ = self.told.send(kept).await;
+        }
+    }
+}
+
+impl<T: Followed> ObjectSink<T> for Tell {
+    fn begin(&mut self) {
+        self.kept.clear();
+        self.offer(Told::Begun(T::KIND));
+    }
+
+    fn listed(&mut self, object: T) {
+        self.offer(Told::Listed(object.thing()));
+    }
+
+    fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
+        self.offer(Told::Unreadable(T::KIND, lost.map(|lost| lost.key)));
+    }
+
+    async fn complete(&mut self) {
+        self.send(Told::Complete(T::KIND)).await;
+    }
+
+    async fn applied(&mut self, object: T) {
+        self.send(Told::Set(object.thing())).await;
+    }
+
+    async fn deleted(&mut self, object: T) {
+        self.send(Told::Gone(object.thing())).await;
+    }
+
+    async fn deleted_unreadable(&mut self, lost: UnreadableObject) {
+        self.send(Told::Lost(T::KIND, lost.key)).await;
+    }
+}

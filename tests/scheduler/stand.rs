@@ -1,0 +1,170 @@
+//! An API server, its store, a kube-scheduler and our program beside them.
+//!
+//! Input: the scheduler's configuration. Output: clients in the cluster's network, and what our
+//! program reported when it was told to end. All of it ends with the stand.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pintle_api::{Access, ClientOptions};
+use pintle_tests::wait::{LONG, until};
+use serde_json::{Value, json};
+use xtask::cluster::Cluster;
+use xtask::shell;
+
+/// A cluster without nodes of its own.
+pub struct Stand {
+    cluster: Cluster,
+    ours: Option<Child>,
+}
+
+impl Stand {
+    /// Starts it.
+    pub fn start(purpose: &str, scheduler: &Value) -> Self {
+        let cluster = Cluster::of_this_run(purpose).expect("a cluster's name");
+        cluster.down().expect("an old cluster can be removed");
+        let stand = Self { cluster, ours: None };
+        stand.cluster.up_for_scheduler(scheduler).expect("the cluster starts");
+        stand
+    }
+
+    /// Runs `work` with clients of the administrator, in the cluster's network.
+    pub fn with_client<T: Send>(
+        &self,
+        work: impl AsyncFnOnce(kube::Client) -> Result<T> + Send,
+    ) -> T {
+        let path = self.cluster.layout().kubeconfig("admin");
+        let run = || -> Result<T> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            tokio::task::LocalSet::new().block_on(&runtime, async {
+                let access = Access::read(&path)?;
+                let user_agent = "test".to_owned();
+                work(access.client(ClientOptions { user_agent, ..Default::default() })).await
+            })
+        };
+        self.cluster.in_control_network(run).expect("a thread").expect("the API server answers")
+    }
+
+    /// Starts `pintle-scheduler shadow` with credentials that may only read.
+    pub fn start_shadow(&mut self) {
+        let rights = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "pintle-shadow"},
+            "rules": [
+                {"apiGroups": [""], "verbs": ["list", "watch"], "resources": ["pods", "nodes",
+                    "namespaces", "services", "replicationcontrollers"]},
+                {"apiGroups": [""], "verbs": ["get"], "resources": ["pods"]},
+                {"apiGroups": ["apps"], "verbs": ["list", "watch"],
+                    "resources": ["replicasets", "statefulsets"]},
+                {"apiGroups": ["policy"], "verbs": ["list", "watch"],
+                    "resources": ["poddisruptionbudgets"]},
+            ],
+        });
+        let given = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "pintle-shadow"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                "name": "pintle-shadow"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
+                "name": "pintle-shadow"}],
+        });
+        for (name, object) in [("role", rights), ("binding", given)] {
+            let path = self.file(&format!("{name}.json"), &object);
+            self.cluster.kubectl(&["apply", "-f", &path.to_string_lossy()]).expect("taken");
+        }
+        let mut cmd = self.cluster.control_command(&program()).expect("a command");
+        let log = File::create(self.log()).expect("a log");
+        cmd.arg("shadow").arg("--kubeconfig").arg(self.cluster.layout().kubeconfig("shadow"));
+        cmd.arg("--config").arg(self.cluster.layout().scheduler_config());
+        cmd.arg("--report").arg(self.report()).stderr(log);
+        self.ours = Some(cmd.spawn().expect("it starts"));
+        until(LONG, "the shadow follows", || {
+            let log = fs::read_to_string(self.log())?;
+            ensure!(log.contains("following"), "{log}");
+            Ok(())
+        });
+    }
+
+    /// What a command of our program prints, with credentials that may only read.
+    pub fn ask(&self, args: &[&str]) -> String {
+        let mut cmd = self.cluster.control_command(&program()).expect("a command");
+        cmd.args(args).arg("--kubeconfig").arg(self.cluster.layout().kubeconfig("shadow"));
+        shell::capture(&mut cmd).expect("an answer")
+    }
+
+    /// A file in the cluster's folder.
+    pub fn file(&self, name: &str, object: &Value) -> PathBuf {
+        let path = self.cluster.layout().dir().join(name);
+        fs::write(&path, object.to_string()).expect("written");
+        path
+    }
+
+    /// Ends our program; what it reported.
+    pub fn end_shadow(&mut self) -> Value {
+        let mut child = self.ours.take().expect("it runs");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it is there");
+        let status = child.wait().expect("a child can be waited for");
+        assert!(status.success(), "{status}: {}", self.log_end());
+        let text = fs::read_to_string(self.report()).expect("a report");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// The end of our program's log.
+    pub fn log_end(&self) -> String {
+        shell::tail(&fs::read_to_string(self.log()).unwrap_or_default(), 40)
+    }
+
+    /// Our program's resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let pid = self.ours.as_ref().expect("it runs").id();
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.cluster.layout().log("shadow")
+    }
+
+    fn report(&self) -> PathBuf {
+        self.cluster.layout().dir().join("report.json")
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.ours.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::env::var_os("PINTLE_KEEP").is_some() {
+            return;
+        }
+        if let Err(error) = self.cluster.down() {
+            shell::say("leftover", &format!("{error:#}"));
+        }
+    }
+}
+
+/// Our program: `PINTLE_SCHEDULER`, else this workspace's, built if it is not up to date.
+fn program() -> PathBuf {
+    if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
+        return path.into();
+    }
+    build().expect("the scheduler builds")
+}
+
+fn build() -> Result<PathBuf> {
+    let mut cmd = Command::new(env!("CARGO"));
+    cmd.args(["build", "--quiet", "--offline", "-p", "pintle-scheduler"]);
+    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    shell::capture(&mut cmd)?;
+    let test = std::env::current_exe()?;
+    let profile = test.ancestors().nth(2).context("a folder of the build")?;
+    Ok(profile.join("pintle-scheduler"))
+}
