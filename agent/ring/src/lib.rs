@@ -7,8 +7,9 @@
 //!   small      small files that are read whole
 //!   files      the handle: `run(place, batch)`, patience, which ring
 //!   serve      the loop of a ring, on a thread of its own
-//!   uring      entries and completions of io_uring; the only file with `unsafe`
+//!   uring      entries and completions of io_uring; `unsafe`
 //!   direct     the same chains with plain calls, where the kernel refuses a ring
+//!   project    project quotas: no chains, but the other calls that need `unsafe`
 //! ```
 //! A chain's steps are linked submissions ("open, read, close" is one; "open, write, sync" and
 //! "rename, close" are two), and those of all chains of a batch go to the kernel in one call. Whose
@@ -34,6 +35,8 @@ mod direct;
 pub mod durable;
 mod files;
 mod progress;
+#[allow(unsafe_code)]
+pub mod project;
 mod serve;
 pub mod small;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Entries and completions of one io_uring: the only file of the agent with `unsafe`.
+//! Entries and completions of one io_uring: with `project`, the only files of the agent with `unsafe`.
 //!
 //! Input: parts of chains, each for a place in a slab. Output: a part's chain and answers once the
 //! kernel has completed all of its entries. Owned by the thread that serves the ring.

@@ -188,6 +188,12 @@ impl Cgroups {
         Self { tree: Arc::new(Tree::unified_at(path)), systemd: None }
     }
 
+    /// Hierarchies of v1 in a folder, for tests that bring the files along.
+    #[cfg(test)]
+    pub(super) fn legacy_at(path: &Path) -> Self {
+        Self { tree: Arc::new(Tree::legacy_at(path)), systemd: None }
+    }
+
     /// True when systemd makes the cgroups.
     pub fn by_systemd(&self) -> bool {
         self.systemd.is_some()

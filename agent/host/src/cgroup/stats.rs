@@ -207,6 +207,10 @@ impl Sampler {
             let stat = self.kept(path, "memory", "memory.stat").unwrap_or_default();
             memory_v1(&mut sample, number(&usage).unwrap_or(0), &stat);
         }
+        // Its own, and not what `memory.stat` has, which may be that of all pods.
+        let limit = self.kept(path, "memory", "memory.limit_in_bytes");
+        sample.memory_limit_bytes =
+            limit.and_then(|text| number(&text)).filter(|limit| *limit < UNLIMITED);
         let tasks = self.kept(path, "pids", "pids.current");
         sample.tasks = tasks.and_then(|text| number(&text)).unwrap_or(0);
         Some(sample)
@@ -372,8 +376,6 @@ fn memory_v1(sample: &mut Sample, usage: u64, stat: &str) {
     sample.file_bytes = (field(stat, "total_active_file"), field(stat, "total_inactive_file"));
     // Not those below: as cAdvisor counts them.
     sample.faults = (field(stat, "pgfault"), field(stat, "pgmajfault"));
-    let limit = field(stat, "hierarchical_memory_limit");
-    sample.memory_limit_bytes = Some(limit).filter(|limit| *limit != 0 && *limit < UNLIMITED);
     let most = field(stat, "hierarchical_memsw_limit");
     sample.swap_limit_bytes = Some(most).filter(|most| *most < UNLIMITED);
 }
@@ -431,7 +433,7 @@ mod tests {
     use super::*;
 
     const STAT_V1: &str = "cache 10\nrss 20\npgfault 7\npgmajfault 1\ninactive_file 1\n\
-        hierarchical_memory_limit 9223372036854771712\ntotal_cache 300\ntotal_rss 400\n\
+        total_cache 300\ntotal_rss 400\n\
         total_mapped_file 50\ntotal_swap 6\ntotal_inactive_file 100\ntotal_active_file 90\n";
 
     #[test]
@@ -441,14 +443,31 @@ mod tests {
         assert_eq!((sample.memory_bytes, sample.working_set_bytes), (1000, 900));
         assert_eq!((sample.rss_bytes, sample.cache_bytes, sample.swap_bytes), (400, 300, 6));
         assert_eq!((sample.faults, sample.file_bytes), ((7, 1), (90, 100)));
-        assert_eq!(sample.memory_limit_bytes, None, "v1's largest number is no limit");
         assert_eq!(sample.swap_limit_bytes, Some(0), "swap is not counted");
         memory_v1(&mut sample, 900, "hierarchical_memsw_limit 8192\ntotal_swap 6\n");
         assert_eq!(sample.swap_limit_bytes, Some(8192));
         memory_v1(&mut sample, 900, "hierarchical_memsw_limit 9223372036854771712\n");
         assert_eq!(sample.swap_limit_bytes, None);
-        memory_v1(&mut sample, 50, "hierarchical_memory_limit 4096\ntotal_inactive_file 90\n");
-        assert_eq!((sample.memory_limit_bytes, sample.working_set_bytes), (Some(4096), 0));
+        memory_v1(&mut sample, 50, "total_inactive_file 90\n");
+        assert_eq!(sample.working_set_bytes, 0);
+    }
+
+    #[test]
+    fn the_limit_of_v1_is_the_cgroups_own_and_not_that_of_all_pods() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            std::fs::write(dir.path().join("pod").join(name), text).expect("written");
+        };
+        std::fs::create_dir(dir.path().join("pod")).expect("made");
+        write("cpuacct.usage", "7\n");
+        write("memory.usage_in_bytes", "100\n");
+        write("memory.stat", "hierarchical_memory_limit 4096\n");
+        write("memory.limit_in_bytes", "9223372036854771712\n");
+        let mut sampler = Sampler::over(Cgroups::legacy_at(dir.path()));
+        let mut limit = || sampler.sample("/pod", false).expect("there").memory_limit_bytes;
+        assert_eq!(limit(), None, "v1's largest number is no limit");
+        write("memory.limit_in_bytes", "2048\n");
+        assert_eq!(limit(), Some(2048));
     }
 
     #[test]

@@ -85,6 +85,15 @@ impl Tree {
         Self { v1: None, root, classes, mounts, warned }
     }
 
+    /// Hierarchies of v1 in one folder, all of them in the same.
+    #[cfg(test)]
+    pub(super) fn legacy_at(path: &Path) -> Self {
+        let controllers = ["cpu", "cpuacct", "memory", "pids"].map(str::to_owned).into();
+        let mounts = vec![Mount { path: path.to_owned(), controllers }];
+        let (root, classes, warned) = Default::default();
+        Self { v1: Some(V1::new()), root, classes, mounts, warned }
+    }
+
     /// True on cgroup v2.
     pub fn is_v2(&self) -> bool {
         self.v1.is_none()

@@ -2,20 +2,24 @@
 //!
 //! Input: cgroups, and how much memory each may use before somebody is to look. Output: `fired`,
 //! which returns when one of them crossed that line (cgroup v1, `cgroup.event_control`), or when its
-//! processes stalled for memory (v2, a trigger of `memory.pressure`). Both are hints: what is true is
-//! read afterwards. Effects: files of cgroups. Bounds: one watch for each cgroup, and one hint in
-//! `PAUSE` from all of them.
+//! processes stalled for memory (v2, a trigger of `memory.pressure`). On v2 nothing tells of a use
+//! that nobody limits, and who is fast takes gigabytes before anybody stalls: there the use itself
+//! is read each `PEEK`. All are hints: what is true is read afterwards. Effects: files of cgroups.
+//! Bounds: one watch for each cgroup, and one hint in `PAUSE` from all of them.
 // k8s: pkg/kubelet/eviction/threshold_notifier_linux.go NewCgroupNotifier (v1 only)
 
 use std::fs::{File, OpenOptions};
 use std::future::poll_fn;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use pintle_daemon::blocking::{self, Place};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -23,6 +27,8 @@ use tokio::io::unix::AsyncFd;
 const STALL: &str = "some 100000 1000000";
 /// The least tolerance, so that a look does not move a line each time.
 const MOVED_MIN: u64 = 4 << 20;
+/// How often the use of a cgroup of v2 is read: one file of one line.
+const PEEK: Duration = Duration::from_secs(1);
 /// A cgroup that stalls all the time is no news each time.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -42,8 +48,16 @@ struct Watched {
 
 #[derive(Debug)]
 enum Armed {
-    Usage { event: AsyncFd<EventFd>, line: u64 },
-    Stall(AsyncFd<File>),
+    Usage {
+        event: AsyncFd<EventFd>,
+        line: u64,
+    },
+    /// Either is `None` where the kernel has it not: no PSI, and the root has no use of its own.
+    V2 {
+        stall: Option<AsyncFd<File>>,
+        usage: Option<Arc<File>>,
+        line: u64,
+    },
 }
 
 impl MemoryWatch {
@@ -61,8 +75,11 @@ impl MemoryWatch {
     pub fn arm(&mut self, index: usize, line: u64, tolerance: u64) -> io::Result<()> {
         let is_v2 = self.is_v2;
         let Some(watched) = self.watched.get_mut(index) else { return Ok(()) };
-        match &watched.armed {
-            Some(Armed::Stall(_)) => return Ok(()),
+        match &mut watched.armed {
+            Some(Armed::V2 { line: at, .. }) => {
+                *at = line;
+                return Ok(());
+            }
             Some(Armed::Usage { line: at, .. }) if at.abs_diff(line) < tolerance.max(MOVED_MIN) => {
                 return Ok(());
             }
@@ -70,7 +87,7 @@ impl MemoryWatch {
         }
         watched.armed = None;
         watched.armed = Some(match is_v2 {
-            true => Armed::stall(&watched.dir)?,
+            true => Armed::v2(&watched.dir, line)?,
             false => Armed::usage(&watched.dir, line)?,
         });
         Ok(())
@@ -105,12 +122,12 @@ impl Armed {
         Ok(Self::Usage { event, line })
     }
 
-    fn stall(dir: &Path) -> io::Result<Self> {
-        let path = dir.join("memory.pressure");
-        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-        file.write_all(STALL.as_bytes())?;
-        #[allow(deprecated)]
-        Ok(Self::Stall(AsyncFd::with_interest(file, Interest::PRIORITY)?))
+    fn v2(dir: &Path, line: u64) -> io::Result<Self> {
+        let usage = File::open(dir.join("memory.current")).ok().map(Arc::new);
+        match (stall(dir), usage) {
+            (Err(error), None) => Err(error),
+            (stall, usage) => Ok(Self::V2 { stall: stall.ok(), usage, line }),
+        }
     }
 
     /// A watch that fails fires nothing more.
@@ -123,18 +140,57 @@ impl Armed {
                     return;
                 }
             }
-            Self::Stall(file) => {
-                if let Ok(mut ready) = file.ready(Interest::PRIORITY).await {
-                    let is_gone = ready.ready().is_error();
-                    ready.clear_ready();
-                    if !is_gone {
-                        return;
-                    }
+            Self::V2 { stall, usage, line } => {
+                tokio::select! {
+                    () = stalled(stall.as_ref()) => return,
+                    () = crossed(usage.as_ref(), *line) => return,
                 }
             }
         }
         std::future::pending::<()>().await;
     }
+}
+
+fn stall(dir: &Path) -> io::Result<AsyncFd<File>> {
+    let path = dir.join("memory.pressure");
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    file.write_all(STALL.as_bytes())?;
+    #[allow(deprecated)] // as above
+    AsyncFd::with_interest(file, Interest::PRIORITY)
+}
+
+/// Comes when processes of the cgroup stalled; never once it is gone.
+async fn stalled(pressure: Option<&AsyncFd<File>>) {
+    if let Some(file) = pressure
+        && let Ok(mut ready) = file.ready(Interest::PRIORITY).await
+    {
+        let is_gone = ready.ready().is_error();
+        ready.clear_ready();
+        if !is_gone {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Comes when the cgroup uses so many bytes; never once it is gone.
+async fn crossed(usage: Option<&Arc<File>>, line: u64) {
+    while let Some(usage) = usage.map(Arc::clone) {
+        tokio::time::sleep(PEEK).await;
+        match blocking::run(Place::own("pressure").within(PEEK), move || used(&usage)).await {
+            Ok(Some(used)) if used >= line => return,
+            Ok(None) => break,
+            _ => {}
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Bytes in `memory.current`.
+fn used(file: &File) -> Option<u64> {
+    let mut text = [0; 24];
+    let length = file.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text[..length]).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -147,8 +203,8 @@ mod tests {
     struct Own(PathBuf);
 
     impl Own {
-        fn new(sampler: &Sampler) -> Self {
-            let name = format!("/pintle-memory-watch-{}", std::process::id());
+        fn new(sampler: &Sampler, what: &str) -> Self {
+            let name = format!("/pintle-memory-{what}-{}", std::process::id());
             let dir = sampler.memory_dir(&name).expect("a hierarchy");
             fs::create_dir(&dir).expect("made");
             Self(dir)
@@ -161,26 +217,54 @@ mod tests {
         }
     }
 
-    /// The kernel says nothing by itself below the line: the watch fires when memory is used, here
-    /// by files of a file system in memory that a shell in the cgroup writes.
+    /// Has a shell in the cgroup fill a file in memory with 64 MiB and keep it, until the watch fires.
+    async fn fires(own: &Own, mut watch: MemoryWatch) {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+        let file = folder.path().join("file");
+        let fill = format!(
+            "echo $$ > {}/cgroup.procs && head -c 64M /dev/zero > {} && exec sleep 600",
+            own.0.display(),
+            file.display()
+        );
+        let mut shell = tokio::process::Command::new("sh");
+        let mut shell = shell.args(["-c", &fill]).kill_on_drop(true).spawn().expect("started");
+        watch.fired().await;
+        shell.kill().await.expect("it waited");
+        let killed = own.0.join("cgroup.procs");
+        while !fs::read_to_string(&killed).expect("a cgroup").is_empty() {
+            for pid in fs::read_to_string(&killed).expect("a cgroup").lines() {
+                let pid = nix::unistd::Pid::from_raw(pid.parse().expect("a process"));
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The kernel says nothing by itself below the line: the watch fires when memory is used.
     #[tokio::test]
     async fn a_cgroup_that_crosses_its_line_is_told() {
+        blocking::Pool::own();
         let sampler = Sampler::new().expect("this host has cgroups");
-        let own = Own::new(&sampler);
+        let own = Own::new(&sampler, "line");
         let mut watch = MemoryWatch::new(sampler.is_v2(), [own.0.clone()]);
         watch.arm(0, 32 << 20, 0).expect("armed");
-        if sampler.is_v2() {
-            return; // the kernel took the order; without a limit nothing stalls
-        }
         watch.arm(0, (32 << 20) + 1, 0).expect("near enough");
         watch.arm(7, 1, 0).expect("nobody");
-        let write = format!(
-            "echo $$ > {}/cgroup.procs && head -c 64M /dev/zero | tail -c 64M | wc -c",
-            own.0.display()
-        );
-        let mut shell =
-            tokio::process::Command::new("sh").args(["-c", &write]).spawn().expect("started");
-        watch.fired().await;
-        assert!(shell.wait().await.expect("ended").success());
+        fires(&own, watch).await;
+    }
+
+    /// Far below any line: what it needs is more than it may have at once, so it has to wait.
+    #[tokio::test]
+    async fn a_cgroup_whose_processes_stall_is_told() {
+        blocking::Pool::own();
+        let sampler = Sampler::new().expect("this host has cgroups");
+        if !Path::new("/sys/fs/cgroup/memory.pressure").exists() {
+            return xtask::skip("the kernel tells no stall of memory");
+        }
+        let own = Own::new(&sampler, "stall");
+        fs::write(own.0.join("memory.high"), "8M").expect("limited");
+        let mut watch = MemoryWatch::new(sampler.is_v2(), [own.0.clone()]);
+        watch.arm(0, u64::MAX, 0).expect("armed");
+        fires(&own, watch).await;
     }
 }

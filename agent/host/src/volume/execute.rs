@@ -24,15 +24,15 @@ use pintle_daemon::regular_file;
 use super::content::{Content, collect};
 use super::dir_fd::{is_mount_point, make_dir, make_dir_all};
 use super::error::{Cause, Context, IoFailure, VolumeError};
-use super::layout::{DIR_MODE, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir};
+use super::layout::{DIR_MODE, EMPTY_DIR_PLUGIN, NFS_PLUGIN, OWN_PLUGINS, PodDirs, pods_dir};
 use super::mounts::PlannedMount;
 use super::payload::Payload;
 use super::plan::{PodVolume, PodVolumes, VolumeKind};
+use super::project::{self, Measure};
+use super::remove::DELETING;
 use super::sub_path::{self, SubPathError};
 use super::{atomic, empty_dir, host_path, mount, nfs, ownership, remove};
 
-/// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
-const DELETING: &str = ".deleting~";
 /// Mode of directories made inside a payload volume for other volumes' mounts.
 const NESTED_MODE: u32 = 0o755;
 /// Mode of a termination log: every user of the container may write it.
@@ -99,6 +99,7 @@ pub fn write_hosts(dirs: &PodDirs, text: &str) -> Result<(), IoFailure> {
 pub async fn mount_all(
     uid: &PodUid,
     volumes: &PodVolumes,
+    measure: Measure,
     content: &impl Content,
     now: jiff::Timestamp,
 ) -> Result<Vec<VolumeError>, Vec<VolumeError>> {
@@ -119,7 +120,7 @@ pub async fn mount_all(
         let (mut failures, mut outdated) = (Vec::new(), Vec::new());
         for (volume, payload) in pod.volumes.iter().zip(payloads) {
             let error = match payload {
-                Ok(payload) => set_up(&pod, volume, &payload, now).err(),
+                Ok(payload) => set_up(&pod, volume, &payload, measure, now).err(),
                 Err(text) => Some(VolumeError::set_up(&volume.name, text)),
             };
             let Some(error) = error else { continue };
@@ -155,7 +156,7 @@ pub async fn refresh(
 ) -> Result<(), Vec<VolumeError>> {
     let mut written = volumes.clone();
     written.volumes.retain(|volume| matches!(volume.kind, VolumeKind::Payload { .. }));
-    match mount_all(uid, &written, content, now).await {
+    match mount_all(uid, &written, Measure::Walk, content, now).await {
         Ok(failures) if failures.is_empty() => Ok(()),
         Ok(failures) | Err(failures) => Err(failures),
     }
@@ -171,6 +172,7 @@ fn set_up(
     pod: &PodVolumes,
     volume: &PodVolume,
     payload: &Payload,
+    measure: Measure,
     now: jiff::Timestamp,
 ) -> Result<(), VolumeError> {
     let name = volume.name.as_str();
@@ -185,13 +187,13 @@ fn set_up(
             Err(text) => Err(format!("{text} is an invalid volume type").into()),
         },
         VolumeKind::EmptyDir(empty) => {
-            let dir = pod.dirs.volume(super::layout::EMPTY_DIR_PLUGIN, name);
-            empty_dir::set_up(&dir, &pod.dirs.ready_dir(name), empty, pod.fs_group)
+            let dir = pod.dirs.volume(EMPTY_DIR_PLUGIN, name);
+            empty_dir::set_up(&dir, &pod.dirs.ready_dir(name), empty, pod.fs_group, measure)
         }
         VolumeKind::Payload { plugin, wrapped, .. } => {
             let dir = pod.dirs.volume(plugin, name);
             let ready = pod.dirs.ready_dir(&format!("wrapped_{name}"));
-            empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group)
+            empty_dir::set_up(&dir, &ready, wrapped, pod.fs_group, Measure::Walk)
                 .and_then(|()| write_payload(&dir, volume, payload, pod.fs_group, now))
         }
     };
@@ -316,7 +318,12 @@ fn tear_down(dirs: &PodDirs, dir: &Path) -> Result<(), VolumeError> {
         }
         take_away(dir, &doomed)
     });
-    removed.map_err(fail)
+    removed.map_err(fail)?;
+    if dir.parent().is_some_and(|plugin| plugin.ends_with(EMPTY_DIR_PLUGIN)) {
+        // Whatever the gate says now: it may have been given by another agent or setting.
+        project::release(&dir.with_file_name(name));
+    }
+    Ok(())
 }
 
 /// Unmounts a volume's directory and removes it, under a name that is no volume's.

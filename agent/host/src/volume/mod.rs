@@ -21,6 +21,7 @@ pub mod nfs;
 pub mod orphan;
 pub mod ownership;
 mod program;
+pub mod project;
 pub mod remove;
 pub mod sub_path;
 

@@ -17,6 +17,7 @@ use pintle_agent_core::types::PodUid;
 use super::error::{Context, IoFailure, VolumeError};
 use super::execute::{remove_pod_dir, unmount_all};
 use super::layout::{PodDirs, pods_dir};
+use super::project;
 
 /// Directories removed in one call.
 pub const SWEEP_MAX: usize = 64;
@@ -73,6 +74,7 @@ pub fn sweep_unless(root: &Path, is_kept: impl Fn(&PodUid) -> bool) -> Result<Sw
             Err(error) => swept.kept.push((uid, error.to_string())),
         }
     }
+    project::sweep(&pods);
     Ok(swept)
 }
 

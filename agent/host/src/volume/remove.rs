@@ -18,6 +18,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::dir_fd::{open_beneath, open_dir};
 use super::error::{Context, IoFailure};
 
+/// Prefix of a volume's directory while it is being deleted: no longer a volume, whatever happens.
+pub(super) const DELETING: &str = ".deleting~";
 /// Open directories at once.
 const DEPTH_MAX: usize = 64;
 /// Passes over a tree; each one takes `DEPTH_MAX` levels.

@@ -37,8 +37,14 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                     tokio::task::spawn_local(async move {
                         crate::volume::execute::make_pod_dirs(&volumes.dirs).expect("made");
                         let now = jiff::Timestamp::now();
-                        let done =
-                            crate::volume::execute::mount_all(&uid, &volumes, &Objects, now).await;
+                        let done = crate::volume::execute::mount_all(
+                            &uid,
+                            &volumes,
+                            Measure::Walk,
+                            &Objects,
+                            now,
+                        )
+                        .await;
                         mounted.set(mounted.get() + 1);
                         done
                     })
@@ -51,7 +57,9 @@ fn pods_on_a_server_that_hangs_wait_alone() {
                 let volumes = plan(&root.path().join(uid.as_str()), &pod_with(volume));
                 crate::volume::execute::make_pod_dirs(&volumes.dirs).expect("made");
                 let now = jiff::Timestamp::now();
-                let done = crate::volume::execute::mount_all(&uid, &volumes, &Objects, now).await;
+                let done =
+                    crate::volume::execute::mount_all(&uid, &volumes, Measure::Walk, &Objects, now)
+                        .await;
                 assert_eq!(done, Ok(vec![]));
             }
             assert_eq!(mounted.get(), 0, "those on the dead server wait");
@@ -92,7 +100,8 @@ fn a_full_or_read_only_disk_is_told_as_a_failed_mount_and_made_good_later() {
         let uid = PodUid::from("x");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let now = jiff::Timestamp::now();
-        let mounted = crate::volume::execute::mount_all(&uid, &volumes, &Objects, now);
+        let mounted =
+            crate::volume::execute::mount_all(&uid, &volumes, Measure::Walk, &Objects, now);
         let errors = runtime.expect("a runtime").block_on(mounted).expect_err("read-only");
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert!(errors[0].contains("read-only file system"), "{errors:?}");

@@ -16,6 +16,7 @@ use pintle_agent_core::types::NodeFacts;
 use super::content::Content;
 use super::payload::{ContentError, KeyValues, TokenRequest};
 use super::plan::PodVolumes;
+use super::project::Measure;
 
 /// Runs `test` where nobody else sees its mounts, the pool's threads and a ring's among those that do.
 pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
@@ -29,7 +30,7 @@ pub(crate) fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
 }
 
 /// The objects that existed when the recordings were made.
-struct Objects;
+pub(crate) struct Objects;
 
 impl Content for Objects {
     async fn config_map(&self, _: &str, name: &str) -> Result<KeyValues, ContentError> {
@@ -57,12 +58,12 @@ fn values(pairs: &[(&str, &str)]) -> KeyValues {
 }
 
 /// A pod from its spec in JSON.
-fn pod(spec: serde_json::Value) -> Pod {
+pub(crate) fn pod(spec: serde_json::Value) -> Pod {
     let meta = serde_json::json!({"name": "p", "namespace": "default", "uid": "uid-1"});
     serde_json::from_value(serde_json::json!({"metadata": meta, "spec": spec})).expect("a pod")
 }
 
-fn plan(root: &Path, pod: &Pod) -> PodVolumes {
+pub(crate) fn plan(root: &Path, pod: &Pod) -> PodVolumes {
     let node = NodeFacts { memory_allocatable_bytes: 1 << 30, ..NodeFacts::default() };
     PodVolumes::plan(root, &node, pod)
 }
@@ -73,7 +74,8 @@ fn mount(pod: &PodVolumes) -> Result<(), Vec<String>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
     let uid = "u".into();
-    let done = super::execute::mount_all(&uid, pod, &Objects, jiff::Timestamp::now());
+    let done =
+        super::execute::mount_all(&uid, pod, Measure::Walk, &Objects, jiff::Timestamp::now());
     let done = runtime.block_on(done);
     let texts = |errors: Vec<_>| errors.iter().map(super::VolumeError::to_string).collect();
     done.map(|outdated| assert_eq!(outdated, [])).map_err(texts)

@@ -33,7 +33,7 @@ fn mount_of(pod: &PodVolumes, one: &One) -> Done<Vec<VolumeError>> {
     make_pod_dirs(&pod.dirs).expect("directories");
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime");
-    runtime.block_on(mount_all(&"u".into(), pod, one, jiff::Timestamp::now()))
+    runtime.block_on(mount_all(&"u".into(), pod, Measure::Walk, one, jiff::Timestamp::now()))
 }
 
 fn refresh_of(pod: &PodVolumes, one: &One) -> Done<()> {
