@@ -333,6 +333,7 @@ impl Parts {
             admission: Arc::new(host::offer(&self.config, &node)?),
             has_node_object: self.cluster.is_some(),
             eviction: pintle_agent_core::eviction::Settings::of(&self.config),
+            garbage: host::dead_containers(&self.config),
             node,
         })
     }
@@ -365,6 +366,7 @@ impl Parts {
                 .map(PathBuf::from),
             runtime: RuntimeInfo { name: runtime.name.clone(), handlers: runtime.handlers.clone() },
             cgroups,
+            project_quotas: config.gates.enabled(pintle_agent_host::volume::project::GATE),
             metrics: Arc::clone(&self.metrics),
             tracker,
             starts: StartPermits::new(STARTS_PER_CPU * host::cpus()),

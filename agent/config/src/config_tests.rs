@@ -401,6 +401,14 @@ fn deprecated_flags_are_named_in_one_line() {
 }
 
 #[test]
+fn dead_containers_cannot_be_younger_than_new() {
+    let told = errors(&["--minimum-container-ttl-duration=-1s"]);
+    assert!(told[0].contains("cannot be younger"), "{told:?}");
+    let age = config(&["--minimum-container-ttl-duration=90s"]).flags.dead_container_age_min;
+    assert_eq!(age.as_secs(), 90);
+}
+
+#[test]
 fn every_flag_is_listed_with_its_value() {
     let config = config(&["--node-ip=10.0.0.1,fd00::1", "--root-dir=/r", "--max-pods=5"]);
     let mut listed = listing::of_fields::<Kubelet>(&config.kubelet);

@@ -144,7 +144,7 @@ pub const GATES: &[Gate] = &[
     on("KubeletServiceAccountTokenForCredentialProviders", Stage::Beta, DONE),
     locked_on("KubeletTracing", Stage::Ga, NOT_YET),
     on("ListFromCacheSnapshot", Stage::Beta, ELSEWHERE),
-    off("LocalStorageCapacityIsolationFSQuotaMonitoring", Stage::Beta, NOT_YET),
+    off("LocalStorageCapacityIsolationFSQuotaMonitoring", Stage::Beta, DONE),
     off("LoggingAlphaOptions", Stage::Alpha, NOT_YET),
     on("LoggingBetaOptions", Stage::Beta, DONE),
     off("ManifestBasedAdmissionControlConfig", Stage::Alpha, ELSEWHERE),

@@ -109,6 +109,7 @@ impl NodeFlags {
         checked(check_cloud_provider(given));
         checked(check_credential_provider(given));
         checked(check_lock(given));
+        checked(check_dead_container_age(given));
         let node_ips = node_ips(given);
         checked(check_node_ips(&node_ips));
         let event_source = event_source(given);
@@ -225,6 +226,20 @@ fn node_labels(given: &GivenFlags) -> BTreeMap<String, String> {
     let map = given.value("node-labels").and_then(Value::as_object);
     let pairs = map.into_iter().flatten();
     pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+// k8s: pkg/kubelet/container/container_gc.go NewContainerGC
+fn check_dead_container_age(given: &GivenFlags) -> Result<(), ConfigError> {
+    let flag = "minimum-container-ttl-duration";
+    match given.text(flag).filter(|text| text.starts_with('-')) {
+        Some(text) if dead_container_age_min(given) == Duration::ZERO => Err(ConfigError::new(
+            format!("--{flag}"),
+            text,
+            "a container cannot be younger than new",
+            "give a duration such as 1m, or leave it out",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn dead_container_age_min(given: &GivenFlags) -> Duration {

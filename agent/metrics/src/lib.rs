@@ -48,6 +48,7 @@ pub use self::images::Images;
 pub use self::probes::ProbeCounts;
 pub use self::requests::UnderWay;
 pub use self::start::StartStep;
+pub use self::volumes::CountedFrom;
 pub use certificates::{CertificateCounts, CertificateOf};
 use pintle_agent_config::FeatureGates;
 use pintle_agent_core::resize::Asked;
@@ -383,8 +384,8 @@ impl Metrics {
     }
 
     /// A volume's use was counted.
-    pub fn volume_counted(&self, took: Duration) {
-        self.volumes.counted(took);
+    pub fn volume_counted(&self, from: CountedFrom, took: Duration) {
+        self.volumes.counted(from, took);
     }
 
     /// Counts of probes, for the prober.

@@ -10,8 +10,14 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::families::SECONDS;
 
-/// How the use of volumes is found: by adding up their files.
-const SOURCE: &str = "du";
+/// How the use of a volume was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountedFrom {
+    /// Its files were added up.
+    Walk,
+    /// The kernel counts its project.
+    Quota,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CountedBy {
@@ -38,8 +44,12 @@ impl Volumes {
     }
 
     /// A volume's use was counted.
-    pub(super) fn counted(&self, took: Duration) {
-        let by = CountedBy { metric_source: SOURCE.to_owned() };
+    pub(super) fn counted(&self, from: CountedFrom, took: Duration) {
+        let source = match from {
+            CountedFrom::Walk => "du",
+            CountedFrom::Quota => "fsquota",
+        };
+        let by = CountedBy { metric_source: source.to_owned() };
         self.counted.get_or_create(&by).observe(took.as_secs_f64());
     }
 }

@@ -5,8 +5,9 @@
 //! runtime still runs is never removed: `Teardown` comes after the last container has ended.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use pintle_agent_core::observed::{ObservedContainer, ObservedPod};
 use pintle_agent_core::request;
@@ -23,6 +24,8 @@ use pintle_daemon::blocking::Place;
 use crate::execute::{Executor, SyncOrder};
 use crate::log_files;
 
+/// A younger link may belong to a container of which nobody knows yet.
+const LINK_AGE_MIN: Duration = Duration::from_secs(60);
 /// containerd's words for a container that still has a task.
 const TASK_RUNS: &str = "cannot delete running task";
 
@@ -159,8 +162,17 @@ impl Executor {
     /// Removes log folders of pods that nobody knows: what a crash between making the folder and
     /// making the sandbox left. Folders made since `keep` was put together stay.
     // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
-    pub fn sweep_logs(logs: &Path, keep: &BTreeSet<PodUid>, kept_since: SystemTime) {
-        for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
+    pub fn sweep_logs(
+        logs: &Path,
+        keep: &BTreeSet<PodUid>,
+        kept_since: SystemTime,
+    ) -> io::Result<()> {
+        let entries = match std::fs::read_dir(logs) {
+            // No pod has been here yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_pods = name.split('_').count() == 3;
             let Some(uid) = PodUid::parse(log_files::uid_of_pod_dir(&name)) else { continue };
@@ -175,6 +187,14 @@ impl Executor {
                 tracing::warn!(pod = %uid, %error, "cannot remove an orphaned log folder");
             }
         }
+        Ok(())
+    }
+
+    /// Removes links to logs that are gone, unless one of these is being rotated just now. Links
+    /// made shortly before that was known stay.
+    pub fn sweep_log_links(logs: &Path, live: &BTreeSet<PathBuf>, known_since: SystemTime) {
+        let before = known_since.checked_sub(LINK_AGE_MIN).unwrap_or(SystemTime::UNIX_EPOCH);
+        log_files::remove_dangling(Path::new(paths::LOG_LINKS_DIR), logs, live, before);
     }
 
     /// Name of the pod's cgroup below the cgroup root.
@@ -283,10 +303,15 @@ mod tests {
             let entries = std::fs::read_dir(logs.path()).expect("readable").flatten();
             entries.map(|e| e.file_name().into_string().expect("UTF-8")).collect::<BTreeSet<_>>()
         };
-        Executor::sweep_logs(logs.path(), &keep, SystemTime::UNIX_EPOCH);
+        Executor::sweep_logs(logs.path(), &keep, SystemTime::UNIX_EPOCH).expect("readable");
         assert_eq!(names().len(), 4, "folders that are newer than the list stay");
         let later = SystemTime::now() + std::time::Duration::from_secs(60);
-        Executor::sweep_logs(logs.path(), &keep, later);
+        Executor::sweep_logs(logs.path(), &keep, later).expect("readable");
+        Executor::sweep_logs(&logs.path().join("none"), &keep, later).expect("nothing to do");
+        let file = logs.path().join("file");
+        std::fs::write(&file, "").expect("written");
+        Executor::sweep_logs(&file, &keep, later).expect_err("it is no folder");
+        std::fs::remove_file(&file).expect("removed");
         let left = ["ns_known_u1", "not-a-pods", "too_many_parts_u2"].map(str::to_owned);
         assert_eq!(names(), BTreeSet::from(left));
     }

@@ -144,6 +144,8 @@ pub struct Executor {
     pub runtime: RuntimeInfo,
     /// Cgroups; `None` without `cgroupsPerQOS`.
     pub cgroups: Option<Rc<Cgroups>>,
+    /// Volumes are counted by project quotas (`LocalStorageCapacityIsolationFSQuotaMonitoring`).
+    pub project_quotas: bool,
     /// Counters.
     pub metrics: Arc<pintle_agent_metrics::Metrics>,
     /// Kernel event source.
@@ -240,6 +242,10 @@ impl Executor {
             }
             Action::RemoveContainer { id, keep_logs, .. } => {
                 self.remove_container(observed, id, *keep_logs).await
+            }
+            Action::RemoveSandbox { id } => {
+                let removed = self.killer.remove_sandbox(id).await;
+                removed.map_err(|error| Failure::new("RemovePodSandboxError", error.to_string()))
             }
             Action::ResizePod(resize) => {
                 let Some(pod) = order.pod.as_deref() else { return Ok(()) };

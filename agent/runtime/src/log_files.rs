@@ -3,9 +3,11 @@
 //! Input: `podLogsDir`, `/var/log/containers` and the names of the pod. Output: directories, links,
 //! files gone. Nothing outside the given directories is touched; removal does not follow links.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use pintle_agent_host::volume::error::IoFailure;
@@ -153,6 +155,29 @@ pub fn remove_pod_dir(pod_dir: &Path, links: &Path) -> Result<(), IoFailure> {
     Ok(())
 }
 
+/// Removes links to logs that are gone, but for those that were made after `before` and those to the
+/// logs of `live` containers, whose log is missing for a moment while it is rotated. What else
+/// somebody put there stays.
+// k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
+pub fn remove_dangling(links: &Path, logs: &Path, live: &BTreeSet<PathBuf>, before: SystemTime) {
+    for entry in fs::read_dir(links).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let changed = entry.metadata().and_then(|meta| meta.modified());
+        let is_ours = entry.file_name().to_str().is_some_and(|name| name.ends_with(LINK_SUFFIX))
+            && changed.is_ok_and(|at| at < before);
+        let Some(log) = fs::read_link(&path).ok().filter(|log| is_ours && is_below(log, logs))
+        else {
+            continue;
+        };
+        if live.contains(&log) || !log.try_exists().is_ok_and(|exists| !exists) {
+            continue;
+        }
+        if let Err(error) = remove_file(&path) {
+            tracing::warn!(%error, "cannot remove a link to a log that is gone");
+        }
+    }
+}
+
 /// Removes a file; fine when it is gone. What a pod put in its place goes as well, whatever it is.
 pub fn remove_file(path: &Path) -> Result<(), IoFailure> {
     match fs::remove_file(path) {
@@ -204,6 +229,38 @@ mod tests {
         let name = long.file_name().expect("a name").len();
         assert!(name <= NAME_BYTES_MAX && name > NAME_BYTES_MAX - 4, "{name}");
         assert_eq!(uid_of_pod_dir("default_web_11-22"), "11-22");
+    }
+
+    #[test]
+    fn a_link_goes_when_its_log_is_gone_and_its_container_does_not_write_it() {
+        let root = tempfile::tempdir().expect("root");
+        let (logs, links) = (root.path().join("pods"), root.path().join("containers"));
+        fs::create_dir_all(logs.join("ns_p_u/c")).expect("mkdir");
+        let (there, rotated) = (logs.join("ns_p_u/c/1.log"), logs.join("ns_p_u/c/2.log"));
+        fs::write(&there, "").expect("write");
+        for (name, log) in [
+            ("p_ns_c-there.log", &there),
+            ("p_ns_c-rotated.log", &rotated),
+            ("p_ns_c-gone.log", &logs.join("ns_p_u/c/0.log")),
+            ("p_ns_c-elsewhere.log", &root.path().join("nowhere/0.log")),
+            ("p_ns_c-gone.txt", &logs.join("ns_p_u/c/0.log")),
+        ] {
+            make_link(&links.join(name), log).expect("made");
+        }
+        fs::write(links.join("file.log"), "").expect("write");
+        let names = || {
+            let entries = fs::read_dir(&links).expect("read").flatten();
+            entries.map(|e| e.file_name().into_string().expect("UTF-8")).collect::<BTreeSet<_>>()
+        };
+        let all = names();
+        let live = BTreeSet::from([rotated]);
+        remove_dangling(&links, &logs, &live, SystemTime::UNIX_EPOCH);
+        assert_eq!(names(), all, "those are newer");
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        remove_dangling(&links, &logs, &live, later);
+        let gone: Vec<_> = all.difference(&names()).cloned().collect();
+        assert_eq!(gone, ["p_ns_c-gone.log"]);
+        remove_dangling(&root.path().join("none"), &logs, &live, later);
     }
 
     #[test]

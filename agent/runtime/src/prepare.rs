@@ -12,6 +12,8 @@ use pintle_agent_core::worker::Failure;
 use pintle_agent_host::cgroup::Cgroups;
 use pintle_agent_host::cgroup::tree::Tree;
 use pintle_agent_host::volume;
+use pintle_agent_host::volume::project::Measure;
+use pintle_api_types::pod;
 use pintle_daemon::blocking;
 use pintle_daemon::blocking::Place;
 
@@ -35,7 +37,8 @@ impl Executor {
         self.objects.register(&order.uid, pod);
         let content = self.objects.content(&order.uid, pod);
         let now = pintle_daemon::clock::now().to_timestamp();
-        match volume::execute::mount_all(&order.uid, &self.volumes(pod), &content, now).await {
+        let (volumes, measure) = (self.volumes(pod), self.measure(pod));
+        match volume::execute::mount_all(&order.uid, &volumes, measure, &content, now).await {
             Ok(outdated) => drop(self.failed_mounts(order, &outdated)),
             Err(errors) => return Err(self.failed_mounts(order, &errors)),
         }
@@ -44,6 +47,16 @@ impl Executor {
             self.recorder.event(&order.uid, true, reason, &text, None);
         }
         Ok(())
+    }
+
+    /// By projects only where no user of the pod can give a file to another one, which needs the
+    /// node's own user namespace.
+    // k8s: pkg/volume/emptydir/empty_dir.go assignQuota
+    fn measure(&self, pod: &Pod) -> Measure {
+        match self.project_quotas && pod::spec(pod).host_users == Some(false) {
+            true => Measure::Project,
+            false => Measure::Walk,
+        }
     }
 
     /// Files of volumes whose content may have changed.

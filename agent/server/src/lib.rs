@@ -59,6 +59,7 @@ use pintle_agent_config::Config;
 use pintle_agent_core::api_health::ApiHealth;
 use pintle_agent_core::eviction::rank::Uses;
 use pintle_agent_core::eviction::report::Report;
+use pintle_agent_core::garbage::images;
 use pintle_agent_core::source::Problem;
 use pintle_agent_core::sync::plan::Plan;
 use pintle_agent_core::timeline::Recorder;
@@ -106,6 +107,11 @@ pub enum Query {
         uses: Option<Uses>,
         /// Where the answer goes.
         answer: oneshot::Sender<Report>,
+    },
+    /// Which images would go?
+    Images {
+        /// Where the answer goes.
+        answer: oneshot::Sender<images::Report>,
     },
 }
 

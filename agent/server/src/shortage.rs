@@ -1,7 +1,9 @@
-//! `/pressure`: how far the node is from each threshold of eviction, and who would go first.
+//! `/pressure`: how far the node is from each threshold of eviction, who would go first, and which
+//! images would.
 //!
-//! Input: what pods take, read now; the decisions' own report, which the main thread gives. Output:
-//! JSON with whole bytes and seconds. `shown` is pure. Bounds: `ANSWER_WAIT`.
+//! Input: what pods take, read now; the decisions' own report and that of the images, which the main
+//! thread gives. Output: JSON with whole bytes and seconds. `shown` is pure. Bounds: `ANSWER_WAIT`,
+//! `IMAGES_WAIT`.
 
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use pintle_agent_core::eviction::observed::Scope;
 use pintle_agent_core::eviction::rank::Uses;
 use pintle_agent_core::eviction::report::{Gauge, Report};
 use pintle_agent_core::explain::span;
+use pintle_agent_core::garbage::images;
 use pintle_daemon::serve::answer::Answer;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -19,16 +22,19 @@ use crate::{Parts, Query, answers};
 /// How long the main thread may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(3);
 
+/// How long the runtime may take to tell its images.
+const IMAGES_WAIT: Duration = Duration::from_secs(5);
+
 /// Answers the command socket.
 pub(super) async fn answer(parts: &Parts) -> Answer {
     let (answer, answered) = oneshot::channel();
-    let uses = uses(parts).await;
+    let (uses, images) = tokio::join!(uses(parts), images(parts));
     let asking = async {
         parts.queries.send(Query::Pressure { uses, answer }).await.ok()?;
         answered.await.ok()
     };
     match tokio::time::timeout(ANSWER_WAIT, asking).await {
-        Ok(Some(report)) => Answer::json(&answers::versioned(shown(&report))),
+        Ok(Some(report)) => Answer::json(&answers::versioned(shown(&report, images.as_ref()))),
         Ok(None) => Answer::refusal(503, "the agent is shutting down", &[]),
         Err(_) => {
             let error = format!("the main loop has not answered for {}", span(ANSWER_WAIT));
@@ -45,7 +51,17 @@ async fn uses(parts: &Parts) -> Option<Uses> {
     gauge.read(&parts.views.load(), &Scope::All, true).await
 }
 
-fn shown(report: &Report) -> Value {
+/// What becomes of each image; unknown while the runtime or the main thread does not answer.
+async fn images(parts: &Parts) -> Option<images::Report> {
+    let (answer, answered) = oneshot::channel();
+    let asking = async {
+        parts.queries.send(Query::Images { answer }).await.ok()?;
+        answered.await.ok()
+    };
+    tokio::time::timeout(IMAGES_WAIT, asking).await.ok()?
+}
+
+fn shown(report: &Report, images: Option<&images::Report>) -> Value {
     let evictions = report.evictions.iter().map(|eviction| {
         json!({
             "at": eviction.at.to_timestamp().to_string(),
@@ -58,6 +74,29 @@ fn shown(report: &Report) -> Value {
     json!({
         "signals": report.gauges.iter().map(signal).collect::<Vec<_>>(),
         "evictions": evictions.collect::<Vec<_>>(),
+        "images": images.map(of_images),
+    })
+}
+
+/// Those that would go first come first.
+fn of_images(report: &images::Report) -> Value {
+    let (go, stay): (Vec<_>, Vec<_>) = report.images.iter().partition(|(_, j)| j.verdict.goes());
+    let image = |(name, judged): &(String, images::Judged)| {
+        json!({
+            "name": name,
+            "id": judged.id,
+            "bytes": judged.bytes,
+            "unusedSeconds": judged.unused_for.as_secs(),
+            "goes": judged.verdict.goes(),
+            "why": judged.verdict.words(),
+        })
+    };
+    json!({
+        "usedPercent": report.used_percent,
+        "highPercent": report.policy.high_percent,
+        "lowPercent": report.policy.low_percent,
+        "isOn": report.policy.is_on(),
+        "images": go.into_iter().chain(stay).map(image).collect::<Vec<_>>(),
     })
 }
 

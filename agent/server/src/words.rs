@@ -30,6 +30,7 @@ pub(crate) fn action(action: &Action) -> String {
             let logs = if *keep_logs { ", keeping its logs" } else { " and its logs" };
             format!("remove the dead container {name}{logs}")
         }
+        Action::RemoveSandbox { id } => format!("remove the dead sandbox {id}"),
         Action::CreateSandbox { attempt, replaces: None } => {
             format!("create the sandbox, attempt {attempt}")
         }
@@ -149,9 +150,10 @@ pub(crate) fn command(command: &Command) -> (&'static str, String) {
             ("Measure", format!("ticket {ticket}: {of}{disks}"))
         }
         Command::Reclaim { ticket, signal, containers, images } => {
-            let what = [(*containers, "dead containers"), (*images, "unused images")];
-            let what: Vec<_> = what.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
-            ("Reclaim", format!("ticket {ticket}, for {signal}: {}", what.join(" and ")))
+            let gone =
+                counted(usize::try_from(*containers).unwrap_or(usize::MAX), "dead container");
+            let images = if *images { "unused images go" } else { "no image goes" };
+            ("Reclaim", format!("ticket {ticket}, for {signal}: {gone} removed, {images}"))
         }
         Command::Pressure(Pressure { memory, disk, pid }) => {
             let short = [(*memory, "memory"), (*disk, "disk"), (*pid, "process numbers")];

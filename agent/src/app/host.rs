@@ -13,6 +13,7 @@ use pintle_agent_config::image_policy::VerificationPolicy;
 use pintle_agent_config::{Config, EventSource};
 use pintle_agent_core::admit;
 use pintle_agent_core::cgroup::names::{CgroupDriver, CgroupSetup};
+use pintle_agent_core::garbage::containers::Limits;
 use pintle_agent_core::garbage::images::Policy;
 use pintle_agent_core::request::runtime;
 use pintle_agent_core::request::runtime::Runtime;
@@ -228,6 +229,17 @@ pub(super) fn images(
     let records = pull_records(config, client, metrics)?;
     let puller = Puller::new(client.clone(), limits, records);
     Ok(Images::new(client.clone(), recorder.clone(), keys, puller, Arc::clone(metrics)))
+}
+
+/// How many dead containers stay.
+pub(super) fn dead_containers(config: &Config) -> Limits {
+    let flags = &config.flags;
+    Limits {
+        min_age: flags.dead_container_age_min,
+        // Negative is for any number.
+        per_container: usize::try_from(flags.dead_containers_per_container_max).ok(),
+        total: usize::try_from(flags.dead_containers_max).ok(),
+    }
 }
 
 /// What removes images that nobody uses.

@@ -29,7 +29,7 @@ use pintle_daemon::{build, clock, tasks};
 use tokio::sync::Notify;
 
 /// How long what is noted waits for more.
-const GROUP: Duration = Duration::from_millis(40);
+const GROUP: Duration = Duration::from_millis(80);
 /// What notes may have that wait to be encoded, in bytes as `weight_of` guesses them.
 const NOTES_BYTES_MAX: usize = 1 << 20;
 /// With so many they are not waited for any longer.

@@ -22,6 +22,7 @@ fn settings() -> Settings {
         admission: Arc::new(admit::Node::roomy("n")),
         has_node_object: false,
         eviction: Default::default(),
+        garbage: Default::default(),
     }
 }
 

@@ -182,6 +182,11 @@ impl Driver {
                 let plan = self.pods.worker(&uid).map(|w| w.dry_run(clock::clocks().mono));
                 let _ = answer.send(plan);
             }
+            // The last place in the queue is for eviction.
+            Query::Images { answer } if self.garbage.capacity() > 1 => {
+                drop(self.garbage.try_send(garbage::Request::Report(answer)));
+            }
+            Query::Images { .. } => {}
             Query::Pressure { uses, answer } => {
                 let _ = answer.send(self.pods.pressure_report(uses.as_ref(), clock::clocks()));
             }
@@ -273,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// Has unused images removed; dead containers go with their pods' syncs alone.
+    /// Has unused images removed; dead containers went before, with syncs of their pods.
     fn reclaim(&self, ticket: u64, images: bool) {
         let (answer, answered) = oneshot::channel();
         let asked = images && self.garbage.try_send(garbage::Request::Images(answer)).is_ok();
@@ -308,7 +313,7 @@ impl Driver {
         tasks::spawn("list", async move {
             let begun = std::time::Instant::now();
             let result = match tasks::caught(reader.list()).await {
-                Ok(listed) => listed.map_err(|error| error.to_string()),
+                Ok(listed) => listed.map_err(|error| error.rpc_text()),
                 Err(panic) => {
                     tasks::counted("list");
                     tracing::error!("list of the runtime's pods: {panic}");

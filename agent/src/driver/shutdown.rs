@@ -14,8 +14,6 @@ use super::Driver;
 
 /// How long the machine waits for the last statuses to be written.
 const STATUSES_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked whether they are.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Driver {
     pub(super) fn shut_down(&self, record: Record) {
@@ -33,12 +31,7 @@ impl Driver {
         let progress = self.shutdown.clone();
         progress.send_replace(Some(Record { ended_at: None, ..ended.clone() }));
         tasks::spawn("last statuses", async move {
-            let written = async {
-                while !pods.iter().all(|uid| writer.is_settled(uid)) {
-                    tokio::time::sleep(LOOK_EVERY).await;
-                }
-            };
-            if tokio::time::timeout(STATUSES_MAX, written).await.is_err() {
+            if tokio::time::timeout(STATUSES_MAX, writer.settled(&pods)).await.is_err() {
                 tracing::warn!("the API server has not taken what became of all pods");
             }
             // It may have been given up meanwhile.

@@ -1,5 +1,5 @@
 //! Looks now and then for what a crash left of pods that nobody wants: directories, mounts, log
-//! folders, cgroups, shims.
+//! folders, links to logs, cgroups, shims.
 //!
 //! One sweep at a time, however long it takes: a volume of a dead NFS server holds up the removal
 //! of directories and nothing else, and never a second thread. A sweep that is still under way when
@@ -7,11 +7,14 @@
 //! snapshot right before each removal.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use pintle_agent_core::node::conditions::NodeEvent;
+use pintle_agent_core::observed::RunState;
 use pintle_agent_core::types::PodUid;
 use pintle_agent_core::worker::Pods;
 use pintle_agent_host::volume;
@@ -116,10 +119,11 @@ impl Sweeper {
     }
 
     fn sweep_folders(&self, turn: Held, pods: &Pods) {
-        let keep: std::collections::BTreeSet<PodUid> =
-            pods.workers().map(|worker| worker.uid().clone()).collect();
+        let keep: BTreeSet<PodUid> = pods.workers().map(|worker| worker.uid().clone()).collect();
         let (root, views, since) = (self.root.clone(), self.views.clone(), SystemTime::now());
         let logs = PathBuf::from(&self.executor.node.pod_logs_dir);
+        let live = live_logs(pods);
+        let tell = Rc::clone(&self.executor.node_events);
         let metrics = Arc::clone(&self.metrics);
         let work = move || {
             let is_kept = |uid: &PodUid| keep.contains(uid) || views.load().knows(uid);
@@ -132,15 +136,31 @@ impl Sweeper {
                 }
                 Err(error) => tracing::warn!(%error, "orphaned pod directories: cannot look"),
             }
-            Executor::sweep_logs(&logs, &keep, since);
+            let swept = Executor::sweep_logs(&logs, &keep, since);
+            Executor::sweep_log_links(&logs, &live, since);
+            swept.map_err(|error| format!("failed to read podLogsDirectory {logs:?}: {error}"))
         };
         tasks::spawn("sweep", async move {
             let _turn = turn;
-            if let Err(error) = blocking::run(Place::bulk("orphans"), work).await {
-                tracing::error!(%error, "orphaned pod directories: the sweep ended early");
+            match blocking::run(Place::bulk("orphans"), work).await {
+                Ok(Ok(())) => {}
+                // k8s: pkg/kubelet/kuberuntime/kuberuntime_gc.go evictPodLogsDirectories
+                Ok(Err(message)) => {
+                    tell(NodeEvent { warning: true, reason: "ContainerGCFailed", message });
+                }
+                Err(error) => {
+                    tracing::error!(%error, "orphaned pod directories: the sweep ended early");
+                }
             }
         });
     }
+}
+
+/// Logs that are written: of containers that have not ended.
+fn live_logs(pods: &Pods) -> BTreeSet<PathBuf> {
+    let containers = pods.workers().flat_map(|worker| &worker.observed().containers);
+    let alive = containers.filter(|container| container.state != RunState::Exited);
+    alive.map(|container| PathBuf::from(&container.log_path)).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! Static pods from a folder (or one file): effects of the file source.
 //!
-//! Input: the folder. Output: a `Reading` of all its manifests whenever something changed. One
-//! inotify watch wakes the task and names the files to look at; every `fileCheckFrequency` it looks
-//! at all of them anyway, since the folder may not exist yet, may be replaced, or lie on a file
-//! system without events. Files are read again only when their stamp changed. Owner: the task of
-//! `run`. Bounds: `FILES_MAX` files of at most 10 MiB each, read one at a time.
+//! Input: the folder. Output: a `Reading` of all its manifests whenever something changed; one that
+//! was removed is missing from a reading, even if it is back. One inotify watch wakes the task and
+//! names the files to look at; every `fileCheckFrequency` it looks at all of them anyway, since the
+//! folder may not exist yet, may be replaced, or lie on a file system without events. Files are read
+//! again only when their stamp changed. Owner: the task of `run`. Bounds: `FILES_MAX` files of at
+//! most 10 MiB each, read one at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -55,8 +56,8 @@ pub(crate) struct Folder {
 enum Touched {
     /// Nobody knows.
     Anything,
-    /// Files of these names.
-    Names(BTreeSet<OsString>),
+    /// Files of these names, and whether one was removed meanwhile, even if it is back.
+    Names(BTreeMap<OsString, bool>),
 }
 
 /// One file: the state of its last read and the last good pod.
@@ -113,20 +114,38 @@ impl Folder {
         }
     }
 
-    /// Reads what changed of what may have; `None` when nothing did since the last scan.
-    fn look(&mut self, touched: &Touched) -> io::Result<Option<Reading>> {
-        match touched {
-            Touched::Names(names) if self.scanned && self.is_folder && self.look_at(names) => {
-                Ok(self.news())
-            }
-            _ => self.scan(),
+    /// Reads what changed of what may have; nothing when nothing did since the last scan.
+    fn look(&mut self, touched: &Touched) -> io::Result<Vec<Reading>> {
+        let mut readings = Vec::new();
+        let mut is_all = false;
+        if let Touched::Names(names) = touched
+            && self.scanned
+            && self.is_folder
+        {
+            readings.extend(self.without(names));
+            is_all = self.look_at(names.keys());
         }
+        let now = if is_all { Ok(self.news()) } else { self.scan() };
+        // What is not told now is told with the next look.
+        self.unsaid |= now.is_err() && !readings.is_empty();
+        readings.extend(now?);
+        Ok(readings)
+    }
+
+    /// All there is without the files that were removed. One that is back is another manifest, also
+    /// if it says the same: its pod ends, and begins again.
+    // k8s: pkg/kubelet/config/file_linux.go consumeWatchEvent
+    fn without(&mut self, names: &BTreeMap<OsString, bool>) -> Option<Reading> {
+        for (name, _) in names.iter().filter(|(_, was_removed)| **was_removed) {
+            self.unsaid |= self.files.remove(&self.path.join(name)).is_some();
+        }
+        self.news()
     }
 
     /// Looks at files of these names only. False if that does not tell what there is: what is
     /// touched leads to other files, or there are too many.
-    fn look_at(&mut self, names: &BTreeSet<OsString>) -> bool {
-        for name in names.iter().filter(|name| !is_hidden(Path::new(name))) {
+    fn look_at<'a>(&mut self, names: impl Iterator<Item = &'a OsString> + Clone) -> bool {
+        for name in names.clone().filter(|name| !is_hidden(Path::new(name))) {
             let path = self.path.join(name);
             match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_file() && self.files.len() < FILES_MAX => {
@@ -140,7 +159,7 @@ impl Folder {
             }
         }
         // One that was ignored may be taken now.
-        self.ignored == 0 && !names.iter().any(|name| leads_elsewhere(name))
+        self.ignored == 0 && !names.into_iter().any(|name| leads_elsewhere(name))
     }
 
     /// All there is, if something changed since it was told last.
@@ -291,10 +310,11 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
         let found = looked(&folder, touched).await;
         let is_seen = found.is_ok();
         match found {
-            Ok(None) => {}
-            Ok(Some(reading)) => {
-                if readings.send(reading).await.is_err() {
-                    return;
+            Ok(found) => {
+                for reading in found {
+                    if readings.send(reading).await.is_err() {
+                        return;
+                    }
                 }
             }
             Err(error) => {
@@ -319,7 +339,7 @@ pub(crate) async fn run(folder: Folder, check_every: Duration, readings: mpsc::S
 }
 
 /// A look where it may block.
-async fn looked(folder: &Arc<Mutex<Folder>>, touched: Touched) -> io::Result<Option<Reading>> {
+async fn looked(folder: &Arc<Mutex<Folder>>, touched: Touched) -> io::Result<Vec<Reading>> {
     let folder = Arc::clone(folder);
     // One look at a time; one that panicked left the files as they were read before.
     let look = move || folder.lock().unwrap_or_else(PoisonError::into_inner).look(&touched);
@@ -376,13 +396,14 @@ impl Watch {
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_IGNORED
             | AddWatchFlags::IN_UNMOUNT;
-        let (mut lost, mut names) = (false, Some(BTreeSet::new()));
+        let removed = AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM;
+        let (mut lost, mut names) = (false, Some(BTreeMap::<_, bool>::new()));
         while let Ok(events) = watch.inotify.get_ref().0.read_events() {
             for event in events {
                 lost |= event.mask.intersects(gone);
                 // One without a name is about the folder, or says that the queue was full.
                 names = names.zip(event.name).map(|(mut names, name)| {
-                    names.insert(name);
+                    *names.entry(name).or_default() |= event.mask.intersects(removed);
                     names
                 });
             }
@@ -456,9 +477,11 @@ mod tests {
         for (path, name) in [(&a, "a"), (&b, "b")] {
             fs::write(path, manifest(name, "i:1")).expect("written");
         }
-        let named = |names: &[&str]| Touched::Names(names.iter().map(OsString::from).collect());
+        let named = |names: &[&str]| {
+            Touched::Names(names.iter().map(|name| (OsString::from(name), false)).collect())
+        };
         let mut folder = Folder::new(dir.path(), "n");
-        let mut look = |names: &[&str]| folder.look(&named(names)).expect("looked");
+        let mut look = |names: &[&str]| folder.look(&named(names)).expect("looked").pop();
         let first = look(&["a.yaml"]).expect("everything, for the first time");
         assert_eq!(names(&first), ["a-n", "b-n"]);
         fs::remove_file(&b).expect("removed");
@@ -478,6 +501,28 @@ mod tests {
             let all = look(&["a.yaml", elsewhere]).expect("a changed");
             assert_eq!((names(&all), look(&[elsewhere])), (vec!["a-n".into(), "b-n".into()], None));
         }
+    }
+
+    /// Its pod ends and begins again, however late the agent looks.
+    #[test]
+    fn a_manifest_that_was_removed_is_missing_once_even_if_it_is_back() {
+        let dir = TempDir::new().expect("a folder");
+        let file = dir.path().join("a.yaml");
+        fs::write(&file, manifest("a", "i:1")).expect("written");
+        let mut folder = Folder::new(dir.path(), "n");
+        folder.scan().expect("scanned").expect("a first reading");
+        let mut look = |was_removed| {
+            let touched = Touched::Names([(OsString::from("a.yaml"), was_removed)].into());
+            let readings = folder.look(&touched).expect("looked");
+            readings.iter().map(names).collect::<Vec<_>>()
+        };
+        fs::remove_file(&file).expect("removed");
+        fs::write(&file, manifest("a", "i:1")).expect("written");
+        assert_eq!(look(true), [vec![], vec!["a-n".to_owned()]]);
+        assert!(look(false).is_empty(), "it says the same");
+        fs::remove_file(&file).expect("removed");
+        assert_eq!(look(true), [vec![""; 0]]);
+        assert!(look(true).is_empty(), "it was gone before");
     }
 
     #[test]

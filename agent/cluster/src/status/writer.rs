@@ -52,6 +52,8 @@ pub struct Writer {
     metrics: OnceCell<Arc<Metrics>>,
     /// The next wake-up may have changed.
     alarm: Notify,
+    /// The queue has been told something.
+    told: Notify,
 }
 
 impl Writer {
@@ -71,6 +73,7 @@ impl Writer {
             api_health,
             metrics: OnceCell::new(),
             alarm: Notify::new(),
+            told: Notify::new(),
         });
         tasks::singleton("status writer", Rc::clone(&writer).tick());
         writer
@@ -107,6 +110,7 @@ impl Writer {
         if moved {
             self.alarm.notify_one();
         }
+        self.told.notify_waiters();
         for request in requests {
             let writer = Rc::clone(self);
             tasks::spawn("status write", async move {
@@ -125,9 +129,15 @@ impl Writer {
         }
     }
 
-    /// True when nothing of this pod waits or is under way.
-    pub fn is_settled(&self, uid: &PodUid) -> bool {
-        self.queue.borrow().is_settled(uid)
+    /// Comes when nothing of these pods waits or is under way.
+    pub async fn settled(&self, pods: &[PodUid]) {
+        loop {
+            let told = self.told.notified();
+            if pods.iter().all(|uid| self.queue.borrow().is_settled(uid)) {
+                return;
+            }
+            told.await;
+        }
     }
 
     async fn tick(self: Rc<Self>) {

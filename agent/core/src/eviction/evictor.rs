@@ -160,6 +160,16 @@ impl Evictor {
         }
     }
 
+    /// The victims go for a disk, which has more once nothing is left of them.
+    pub fn frees_a_disk(&self) -> bool {
+        match self.doing {
+            Doing::Evicting { starved, .. } => {
+                !matches!(starved, Some(Starved::Memory | Starved::Pids))
+            }
+            _ => false,
+        }
+    }
+
     /// The last evictions, oldest first.
     pub fn evictions(&self) -> impl Iterator<Item = &Eviction> {
         self.evictions.iter()

@@ -107,6 +107,37 @@ pub struct Judged {
     pub bytes: u64,
     /// What becomes of it.
     pub verdict: Verdict,
+    /// How long nobody has used it, as far as is known.
+    pub unused_for: Duration,
+}
+
+/// What people are told of the images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How full their disk is, in percent; `None` when that could not be read.
+    pub used_percent: Option<u8>,
+    /// When images are removed.
+    pub policy: Policy,
+    /// All of them with what people call them, in the order in which they would go.
+    pub images: Vec<(String, Judged)>,
+}
+
+impl Verdict {
+    /// Whether the image goes, at once or when room is needed.
+    pub fn goes(self) -> bool {
+        matches!(self, Self::TooOld | Self::Spare)
+    }
+
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::TooOld => "goes soon: unused for longer than the maximum age",
+            Self::Spare => "goes when the disk is too full: nobody uses it",
+            Self::TooYoung => "stays: the agent has known it for less than the minimum age",
+            Self::InUse => "stays: a container has it",
+            Self::Pinned => "stays: the runtime wants it (pinned)",
+        }
+    }
 }
 
 /// All images in the order in which they would go: least recently used first, of those the one that
@@ -137,7 +168,8 @@ pub fn judge(
             _ if now.since(of.first_seen) < policy.min_age => Verdict::TooYoung,
             _ => Verdict::Spare,
         };
-        Judged { id: image.id.clone(), bytes: image.bytes, verdict }
+        let unused_for = if image.in_use { Duration::ZERO } else { unused_for };
+        Judged { id: image.id.clone(), bytes: image.bytes, verdict, unused_for }
     });
     judged.collect()
 }

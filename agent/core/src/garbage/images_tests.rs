@@ -64,6 +64,8 @@ fn each_image_that_stays_has_its_reason() {
     let uses = uses(&[("a", 1, 0), ("b", 2, 1000), ("c", 881, 0), ("d", 880, 0)]);
     let judged = judge(&images, &uses, &POLICY, (at(1000), Duration::MAX));
     assert_eq!(shown(&judged), "a:Pinned d:Spare c:TooYoung b:InUse");
+    let unused: Vec<_> = judged.iter().map(|j| j.unused_for.as_secs()).collect();
+    assert_eq!(unused, [999, 120, 119, 0]);
     let unknown = judge(&[image("x")], &Uses::default(), &POLICY, (at(1000), Duration::MAX));
     assert_eq!(shown(&unknown), "x:TooYoung", "one that was never seen is new");
 }

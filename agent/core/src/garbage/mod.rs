@@ -2,6 +2,8 @@
 //!
 //! | module | decides |
 //! |---|---|
+//! | `containers` | which dead containers and sandboxes go |
 //! | `images` | which images go, when, and why the others stay |
 
+pub mod containers;
 pub mod images;

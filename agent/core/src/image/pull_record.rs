@@ -45,6 +45,13 @@ pub struct Record {
     credential_mapping: BTreeMap<String, Known>,
 }
 
+impl Record {
+    /// Whether it was last changed before this second, which is written as its own time is.
+    pub fn is_older_than(&self, second: &str) -> bool {
+        self.last_updated_time.as_deref().is_none_or(|at| at < second)
+    }
+}
+
 /// With whose credentials an image was pulled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -108,6 +108,11 @@ pub enum Action {
     },
     /// Bring running containers and the pod's cgroup to what the pod was given.
     ResizePod(Box<PodResize>),
+    /// Remove a sandbox that is not ready and has no container.
+    RemoveSandbox {
+        /// Its id.
+        id: SandboxId,
+    },
     /// After the pod's end: unmount its volumes and remove its cgroup.
     Teardown,
     /// After the pod is gone from its source: remove containers, sandboxes, logs, directories.
@@ -123,6 +128,7 @@ impl Action {
                 kind: ContainerKind::Main | ContainerKind::Sidecar | ContainerKind::Ephemeral,
                 ..
             } | Self::RemoveContainer { keep_logs: false, .. }
+                | Self::RemoveSandbox { .. }
                 | Self::Refresh
                 | Self::ResizePod(_)
         )
@@ -136,6 +142,7 @@ impl Action {
             Self::KillPod { .. } => "KillPod",
             Self::KillContainer { .. } => "KillContainer",
             Self::RemoveContainer { .. } => "RemoveContainer",
+            Self::RemoveSandbox { .. } => "RemoveSandbox",
             Self::CreateSandbox { .. } => "CreateSandbox",
             Self::StartContainer { .. } => "StartContainer",
             Self::ResizePod(_) => "ResizePod",
@@ -181,6 +188,8 @@ pub struct PlanInput<'a> {
     pub pauses: &'a Pauses,
     /// What its containers have in force.
     pub actuated: &'a PodResources,
+    /// How many ends of each container stay in the runtime, one at least.
+    pub ends_kept: usize,
     /// True while the pod restarts all its containers in place.
     pub restart_all: bool,
     /// The time, for waits.
@@ -307,7 +316,7 @@ fn plan_in_sandbox(input: &PlanInput<'_>, spec: &PodSpec) -> Plan {
         return Plan { actions: kill_remains(observed), held: Vec::new() };
     }
     let mut plan = Plan { actions: std::mem::take(&mut wanted.kill), held: Vec::new() };
-    plan.actions.extend(stale_attempts(spec, observed));
+    plan.actions.extend(stale_attempts(spec, input));
     let sandbox = observed.newest_sandbox().map(|s| s.id.clone());
     append_ephemeral(&mut plan, input, &ephemeral, sandbox.as_ref());
     // Before anything starts: a sidecar that starts with more CPU than its pod has is refused by
@@ -503,15 +512,17 @@ fn kill_remains(observed: &ObservedPod) -> Vec<Action> {
     if left { vec![Action::KillPod { grace_seconds: None }] } else { Vec::new() }
 }
 
-/// Dead attempts beyond the newest one of each container: only the last end is of use.
-fn stale_attempts(spec: &PodSpec, observed: &ObservedPod) -> Vec<Action> {
+/// Dead attempts beyond those of each container that may stay: only the last end is of use.
+// k8s: pkg/kubelet/pod_container_deletor.go getContainersToDeleteInPod
+fn stale_attempts(spec: &PodSpec, input: &PlanInput<'_>) -> Vec<Action> {
     let names = spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| &c.name);
     names
         .flat_map(|name| {
-            observed
+            input
+                .observed
                 .attempts(name)
                 .filter(|c| matches!(c.state, RunState::Exited | RunState::Unknown))
-                .skip(1)
+                .skip(input.ends_kept.max(1))
                 .filter(|c| c.state == RunState::Exited)
         })
         .map(|old| remove(old, false))

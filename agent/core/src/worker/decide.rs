@@ -117,8 +117,13 @@ impl Worker {
             }
             Stage::Terminated => self.run(vec![Action::Teardown], context),
             Stage::Finished => {
-                if self.removed && !self.cleaned() {
-                    self.run(vec![Action::Cleanup], context);
+                let actions = match self.removed {
+                    true if self.cleaned() || self.goes_on() => Vec::new(),
+                    true => vec![Action::Cleanup],
+                    false => self.discarding(context.now.mono),
+                };
+                if !actions.is_empty() {
+                    self.run(actions, context);
                 }
             }
         }
@@ -148,6 +153,12 @@ impl Worker {
         }
         for held in &plan.held {
             self.hold(held, &pod, context);
+        }
+        // A pod that does not come up goes on leaving things behind.
+        if plan.is_empty() || self.failures > 0 {
+            let mut discards = self.discarding(context.now.mono);
+            discards.retain(|action| !plan.actions.contains(action));
+            plan.actions.splice(0..0, discards);
         }
         if !plan.is_empty() {
             self.announce(&plan.actions, context);
@@ -186,6 +197,7 @@ impl Worker {
             observed: &self.observed,
             probes: &self.verdicts,
             actuated: &self.actuated,
+            ends_kept: self.ends_kept,
             backoff: &self.backoff,
             ends: &self.ends,
             pauses: &self.pauses,

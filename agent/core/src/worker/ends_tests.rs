@@ -200,6 +200,30 @@ fn a_pod_that_comes_back_while_it_is_stopped_begins_with_what_was_told_of_it_mea
     }
 }
 
+/// As when its manifest is put back into its folder at once.
+#[test]
+fn a_static_pod_that_comes_back_counts_its_starts_on_unless_it_would_be_over() {
+    for (policy, counts) in [("Always", &[1, 0][..]), ("OnFailure", &[0]), ("Never", &[0])] {
+        let pod = || {
+            let mut pod = core::of_folder(core::plain("p", "100m"), "p");
+            let spec = pod.spec.as_mut().expect("a spec");
+            spec.restart_policy = Some(policy.to_owned());
+            pod
+        };
+        let mut host = core::Host::new();
+        host.want(pod());
+        host.take_starts();
+        host.lingers = true;
+        host.remove("p");
+        host.want(pod());
+        host.finish("p");
+        assert_eq!(host.take_starts(), ["c"], "{policy}");
+        let containers = &host.records["p"].containers;
+        let have: Vec<u32> = containers.iter().map(|c| c.restart_count).collect();
+        assert_eq!(have, counts, "{policy}");
+    }
+}
+
 #[test]
 fn an_end_of_a_container_that_is_not_running_any_more_tells_nothing_new() {
     let mut node = Node::running("Never");

@@ -32,9 +32,12 @@ impl Pods {
         if !self.settings.eviction.is_on() {
             return;
         }
-        let gone = |uid: &PodUid| {
-            self.workers.get(uid).is_none_or(|worker| worker.stage() == Stage::Finished)
-        };
+        self.reclaim_due(now.mono);
+        // With its containers go their logs: a disk that is looked at before that still has them, and
+        // another pod would go for it.
+        let is_cleared = |worker: &Worker| worker.cleaned() || !self.evictor.frees_a_disk();
+        let is_gone = |worker: &Worker| worker.stage() == Stage::Finished && is_cleared(worker);
+        let gone = |uid: &PodUid| self.workers.get(uid).is_none_or(is_gone);
         let all_gone = self.evictor.victims().iter().all(gone);
         self.evictor.pass(all_gone, now.mono);
         let (workers, is_limiting) = (&self.workers, self.settings.eviction.local_storage);
@@ -81,7 +84,8 @@ impl Pods {
 
     /// Something was freed, or could not be.
     pub(super) fn reclaimed(&mut self, ticket: u64, freed: &Freed, now: Now) {
-        self.evictor.reclaimed(ticket, freed, now.mono);
+        let freed = self.with_containers(ticket, freed);
+        self.evictor.reclaimed(ticket, &freed, now.mono);
     }
 
     /// New pods are held against what the node is short of.
@@ -106,7 +110,7 @@ impl Pods {
         match step {
             Step::Tell(starved) => self.out.push(Command::NodeEvent(threshold_met(starved))),
             Step::Reclaim { ticket, signal, containers, images } => {
-                self.out.push(Command::Reclaim { ticket, signal, containers, images });
+                self.reclaim((ticket, signal), (containers, images), now);
             }
             Step::Age(signal, age) => {
                 self.out.push(Command::Count(Count::EvictionAge(signal, age)));

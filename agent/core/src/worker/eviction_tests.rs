@@ -54,6 +54,8 @@ struct Scarce {
     unseen: (u64, UnixNanos),
     /// Readings are those of this time and no newer.
     stale: Option<UnixNanos>,
+    /// Disks have what a pod wrote as long as its containers are there, dead or not.
+    logs_stay: bool,
     /// What was told and done about it.
     evicted: Vec<String>,
     /// How much memory there was whenever a pod had to go.
@@ -71,6 +73,7 @@ impl Scarce {
             shows_after: Duration::ZERO,
             unseen: (0, UnixNanos::NEVER),
             stale: None,
+            logs_stay: false,
             evicted: Vec::new(),
             free_at: Vec::new(),
             most_at_once: 0,
@@ -95,7 +98,11 @@ impl Scarce {
     fn observe(&self, pods: &Scope, disks: bool) -> Observation {
         let now = self.host.now.wall;
         let at = self.stale.unwrap_or(now);
-        let on_disk = self.uses.iter().filter(|(uid, _)| self.runs(uid));
+        let has_logs = |uid: &PodUid| {
+            let record = self.host.records.get(uid);
+            self.logs_stay && record.is_some_and(|record| !record.containers.is_empty())
+        };
+        let on_disk = self.uses.iter().filter(|(uid, _)| self.runs(uid) || has_logs(uid));
         let on_disk: u64 = on_disk.map(|(_, (_, disk))| disk).sum();
         let unseen = if now < self.unseen.1 { self.unseen.0 } else { 0 };
         let disk = DISK.saturating_sub(on_disk + self.garbage + unseen);
@@ -243,6 +250,31 @@ fn the_next_pod_waits_until_the_victim_is_gone() {
     node.host.stubborn = false;
     node.pass(120);
     assert_eq!(node.victims().len(), 2);
+}
+
+/// Its log is gone when its containers are, which is when the API server knows its end.
+#[test]
+fn the_next_pod_waits_until_the_disk_can_show_what_the_victim_had() {
+    for (is_told, victims) in [(true, 1), (false, 2)] {
+        let mut node = Scarce::with(hard());
+        for (uid, disk) in [("a", 3_000), ("b", 6_500)] {
+            node.want(pod(uid, 0), 1, disk);
+        }
+        node.logs_stay = true;
+        node.pass(5);
+        assert_eq!(node.victims(), ["b"]);
+        assert_eq!(node.host.stage("b"), Some(Stage::Finished), "its end frees nothing yet");
+        node.pass(20);
+        assert_eq!(node.victims().len(), 1, "{is_told}");
+        if is_told {
+            let mut told = pod("b", 0);
+            let status = json!({"phase": "Failed", "reason": "Evicted"});
+            told.status = serde_json::from_value(status).expect("a status");
+            node.host.tell(Input::Reconciled { uid: "b".into(), pod: told.into() });
+        }
+        node.pass(120);
+        assert_eq!(node.victims().len(), victims, "{is_told}: nobody waits for ever");
+    }
 }
 
 #[test]

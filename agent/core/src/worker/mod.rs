@@ -21,6 +21,9 @@ mod eviction;
 mod eviction_tests;
 #[cfg(test)]
 mod extremes_tests;
+mod garbage;
+#[cfg(test)]
+mod garbage_tests;
 mod index;
 mod line;
 #[cfg(test)]
@@ -62,6 +65,7 @@ use crate::admit;
 use crate::eviction::Settings as EvictionSettings;
 use crate::eviction::observed::{Freed, Observation, Scope};
 use crate::eviction::signal::Signal;
+use crate::garbage::containers::Limits;
 use crate::node::conditions::{NodeEvent, Pressure};
 use crate::observed::{ObservedPod, TaskExit};
 use crate::shutdown::{Notice, Record};
@@ -404,14 +408,14 @@ pub enum Command {
         /// What they use of disks as well, which takes longer.
         disks: bool,
     },
-    /// Free something without ending a pod: dead containers first, then unused images.
+    /// Free something without ending a pod. Dead containers that nobody needs have gone before.
     Reclaim {
         /// To be returned with the answer.
         ticket: u64,
         /// What is short.
         signal: Signal,
-        /// Remove all dead containers that nobody needs.
-        containers: bool,
+        /// How many of them.
+        containers: u32,
         /// Remove all images that nobody uses.
         images: bool,
     },
@@ -472,4 +476,7 @@ pub struct Settings {
     /// When pods have to go so that the node has enough of everything.
     #[serde(default)]
     pub eviction: EvictionSettings,
+    /// How many dead containers stay.
+    #[serde(default)]
+    pub garbage: Limits,
 }

@@ -17,6 +17,7 @@ use crate::eviction::Evictor;
 use crate::observed::digest_of;
 use crate::shutdown::Shutdown;
 use crate::worker::book::Book;
+use crate::worker::garbage::Garbage;
 use crate::worker::index::Index;
 use crate::worker::line::Line;
 use crate::worker::lobby::Lobby;
@@ -73,6 +74,8 @@ pub struct Pods {
     pub(super) shutdown: Option<Shutdown>,
     /// Who has to go when the node runs out of something.
     pub(super) evictor: Evictor,
+    /// What is thrown away, and when.
+    pub(super) garbage: Garbage,
 }
 
 impl Pods {
@@ -104,6 +107,7 @@ impl Pods {
             notes: Notes::default(),
             shutdown: None,
             evictor: Evictor::default(),
+            garbage: Garbage::default(),
         }
     }
 
@@ -194,7 +198,7 @@ impl Pods {
         let blocked = self.line.next_wake();
         let shutdown = self.shutdown.as_ref().and_then(Shutdown::until);
         let others = list.into_iter().chain(resize).chain(blocked).chain(shutdown);
-        let others = others.chain(self.evict_wake());
+        let others = others.chain(self.evict_wake()).chain(self.reclaim_wake());
         self.index.next_wake().into_iter().chain(others).min()
     }
 
@@ -246,6 +250,7 @@ impl Pods {
     fn create_named(&mut self, uid: PodUid, pod: Option<Arc<Pod>>, name: FullName) {
         let curve = self.settings.crash_loop;
         let mut worker = Worker::new(uid.clone(), pod, name.clone(), curve);
+        worker.ends_kept = self.settings.garbage.kept_at_once();
         if !worker.is_serial() {
             // A list before its source may have taken it for one that stands in others' way.
             if self.release_name(&uid, &name) {
@@ -439,7 +444,10 @@ impl Pods {
         };
         let wait = if std::mem::take(&mut self.list_again) { Duration::ZERO } else { period };
         self.list_at = now.mono.plus(wait);
-        let Ok(listed) = result else { return };
+        let listed = match result {
+            Ok(listed) => listed,
+            Err(error) => return self.garbage_stays(error, now),
+        };
         let known: BTreeMap<_, _> = listed.iter().map(|p| (p.uid.clone(), p)).collect();
         self.claim_names(&listed);
         if self.sources_ready {
@@ -465,6 +473,7 @@ impl Pods {
                 self.with(&uid, now, |w, context| w.hint(crate::worker::Hint::Changed, context));
             }
         }
+        self.collect_garbage(now);
     }
 }
 

@@ -178,6 +178,7 @@ pub(crate) fn settings() -> Settings {
         admission: Arc::new(crate::admit::Node::roomy("node")),
         has_node_object: false,
         eviction: Default::default(),
+        garbage: Default::default(),
     }
 }
 

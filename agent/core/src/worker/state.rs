@@ -12,6 +12,7 @@ use crate::admit::Taken;
 use crate::eviction::Evictor;
 use crate::shutdown::Shutdown;
 use crate::worker::Settings;
+use crate::worker::garbage::Garbage;
 use crate::worker::index::Index;
 use crate::worker::line::{Blocked, Line};
 use crate::worker::lobby::Lobby;
@@ -48,6 +49,8 @@ pub struct State {
     shutdown: Option<Shutdown>,
     #[serde(default)]
     evictor: Evictor,
+    #[serde(default)]
+    garbage: Garbage,
 }
 
 impl State {
@@ -92,6 +95,7 @@ impl Pods {
             contested: self.index.contested(),
             shutdown: self.shutdown.clone(),
             evictor: self.evictor.clone(),
+            garbage: self.garbage.clone(),
         }
     }
 }
@@ -129,6 +133,7 @@ impl From<State> for Pods {
         pods.resize_at = state.resize_at;
         pods.shutdown = state.shutdown;
         pods.evictor = state.evictor;
+        pods.garbage = state.garbage;
         let freed = state.room_freed;
         pods.notes.freed = FREED.into_iter().find(|why| freed.as_deref() == Some(*why));
         pods

@@ -21,6 +21,7 @@ use crate::sync::backoff::{CrashLoop, Curve, Pause, Pauses};
 use crate::sync::plan::{self, Action, ProbeVerdicts};
 use crate::types::NodeFacts;
 use crate::volume;
+use crate::worker::garbage::Discards;
 use crate::worker::index::Indexed;
 use crate::worker::pods::FullName;
 use crate::worker::{Command, Failure, Hint, ProbeKind};
@@ -170,6 +171,12 @@ pub struct Worker {
     /// When that shutdown began, until the first read tells whether the pod was over by then.
     #[serde(default)]
     pub(super) unjudged: Option<UnixNanos>,
+    /// How many ends of a container stay when it is started again.
+    #[serde(default)]
+    pub(super) ends_kept: usize,
+    /// What of it is to go.
+    #[serde(default)]
+    pub(super) discards: Option<Discards>,
 }
 
 impl Worker {
@@ -232,6 +239,8 @@ impl Worker {
             probing: None,
             ends_with: None,
             unjudged: None,
+            ends_kept: 1,
+            discards: None,
         }
     }
 
@@ -300,9 +309,24 @@ impl Worker {
         self.pod.as_ref().is_none_or(|pod| pod::is_static(pod))
     }
 
-    /// True once nothing of the pod is left anywhere and no source wants it.
+    /// True once nothing of the pod is left anywhere and no source wants it, or nothing but what
+    /// the same pod goes on from.
     pub fn is_gone(&self) -> bool {
-        self.removed && self.stage == Stage::Finished && self.sync_run.is_none() && self.cleaned()
+        let is_over = self.removed && self.stage == Stage::Finished && self.sync_run.is_none();
+        is_over && (self.cleaned() || self.goes_on())
+    }
+
+    /// The pod was removed and is wanted again under its uid, as one whose manifest is put back
+    /// into its folder. What has ended of it stays in the runtime, and starts of its containers are
+    /// counted on. If it does not restart what has ended, it begins with nothing instead: it would
+    /// be over at once.
+    // k8s: pkg/kubelet/kubelet_pods.go HandlePodCleanups (restartable static pods)
+    pub(super) fn goes_on(&self) -> bool {
+        let restarts = |pod: &Arc<Pod>| {
+            let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+            pod::is_static(pod) && matches!(policy, None | Some("Always"))
+        };
+        self.again.as_ref().is_some_and(restarts) && self.fresh() && !self.needs_kill()
     }
 
     /// The pod to start over with after this worker is gone.

@@ -1,7 +1,7 @@
 //! What a worker makes of its sync: what each action has done, when a failed one is tried again.
 //!
 //! Pure. A container that could not be started waits alone, and so do a resize and the removal of
-//! dead attempts. What the whole pod needs (volumes, sandbox, a stop) holds up the pod; the earliest
+//! dead attempts and sandboxes. What the whole pod needs (volumes, sandbox, a stop) holds up the pod; the earliest
 //! of a sync' waits counts. A sync that ended is followed by a read, and nothing is planned before
 //! its answer.
 
@@ -99,7 +99,7 @@ impl Worker {
                 self.resize_failed(&failure, context);
                 self.resize_pause = Some(Pause::after(self.resize_pause, (RETRY, RETRY), now));
             }
-            Action::RemoveContainer { keep_logs: false, .. } => {
+            Action::RemoveContainer { keep_logs: false, .. } | Action::RemoveSandbox { .. } => {
                 self.removal_pause = Some(Pause::after(self.removal_pause, (RETRY, RETRY), now));
             }
             _ => self.pod_failed(action, &failure, now),
@@ -140,7 +140,9 @@ impl Worker {
     pub(super) fn is_paused(&self, action: &Action, now: Mono) -> bool {
         let pause = match action {
             Action::ResizePod(_) => self.resize_pause,
-            Action::RemoveContainer { keep_logs: false, .. } => self.removal_pause,
+            Action::RemoveContainer { keep_logs: false, .. } | Action::RemoveSandbox { .. } => {
+                self.removal_pause
+            }
             _ => None,
         };
         pause.is_some_and(|pause| now < pause.until)

@@ -34,6 +34,7 @@ pub(super) fn settings(sync_period: Duration) -> Settings {
         admission: Arc::new(admit::Node::roomy("n")),
         has_node_object: false,
         eviction: Default::default(),
+        garbage: Default::default(),
     }
 }
 
@@ -275,6 +276,7 @@ impl Host {
             }
             Action::KillContainer { name, .. } => end(record, Some(name)),
             Action::RemoveContainer { id, .. } => record.containers.retain(|c| c.id != *id),
+            Action::RemoveSandbox { id } => record.sandboxes.retain(|s| s.id != *id),
             Action::KillPod { .. } if self.stubborn => {
                 return Err(Failure::new("KillContainerError", "it stays"));
             }

@@ -238,6 +238,10 @@ impl World {
                 }
             }
             Action::RemoveContainer { id, .. } => self.remove(id.as_str()),
+            Action::RemoveSandbox { id } => {
+                self.stop_sandbox(id.as_str());
+                self.runtime.sandboxes.remove(id.as_str());
+            }
             Action::Teardown => {
                 let alive = self.runtime.containers.values();
                 let mut alive = alive.filter(|c| c.uid == sync.uid);

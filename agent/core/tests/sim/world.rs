@@ -668,6 +668,7 @@ impl World {
             admission: Arc::new(self.node.unseen()),
             has_node_object: self.api.is_some(),
             eviction: Default::default(),
+            garbage: Default::default(),
         };
         let read = |text: &String| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
         let on_disk = self.disk.as_ref();

@@ -15,6 +15,8 @@ pub(super) struct Found {
     pub(super) image: Image,
     /// Its id and digests: what a start may know it by.
     pub(super) names: Vec<String>,
+    /// What people call it.
+    pub(super) shown: String,
 }
 
 /// All images; containers are listed after them, so that none is used that is not seen.
@@ -26,8 +28,9 @@ pub(super) async fn look(client: &Client) -> Result<Vec<Found>, String> {
         let mut names = vec![image.id.clone()];
         names.extend(image.repo_digests);
         let in_use = names.iter().chain(&image.repo_tags).any(|name| used.contains(name));
+        let shown = image.repo_tags.first().or(names.get(1)).unwrap_or(&image.id).clone();
         let (id, bytes, pinned) = (image.id, image.size, image.pinned);
-        Found { image: Image { id, bytes, pinned, in_use }, names }
+        Found { image: Image { id, bytes, pinned, in_use }, names, shown }
     });
     Ok(found.collect())
 }

@@ -2,7 +2,8 @@
 //!
 //! Owner: one task, `Collector::run`. Input: the clock, and `Request`s on a channel, each with the
 //! place for its answer: `Request::Images(answer)` removes every unused image that is older than the
-//! minimum age and answers with a `Freed`. Output: events about the node, metrics, the answer.
+//! minimum age and answers with a `Freed`, `Request::Report(answer)` tells
+//! what would become of each image. Output: events about the node, metrics, the answer.
 //!
 //! Every `EVERY` the disk is looked at; the runtime is asked for images and containers only when
 //! the disk is too full, a maximum age is set, something was started or removed since, or for
@@ -24,7 +25,7 @@ use std::time::Duration;
 
 use pintle_agent_core::eviction::observed::Freed;
 use pintle_agent_core::garbage::images;
-use pintle_agent_core::garbage::images::{Judged, Policy, Verdict};
+use pintle_agent_core::garbage::images::{Judged, Policy, Report, Verdict};
 use pintle_agent_core::node::conditions::{NodeEvent, NodeEvents};
 use pintle_agent_host::disk;
 use pintle_agent_host::disk::FileSystem;
@@ -60,6 +61,8 @@ pub const REQUESTS_MAX: usize = 4;
 pub enum Request {
     /// Remove all images that nobody uses, whatever the disk has.
     Images(oneshot::Sender<Freed>),
+    /// Tell what would become of each image.
+    Report(oneshot::Sender<Report>),
 }
 
 /// How much an image goes for.
@@ -120,6 +123,9 @@ impl Collector {
                     Some(Request::Images(answer)) => {
                         // Who asked may have given up; the room is there all the same.
                         let _ = answer.send(self.free_unused_images().await);
+                    }
+                    Some(Request::Report(answer)) => {
+                        let _ = answer.send(self.report().await);
                     }
                     None => return,
                 },
@@ -221,18 +227,63 @@ impl Collector {
         self.holds.look();
         // Until the end of this look nothing is known to be seen.
         self.looked_at = None;
+        let began = jiff::Timestamp::now();
         // What was in use until now is found unused only by this look.
         self.past.still(&self.found);
         let found = tokio::time::timeout(READ_MAX, look::look(&self.client)).await;
         self.found =
             found.map_err(|_| "the runtime did not tell its images in time".to_owned())??;
         self.past.see(&self.found).await;
+        self.forget_removed(began).await;
         self.looked_at = Some(Instant::now());
         Ok(())
     }
 
+    /// What would become of each image; what was seen last when the runtime does not answer now.
+    async fn report(&mut self) -> Report {
+        if let Err(error) = self.look().await {
+            tracing::debug!(error, "images cannot be looked at: they are told as they were");
+        }
+        let disk = self.image_disk().await.ok();
+        let judged = self.judge().into_iter().map(|judged| {
+            let found = self.found.iter().find(|found| found.image.id == judged.id);
+            (found.map_or_else(|| judged.id.clone(), |found| found.shown.clone()), judged)
+        });
+        Report {
+            used_percent: disk.map(|(of, left)| images::used_percent(of, left)),
+            policy: self.policy,
+            images: judged.collect(),
+        }
+    }
+
+    /// Records of pulls go with images that somebody else removed.
+    // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go PruneUnknownRecords
+    async fn forget_removed(&self, listed: jiff::Timestamp) {
+        let Some(records) = self.puller.records() else { return };
+        let known = self.found.iter().map(|found| found.image.id.clone()).collect();
+        let unknown = match records.unknown(known, listed).await {
+            Ok(unknown) => unknown,
+            Err(error) => {
+                tracing::warn!(%error, "the records of pulled images cannot be read");
+                return;
+            }
+        };
+        for image in unknown {
+            // Whoever pulls it just now relies on its record.
+            let Some(_removal) = self.holds.remove(vec![image.clone()]) else { continue };
+            records.removed(&image).await;
+        }
+    }
+
     /// How much is to be freed; `None` while the disk has room.
     async fn too_full(&self) -> Result<Option<Full>, String> {
+        let (capacity, available) = self.image_disk().await?;
+        let to_free = images::bytes_to_free(&self.policy, capacity, available);
+        Ok(to_free.map(|to_free| Full { capacity, available, to_free }))
+    }
+
+    /// Size of the images' disk, and what is left of it.
+    async fn image_disk(&self) -> Result<(u64, u64), String> {
         let asked = self.client.image_fs_info(v1::ImageFsInfoRequest {});
         let told = tokio::time::timeout(READ_MAX, asked).await;
         let told = told.map_err(|_| "the runtime did not tell its file systems in time")?;
@@ -249,9 +300,7 @@ impl Collector {
             self.warn("InvalidDiskCapacity", message.clone());
             return Err(message);
         }
-        let (capacity, available) = (fs.capacity_bytes, fs.available_bytes);
-        let to_free = images::bytes_to_free(&self.policy, capacity, available);
-        Ok(to_free.map(|to_free| Full { capacity, available, to_free }))
+        Ok((fs.capacity_bytes, fs.available_bytes))
     }
 
     /// Removes images one after the other until so much is free.

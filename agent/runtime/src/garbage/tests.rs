@@ -2,12 +2,16 @@
 
 use std::cell::RefCell;
 
+use pintle_agent_config::image_policy::VerificationPolicy;
+use pintle_agent_config::modes::ImageVerificationPolicy;
+use pintle_agent_core::image::pull_record::{Record, file_name};
 use pintle_api_types::rate::Rate;
 use pintle_cri::Deadlines;
 use pintle_cri::fake::FakeRuntime;
 use tokio::task::LocalSet;
 
 use super::*;
+use crate::pull_records::PullRecords;
 use crate::puller::PullLimits;
 
 const POLICY: Policy =
@@ -141,5 +145,66 @@ fn a_young_image_stays_whoever_asks() {
         let mut collector = scene.collector(policy, full).await;
         assert_eq!(collector.free_unused_images().await, Freed::default());
         assert_eq!(scene.left(&collector).await.len(), 1);
+    });
+}
+
+/// A collector with records of pulls, written by hand: image and when.
+async fn with_records(scene: &Scene, records: &[(&str, &str)]) -> Collector {
+    let mut collector = scene.collector(POLICY, roomy).await;
+    let policy = ImageVerificationPolicy::NeverVerifyPreloadedImages;
+    let policy = VerificationPolicy::new(policy, &[]).expect("a policy");
+    let (client, metrics) = (collector.client.clone(), Arc::clone(&collector.metrics));
+    let opened = PullRecords::open(scene.dir.path(), policy, client.clone(), metrics);
+    let limits = PullLimits { parallel: None, rate: Rate { per_second: 0.0, burst: 0 } };
+    collector.puller = Rc::new(Puller::new(client, limits, Some(opened.expect("folders"))));
+    for (image, at) in records {
+        std::fs::write(record(scene, image), Record::new(image, at).text()).expect("written");
+    }
+    collector
+}
+
+fn record(scene: &Scene, image: &str) -> PathBuf {
+    scene.dir.path().join("image_manager/pulled").join(file_name(image))
+}
+
+#[test]
+fn the_record_of_an_image_that_somebody_else_removed_goes() {
+    locally(async {
+        let scene = Scene::new(&["reg.example/a:1"]).await;
+        let there = {
+            let of = scene.collector(POLICY, roomy).await;
+            scene.left(&of).await.remove(0)
+        };
+        let (old, later) = ("2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z");
+        let records = [(&*there, old), ("gone", old), ("pulled-since", later), ("held", old)];
+        let mut collector = with_records(&scene, &records).await;
+        let hold = collector.holds.hold("held");
+        collector.turn().await.expect("room");
+        let left = |image: &str| record(&scene, image).exists();
+        assert!(left(&there) && !left("gone"), "only what is gone is forgotten");
+        assert!(left("pulled-since"), "the list is older than the image");
+        assert!(left("held"), "somebody is about to use it");
+        drop(hold);
+        collector.holds.changed();
+        collector.turn().await.expect("room");
+        assert!(!left("held"));
+    });
+}
+
+#[test]
+fn people_are_told_what_becomes_of_each_image() {
+    locally(async {
+        let scene = Scene::new(&["reg.example/a:1", "reg.example/b:1"]).await;
+        let mut collector = scene.collector(POLICY, full).await;
+        let report = collector.report().await;
+        assert_eq!(report.used_percent, Some(100));
+        let shown: Vec<_> = report.images.iter().map(|(name, j)| (&**name, j.verdict)).collect();
+        let mut sorted = shown.clone();
+        sorted.sort_unstable();
+        assert_eq!(
+            sorted,
+            [("reg.example/a:1", Verdict::Spare), ("reg.example/b:1", Verdict::Spare)]
+        );
+        assert_eq!(scene.left(&collector).await.len(), 2, "nothing is removed for it");
     });
 }

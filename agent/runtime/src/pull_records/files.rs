@@ -94,6 +94,13 @@ impl Files {
         intents
     }
 
+    /// Images whose records were last changed before this second.
+    pub(super) fn recorded_before(&self, second: &str) -> Vec<String> {
+        let records = texts(&self.pulled).filter_map(|text| Some(Record::read(&text)?.0));
+        let old = records.filter(|record| record.is_older_than(second));
+        old.map(|record| record.image_ref).collect()
+    }
+
     /// How many intents and records there are.
     pub(super) fn counts(&self) -> (usize, usize) {
         (names(&self.pulling).len(), names(&self.pulled).len())

@@ -111,6 +111,23 @@ impl PullRecords {
         }
     }
 
+    /// Images that have a record and are none of these, which were listed after `listed`: somebody
+    /// else removed them. One that was pulled since is not told.
+    pub async fn unknown(
+        &self,
+        images: BTreeSet<String>,
+        listed: jiff::Timestamp,
+    ) -> io::Result<Vec<String>> {
+        let _turn = self.turn.lock().await;
+        let second = second(listed);
+        self.on_disk(move |files| {
+            let mut recorded = files.recorded_before(&second);
+            recorded.retain(|image| !images.contains(image));
+            Ok(recorded)
+        })
+        .await
+    }
+
     /// Whether a pod may use an image that is there, by its name in the pod and the runtime's id.
     /// `credentials` are asked for only where they count; their error is returned.
     // k8s: pkg/kubelet/images/pullmanager/image_pull_manager.go MustAttemptImagePull
@@ -182,7 +199,7 @@ impl PullRecords {
     async fn write(&self, image: &str, image_ref: &str, known: Option<Known>) -> io::Result<()> {
         let _turn = self.turn.lock().await;
         let (name, id) = (image.to_owned(), image_ref.to_owned());
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let now = second(jiff::Timestamp::now());
         self.change(move |files| {
             // One that cannot be read is as good as none: it is written anew.
             let old = files.record(&id).ok().flatten();
@@ -276,4 +293,9 @@ impl PullRecords {
         let files = self.files.clone();
         blocking::try_run(Place::own("pull records"), move || work(&files)).await
     }
+}
+
+/// As a record tells it.
+fn second(at: jiff::Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

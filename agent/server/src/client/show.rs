@@ -173,7 +173,36 @@ pub(super) fn pressure(answer: &Value, look: &Look) -> String {
         let (at, said) = (text(&eviction["at"]), text(&eviction["sentence"]));
         let _ = writeln!(out, "  {at} {}: {said}", text(&eviction["pod"]));
     }
-    out
+    out + &images(&answer["images"], look)
+}
+
+/// Which images would go, and why the others stay; nothing when nobody could tell.
+fn images(told: &Value, look: &Look) -> String {
+    let mut rows = vec![titles(&["IMAGE", "SIZE", "UNUSED", "WHAT BECOMES OF IT"])];
+    for image in items(&told["images"]) {
+        let unused = image["unusedSeconds"].as_u64().filter(|seconds| *seconds > 0);
+        let unused = unused.map_or("-".to_owned(), |s| span(Duration::from_secs(s)));
+        let style = if image["goes"] == true { Style::Bad } else { Style::Good };
+        rows.push(vec![
+            text(&image["name"]).into(),
+            amount("", image["bytes"].as_f64().unwrap_or_default()).into(),
+            unused.into(),
+            Cell::new(text(&image["why"]), style),
+        ]);
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    let used = told["usedPercent"].as_u64().map_or_else(
+        || "How full the disk of the images is cannot be read".to_owned(),
+        |percent| format!("The disk of the images is {percent}% full"),
+    );
+    let (high, low) = (&told["highPercent"], &told["lowPercent"]);
+    let rule = match told["isOn"] == true {
+        true => format!("from {high}% on unused ones go until it is {low}% full"),
+        false => "images go only when pods would have to go else".to_owned(),
+    };
+    format!("\n{used}; {rule}.\n{}", look.table(&rows))
 }
 
 /// Bytes with a unit, inodes and process numbers without.
@@ -262,6 +291,22 @@ Evicted:
   2026-01-01T00:00:00Z ns/a: it was first
 ";
         assert_eq!(pressure(&answer, &PLAIN), expected);
+        let images = json!({"usedPercent": 91, "highPercent": 85, "lowPercent": 80, "isOn": true,
+        "images": [
+            {"name": "reg/a:1", "bytes": 3_145_728, "unusedSeconds": 7200, "goes": true,
+             "why": "goes first"},
+            {"name": "reg/b:1", "bytes": 10, "unusedSeconds": 0, "goes": false,
+             "why": "stays: a container has it"},
+        ]});
+        let more = "
+The disk of the images is 91% full; from 85% on unused ones go until it is 80% full.
+IMAGE     SIZE    UNUSED   WHAT BECOMES OF IT
+reg/a:1   3.0Mi   2 h      goes first
+reg/b:1   10      -        stays: a container has it
+";
+        let mut with_images = answer.clone();
+        with_images["images"] = images;
+        assert_eq!(pressure(&with_images, &PLAIN), format!("{expected}{more}"));
         assert!(pressure(&json!({}), &PLAIN).starts_with("Nothing has been measured"));
     }
 

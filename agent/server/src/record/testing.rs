@@ -39,6 +39,7 @@ fn settings() -> Settings {
         admission: Arc::new(Node::roomy("node")),
         has_node_object: false,
         eviction: Default::default(),
+        garbage: Default::default(),
     }
 }
 

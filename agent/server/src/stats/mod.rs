@@ -36,6 +36,7 @@ use pintle_agent_core::view::Snapshot;
 use pintle_agent_host::node::context::cgroup_setup;
 use pintle_agent_host::node::facts::kib;
 use pintle_agent_host::pressure;
+use pintle_agent_host::volume::project;
 use pintle_agent_metrics::Metrics;
 use pintle_cri::{Client, v1};
 use pintle_daemon::clock;
@@ -71,7 +72,8 @@ impl Gauges {
     /// Starts the threads.
     pub fn start(config: &Config, metrics: &Arc<Metrics>) -> Self {
         let period = config.kubelet.volume_stats_agg_period.to_std();
-        let volumes = volumes::Counter::start(period, Arc::clone(metrics));
+        let by_project = config.gates.enabled(project::GATE);
+        let volumes = volumes::Counter::start(period, by_project, Arc::clone(metrics));
         Self { sweeper: Sweeper::start(), volumes: volumes.map(Arc::new) }
     }
 }

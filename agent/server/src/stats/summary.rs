@@ -97,8 +97,7 @@ wire! {
         #[serde(skip_serializing_if = "Option::is_none")]
         usage_nano_cores: Option<u64>,
         usage_core_nano_seconds: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        psi: Option<Psi>,
+        psi: Psi,
     }
     MemoryStats {
         time: String,
@@ -109,13 +108,11 @@ wire! {
         rss_bytes: u64,
         page_faults: u64,
         major_page_faults: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        psi: Option<Psi>,
+        psi: Psi,
     }
     IoStats {
         time: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        psi: Option<Psi>,
+        psi: Psi,
     }
     Psi { full: PsiData, some: PsiData, }
     PsiData { total: u64, avg10: f64, avg60: f64, avg300: f64, }
@@ -214,9 +211,9 @@ fn node_stats(sweep: &Sweep, node: &NodeFigures, storage: Option<&Storage>) -> N
         node_name: node.name.clone(),
         system_containers: system_containers(sweep, node),
         start_time: self::time(node.booted_at),
-        cpu: cpu(root, true),
-        memory: memory(&root.sample, whole, true),
-        io: full.then(|| io(&root.sample, true)),
+        cpu: cpu(root),
+        memory: memory(&root.sample, whole),
+        io: full.then(|| io(&root.sample)),
         network: full.then(|| network(&time, &sweep.node_network)),
         fs: storage.map(|storage| file_system(&storage.node, node.now, None)),
         runtime: storage.and_then(|storage| storage.images.as_ref()).map(|(fs, usage)| {
@@ -237,9 +234,9 @@ fn system_containers(sweep: &Sweep, node: &NodeFigures) -> Vec<ContainerStats> {
     let of = |name: &str, found: &CgroupReading, start_time, limit: Option<u64>| ContainerStats {
         name: name.to_owned(),
         start_time: time(start_time),
-        cpu: cpu(found, true),
-        memory: memory(&found.sample, limit, true),
-        io: Some(io(&found.sample, true)),
+        cpu: cpu(found),
+        memory: memory(&found.sample, limit),
+        io: Some(io(&found.sample)),
         rootfs: None,
         logs: None,
         swap: swap(&found.sample, None),
@@ -284,9 +281,9 @@ fn pod(
             uid: uid.as_str().to_owned(),
         },
         start_time: time(sandbox.created_at),
-        cpu: found.map(|found| cpu(found, true)),
-        memory: found.map(|f| memory(&f.sample, f.sample.memory_limit_bytes, true)),
-        io: found.filter(|_| full).map(|found| io(&found.sample, true)),
+        cpu: found.map(cpu),
+        memory: found.map(|f| memory(&f.sample, f.sample.memory_limit_bytes)),
+        io: found.filter(|_| full).map(|found| io(&found.sample)),
         network: sweep
             .networks
             .get(&uid)
@@ -311,14 +308,13 @@ fn container(
 ) -> Option<ContainerStats> {
     let id = container.id.as_str();
     let found = sweep.cgroups.get(&Key::Container(id.to_owned()))?;
-    let limit = found.sample.memory_limit_bytes.unwrap_or(0);
     let images = storage.and_then(|s| s.images.as_ref()).map(|(fs, _)| fs);
     Some(ContainerStats {
         name: container.name.clone(),
         start_time: time(container.created_at),
-        cpu: cpu(found, false),
-        memory: memory(&found.sample, Some(limit), false),
-        io: storage.map(|_| io(&found.sample, false)),
+        cpu: cpu(found),
+        memory: memory(&found.sample, found.sample.memory_limit_bytes),
+        io: storage.map(|_| io(&found.sample)),
         rootfs: storage.map(|storage| {
             let usage = storage.layers.get(id).copied().unwrap_or_default();
             file_system(images.unwrap_or(&storage.node), node.now, Some(&usage))
@@ -360,16 +356,17 @@ fn ephemeral(
     file_system(&storage.node, now, Some(&usage))
 }
 
-fn cpu(found: &CgroupReading, psi: bool) -> CpuStats {
+fn cpu(found: &CgroupReading) -> CpuStats {
     CpuStats {
         time: time(found.sample.at),
         usage_nano_cores: found.nano_cores,
         usage_core_nano_seconds: found.sample.cpu_ns,
-        psi: psi.then(|| pressure(&found.sample, 0)).or_else(|| known(&found.sample, 0)),
+        psi: pressure(&found.sample, 0),
     }
 }
 
-fn memory(sample: &Sample, limit: Option<u64>, psi: bool) -> MemoryStats {
+/// The memory that is left is told where there is a limit.
+fn memory(sample: &Sample, limit: Option<u64>) -> MemoryStats {
     MemoryStats {
         time: time(sample.at),
         available_bytes: limit.map(|limit| limit.saturating_sub(sample.working_set_bytes)),
@@ -378,22 +375,19 @@ fn memory(sample: &Sample, limit: Option<u64>, psi: bool) -> MemoryStats {
         rss_bytes: sample.rss_bytes,
         page_faults: sample.faults.0,
         major_page_faults: sample.faults.1,
-        psi: psi.then(|| pressure(sample, 1)).or_else(|| known(sample, 1)),
+        psi: pressure(sample, 1),
     }
 }
 
-fn io(sample: &Sample, psi: bool) -> IoStats {
-    let psi = psi.then(|| pressure(sample, 2)).or_else(|| known(sample, 2));
-    IoStats { time: time(sample.at), psi }
+fn io(sample: &Sample) -> IoStats {
+    IoStats { time: time(sample.at), psi: pressure(sample, 2) }
 }
 
-/// Zeros where the kernel does not tell, as the kubelet shows them for pods and the node.
+/// Zeros where the kernel does not tell, as the kubelet shows of each cgroup that cAdvisor follows.
+// k8s: pkg/kubelet/stats/helper.go cadvisorPSIToStatsPSI
 fn pressure(sample: &Sample, which: usize) -> Psi {
-    known(sample, which).unwrap_or_default()
-}
-
-fn known(sample: &Sample, which: usize) -> Option<Psi> {
-    let Pressure { some, full } = sample.pressure?[which];
+    let Some(pressure) = sample.pressure else { return Psi::default() };
+    let Pressure { some, full } = pressure[which];
     let data = |stall: pintle_agent_host::cgroup::stats::Stall| PsiData {
         // Nanoseconds, as cAdvisor counts them.
         total: stall.total_us.saturating_mul(1000),
@@ -401,7 +395,7 @@ fn known(sample: &Sample, which: usize) -> Option<Psi> {
         avg60: stall.avg60,
         avg300: stall.avg300,
     };
-    Some(Psi { full: data(full), some: data(some) })
+    Psi { full: data(full), some: data(some) }
 }
 
 fn swap(sample: &Sample, limit: Option<u64>) -> SwapStats {
@@ -492,13 +486,31 @@ mod tests {
         shape(&made, "", &mut ours);
         let missing: Vec<_> = theirs.difference(&ours).collect();
         assert!(missing.is_empty(), "{missing:?}");
-        // cAdvisor had not seen the pods' networks and processes when that was recorded, and those
-        // pods had no volumes.
+        // That runtime had another socket than the one at which cAdvisor looks for containers. It
+        // followed cgroups only, so what a container is told to use is what the runtime says, which
+        // knows no pressure, and nothing is told of networks and processes. Those pods had no
+        // volumes, and no limits.
         let is_known = |path: &str| {
-            [".network", ".process_stats", ".volume"].iter().any(|part| path.contains(part))
+            let of_container = path.starts_with(".pods[].containers[]") && path.contains(".psi.");
+            let parts = [".network", ".process_stats", ".volume", ".pods[].memory.availableBytes"];
+            of_container || parts.iter().any(|part| path.contains(part))
         };
         let extra: Vec<_> = ours.difference(&theirs).filter(|path| !is_known(path)).collect();
         assert!(extra.is_empty(), "{extra:?}");
+    }
+
+    #[test]
+    fn memory_that_is_left_is_told_where_there_is_a_limit() {
+        let (snapshot, node, _) = world();
+        let mut swept = sweep();
+        let left = |swept: &Sweep| {
+            let made = summary(&snapshot, swept, &node, None);
+            made.pods[0].containers[0].memory.available_bytes
+        };
+        assert_eq!(left(&swept), Some((64 << 20) - 516_096));
+        let own = Key::Container("1".to_owned());
+        swept.cgroups.get_mut(&own).expect("it is read").sample.memory_limit_bytes = None;
+        assert_eq!(left(&swept), None);
     }
 
     #[test]
@@ -516,7 +528,8 @@ mod tests {
         let (snapshot, mut node, storage) = world();
         node.started_at = UnixNanos(7_000_000_000);
         let mut swept = sweep();
-        let found = swept.cgroups[&Key::Pods].clone();
+        let mut found = swept.cgroups[&Key::Pods].clone();
+        found.sample.memory_limit_bytes = None;
         swept.cgroups.insert(Key::System("kubelet"), found.clone());
         swept.cgroups.insert(Key::System("runtime"), found);
         let made = summary(&snapshot, &swept, &node, Some(&storage)).node.system_containers;

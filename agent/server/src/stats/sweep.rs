@@ -154,7 +154,10 @@ impl Thread {
         if kind == Kind::Weighed {
             return sweep;
         }
-        let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+        // Those of the host, also where the agent has a network of its own.
+        // k8s: github.com/google/cadvisor container/raw/handler.go newRawContainerHandler
+        let of = |process: &str| fs::read_to_string(format!("/proc/{process}/net/dev"));
+        let text = of("1").or_else(|_| of("self")).unwrap_or_default();
         sweep.node_network = interfaces(&text);
         self.before.retain(|key, _| sweep.cgroups.contains_key(key));
         self.rates.retain(|key, _| sweep.cgroups.contains_key(key));

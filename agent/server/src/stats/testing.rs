@@ -64,6 +64,7 @@ pub(super) fn sweep() -> Sweep {
         cpu_ns: 10_396_573,
         memory_bytes: 516_096,
         working_set_bytes: 516_096,
+        memory_limit_bytes: Some(64 << 20),
         swap_limit_bytes: Some(0),
         more: Some(More {
             throttled: Some((1, 2, 3)),

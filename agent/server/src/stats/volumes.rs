@@ -2,7 +2,8 @@
 //!
 //! Input: the volumes of the snapshot's pods. Output: their use and that of the file system they lie
 //! on. A volume that containers write is counted again when `volumeStatsAggPeriod` has passed; one
-//! that only the agent writes is counted once, as in the kubelet. Counting walks whole trees, so it
+//! that only the agent writes is counted once, as in the kubelet. With project quotas the kernel is
+//! asked for volumes that have a project; counting any other walks a whole tree, so it
 //! has a thread of its own, for which nobody waits longer than `WAIT_MAX`: until a count has ended,
 //! the one before is shown. Bounds: `VOLUMES_MAX` volumes of one round.
 // k8s: pkg/kubelet/server/stats/volume_stat_calculator.go, pkg/volume/metrics_du.go, metrics_cached.go
@@ -18,7 +19,8 @@ use pintle_agent_core::types::{PodUid, UnixNanos};
 use pintle_agent_core::view::{PodView, Snapshot};
 use pintle_agent_core::volume::PodDirs;
 use pintle_agent_core::volume::layout::EMPTY_DIR_PLUGIN;
-use pintle_agent_metrics::Metrics;
+use pintle_agent_host::volume::project::{self, Listed, ProjectUsage};
+use pintle_agent_metrics::{CountedFrom, Metrics};
 use pintle_api_types::pod;
 use pintle_daemon::clock;
 use pintle_daemon::tasks;
@@ -44,6 +46,8 @@ pub(super) struct Target {
     is_ephemeral: bool,
     /// Only the agent writes it.
     is_ours: bool,
+    /// May have a project: nobody who writes it can take a file out of that.
+    may_have_project: bool,
 }
 
 /// A volume that was counted.
@@ -65,8 +69,14 @@ pub(super) fn targets(snapshot: &Snapshot, root: &Path) -> Vec<Target> {
     let is_set_up = |view: &PodView| view.observed.sandboxes.iter().any(|sandbox| sandbox.ready);
     let pods = snapshot.pods.iter().filter(|(_, view)| is_set_up(view)).flat_map(|(uid, view)| {
         let dirs = PodDirs::new(root, uid);
-        let volumes = pod::spec(&view.pod).volumes.iter().flatten();
-        volumes.filter_map(move |volume| target(uid, &dirs, volume))
+        let spec = pod::spec(&view.pod);
+        let own_users = spec.host_users == Some(false);
+        let volumes = spec.volumes.iter().flatten();
+        volumes.filter_map(move |volume| {
+            let mut target = target(uid, &dirs, volume)?;
+            target.may_have_project &= own_users;
+            Some(target)
+        })
     });
     pods.take(VOLUMES_MAX).collect()
 }
@@ -85,7 +95,10 @@ fn target(uid: &PodUid, dirs: &PodDirs, volume: &Volume) -> Option<Target> {
         _ => return None,
     };
     let (uid, name) = (uid.clone(), volume.name.clone());
-    Some(Target { uid, path: dirs.volume(plugin, &name), name, is_ephemeral, is_ours })
+    let path = dirs.volume(plugin, &name);
+    // A config map's folder is made without one.
+    let may_have_project = is_ephemeral && !is_ours;
+    Some(Target { uid, path, name, is_ephemeral, is_ours, may_have_project })
 }
 
 struct Request {
@@ -104,14 +117,15 @@ pub(super) struct Counter {
 
 impl Counter {
     /// Starts the thread; `None` when volumes are not counted at all.
-    pub(super) fn start(period: Duration, metrics: Arc<Metrics>) -> Option<Self> {
+    pub(super) fn start(period: Duration, by_project: bool, metrics: Arc<Metrics>) -> Option<Self> {
         if period.is_zero() {
             return None;
         }
         // One that waits while a round is under way: a second one would find nothing to do.
         let (requests, queue) = sync_channel(1);
         let latest = Arc::default();
-        let thread = Thread { period, metrics, known: HashMap::new(), latest: Arc::clone(&latest) };
+        let (known, latest_too) = (HashMap::new(), Arc::clone(&latest));
+        let thread = Thread { period, by_project, metrics, known, latest: latest_too };
         pintle_daemon::tasks::thread("volumes", move || thread.run(&queue)).ok()?;
         Some(Self { requests, latest })
     }
@@ -143,6 +157,8 @@ struct Known {
 
 struct Thread {
     period: Duration,
+    /// The kernel is asked where it counts.
+    by_project: bool,
     metrics: Arc<Metrics>,
     known: HashMap<PathBuf, Known>,
     latest: Arc<Mutex<Arc<Volumes>>>,
@@ -168,9 +184,11 @@ impl Thread {
     fn round(&mut self, targets: &[Target], is_all: bool) -> Volumes {
         let mut before = std::mem::take(&mut self.known);
         let mut volumes = Volumes::new();
+        let may = self.by_project && targets.iter().any(|target| target.may_have_project);
+        let projects = if may { project::Files::host().listed() } else { Listed::default() };
         for target in targets {
             let known = before.remove(&target.path).filter(|known| self.holds(target, known));
-            let Some(known) = known.or_else(|| self.count(target)) else { continue };
+            let Some(known) = known.or_else(|| self.count(target, &projects)) else { continue };
             volumes.entry(known.uid.clone()).or_default().push(known.counted.clone());
             self.known.insert(target.path.clone(), known);
         }
@@ -191,11 +209,15 @@ impl Thread {
     }
 
     /// A volume that is not there yet, or no more, has no count.
-    fn count(&self, target: &Target) -> Option<Known> {
+    fn count(&self, target: &Target, projects: &Listed) -> Option<Known> {
         let (since, at) = (Instant::now(), clock::now());
-        let usage = du::usage(&target.path).ok()?;
+        let counted = Some(&target.path).filter(|_| target.may_have_project);
+        let (usage, from) = match counted.and_then(|path| projects.usage(path)) {
+            Some(ProjectUsage { bytes, inodes }) => (Usage { bytes, inodes }, CountedFrom::Quota),
+            None => (du::usage(&target.path).ok()?, CountedFrom::Walk),
+        };
         let fs = file_system(&target.path)?;
-        self.metrics.volume_counted(since.elapsed());
+        self.metrics.volume_counted(from, since.elapsed());
         let Target { name, is_ephemeral, .. } = target.clone();
         Some(Known {
             uid: target.uid.clone(),
@@ -232,7 +254,8 @@ mod tests {
 
     fn thread(period: Duration) -> Thread {
         let metrics = Arc::new(Metrics::new("n"));
-        Thread { period, metrics, known: HashMap::new(), latest: Arc::default() }
+        let (known, latest) = (HashMap::new(), Arc::default());
+        Thread { period, by_project: true, metrics, known, latest }
     }
 
     #[test]
@@ -248,6 +271,23 @@ mod tests {
         ];
         assert_eq!(rows, expected);
         assert_eq!(found[2].path, Path::new("/r/pods/u/volumes/kubernetes.io~empty-dir/disk"));
+    }
+
+    #[test]
+    fn only_what_no_container_can_take_out_of_its_project_is_counted_by_it() {
+        let may = |host_users: Option<bool>| {
+            let mut world = world();
+            let (uid, view) = world.pods.iter().next().expect("a pod");
+            let (uid, mut view) = (uid.clone(), view.clone());
+            let mut pod = (*view.pod).clone();
+            pod.spec.as_mut().expect("it has one").host_users = host_users;
+            view.pod = Arc::new(pod);
+            world.pods.insert(uid, Arc::new(view));
+            let targets = targets(&world, Path::new("/r")).into_iter();
+            targets.filter(|t| t.may_have_project).map(|t| t.name).collect::<Vec<_>>()
+        };
+        assert_eq!(may(Some(false)), ["disk"]);
+        assert!(may(None).is_empty() && may(Some(true)).is_empty());
     }
 
     #[test]
@@ -298,8 +338,11 @@ mod tests {
         let targets = targets(&world(), root.path());
         fs::create_dir_all(&targets[2].path).expect("made");
         let metrics = Arc::new(Metrics::new("n"));
-        assert!(Counter::start(Duration::ZERO, Arc::clone(&metrics)).is_none(), "switched off");
-        let counter = Counter::start(Duration::from_secs(60), metrics).expect("a thread");
+        assert!(
+            Counter::start(Duration::ZERO, true, Arc::clone(&metrics)).is_none(),
+            "switched off"
+        );
+        let counter = Counter::start(Duration::from_secs(60), true, metrics).expect("a thread");
         let found = counter.volumes(targets).await;
         assert_eq!(found[&PodUid::from("u")].len(), 1);
     }

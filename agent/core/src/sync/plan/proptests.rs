@@ -28,6 +28,7 @@ impl World {
         let (restart_all, pauses) = (self.restart_all, &Pauses::new());
         let actuated = &PodResources::default();
         plan(&PlanInput {
+            ends_kept: 1,
             pod,
             observed,
             probes,

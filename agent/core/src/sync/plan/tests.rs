@@ -105,6 +105,7 @@ fn decide_with(
     let (ends, now) = (&ends(observed), Mono(0));
     let (actuated, pauses) = (&PodResources::of(pod), &Pauses::new());
     shown(&plan(&PlanInput {
+        ends_kept: 1,
         pod,
         observed,
         probes,
@@ -376,6 +377,7 @@ fn a_resize_comes_before_main_containers_start_and_leaves_the_others_running() {
         let (probes, backoff, observed, now) = (&probes, &backoff, &observed, Mono(0));
         let (ends, restart_all, pauses) = (&ends, false, &Pauses::new());
         plan(&PlanInput {
+            ends_kept: 1,
             pod,
             observed,
             probes,

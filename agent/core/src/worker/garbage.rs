@@ -1,0 +1,225 @@
+//! What of wanted pods is thrown away: dead containers beyond the limits, sandboxes that nothing is in.
+//!
+//! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers` chooses;
+//! each worker removes what was chosen of it in a sync of its own, when it has nothing else to do, and
+//! looks once more at what there is before. Eviction has all of that done at once, and of pods that
+//! are over nothing stays; of one that was evicted itself nothing does as soon as its end is known. Nothing goes before every pod is known. Pods that nobody wants are not
+//! chosen from: their workers remove all of them (`Action::Cleanup`).
+//!
+//! Bounds: an id for each container that is to go; `RECLAIM_MAX` for a reclaim.
+// k8s: pkg/kubelet/kubelet.go StartGarbageCollection, pkg/kubelet/container/container_gc.go
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::eviction::observed::Freed;
+use crate::eviction::signal::Signal;
+use crate::garbage::containers::{self, Discarded, Kept, Need};
+use crate::node::conditions::NodeEvent;
+use crate::observed::{ObservedContainer, RunState};
+use crate::sync::plan::{self, Action};
+use crate::worker::Command;
+use crate::worker::pods::Pods;
+use crate::worker::step::{Stage, Worker};
+use crate::{eviction, status};
+use pintle_api_types::ids::{ContainerId, Mono, Now, PodUid};
+use pintle_api_types::pod;
+
+/// How often is chosen at most.
+// k8s: pkg/kubelet/kubelet.go ContainerGCPeriod
+const EVERY: Duration = Duration::from_secs(60);
+/// How long images wait at most for the containers that may be made of them.
+const RECLAIM_MAX: Duration = Duration::from_secs(60);
+/// Pods that end for these reasons have nothing left to show.
+// k8s: pkg/kubelet/pod_workers.go ShouldPodContentBeRemoved
+const PUSHED_OUT: [&str; 2] = [eviction::REASON, "Preempting"];
+
+/// What is known of all pods together.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Garbage {
+    due_at: Mono,
+    reclaim: Option<Reclaim>,
+}
+
+/// Something that eviction wants to have freed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Reclaim {
+    ticket: u64,
+    signal: Signal,
+    images: bool,
+    /// What was to go and what of it is still there.
+    chosen: Discarded,
+    until: Mono,
+    /// Containers that are gone, once the rest is asked for.
+    removed: Option<u32>,
+}
+
+/// What of a pod is to go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Discards {
+    containers: BTreeSet<ContainerId>,
+    /// Not even its newest sandbox is needed.
+    all_sandboxes: bool,
+    /// Nothing is: records, logs, directories.
+    everything: bool,
+}
+
+impl Pods {
+    /// The runtime has told its pods: whatever is too much goes.
+    pub(super) fn collect_garbage(&mut self, now: Now) {
+        if now.mono >= self.garbage.due_at && self.knows_all() {
+            self.garbage.due_at = now.mono.plus(EVERY);
+            self.discard(false, now);
+        }
+    }
+
+    /// The runtime could not tell its pods.
+    pub(super) fn garbage_stays(&mut self, error: String, now: Now) {
+        if now.mono >= self.garbage.due_at {
+            self.garbage.due_at = now.mono.plus(EVERY);
+            let event = NodeEvent { warning: true, reason: "ContainerGCFailed", message: error };
+            self.out.push(Command::NodeEvent(event));
+        }
+    }
+
+    /// Chooses what goes and tells the workers; the containers among it.
+    fn discard(&mut self, of_ended: bool, now: Now) -> Discarded {
+        let need = |worker: &Worker| {
+            let need = worker.need()?;
+            Some(if of_ended && need == Need::Limits { Need::Nothing } else { need })
+        };
+        let kept = self.workers.values().filter_map(|worker| {
+            let need = need(worker).filter(|_| !worker.leaves_everything())?;
+            Some(Kept { pod: worker.observed(), need })
+        });
+        let kept: Vec<_> = kept.collect();
+        let mut chosen = containers::discard(&self.settings.garbage, &kept, now.wall);
+        let mut told = Vec::new();
+        for worker in self.workers.values() {
+            let Some(need) = need(worker) else { continue };
+            let discards = Discards {
+                containers: chosen.get(worker.uid()).cloned().unwrap_or_default(),
+                all_sandboxes: need == Need::Nothing,
+                everything: worker.leaves_everything(),
+            };
+            if discards.everything {
+                let all = worker.observed().containers.iter().map(|c| c.id.clone()).collect();
+                chosen.insert(worker.uid().clone(), all);
+            }
+            if discards != Discards::default() || worker.has_spare_sandbox(false) {
+                told.push((worker.uid().clone(), discards));
+            }
+        }
+        for (uid, discards) in told {
+            self.with(&uid, now, |worker, _| worker.discards = Some(discards));
+        }
+        chosen
+    }
+
+    /// Frees something: first containers, so that no image is in use for one that is dead.
+    pub(super) fn reclaim(&mut self, of: (u64, Signal), what: (bool, bool), now: Now) {
+        let ((ticket, signal), (containers, images)) = (of, what);
+        let chosen = match containers && self.knows_all() {
+            true => self.discard(true, now),
+            false => Discarded::new(),
+        };
+        let until = now.mono.plus(RECLAIM_MAX);
+        self.garbage.reclaim =
+            Some(Reclaim { ticket, signal, images, chosen, until, removed: None });
+    }
+
+    /// Asks for the rest of what is to be freed once the containers are gone.
+    pub(super) fn reclaim_due(&mut self, now: Mono) {
+        let Some(reclaim) = self.garbage.reclaim.as_mut().filter(|r| r.removed.is_none()) else {
+            return;
+        };
+        let workers = &self.workers;
+        let is_there = |uid: &PodUid, id: &ContainerId| {
+            let worker = workers.get(uid);
+            worker.is_some_and(|w| w.observed().containers.iter().any(|c| c.id == *id))
+        };
+        let all = reclaim.chosen.iter().flat_map(|(uid, ids)| ids.iter().map(move |id| (uid, id)));
+        let (left, gone): (Vec<_>, Vec<_>) = all.partition(|(uid, id)| is_there(uid, id));
+        if !left.is_empty() && now < reclaim.until {
+            return;
+        }
+        let removed = u32::try_from(gone.len()).unwrap_or(u32::MAX);
+        reclaim.removed = Some(removed);
+        let (ticket, signal, images) = (reclaim.ticket, reclaim.signal, reclaim.images);
+        self.out.push(Command::Reclaim { ticket, signal, containers: removed, images });
+    }
+
+    /// What was freed besides containers, with those that went before.
+    pub(super) fn with_containers(&mut self, ticket: u64, freed: &Freed) -> Freed {
+        let own = self.garbage.reclaim.take_if(|reclaim| reclaim.ticket == ticket);
+        let removed = own.and_then(|reclaim| reclaim.removed).unwrap_or_default();
+        Freed { containers: freed.containers.saturating_add(removed), ..freed.clone() }
+    }
+
+    /// When the containers are waited for no longer.
+    pub(super) fn reclaim_wake(&self) -> Option<Mono> {
+        let reclaim = self.garbage.reclaim.as_ref().filter(|r| r.removed.is_none());
+        reclaim.map(|reclaim| reclaim.until)
+    }
+}
+
+impl Worker {
+    /// What of it is needed; `None` for one that removes all of itself, or is being stopped.
+    fn need(&self) -> Option<Need> {
+        let is_wanted = self.pod.is_some() && !self.removed;
+        let is_settled = matches!(self.stage, Stage::Syncing | Stage::Finished);
+        let need = if self.is_over() { Need::Limits } else { Need::LastEnds };
+        (is_wanted && is_settled).then_some(need)
+    }
+
+    /// It has ended for good and its source knows: no restart of the agent begins it again. A static
+    /// pod has nobody else who could know.
+    fn is_over(&self) -> bool {
+        let known = self.pod.as_ref().filter(|pod| !pod::is_static(pod));
+        let status = known.and_then(|pod| pod.status.as_ref());
+        self.stage == Stage::Finished
+            && status.is_some_and(|s| status::is_terminal(s.phase.as_deref()))
+    }
+
+    /// It is over because others needed its place, and something of it is still there.
+    fn leaves_everything(&self) -> bool {
+        let status = self.pod.as_ref().and_then(|pod| pod.status.as_ref());
+        let reason = status.and_then(|status| status.reason.as_deref());
+        let pushed_out = reason.is_some_and(|reason| PUSHED_OUT.contains(&reason));
+        pushed_out && self.is_over() && !self.cleaned()
+    }
+
+    fn has_spare_sandbox(&self, all: bool) -> bool {
+        containers::sandboxes(&self.observed, !all).next().is_some()
+    }
+
+    /// What is to be done about it now; nothing once all of it is gone. What has come to run since it
+    /// was chosen stays.
+    pub(super) fn discarding(&mut self, now: Mono) -> Vec<Action> {
+        if self.leaves_everything() {
+            // At once: its logs may be what the node is short of.
+            self.discards = Some(Discards { everything: true, ..Discards::default() });
+        }
+        let Some(discards) = self.discards.clone() else { return Vec::new() };
+        if discards.everything && !self.cleaned() {
+            return vec![Action::Cleanup];
+        }
+        // One of unknown state goes as well: its removal ends what it may still have.
+        let is_chosen = |c: &&ObservedContainer| {
+            discards.containers.contains(&c.id) && c.state != RunState::Running
+        };
+        let chosen = self.observed.containers.iter().filter(is_chosen);
+        let mut actions: Vec<_> = chosen.map(|c| plan::remove(c, false)).collect();
+        if actions.is_empty() {
+            let spare = containers::sandboxes(&self.observed, !discards.all_sandboxes);
+            actions.extend(spare.map(|s| Action::RemoveSandbox { id: s.id.clone() }));
+        }
+        if actions.is_empty() {
+            self.discards = None;
+        }
+        actions.retain(|action| !self.is_paused(action, now));
+        actions
+    }
+}

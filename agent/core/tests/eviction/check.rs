@@ -1,0 +1,140 @@
+//! What has to hold in each of these worlds, said independently of how `Evictor` decides.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pintle_agent_core::eviction::observed::{Observation, Reading};
+use pintle_agent_core::eviction::signal::{Condition, Pressure, Signal};
+use pintle_agent_core::eviction::threshold::{Settings, Threshold};
+use pintle_api_types::ids::{Mono, PodUid};
+
+use crate::world::SimPod;
+
+/// How long the next victim waits for one that does not go: what a pod with a grace period of a
+/// second may take, and the time for what is cleaned up after it.
+const STUCK_MIN: Duration = Duration::from_secs(30);
+/// A hard threshold that is met for so long while somebody could go is one that nobody acts upon:
+/// a lost look, a reclaim without an answer, a disk that does not show it, two pods that do not go.
+const IDLE_MAX: Duration = Duration::from_secs(500);
+
+/// What an agent has seen so far.
+#[derive(Debug, Default)]
+pub struct Check {
+    pub seed: u64,
+    /// Since when every look saw less of it than resolves the threshold.
+    low_since: Vec<(Threshold, Mono)>,
+    /// When a look last saw less than resolves a threshold of this condition.
+    low_at: BTreeMap<Condition, Mono>,
+    /// The victim that was told to go last: when, and when it was gone.
+    last: Option<(PodUid, Mono, Option<Mono>)>,
+    /// Since when a hard threshold is met in truth and nobody was told to go.
+    idle_since: Option<Mono>,
+}
+
+fn is_under(threshold: &Threshold, reading: &Reading, resolving: bool) -> bool {
+    let bytes = |level: pintle_agent_core::eviction::threshold::Level| level.of(0);
+    let mut least = bytes(threshold.level);
+    if resolving && let Some(more) = threshold.min_reclaim {
+        least = least + bytes(more);
+    }
+    let left = i64::try_from(reading.available).expect("small");
+    pintle_api_types::quantity::Amount::from_bytes(left) < least
+}
+
+impl Check {
+    /// Of the world of this seed.
+    pub fn of(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// A new agent has seen nothing.
+    pub fn forget(&mut self) {
+        *self = Self::of(self.seed);
+    }
+
+    /// An answer is about to be taken.
+    pub fn sees(&mut self, settings: &Settings, observation: &Observation, now: Mono) {
+        let before = std::mem::take(&mut self.low_since);
+        for threshold in settings.on(observation.layout) {
+            let Some(reading) = observation.readings.get(&threshold.signal) else { continue };
+            if !is_under(&threshold, reading, true) {
+                continue;
+            }
+            let since = before.iter().find(|(of, _)| *of == threshold).map(|(_, since)| *since);
+            self.low_since.push((threshold, since.unwrap_or(now)));
+            self.low_at.insert(threshold.signal.condition(), now);
+        }
+    }
+
+    /// What the node says agrees with what was seen.
+    pub fn says(&self, told: Pressure, settings: &Settings, seen: &Observation, now: Mono) {
+        let all = [
+            (Condition::MemoryPressure, told.memory),
+            (Condition::DiskPressure, told.disk),
+            (Condition::PidPressure, told.pid),
+        ];
+        for (condition, told) in all {
+            let is_met = settings.on(seen.layout).iter().any(|threshold| {
+                let reading = seen.readings.get(&threshold.signal);
+                threshold.signal.condition() == condition
+                    && reading.is_some_and(|reading| is_under(threshold, reading, false))
+            });
+            assert!(told || !is_met, "seed {}: {condition:?} is seen, not told", self.seed);
+            let low = self.low_at.get(&condition);
+            let recent = low.is_some_and(|at| now.since(*at) < settings.transition);
+            assert!(!told || recent || is_met, "seed {}: {condition:?} is told", self.seed);
+        }
+    }
+
+    /// A pod is told to go upon a look that was asked for then.
+    pub fn evicts(
+        &mut self,
+        pods: &[SimPod],
+        victim: &PodUid,
+        signal: &str,
+        asked: Mono,
+        now: Mono,
+    ) {
+        let seed = self.seed;
+        let signal = Signal::parse(signal).expect("a signal of a threshold");
+        let of = pods.iter().find(|pod| pod.uid == *victim).expect("a pod of this node");
+        assert!(of.is_evictable(), "seed {seed}: {victim} goes twice");
+        if let Some((last, told, gone)) = &self.last {
+            match gone {
+                Some(gone) => assert!(asked >= *gone, "seed {seed}: no look since {last} is gone"),
+                None => assert!(now.since(*told) > STUCK_MIN, "seed {seed}: {last} still goes"),
+            }
+        }
+        let is_due = self.low_since.iter().any(|(threshold, since)| {
+            threshold.signal == signal && now.since(*since) >= threshold.grace
+        });
+        assert!(is_due, "seed {seed}: {victim} goes for {signal}, {:?}", self.low_since);
+        let key = |pod: &SimPod| {
+            let used = if signal.is_of_disk() { pod.seen.disk } else { pod.seen.memory };
+            (used == 0, pod.priority, std::cmp::Reverse(used))
+        };
+        let worse = pods.iter().find(|pod| pod.is_evictable() && key(pod) < key(of));
+        assert!(worse.is_none(), "seed {seed}: {victim} goes before {worse:?}");
+        self.last = Some((victim.clone(), now, None));
+        self.idle_since = None;
+    }
+
+    /// A pod is gone.
+    pub fn goes(&mut self, uid: &PodUid, now: Mono) {
+        if let Some((last, _, gone)) = &mut self.last
+            && last == uid
+        {
+            *gone = Some(now);
+        }
+    }
+
+    /// The truth at this moment: whether a hard threshold is met, and somebody could go.
+    pub fn truth(&mut self, is_met: bool, could_go: bool, now: Mono) {
+        if !is_met || !could_go {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        assert!(now.since(since) < IDLE_MAX, "seed {}: nobody goes since {since:?}", self.seed);
+    }
+}

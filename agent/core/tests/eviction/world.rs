@@ -1,0 +1,423 @@
+//! The node: what pods eat, what looks show of it, what comes of reclaims, and when an agent dies.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use pintle_agent_core::eviction::evictor::{Evictor, Scene, Step};
+use pintle_agent_core::eviction::observed::{
+    ContainerUse, DiskUse, Freed, Layout, Observation, PodUse, Reading, Scope,
+};
+use pintle_agent_core::eviction::rank::Evictable;
+use pintle_agent_core::eviction::signal::Signal;
+use pintle_agent_core::eviction::threshold::{Level, Settings, Threshold};
+use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
+use pintle_api_types::quantity::Amount;
+use pintle_api_types::rng::Rng;
+
+use crate::check::Check;
+
+/// All there is of memory, and of the disk.
+const CAPACITY: u64 = 100_000;
+/// How finely time goes.
+const TICK: Duration = Duration::from_millis(250);
+const SECOND: u64 = 4;
+/// Ticks with pods that eat, and after it without.
+const EATING: u64 = 900 * SECOND;
+const CALM: u64 = 600 * SECOND;
+/// A disk that shows what was some time ago, at most.
+const LAG_SECONDS_MAX: u64 = 20;
+
+/// What a pod takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    pub memory: u64,
+    pub disk: u64,
+}
+
+/// A pod of the node.
+#[derive(Clone, Debug)]
+pub struct SimPod {
+    pub uid: PodUid,
+    pub priority: i32,
+    pub seen: Taken,
+    object: Pod,
+    taken: Taken,
+    eats: Taken,
+    eats_until: u64,
+    goes_at: Option<u64>,
+    is_gone: bool,
+}
+
+impl SimPod {
+    /// It runs, and was not told to go.
+    pub fn is_evictable(&self) -> bool {
+        !self.is_gone && self.goes_at.is_none()
+    }
+}
+
+/// What happened in worlds.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub evicted: u64,
+    pub soft: u64,
+    pub reclaims: u64,
+    pub deaths: u64,
+    pub oom_kills: u64,
+    pub stuck: u64,
+    pub lost: u64,
+}
+
+impl Stats {
+    pub fn add(&mut self, other: &Self) {
+        self.evicted += other.evicted;
+        self.soft += other.soft;
+        self.reclaims += other.reclaims;
+        self.deaths += other.deaths;
+        self.oom_kills += other.oom_kills;
+        self.stuck += other.stuck;
+        self.lost += other.lost;
+    }
+}
+
+/// A look that is under way.
+#[derive(Clone, Debug)]
+struct Look {
+    ticket: u64,
+    asked: Mono,
+    reads_at: u64,
+    answers_at: u64,
+    pods: Scope,
+    seen: Option<Observation>,
+}
+
+/// See the module's header.
+pub struct World {
+    rng: Rng,
+    tick: u64,
+    settings: Settings,
+    evictor: Evictor,
+    pods: Vec<SimPod>,
+    images: u64,
+    lag: u64,
+    /// What of the disk was left, the newest first.
+    disk_before: VecDeque<u64>,
+    looks: Vec<Look>,
+    reclaims: Vec<(u64, u64)>,
+    is_calm: bool,
+    lost_last: bool,
+    check: Check,
+    stats: Stats,
+}
+
+fn bytes(of: u64) -> Level {
+    Level::Amount(Amount::from_bytes(i64::try_from(of).expect("small")))
+}
+
+fn settings(rng: &mut Rng) -> Settings {
+    let mut thresholds = Vec::new();
+    for signal in [Signal::MemoryAvailable, Signal::NodeFsAvailable] {
+        let least = rng.range(2_000, 8_000);
+        let min_reclaim = rng.chance(40).then(|| bytes(rng.range(1, 4_000)));
+        let one = |level, grace| Threshold { signal, level, grace, min_reclaim };
+        thresholds.push(one(bytes(least), Duration::ZERO));
+        if rng.chance(60) {
+            let grace = Duration::from_secs(rng.range(1, 120));
+            thresholds.push(one(bytes(least + rng.range(1_000, 20_000)), grace));
+        }
+    }
+    Settings {
+        thresholds,
+        transition: Duration::from_secs(*rng.pick(&[5, 10, 60, 300])),
+        grace_seconds_max: i64::try_from(rng.range(0, 20)).expect("small"),
+        local_storage: false,
+    }
+}
+
+fn pod(rng: &mut Rng, index: u64) -> SimPod {
+    let priority = *rng.pick(&[-5, 0, 0, 0, 1_000]);
+    let grace = i64::try_from(rng.range(0, 40)).expect("small");
+    let spec = PodSpec {
+        priority: Some(priority),
+        termination_grace_period_seconds: Some(grace),
+        ..PodSpec::default()
+    };
+    let eats = match rng.range(0, 4) {
+        0 => Taken { memory: rng.range(1, 400), disk: 0 },
+        1 => Taken { memory: 0, disk: rng.range(1, 400) },
+        _ => Taken::default(),
+    };
+    SimPod {
+        uid: PodUid::from(format!("pod-{index}")),
+        priority,
+        seen: Taken::default(),
+        object: Pod { spec: Some(spec), ..Pod::default() },
+        taken: Taken { memory: rng.range(0, 9_000), disk: rng.range(0, 9_000) },
+        eats,
+        eats_until: rng.range(0, EATING),
+        goes_at: None,
+        is_gone: false,
+    }
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let settings = settings(&mut rng);
+        let count = rng.range(3, 10);
+        let pods = (0..count).map(|index| pod(&mut rng, index)).collect();
+        let lag = if rng.chance(40) { rng.range(1, LAG_SECONDS_MAX) * SECOND } else { 0 };
+        Self {
+            settings,
+            pods,
+            lag,
+            images: rng.range(0, 20_000),
+            rng,
+            tick: SECOND,
+            evictor: Evictor::default(),
+            disk_before: VecDeque::new(),
+            looks: Vec::new(),
+            reclaims: Vec::new(),
+            is_calm: false,
+            lost_last: false,
+            check: Check::of(seed),
+            stats: Stats::default(),
+        }
+    }
+
+    pub fn run(mut self) -> Stats {
+        while self.tick < EATING {
+            self.step();
+        }
+        // Everybody gives back what was taken: nobody has to go any more.
+        self.is_calm = true;
+        for pod in &mut self.pods {
+            (pod.taken, pod.eats) = (Taken::default(), Taken::default());
+        }
+        let (before, mut at_rest) = (self.tick, None);
+        let ends = self.settings.transition + Duration::from_secs(150);
+        while self.tick < before + CALM {
+            self.step();
+            if self.tick == before + 60 * SECOND {
+                at_rest = Some(self.stats.evicted);
+            }
+        }
+        let seed = self.check.seed;
+        assert_eq!(at_rest, Some(self.stats.evicted), "seed {seed}: somebody goes for nothing");
+        assert!(ends < TICK * u32::try_from(CALM).expect("small"));
+        let told = self.evictor.pressure();
+        assert!(!told.memory && !told.disk, "seed {seed}: {told:?} is told for ever");
+        assert!(self.evictor.victims().is_empty(), "seed {seed}: somebody is waited for");
+        self.stats
+    }
+
+    fn now(&self) -> Now {
+        let nanos = i64::try_from(self.tick).expect("small") * 250_000_000;
+        Now { wall: UnixNanos(1_700_000_000_000_000_000 + nanos), mono: Mono(nanos) }
+    }
+
+    fn left(&self) -> Taken {
+        let all = self.pods.iter().filter(|pod| !pod.is_gone);
+        let (memory, disk) = all.fold((20_000, 20_000 + self.images), |(memory, disk), pod| {
+            (memory + pod.taken.memory, disk + pod.taken.disk)
+        });
+        Taken { memory: CAPACITY.saturating_sub(memory), disk: CAPACITY.saturating_sub(disk) }
+    }
+
+    fn step(&mut self) {
+        self.tick += 1;
+        self.eat();
+        if !self.is_calm && self.rng.range(0, 1_500) == 0 {
+            self.die();
+        }
+        let now = self.now().mono;
+        if !self.is_calm && self.rng.chance(1) {
+            self.evictor.heed(now);
+        }
+        self.answer();
+        self.answer_reclaims();
+        let going = |uid: &PodUid| self.pods.iter().any(|pod| pod.uid == *uid && !pod.is_gone);
+        let all_gone = !self.evictor.victims().iter().any(going);
+        self.evictor.pass(all_gone, now);
+        if let Some((ticket, pods, _)) = self.evictor.ask(Default::default, now) {
+            self.begin_look(ticket, pods);
+        }
+        let left = self.left();
+        let is_met = self.settings.thresholds.iter().any(|threshold| {
+            let left = if threshold.signal.is_of_disk() { left.disk } else { left.memory };
+            threshold.is_hard() && Level::of(threshold.level, 0) > amount(left)
+        });
+        let could_go = self.pods.iter().any(SimPod::is_evictable);
+        self.check.truth(is_met, could_go, now);
+    }
+
+    fn eat(&mut self) {
+        let (tick, now) = (self.tick, self.now().mono);
+        for pod in self.pods.iter_mut().filter(|pod| !pod.is_gone) {
+            if tick < pod.eats_until && tick.is_multiple_of(SECOND) {
+                pod.taken.memory += pod.eats.memory;
+                pod.taken.disk += pod.eats.disk;
+            }
+            if pod.goes_at.is_some_and(|at| at <= tick) {
+                pod.is_gone = true;
+                self.check.goes(&pod.uid, now);
+            }
+        }
+        let left = self.left();
+        if left.memory == 0 {
+            let alive = self.pods.iter_mut().filter(|pod| !pod.is_gone);
+            if let Some(largest) = alive.max_by_key(|pod| pod.taken.memory) {
+                largest.taken.memory = 0;
+                self.stats.oom_kills += 1;
+            }
+        }
+        self.disk_before.push_front(left.disk);
+        self.disk_before.truncate(usize::try_from(self.lag).expect("small") + 1);
+    }
+
+    /// The next agent knows nothing of what this one was about to do. Its victims go on.
+    fn die(&mut self) {
+        self.evictor = Evictor::default();
+        self.looks.clear();
+        self.reclaims.clear();
+        self.check.forget();
+        self.stats.deaths += 1;
+    }
+
+    fn begin_look(&mut self, ticket: u64, pods: Scope) {
+        // Two in a row would take a node more time than anybody has.
+        let may_be_lost = !self.is_calm && !std::mem::take(&mut self.lost_last);
+        if may_be_lost && self.rng.chance(10) {
+            self.lost_last = true;
+            self.stats.lost += 1;
+            return;
+        }
+        let reads_at = self.tick + 1 + self.rng.range(0, SECOND);
+        let answers_at = reads_at + self.rng.range(0, 3 * SECOND);
+        let asked = self.now().mono;
+        self.looks.push(Look { ticket, asked, reads_at, answers_at, pods, seen: None });
+    }
+
+    fn answer(&mut self) {
+        let (tick, now) = (self.tick, self.now());
+        let left = self.left().memory;
+        let disk = self.disk_before.back().copied().unwrap_or(CAPACITY);
+        for look in self.looks.iter_mut().filter(|look| look.reads_at == tick) {
+            let reading = |available| Reading { available, capacity: CAPACITY, at: now.wall };
+            let readings = BTreeMap::from([
+                (Signal::MemoryAvailable, reading(left)),
+                (Signal::NodeFsAvailable, reading(disk)),
+            ]);
+            let pods = (look.pods == Scope::All).then(|| uses(&mut self.pods));
+            let layout = Layout::default();
+            look.seen = Some(Observation { at: now.wall, readings, layout, pods });
+        }
+        let (due, later): (Vec<_>, _) =
+            self.looks.drain(..).partition(|look| look.answers_at <= tick && look.seen.is_some());
+        self.looks = later;
+        for look in due {
+            self.take(&look);
+            if self.rng.chance(10) {
+                // A second answer to the same question is none.
+                let again = self.observe(&look);
+                assert!(again.is_empty(), "{again:?}");
+            }
+        }
+    }
+
+    fn observe(&mut self, look: &Look) -> Vec<Step> {
+        let evictable: Vec<_> = self.pods.iter().filter(|pod| pod.is_evictable()).collect();
+        let pods: Vec<_> =
+            evictable.iter().map(|of| Evictable { uid: &of.uid, pod: &of.object }).collect();
+        let scene = Scene {
+            settings: &self.settings,
+            observation: look.seen.as_ref().expect("it was read"),
+            pods: &pods,
+            is_early: false,
+            now: self.now(),
+        };
+        self.evictor.observe(look.ticket, &scene)
+    }
+
+    fn take(&mut self, look: &Look) {
+        let (now, seen) = (self.now().mono, look.seen.as_ref().expect("it was read"));
+        self.check.sees(&self.settings, seen, now);
+        let steps = self.observe(look);
+        self.check.says(self.evictor.pressure(), &self.settings, seen, now);
+        let evictions = steps.iter().filter(|step| matches!(step, Step::Evict(_))).count();
+        assert!(evictions <= 1, "seed {}: {steps:?}", self.check.seed);
+        for step in steps {
+            match step {
+                Step::Tell(_) | Step::Age(..) => {}
+                Step::Reclaim { ticket, .. } => {
+                    self.stats.reclaims += 1;
+                    if !self.rng.chance(10) {
+                        let at = self.tick + self.rng.range(0, 40 * SECOND);
+                        self.reclaims.push((at, ticket));
+                    }
+                }
+                Step::Evict(victim) => {
+                    self.check.evicts(&self.pods, &victim.uid, victim.signal, look.asked, now);
+                    self.stats.evicted += 1;
+                    self.stats.soft += u64::from(victim.grace_seconds > 1);
+                    let mut takes = self.rng.range(0, 1 + victim.grace_seconds.unsigned_abs());
+                    if self.rng.chance(5) {
+                        takes = 200;
+                        self.stats.stuck += 1;
+                    }
+                    self.goes(&victim.uid, takes);
+                }
+                Step::Hurry(victims) => {
+                    victims.iter().for_each(|uid| self.goes(uid, 1));
+                }
+            }
+        }
+    }
+
+    fn goes(&mut self, uid: &PodUid, seconds: u64) {
+        let at = self.tick + 1 + seconds * SECOND;
+        let pod = self.pods.iter_mut().find(|pod| pod.uid == *uid).expect("a pod of this node");
+        pod.goes_at = Some(pod.goes_at.map_or(at, |before| before.min(at)));
+    }
+
+    fn answer_reclaims(&mut self) {
+        let (tick, now) = (self.tick, self.now().mono);
+        let (due, later): (Vec<_>, _) = self.reclaims.drain(..).partition(|(at, _)| *at <= tick);
+        self.reclaims = later;
+        for (_, ticket) in due {
+            let freed = match self.rng.range(0, 4) {
+                0 => {
+                    Freed { error: Some("the runtime does not answer".into()), ..Freed::default() }
+                }
+                1 => Freed::default(),
+                _ => {
+                    let bytes = self.rng.range(0, self.images + 1);
+                    self.images -= bytes;
+                    Freed { bytes, images: 1, ..Freed::default() }
+                }
+            };
+            self.evictor.reclaimed(ticket, &freed, now);
+        }
+    }
+}
+
+fn amount(of: u64) -> Amount {
+    Amount::from_bytes(i64::try_from(of).expect("small"))
+}
+
+/// What running pods take at this moment.
+fn uses(pods: &mut [SimPod]) -> BTreeMap<PodUid, PodUse> {
+    let alive = pods.iter_mut().filter(|pod| !pod.is_gone);
+    let of = |pod: &mut SimPod| {
+        pod.seen = pod.taken;
+        let layer = Some(DiskUse { bytes: pod.taken.disk, inodes: 1 });
+        let container = ContainerUse { layer, ..ContainerUse::default() };
+        let used = PodUse {
+            working_set: Some(pod.taken.memory),
+            containers: BTreeMap::from([("main".to_owned(), container)]),
+            ..PodUse::default()
+        };
+        (pod.uid.clone(), used)
+    };
+    alive.map(of).collect()
+}
