@@ -25,15 +25,15 @@ fn reason(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.reason.as_deref()
 }
 
-fn message(pod: &Pod) -> &str {
+pub fn message(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.message.as_deref()).unwrap_or_default()
 }
 
-fn is_evicted(pod: &Pod) -> bool {
+pub fn is_evicted(pod: &Pod) -> bool {
     phase(pod) == "Failed" && reason(pod) == Some("Evicted")
 }
 
-fn under(node: &Node, pressure: &str) -> bool {
+pub fn under(node: &Node, pressure: &str) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == pressure && c.status == "True"))
 }

@@ -8,6 +8,7 @@
 
 mod certificates;
 mod eviction;
+mod eviction_disks;
 mod explain;
 mod killed;
 mod metrics;

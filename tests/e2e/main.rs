@@ -15,6 +15,7 @@ mod logs;
 mod manifests;
 mod memory;
 mod network;
+mod power_off;
 mod probes;
 mod program;
 mod record;

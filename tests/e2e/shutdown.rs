@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::support::{assert_order, ended, explained, lines, lines_until, remove_all, sharing};
 
-const CRITICAL: i32 = 2_000_001_000;
+pub(crate) const CRITICAL: i32 = 2_000_001_000;
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// A logind and a node that listens to it.
@@ -83,7 +83,7 @@ impl World {
 }
 
 /// Says in `/shared/order` when SIGTERM comes and, a moment later, that it ends.
-fn says(name: &str, code: i32) -> Value {
+pub(crate) fn says(name: &str, code: i32) -> Value {
     let text = format!(
         "trap 'echo {name} stops >> /shared/order; sleep 0.5; echo {name} ends >> /shared/order; \
          exit {code}' TERM; touch /shared/{name}; while :; do sleep 0.1; done"
@@ -91,7 +91,7 @@ fn says(name: &str, code: i32) -> Value {
     pod(name, &[script("c", &text)]).with_spec("terminationGracePeriodSeconds", json!(60))
 }
 
-fn terminated(pod: &Pod) {
+pub(crate) fn terminated(pod: &Pod) {
     let status = pod.status.as_ref().expect("a status");
     assert_eq!(status.reason.as_deref(), Some("Terminated"), "{status:#?}");
     assert_eq!(status.message.as_deref(), Some(MESSAGE));

@@ -8,7 +8,8 @@ use anyhow::ensure;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use pintle_tests::manifest::{
-    With, condition, container, is_running, last_end, pod, restarts, script, status_of,
+    With, condition, container, container_id, is_running, last_end, pod, restarts, script,
+    status_of,
 };
 use pintle_tests::node::NODE_NAME;
 use pintle_tests::{LONG, until};
@@ -20,6 +21,9 @@ use crate::attacks;
 use crate::ground::Ground;
 use crate::support::{goes, host, kill, log_file, running, with_host};
 
+/// How often the agent is killed on a full disk.
+const KILLS: usize = 4;
+
 attacks!("files":
     logs_that_are_something_else,
     last_words_that_are_something_else,
@@ -29,6 +33,7 @@ attacks!("files":
     links_where_the_agent_writes,
     host_paths_that_are_something_else,
     a_disk_that_is_full,
+    a_disk_without_a_byte_while_the_agent_dies,
     a_disk_that_takes_no_writes,
 );
 
@@ -275,6 +280,79 @@ fn a_disk_that_is_full(_: &mut Ground) {
     node.pod_until("late", "is ready after all", |p| condition(p, "Ready"));
     ground.bystander("on a disk with room");
     ground.recover();
+}
+
+/// A disk of blocks, for the agent's folder `$1` and the logs `$2`.
+const BLOCKS: &str = r#"
+truncate -s 64M "$0/blocks.img"
+mkfs.ext4 -q -F -m 0 "$0/blocks.img"
+mkdir "$0/blocks"
+mount -o loop "$0/blocks.img" "$0/blocks"
+mkdir "$0/blocks/root" "$0/blocks/logs"
+mount --bind "$0/blocks/root" "$1"
+mount --bind "$0/blocks/logs" "$2"
+"#;
+/// Takes what is left there, to the last byte.
+const FILL: &str = "cat /dev/zero >> \"$0\"/ballast; true";
+
+/// The disk has not a byte left while pods start, die and go, and while the agent is killed; then
+/// there is room again, and everything is as if there always had been.
+fn a_disk_without_a_byte_while_the_agent_dies(_: &mut Ground) {
+    let mut ground = Ground::prepare_with(json!({}), |node| {
+        let mut mount = node.runtime_node().command(Path::new("sh"));
+        mount.args(["-ec", BLOCKS]).args([node.dir(), &node.root(), &node.pod_logs()]);
+        shell::run(&mut mount).expect("mounted in the node");
+    });
+    let pause = || container("c", &["/box", "pause"]);
+    let volume = json!([{"name": "v", "emptyDir": {}}]);
+    let holds = script("c", "[ -f /v/kept ] || echo once >> /v/kept; exec /box pause")
+        .with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
+    ground.node.put("quiet.json", &pod("quiet", &[pause()]));
+    ground.node.put("dies.json", &pod("dies", &[holds]).with_spec("volumes", volume));
+    let quiet = running(&ground.node, "quiet", &["c"]);
+    let dies = running(&ground.node, "dies", &["c"]);
+    for round in 0..KILLS {
+        inside(&ground, "sh", &["-c".as_ref(), FILL.as_ref(), &ground.node.root()]);
+        ground.node.put(&format!("late{round}.json"), &pod(&format!("late{round}"), &[pause()]));
+        if let Some(before) = usize::checked_sub(round, 2) {
+            ground.node.remove(&format!("late{before}.json"));
+        }
+        if round == 1 {
+            kill(&ground.node, &dies, "c");
+        }
+        until(ground.limit("is listed"), "pods are listed", || ground.node.pods().map(drop));
+        ground.node.kill_agent();
+        ground.node.start_agent();
+    }
+    inside(&ground, "rm", &[&ground.node.root().join("ballast")]);
+    let check = |ground: &Ground| {
+        let node = &ground.node;
+        for late in [KILLS - 2, KILLS - 1] {
+            node.pod_until(&format!("late{late}"), "is ready", |p| condition(p, "Ready"));
+        }
+        for gone in 0..KILLS - 2 {
+            node.gone(&format!("late{gone}"));
+        }
+        let dies = node.pod_until("dies", "is ready again", |p| condition(p, "Ready"));
+        assert_eq!(restarts(&dies, "c"), 1, "it died once");
+        let same = node.pod_until("quiet", "is ready", |p| condition(p, "Ready"));
+        assert_eq!(container_id(&same, "c"), container_id(&quiet, "c"), "nobody touched it");
+        let uid =
+            dies.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.hash"));
+        let uid = uid.expect("a static pod has a hash");
+        let kept =
+            node.root().join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/v/kept");
+        inside(ground, "grep", &["-qx".as_ref(), "once".as_ref(), &kept]);
+    };
+    check(&ground);
+    // What was written down is read by the next agent.
+    ground.node.kill_agent();
+    ground.node.start_agent();
+    check(&ground);
+    for entry in fs::read_dir(ground.node.manifests()).expect("read").flatten() {
+        fs::remove_file(entry.path()).expect("removed");
+    }
+    ground.node.clean();
 }
 
 /// The disk of the agent's folder takes no writes for a while, as after an error of it.

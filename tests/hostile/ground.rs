@@ -171,6 +171,8 @@ pub(crate) struct Stalls {
     turns: f64,
     busy_long: f64,
     away_long: f64,
+    /// Away for longer than it may be busy: told, not judged.
+    away_short: f64,
 }
 
 impl Stalls {
@@ -178,7 +180,8 @@ impl Stalls {
     fn of(metrics: &str) -> Self {
         let (turns, busy_long) = longer_than(BUSY_SECONDS_MAX, BUSY, metrics);
         let (_, away_long) = longer_than(AWAY_SECONDS_MAX, AWAY, metrics);
-        Self { turns, busy_long, away_long }
+        let (_, away_short) = longer_than(BUSY_SECONDS_MAX, AWAY, metrics);
+        Self { turns, busy_long, away_long, away_short }
     }
 
     fn since(self, before: Self) -> Self {
@@ -186,6 +189,7 @@ impl Stalls {
             turns: self.turns - before.turns,
             busy_long: self.busy_long - before.busy_long,
             away_long: self.away_long - before.away_long,
+            away_short: self.away_short - before.away_short,
         }
     }
 
@@ -195,6 +199,7 @@ impl Stalls {
             turns: self.turns + other.turns,
             busy_long: self.busy_long + other.busy_long,
             away_long: self.away_long + other.away_long,
+            away_short: self.away_short + other.away_short,
         }
     }
 

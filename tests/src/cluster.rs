@@ -73,8 +73,17 @@ impl TestCluster {
         }
         let given = given.filter(|given| given.nodes().len() >= count);
         let is_own = given.is_none();
-        let cluster = given
-            .unwrap_or_else(|| start(Cluster::of_this_run(OWN).expect("a cluster's name"), count));
+        let cluster = given.unwrap_or_else(|| start(&vec![ours(); count]));
+        Self::on(cluster, is_own, turn)
+    }
+
+    /// A cluster of its own, with the agent on [`NODE`] and the kubelet on the second node.
+    pub fn beside_the_kubelet() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::on(start(&[ours(), Agent::Kubelet]), true, turn)
+    }
+
+    fn on(cluster: Cluster, is_own: bool, turn: MutexGuard<'static, ()>) -> Self {
         let kubeconfig = fs::read_to_string(cluster.layout().kubeconfig(NODE)).expect("a file");
         let test = Self {
             cluster,
@@ -343,13 +352,17 @@ pub fn is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
-/// A cluster with the agent on every node; what a killed run left is removed first.
-fn start(cluster: Cluster, nodes: usize) -> Cluster {
+fn ours() -> Agent {
+    Agent::Pintle(Some(agent_binary().to_owned()))
+}
+
+/// A cluster with a node for each of these agents; what a killed run left is removed first.
+fn start(agents: &[Agent]) -> Cluster {
+    let cluster = Cluster::of_this_run(OWN).expect("a cluster's name");
     cluster.down().expect("an old cluster can be removed");
-    let cluster = cluster.with_nodes(nodes).expect("not too many nodes");
-    let agent = Agent::Pintle(Some(agent_binary().to_owned()));
-    for node in cluster.nodes() {
-        cluster.choose_agent(node, &agent).expect("the node's folder can be written");
+    let cluster = cluster.with_nodes(agents.len()).expect("not too many nodes");
+    for (node, agent) in cluster.nodes().iter().zip(agents) {
+        cluster.choose_agent(node, agent).expect("the node's folder can be written");
     }
     if let Err(error) = cluster.up() {
         let _ = cluster.down();

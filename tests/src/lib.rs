@@ -17,6 +17,7 @@
 pub mod apiserver;
 pub mod cluster;
 pub mod cri;
+pub mod disks;
 pub mod manifest;
 pub mod node;
 pub mod record;

@@ -148,6 +148,9 @@ fn write_files(dir: &Path, api: &ApiServer, fake: &FakeRuntime, over: &Value) ->
         "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "cgroupDriver": "cgroupfs",
         "failSwapOn": false, "failCgroupV1": false, "maxPods": 1000, "kubeAPIQPS": 1000,
         "kubeAPIBurst": 1000, "eventRecordQPS": 0, "serializeImagePulls": false,
+        // What the machine is short of is no matter of the stand's.
+        "evictionHard": {"memory.available": "1Mi"},
+        "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
         "registryPullQPS": 0, "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",
         "authentication": {"webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
     });

@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use super::layout::{CONTROL, SERVICE_RANGE};
 use super::network::{self, CONTROL_HOLDER};
@@ -133,7 +134,27 @@ fn controllers(cluster: &Cluster) -> Vec<String> {
 }
 
 fn scheduler(cluster: &Cluster) -> Vec<String> {
-    identity(cluster, "scheduler")
+    let mut args = identity(cluster, "scheduler");
+    let path = cluster.layout.scheduler_config();
+    if path.exists() {
+        args.push(format!("--config={}", path.display()));
+    }
+    args
+}
+
+/// Sets fields of the KubeSchedulerConfiguration, from the scheduler's next start on.
+pub(super) fn configure_scheduler(cluster: &Cluster, fields: &Value) -> Result<()> {
+    let mut config = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+    });
+    let all = config.as_object_mut().expect("an object");
+    all.extend(fields.as_object().cloned().unwrap_or_default());
+    // The flag does not count beside a file.
+    config["clientConnection"]["kubeconfig"] = json!(cluster.layout.kubeconfig("scheduler"));
+    let path = cluster.layout.scheduler_config();
+    fs::create_dir_all(cluster.layout.dir())?;
+    fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
 /// Who the part is to the API server, and whom it believes.

@@ -63,9 +63,19 @@ impl Layout {
         self.dir.join(node)
     }
 
+    /// The file that is the disk of a node with a disk of its own.
+    pub(super) fn disk(&self, node: &str) -> PathBuf {
+        self.dir.join(format!("{node}.disk"))
+    }
+
     /// A process's log.
     pub fn log(&self, process: &str) -> PathBuf {
         self.dir.join("log").join(format!("{process}.log"))
+    }
+
+    /// The KubeSchedulerConfiguration, if the scheduler has one.
+    pub fn scheduler_config(&self) -> PathBuf {
+        self.dir.join("scheduler.json")
     }
 
     /// What the API server wrote down about changes.

@@ -9,10 +9,12 @@
 //! - `layout`: folders and addresses. `pki`: keys. `config`: files
 //! - `processes`: what runs in the background. `network`: the machines
 //! - `control`, `node`: the two kinds of machines
+//! - `disk`: a node's folder on a file system of its own
 //! - `metrics`: metrics-server, for those who want it
 
 pub mod config;
 pub mod control;
+mod disk;
 pub mod layout;
 mod metrics;
 mod network;
@@ -44,6 +46,9 @@ use crate::{apt, cache};
 const NODE_WAIT: Duration = Duration::from_secs(120);
 /// The usual number of nodes: a scheduler has a choice, and pods talk across machines.
 const NODES: usize = 2;
+/// Programs that a cluster needs, and the packages that have them.
+const TOOLS: [(&[&str], &str); 3] =
+    [(&["ip"], "iproute2"), (&["nsenter"], "util-linux"), (&["openssl"], "openssl")];
 /// The cluster's DNS, with its address and image left open.
 const DNS: &str = include_str!("dns.yaml");
 
@@ -113,11 +118,7 @@ impl Cluster {
     /// Starts whatever does not run and waits until every node is ready.
     pub fn up(&self) -> Result<()> {
         apt::require_root("there is no way around it: namespaces and containers are made")?;
-        apt::install_missing(&[
-            (&["ip"], "iproute2"),
-            (&["nsenter"], "util-linux"),
-            (&["openssl"], "openssl"),
-        ])?;
+        apt::install_missing(&TOOLS)?;
         self.components()?;
         let template = template()?;
         let text = format!("cluster {} in {}", self.layout.name(), self.layout.dir().display());
@@ -134,8 +135,9 @@ impl Cluster {
     }
 
     /// Starts nothing but the registry and one node with its runtime, whose cgroup is the root to
-    /// it: for a suite that brings an API server and starts the agent.
-    pub fn up_for_node_suite(&self, node: &str) -> Result<()> {
+    /// it: for a suite that brings an API server and starts the agent. With a size, the node has a
+    /// disk of its own, to be filled.
+    pub fn up_for_node_suite(&self, node: &str, disk_bytes: Option<u64>) -> Result<()> {
         self.check_node(node)?;
         apt::require_root("there is no way around it: namespaces and containers are made")?;
         let template = template()?;
@@ -143,6 +145,9 @@ impl Cluster {
         timed("start", &text, || {
             fs::create_dir_all(self.layout.dir().join("log"))?;
             fs::create_dir_all(self.layout.node(node))?;
+            if let Some(bytes) = disk_bytes {
+                disk::mount(&self.layout, node, bytes)?;
+            }
             fs::write(self.layout.own_cgroups_file(node), "")?;
             if self.processes.pid(network::CONTROL_HOLDER).is_none() {
                 network::start_control(&self.layout, &self.processes)?;
@@ -151,6 +156,24 @@ impl Cluster {
                 control::start(self, "registry")?;
             }
             node::start_runtime(self, node, &template)
+        })
+    }
+
+    /// Starts nothing but an API server with its store and a scheduler, for nodes that exist in the
+    /// API alone. Whatever else a cluster has, whoever needs it writes.
+    pub fn up_for_scheduler(&self, scheduler: &Value) -> Result<()> {
+        apt::require_root("there is no way around it: namespaces are made")?;
+        apt::install_missing(&TOOLS)?;
+        self.components()?;
+        let text = format!("scheduler {} in {}", self.layout.name(), self.layout.dir().display());
+        timed("start", &text, || {
+            fs::create_dir_all(self.layout.dir().join("log"))?;
+            pki::ensure(&self.layout, &[])?;
+            control::configure_scheduler(self, scheduler)?;
+            network::start_control(&self.layout, &self.processes)?;
+            ["etcd", "apiserver", "scheduler"]
+                .iter()
+                .try_for_each(|part| control::start(self, part))
         })
     }
 
@@ -219,6 +242,9 @@ impl Cluster {
             cgroups::remove(&self.layout.cgroup(node))?;
         }
         self.processes.kill_all();
+        for node in &self.nodes {
+            disk::unmount(&self.layout, node)?;
+        }
         cache::remove(self.layout.dir())
     }
 

@@ -88,7 +88,13 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
         crate::node::cgroups::create(&layout.cgroup(node))?;
         network::write_etc(layout, node, "cni/net.d/00-pods.conflist", &config::pod_network(node))?;
         network::start_node(layout, processes, node, &cluster.nodes)?;
-        link_tree(template, &layout.node(node).join("containerd"))?;
+        let root = layout.node(node).join("containerd");
+        if layout.disk(node).exists() {
+            // Another file system takes no links.
+            capture(Command::new("cp").arg("-a").arg(template.join(".")).arg(&root))?;
+        } else {
+            link_tree(template, &root)?;
+        }
     }
     let runtime = Runtime::ensure(Version::V2_1)?;
     let file = layout.node(node).join("containerd.toml");

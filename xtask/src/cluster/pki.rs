@@ -17,12 +17,13 @@ use crate::shell::capture;
 /// How long certificates are valid; no test cluster lives as long.
 const DAYS: &str = "30";
 /// Users of the API besides the nodes: who, and the subject that its rights come from.
-const USERS: [(&str, &str); 5] = [
+const USERS: [(&str, &str); 6] = [
     ("admin", "/O=system:masters/CN=admin"),
     ("controllers", "/CN=system:kube-controller-manager"),
     ("scheduler", "/CN=system:kube-scheduler"),
     ("proxy", "/CN=system:kube-proxy"),
     ("metrics-server", "/CN=system:metrics-server"),
+    ("shadow", "/CN=pintle-shadow"),
 ];
 
 /// Makes everything that is missing for a cluster with these nodes.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::conformance::report::{self, Outcome};
 
@@ -58,26 +58,62 @@ fn kubelet_line(line: &str) -> Result<(&str, Kubelet)> {
     Ok((name, Kubelet { end, seconds: seconds.parse()? }))
 }
 
+/// One line of the exceptions.
+struct Exception<'a> {
+    agent: &'a str,
+    name: &'a str,
+    why: &'a str,
+}
+
+fn exceptions(text: &str) -> Result<Vec<Exception<'_>>> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let one = |line| {
+        let &[agent, name, why] = str::split(line, '\t').collect::<Vec<_>>().as_slice() else {
+            bail!("an exception is AGENT, NAME and WHY with tabs between, not {line:?}");
+        };
+        let is_known = ["kubelet", "pintle", "both", "neither"].contains(&agent);
+        ensure!(is_known, "an exception is for kubelet, pintle, both or neither, not {agent:?}");
+        ensure!(!why.is_empty(), "no reason: {line:?}");
+        Ok(Exception { agent, name, why })
+    };
+    let all = lines.map(one).collect::<Result<Vec<_>>>()?;
+    let mut names = BTreeMap::new();
+    for exception in &all {
+        // One for each agent is two; any other pair says something twice, or both yes and no.
+        let before = names.insert(exception.name, exception.agent);
+        let is_pair =
+            |a: &str| matches!((a, exception.agent), ("kubelet", "pintle") | ("pintle", "kubelet"));
+        ensure!(before.is_none_or(is_pair), "twice: {:?}", exception.name);
+    }
+    Ok(all)
+}
+
 /// Reads the list of what is known to fail, a line each: with which agent (`kubelet`, `pintle` or
 /// `both`), name, why. Returns those of this agent.
 pub(super) fn parse_exceptions(text: &str, is_kubelet: bool) -> Result<BTreeMap<&str, &str>> {
-    let mut all = BTreeMap::new();
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let fields: Vec<&str> = line.split('\t').collect();
-        let &[agent, name, why] = fields.as_slice() else {
-            bail!("an exception is AGENT, NAME and WHY with tabs between, not {line:?}");
-        };
-        let is_ours = match agent {
-            "both" => true,
-            "kubelet" => is_kubelet,
-            "pintle" => !is_kubelet,
-            _ => bail!("an exception is for kubelet, pintle or both, not {agent:?}"),
-        };
-        if why.is_empty() || (is_ours && all.insert(name, why).is_some()) {
-            bail!("no reason, or twice: {line:?}");
+    let own = if is_kubelet { "kubelet" } else { "pintle" };
+    let all = exceptions(text)?.into_iter().filter(|e| e.agent == own || e.agent == "both");
+    Ok(all.map(|e| (e.name, e.why)).collect())
+}
+
+/// Reads what the test host cannot run, whatever the agent: the lines of `neither`.
+pub(super) fn parse_left_out(text: &str) -> Result<BTreeMap<&str, &str>> {
+    let all = exceptions(text)?.into_iter().filter(|e| e.agent == "neither");
+    Ok(all.map(|e| (e.name, e.why)).collect())
+}
+
+/// Fails if an exception is for a test that no list has, or one is left out that a list has.
+pub(super) fn check_exceptions(text: &str, lists: &[String]) -> Result<()> {
+    let lists = lists.iter().map(|list| parse_kubelet(list)).collect::<Result<Vec<_>>>()?;
+    for Exception { agent, name, .. } in exceptions(text)? {
+        let is_listed = lists.iter().any(|known| known.contains_key(name));
+        if agent == "neither" {
+            ensure!(!is_listed, "left out, and what it comes to is listed: {name}");
+        } else {
+            ensure!(is_listed, "an exception for a test that no list has: {name}");
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// What a run came to.
@@ -173,6 +209,9 @@ impl Came {
             let theirs = known.get(name.as_str()).map(|k| k.end);
             match self.end(name).0 {
                 End::Passed if excepted => faults.push(format!("passes, so no exception: {name}")),
+                End::Skipped if excepted => {
+                    faults.push(format!("declines, so no exception: {name}"));
+                }
                 End::Failed if !excepted => faults.push(format!("failed: {name}")),
                 End::Missing => faults.push(format!("did not run: {name}")),
                 End::Skipped if theirs != Some(End::Skipped) => {
@@ -183,7 +222,7 @@ impl Came {
             }
         }
         if is_whole {
-            let lost = known.keys().chain(exceptions.keys()).filter(|n| !chosen.contains(**n));
+            let lost = known.keys().filter(|name| !chosen.contains(**name));
             faults.extend(lost.map(|name| format!("is listed, and the suite has none: {name}")));
             let new = chosen.iter().filter(|name| !known.contains_key(name.as_str()));
             faults.extend(new.map(|name| format!("is not listed: {name}")));
@@ -226,6 +265,7 @@ mod tests {
         assert_eq!(of("b", "both\tb\twhy\n", false), [""; 0]);
         assert_eq!(of("a", "pintle\ta\twhy\n", false), ["passes, so no exception: a"]);
         assert_eq!(of("d", "pintle\td\twhy\n", false), ["did not run: d"]);
+        assert_eq!(of("c", "both\tc\twhy\n", false), ["declines, so no exception: c"]);
         let lost = ["b", "c", "d"].map(|n| format!("is listed, and the suite has none: {n}"));
         assert_eq!(of("a", "", true), lost);
         assert_eq!(
@@ -260,8 +300,36 @@ mod tests {
     #[test]
     fn lists_with_unknown_words_or_without_reasons_are_refused() {
         assert!(parse_kubelet("missing\t0.0\ta\n").is_err());
-        for text in ["pintle\ta\n", "pintle\ta\t\n", "ours\ta\twhy\n", "both\ta\tx\nboth\ta\ty\n"] {
+        for text in [
+            "pintle\ta\n",
+            "pintle\ta\t\n",
+            "ours\ta\twhy\n",
+            "both\ta\tx\nboth\ta\ty\n",
+            "pintle\ta\tx\nboth\ta\ty\n",
+            "neither\ta\tx\npintle\ta\ty\n",
+        ] {
             assert!(parse_exceptions(text, false).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn exceptions_are_for_tests_that_are_listed_and_what_is_left_out_is_not() {
+        let lists = ["passed\t1.0\ta\n".to_owned(), "failed\t1.0\tb\n".to_owned()];
+        let check = |text: &str| check_exceptions(text, &lists).is_ok();
+        assert!(check("both\ta\twhy\npintle\tb\twhy\nneither\tc\twhy\n"));
+        assert!(!check("pintle\tgone\twhy\n"));
+        assert!(!check("neither\ta\twhy\n"));
+        let left_out = parse_left_out("both\ta\twhy\nneither\tc\tno bus\n").expect("a list");
+        assert_eq!(left_out, BTreeMap::from([("c", "no bus")]));
+    }
+
+    #[test]
+    fn the_repositorys_own_lists_fit_together() {
+        let lists = [
+            include_str!("../../../tests/upstream/node.txt").to_owned(),
+            include_str!("../../../tests/upstream/node-serial.txt").to_owned(),
+        ];
+        let text = include_str!("../../../tests/upstream/node-exceptions.txt");
+        check_exceptions(text, &lists).expect("they fit");
     }
 }

@@ -8,6 +8,7 @@
 //! that takes its own cgroup for the root, with the images and the registry that clusters have.
 
 mod judge;
+mod set;
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -19,6 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use self::judge::Came;
+pub use self::set::Set;
 use crate::cluster::node::RUNTIME_CGROUP;
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{follow, report};
@@ -26,17 +28,14 @@ use crate::repository;
 use crate::shell::{capture, say, tail};
 use crate::upstream::Program;
 
-/// Which tests are run when nothing else is asked for: what every node ought to pass, without what
-/// runs alone.
-const LABEL: &str = "NodeConformance && !Serial && !Slow && !Flaky";
 /// Tests at once: they wait for most of their time.
 const PROCS: usize = 4;
 /// The longest that a whole run may take.
 const RUN_MAX: &str = "3h";
-/// What the tests came to with the kubelet.
-const KUBELET: &str = "tests/upstream/node.txt";
-/// What is known to fail, with why.
+/// What is known to fail, or cannot be tried, with why.
 const EXCEPTIONS: &str = "tests/upstream/node-exceptions.txt";
+/// The node's disk where tests fill it: one writes 4 GiB, beside a runtime's gigabyte of images.
+const DISK_BYTES: u64 = 8 << 30;
 /// Name of the only node.
 const NODE: &str = "n1";
 /// The cgroup of the suite itself.
@@ -54,27 +53,33 @@ const STAND_INS: [(&str, &str); 3] = [
 pub struct Plan {
     /// The agent.
     pub agent: Agent,
+    /// From which tests are chosen.
+    pub set: Set,
     /// Names that match are chosen; empty for all.
     pub focus: String,
     /// Of those, names that match are left out; empty for none.
     pub skip: String,
-    /// Of those, tests with these labels.
+    /// Tests with these labels instead of those of the set; empty for none.
     pub label: String,
     /// How many run at once.
     pub procs: usize,
     /// Whether what comes out is written down as the kubelet's.
     pub record: bool,
+    /// Where reports and logs are kept instead of in the usual place.
+    pub reports: Option<PathBuf>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         Self {
             agent: Agent::Pintle(None),
+            set: Set::Usual,
             focus: String::new(),
             skip: String::new(),
-            label: LABEL.to_owned(),
+            label: String::new(),
             procs: PROCS,
             record: false,
+            reports: None,
         }
     }
 }
@@ -82,7 +87,7 @@ impl Default for Plan {
 impl Plan {
     /// Whether these are the tests that the kubelet's list has.
     fn is_whole(&self) -> bool {
-        self.focus.is_empty() && self.skip.is_empty() && self.label == LABEL
+        self.focus.is_empty() && self.skip.is_empty() && self.label.is_empty()
     }
 
     fn is_kubelet(&self) -> bool {
@@ -91,19 +96,38 @@ impl Plan {
 
     /// Where reports and logs are kept: a look at a few tests leaves those of a whole run alone.
     fn reports(&self) -> PathBuf {
+        if let Some(dir) = &self.reports {
+            return dir.clone();
+        }
         let agent = if self.is_kubelet() { "kubelet" } else { "pintle" };
+        let set = self.set.suffix();
         let tests = if self.is_whole() { "" } else { "-some" };
-        repository().join(format!("target/e2e-node/{agent}{tests}"))
+        repository().join(format!("target/e2e-node/{agent}{set}{tests}"))
     }
 
-    fn filters(&self) -> Vec<String> {
-        let mut all = vec![format!("--label-filter={}", self.label)];
-        for (name, pattern) in [("focus", &self.focus), ("skip", &self.skip)] {
-            if !pattern.is_empty() {
-                all.push(format!("--{name}={pattern}"));
-            }
+    /// What is asked for beside labels.
+    fn asked(&self) -> Vec<String> {
+        let all = [("focus", &self.focus), ("skip", &self.skip)];
+        let given = all.into_iter().filter(|(_, value)| !value.is_empty());
+        given.map(|(name, value)| format!("--{name}={value}")).collect()
+    }
+
+    /// What has ginkgo choose from.
+    fn base(&self) -> Vec<String> {
+        if self.label.is_empty() {
+            self.set.filters()
+        } else {
+            vec![format!("--label-filter={}", self.label)]
         }
-        all
+    }
+
+    /// What has ginkgo run the tests that were chosen. All names of the usual set are more than an
+    /// argument may hold; of the other one, some that labels and words choose are left out.
+    fn filters(&self, chosen: &BTreeSet<String>) -> Vec<String> {
+        match self.set {
+            Set::Usual => self.base().into_iter().chain(self.asked()).collect(),
+            Set::Serial => vec![format!("--focus={}", set::pattern(chosen))],
+        }
     }
 }
 
@@ -111,30 +135,68 @@ impl Plan {
 /// and returns whether it is good.
 pub fn run(plan: &Plan) -> Result<bool> {
     ensure!(!plan.record || plan.is_kubelet(), "only runs with the kubelet are written down");
+    let files = Files::read(plan)?;
     let cluster = Cluster::of_this_run("enode")?.with_nodes(1)?;
     let agent = cluster.agent_program(&plan.agent)?;
     let suite = Suite::in_folder(&cluster.layout().dir().join("suite"), &agent)?;
-    let chosen = suite.chosen(plan)?;
+    let chosen = suite.chosen(plan, &files)?;
     ensure!(!chosen.is_empty(), "no test is chosen");
-    let result = cluster.up_for_node_suite(NODE).and_then(|()| suite.run(&cluster, plan));
+    let disk = (plan.set == Set::Serial).then_some(DISK_BYTES);
+    let result = cluster.up_for_node_suite(NODE, disk);
+    let result = result.and_then(|()| suite.run(&cluster, plan, &chosen));
     let kept = suite.keep_logs(&plan.reports());
     cluster.down()?;
     let is_complete = result?;
     kept?;
     let json = fs::read_to_string(plan.reports().join("report.json")).context("read the report")?;
-    Ok(conclude(plan, &chosen, &json)? && is_complete)
+    Ok(conclude(plan, &files, &chosen, &json)? && is_complete)
 }
 
-fn conclude(plan: &Plan, chosen: &BTreeSet<String>, json: &str) -> Result<bool> {
-    let text = |path: &str| fs::read_to_string(repository().join(path));
-    let listed = text(KUBELET).unwrap_or_default();
+/// What the repository says about the tests of a run.
+struct Files {
+    /// What each came to with the kubelet.
+    kubelet: String,
+    exceptions: String,
+}
+
+impl Files {
+    /// Reads them, and refuses what does not fit together before anything runs.
+    fn read(plan: &Plan) -> Result<Self> {
+        let read = |path: &str| fs::read_to_string(repository().join(path));
+        let list = |set: Set| {
+            let path = set.list();
+            read(path).with_context(|| {
+                format!(
+                    "{path} has to say what the tests come to with the kubelet; \
+                     `cargo xtask e2e-node --agent kubelet --record` writes it"
+                )
+            })
+        };
+        let kubelet =
+            if plan.record { read(plan.set.list()).unwrap_or_default() } else { list(plan.set)? };
+        let exceptions = read(EXCEPTIONS).with_context(|| format!("read {EXCEPTIONS}"))?;
+        if !plan.record {
+            let all = Set::ALL.map(list).into_iter().collect::<Result<Vec<_>>>()?;
+            judge::check_exceptions(&exceptions, &all)?;
+        }
+        Ok(Self { kubelet, exceptions })
+    }
+}
+
+fn conclude(plan: &Plan, files: &Files, chosen: &BTreeSet<String>, json: &str) -> Result<bool> {
+    // Another run may have written some of it meanwhile.
+    let newest = if plan.record {
+        fs::read_to_string(repository().join(plan.set.list()))
+    } else {
+        Ok(files.kubelet.clone())
+    };
+    let listed = newest.unwrap_or_default();
     let mut known = judge::parse_kubelet(&listed)?;
-    let exceptions = text(EXCEPTIONS).context("read the exceptions")?;
-    let exceptions = judge::parse_exceptions(&exceptions, plan.is_kubelet())?;
+    let exceptions = judge::parse_exceptions(&files.exceptions, plan.is_kubelet())?;
     let came = Came::read(json)?;
     let recorded = came.recorded(chosen, &known, plan.is_whole());
     if plan.record {
-        fs::write(repository().join(KUBELET), &recorded).context("write the list")?;
+        fs::write(repository().join(plan.set.list()), &recorded).context("write the list")?;
         known = judge::parse_kubelet(&recorded)?;
     }
     let table = came.table(chosen, &known);
@@ -162,6 +224,7 @@ impl Suite {
         let suite = Self { dir: dir.to_owned() };
         fs::create_dir_all(dir.join("bin"))?;
         fs::create_dir_all(dir.join("stand-ins"))?;
+        fs::create_dir_all(dir.join("tmp"))?;
         let program = Program::E2eNode.ensure()?;
         let own = suite.program();
         fs::hard_link(&program, &own)
@@ -183,20 +246,37 @@ impl Suite {
         self.dir.join("e2e_node.test")
     }
 
-    /// Names of the tests that the plan chooses.
-    fn chosen(&self, plan: &Plan) -> Result<BTreeSet<String>> {
+    /// Names of the tests that the plan chooses: those of its set that this host can run, and of
+    /// them what is asked for.
+    fn chosen(&self, plan: &Plan, files: &Files) -> Result<BTreeSet<String>> {
+        let mut chosen = self.listed(&plan.base())?;
+        if plan.label.is_empty() && plan.set == Set::Serial {
+            for name in judge::parse_left_out(&files.exceptions)?.keys() {
+                ensure!(chosen.remove(*name), "{EXCEPTIONS} leaves out what there is not: {name}");
+            }
+        }
+        let asked = plan.asked();
+        if !asked.is_empty() {
+            let asked = self.listed(&asked)?;
+            chosen.retain(|name| asked.contains(name));
+        }
+        Ok(chosen)
+    }
+
+    /// Names of the tests that ginkgo chooses with these filters.
+    fn listed(&self, filters: &[String]) -> Result<BTreeSet<String>> {
         let report = self.dir.join("chosen.json");
         let mut cmd = Command::new(Program::Ginkgo.ensure()?);
         cmd.args(["--dry-run", "--no-color", "--json-report=chosen.json"]);
         cmd.arg(format!("--output-dir={}", self.dir.display()));
-        capture(cmd.args(plan.filters()).arg(self.program()))?;
+        capture(cmd.args(filters).arg(self.program()))?;
         let json = fs::read_to_string(&report).context("read the list of tests")?;
         let tests = report::parse(&json)?.into_iter().filter(|o| o.is_test);
         Ok(tests.map(|o| o.name).collect())
     }
 
     /// Runs the suite on the node; returns whether it got through.
-    fn run(&self, cluster: &Cluster, plan: &Plan) -> Result<bool> {
+    fn run(&self, cluster: &Cluster, plan: &Plan, chosen: &BTreeSet<String>) -> Result<bool> {
         let reports = plan.reports();
         fs::create_dir_all(&reports)?;
         let (log, report) = (reports.join("log.txt"), reports.join("report.json"));
@@ -205,10 +285,12 @@ impl Suite {
         let path = cmd.get_envs().find(|(k, _)| *k == "PATH").and_then(|(_, v)| v);
         let path = path.map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         cmd.env("PATH", format!("{}:{path}", self.dir.join("stand-ins").display()));
+        // etcd's data and the like, which the suite leaves behind, go with the cluster's folder.
+        cmd.env("TMPDIR", self.dir.join("tmp"));
         cmd.arg(format!("--procs={}", plan.procs)).arg(format!("--timeout={RUN_MAX}"));
         cmd.args(["--no-color", "--keep-going", "--json-report=report.json"]);
-        cmd.arg(format!("--output-dir={}", reports.display())).args(plan.filters());
-        cmd.arg(self.program()).arg("--").args(self.flags());
+        cmd.arg(format!("--output-dir={}", reports.display()));
+        cmd.args(plan.filters(chosen)).arg(self.program()).arg("--").args(self.flags());
         say("run", &format!("the suite, {} at once; {}", plan.procs, log.display()));
         let status = follow(&mut cmd, &log)?;
         let end = || tail(&fs::read_to_string(&log).unwrap_or_default(), 20);

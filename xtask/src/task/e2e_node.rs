@@ -1,24 +1,27 @@
 //! `cargo xtask e2e-node`: upstream's suite for one node, with our agent or the kubelet.
 
+use std::path::absolute;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::Agent;
-use crate::e2e_node::{self, Plan};
+use crate::e2e_node::{self, Plan, Set};
 
 const USAGE: &str = "\
 usage: cargo xtask e2e-node [OPTION]...
   --agent A      the agent: pintle (default), kubelet, or a program's path
-  --focus RE     tests whose name matches
+  --serial       tests that run alone, instead of NodeConformance && !Serial && !Slow && !Flaky:
+                 one by one, on a disk of the node's own that some of them fill
+  --focus RE     of those, tests whose name matches
   --skip RE      but not those
-  --label EXPR   tests with these labels
-                 (default: NodeConformance && !Serial && !Slow && !Flaky)
-  --parallel N   how many at once (default 4)
+  --label EXPR   of all that the suite has, tests with these labels
+  --parallel N   how many at once (default 4, or 1 with --serial)
+  --reports DIR  keep logs and results there (default: below target/e2e-node)
   --record       write down what the tests come to with the kubelet (with --agent kubelet)
 Prints what each test came to with the kubelet, as written down, and now. Fails if a test that was
-chosen did not run, or failed without being named in tests/upstream/node-exceptions.txt, or passed
-although it is named there.";
+chosen did not run, or failed without being named in tests/upstream/node-exceptions.txt, or did not
+fail although it is named there.";
 
 /// Runs the suite as the arguments ask for.
 pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
@@ -30,12 +33,20 @@ pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
                 println!("{USAGE}");
                 return Ok(ExitCode::SUCCESS);
             }
+            ["--serial", rest @ ..] => {
+                (plan.set, plan.procs) = (Set::Serial, 1);
+                rest
+            }
             ["--record", rest @ ..] => {
                 plan.record = true;
                 rest
             }
             ["--agent", value, rest @ ..] => {
                 plan.agent = Agent::parse(value)?;
+                rest
+            }
+            ["--reports", value, rest @ ..] => {
+                plan.reports = Some(absolute(value)?);
                 rest
             }
             ["--focus", value, rest @ ..] => {

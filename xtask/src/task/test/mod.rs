@@ -29,7 +29,7 @@ use crate::repository;
 use crate::shell::{self, cargo};
 
 /// The stages, in order.
-const STAGES: [Stage; 15] = [
+const STAGES: [Stage; 16] = [
     Stage { name: "fmt", needs_tools: false, run: fmt },
     Stage { name: "tidy", needs_tools: false, run: tidy },
     Stage { name: "clippy", needs_tools: true, run: clippy },
@@ -44,12 +44,13 @@ const STAGES: [Stage; 15] = [
     Stage { name: "e2e", needs_tools: true, run: e2e },
     Stage { name: "hostile", needs_tools: true, run: hostile },
     Stage { name: "cluster", needs_tools: true, run: cluster },
+    Stage { name: "scheduler", needs_tools: true, run: scheduler },
     Stage { name: "conformance", needs_tools: true, run: conformance },
 ];
 /// Stages that run when they are named: what they show is in other stages as well.
 const BY_NAME: [Stage; 1] = [Stage { name: "demo", needs_tools: true, run: demo }];
 /// Stages made of tests: those that a name filter is applied to.
-const FILTERED: [&str; 6] = ["unit", "parity", "sim", "e2e", "hostile", "cluster"];
+const FILTERED: [&str; 7] = ["unit", "parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
 /// What cargo is told when the simulator is built.
 const OPTIMISED_DECISIONS: &str = "profile.dev.package.pintle-agent-core.opt-level=2";
 /// How the simulator is told where its fresh worlds begin.
@@ -57,7 +58,7 @@ const FRESH_WORLDS: &str = "PINTLE_FRESH";
 /// Digits of a tree's name that become a number.
 const FRESH_DIGITS: usize = 12;
 /// Stages made of test targets of their own.
-const INTEGRATION: [&str; 5] = ["parity", "sim", "e2e", "hostile", "cluster"];
+const INTEGRATION: [&str; 6] = ["parity", "sim", "e2e", "hostile", "cluster", "scheduler"];
 
 /// Failed tests of a stage that are worth a second try; more of them are no accident.
 const RETRIED_MAX: usize = 4;
@@ -295,6 +296,11 @@ fn cluster(run: &Run) -> Result<Counts> {
     let cluster = Cluster::of_this_run("test")?.with_nodes(1)?;
     let name = cluster.layout().name().to_owned();
     on(&cluster, run, || twice("cluster", run, &[(NAMED_CLUSTER, &name)]))
+}
+
+/// The scheduler beside an API server and kube-scheduler, without any node.
+fn scheduler(run: &Run) -> Result<Counts> {
+    twice("scheduler", run, &[])
 }
 
 /// Upstream's tests of a node that end soon, on a cluster of our agent.

@@ -1,6 +1,8 @@
 # Process 1 of the guest (or, with systemd, its only service): a plain host with cgroup v2.
 # Arguments: the run folder, the shared folder, and "go" when systemd has started already.
 R=$1 SHARE=$2
+# A command that shuts the guest down lives to its end: bash waits for it, and systemd tells only bash.
+trap : TERM
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root TERM=dumb
 if [ "${3:-}" != go ]; then
   mount -t proc proc /proc
@@ -12,11 +14,12 @@ if [ "${3:-}" != go ]; then
   hostname vmnode
   if [ -e $R/systemd ]; then
     U=/etc/systemd/system
-    mkdir -p /var/lib/systemd
+    mkdir -p $U /var/lib/systemd
     rm -rf $U/*.wants
     uname -n >/etc/hostname
     printf '%s\n' '[Unit]' 'After=basic.target dbus.socket' 'Requires=basic.target dbus.socket' \
       '[Service]' 'Type=oneshot' 'TimeoutStartSec=infinity' 'Delegate=yes' \
+      'KillMode=mixed' 'TimeoutStopSec=1800' \
       "ExecStart=/bin/bash $R/guest.sh $R $SHARE go" >$U/xtask-vm.service
     for m in udev-trigger timesyncd firstboot update-utmp binfmt hwdb-update journal-flush \
       random-seed sysusers; do ln -sf /dev/null $U/systemd-$m.service; done

@@ -32,8 +32,14 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// How long the file server may take to listen.
 const SERVER_WAIT: Duration = Duration::from_secs(10);
 /// Variables that the guest's command gets from here.
-const HANDED_ON: [&str; 5] =
-    ["PINTLE_AGENT", "PINTLE_TESTBOX", "PINTLE_CACHE", "PINTLE_PATIENCE", "RUST_LOG"];
+const HANDED_ON: [&str; 6] = [
+    "PINTLE_AGENT",
+    "PINTLE_TESTBOX",
+    "PINTLE_CACHE",
+    "PINTLE_PATIENCE",
+    "PINTLE_POWER_OFF",
+    "RUST_LOG",
+];
 
 struct Options {
     seconds: u64,
@@ -169,7 +175,8 @@ impl Run {
         cmd.arg("-kernel").arg(&guest.kernel).arg("-initrd").arg(&guest.initrd);
         let share = options.share.display();
         let kernel = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr psi=1";
-        let append = format!("{kernel} vm.share={share} vm.run={at}");
+        // A host without /etc/machine-id looks like a first boot, whose questions nobody answers.
+        let append = format!("{kernel} systemd.firstboot=off vm.share={share} vm.run={at}");
         cmd.args(["-append", &append]).stdin(Stdio::null());
         if let Ok(log) = File::create(self.dir.join("qemu.log")) {
             cmd.stderr(log);

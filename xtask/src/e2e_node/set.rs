@@ -1,0 +1,126 @@
+//! The sets of tests whose results with the kubelet are written down. Pure.
+//!
+//! A set is what ginkgo chooses by labels and, of those that run alone, by what they are about:
+//! much of the suite is about devices, NUMA, huge pages or swap, which no test host has.
+
+use std::collections::BTreeSet;
+
+/// What every node ought to pass, without what runs alone.
+const USUAL: &str = "NodeConformance && !Serial && !Slow && !Flaky";
+/// What runs alone.
+const SERIAL: &str = "(Serial || Slow) && !Flaky";
+/// What the tests that run alone have to be about.
+const AREAS: [&str; 32] = [
+    "InodeEviction",
+    "ImageGCNoEviction",
+    "ImageGCTerminatedPodsContainersCleanup",
+    "MemoryAllocatableEviction",
+    "LocalStorageEviction",
+    "LocalStorageSoftEviction",
+    "LocalStorageCapacityIsolation",
+    "PriorityMemoryEvictionOrdering",
+    "PriorityLocalStorageEvictionOrdering",
+    "PriorityPidEvictionOrdering",
+    "SystemNodeCriticalPod",
+    "ImageGarbageCollect",
+    "GarbageCollect",
+    "CriticalPod",
+    "GracefulNodeShutdown",
+    "OOMKiller",
+    "ContainerLogRotation",
+    "PodPidsLimit",
+    "Restart \\[Serial\\]",
+    "Unknown Pods",
+    "StaticPod",
+    "MirrorPod",
+    "Node Container Manager",
+    "Container Manager Misc",
+    "Containers Lifecycle",
+    "Pods status phase",
+    "Kubelet Endpoints",
+    "KubletTLS",
+    "ReloadKubeletClientCAFileTest",
+    "Kubelet Config",
+    "OSArchLabelReconciliation",
+    "Feature:EphemeralStorage",
+];
+
+/// Tests that are run together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Several at once.
+    Usual,
+    /// One by one, on a node with a disk of its own, which some of them fill.
+    Serial,
+}
+
+impl Set {
+    pub(super) const ALL: [Self; 2] = [Self::Usual, Self::Serial];
+
+    /// What the tests came to with the kubelet.
+    pub(super) fn list(self) -> &'static str {
+        match self {
+            Self::Usual => "tests/upstream/node.txt",
+            Self::Serial => "tests/upstream/node-serial.txt",
+        }
+    }
+
+    /// Tells the folders of its reports from those of another set.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Usual => "",
+            Self::Serial => "-serial",
+        }
+    }
+
+    /// What has ginkgo choose it.
+    pub(super) fn filters(self) -> Vec<String> {
+        match self {
+            Self::Usual => vec![format!("--label-filter={USUAL}")],
+            Self::Serial => {
+                let areas = AREAS.join("|");
+                vec![format!("--label-filter={SERIAL}"), format!("--focus=({areas})")]
+            }
+        }
+    }
+}
+
+/// An expression that matches these tests and no other. Between the parts of a name is one space
+/// for ginkgo, also around a part without a text, for which names in reports have two.
+pub(super) fn pattern(names: &BTreeSet<String>) -> String {
+    let words = |name: &String| {
+        let words = name.split(' ').filter(|word| !word.is_empty());
+        words.map(escaped).collect::<Vec<_>>().join(" +")
+    };
+    format!("({})$", names.iter().map(words).collect::<Vec<_>>().join("|"))
+}
+
+fn escaped(word: &str) -> String {
+    let mut text = String::with_capacity(word.len());
+    for c in word.chars() {
+        if c.is_ascii_punctuation() {
+            text.push('\\');
+        }
+        text.push(c);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_takes_names_literally_but_for_the_spaces_of_parts_without_a_text() {
+        let names = ["[a] b  should (c=1)".to_owned(), "d.e".to_owned()];
+        let made = pattern(&names.into());
+        assert_eq!(made, r"(\[a\] +b +should +\(c\=1\)|d\.e)$");
+    }
+
+    #[test]
+    fn sets_have_lists_and_folders_of_their_own() {
+        let [usual, serial] = Set::ALL;
+        assert_ne!(usual.list(), serial.list());
+        assert_ne!(usual.suffix(), serial.suffix());
+    }
+}
