@@ -1,6 +1,7 @@
 //! What the flight recorder costs the agent: pods start, stay and go, with it and without it.
 //!
-//! Each round runs both sides one after the other, on a node of its own. CPU is user and system time
+//! Each round runs both sides one after the other, on a node of its own, so that the means of all
+//! rounds compare where the machine's speed changes. CPU is user and system time
 //! of the agent's process over the whole life of its pods, memory what it has resident at the end.
 //! Then the inputs of one round are taken from its record, and three things are timed for each of
 //! them: the copy that the deciding thread makes, the encoding elsewhere, the decision itself. Their
@@ -47,19 +48,16 @@ type Run = (Start, Vec<(Now, Input)>);
 fn main() -> Result<()> {
     let (mut on, mut off) = (Vec::new(), Vec::new());
     let mut run = None;
-    for _ in 0..rounds(3) {
+    for _ in 0..rounds(5) {
         let (took, root) = side("64Mi")?;
         run = Some(root);
         on.push(took);
         off.push(side("0")?.0);
     }
-    let median = |of: &[Took], what: fn(&Took) -> f64| {
-        let mut values: Vec<f64> = of.iter().map(what).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    };
-    let (cpu, bare) = (median(&on, |took| took.cpu), median(&off, |took| took.cpu));
-    let (mib, less) = (median(&on, |took| took.mib), median(&off, |took| took.mib));
+    let mean =
+        |of: &[Took], what: fn(&Took) -> f64| of.iter().map(what).sum::<f64>() / of.len() as f64;
+    let (cpu, bare) = (mean(&on, |took| took.cpu), mean(&off, |took| took.cpu));
+    let (mib, less) = (mean(&on, |took| took.mib), mean(&off, |took| took.mib));
     let row = |measure: &str, unit, goal, ours, bound| {
         let measure = measure.to_owned();
         Row { measure, unit, goal, ours, bound }

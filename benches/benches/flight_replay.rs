@@ -52,6 +52,7 @@ fn main() -> Result<()> {
 fn settings() -> Settings {
     Settings {
         eviction: Default::default(),
+        garbage: Default::default(),
         sync_period: Duration::from_secs(60),
         relist_period: Duration::from_secs(60),
         crash_loop: sync::backoff::Curve::default(),
