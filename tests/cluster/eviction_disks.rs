@@ -323,7 +323,6 @@ const SCENARIOS: [(&str, Scenario); 2] = [
 ];
 
 #[test]
-#[ignore = "the log of an evicted pod stays until the pod is deleted, so that others go as well"]
 fn a_flood_of_logs_costs_only_who_wrote_it() {
     let test = TestCluster::take();
     test.empty_nodes();
