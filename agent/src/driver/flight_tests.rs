@@ -9,6 +9,7 @@ use pintle_agent_core::{admit, sync};
 use pintle_agent_metrics::Metrics;
 use serde_json::json;
 use tokio::task::LocalSet;
+use xtask::disk::{Fault, Faulty, Operation, with_private_mounts};
 
 use super::*;
 use crate::driver::tests::exposition;
@@ -162,11 +163,8 @@ fn the_input_of_which_the_decisions_panicked_is_the_last_of_the_record() {
 
 #[test]
 fn a_full_disk_costs_a_part_of_the_record_and_it_goes_on_when_there_is_room() {
-    xtask::disk::with_private_mounts(|| {
-        blocking::Pool::own();
-        pintle_ring::Files::ring(false)
-            .unwrap_or_else(|_| pintle_ring::Files::direct())
-            .for_thread();
+    with_private_mounts(|| {
+        works_by_ring();
         let root = tempfile::tempdir().expect("a folder");
         xtask::disk::small(root.path(), 256 << 10);
         let full = root.path().join("full");
@@ -251,11 +249,8 @@ fn is_recorded_after_a_gap(root: &Path) {
 
 #[test]
 fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
-    xtask::disk::with_private_mounts(|| {
-        blocking::Pool::own();
-        pintle_ring::Files::ring(false)
-            .unwrap_or_else(|_| pintle_ring::Files::direct())
-            .for_thread();
+    with_private_mounts(|| {
+        works_by_ring();
         let root = tempfile::tempdir().expect("a folder");
         fs::create_dir(root.path().join(FOLDER)).expect("made");
         let hung = xtask::disk::Hung::mount(&root.path().join(FOLDER));
@@ -277,4 +272,45 @@ fn a_disk_that_hangs_costs_neither_the_start_nor_the_end_and_is_told_of() {
         });
         is_recorded_after_a_gap(root.path());
     });
+}
+
+/// The recorder's work is done as in an agent: none of it on this thread.
+fn works_by_ring() {
+    blocking::Pool::own();
+    pintle_ring::Files::ring(false).unwrap_or_else(|_| pintle_ring::Files::direct()).for_thread();
+}
+
+/// A disk hangs in this operation, under a segment that is written, and is well later.
+fn hangs_under_a_segment(operation: Operation) {
+    with_private_mounts(move || {
+        works_by_ring();
+        let root = tempfile::tempdir().expect("a folder");
+        fs::create_dir(root.path().join(FOLDER)).expect("made");
+        let disk = Faulty::mount(&root.path().join(FOLDER));
+        run(async {
+            let mut agent = Recorded::below(root.path()).await;
+            inputs(1).into_iter().for_each(|input| agent.decide(input));
+            agent.until(|shared| shared.is_idle()).await;
+            disk.set(operation, Fault::Hangs);
+            inputs(2).into_iter().for_each(|input| agent.decide(input));
+            agent.until(|_| disk.hung() > 0).await;
+            // Decisions go on beside it until the write is given up, and after that.
+            agent.until(|shared| shared.paused.load(Ordering::Relaxed)).await;
+            let text = exposition(&agent.metrics);
+            assert!(text.contains("pintle_flight_recorder_failures_total 1\n"), "{text}");
+            disk.lift();
+            goes_on_with(&mut agent).await;
+        });
+        is_equal_around_a_gap(root.path());
+    });
+}
+
+#[test]
+fn a_write_that_hangs_costs_a_part_of_the_record_and_no_decision() {
+    hangs_under_a_segment(Operation::Write);
+}
+
+#[test]
+fn a_sync_that_hangs_costs_a_part_of_the_record_and_no_decision() {
+    hangs_under_a_segment(Operation::Sync);
 }

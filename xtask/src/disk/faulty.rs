@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::mem;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,7 +66,7 @@ pub enum Fault {
     Fails(Errno),
     /// It is done, after this time.
     Slow(Duration),
-    /// It is never answered.
+    /// It is not answered until [`Faulty::lift`].
     Hangs,
 }
 
@@ -84,15 +85,15 @@ struct State {
     last: u64,
     faults: HashMap<Operation, Fault>,
     /// Questions that hang.
-    hung: usize,
+    hung: Vec<Vec<u8>>,
 }
 
 /// The mount; it ends with this.
 #[derive(Debug)]
 pub struct Faulty {
-    state: Arc<Mutex<State>>,
+    server: Server,
     stop: Arc<EventFd>,
-    server: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     path: PathBuf,
 }
 
@@ -112,17 +113,16 @@ impl Faulty {
         mount(&device, &format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"));
         let mut state = State { last: ROOT, ..State::default() };
         state.nodes.insert(ROOT, Node::new(KIND_DIR, 0o755));
-        let state = Arc::new(Mutex::new(state));
+        let server = Server { device: Arc::new(device), state: Arc::new(Mutex::new(state)) };
         let stop = Arc::new(EventFd::new().expect("an eventfd"));
-        let server = Server { device: Arc::new(device), state: Arc::clone(&state) };
-        let stopped = Arc::clone(&stop);
-        let server = thread::spawn(move || server.serve(&stopped));
-        Self { state, stop, server: Some(server), path: path.to_owned() }
+        let (served, stopped) = (server.clone(), Arc::clone(&stop));
+        let thread = thread::spawn(move || served.serve(&stopped));
+        Self { server, stop, thread: Some(thread), path: path.to_owned() }
     }
 
     /// From now on this operation goes wrong in this way, or well.
     pub fn set(&self, operation: Operation, fault: impl Into<Option<Fault>>) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.server.state);
         match fault.into() {
             Some(fault) => _ = state.faults.insert(operation, fault),
             None => _ = state.faults.remove(&operation),
@@ -131,7 +131,17 @@ impl Faulty {
 
     /// How many operations hang.
     pub fn hung(&self) -> usize {
-        lock(&self.state).hung
+        lock(&self.server.state).hung.len()
+    }
+
+    /// Nothing goes wrong any more, and what hangs is done.
+    pub fn lift(&self) {
+        let questions = {
+            let mut state = lock(&self.server.state);
+            state.faults.clear();
+            mem::take(&mut state.hung)
+        };
+        questions.iter().for_each(|question| self.server.take(question));
     }
 }
 
@@ -139,7 +149,7 @@ impl Drop for Faulty {
     /// Whoever waits is told that the connection is gone.
     fn drop(&mut self) {
         let _ = self.stop.write(1);
-        drop(self.server.take().map(JoinHandle::join));
+        drop(self.thread.take().map(JoinHandle::join));
         let _ = umount2(&self.path, MntFlags::MNT_DETACH);
     }
 }
@@ -148,13 +158,14 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[derive(Clone, Debug)]
 struct Server {
     device: Arc<File>,
     state: Arc<Mutex<State>>,
 }
 
 impl Server {
-    fn serve(self, stop: &EventFd) {
+    fn serve(&self, stop: &EventFd) {
         let mut question = vec![0; QUESTION_BYTES_MAX];
         loop {
             let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
@@ -180,9 +191,9 @@ impl Server {
         match fault {
             None => self.answer(&request),
             Some(Fault::Fails(errno)) => reply(&self.device, request.id, Err(errno)),
-            Some(Fault::Hangs) => lock(&self.state).hung += 1,
+            Some(Fault::Hangs) => lock(&self.state).hung.push(question.to_owned()),
             Some(Fault::Slow(time)) => {
-                let later = Self { device: Arc::clone(&self.device), state: self.state.clone() };
+                let later = self.clone();
                 thread::spawn(move || {
                     thread::sleep(time);
                     later.answer(&request);
