@@ -11,7 +11,6 @@ use super::fields::FIELDS;
 use super::types::{CrashLoopBackOff, KubeletConfiguration};
 use super::*;
 use pintle_config::flag::Target;
-use pintle_config::status::Status;
 
 const RECORDED_CONFIGZ: &str = include_str!("../../../tests/recorded/configz.json");
 const RECORDED_FLAGS: &str = include_str!("../../../tests/recorded/flags.txt");
@@ -364,8 +363,7 @@ fn all_problems_are_reported_at_once_with_file_line_field_value_and_remedy() {
 
 #[test]
 fn settings_without_effect_are_warned_about_once_and_defaults_never() {
-    let always = Vec::from_iter(acted_on::missing_protection());
-    assert_eq!(config(&[]).warnings, always);
+    assert_eq!(config(&[]).warnings, Vec::<String>::new());
     let dir = temp();
     let text = "evictionSoft: {}\ntopologyManagerScope: pod\nhairpinMode: none\n";
     let path = file(&dir, "k.yaml", text);
@@ -373,7 +371,7 @@ fn settings_without_effect_are_warned_about_once_and_defaults_never() {
     for said in ["topologyManagerScope is set", "hairpinMode is set", "--containerd"] {
         assert_eq!(warnings.iter().filter(|w| w.contains(said)).count(), 1, "{said}: {warnings:?}");
     }
-    assert_eq!(warnings.len(), 3 + always.len(), "{warnings:?}");
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
 }
 
 #[test]
@@ -440,15 +438,6 @@ fn every_flag_is_listed_with_its_value() {
     let dead = used.dead_containers_per_container_max.to_string();
     assert_eq!(own("maximum-dead-containers-per-container"), dead);
     assert_eq!(own("maximum-dead-containers"), used.dead_containers_max.to_string());
-}
-
-#[test]
-fn protection_that_is_missing_is_warned_about_at_every_start() {
-    let fields = ["evictionHard", "imageGCHighThresholdPercent", "shutdownGracePeriod"];
-    let missing = |path: &&str| fields::find(path).is_some_and(|f| f.status != Status::Done);
-    let warning = acted_on::missing_protection();
-    assert_eq!(warning.is_some(), fields.iter().any(missing), "{warning:?}");
-    assert!(warning.is_none_or(|w| config(&[]).warnings.contains(&w)));
 }
 
 #[test]

@@ -168,9 +168,7 @@ fn load(given: &GivenFlags) -> Result<Config, Vec<ConfigError>> {
     let (Some(flags), Some(settings), Some(node_name)) = (flags, settings, node_name) else {
         return Err(errors);
     };
-    let pintle_config::Settings { configuration: kubelet, gates, warnings: found } = settings;
-    let mut warnings = Vec::from_iter(acted_on::missing_protection());
-    warnings.extend(found);
+    let pintle_config::Settings { configuration: kubelet, gates, mut warnings } = settings;
     warnings.extend(dns_warnings(&kubelet));
     let mut own_flags = listing::of_own::<Kubelet>(given);
     own_flags.insert("pintle-socket", flags.socket.display().to_string());
