@@ -28,10 +28,10 @@ pub fn statuses(
     {
         filter::node::keep_named(view, names, &mut inside);
     }
-    let mut affine = Bits::default();
+    let mut added = Bits::default();
     if program.added.is_some() {
-        affine.copy_from(&view.valid, view.rows);
-        filter::node::own_affinity(view, program, &mut scratch.node, &mut affine);
+        added.copy_from(&view.valid, view.rows);
+        filter::node::added_affinity(view, program, &mut scratch.node, &mut added);
     }
     if !program.spread_hard.is_empty() {
         scratch.spread.prepare(view, program, &mut scratch.node);
@@ -51,7 +51,7 @@ pub fn statuses(
         let rejecting = COLUMN_FILTERS.iter().zip(&detail.passing).find(|(_, p)| !p.get(row));
         if let Some((plugin, _)) = rejecting {
             let spread = &scratch.spread;
-            found.push((row, status::of(*plugin, view, program, spread, row, &affine, text)));
+            found.push((row, status::of(*plugin, view, program, spread, row, &added, text)));
         }
     }
     found

@@ -1,10 +1,24 @@
-//! The scheduler beside a real API server and the real kube-scheduler. Nodes exist in the API alone.
+//! The scheduler beside a real API server, the real kube-scheduler and its framework. Nodes exist in
+//! the API alone.
 //!
 //! Needs root, Go and the network once (see docs/TESTING.md). Run it with `cargo xtask test scheduler`
 //! or `cargo test -p pintle-tests --test scheduler NAME`.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
+#[path = "../tests/sched/compare.rs"]
+mod compare;
+#[path = "../tests/sched/generate.rs"]
+#[allow(dead_code, reason = "what tests of columns use besides")]
+mod generate;
+mod profiles;
+#[path = "../tests/sched/recorded.rs"]
+#[allow(dead_code, reason = "what tests of recordings use besides")]
+mod recorded;
+#[path = "../tests/sched/reference.rs"]
+#[allow(dead_code, reason = "what tests of columns use besides")]
+mod reference;
 mod shadow;
 mod stand;
+mod vectors;
 mod world;

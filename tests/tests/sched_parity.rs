@@ -3,16 +3,15 @@
 //! Every case: PreFilter status, skipped plugins, the status and the reasons of every node, raw,
 //! normalised and weighted scores of every plugin, totals, the message of an unschedulable pod.
 
+#[path = "sched/compare.rs"]
+mod compare;
 #[path = "sched/recorded.rs"]
 mod recorded;
 
-use std::collections::BTreeMap;
-
-use pintle_sched_core::config::Plugin;
+use compare::{as_recorded, compare, compare_statuses, only_differing, pod, sorted};
 use pintle_sched_core::explain;
-use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::preempt::{self, Budget};
-use pintle_sched_core::select::{self, Detail, Outcome, Refusal, Scratch};
+use pintle_sched_core::select::{self, Scratch};
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
 
@@ -24,11 +23,11 @@ fn parity_of_every_recorded_vector() {
     let Some(recordings) = recorded::load("scheduler-vectors.jsonl.gz") else { return };
     let (mut cases, mut differences) = (0, Vec::new());
     for recording in &recordings {
-        let mut cluster = recording.cluster();
+        let mut cluster = recording.cluster(Profile::default());
         for case in &recording.cases {
             cases += 1;
             let name = format!("seed {} {}", recording.seed, case["scenario"]);
-            compare(&mut cluster, case, &mut |what, ours, theirs| {
+            compare((&mut cluster, &Profile::default()), case, &mut |what, ours, theirs| {
                 if ours != theirs {
                     let (ours, theirs) = only_differing(ours, theirs);
                     differences.push(format!("{name} {what}: ours {ours}, recorded {theirs}"));
@@ -42,161 +41,12 @@ fn parity_of_every_recorded_vector() {
     assert!(cases > 0, "a recording without a single case");
 }
 
-/// Reports every observable of a case: what, ours, recorded.
-fn compare(cluster: &mut Cluster, case: &Value, report: &mut dyn FnMut(&str, Value, Value)) {
-    let pod = recorded::pod(case);
-    let program = cluster.compile(&pod).expect("recorded pod compiles");
-    let mut scratch = Scratch::default();
-    let (outcome, detail) = select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);
-    let plain = select::decide(cluster.view(), &program, &mut Scratch::default());
-    report("fast path", json!(plain == outcome), json!(true));
-    let nodes = cluster.view().node_count();
-    if let Some(Refusal::PreFilter(plugin, reason)) = &outcome.refusal {
-        let theirs = &case["prefilter"];
-        report("prefilter plugin", json!(plugin.name()), theirs["plugin"].clone());
-        report("prefilter reasons", json!([reason]), theirs["reasons"].clone());
-        report("prefilter status", json!("UnschedulableAndUnresolvable"), theirs["status"].clone());
-        let text = explain::refused(nodes, &Refusal::PreFilter(*plugin, reason.clone()));
-        report("message", json!(text), case["message"].clone());
-        return;
-    }
-    report("prefilter status", json!("Success"), case["prefilter"]["status"].clone());
-    let mut subset: Option<Vec<&str>> =
-        program.subset.as_ref().map(|names| names.iter().map(|n| cluster.text(*n)).collect());
-    if let Some(names) = &mut subset {
-        names.sort_unstable();
-    }
-    report("prefilter nodes", json!(subset), sorted(&case["prefilter"]["nodes"]));
-    let skipped = explain::skipped_filters(cluster.view(), &program);
-    let names: Vec<_> = skipped.iter().map(|p| p.name()).collect();
-    report("skipped filters", sorted(&json!(names)), sorted(&case["skipped_filter_plugins"]));
-    let statuses = explain::statuses(cluster, &program, &detail, &mut scratch);
-    report("feasible", json!(outcome.feasible), case["feasible"].clone());
-    compare_statuses(cluster, &statuses, case, report);
-    match &outcome.refusal {
-        Some(Refusal::Error(error)) => report("error", json!(error), case["error"].clone()),
-        _ => report("error", Value::Null, case.get("error").cloned().unwrap_or_default()),
-    }
-    if outcome.feasible == 0 {
-        let text = explain::summary(nodes, statuses.iter().map(|(_, s)| s));
-        report("message", json!(text), case["message"].clone());
-    } else if outcome.refusal.is_none() {
-        compare_scores(cluster, (&outcome, &detail, &scratch), case, report);
-    }
-}
-
-/// Of two maps, the entries that are not the same.
-fn only_differing(mut ours: Value, mut theirs: Value) -> (Value, Value) {
-    if let (Some(a), Some(b)) = (ours.as_object_mut(), theirs.as_object_mut()) {
-        let same = |k: &String| a.get(k) == b.get(k);
-        let equal: Vec<String> = a.keys().filter(|k| same(k)).cloned().collect();
-        for key in &equal {
-            a.remove(key);
-            b.remove(key);
-        }
-    }
-    (ours, theirs)
-}
-
-fn sorted(list: &Value) -> Value {
-    let mut list = match list {
-        Value::Array(list) => list.clone(),
-        other => return other.clone(),
-    };
-    list.sort_by_key(|v| v.to_string());
-    Value::Array(list)
-}
-
-fn compare_statuses(
-    cluster: &Cluster,
-    statuses: &[(u32, Status)],
-    case: &Value,
-    report: &mut dyn FnMut(&str, Value, Value),
-) {
-    let ours: BTreeMap<&str, &Status> =
-        statuses.iter().map(|(row, s)| (cluster.node_name(*row), s)).collect();
-    for (node, theirs) in case["filter"].as_object().expect("filter map") {
-        let ours = match ours.get(node.as_str()) {
-            None => json!({"status": "Success"}),
-            Some(status) => as_recorded(status),
-        };
-        let mut theirs = theirs.clone();
-        scalars_in_any_order(&mut theirs);
-        let mut ours = ours;
-        scalars_in_any_order(&mut ours);
-        report(&format!("filter {node}"), ours, theirs);
-    }
-}
-
-/// Upstream walks extended resources in the order of a hash map: their reasons may be in any order.
-fn scalars_in_any_order(status: &mut Value) {
-    if let Some(reasons) = status["reasons"].as_array_mut() {
-        let fixed = ["Too many pods", "Insufficient cpu", "Insufficient memory"];
-        let at = reasons.iter().take_while(|r| {
-            fixed.contains(&r.as_str().unwrap_or("")) || *r == "Insufficient ephemeral-storage"
-        });
-        let at = at.count();
-        reasons[at..].sort_by_key(|r| r.to_string());
-    }
-}
-
-fn as_recorded(status: &Status) -> Value {
-    let code = match status.code {
-        Code::Unschedulable => "Unschedulable",
-        Code::UnschedulableAndUnresolvable => "UnschedulableAndUnresolvable",
-    };
-    match status.plugin {
-        Some(plugin) => json!({
-            "status": code, "plugin": plugin.name(), "reasons": status.reasons
-        }),
-        None => json!({"status": code, "reasons": status.reasons, "absent": true}),
-    }
-}
-
-fn compare_scores(
-    cluster: &Cluster,
-    (outcome, detail, scratch): (&Outcome, &Detail, &Scratch),
-    case: &Value,
-    report: &mut dyn FnMut(&str, Value, Value),
-) {
-    let rows: Vec<u32> = scratch.feasible.iter().collect();
-    let by_node = |of: &dyn Fn(u32) -> i64| -> Value {
-        rows.iter().map(|r| (cluster.node_name(*r).to_owned(), json!(of(*r)))).collect()
-    };
-    let profile = Profile::default();
-    for kind in ["raw", "normalized", "weighted"] {
-        let mut ours = serde_json::Map::new();
-        for plugin in Plugin::ALL {
-            let Some(scores) = &detail.scores[plugin as usize] else { continue };
-            let weight = profile.weight(plugin);
-            let value = by_node(&|row| match kind {
-                "raw" => scores.raw[row as usize],
-                "normalized" => scores.normalised[row as usize],
-                _ => scores.normalised[row as usize] * weight,
-            });
-            ours.insert(plugin.name().to_owned(), value);
-        }
-        for (plugin, theirs) in case[kind].as_object().expect("score map") {
-            let ours = ours.remove(plugin).unwrap_or_default();
-            report(&format!("{kind} {plugin}"), ours, theirs.clone());
-        }
-        report(&format!("{kind} of more plugins"), json!(ours.len()), json!(0));
-    }
-    let total = by_node(&|row| scratch.total[row as usize].into());
-    report("total", total, case["total"].clone());
-    let best = case["total"].as_object().expect("totals");
-    let best = best.values().filter_map(Value::as_i64).max();
-    report("best", json!(outcome.best), json!(best));
-    let ties = case["total"].as_object().expect("totals").values();
-    report("ties", json!(outcome.ties), json!(ties.filter(|t| t.as_i64() == best).count()));
-}
-
 #[test]
 fn parity_of_every_recorded_preemption() {
     let Some(recordings) = recorded::load("scheduler-preemption.jsonl.gz") else { return };
     let (mut cases, mut differences) = (0, Vec::new());
     for recording in &recordings {
-        let mut cluster = recording.cluster();
+        let mut cluster = recording.cluster(Profile::default());
         let budgets = cluster.budgets(&recording.poddisruptionbudgets);
         for case in &recording.cases {
             cases += 1;
@@ -225,7 +75,7 @@ fn compare_preemption(
     case: &Value,
     report: &mut dyn FnMut(&str, Value, Value),
 ) {
-    let pod = recorded::pod(case);
+    let pod = pod(case);
     let program = cluster.compile(&pod).expect("recorded pod compiles");
     let mut scratch = Scratch::default();
     let (outcome, detail) = select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);

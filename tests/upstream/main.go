@@ -1,5 +1,6 @@
 // Command upstream is every component of a Kubernetes cluster in one program. The name it is called
-// under chooses the component, so one link step and one file in the cache serve all seven.
+// under chooses the component, so one link step and one file in the cache serve all of them.
+// Beside them, `scheduler-vectors` asks the scheduling framework alone.
 package main
 
 import (
@@ -19,6 +20,8 @@ import (
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+
+	"pintle.dev/tests/upstream/vectors"
 
 	// What upstream's own mains link for their side effects: the JSON log format and the metrics
 	// of the client and of the build.
@@ -42,9 +45,12 @@ func main() {
 		etcdmain.Main(os.Args)
 		return
 	}
+	if name == "scheduler-vectors" {
+		os.Exit(vectors.Main())
+	}
 	command, known := components[name]
 	if !known {
-		names := []string{"etcd"}
+		names := []string{"etcd", "scheduler-vectors"}
 		for each := range components {
 			names = append(names, each)
 		}

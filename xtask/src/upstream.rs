@@ -23,8 +23,11 @@ pub const VERSION: &str = "v1.36.3";
 const RECIPE: &str = "1";
 /// The oldest Go that fetches by itself the compiler which go.mod asks for.
 const GO_MIN: u32 = 21;
+/// What the programs of the module are made from.
+const MODULE_FILES: [&str; 5] =
+    ["go.mod", "go.sum", "main.go", "coredns/main.go", "vectors/vectors.go"];
 /// The components that the multi-call program is linked under.
-const COMPONENTS: [&str; 7] = [
+const COMPONENTS: [&str; 8] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -32,6 +35,7 @@ const COMPONENTS: [&str; 7] = [
     "kube-scheduler",
     "kubectl",
     "kubelet",
+    "scheduler-vectors",
 ];
 
 /// A program that is built from the module.
@@ -97,7 +101,7 @@ impl Program {
             Self::MetricsServer => {
                 (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
             }
-            _ => (module_dir(), &["go.mod", "go.sum", "main.go", "coredns/main.go"]),
+            _ => (module_dir(), &MODULE_FILES),
         }
     }
 

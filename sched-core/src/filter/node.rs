@@ -59,6 +59,16 @@ pub(crate) fn has_own_affinity(program: &Program) -> bool {
 // k8s: nodeaffinity/node_affinity.go Filter
 pub(crate) fn affinity(view: &View, program: &Program, scratch: &mut NodeScratch, mask: &mut Bits) {
     own_affinity(view, program, scratch, mask);
+    added_affinity(view, program, scratch, mask);
+}
+
+/// The profile's required affinity.
+pub(crate) fn added_affinity(
+    view: &View,
+    program: &Program,
+    scratch: &mut NodeScratch,
+    mask: &mut Bits,
+) {
     if let Some(terms) = &program.added {
         any_term(view, terms, scratch, mask);
     }

@@ -50,14 +50,15 @@ impl Status {
 
 use Code::{Unschedulable as Soft, UnschedulableAndUnresolvable as Hard};
 
-/// What a plugin says about a row that it rejects.
+/// What a plugin says about a row that it rejects; `added` are the rows that the profile's own
+/// affinity takes.
 pub(crate) fn of(
     plugin: Plugin,
     view: &View,
     program: &Program,
     spread: &HardSpread,
     row: u32,
-    affine: &Bits,
+    added: &Bits,
     text: impl Fn(Str) -> String,
 ) -> Status {
     match plugin {
@@ -66,7 +67,8 @@ pub(crate) fn of(
             Status::new(plugin, Hard, "node(s) didn't match the requested node name")
         }
         Plugin::TaintToleration => Status::new(plugin, Hard, "node(s) had untolerated taint(s)"),
-        Plugin::NodeAffinity if program.added.is_some() && affine.get(row) => {
+        // The profile's is looked at first.
+        Plugin::NodeAffinity if program.added.is_some() && !added.get(row) => {
             Status::new(plugin, Hard, "node(s) didn't match scheduler-enforced node affinity")
         }
         Plugin::NodeAffinity => {

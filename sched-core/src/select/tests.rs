@@ -193,7 +193,7 @@ fn added_affinity_filters_and_scores_beside_the_pods_own() {
     own["spec"]["affinity"]["nodeAffinity"] = json!({
         "preferredDuringSchedulingIgnoredDuringExecution": preferred(40, json!(["a"]))});
     assert_eq!(scores(&mut cluster, &own, Plugin::NodeAffinity), [(40, 100), (30, 75)]);
-    // Only the pod's own requirement leaves nothing: both texts are upstream's.
+    // No node is left: what the profile requires is looked at first.
     let mut selecting = plain();
     selecting["spec"]["nodeSelector"] = json!({"pool": "none"});
     let pod = serde_json::from_value(selecting).expect("pod");

@@ -37,8 +37,8 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// The cluster, built by deltas in the recorded order.
-    pub(crate) fn cluster(&self) -> Cluster {
-        let mut cluster = Cluster::new(Profile::default());
+    pub(crate) fn cluster(&self, profile: Profile) -> Cluster {
+        let mut cluster = Cluster::new(profile);
         self.namespaces.iter().for_each(|n| cluster.set_namespace(n));
         self.services.iter().for_each(|s| cluster.set_service(s));
         self.replicasets.iter().for_each(|s| cluster.set_replica_set(s));
@@ -62,9 +62,4 @@ pub(crate) fn load(name: &str) -> Option<Vec<Recording>> {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let parse = |line: &str| serde_json::from_str(line).expect("recorded line");
     Some(text.lines().filter(|l| !l.is_empty()).map(parse).collect())
-}
-
-/// The pod of a case.
-pub(crate) fn pod(case: &Value) -> Pod {
-    serde_json::from_value(case["pod"].clone()).expect("recorded pod")
 }

@@ -1,0 +1,109 @@
+//! The real scheduling framework and ours, asked about the same generated clusters.
+//!
+//! Upstream's plugins run in a program of their own (`tests/upstream/vectors`), fed a cluster a line,
+//! each with a configuration of its own; what every plugin said of every node has to be equal, to
+//! the bit. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use pintle_scheduler::config;
+use serde_json::{Value, json};
+use xtask::upstream::Program;
+
+use crate::compare::{compare, only_differing};
+use crate::generate::{self, Dice};
+use crate::profiles;
+use crate::recorded::Recording;
+
+/// Cases in CI.
+const CASES: u64 = 10_000;
+/// Pods that each cluster is asked about.
+const PODS: u64 = 20;
+/// Differences that are worth printing.
+const DIFFERENCES_SHOWN: usize = 10;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A cluster, pods and a configuration, as the program reads them.
+fn question(seed: u64) -> Value {
+    let mut dice = Dice::new(seed);
+    let nodes_max = [3, 12, 40][dice.below(3)];
+    let world = generate::world(&mut dice, nodes_max);
+    let config = profiles::config(&mut dice);
+    let cases: Vec<_> = (0..PODS)
+        .map(|at| {
+            let pod = generate::pod(&mut dice, &format!("new-{at}"));
+            json!({"scenario": at.to_string(), "pod": pod})
+        })
+        .collect();
+    let mut pods = world.pods;
+    for pod in &mut pods {
+        // The cache of the real one wants a uid of each.
+        let name = pod.metadata.name.clone();
+        pod.metadata.uid = name;
+    }
+    json!({
+        "seed": seed, "config": config.to_string(), "nodes": world.nodes, "pods": pods,
+        "namespaces": world.namespaces, "services": world.services, "cases": cases,
+    })
+}
+
+/// What differs in an answer, a line each.
+fn differences(line: &str) -> Vec<String> {
+    let text: Value = serde_json::from_str(line).expect("an answer");
+    let config = text["config"].as_str().expect("a configuration").to_owned();
+    let answer: Recording = serde_json::from_value(text).expect("a cluster");
+    let profile = config::profile(&config, None).expect("a configuration that upstream took");
+    let mut cluster = answer.cluster(profile.clone());
+    let mut found = Vec::new();
+    for case in &answer.cases {
+        let name = format!("seed {} pod {}", answer.seed, case["scenario"]);
+        compare((&mut cluster, &profile), case, &mut |what, ours, theirs| {
+            if ours != theirs {
+                let (ours, theirs) = only_differing(ours, theirs);
+                found.push(format!("{name} {what}: ours {ours}, theirs {theirs}"));
+            }
+        });
+    }
+    if !found.is_empty() {
+        found.push(format!("seed {} has the configuration {config}", answer.seed));
+    }
+    found
+}
+
+fn start() -> Child {
+    let folder = Program::Components.ensure().expect("upstream's programs");
+    let mut command = Command::new(folder.join("scheduler-vectors"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts")
+}
+
+#[test]
+fn every_plugin_says_what_upstreams_says() {
+    let cases = number("PINTLE_VECTOR_CASES", CASES);
+    let first = number("PINTLE_SEED", 1);
+    let seeds = first..first + cases.div_ceil(PODS);
+    let mut program = start();
+    let mut questions = program.stdin.take().expect("a pipe");
+    let asked = seeds.clone();
+    let writer = thread::spawn(move || {
+        for seed in asked {
+            writeln!(questions, "{}", question(seed)).expect("it reads");
+        }
+    });
+    let (mut clusters, mut found) = (0, Vec::new());
+    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
+        clusters += 1;
+        found.extend(differences(&line.expect("a line")));
+    }
+    let ended = program.wait().expect("it ends");
+    assert!(ended.success(), "scheduler-vectors: {ended}");
+    writer.join().expect("all questions are asked");
+    println!("{clusters} clusters, {cases} cases, {} differences", found.len());
+    assert_eq!(clusters, seeds.end - seeds.start);
+    found.truncate(DIFFERENCES_SHOWN);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
