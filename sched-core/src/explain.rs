@@ -23,9 +23,7 @@ pub fn statuses(
 ) -> Vec<(u32, Status)> {
     let view = cluster.view();
     let mut inside = view.valid.as_ref().clone();
-    if let Some(names) = &program.subset
-        && view.profile.filters(Plugin::NodeAffinity)
-    {
+    if let Some(names) = &program.subset {
         filter::node::keep_named(view, names, &mut inside);
     }
     let mut added = Bits::default();

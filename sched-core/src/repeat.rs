@@ -450,9 +450,7 @@ fn canonical(view: &View, column: &KeyColumn, value: u32) -> u32 {
 fn static_mask(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
     let mut mask = Bits::default();
     mask.copy_from(&view.valid, view.rows);
-    if let Some(names) = &program.subset
-        && view.profile.filters(Plugin::NodeAffinity)
-    {
+    if let Some(names) = &program.subset {
         node::keep_named(view, names, &mut mask);
     }
     for plugin in filter::COLUMN_FILTERS {

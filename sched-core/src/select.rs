@@ -162,8 +162,7 @@ pub fn refusal(view: &View, program: &Program) -> Option<Refusal> {
     }
     let conflict = program.subset.as_ref().is_some_and(|names| names.is_empty());
     let reason = || "pod affinity terms conflict".to_owned();
-    (conflict && view.profile.filters(Plugin::NodeAffinity))
-        .then(|| Refusal::PreFilter(Plugin::NodeAffinity, reason()))
+    conflict.then(|| Refusal::PreFilter(Plugin::NodeAffinity, reason()))
 }
 
 fn run(
@@ -212,9 +211,7 @@ fn filter_all(
 ) {
     let mut mask = std::mem::take(&mut scratch.feasible);
     mask.copy_from(&view.valid, view.rows);
-    if let Some(names) = &program.subset
-        && view.profile.filters(Plugin::NodeAffinity)
-    {
+    if let Some(names) = &program.subset {
         filter::node::keep_named(view, names, &mut mask);
     }
     if let Some(detail) = detail {

@@ -8,6 +8,7 @@
 
 #[path = "../tests/sched/compare.rs"]
 mod compare;
+mod enrich;
 #[path = "../tests/sched/generate.rs"]
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod generate;

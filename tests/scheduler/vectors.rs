@@ -14,8 +14,8 @@ use xtask::upstream::Program;
 
 use crate::compare::{compare, only_differing};
 use crate::generate::{self, Dice};
-use crate::profiles;
 use crate::recorded::Recording;
+use crate::{enrich, profiles};
 
 /// Cases in CI.
 const CASES: u64 = 10_000;
@@ -32,11 +32,15 @@ fn number(name: &str, default: u64) -> u64 {
 fn question(seed: u64) -> Value {
     let mut dice = Dice::new(seed);
     let nodes_max = [3, 12, 40][dice.below(3)];
-    let world = generate::world(&mut dice, nodes_max);
+    let mut world = generate::world(&mut dice, nodes_max);
     let config = profiles::config(&mut dice);
+    let owners = enrich::owners(&mut dice);
+    enrich::world(&mut dice, &mut world, &owners);
     let cases: Vec<_> = (0..PODS)
         .map(|at| {
-            let pod = generate::pod(&mut dice, &format!("new-{at}"));
+            let mut pod = generate::pod(&mut dice, &format!("new-{at}"));
+            enrich::pod(&mut dice, &mut pod, &owners);
+            enrich::named_nodes(&mut dice, &mut pod, world.nodes.len());
             json!({"scenario": at.to_string(), "pod": pod})
         })
         .collect();
@@ -48,7 +52,9 @@ fn question(seed: u64) -> Value {
     }
     json!({
         "seed": seed, "config": config.to_string(), "nodes": world.nodes, "pods": pods,
-        "namespaces": world.namespaces, "services": world.services, "cases": cases,
+        "namespaces": world.namespaces, "services": world.services,
+        "replicasets": owners.replica_sets, "statefulsets": owners.stateful_sets,
+        "replicationcontrollers": owners.controllers, "cases": cases,
     })
 }
 

@@ -16,7 +16,7 @@ use super::{
     Attraction, NodeOp, NodeRequirement, NodeTerms, Program, Pull, Spread, Toleration,
     TolerationOp, WeightedTerms,
 };
-use crate::config::{Profile, SpreadDefaults};
+use crate::config::{Plugin, Profile, SpreadDefaults};
 use crate::intern::{Interner, LabelsId, Str};
 use crate::requests::PodRequests;
 use crate::selector::Selector;
@@ -86,7 +86,9 @@ impl<'a> Compiler<'a> {
             effect: Effect::NoSchedule,
         };
         let required_terms = required.map(|r| self.node_terms(&r.node_selector_terms));
-        let subset = required.and_then(|r| self.subset(&r.node_selector_terms));
+        let restricts = self.profile.filters(Plugin::NodeAffinity);
+        let subset = required.filter(|_| restricts);
+        let subset = subset.and_then(|r| self.subset(&r.node_selector_terms));
         let added = self.added_terms();
         let hard = self.spread("DoNotSchedule")?;
         let soft = self.spread("ScheduleAnyway")?;

@@ -140,7 +140,8 @@ pub struct Program {
     pub required: Option<NodeTerms>,
     /// Required affinity of the profile.
     pub added: Option<NodeTerms>,
-    /// Names to which required affinity restricts the nodes; empty means a conflict.
+    /// Names to which required affinity restricts the nodes, where the profile filters by it; empty
+    /// means a conflict.
     pub subset: Option<Box<[Str]>>,
     /// Preferred node affinity with weights; `None` when there is none at all.
     pub preferred: Option<WeightedTerms>,

@@ -53,6 +53,16 @@ const CPUS: [&str; 6] = ["0", "100m", "250m", "1", "1500m", "4"];
 const MEMS: [&str; 6] = ["0", "64Mi", "100Mi", "1Gi", "3Gi", "777777777"];
 const IMAGES: [&str; 6] = ["pause:3", "reg:5000/app", "big:v1", "huge:v2", "app:latest", "none"];
 
+/// One of the namespaces.
+pub(crate) fn namespace(dice: &mut Dice) -> String {
+    dice.pick(&NAMESPACES)
+}
+
+/// A value of the label that most selectors ask for.
+pub(crate) fn app(dice: &mut Dice) -> String {
+    dice.pick(&APPS)
+}
+
 /// A cluster of up to `nodes_max` nodes.
 pub(crate) fn world(dice: &mut Dice, nodes_max: usize) -> World {
     let mut world = World::default();
