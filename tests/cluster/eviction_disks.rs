@@ -306,7 +306,6 @@ fn images_that_nobody_uses_go_before_any_pod() {
 }
 
 #[test]
-#[ignore = "has not been seen to pass"]
 fn a_soft_threshold_gives_time_and_a_fork_bomb_ends() {
     let test = TestCluster::take();
     test.empty_nodes();

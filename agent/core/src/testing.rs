@@ -26,6 +26,7 @@ pub fn view(object: Value) -> PodView {
         failure: None,
         wake_at: None,
         ends_with: None,
+        evicted: None,
         pod: Arc::new(pod),
     }
 }

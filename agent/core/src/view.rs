@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use crate::eviction::report::Eviction;
 use crate::observed::ObservedPod;
 use crate::shutdown::Window;
 use crate::status::pod_map::PodMap;
 use crate::sync::plan::Action;
-use crate::worker::{Failure, Stage, Worker};
+use crate::worker::{Failure, Pods, Stage};
 use pintle_api_types::ids::{Now, PodUid, UnixNanos};
 
 /// One pod.
@@ -36,11 +37,14 @@ pub struct PodView {
     pub wake_at: Option<UnixNanos>,
     /// It ends, or has ended, with the node's shutdown, in this group.
     pub ends_with: Option<Window>,
+    /// Why this agent evicted it, if it did.
+    pub evicted: Option<Arc<Eviction>>,
 }
 
 impl PodView {
-    /// How the pod looks now; `None` for one that only the runtime knows.
-    pub fn of(worker: &Worker, now: Now) -> Option<Self> {
+    /// How a pod looks now; `None` for one that is not known, or that only the runtime knows.
+    pub fn of(pods: &Pods, uid: &PodUid, now: Now) -> Option<Self> {
+        let worker = pods.worker(uid)?;
         Some(Self {
             pod: Arc::clone(worker.pod()?),
             status: Arc::clone(worker.status()),
@@ -51,6 +55,7 @@ impl PodView {
             failure: worker.last_failure().cloned(),
             wake_at: worker.wake_at().map(|at| now.wall_at(at)),
             ends_with: worker.ends_with,
+            evicted: pods.eviction_of(uid).cloned().map(Arc::new),
         })
     }
 }

@@ -36,7 +36,7 @@ impl Publisher {
         let now = clock::clocks();
         for uid in touched {
             let worker = pods.worker(&uid);
-            match worker.and_then(|worker| PodView::of(worker, now)) {
+            match PodView::of(pods, &uid, now) {
                 Some(view) => self.last.pods.insert(uid.clone(), Arc::new(view)),
                 None => self.last.pods.remove(&uid),
             }

@@ -136,12 +136,30 @@ impl Eviction {
 
     /// One sentence for people.
     pub fn sentence(&self) -> String {
+        format!("{} was evicted for {}", self.pod, self.why())
+    }
+
+    /// For what it had to go, and why it and no other one.
+    pub fn why(&self) -> String {
         let (rule, others) = (self.rule.words(), self.of.saturating_sub(1));
         let among = match self.rule {
             EvictionRule::Limit | EvictionRule::Alone => String::new(),
             _ => format!(" ({others} more came into question)"),
         };
-        format!("{} was evicted for {}: {rule}{among}", self.pod, self.signal)
+        format!("{}: {rule}{among}", self.signal)
+    }
+
+    /// Those that came into question beside it, the next one first, a line each.
+    pub fn others(&self) -> impl Iterator<Item = String> {
+        self.runners.iter().filter(|runner| runner.pod != self.pod).map(|runner| {
+            let Weight { known, exceeds, priority, over } = &runner.weight;
+            let uses = match (known, exceeds) {
+                (false, _) => "nothing is known of what it uses".to_owned(),
+                (true, true) => format!("{} more than it requests", over.canonical()),
+                (true, false) => "no more than it requests".to_owned(),
+            };
+            format!("came into question as well: {}, priority {priority}, {uses}", runner.pod)
+        })
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use pintle_api_types::ids::PodUid;
+use pintle_api_types::quantity::Amount;
 use serde_json::{Value, json};
 
 use super::tests::{Case, NOW, check, start, waiting};
 use super::*;
+use crate::eviction::rank::{EvictionRule, Weight};
+use crate::eviction::report::{Eviction, Runner};
 use crate::status::testing::{SECOND, container};
 
 /// A deleted pod that has ended.
@@ -256,4 +260,67 @@ fn troubles_of_the_whole_node_name_words_and_remedy() {
         "{told:?}"
     );
     assert!(told[1].contains("for 1 min 30 s: Unauthorized (remedy: the API server does not know"));
+}
+
+/// An eviction for want of memory, by this rule, beside two others.
+fn evicted(rule: EvictionRule) -> Eviction {
+    let runner = |pod: &str, exceeds, mib: i64| Runner {
+        pod: pod.to_owned(),
+        weight: Weight { known: true, exceeds, priority: 7, over: Amount::from_bytes(mib << 20) },
+    };
+    Eviction {
+        at: UnixNanos(NOW * SECOND),
+        uid: PodUid::from("u"),
+        pod: "ns/p".to_owned(),
+        signal: "memory.available".to_owned(),
+        rule,
+        grace_seconds: 0,
+        message: "The node was low on resource: memory. ".to_owned(),
+        runners: vec![
+            runner("ns/p", true, 90),
+            runner("ns/second", true, 20),
+            runner("ns/third", false, -5),
+        ],
+        of: 3,
+    }
+}
+
+#[test]
+fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
+    let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "as upstream has it"});
+    let of_spec = || json!({"containers": [{"name": "c"}]});
+    let mut case = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
+    case.view.evicted = Some(Arc::new(evicted(EvictionRule::Usage)));
+    let told = case.explain();
+    assert_eq!(
+        told.sentence,
+        "Was evicted for memory.available: it uses most over its request (2 more came into \
+         question); it was told: The node was low on resource: memory."
+    );
+    assert_eq!(told.reason, "Evicted");
+    assert!(told.remedy.is_some_and(|remedy| remedy.starts_with("let it request what it uses")));
+    for line in [
+        "came into question as well: ns/second, priority 7, 20Mi more than it requests",
+        "came into question as well: ns/third, priority 7, no more than it requests",
+    ] {
+        assert!(told.details.iter().any(|detail| detail == line), "{:#?}", told.details);
+    }
+    assert!(!told.details.iter().any(|detail| detail.contains("ns/p,")), "{:#?}", told.details);
+
+    // Its own limit has no other candidates.
+    let mut limited = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
+    let of_limit = Eviction { runners: Vec::new(), of: 1, ..evicted(EvictionRule::Limit) };
+    limited.view.evicted = Some(Arc::new(of_limit));
+    let told = limited.explain();
+    assert!(told.sentence.contains("it uses more of a disk than it may; it was told"), "{told:?}");
+    assert!(told.remedy.is_some_and(|remedy| remedy.starts_with("let it write less")));
+
+    // While it ends, and where an earlier agent evicted it.
+    let mut ending = Case::ready().stage(Stage::Terminating);
+    ending.view.evicted = Some(Arc::new(evicted(EvictionRule::Priority)));
+    let sentence = ending.explain().sentence;
+    let said = "Is being ended, evicted for memory.available: its priority is the lowest";
+    assert!(sentence.starts_with(said), "{sentence}");
+    let earlier = Case::new(of_spec(), failed).stage(Stage::Finished);
+    assert_eq!(earlier.explain().sentence, "Has failed: Evicted: as upstream has it.");
 }

@@ -4,6 +4,7 @@ use super::{
     Explanation, Subject, calls, container_statuses, containers, grace, remedies, span, words,
     writes,
 };
+use crate::eviction;
 use crate::shutdown::{self, Window};
 use crate::status::{FAILED, SUCCEEDED};
 use crate::timeline::TimelineEntry;
@@ -46,9 +47,10 @@ pub(crate) fn terminating(subject: &Subject<'_>) -> Explanation {
         })
         .unwrap_or_default();
     let still = words::list("container", &running);
-    let why = match view.ends_with {
-        Some(_) => format!(" because the node shuts down{}", group(subject)),
-        None => String::new(),
+    let why = match (&view.ends_with, &view.evicted) {
+        (Some(_), _) => format!(" because the node shuts down{}", group(subject)),
+        (None, Some(eviction)) => format!(", evicted for {}", eviction.why()),
+        (None, None) => String::new(),
     };
     Explanation::trouble(
         "Terminating",
@@ -106,6 +108,12 @@ fn failed(subject: &Subject<'_>) -> Explanation {
         let sentence = format!("Has ended because the node was shut down{}", group(subject));
         return Explanation::trouble(shutdown::REASON, sentence)
             .with_remedy(remedies::of_reason(shutdown::REASON));
+    }
+    if let Some(eviction) = &subject.view.evicted {
+        let told = words::one_line(&eviction.message);
+        let sentence = format!("Was evicted for {}; it was told: {told}", eviction.why());
+        return Explanation::trouble(eviction::REASON, sentence)
+            .with_remedy(remedies::of_eviction(eviction.rule));
     }
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
         let message = words::one_line(status.message.as_deref().unwrap_or_default());

@@ -244,6 +244,7 @@ fn details(subject: &Subject<'_>) -> Vec<String> {
         let when = if index == 0 { "under way" } else { "then" };
         out.push(format!("{when}: {}{of}", action.verb()));
     }
+    out.extend(view.evicted.iter().flat_map(|eviction| eviction.others()));
     out.extend(place(&view.observed));
     out.extend(calls::lines(subject));
     out.extend(writes::line(subject));

@@ -1,6 +1,8 @@
 //! What can be done, from other people's words: the registry's, the API server's, the reason of a
 //! refusal. Pure; what is not known gets general advice.
 
+use crate::eviction::rank::EvictionRule;
+
 /// What may help with words that hold one of these.
 type Advice = (&'static [&'static str], &'static str);
 
@@ -101,6 +103,27 @@ pub(super) fn of_reason(reason: &str) -> &'static str {
              a pod without one is to be deleted and made anew"
         }
         _ => "correct what the message names; then make the pod anew",
+    }
+}
+
+/// What would keep a pod from being evicted by this rule the next time.
+pub(super) fn of_eviction(rule: EvictionRule) -> &'static str {
+    match rule {
+        EvictionRule::Limit => {
+            "let it write less, or raise the limit that the message names; its controller makes it \
+             anew, a pod without one is to be made anew"
+        }
+        EvictionRule::ExceedsRequest | EvictionRule::Usage => {
+            "let it request what it uses, or use less; free what is short on this node (see \
+             pressure), then make the pod anew"
+        }
+        EvictionRule::Priority => {
+            "give it a higher priority if it matters more than the others; free what is short on \
+             this node (see pressure), then make the pod anew"
+        }
+        EvictionRule::NoFigures | EvictionRule::Tie | EvictionRule::Alone => {
+            "free what is short on this node (see pressure), then make the pod anew"
+        }
     }
 }
 

@@ -155,7 +155,7 @@ impl Past {
         self.snapshot.unreadable.clone_from(pods.unreadable());
         for uid in touched {
             let worker = pods.worker(&uid);
-            match worker.and_then(|worker| PodView::of(worker, self.now)) {
+            match PodView::of(pods, &uid, self.now) {
                 Some(view) => {
                     let view = Arc::new(view);
                     self.left.remove(&uid);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::eviction::evictor::{Scene, Step, Victim};
 use crate::eviction::observed::{Freed, Observation};
 use crate::eviction::rank::{Evictable, Uses};
-use crate::eviction::report::{self, Report};
+use crate::eviction::report::{self, Eviction, Report};
 use crate::eviction::signal::Starved;
 use crate::eviction::{REASON, local};
 use crate::node::conditions::{NodeEvent, Pressure};
@@ -104,6 +104,11 @@ impl Pods {
         let workers = self.workers.values().filter(|worker| worker.may_be_evicted());
         let pods: Vec<_> = workers.filter_map(Worker::evictable).collect();
         report::report(&self.evictor, &self.settings.eviction, &pods, uses, now)
+    }
+
+    /// Why a pod was evicted, if it was and that was not long ago.
+    pub fn eviction_of(&self, uid: &PodUid) -> Option<&Eviction> {
+        self.evictor.evictions().find(|eviction| eviction.uid == *uid)
     }
 
     fn evict_step(&mut self, step: Step, now: Now) {
