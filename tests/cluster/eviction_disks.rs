@@ -29,6 +29,9 @@ const PROCESSES_LEFT: u64 = 1500;
 const BOMB_PROCESSES: u64 = 2500;
 /// How long a disk has to be short where a pod is given time.
 const GRACE: Duration = Duration::from_secs(4);
+/// Runs until it is told to end, and not with success then: the kubelet forgets why it ended those
+/// that do (docs/COMPAT.md).
+const LASTS: &str = "trap 'exit 3' TERM; while :; do sleep 0.1; done";
 /// A pod that is there before everything else and must never notice.
 const BYSTANDER: &str = "bystander";
 
@@ -184,7 +187,7 @@ impl<'a> Ground<'a> {
         let files = |count: u64| {
             let text = format!(
                 "i=0; while [ $i -lt {count} ]; do : > /v/$i; i=$((i+1)); done; \
-                 trap 'exit 0' TERM; while :; do sleep 0.1; done"
+                 {LASTS}"
             );
             script("c", &text)
         };
@@ -219,7 +222,7 @@ impl<'a> Ground<'a> {
     fn over_its_request(&self) -> Vec<String> {
         let holds = |mib: u64| {
             let bytes = mib << 20;
-            script("c", &format!("head -c {bytes} /dev/zero > /v/file; exec /box pause"))
+            script("c", &format!("head -c {bytes} /dev/zero > /v/file; {LASTS}"))
         };
         self.create("asked", holds(40), json!({"ephemeral-storage": "64Mi"}));
         self.create("unasked", holds(20), json!({}));
