@@ -323,6 +323,9 @@ const SCENARIOS: [(&str, Scenario); 2] = [
     ("inodes", |ground| ground.inodes()),
     ("over its request", |ground| ground.over_its_request()),
 ];
+/// The kubelet may remove a container for its disk before it has read how it ended
+/// (docs/COMPAT.md).
+const FORGOTTEN: &str = "ended Some((137, \"ContainerStatusUnknown\"))";
 
 #[test]
 fn a_flood_of_logs_costs_only_who_wrote_it() {
@@ -348,6 +351,9 @@ fn the_kubelet_ends_the_same_pods_in_the_same_words() {
     });
     let (ours, theirs) = (seen.next().expect("ours"), seen.next().expect("the kubelet's"));
     for ((name, ours), (_, theirs)) in ours.iter().zip(&theirs) {
-        assert_eq!(ours, theirs, "{name}: left ours, right the kubelet's");
+        let pairs = ours.iter().zip(theirs).filter(|(_, theirs)| !theirs.ends_with(FORGOTTEN));
+        let differing: Vec<_> = pairs.filter(|(ours, theirs)| ours != theirs).collect();
+        assert!(differing.is_empty(), "{name}, ours and the kubelet's: {differing:#?}");
+        assert_eq!(ours.len(), theirs.len(), "{name}: {ours:#?} {theirs:#?}");
     }
 }

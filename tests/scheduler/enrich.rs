@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
-use crate::generate::{self, Dice};
+use crate::generate::{APPS, Dice, NAMESPACES};
 use crate::reference::World;
 
 /// Those who own pods.
@@ -37,10 +37,10 @@ const FEATURES: [&str; 3] =
 pub fn owners(dice: &mut Dice) -> Owners {
     let mut found = Owners::default();
     for at in 0..dice.below(5) {
-        let labels = BTreeMap::from([("app".to_owned(), generate::app(dice))]);
+        let labels = BTreeMap::from([("app".to_owned(), dice.pick(&APPS))]);
         let metadata = ObjectMeta {
             name: Some(format!("owner-{at}")),
-            namespace: Some(generate::namespace(dice)),
+            namespace: Some(dice.pick(&NAMESPACES)),
             uid: Some(format!("owner-{at}")),
             ..ObjectMeta::default()
         };

@@ -86,9 +86,7 @@ impl<'a> Compiler<'a> {
             effect: Effect::NoSchedule,
         };
         let required_terms = required.map(|r| self.node_terms(&r.node_selector_terms));
-        let restricts = self.profile.filters(Plugin::NodeAffinity);
-        let subset = required.filter(|_| restricts);
-        let subset = subset.and_then(|r| self.subset(&r.node_selector_terms));
+        let subset = required.and_then(|r| self.subset(&r.node_selector_terms));
         let added = self.added_terms();
         let hard = self.spread("DoNotSchedule")?;
         let soft = self.spread("ScheduleAnyway")?;
@@ -207,7 +205,7 @@ impl<'a> Compiler<'a> {
     /// The names to which terms restrict the nodes, if every term does.
     // k8s: nodeaffinity/node_affinity.go PreFilter
     fn subset(&mut self, terms: &[NodeSelectorTerm]) -> Option<Box<[Str]>> {
-        if terms.is_empty() {
+        if terms.is_empty() || !self.profile.filters(Plugin::NodeAffinity) {
             return None;
         }
         let mut names: Vec<Str> = Vec::new();

@@ -37,7 +37,7 @@ impl Dice {
         self.below(100) < percent
     }
 
-    fn pick(&mut self, list: &[&str]) -> String {
+    pub(crate) fn pick(&mut self, list: &[&str]) -> String {
         list[self.below(list.len())].to_owned()
     }
 
@@ -46,22 +46,14 @@ impl Dice {
     }
 }
 
-const NAMESPACES: [&str; 4] = ["a", "b", "c", "unlisted"];
-const APPS: [&str; 4] = ["web", "db", "cache", "batch"];
+/// Namespaces, the last of which does not exist.
+pub(crate) const NAMESPACES: [&str; 4] = ["a", "b", "c", "unlisted"];
+/// Values of the label that most selectors ask for.
+pub(crate) const APPS: [&str; 4] = ["web", "db", "cache", "batch"];
 const KEYS: [&str; 4] = ["kubernetes.io/hostname", "topology.kubernetes.io/zone", "rack", "disk"];
 const CPUS: [&str; 6] = ["0", "100m", "250m", "1", "1500m", "4"];
 const MEMS: [&str; 6] = ["0", "64Mi", "100Mi", "1Gi", "3Gi", "777777777"];
 const IMAGES: [&str; 6] = ["pause:3", "reg:5000/app", "big:v1", "huge:v2", "app:latest", "none"];
-
-/// One of the namespaces.
-pub(crate) fn namespace(dice: &mut Dice) -> String {
-    dice.pick(&NAMESPACES)
-}
-
-/// A value of the label that most selectors ask for.
-pub(crate) fn app(dice: &mut Dice) -> String {
-    dice.pick(&APPS)
-}
 
 /// A cluster of up to `nodes_max` nodes.
 pub(crate) fn world(dice: &mut Dice, nodes_max: usize) -> World {

@@ -3,8 +3,9 @@
 //! Pure, part of `Pods`. Once in `EVERY`, with a list of the runtime, `garbage::containers` chooses;
 //! each worker removes what was chosen of it in a sync of its own, when it has nothing else to do, and
 //! looks once more at what there is before. Eviction has all of that done at once, and of pods that
-//! are over nothing stays; of one that was evicted itself nothing does as soon as its end is known. Nothing goes before every pod is known. Pods that nobody wants are not
-//! chosen from: their workers remove all of them (`Action::Cleanup`).
+//! are over nothing stays; of one that was evicted itself nothing does as soon as its end is known.
+//! Nothing goes before every pod is known. Pods that nobody wants are not chosen from: their workers
+//! remove all of them (`Action::Cleanup`).
 //!
 //! Bounds: an id for each container that is to go; `RECLAIM_MAX` for a reclaim.
 // k8s: pkg/kubelet/kubelet.go StartGarbageCollection, pkg/kubelet/container/container_gc.go
