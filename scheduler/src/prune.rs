@@ -56,8 +56,11 @@ impl Prune for Pod {
             spec.image_pull_secrets = None;
             spec.readiness_gates = None;
             if let Some(volumes) = &mut spec.volumes {
-                // Only volumes that tie a pod to nodes.
-                volumes.retain(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some());
+                // Those that tie a pod to nodes, and images, which count as a container's.
+                volumes.retain(|v| {
+                    let is_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
+                    is_claim || v.image.is_some()
+                });
             }
             spec.volumes.take_if(|volumes| volumes.is_empty());
         }

@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use pintle_scheduler::config;
+use pintle_scheduler::prune::Prune;
 use serde_json::{Value, json};
 use xtask::upstream::Program;
 
-use crate::compare::{compare, only_differing};
+use crate::compare::{compare, only_differing, pod};
 use crate::generate::{self, Dice};
 use crate::recorded::Recording;
 use crate::{enrich, profiles};
@@ -58,11 +59,28 @@ fn question(seed: u64) -> Value {
     })
 }
 
+/// The same as a watch hands it on: without what no decision reads.
+fn pruned(mut whole: Recording) -> Recording {
+    whole.nodes = whole.nodes.into_iter().map(Prune::prune).collect();
+    whole.pods = whole.pods.into_iter().map(Prune::prune).collect();
+    whole.namespaces = whole.namespaces.into_iter().map(Prune::prune).collect();
+    whole.services = whole.services.into_iter().map(Prune::prune).collect();
+    whole.replicasets = whole.replicasets.into_iter().map(Prune::prune).collect();
+    whole.statefulsets = whole.statefulsets.into_iter().map(Prune::prune).collect();
+    let controllers = whole.replicationcontrollers.into_iter();
+    whole.replicationcontrollers = controllers.map(Prune::prune).collect();
+    for case in &mut whole.cases {
+        case["pod"] = json!(pod(case).prune());
+    }
+    whole
+}
+
 /// What differs in an answer, a line each.
 fn differences(line: &str) -> Vec<String> {
     let text: Value = serde_json::from_str(line).expect("an answer");
     let config = text["config"].as_str().expect("a configuration").to_owned();
     let answer: Recording = serde_json::from_value(text).expect("a cluster");
+    let answer = pruned(answer);
     let profile = config::profile(&config, None).expect("a configuration that upstream took");
     let mut cluster = answer.cluster(profile.clone());
     let mut found = Vec::new();

@@ -200,7 +200,8 @@ fn unschedulable(pod: &Pod) -> Option<&str> {
 /// Whether a pod's place depends on what is not compared yet.
 pub(crate) fn has_claims(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
-    let volumes = spec.and_then(|s| s.volumes.as_ref());
+    let mut volumes = spec.and_then(|s| s.volumes.as_ref()).into_iter().flatten();
     let claims = spec.and_then(|s| s.resource_claims.as_ref());
-    volumes.is_some_and(|volumes| !volumes.is_empty()) || claims.is_some_and(|c| !c.is_empty())
+    volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
+        || claims.is_some_and(|c| !c.is_empty())
 }
