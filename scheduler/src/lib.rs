@@ -7,8 +7,8 @@
 //! [`watch`] follows the kinds that decisions read, [`mirror`] keeps what they are as columns,
 //! [`diagnosis`] asks the core about one pod, [`explain`] says in words what comes of it, [`shadow`]
 //! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
-//! answers questions about a dump. [`config`] reads the file that all share. Nothing here writes to a
-//! cluster.
+//! answers questions about a dump. [`config`] reads the file that all share. [`queue`] is the order in
+//! which pods are decided, for the daemon that will bind them. Nothing here writes to a cluster.
 #![forbid(unsafe_code)]
 
 pub mod app;
@@ -17,6 +17,7 @@ pub mod diagnosis;
 pub mod explain;
 pub mod mirror;
 pub mod prune;
+pub mod queue;
 pub mod shadow;
 pub mod simulate;
 pub mod watch;

@@ -1,0 +1,320 @@
+//! Pods that wait for a decision, in the order in which they get one.
+//!
+//! ```text
+//!   add ──────────> active ── pop ──> in flight ── done ──> (bound)
+//!    │ gate           ^  ^               │ back, with who rejected it
+//!    v                │  └── due ── backoff <── worth another try, too early
+//!   gated ── event ───┤                  │ (pop takes from it when nothing is active)
+//!                     └── event ── unschedulable <── nothing that happened meanwhile helps
+//! ```
+//! Input: pods, what happens in the cluster, the time. Output: the pod that is decided next. Owner:
+//! whoever decides; pure, no clock. What an event means to a pod is [`Hints`]' to say; what happened
+//! while a pod was being decided is asked of them when it comes back, so that no wake-up is missed.
+//! Bounds: the pods that are told; an event is kept while a pod that was popped before it is in
+//! flight.
+// k8s: pkg/scheduler/backend/queue/{scheduling_queue,active_queue,backoff_queue}.go
+
+mod backoff;
+mod places;
+#[cfg(test)]
+mod proptests;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::Plugin;
+
+pub use self::backoff::Backoff;
+
+/// What an event is worth to a pod that was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// It cannot help.
+    Nothing,
+    /// Another try, when its backoff is over.
+    TryLater,
+    /// Another try at once: somebody who waited for this says so.
+    TryNow,
+}
+
+/// Those who say what happens to pods.
+pub trait Hints {
+    /// What happens in a cluster.
+    type Event: Clone;
+    /// Who keeps a pod from being decided at all, if anybody does.
+    fn gate(&self, pod: &Pod) -> Option<Plugin>;
+    /// Whether a pod that this plugin rejected may pass it after this event.
+    fn helps(&self, event: &Self::Event, pod: &Pod, rejector: Plugin) -> bool;
+}
+
+/// Who rejected a pod.
+pub type Rejectors = BTreeSet<Plugin>;
+
+/// Where a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// It is decided when its turn comes.
+    Active,
+    /// It has to wait for its backoff first, unless nothing else is to be done.
+    Backoff,
+    /// The same after an error, which is no reason to hurry.
+    ErrorBackoff,
+    /// It waits for an event.
+    Unschedulable,
+    /// A plugin keeps it from being decided.
+    Gated,
+    /// It is being decided or bound.
+    InFlight,
+}
+
+/// How long pods wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// podInitialBackoffSeconds and podMaxBackoffSeconds.
+    pub backoff: Backoff,
+    /// After so long an unschedulable pod is tried again, whatever happened.
+    pub stay_max: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { backoff: Backoff::default(), stay_max: Duration::from_secs(300) }
+    }
+}
+
+/// A pod that waits. Times are since the process began.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// As it was told last.
+    pub pod: Rc<Pod>,
+    /// Where it is.
+    pub place: Place,
+    /// How often it was popped.
+    pub attempts: u32,
+    /// When it was popped first.
+    pub first_attempt: Option<Duration>,
+    /// Who rejected it the last time.
+    pub rejectors: Rejectors,
+    /// Of these, who waits for something and says when it is there.
+    pub pending: Rejectors,
+    /// It is tried again only because it waited for `stay_max`.
+    pub flushed: bool,
+    /// When it was told, or came back.
+    since: Duration,
+    /// Breaks ties.
+    number: u64,
+    unschedulable: u32,
+    errors: u32,
+    /// Of the events, the first that it did not see when it was popped.
+    sees_from: u64,
+    /// It was deleted while it was in flight.
+    is_gone: bool,
+}
+
+type Uid = Rc<str>;
+/// The lowest goes first: the highest priority, then who has waited longest.
+type Turn = (Reverse<i32>, Duration, u64);
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue<H: Hints> {
+    hints: H,
+    settings: Settings,
+    pods: HashMap<Uid, Waiting>,
+    active: BTreeSet<(Turn, Uid)>,
+    backoff: BTreeSet<(Duration, Turn, Uid)>,
+    error_backoff: BTreeSet<(Duration, u64, Uid)>,
+    /// Unschedulable and gated ones, who came first first.
+    parked: BTreeSet<(u64, Uid)>,
+    /// Those in flight, by the first event that they did not see.
+    flying: BTreeSet<(u64, Uid)>,
+    /// What happened while pods are in flight, numbered from `events_from` on.
+    events: VecDeque<H::Event>,
+    events_from: u64,
+    numbered: u64,
+}
+
+impl<H: Hints> Queue<H> {
+    /// An empty one.
+    pub fn new(hints: H, settings: Settings) -> Self {
+        Self {
+            hints,
+            settings,
+            pods: HashMap::new(),
+            active: BTreeSet::new(),
+            backoff: BTreeSet::new(),
+            error_backoff: BTreeSet::new(),
+            parked: BTreeSet::new(),
+            flying: BTreeSet::new(),
+            events: VecDeque::new(),
+            events_from: 0,
+            numbered: 0,
+        }
+    }
+
+    /// A pod that waits, by its uid.
+    pub fn get(&self, uid: &str) -> Option<&Waiting> {
+        self.pods.get(uid)
+    }
+
+    /// How many pods are at a place.
+    pub fn count(&self, place: Place) -> usize {
+        self.pods.values().filter(|waiting| waiting.place == place).count()
+    }
+
+    /// Events that are kept for pods in flight.
+    pub fn kept_events(&self) -> usize {
+        self.events.len()
+    }
+
+    /// A pod without a node was told for the first time. One that is known is left as it is.
+    pub fn add(&mut self, uid: &str, pod: Rc<Pod>, now: Duration) {
+        if self.pods.contains_key(uid) {
+            return;
+        }
+        self.numbered += 1;
+        let waiting = Waiting {
+            pod,
+            place: Place::Gated,
+            attempts: 0,
+            first_attempt: None,
+            rejectors: Rejectors::new(),
+            pending: Rejectors::new(),
+            flushed: false,
+            since: now,
+            number: self.numbered,
+            unschedulable: 0,
+            errors: 0,
+            sees_from: 0,
+            is_gone: false,
+        };
+        let uid: Uid = uid.into();
+        self.pods.insert(Rc::clone(&uid), waiting);
+        self.enter(&uid, Place::Active);
+    }
+
+    /// A pod that waits is another one than before, which is this event.
+    pub fn update(&mut self, uid: &str, pod: Rc<Pod>, event: H::Event, now: Duration) {
+        let Some((uid, _)) = self.pods.get_key_value(uid) else { return self.add(uid, pod, now) };
+        let uid = Rc::clone(uid);
+        let place = self.pods[&uid].place;
+        self.take_out(&uid);
+        self.change(&uid, |waiting| waiting.pod = pod);
+        self.put(&uid, place);
+        match place {
+            Place::InFlight => self.keep(event),
+            Place::Unschedulable | Place::Gated => self.weigh(&uid, &event, now),
+            Place::Active | Place::Backoff | Place::ErrorBackoff => {}
+        }
+    }
+
+    /// A pod is gone, or somebody else has bound it.
+    pub fn remove(&mut self, uid: &str) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        let (uid, place) = (Rc::clone(uid), waiting.place);
+        if place == Place::InFlight {
+            return self.change(&uid, |waiting| waiting.is_gone = true);
+        }
+        self.leave(&uid);
+    }
+
+    /// The pod that is decided next: the first active one, or else the one whose backoff is over
+    /// soonest. It is in flight until `done` or `back`.
+    pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<Pod>)> {
+        let active = self.active.first().map(|(_, uid)| uid);
+        let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
+        let uid = Rc::clone(uid?);
+        self.take_out(&uid);
+        let sees_from = self.events_from + self.events.len() as u64;
+        self.change(&uid, |waiting| {
+            waiting.attempts += 1;
+            waiting.first_attempt.get_or_insert(now);
+            waiting.sees_from = sees_from;
+        });
+        self.put(&uid, Place::InFlight);
+        Some((Rc::clone(&uid), Rc::clone(&self.pods[&uid].pod)))
+    }
+
+    /// A pod in flight has its node, and nothing of it can be rejected any more.
+    pub fn done(&mut self, uid: &str) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        if waiting.place == Place::InFlight {
+            self.leave(&Rc::clone(uid));
+        }
+    }
+
+    /// A pod in flight has no node: these plugins rejected it, some of which wait for something;
+    /// nobody did where an error came between.
+    pub fn back(&mut self, uid: &str, rejectors: Rejectors, pending: Rejectors, now: Duration) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        if waiting.place != Place::InFlight {
+            return;
+        }
+        let (uid, is_gone, sees_from) = (Rc::clone(uid), waiting.is_gone, waiting.sees_from);
+        if is_gone {
+            return self.leave(&uid);
+        }
+        self.take_out(&uid);
+        self.change(&uid, |waiting| {
+            if rejectors.is_empty() && pending.is_empty() {
+                waiting.errors += 1;
+            } else {
+                waiting.unschedulable += 1;
+                waiting.errors = 0;
+            }
+            (waiting.rejectors, waiting.pending) = (rejectors, pending);
+            (waiting.since, waiting.flushed) = (now, false);
+        });
+        let waiting = &self.pods[&uid];
+        let worth = if self.is_rejected_by_nobody(waiting) {
+            Worth::TryLater
+        } else {
+            let missed = usize::try_from(sees_from - self.events_from).unwrap_or(usize::MAX);
+            let missed = self.events.iter().skip(missed);
+            missed.map(|event| self.worth(waiting, event)).max().unwrap_or(Worth::Nothing)
+        };
+        self.requeue(&uid, worth, now);
+        self.forget_seen();
+    }
+
+    /// Something happened in the cluster: pods that it may help are tried again.
+    pub fn happened(&mut self, event: &H::Event, now: Duration) {
+        let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| Rc::clone(uid)).collect();
+        for uid in parked {
+            self.weigh(&uid, event, now);
+        }
+        self.keep(event.clone());
+    }
+
+    /// What is due goes on: backoffs that are over, pods that have waited for too long.
+    pub fn flush(&mut self, now: Duration) {
+        while let Some(uid) = self.first_due(now) {
+            self.take_out(&uid);
+            self.put(&uid, Place::Active);
+        }
+        let stay_max = self.settings.stay_max;
+        let is_late =
+            |w: &Waiting| w.place == Place::Unschedulable && now.saturating_sub(w.since) > stay_max;
+        let late = self.parked.iter().filter(|(_, uid)| is_late(&self.pods[uid]));
+        for uid in late.map(|(_, uid)| Rc::clone(uid)).collect::<Vec<_>>() {
+            self.take_out(&uid);
+            self.change(&uid, |waiting| waiting.flushed = true);
+            self.requeue(&uid, Worth::TryLater, now);
+        }
+    }
+
+    /// When `flush` has something to do next; `None` when no pod waits for the time.
+    pub fn next_flush(&self) -> Option<Duration> {
+        let ends = [self.backoff.first().map(|b| b.0), self.error_backoff.first().map(|b| b.0)];
+        let ends = ends.into_iter().flatten().map(|until| self.settings.backoff.over_at(until));
+        let stays = self.parked.iter().map(|(_, uid)| &self.pods[uid]);
+        let stays = stays.filter(|w| w.place == Place::Unschedulable);
+        let stays = stays.map(|w| w.since + self.settings.stay_max + Duration::from_millis(1));
+        ends.chain(stays).min()
+    }
+}

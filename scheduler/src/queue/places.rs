@@ -1,0 +1,138 @@
+//! Where each pod is, and what moves it: one heap for each place, changed nowhere else.
+//!
+//! A pod is taken out of its heap before anything changes that its order there depends on, and put
+//! where it belongs afterwards.
+
+use std::cmp::Reverse;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pintle_sched_core::Plugin;
+
+use super::{Hints, Place, Queue, Turn, Uid, Waiting, Worth};
+
+impl<H: Hints> Queue<H> {
+    /// A pod whose backoff is over.
+    pub(super) fn first_due(&self, now: Duration) -> Option<Uid> {
+        let plain = self.backoff.first().map(|(until, _, uid)| (*until, uid));
+        let error = self.error_backoff.first().map(|(until, _, uid)| (*until, uid));
+        let is_due =
+            |(until, _): &(Duration, &Uid)| !self.settings.backoff.is_before_its_end(*until, now);
+        plain.into_iter().chain(error).find(is_due).map(|(_, uid)| Rc::clone(uid))
+    }
+
+    pub(super) fn is_rejected_by_nobody(&self, waiting: &Waiting) -> bool {
+        waiting.rejectors.is_empty() && waiting.pending.is_empty()
+    }
+
+    /// What an event is worth to a pod: the most that those who rejected it say.
+    pub(super) fn worth(&self, waiting: &Waiting, event: &H::Event) -> Worth {
+        let of = |plugin: &Plugin, worth| {
+            let helps = self.hints.helps(event, &waiting.pod, *plugin);
+            if helps { worth } else { Worth::Nothing }
+        };
+        let rejected = waiting.rejectors.iter().map(|plugin| of(plugin, Worth::TryLater));
+        let pending = waiting.pending.iter().map(|plugin| of(plugin, Worth::TryNow));
+        rejected.chain(pending).max().unwrap_or(Worth::TryLater)
+    }
+
+    /// A pod that waits for an event has one.
+    pub(super) fn weigh(&mut self, uid: &Uid, event: &H::Event, now: Duration) {
+        let worth = self.worth(&self.pods[uid], event);
+        if worth != Worth::Nothing {
+            self.take_out(uid);
+            self.requeue(uid, worth, now);
+        }
+    }
+
+    /// Puts a pod that was taken out where it belongs.
+    pub(super) fn requeue(&mut self, uid: &Uid, worth: Worth, now: Duration) {
+        let waiting = &self.pods[uid];
+        let until = self.backoff_of(waiting);
+        let is_early = until.is_some_and(|u| self.settings.backoff.is_before_its_end(u, now));
+        match worth {
+            Worth::Nothing => self.put(uid, Place::Unschedulable),
+            Worth::TryLater if is_early => {
+                let is_error = self.is_rejected_by_nobody(waiting);
+                self.enter(uid, if is_error { Place::ErrorBackoff } else { Place::Backoff });
+            }
+            _ => self.enter(uid, Place::Active),
+        }
+    }
+
+    /// Puts a pod that was taken out there, unless a plugin keeps it from being decided.
+    pub(super) fn enter(&mut self, uid: &Uid, place: Place) {
+        let Some(plugin) = self.hints.gate(&self.pods[uid].pod) else {
+            return self.put(uid, place);
+        };
+        self.change(uid, |waiting| _ = waiting.rejectors.insert(plugin));
+        self.put(uid, Place::Gated);
+    }
+
+    /// Takes a pod out for good.
+    pub(super) fn leave(&mut self, uid: &Uid) {
+        self.take_out(uid);
+        self.pods.remove(uid);
+        self.forget_seen();
+    }
+
+    /// When the pod's backoff ends, if it has one.
+    fn backoff_of(&self, waiting: &Waiting) -> Option<Duration> {
+        let count = if waiting.errors > 0 { waiting.errors } else { waiting.unschedulable };
+        self.settings.backoff.until(waiting.since, count)
+    }
+
+    fn turn(waiting: &Waiting) -> Turn {
+        let priority = waiting.pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+        (Reverse(priority), waiting.since, waiting.number)
+    }
+
+    pub(super) fn put(&mut self, uid: &Uid, place: Place) {
+        self.change(uid, |waiting| waiting.place = place);
+        let waiting = &self.pods[uid];
+        let until = self.backoff_of(waiting).unwrap_or_default();
+        let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
+        match place {
+            Place::Active => self.active.insert((turn, uid)),
+            Place::Backoff => self.backoff.insert((until, turn, uid)),
+            Place::ErrorBackoff => self.error_backoff.insert((until, number, uid)),
+            Place::Unschedulable | Place::Gated => self.parked.insert((number, uid)),
+            Place::InFlight => self.flying.insert((waiting.sees_from, uid)),
+        };
+    }
+
+    pub(super) fn take_out(&mut self, uid: &Uid) {
+        let waiting = &self.pods[uid];
+        let until = self.backoff_of(waiting).unwrap_or_default();
+        let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
+        match waiting.place {
+            Place::Active => self.active.remove(&(turn, uid)),
+            Place::Backoff => self.backoff.remove(&(until, turn, uid)),
+            Place::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),
+            Place::Unschedulable | Place::Gated => self.parked.remove(&(number, uid)),
+            Place::InFlight => self.flying.remove(&(waiting.sees_from, uid)),
+        };
+    }
+
+    pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Waiting)) {
+        if let Some(waiting) = self.pods.get_mut(uid) {
+            change(waiting);
+        }
+    }
+
+    /// Keeps an event for those in flight.
+    pub(super) fn keep(&mut self, event: H::Event) {
+        if !self.flying.is_empty() {
+            self.events.push_back(event);
+        }
+    }
+
+    /// What everybody in flight has seen is kept no longer.
+    pub(super) fn forget_seen(&mut self) {
+        let end = self.events_from + self.events.len() as u64;
+        let from = self.flying.first().map_or(end, |(sees_from, _)| *sees_from);
+        let seen = usize::try_from(from - self.events_from).unwrap_or(usize::MAX);
+        self.events.drain(..seen.min(self.events.len()));
+        self.events_from = from;
+    }
+}

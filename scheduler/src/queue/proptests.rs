@@ -1,0 +1,146 @@
+//! Whatever happens in whatever order: nobody is lost, nobody is twice, the order is kept.
+
+use proptest::prelude::*;
+
+use super::tests::{Fake, pod};
+use super::*;
+
+const PLUGINS: [Plugin; 3] =
+    [Plugin::NodeResourcesFit, Plugin::TaintToleration, Plugin::SchedulingGates];
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Add(u8, i32, bool),
+    Update(u8, bool),
+    Remove(u8),
+    Pop,
+    Done(u8),
+    Back(u8, Option<usize>),
+    Happened(usize),
+    Flush,
+    Wait(u16),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let uid = 0_u8..8;
+    prop_oneof![
+        3 => (uid.clone(), -2..3, any::<bool>()).prop_map(|(u, p, g)| Operation::Add(u, p, g)),
+        1 => (uid.clone(), any::<bool>()).prop_map(|(u, g)| Operation::Update(u, g)),
+        1 => uid.clone().prop_map(Operation::Remove),
+        5 => Just(Operation::Pop),
+        1 => uid.clone().prop_map(Operation::Done),
+        3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| Operation::Back(u, p)),
+        3 => (0..3_usize).prop_map(Operation::Happened),
+        1 => Just(Operation::Flush),
+        2 => (0..4000_u16).prop_map(Operation::Wait),
+    ]
+}
+
+/// Everybody is where the queue says, and nowhere else.
+fn check(queue: &Queue<Fake>) {
+    let heaps = [
+        queue.active.iter().map(|(_, uid)| uid).collect::<Vec<_>>(),
+        queue.backoff.iter().map(|(_, _, uid)| uid).collect(),
+        queue.error_backoff.iter().map(|(_, _, uid)| uid).collect(),
+        queue.parked.iter().map(|(_, uid)| uid).collect(),
+        queue.flying.iter().map(|(_, uid)| uid).collect(),
+    ];
+    let all: Vec<&Uid> = heaps.iter().flatten().copied().collect();
+    let distinct: std::collections::HashSet<&Uid> = all.iter().copied().collect();
+    assert_eq!((all.len(), distinct.len()), (queue.pods.len(), queue.pods.len()), "{queue:?}");
+    let places = [
+        (Place::Active, 0),
+        (Place::Backoff, 1),
+        (Place::ErrorBackoff, 2),
+        (Place::Unschedulable, 3),
+        (Place::Gated, 3),
+        (Place::InFlight, 4),
+    ];
+    for (place, heap) in places {
+        let of = queue.pods.iter().filter(|(_, waiting)| waiting.place == place);
+        of.for_each(|(uid, _)| assert!(heaps[heap].contains(&uid), "{uid} {place:?}"));
+    }
+    assert!(!queue.flying.is_empty() || queue.events.is_empty(), "{queue:?}");
+}
+
+fn run(queue: &mut Queue<Fake>, operation: &Operation, now: &mut Duration) {
+    match operation {
+        Operation::Add(uid, priority, gated) => {
+            queue.add(&uid.to_string(), pod(*priority, *gated), *now);
+        }
+        Operation::Update(uid, gated) => {
+            let Some(known) = queue.get(&uid.to_string()) else { return };
+            let priority = known.pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+            let event = vec![Plugin::SchedulingGates];
+            queue.update(&uid.to_string(), pod(priority, *gated), event, *now);
+        }
+        Operation::Remove(uid) => queue.remove(&uid.to_string()),
+        Operation::Pop => {
+            let first = queue.active.first().map(|(turn, _)| turn.0.0);
+            let popped = queue.pop(*now);
+            assert_eq!(popped.is_some(), first.is_some() || queue.last_popped_backed_off(&popped));
+            let priority =
+                |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+            if let (Some(first), Some((_, pod))) = (first, popped) {
+                assert_eq!(priority(&pod), first);
+                let rest = queue.pods.values().filter(|w| w.place == Place::Active);
+                rest.for_each(|other| assert!(priority(&other.pod) <= first));
+            }
+        }
+        Operation::Done(uid) => queue.done(&uid.to_string()),
+        Operation::Back(uid, by) => {
+            let by = by.map(|at| PLUGINS[at]).into_iter().collect();
+            queue.back(&uid.to_string(), by, Rejectors::new(), *now);
+        }
+        Operation::Happened(at) => queue.happened(&vec![PLUGINS[*at]], *now),
+        Operation::Flush => queue.flush(*now),
+        Operation::Wait(millis) => *now += Duration::from_millis((*millis).into()),
+    }
+}
+
+/// How many wait for the time, and how many of these for the longest.
+fn time_bound(queue: &Queue<Fake>) -> (usize, usize) {
+    let longest = queue.count(Place::Unschedulable);
+    (queue.backoff.len() + queue.error_backoff.len() + longest, longest)
+}
+
+impl Queue<Fake> {
+    /// It can only have been one that backed off.
+    fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<Pod>)>) -> bool {
+        popped.as_ref().is_some_and(|(uid, _)| self.pods[uid].attempts > 1)
+    }
+}
+
+proptest! {
+    #[test]
+    fn nobody_is_lost_and_everybody_has_a_turn(
+        operations in proptest::collection::vec(operation(), 1..120)
+    ) {
+        let mut queue = Queue::new(Fake, Settings::default());
+        let mut now = Duration::from_secs(1);
+        for operation in &operations {
+            let known = queue.pods.len();
+            run(&mut queue, operation, &mut now);
+            check(&queue);
+            let may_go = matches!(operation,
+                Operation::Remove(_) | Operation::Done(_) | Operation::Back(..));
+            prop_assert!(may_go || queue.pods.len() >= known, "{operation:?}");
+        }
+        // Whoever is in flight comes back; without any event everybody but the gated has a turn.
+        let flying: Vec<Uid> = queue.flying.iter().map(|(_, uid)| Rc::clone(uid)).collect();
+        for uid in flying {
+            queue.back(&uid, [PLUGINS[0]].into(), Rejectors::new(), now);
+        }
+        while let Some(due) = queue.next_flush() {
+            prop_assert!(due > Duration::ZERO);
+            let before = time_bound(&queue);
+            queue.flush(due);
+            check(&queue);
+            let message = "it was due and nothing came of it";
+            prop_assert!(time_bound(&queue) < before, "{message}: {queue:?}");
+        }
+        let gated = queue.count(Place::Gated);
+        let turns = std::iter::from_fn(|| queue.pop(now)).count();
+        prop_assert_eq!(turns + gated, queue.pods.len());
+    }
+}
