@@ -2,8 +2,8 @@
 //!
 //! That proves on real runs that the decisions are a function of their recorded inputs.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use pintle_agent_core::flight;
 use pintle_agent_server::record::replay_folder;
@@ -19,10 +19,8 @@ pub fn is_replayed(root: &Path) {
 
 /// All that the segments below an agent's root folder say: their bytes, and what is packed in them.
 pub fn contents(root: &Path) -> String {
-    let entries = fs::read_dir(root.join("flight")).expect("a folder");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
     let mut text = String::new();
-    for bytes in paths.map(|path| fs::read(path).expect("a file")) {
+    for bytes in files(&root.join("flight")) {
         text.push_str(&String::from_utf8_lossy(&bytes));
         let Ok(segment) = flight::read(&bytes) else { continue }; // the key
         for frame in segment.batches.iter().flat_map(|batch| &batch.frames) {
@@ -30,4 +28,18 @@ pub fn contents(root: &Path) -> String {
         }
     }
     text
+}
+
+/// What is in each file of a folder. An agent that begins a segment removes its oldest one: then all
+/// is read again.
+fn files(folder: &Path) -> Vec<Vec<u8>> {
+    loop {
+        let entries = fs::read_dir(folder).expect("a folder");
+        let read: io::Result<_> = entries.map(|entry| fs::read(entry?.path())).collect();
+        match read {
+            Ok(files) => return files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => panic!("{}: {error}", folder.display()),
+        }
+    }
 }
