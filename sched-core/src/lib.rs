@@ -12,6 +12,7 @@ pub mod bits;
 pub mod config;
 pub mod explain;
 pub mod filter;
+pub mod hint;
 pub mod intern;
 pub mod logarithm;
 pub mod preempt;

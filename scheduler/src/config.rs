@@ -8,11 +8,14 @@
 // k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go, scheme/scheme.go (strict codec)
 
 mod arguments;
+mod process;
 
 use pintle_sched_core::{Plugin, Profile};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+
+pub use self::process::Process;
 
 /// Plugins that exist upstream without being columns here; naming them is no mistake.
 const OTHER_PLUGINS: [&str; 6] = [
@@ -56,11 +59,11 @@ struct File {
     parallelism: Option<i32>,
     pod_initial_backoff_seconds: Option<i64>,
     pod_max_backoff_seconds: Option<i64>,
-    // How a process runs: read so that their names are known.
-    #[serde(rename = "leaderElection")]
-    _leader_election: Option<IgnoredAny>,
-    #[serde(rename = "clientConnection")]
-    _client_connection: Option<IgnoredAny>,
+    #[serde(default)]
+    leader_election: process::LeaderElection,
+    #[serde(default)]
+    client_connection: process::ClientConnection,
+    // Read so that their names are known.
     #[serde(rename = "enableProfiling")]
     _profiling: Option<bool>,
     #[serde(rename = "enableContentionProfiling")]
@@ -170,6 +173,16 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
 /// When the text is no such configuration.
 pub fn percentage(text: &str) -> Result<i32, ConfigError> {
     Ok(read(text)?.percentage_of_nodes_to_score.unwrap_or(0))
+}
+
+/// How the process runs: credentials, rates, the lease, waits.
+///
+/// # Errors
+/// When the text is no such configuration, or upstream would refuse it.
+pub fn process(text: &str) -> Result<Process, ConfigError> {
+    let file = read(text)?;
+    validate(&file)?;
+    Process::of(&file)
 }
 
 fn read(text: &str) -> Result<File, ConfigError> {

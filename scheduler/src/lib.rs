@@ -13,11 +13,14 @@
 
 pub mod app;
 pub mod config;
+pub mod cycle;
 pub mod diagnosis;
 pub mod explain;
+pub mod lanes;
 pub mod mirror;
 pub mod prune;
 pub mod queue;
+pub mod run;
 pub mod shadow;
 pub mod simulate;
 pub mod watch;

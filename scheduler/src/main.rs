@@ -13,6 +13,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Schedule the pods of a cluster, in the place of kube-scheduler.
+    Run(pintle_scheduler::run::Options),
     /// Place the pending pods of a dump and tell where, why, and what would make the rest fit.
     Simulate(Box<pintle_scheduler::simulate::Options>),
     /// Follow a cluster that kube-scheduler schedules and compare its decisions; writes nothing.
@@ -26,6 +28,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     pintle_heap::give_back_soon();
     let result = match Cli::parse().command {
+        Command::Run(options) => pintle_scheduler::run::run(&options),
         Command::Simulate(options) => pintle_scheduler::simulate::run(&options),
         Command::Shadow(options) => pintle_scheduler::app::run(&options),
         Command::Explain(options) => pintle_scheduler::explain::command::explain(&options),

@@ -52,7 +52,7 @@ pub(crate) struct Class {
     /// Whether the pods have labels at all, those included that `labels` leaves out.
     pub(crate) labelled: bool,
     /// Counters that count these pods.
-    pub(super) counters: Vec<CounterId>,
+    pub(crate) counters: Vec<CounterId>,
 }
 
 /// The cluster and its tables.

@@ -114,6 +114,12 @@ impl Mirror {
         self.nominated.get(&pod)
     }
 
+    /// Pods that room is kept for on a node.
+    pub fn nominated_on(&self, node: &str) -> Vec<(Str, Nominee)> {
+        let all = self.nominated.iter().filter(|(_, nominee)| *nominee.node == *node);
+        all.map(|(pod, nominee)| (*pod, nominee.clone())).collect()
+    }
+
     /// Pods that room is kept for, by node, without `pod` and those it need not respect.
     // k8s: pkg/scheduler/framework/runtime/framework.go addGENominatedPods
     pub fn nominees(&self, pod: Str, priority: i32) -> BTreeMap<Rc<str>, Vec<Rc<PodSpec>>> {

@@ -26,7 +26,6 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::Plugin;
 
 pub use self::backoff::Backoff;
@@ -42,14 +41,22 @@ enum Worth {
     TryNow,
 }
 
+/// A pod that waits for its turn.
+pub trait Candidate {
+    /// Who is decided first.
+    fn priority(&self) -> i32;
+    /// Who keeps it from being decided at all, if anybody does.
+    fn gate(&self) -> Option<Plugin>;
+}
+
 /// Those who say what happens to pods.
 pub trait Hints {
+    /// A pod that waits.
+    type Pod: Candidate;
     /// What happens in a cluster.
     type Event: Clone;
-    /// Who keeps a pod from being decided at all, if anybody does.
-    fn gate(&self, pod: &Pod) -> Option<Plugin>;
     /// Whether a pod that this plugin rejected may pass it after this event.
-    fn helps(&self, event: &Self::Event, pod: &Pod, rejector: Plugin) -> bool;
+    fn helps(&self, event: &Self::Event, pod: &Self::Pod, rejector: Plugin) -> bool;
 }
 
 /// Who rejected a pod.
@@ -68,8 +75,10 @@ pub enum Place {
     Unschedulable,
     /// A plugin keeps it from being decided.
     Gated,
-    /// It is being decided or bound.
+    /// It is being decided.
     InFlight,
+    /// It has a node and is being bound there: no event can matter to it any more.
+    Binding,
 }
 
 /// How long pods wait.
@@ -89,9 +98,9 @@ impl Default for Settings {
 
 /// A pod that waits. Times are since the process began.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct Waiting<P> {
     /// As it was told last.
-    pub pod: Rc<Pod>,
+    pub pod: Rc<P>,
     /// Where it is.
     pub place: Place,
     /// How often it was popped.
@@ -122,10 +131,9 @@ type Turn = (Reverse<i32>, Duration, u64);
 
 /// The queue.
 #[derive(Debug)]
-pub struct Queue<H: Hints> {
-    hints: H,
+pub struct Queue<P, E> {
     settings: Settings,
-    pods: HashMap<Uid, Waiting>,
+    pods: HashMap<Uid, Waiting<P>>,
     active: BTreeSet<(Turn, Uid)>,
     backoff: BTreeSet<(Duration, Turn, Uid)>,
     error_backoff: BTreeSet<(Duration, u64, Uid)>,
@@ -134,16 +142,15 @@ pub struct Queue<H: Hints> {
     /// Those in flight, by the first event that they did not see.
     flying: BTreeSet<(u64, Uid)>,
     /// What happened while pods are in flight, numbered from `events_from` on.
-    events: VecDeque<H::Event>,
+    events: VecDeque<E>,
     events_from: u64,
     numbered: u64,
 }
 
-impl<H: Hints> Queue<H> {
+impl<P: Candidate, E: Clone> Queue<P, E> {
     /// An empty one.
-    pub fn new(hints: H, settings: Settings) -> Self {
+    pub fn new(settings: Settings) -> Self {
         Self {
-            hints,
             settings,
             pods: HashMap::new(),
             active: BTreeSet::new(),
@@ -158,7 +165,7 @@ impl<H: Hints> Queue<H> {
     }
 
     /// A pod that waits, by its uid.
-    pub fn get(&self, uid: &str) -> Option<&Waiting> {
+    pub fn get(&self, uid: &str) -> Option<&Waiting<P>> {
         self.pods.get(uid)
     }
 
@@ -167,13 +174,18 @@ impl<H: Hints> Queue<H> {
         self.pods.values().filter(|waiting| waiting.place == place).count()
     }
 
+    /// Whether an event can matter to anybody.
+    pub fn is_listening(&self) -> bool {
+        !self.parked.is_empty() || !self.flying.is_empty()
+    }
+
     /// Events that are kept for pods in flight.
     pub fn kept_events(&self) -> usize {
         self.events.len()
     }
 
     /// A pod without a node was told for the first time. One that is known is left as it is.
-    pub fn add(&mut self, uid: &str, pod: Rc<Pod>, now: Duration) {
+    pub fn add(&mut self, uid: &str, pod: Rc<P>, now: Duration) {
         if self.pods.contains_key(uid) {
             return;
         }
@@ -199,7 +211,14 @@ impl<H: Hints> Queue<H> {
     }
 
     /// A pod that waits is another one than before, which is this event.
-    pub fn update(&mut self, uid: &str, pod: Rc<Pod>, event: H::Event, now: Duration) {
+    pub fn update(
+        &mut self,
+        hints: &impl Hints<Pod = P, Event = E>,
+        uid: &str,
+        pod: Rc<P>,
+        event: E,
+        now: Duration,
+    ) {
         let Some((uid, _)) = self.pods.get_key_value(uid) else { return self.add(uid, pod, now) };
         let uid = Rc::clone(uid);
         let place = self.pods[&uid].place;
@@ -208,8 +227,8 @@ impl<H: Hints> Queue<H> {
         self.put(&uid, place);
         match place {
             Place::InFlight => self.keep(event),
-            Place::Unschedulable | Place::Gated => self.weigh(&uid, &event, now),
-            Place::Active | Place::Backoff | Place::ErrorBackoff => {}
+            Place::Unschedulable | Place::Gated => self.weigh(hints, &uid, &event, now),
+            Place::Active | Place::Backoff | Place::ErrorBackoff | Place::Binding => {}
         }
     }
 
@@ -217,7 +236,7 @@ impl<H: Hints> Queue<H> {
     pub fn remove(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
-        if place == Place::InFlight {
+        if matches!(place, Place::InFlight | Place::Binding) {
             return self.change(&uid, |waiting| waiting.is_gone = true);
         }
         self.leave(&uid);
@@ -225,7 +244,7 @@ impl<H: Hints> Queue<H> {
 
     /// The pod that is decided next: the first active one, or else the one whose backoff is over
     /// soonest. It is in flight until `done` or `back`.
-    pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<Pod>)> {
+    pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         let active = self.active.first().map(|(_, uid)| uid);
         let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
         let uid = Rc::clone(uid?);
@@ -240,19 +259,37 @@ impl<H: Hints> Queue<H> {
         Some((Rc::clone(&uid), Rc::clone(&self.pods[&uid].pod)))
     }
 
-    /// A pod in flight has its node, and nothing of it can be rejected any more.
-    pub fn done(&mut self, uid: &str) {
+    /// A pod in flight has a node. Until `done` or `back` it is not gone.
+    pub fn binds(&mut self, uid: &str) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         if waiting.place == Place::InFlight {
+            let uid = Rc::clone(uid);
+            self.take_out(&uid);
+            self.put(&uid, Place::Binding);
+            self.forget_seen();
+        }
+    }
+
+    /// A pod in flight or being bound is no pod without a node any more.
+    pub fn done(&mut self, uid: &str) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        if matches!(waiting.place, Place::InFlight | Place::Binding) {
             self.leave(&Rc::clone(uid));
         }
     }
 
     /// A pod in flight has no node: these plugins rejected it, some of which wait for something;
-    /// nobody did where an error came between.
-    pub fn back(&mut self, uid: &str, rejectors: Rejectors, pending: Rejectors, now: Duration) {
+    /// nobody did where an error came between. One that was being bound comes back without any.
+    pub fn back(
+        &mut self,
+        hints: &impl Hints<Pod = P, Event = E>,
+        uid: &str,
+        rejectors: Rejectors,
+        pending: Rejectors,
+        now: Duration,
+    ) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        if waiting.place != Place::InFlight {
+        if !matches!(waiting.place, Place::InFlight | Place::Binding) {
             return;
         }
         let (uid, is_gone, sees_from) = (Rc::clone(uid), waiting.is_gone, waiting.sees_from);
@@ -274,19 +311,20 @@ impl<H: Hints> Queue<H> {
         let worth = if self.is_rejected_by_nobody(waiting) {
             Worth::TryLater
         } else {
-            let missed = usize::try_from(sees_from - self.events_from).unwrap_or(usize::MAX);
+            let missed = usize::try_from(sees_from.saturating_sub(self.events_from));
+            let missed = missed.unwrap_or(usize::MAX);
             let missed = self.events.iter().skip(missed);
-            missed.map(|event| self.worth(waiting, event)).max().unwrap_or(Worth::Nothing)
+            missed.map(|event| self.worth(hints, waiting, event)).max().unwrap_or(Worth::Nothing)
         };
         self.requeue(&uid, worth, now);
         self.forget_seen();
     }
 
     /// Something happened in the cluster: pods that it may help are tried again.
-    pub fn happened(&mut self, event: &H::Event, now: Duration) {
+    pub fn happened(&mut self, hints: &impl Hints<Pod = P, Event = E>, event: &E, now: Duration) {
         let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| Rc::clone(uid)).collect();
         for uid in parked {
-            self.weigh(&uid, event, now);
+            self.weigh(hints, &uid, event, now);
         }
         self.keep(event.clone());
     }
@@ -298,8 +336,9 @@ impl<H: Hints> Queue<H> {
             self.put(&uid, Place::Active);
         }
         let stay_max = self.settings.stay_max;
-        let is_late =
-            |w: &Waiting| w.place == Place::Unschedulable && now.saturating_sub(w.since) > stay_max;
+        let is_late = |w: &Waiting<P>| {
+            w.place == Place::Unschedulable && now.saturating_sub(w.since) > stay_max
+        };
         let late = self.parked.iter().filter(|(_, uid)| is_late(&self.pods[uid]));
         for uid in late.map(|(_, uid)| Rc::clone(uid)).collect::<Vec<_>>() {
             self.take_out(&uid);

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use pintle_sched_core::Plugin;
 
-use super::{Hints, Place, Queue, Turn, Uid, Waiting, Worth};
+use super::{Candidate, Hints, Place, Queue, Turn, Uid, Waiting, Worth};
 
-impl<H: Hints> Queue<H> {
+impl<P: Candidate, E: Clone> Queue<P, E> {
     /// A pod whose backoff is over.
     pub(super) fn first_due(&self, now: Duration) -> Option<Uid> {
         let plain = self.backoff.first().map(|(until, _, uid)| (*until, uid));
@@ -21,14 +21,19 @@ impl<H: Hints> Queue<H> {
         plain.into_iter().chain(error).find(is_due).map(|(_, uid)| Rc::clone(uid))
     }
 
-    pub(super) fn is_rejected_by_nobody(&self, waiting: &Waiting) -> bool {
+    pub(super) fn is_rejected_by_nobody(&self, waiting: &Waiting<P>) -> bool {
         waiting.rejectors.is_empty() && waiting.pending.is_empty()
     }
 
     /// What an event is worth to a pod: the most that those who rejected it say.
-    pub(super) fn worth(&self, waiting: &Waiting, event: &H::Event) -> Worth {
+    pub(super) fn worth(
+        &self,
+        hints: &impl Hints<Pod = P, Event = E>,
+        waiting: &Waiting<P>,
+        event: &E,
+    ) -> Worth {
         let of = |plugin: &Plugin, worth| {
-            let helps = self.hints.helps(event, &waiting.pod, *plugin);
+            let helps = hints.helps(event, &waiting.pod, *plugin);
             if helps { worth } else { Worth::Nothing }
         };
         let rejected = waiting.rejectors.iter().map(|plugin| of(plugin, Worth::TryLater));
@@ -37,8 +42,14 @@ impl<H: Hints> Queue<H> {
     }
 
     /// A pod that waits for an event has one.
-    pub(super) fn weigh(&mut self, uid: &Uid, event: &H::Event, now: Duration) {
-        let worth = self.worth(&self.pods[uid], event);
+    pub(super) fn weigh(
+        &mut self,
+        hints: &impl Hints<Pod = P, Event = E>,
+        uid: &Uid,
+        event: &E,
+        now: Duration,
+    ) {
+        let worth = self.worth(hints, &self.pods[uid], event);
         if worth != Worth::Nothing {
             self.take_out(uid);
             self.requeue(uid, worth, now);
@@ -62,7 +73,7 @@ impl<H: Hints> Queue<H> {
 
     /// Puts a pod that was taken out there, unless a plugin keeps it from being decided.
     pub(super) fn enter(&mut self, uid: &Uid, place: Place) {
-        let Some(plugin) = self.hints.gate(&self.pods[uid].pod) else {
+        let Some(plugin) = self.pods[uid].pod.gate() else {
             return self.put(uid, place);
         };
         self.change(uid, |waiting| _ = waiting.rejectors.insert(plugin));
@@ -77,14 +88,13 @@ impl<H: Hints> Queue<H> {
     }
 
     /// When the pod's backoff ends, if it has one.
-    fn backoff_of(&self, waiting: &Waiting) -> Option<Duration> {
+    fn backoff_of(&self, waiting: &Waiting<P>) -> Option<Duration> {
         let count = if waiting.errors > 0 { waiting.errors } else { waiting.unschedulable };
         self.settings.backoff.until(waiting.since, count)
     }
 
-    fn turn(waiting: &Waiting) -> Turn {
-        let priority = waiting.pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-        (Reverse(priority), waiting.since, waiting.number)
+    fn turn(waiting: &Waiting<P>) -> Turn {
+        (Reverse(waiting.pod.priority()), waiting.since, waiting.number)
     }
 
     pub(super) fn put(&mut self, uid: &Uid, place: Place) {
@@ -98,6 +108,7 @@ impl<H: Hints> Queue<H> {
             Place::ErrorBackoff => self.error_backoff.insert((until, number, uid)),
             Place::Unschedulable | Place::Gated => self.parked.insert((number, uid)),
             Place::InFlight => self.flying.insert((waiting.sees_from, uid)),
+            Place::Binding => true,
         };
     }
 
@@ -111,17 +122,18 @@ impl<H: Hints> Queue<H> {
             Place::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),
             Place::Unschedulable | Place::Gated => self.parked.remove(&(number, uid)),
             Place::InFlight => self.flying.remove(&(waiting.sees_from, uid)),
+            Place::Binding => true,
         };
     }
 
-    pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Waiting)) {
+    pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Waiting<P>)) {
         if let Some(waiting) = self.pods.get_mut(uid) {
             change(waiting);
         }
     }
 
     /// Keeps an event for those in flight.
-    pub(super) fn keep(&mut self, event: H::Event) {
+    pub(super) fn keep(&mut self, event: E) {
         if !self.flying.is_empty() {
             self.events.push_back(event);
         }

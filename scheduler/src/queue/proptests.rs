@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::{Fake, pod};
+use super::tests::{Fake, Helps, Pod, pod};
 use super::*;
 
 const PLUGINS: [Plugin; 3] =
@@ -14,6 +14,7 @@ enum Operation {
     Update(u8, bool),
     Remove(u8),
     Pop,
+    Binds(u8),
     Done(u8),
     Back(u8, Option<usize>),
     Happened(usize),
@@ -28,6 +29,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => (uid.clone(), any::<bool>()).prop_map(|(u, g)| Operation::Update(u, g)),
         1 => uid.clone().prop_map(Operation::Remove),
         5 => Just(Operation::Pop),
+        2 => uid.clone().prop_map(Operation::Binds),
         1 => uid.clone().prop_map(Operation::Done),
         3 => (uid, proptest::option::of(0..3_usize)).prop_map(|(u, p)| Operation::Back(u, p)),
         3 => (0..3_usize).prop_map(Operation::Happened),
@@ -37,7 +39,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 /// Everybody is where the queue says, and nowhere else.
-fn check(queue: &Queue<Fake>) {
+fn check(queue: &Queue<Pod, Helps>) {
     let heaps = [
         queue.active.iter().map(|(_, uid)| uid).collect::<Vec<_>>(),
         queue.backoff.iter().map(|(_, _, uid)| uid).collect(),
@@ -47,7 +49,8 @@ fn check(queue: &Queue<Fake>) {
     ];
     let all: Vec<&Uid> = heaps.iter().flatten().copied().collect();
     let distinct: std::collections::HashSet<&Uid> = all.iter().copied().collect();
-    assert_eq!((all.len(), distinct.len()), (queue.pods.len(), queue.pods.len()), "{queue:?}");
+    let waiting = queue.pods.len() - queue.count(Place::Binding);
+    assert_eq!((all.len(), distinct.len()), (waiting, waiting), "{queue:?}");
     let places = [
         (Place::Active, 0),
         (Place::Backoff, 1),
@@ -63,48 +66,47 @@ fn check(queue: &Queue<Fake>) {
     assert!(!queue.flying.is_empty() || queue.events.is_empty(), "{queue:?}");
 }
 
-fn run(queue: &mut Queue<Fake>, operation: &Operation, now: &mut Duration) {
+fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration) {
     match operation {
         Operation::Add(uid, priority, gated) => {
             queue.add(&uid.to_string(), pod(*priority, *gated), *now);
         }
         Operation::Update(uid, gated) => {
             let Some(known) = queue.get(&uid.to_string()) else { return };
-            let priority = known.pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
+            let priority = known.pod.priority();
             let event = vec![Plugin::SchedulingGates];
-            queue.update(&uid.to_string(), pod(priority, *gated), event, *now);
+            queue.update(&Fake, &uid.to_string(), pod(priority, *gated), event, *now);
         }
         Operation::Remove(uid) => queue.remove(&uid.to_string()),
         Operation::Pop => {
             let first = queue.active.first().map(|(turn, _)| turn.0.0);
             let popped = queue.pop(*now);
             assert_eq!(popped.is_some(), first.is_some() || queue.last_popped_backed_off(&popped));
-            let priority =
-                |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
             if let (Some(first), Some((_, pod))) = (first, popped) {
-                assert_eq!(priority(&pod), first);
+                assert_eq!(pod.priority(), first);
                 let rest = queue.pods.values().filter(|w| w.place == Place::Active);
-                rest.for_each(|other| assert!(priority(&other.pod) <= first));
+                rest.for_each(|other| assert!(other.pod.priority() <= first));
             }
         }
+        Operation::Binds(uid) => queue.binds(&uid.to_string()),
         Operation::Done(uid) => queue.done(&uid.to_string()),
         Operation::Back(uid, by) => {
             let by = by.map(|at| PLUGINS[at]).into_iter().collect();
-            queue.back(&uid.to_string(), by, Rejectors::new(), *now);
+            queue.back(&Fake, &uid.to_string(), by, Rejectors::new(), *now);
         }
-        Operation::Happened(at) => queue.happened(&vec![PLUGINS[*at]], *now),
+        Operation::Happened(at) => queue.happened(&Fake, &vec![PLUGINS[*at]], *now),
         Operation::Flush => queue.flush(*now),
         Operation::Wait(millis) => *now += Duration::from_millis((*millis).into()),
     }
 }
 
 /// How many wait for the time, and how many of these for the longest.
-fn time_bound(queue: &Queue<Fake>) -> (usize, usize) {
+fn time_bound(queue: &Queue<Pod, Helps>) -> (usize, usize) {
     let longest = queue.count(Place::Unschedulable);
     (queue.backoff.len() + queue.error_backoff.len() + longest, longest)
 }
 
-impl Queue<Fake> {
+impl Queue<Pod, Helps> {
     /// It can only have been one that backed off.
     fn last_popped_backed_off(&self, popped: &Option<(Rc<str>, Rc<Pod>)>) -> bool {
         popped.as_ref().is_some_and(|(uid, _)| self.pods[uid].attempts > 1)
@@ -116,7 +118,7 @@ proptest! {
     fn nobody_is_lost_and_everybody_has_a_turn(
         operations in proptest::collection::vec(operation(), 1..120)
     ) {
-        let mut queue = Queue::new(Fake, Settings::default());
+        let mut queue = Queue::new(Settings::default());
         let mut now = Duration::from_secs(1);
         for operation in &operations {
             let known = queue.pods.len();
@@ -127,9 +129,11 @@ proptest! {
             prop_assert!(may_go || queue.pods.len() >= known, "{operation:?}");
         }
         // Whoever is in flight comes back; without any event everybody but the gated has a turn.
-        let flying: Vec<Uid> = queue.flying.iter().map(|(_, uid)| Rc::clone(uid)).collect();
+        let away = |w: &Waiting<Pod>| matches!(w.place, Place::InFlight | Place::Binding);
+        let flying = queue.pods.iter().filter(|(_, waiting)| away(waiting));
+        let flying: Vec<Uid> = flying.map(|(uid, _)| Rc::clone(uid)).collect();
         for uid in flying {
-            queue.back(&uid, [PLUGINS[0]].into(), Rejectors::new(), now);
+            queue.back(&Fake, &uid, [PLUGINS[0]].into(), Rejectors::new(), now);
         }
         while let Some(due) = queue.next_flush() {
             prop_assert!(due > Duration::ZERO);

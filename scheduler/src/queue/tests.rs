@@ -1,23 +1,34 @@
 //! Which pod is next, and what brings one back: tables.
 
-use serde_json::json;
-
 use super::*;
 
-/// Rejects a pod that has gates; an event helps those that it names.
+/// An event helps those that it names.
 #[derive(Debug)]
 pub(super) struct Fake;
 
 /// What happens: it helps pods that one of these rejected.
 pub(super) type Helps = Vec<Plugin>;
 
-impl Hints for Fake {
-    type Event = Helps;
+/// A pod that waits.
+#[derive(Debug)]
+pub(super) struct Pod {
+    priority: i32,
+    gated: bool,
+}
 
-    fn gate(&self, pod: &Pod) -> Option<Plugin> {
-        let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-        gates.filter(|gates| !gates.is_empty()).map(|_| Plugin::SchedulingGates)
+impl Candidate for Pod {
+    fn priority(&self) -> i32 {
+        self.priority
     }
+
+    fn gate(&self) -> Option<Plugin> {
+        self.gated.then_some(Plugin::SchedulingGates)
+    }
+}
+
+impl Hints for Fake {
+    type Pod = Pod;
+    type Event = Helps;
 
     fn helps(&self, event: &Helps, _: &Pod, rejector: Plugin) -> bool {
         event.contains(&rejector)
@@ -25,9 +36,7 @@ impl Hints for Fake {
 }
 
 pub(super) fn pod(priority: i32, gated: bool) -> Rc<Pod> {
-    let gates = if gated { json!([{"name": "g"}]) } else { json!([]) };
-    let pod = json!({"spec": {"containers": [], "priority": priority, "schedulingGates": gates}});
-    Rc::new(serde_json::from_value(pod).expect("a pod"))
+    Rc::new(Pod { priority, gated })
 }
 
 const FIT: Plugin = Plugin::NodeResourcesFit;
@@ -37,24 +46,24 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn queue() -> Queue<Fake> {
-    Queue::new(Fake, Settings::default())
+fn queue() -> Queue<Pod, Helps> {
+    Queue::new(Settings::default())
 }
 
-fn popped(queue: &mut Queue<Fake>, now: Duration) -> Option<String> {
+fn popped(queue: &mut Queue<Pod, Helps>, now: Duration) -> Option<String> {
     queue.pop(now).map(|(uid, _)| uid.to_string())
 }
 
-fn place(queue: &Queue<Fake>, uid: &str) -> Place {
+fn place(queue: &Queue<Pod, Helps>, uid: &str) -> Place {
     queue.get(uid).expect("it waits").place
 }
 
 /// One that this plugin rejected, at ten seconds.
-fn rejected(by: Plugin) -> Queue<Fake> {
+fn rejected(by: Plugin) -> Queue<Pod, Helps> {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     assert_eq!(popped(&mut queue, at(10)).as_deref(), Some("p"));
-    queue.back("p", [by].into(), Rejectors::new(), at(10));
+    queue.back(&Fake, "p", [by].into(), Rejectors::new(), at(10));
     queue
 }
 
@@ -75,10 +84,10 @@ fn the_highest_priority_goes_first_then_who_has_waited_longest() {
 fn a_rejected_pod_waits_for_what_may_help_it() {
     let mut queue = rejected(FIT);
     assert_eq!(place(&queue, "p"), Place::Unschedulable);
-    queue.happened(&vec![TAINTS], at(11));
+    queue.happened(&Fake, &vec![TAINTS], at(11));
     assert_eq!(place(&queue, "p"), Place::Unschedulable);
     // Within the first second it has to wait, unless nothing else is to be done.
-    queue.happened(&vec![FIT], at(11));
+    queue.happened(&Fake, &vec![FIT], at(11));
     assert_eq!(place(&queue, "p"), Place::Backoff);
     queue.add("other", pod(-5, false), at(11));
     assert_eq!(popped(&mut queue, at(11)).as_deref(), Some("other"));
@@ -86,14 +95,14 @@ fn a_rejected_pod_waits_for_what_may_help_it() {
     assert_eq!(queue.get("p").expect("in flight").attempts, 2);
 
     let mut queue = rejected(FIT);
-    queue.happened(&vec![FIT], at(13));
+    queue.happened(&Fake, &vec![FIT], at(13));
     assert_eq!(place(&queue, "p"), Place::Active, "its backoff is over");
 }
 
 #[test]
 fn a_backoff_ends_with_its_window() {
     let mut queue = rejected(FIT);
-    queue.happened(&vec![FIT], at(10));
+    queue.happened(&Fake, &vec![FIT], at(10));
     assert_eq!(queue.next_flush(), Some(at(12)));
     queue.flush(Duration::from_millis(11_999));
     assert_eq!(place(&queue, "p"), Place::Backoff);
@@ -106,19 +115,19 @@ fn a_backoff_ends_with_its_window() {
 fn what_happens_while_a_pod_is_decided_is_not_missed() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
-    queue.happened(&vec![FIT], at(0));
+    queue.happened(&Fake, &vec![FIT], at(0));
     assert_eq!(queue.kept_events(), 0, "nobody is in flight");
     popped(&mut queue, at(1));
-    queue.happened(&vec![TAINTS], at(1));
-    queue.happened(&vec![FIT], at(1));
+    queue.happened(&Fake, &vec![TAINTS], at(1));
+    queue.happened(&Fake, &vec![FIT], at(1));
     assert_eq!(queue.kept_events(), 2);
     queue.add("q", pod(0, false), at(1));
     popped(&mut queue, at(1));
     // It helps the one that was popped before it, and not the one that was popped after it.
-    queue.back("q", [FIT].into(), Rejectors::new(), at(2));
+    queue.back(&Fake, "q", [FIT].into(), Rejectors::new(), at(2));
     assert_eq!(place(&queue, "q"), Place::Unschedulable);
     assert_eq!(queue.kept_events(), 2, "the other one is to see them");
-    queue.back("p", [FIT].into(), Rejectors::new(), at(2));
+    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(2));
     assert_eq!(place(&queue, "p"), Place::Backoff);
     assert_eq!(queue.kept_events(), 0);
 }
@@ -128,8 +137,8 @@ fn a_change_of_the_pod_itself_while_it_is_decided_is_not_missed() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     popped(&mut queue, at(1));
-    queue.update("p", pod(0, false), vec![FIT], at(1));
-    queue.back("p", [FIT].into(), Rejectors::new(), at(1));
+    queue.update(&Fake, "p", pod(0, false), vec![FIT], at(1));
+    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(1));
     assert_eq!(place(&queue, "p"), Place::Backoff);
 }
 
@@ -138,8 +147,8 @@ fn who_waits_for_something_goes_on_at_once_when_it_is_there() {
     let mut queue = queue();
     queue.add("p", pod(0, false), at(0));
     popped(&mut queue, at(1));
-    queue.back("p", [FIT].into(), [TAINTS].into(), at(1));
-    queue.happened(&vec![TAINTS], at(1));
+    queue.back(&Fake, "p", [FIT].into(), [TAINTS].into(), at(1));
+    queue.happened(&Fake, &vec![TAINTS], at(1));
     assert_eq!(place(&queue, "p"), Place::Active);
 }
 
@@ -149,7 +158,7 @@ fn after_an_error_nobody_hurries_and_everybody_tries_again() {
     queue.add("p", pod(0, false), at(0));
     for (now, waits) in [(10, 1), (20, 2), (30, 4)] {
         assert_eq!(popped(&mut queue, at(now)).as_deref(), Some("p"));
-        queue.back("p", Rejectors::new(), Rejectors::new(), at(now));
+        queue.back(&Fake, "p", Rejectors::new(), Rejectors::new(), at(now));
         assert_eq!(place(&queue, "p"), Place::ErrorBackoff);
         assert_eq!(popped(&mut queue, at(now)), None, "it waits though nothing else is to be done");
         assert_eq!(queue.next_flush(), Some(at(now + waits + 1)));
@@ -157,8 +166,8 @@ fn after_an_error_nobody_hurries_and_everybody_tries_again() {
     }
     // A rejection ends the row of errors.
     popped(&mut queue, at(50));
-    queue.back("p", [FIT].into(), Rejectors::new(), at(50));
-    queue.happened(&vec![FIT], at(50));
+    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), at(50));
+    queue.happened(&Fake, &vec![FIT], at(50));
     assert_eq!(queue.next_flush(), Some(at(52)));
 }
 
@@ -167,12 +176,12 @@ fn a_gated_pod_is_not_decided_until_its_gates_are_gone() {
     let mut queue = queue();
     queue.add("p", pod(0, true), at(0));
     assert_eq!((place(&queue, "p"), popped(&mut queue, at(1))), (Place::Gated, None));
-    queue.happened(&vec![FIT], at(1));
-    queue.update("p", pod(0, true), vec![Plugin::SchedulingGates], at(1));
+    queue.happened(&Fake, &vec![FIT], at(1));
+    queue.update(&Fake, "p", pod(0, true), vec![Plugin::SchedulingGates], at(1));
     assert_eq!(place(&queue, "p"), Place::Gated, "one of two gates is gone");
     queue.flush(at(10_000));
     assert_eq!(place(&queue, "p"), Place::Gated, "no time opens a gate");
-    queue.update("p", pod(0, false), vec![Plugin::SchedulingGates], at(2));
+    queue.update(&Fake, "p", pod(0, false), vec![Plugin::SchedulingGates], at(2));
     assert_eq!(popped(&mut queue, at(2)).as_deref(), Some("p"));
 }
 
@@ -186,7 +195,7 @@ fn a_pod_that_waited_for_too_long_is_tried_again_whatever_happened() {
     assert_eq!(place(&queue, "p"), Place::Active);
     assert!(queue.get("p").expect("it waits").flushed);
     popped(&mut queue, due);
-    queue.back("p", [FIT].into(), Rejectors::new(), due);
+    queue.back(&Fake, "p", [FIT].into(), Rejectors::new(), due);
     assert!(!queue.get("p").expect("it waits").flushed);
 }
 
@@ -202,8 +211,8 @@ fn who_is_gone_does_not_come_back() {
     assert_eq!(popped(&mut queue, at(1)).as_deref(), Some("flies"));
     assert_eq!(popped(&mut queue, at(1)).as_deref(), Some("bound"));
     queue.remove("flies");
-    queue.happened(&vec![FIT], at(1));
-    queue.back("flies", [FIT].into(), Rejectors::new(), at(1));
+    queue.happened(&Fake, &vec![FIT], at(1));
+    queue.back(&Fake, "flies", [FIT].into(), Rejectors::new(), at(1));
     queue.done("bound");
     assert!(queue.get("flies").is_none() && queue.get("bound").is_none());
     assert_eq!((queue.kept_events(), popped(&mut queue, at(100))), (0, None));

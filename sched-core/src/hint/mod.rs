@@ -1,0 +1,187 @@
+//! Whether something that happened may give a rejected pod a place: upstream's queueing hints.
+//!
+//! Input: what happened, a pod that was rejected, the plugin that did it. Output: yes or no. Owner:
+//! pure functions over interned facts. Bounds: the requirements of one pod and the labels of one
+//! node. What happened is copied out of the tables when it happens, so that it can be told again to
+//! a pod that was being decided meanwhile.
+// k8s: pkg/scheduler/framework/plugins/*: EventsToRegister and the isSchedulableAfter.. functions
+
+mod node;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::config::Plugin;
+use crate::intern::Str;
+use crate::program::{NodeOp, NodeRequirement, NodeTerm, Program, Spread};
+use crate::requests::PodRequests;
+use crate::snapshot::counters::{CounterId, TermKey, TermKind};
+use crate::snapshot::keys::KeyId;
+use crate::snapshot::objects::{NodeSpec, PodSpec};
+use crate::snapshot::view::HostPort;
+use crate::snapshot::{Cluster, DeltaError};
+
+type Labels = Arc<[(Str, Str)]>;
+
+/// What is known of a pod on a node, or for which room on a node is kept.
+#[derive(Clone, Debug)]
+pub struct PodFacts {
+    /// Its identity.
+    pub key: Str,
+    /// It is being deleted.
+    terminating: bool,
+    namespace: Str,
+    requests: PodRequests,
+    ports: Vec<HostPort>,
+    /// Its required anti-affinity.
+    repels: Vec<TermKey>,
+    /// Counters that count its like.
+    counters: Vec<CounterId>,
+}
+
+/// What of a pod without a node changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Its labels.
+    pub labels: bool,
+    /// Its tolerations.
+    pub tolerations: bool,
+    /// It has no gates any more.
+    pub gates: bool,
+    /// It asks for less.
+    pub requests: bool,
+}
+
+impl Changes {
+    /// Whether a pod that this plugin rejected may pass it now.
+    #[must_use]
+    pub fn may_pass(self, rejector: Plugin) -> bool {
+        pod::helps_itself(self, rejector)
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A node came, changed or went.
+    Node {
+        /// As it was.
+        old: Option<Rc<NodeSpec>>,
+        /// As it is.
+        new: Option<Rc<NodeSpec>>,
+    },
+    /// A pod has a node.
+    PodAdded(Rc<PodFacts>),
+    /// A pod on a node is another one than before.
+    PodChanged(Rc<PodFacts>, Rc<PodFacts>),
+    /// A pod on a node is gone, or room is kept for it no longer.
+    PodGone(Rc<PodFacts>),
+    /// The pod without a node of this identity is another one than before.
+    Own(Str, Changes),
+    /// Something happened that nobody follows closely: it may help whoever waits for these.
+    Other(&'static [Plugin]),
+}
+
+/// A pod that was rejected, as hints see it.
+#[derive(Clone, Debug)]
+pub struct Rejected {
+    /// Its identity.
+    pub key: Str,
+    /// What it asks for.
+    pub program: Arc<Program>,
+    namespace: Str,
+    labels: Labels,
+    namespace_labels: Labels,
+    /// Topology keys by number.
+    topology: Vec<(KeyId, Str)>,
+}
+
+impl Rejected {
+    fn topology(&self, key: KeyId) -> Option<Str> {
+        self.topology.iter().find(|(id, _)| *id == key).map(|(_, name)| *name)
+    }
+}
+
+impl Cluster {
+    /// What hints need of a pod that is on a node.
+    pub fn facts(&mut self, spec: &PodSpec) -> PodFacts {
+        let class = self.class_of(spec.namespace, spec.labels, &spec.own);
+        PodFacts {
+            key: spec.key,
+            terminating: spec.terminating,
+            namespace: spec.namespace,
+            requests: spec.requests.clone(),
+            ports: spec.ports.clone(),
+            repels: required_anti(&spec.terms).cloned().collect(),
+            counters: self.classes[class as usize].counters.clone(),
+        }
+    }
+
+    /// The same of a bound pod that is in the tables.
+    #[must_use]
+    pub fn facts_of(&self, pod: Str) -> Option<PodFacts> {
+        let row = self.pods.get(self.pods.find(pod)?);
+        let class = &self.classes[row.class as usize];
+        let terms = self.pods.terms.get(row.terms).iter();
+        let terms: Vec<TermKey> = terms.map(|t| self.view.terms.get(t.0).key.clone()).collect();
+        Some(PodFacts {
+            key: pod,
+            terminating: row.terminating,
+            namespace: class.namespace?,
+            requests: self.pods.requests.get(row.requests).clone(),
+            ports: self.pods.ports.get(row.ports).clone(),
+            repels: required_anti(&terms).cloned().collect(),
+            counters: class.counters.clone(),
+        })
+    }
+
+    /// What hints need of a pod that has no node.
+    ///
+    /// # Errors
+    /// When the pod cannot be read.
+    pub fn rejected(
+        &mut self,
+        spec: &PodSpec,
+        program: &Arc<Program>,
+    ) -> Result<Rejected, DeltaError> {
+        let labels = Arc::clone(self.interner.labels(spec.labels));
+        let in_namespace = self.namespaces.get(&spec.namespace).copied();
+        let namespace_labels =
+            in_namespace.map(|id| Arc::clone(self.interner.labels(id))).unwrap_or_default();
+        let spread = program.spread_hard.iter().map(|s| s.key);
+        let attracted = program.affinity.iter().flat_map(|(_, keys)| keys.iter().copied());
+        let repelled = program.anti.iter().map(|(_, key)| *key);
+        let keys = spread.chain(attracted).chain(repelled);
+        let topology = keys.map(|key| (key, self.view.keys.column(key).name)).collect();
+        Ok(Rejected {
+            key: spec.key,
+            program: Arc::clone(program),
+            namespace: spec.namespace,
+            labels,
+            namespace_labels,
+            topology,
+        })
+    }
+
+    /// Whether what happened may let a pod pass the plugin that rejected it.
+    #[must_use]
+    pub fn helps(&self, event: &Event, pod: &Rejected, rejector: Plugin) -> bool {
+        match event {
+            Event::Node { old, new } => {
+                node::helps(self, (old.as_deref(), new.as_deref()), pod, rejector)
+            }
+            Event::PodAdded(new) => pod::helps_added(new, pod, rejector),
+            Event::PodChanged(old, new) => pod::helps_changed(old, new, pod, rejector),
+            Event::PodGone(old) => pod::helps_gone(self, old, pod, rejector),
+            Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
+            Event::Other(waiting) => waiting.contains(&rejector),
+        }
+    }
+}
+
+fn required_anti(terms: &[TermKey]) -> impl Iterator<Item = &TermKey> {
+    terms.iter().filter(|term| term.kind == TermKind::RequiredAnti)
+}

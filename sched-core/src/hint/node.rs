@@ -1,0 +1,141 @@
+//! What a node that came, changed or went means to a pod.
+
+use super::*;
+use crate::filter::node::is_hard;
+
+type Change<'a> = (Option<&'a NodeSpec>, Option<&'a NodeSpec>);
+
+pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: Plugin) -> bool {
+    let program = &pod.program;
+    if by == Plugin::PodTopologySpread {
+        return spread(change, pod);
+    }
+    // Of the others nobody waits for a node to go.
+    let (old, Some(new)) = change else { return false };
+    match by {
+        Plugin::NodeName | Plugin::NodePorts => old.is_none(),
+        Plugin::NodeUnschedulable => !new.unschedulable && old.is_none_or(|o| o.unschedulable),
+        Plugin::TaintToleration => {
+            tolerates(program, new) && !old.is_some_and(|old| tolerates(program, old))
+        }
+        // A node may match through the profile's own affinity alone, which is no reason to skip it.
+        Plugin::NodeAffinity => {
+            let added = program.added.as_ref();
+            added.is_none_or(|terms| any(cluster, terms, new))
+                && matches(cluster, program, new)
+                && !old.is_some_and(|old| matches(cluster, program, old))
+        }
+        Plugin::NodeResourcesFit => {
+            fits_alone(cluster, program, new) && old.is_none_or(|old| has_more(program, old, new))
+        }
+        Plugin::InterPodAffinity => pod_affinity(old, new, pod),
+        Plugin::NodeDeclaredFeatures => {
+            let has = |node: &NodeSpec| program.features.iter().all(|f| node.features.contains(f));
+            has(new) && !old.is_some_and(has)
+        }
+        // Those that look at volumes and claims: a new node may have what they miss.
+        Plugin::VolumeBinding
+        | Plugin::VolumeZone
+        | Plugin::NodeVolumeLimits
+        | Plugin::VolumeRestrictions
+        | Plugin::DynamicResources => old.is_none_or(|old| old != new),
+        _ => false,
+    }
+}
+
+fn tolerates(program: &Program, node: &NodeSpec) -> bool {
+    let mut hard = node.taints.iter().filter(|taint| is_hard(taint));
+    hard.all(|taint| program.tolerations.iter().any(|t| t.tolerates(taint)))
+}
+
+fn label(node: &NodeSpec, key: Str) -> Option<Str> {
+    node.labels.iter().find(|(k, _)| *k == key).map(|(_, value)| *value)
+}
+
+fn matches(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {
+    program.selector.iter().all(|r| meets(cluster, r, node))
+        && program.required.as_ref().is_none_or(|terms| any(cluster, terms, node))
+}
+
+fn any(cluster: &Cluster, terms: &[NodeTerm], node: &NodeSpec) -> bool {
+    terms.iter().any(|term| term.0.iter().all(|r| meets(cluster, r, node)))
+}
+
+fn meets(cluster: &Cluster, requirement: &NodeRequirement, node: &NodeSpec) -> bool {
+    let value = match requirement.key {
+        Some(key) => label(node, key),
+        None => Some(node.name),
+    };
+    let number = || value.and_then(|value| cluster.text(value).parse::<i64>().ok());
+    match &requirement.op {
+        NodeOp::In(values) => value.is_some_and(|value| values.contains(&value)),
+        NodeOp::NotIn(values) => !value.is_some_and(|value| values.contains(&value)),
+        NodeOp::Exists => value.is_some(),
+        NodeOp::NotExists => value.is_none(),
+        NodeOp::Above(limit) => number().is_some_and(|n| n > *limit),
+        NodeOp::Below(limit) => number().is_some_and(|n| n < *limit),
+    }
+}
+
+fn scalar(node: &NodeSpec, name: &str) -> i64 {
+    let found = node.allocatable.scalars.iter().find(|(n, _)| n == name);
+    found.map_or(0, |(_, amount)| *amount)
+}
+
+/// Whether the pod fits a node on which nothing else is.
+// k8s: noderesources/fit.go isFit
+fn fits_alone(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {
+    let (asked, has) = (&program.requests.plain, &node.allocatable);
+    let mut scalars = program.scalars.iter();
+    node.pods > 0
+        && asked.cpu_milli <= has.cpu_milli.max(0)
+        && asked.mem_bytes <= has.mem_bytes.max(0)
+        && asked.eph_bytes <= has.eph_bytes.max(0)
+        && scalars.all(|(name, amount)| *amount <= scalar(node, cluster.text(*name)))
+}
+
+/// Whether there is more of anything that the pod asks for.
+// k8s: noderesources/fit.go haveAnyRequestedResourcesIncreased
+fn has_more(program: &Program, old: &NodeSpec, new: &NodeSpec) -> bool {
+    let asked = &program.requests.plain;
+    let (was, is) = (&old.allocatable, &new.allocatable);
+    let mut scalars = asked.scalars.iter().filter(|(_, amount)| *amount != 0);
+    new.pods > old.pods
+        || (asked.cpu_milli > 0 && is.cpu_milli > was.cpu_milli)
+        || (asked.mem_bytes > 0 && is.mem_bytes > was.mem_bytes)
+        || (asked.eph_bytes > 0 && is.eph_bytes > was.eph_bytes)
+        || scalars.any(|(name, _)| scalar(new, name) > scalar(old, name))
+}
+
+// k8s: podtopologyspread/plugin.go isSchedulableAfterNodeChange
+fn spread((old, new): Change<'_>, pod: &Rejected) -> bool {
+    let keys = || pod.program.spread_hard.iter().filter_map(|s| pod.topology(s.key));
+    let counts = |node: &NodeSpec| keys().all(|key| label(node, key).is_some());
+    match (old, new) {
+        (Some(old), Some(new)) if counts(old) == counts(new) => {
+            let moved = keys().any(|key| label(old, key) != label(new, key));
+            counts(new) && (moved || old.taints != new.taints || old.unschedulable)
+        }
+        (Some(_), Some(_)) => true,
+        (one, other) => one.or(other).is_some_and(counts),
+    }
+}
+
+// k8s: interpodaffinity/plugin.go isSchedulableAfterNodeChange
+fn pod_affinity(old: Option<&NodeSpec>, new: &NodeSpec, pod: &Rejected) -> bool {
+    let program = &pod.program;
+    let attracted = program.affinity.iter().flat_map(|(_, keys)| keys.iter());
+    let comes = |key: Str| {
+        let is = label(new, key);
+        is.is_some() && old.is_none_or(|old| label(old, key) != is)
+    };
+    let leaves = |key: Str| match old {
+        None => true,
+        Some(old) => label(old, key).is_some_and(|was| label(new, key) != Some(was)),
+    };
+    let repelled = program.anti.iter().map(|(_, key)| key);
+    attracted.filter_map(|key| pod.topology(*key)).any(comes)
+        || repelled.filter_map(|key| pod.topology(*key)).any(leaves)
+        // Those whom others repel: a node without others has room, and a label may be gone.
+        || old.is_none_or(|old| old.labels != new.labels)
+}

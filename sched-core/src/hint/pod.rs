@@ -1,0 +1,108 @@
+//! What other pods, and a change of its own, mean to a pod.
+
+use super::*;
+
+pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
+    match by {
+        Plugin::SchedulingGates => changes.gates,
+        Plugin::TaintToleration | Plugin::NodeUnschedulable => changes.tolerations,
+        Plugin::PodTopologySpread => changes.tolerations || changes.labels,
+        Plugin::InterPodAffinity => changes.labels,
+        Plugin::NodeResourcesFit => changes.requests,
+        Plugin::NodeDeclaredFeatures => true,
+        _ => false,
+    }
+}
+
+fn counted(pod: &PodFacts, counter: CounterId) -> bool {
+    pod.counters.contains(&counter)
+}
+
+fn spread_counts(other: &PodFacts, pod: &Rejected) -> bool {
+    let is = |s: &Spread| other.namespace == pod.namespace && counted(other, s.counter);
+    pod.program.spread_hard.iter().any(is)
+}
+
+pub(super) fn helps_added(new: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
+    match by {
+        Plugin::PodTopologySpread => spread_counts(new, pod),
+        Plugin::InterPodAffinity => attracts(new, pod),
+        _ => false,
+    }
+}
+
+/// Upstream takes a pod without terms for one that every other meets, so that it hopes too often.
+fn attracts(other: &PodFacts, pod: &Rejected) -> bool {
+    pod.program.affinity.as_ref().is_some_and(|(counter, _)| counted(other, *counter))
+}
+
+fn repels(other: &PodFacts, pod: &Rejected) -> bool {
+    pod.program.anti.iter().any(|(counter, _)| counted(other, *counter))
+}
+
+pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
+    match by {
+        Plugin::NodeResourcesFit => gives_back(old, new, pod),
+        Plugin::PodTopologySpread => {
+            // Pods that are being deleted are not counted, of which upstream tells nobody.
+            let counts = |pod: &PodFacts, s: &Spread| !pod.terminating && counted(pod, s.counter);
+            let differs = |s: &Spread| counts(old, s) != counts(new, s);
+            new.namespace == pod.namespace && pod.program.spread_hard.iter().any(differs)
+        }
+        Plugin::InterPodAffinity => {
+            let comes = attracts(new, pod) && !attracts(old, pod);
+            let leaves = |(counter, _): &(CounterId, KeyId)| {
+                counted(old, *counter) && !counted(new, *counter)
+            };
+            comes || pod.program.anti.iter().any(leaves)
+        }
+        Plugin::VolumeRestrictions
+        | Plugin::NodeVolumeLimits
+        | Plugin::DynamicResources
+        | Plugin::VolumeBinding => true,
+        _ => false,
+    }
+}
+
+/// Whether there is more of anything that the pod asks for.
+// k8s: noderesources/fit.go isSchedulableAfterPodScaleDown
+fn gives_back(old: &PodFacts, new: &PodFacts, pod: &Rejected) -> bool {
+    let asked = &pod.program.requests.plain;
+    let (was, is) = (&old.requests.plain, &new.requests.plain);
+    let of = |all: &[(String, i64)], name: &str| {
+        all.iter().find(|(n, _)| n == name).map_or(0, |(_, amount)| *amount)
+    };
+    let mut scalars = asked.scalars.iter().filter(|(_, amount)| *amount != 0);
+    (asked.cpu_milli > 0 && was.cpu_milli > is.cpu_milli)
+        || (asked.mem_bytes > 0 && was.mem_bytes > is.mem_bytes)
+        || (asked.eph_bytes > 0 && was.eph_bytes > is.eph_bytes)
+        || scalars.any(|(name, _)| of(&was.scalars, name) > of(&is.scalars, name))
+}
+
+pub(super) fn helps_gone(cluster: &Cluster, old: &PodFacts, pod: &Rejected, by: Plugin) -> bool {
+    match by {
+        Plugin::NodeResourcesFit => true,
+        Plugin::NodePorts => {
+            let any = cluster.view.wildcard_ip;
+            let clash = |a: &HostPort, b: &HostPort| {
+                (a.port, a.protocol) == (b.port, b.protocol)
+                    && (a.ip == b.ip || a.ip == any || b.ip == any)
+            };
+            pod.program.ports.iter().any(|a| old.ports.iter().any(|b| clash(a, b)))
+        }
+        Plugin::PodTopologySpread => spread_counts(old, pod),
+        Plugin::InterPodAffinity => {
+            let repelled = |term: &TermKey| {
+                let within = term.scope.contains(pod.namespace)
+                    || term.namespaces.matches(&pod.namespace_labels);
+                within && term.selector.matches(&pod.labels)
+            };
+            repels(old, pod) || old.repels.iter().any(repelled)
+        }
+        Plugin::VolumeRestrictions
+        | Plugin::NodeVolumeLimits
+        | Plugin::DynamicResources
+        | Plugin::VolumeBinding => true,
+        _ => false,
+    }
+}

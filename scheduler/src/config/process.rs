@@ -1,0 +1,130 @@
+//! What the configuration says of the process: credentials, rates, the lease, waits.
+// k8s: pkg/scheduler/apis/config/v1/defaults.go, component-base/config/v1alpha1/defaults.go
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pintle_api::Rate;
+use pintle_api::leader::Timing;
+use pintle_api_types::duration::GoDuration;
+use serde::Deserialize;
+
+use super::{ConfigError, File, field};
+use crate::queue::Backoff;
+
+/// How the scheduler runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    /// Credentials.
+    pub kubeconfig: Option<PathBuf>,
+    /// Requests a second, and at once.
+    pub qps: f32,
+    /// Requests at once.
+    pub burst: u32,
+    /// Whether several agree on who works.
+    pub leader_elect: bool,
+    /// Namespace and name of the lease.
+    pub lease: (String, String),
+    /// How long it is good.
+    pub timing: Timing,
+    /// How long pods wait that were rejected.
+    pub backoff: Backoff,
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            qps: 50.0,
+            burst: 100,
+            leader_elect: true,
+            lease: ("kube-system".to_owned(), "kube-scheduler".to_owned()),
+            timing: Timing::default(),
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct LeaderElection {
+    leader_elect: Option<bool>,
+    lease_duration: Option<GoDuration>,
+    renew_deadline: Option<GoDuration>,
+    retry_period: Option<GoDuration>,
+    resource_lock: Option<String>,
+    resource_name: Option<String>,
+    resource_namespace: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct ClientConnection {
+    kubeconfig: Option<String>,
+    // Ours speaks JSON alone.
+    #[serde(rename = "acceptContentTypes")]
+    _accept_content_types: Option<String>,
+    #[serde(rename = "contentType")]
+    _content_type: Option<String>,
+    qps: Option<f32>,
+    burst: Option<i32>,
+}
+
+impl Process {
+    pub(super) fn of(file: &File) -> Result<Self, ConfigError> {
+        let mut process = Self::default();
+        process.connection(&file.client_connection)?;
+        process.election(&file.leader_election)?;
+        let seconds = |value: Option<i64>, default: Duration| {
+            value.and_then(|s| u64::try_from(s).ok()).map_or(default, Duration::from_secs)
+        };
+        let usual = Backoff::default();
+        process.backoff = Backoff {
+            initial: seconds(file.pod_initial_backoff_seconds, usual.initial),
+            max: seconds(file.pod_max_backoff_seconds, usual.max),
+        };
+        Ok(process)
+    }
+
+    fn connection(&mut self, from: &ClientConnection) -> Result<(), ConfigError> {
+        let path = from.kubeconfig.as_deref().filter(|path| !path.is_empty());
+        self.kubeconfig = path.map(PathBuf::from);
+        if let Some(burst) = from.burst {
+            // k8s: component-base/config/validation/validation.go ValidateClientConnectionConfiguration
+            let problem = "must be non-negative";
+            let burst = u32::try_from(burst);
+            self.burst = burst.map_err(|_| field("clientConnection.burst", problem))?;
+        }
+        self.qps = from.qps.filter(|qps| *qps != 0.0).unwrap_or(self.qps);
+        if self.burst == 0 {
+            self.burst = Self::default().burst;
+        }
+        Ok(())
+    }
+
+    fn election(&mut self, from: &LeaderElection) -> Result<(), ConfigError> {
+        self.leader_elect = from.leader_elect.unwrap_or(true);
+        let or_usual = |value: Option<GoDuration>, usual: Duration| {
+            value.filter(|value| !value.is_zero()).map_or(usual, GoDuration::to_std)
+        };
+        let usual = Timing::default();
+        self.timing = Timing {
+            lease: or_usual(from.lease_duration, usual.lease),
+            renew: or_usual(from.renew_deadline, usual.renew),
+            retry: or_usual(from.retry_period, usual.retry),
+        };
+        if let Some(lock) = from.resource_lock.as_deref().filter(|lock| *lock != "leases") {
+            let problem = format!("is {lock:?}, only \"leases\" is supported");
+            return Err(field("leaderElection.resourceLock", &problem));
+        }
+        let or = |text: &Option<String>, default: String| text.clone().unwrap_or(default);
+        let (namespace, name) = std::mem::take(&mut self.lease);
+        self.lease = (or(&from.resource_namespace, namespace), or(&from.resource_name, name));
+        Ok(())
+    }
+
+    /// Requests a second and at once; none when the rate is negative.
+    pub fn rate(&self) -> Option<Rate> {
+        (self.qps > 0.0).then(|| Rate { per_second: f64::from(self.qps), burst: self.burst })
+    }
+}

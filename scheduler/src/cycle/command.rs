@@ -1,0 +1,77 @@
+//! What is to be done in the cluster, and how it ended.
+
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use pintle_api::informer::ObjectKey;
+
+/// A pod that something is done to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodRef {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// Uid.
+    pub uid: Rc<str>,
+}
+
+/// What somebody has to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Of whom.
+    pub about: PodRef,
+    /// The version of it that is meant.
+    pub version: Option<String>,
+    /// With whom it has to do.
+    pub related: Option<PodRef>,
+    /// Something is wrong.
+    pub warning: bool,
+    /// PascalCase word.
+    pub reason: &'static str,
+    /// What the scheduler was doing.
+    pub action: &'static str,
+    /// The sentence.
+    pub note: String,
+}
+
+/// Something to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Bind a pod to a node; [`Ended`] is owed.
+    Bind {
+        /// The pod.
+        pod: PodRef,
+        /// The node.
+        node: Rc<str>,
+    },
+    /// Write into the pod's status why it has no node, or which one is kept for it.
+    Status {
+        /// The pod as it was told last.
+        pod: Rc<Pod>,
+        /// The condition, without times.
+        condition: Option<PodCondition>,
+        /// The node that is kept; empty for none any more.
+        nominated: Option<String>,
+    },
+    /// Make room: give the victims their condition, delete them.
+    Evict {
+        /// Those who go, most important first.
+        victims: Vec<PodRef>,
+        /// For whom.
+        pod: PodRef,
+        /// The sentence of their condition.
+        message: String,
+        /// What each is told.
+        notes: Vec<Note>,
+    },
+    /// Tell somebody.
+    Tell(Note),
+}
+
+/// How a binding ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The pod is bound.
+    Bound,
+    /// It is not, and why.
+    Failed(String),
+}

@@ -1,0 +1,299 @@
+//! One pod is decided: it gets a node, or is told why not.
+// k8s: pkg/scheduler/schedule_one.go
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::explain;
+use pintle_sched_core::preempt::Candidate;
+use pintle_sched_core::select::Refusal;
+
+use super::command::{Command, Note, PodRef};
+use super::{Asked, Assumed, Scheduler, Uid};
+use crate::diagnosis::{Asking, Diagnosis};
+use crate::mirror::{Nominee, Step};
+use crate::queue::Rejectors;
+
+/// Longest sentence of an event, and how a longer one ends.
+// k8s: staging/src/k8s.io/api/events/v1 NoteLengthLimit, schedule_one.go truncateMessage
+const NOTE_MAX: usize = 1024;
+const CUT: &str = " ...";
+
+/// Why a pod has no node.
+struct Why {
+    is_error: bool,
+    message: String,
+    rejectors: Rejectors,
+    /// `None` says nothing of the node that is kept for it, an empty one that there is none.
+    nominated: Option<String>,
+}
+
+impl Why {
+    fn error(message: String) -> Self {
+        let nominated = Some(String::new());
+        Self { is_error: true, message, rejectors: Rejectors::new(), nominated }
+    }
+}
+
+impl Scheduler {
+    /// Decides the pod whose turn it is; whether there was one. What comes of it are commands.
+    pub fn decide_next(&mut self, now: Duration) -> bool {
+        if !self.mirror.is_complete() {
+            return false;
+        }
+        self.queue.flush(now);
+        let Some((uid, asked)) = self.queue.pop(now) else { return false };
+        if self.skips(&uid, &asked) {
+            self.queue.done(&uid);
+            return true;
+        }
+        match self.find(&asked) {
+            Ok(node) => self.assume(&uid, asked, &node),
+            Err(why) => self.refuse(&uid, &asked, why, now),
+        }
+        true
+    }
+
+    // k8s: schedule_one.go skipPodSchedule
+    fn skips(&mut self, uid: &Uid, asked: &Asked) -> bool {
+        if asked.pod.metadata.deletion_timestamp.is_some() {
+            let (namespace, name) = (asked.key.namespace(), asked.key.name());
+            let note = format!("skip schedule deleting pod: {namespace}/{name}");
+            self.note(
+                pod_ref(asked, uid),
+                version(asked),
+                true,
+                ("FailedScheduling", "Scheduling"),
+                note,
+            );
+            return true;
+        }
+        self.assumed.contains_key(uid)
+    }
+
+    /// A node for a pod.
+    fn find(&mut self, asked: &Asked) -> Result<Rc<str>, Why> {
+        let asking = Asking::new(&asked.pod, &mut self.mirror);
+        let asking = asking.map_err(|error| Why::error(error.to_string()))?;
+        let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
+        if let Ok(rejected) = rejected {
+            let _ = asked.rejected.set(rejected);
+        }
+        let outcome = self.thinker.decide(&mut self.mirror, &asking);
+        if let Some(Refusal::Error(error)) = &outcome.refusal {
+            return Err(Why::error(error.clone()));
+        }
+        if outcome.feasible > 0 && outcome.refusal.is_none() {
+            let which = self.random(outcome.ties);
+            let row = self.thinker.scratch.ties.iter().nth(which).or(outcome.first);
+            if let Some(row) = row {
+                return Ok(self.mirror.cluster.node_name(row).into());
+            }
+        }
+        let nodes = self.mirror.cluster.view().node_count();
+        if nodes == 0 {
+            // k8s: schedule_one.go ErrNoNodesAvailable
+            let message = explain::summary(0, std::iter::empty());
+            let nominated = Some(String::new());
+            let rejectors = Rejectors::new();
+            return Err(Why { is_error: false, message, rejectors, nominated });
+        }
+        match self.thinker.diagnose(&mut self.mirror, &asking) {
+            Some(diagnosis) => Err(self.rejected(asked, &outcome.refusal, diagnosis)),
+            None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
+        }
+    }
+
+    /// Who rejected it everywhere, and what preemption does about it.
+    fn rejected(&mut self, asked: &Asked, refusal: &Option<Refusal>, diagnosis: Diagnosis) -> Why {
+        let mut rejectors: Rejectors =
+            diagnosis.statuses.iter().filter_map(|(_, status)| status.plugin).collect();
+        if let Some(Refusal::PreFilter(plugin, _)) = refusal {
+            rejectors.insert(*plugin);
+        }
+        let run = &diagnosis.preemption;
+        let chosen = run.chosen.map(|at| run.candidates[at].clone());
+        let nominated = match chosen {
+            Some(candidate) => Some(self.preempt(asked, &candidate)),
+            // Whoever may not preempt keeps what is kept for it.
+            None => run.ineligible.is_none().then(String::new),
+        };
+        Why { is_error: false, message: diagnosis.message, rejectors, nominated }
+    }
+
+    /// Makes room; returns the node's name.
+    // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
+    fn preempt(&mut self, asked: &Asked, candidate: &Candidate) -> String {
+        let cluster = &self.mirror.cluster;
+        let node = cluster.node_name(candidate.row).to_owned();
+        let name = |id| {
+            let full = cluster.pod_name(id);
+            let (namespace, name) = full.split_once('/').unwrap_or(("", &full));
+            let uid = cluster.text(cluster.pods().get(id).key).into();
+            PodRef { key: ObjectKey::new(namespace, name), uid }
+        };
+        // Those that are going already are not asked again.
+        let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
+        let victims: Vec<PodRef> = live.map(|id| name(*id)).collect();
+        let uid: Uid = cluster.text(asked.spec.key).into();
+        let pod = pod_ref(asked, &uid);
+        let said = format!("Preempted by pod {uid} on node {node}");
+        let notes = victims.iter().map(|victim| Note {
+            about: victim.clone(),
+            version: None,
+            related: Some(pod.clone()),
+            warning: false,
+            reason: "Preempted",
+            action: "Preempting",
+            note: said.clone(),
+        });
+        let notes = notes.collect();
+        let name = &self.scheduler_name;
+        let message = format!("{name}: preempting to accommodate a higher priority pod");
+        self.unseat(asked, &node);
+        self.commands.push(Command::Evict { victims, pod, message, notes });
+        node
+    }
+
+    /// Pods of lower priority for which room is kept there look for another place.
+    // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
+    fn unseat(&mut self, asked: &Asked, node: &str) {
+        for (key, nominee) in self.mirror.nominated_on(node) {
+            if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
+                continue;
+            }
+            self.mirror.make(&Step::Nominated { pod: key, old: Some(nominee), new: None });
+            let uid = self.mirror.cluster.text(key);
+            if let Some(waiting) = self.queue.get(uid) {
+                self.commands.push(Command::Status {
+                    pod: Rc::clone(&waiting.pod.pod),
+                    condition: None,
+                    nominated: Some(String::new()),
+                });
+            }
+        }
+    }
+
+    // k8s: schedule_one.go assume
+    fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>) {
+        let pod = asked.spec.key;
+        if let Some(old) = self.mirror.nomination(pod).cloned() {
+            self.mirror.make(&Step::Nominated { pod, old: Some(old), new: None });
+        }
+        self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
+        self.queue.binds(uid);
+        let command = Command::Bind { pod: pod_ref(&asked, uid), node: Rc::clone(node) };
+        self.commands.push(command);
+        self.assumed.insert(Rc::clone(uid), Assumed { asked, node: Rc::clone(node) });
+    }
+
+    // k8s: schedule_one.go handleSchedulingFailure
+    fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+        if let Some(node) = &why.nominated {
+            self.nominate(asked, node);
+        }
+        let hints = super::Happens(&self.mirror.cluster);
+        self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
+        let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
+        self.say(uid, asked, reason, why.message, why.nominated);
+    }
+
+    /// Keeps room on a node for a pod before the API says so, or no longer.
+    fn nominate(&mut self, asked: &Asked, node: &str) {
+        let pod = asked.spec.key;
+        let old = self.mirror.nomination(pod).cloned();
+        let spec = Rc::clone(&asked.spec);
+        let new = (!node.is_empty()).then(|| Nominee { spec, node: node.into() });
+        if old != new {
+            self.mirror.make(&Step::Nominated { pod, old, new });
+        }
+    }
+
+    /// Tells why a pod has no node.
+    pub(super) fn say(
+        &mut self,
+        uid: &Uid,
+        asked: &Asked,
+        reason: &str,
+        message: String,
+        nominated: Option<String>,
+    ) {
+        let note = cut(&message);
+        self.note(
+            pod_ref(asked, uid),
+            version(asked),
+            true,
+            ("FailedScheduling", "Scheduling"),
+            note,
+        );
+        let condition = PodCondition {
+            type_: "PodScheduled".to_owned(),
+            status: "False".to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            observed_generation: asked.pod.metadata.generation,
+            ..PodCondition::default()
+        };
+        let said = |pod: &Pod| pod.status.as_ref().and_then(|s| s.nominated_node_name.clone());
+        let kept = said(&asked.pod).unwrap_or_default();
+        let nominated = nominated.filter(|node| *node != kept);
+        let is_new = !has_condition(&asked.pod, &condition);
+        if is_new || nominated.is_some() {
+            self.commands.push(Command::Status {
+                pod: Rc::clone(&asked.pod),
+                condition: is_new.then_some(condition),
+                nominated,
+            });
+        }
+    }
+
+    pub(super) fn note(
+        &mut self,
+        about: PodRef,
+        version: Option<String>,
+        warning: bool,
+        (reason, action): (&'static str, &'static str),
+        note: String,
+    ) {
+        let note = Note { about, version, related: None, warning, reason, action, note };
+        self.commands.push(Command::Tell(note));
+    }
+}
+
+/// Whether the pod says so already.
+// k8s: pkg/api/v1/pod/util.go UpdatePodCondition
+fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
+    let all = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let old = all.into_iter().flatten().find(|c| c.type_ == condition.type_);
+    old.is_some_and(|old| {
+        (&old.status, &old.reason, &old.message, &old.observed_generation)
+            == (
+                &condition.status,
+                &condition.reason,
+                &condition.message,
+                &condition.observed_generation,
+            )
+    })
+}
+
+pub(super) fn version(asked: &Asked) -> Option<String> {
+    asked.pod.metadata.resource_version.clone()
+}
+
+pub(super) fn pod_ref(asked: &Asked, uid: &Uid) -> PodRef {
+    PodRef { key: asked.key.clone(), uid: Rc::clone(uid) }
+}
+
+fn cut(message: &str) -> String {
+    if message.len() <= NOTE_MAX {
+        return message.to_owned();
+    }
+    let mut end = NOTE_MAX - CUT.len();
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{CUT}", &message[..end])
+}

@@ -1,0 +1,213 @@
+//! What watches tell: the mirror changes, pods are queued, and who waits for it is tried again.
+//!
+//! Facts of a pod are read before a change and after it, and only while somebody waits for them.
+// k8s: pkg/scheduler/eventhandlers.go
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::hint::{Changes, Event, PodFacts};
+use pintle_sched_core::intern::Str;
+use pintle_sched_core::snapshot::objects::PodSpec;
+
+use super::{Asked, Assumed, Scheduler, Uid};
+use crate::mirror::Step;
+use crate::watch::{Kind, Thing, Told};
+
+impl Scheduler {
+    /// Takes what a watch told.
+    pub fn tell(&mut self, told: Told, now: Duration) {
+        let key = match &told {
+            Told::Listed(thing) | Told::Set(thing) | Told::Gone(thing)
+                if thing.kind() == Kind::Pod =>
+            {
+                Some(thing.key())
+            }
+            Told::Lost(Kind::Pod, key) => Some(key.clone()),
+            _ => None,
+        };
+        if let Told::Listed(Thing::Pod(pod)) | Told::Set(Thing::Pod(pod)) = &told
+            && let Some(key) = &key
+        {
+            self.forget_namesake(key, pod, now);
+        }
+        let is_list_of_pods = matches!(told, Told::Complete(Kind::Pod));
+        for step in self.mirror.list(told) {
+            self.make(&step, now);
+        }
+        if let Some(key) = key {
+            self.queue_pod(&key, now);
+        } else if is_list_of_pods {
+            self.names.keys().cloned().collect::<Vec<_>>().iter().for_each(|key| {
+                self.queue_pod(key, now);
+            });
+        }
+    }
+
+    /// One of the same name that came before, and whose end was not told.
+    fn forget_namesake(&mut self, key: &ObjectKey, pod: &Pod, now: Duration) {
+        if let Some(uid) = self.names.get(key).cloned()
+            && pod.metadata.uid.as_deref() != Some(&*uid)
+        {
+            self.pod_is_gone(key, &uid, now);
+        }
+    }
+
+    /// Changes the mirror and tells who waits for it.
+    fn make(&mut self, step: &Step, now: Duration) {
+        let before = self.facts_before(step);
+        let confirmed = match step {
+            Step::Bound(spec, _) | Step::Changed { new: spec, .. } => {
+                let uid = self.mirror.cluster.text(spec.key);
+                self.assumed.remove(uid).is_some()
+            }
+            Step::Gone { pod, .. } => {
+                let uid = self.mirror.cluster.text(*pod);
+                self.assumed.remove(uid);
+                false
+            }
+            _ => false,
+        };
+        self.mirror.make(step);
+        if !self.is_listened_to() {
+            return;
+        }
+        let event = match (step, before) {
+            (Step::Node { old, new }, _) if old != new => {
+                Some(Event::Node { old: old.clone(), new: new.clone() })
+            }
+            (Step::Bound(spec, _), _) => Some(Event::PodAdded(self.facts(spec))),
+            (Step::Changed { new, .. }, before) => {
+                let new = self.facts(new);
+                match before {
+                    Some(old) if !confirmed => Some(Event::PodChanged(old, new)),
+                    _ => Some(Event::PodAdded(new)),
+                }
+            }
+            (Step::Gone { .. } | Step::Nominated { .. }, Some(old)) => Some(Event::PodGone(old)),
+            _ => None,
+        };
+        if let Some(event) = event {
+            self.happened(&event, now);
+        }
+    }
+
+    fn facts(&mut self, spec: &PodSpec) -> Rc<PodFacts> {
+        Rc::new(self.mirror.cluster.facts(spec))
+    }
+
+    /// What a step takes away.
+    fn facts_before(&mut self, step: &Step) -> Option<Rc<PodFacts>> {
+        if !self.is_listened_to() {
+            return None;
+        }
+        match step {
+            Step::Changed { new, .. } => self.mirror.cluster.facts_of(new.key).map(Rc::new),
+            Step::Gone { pod, .. } => self.mirror.cluster.facts_of(*pod).map(Rc::new),
+            Step::Nominated { old: Some(old), .. } => Some(self.facts(&old.spec)),
+            _ => None,
+        }
+    }
+
+    /// Whatever was told of this pod: it is queued as long as it has no node, and only then.
+    fn queue_pod(&mut self, key: &ObjectKey, now: Duration) {
+        let Some(pod) = self.mirror.waiting(key).cloned() else {
+            if let Some(uid) = self.names.get(key).cloned() {
+                match self.mirror.node_of(key) {
+                    Some(_) => self.pod_has_a_node(key, &uid),
+                    None => self.pod_is_gone(key, &uid, now),
+                }
+            }
+            return;
+        };
+        if !self.is_ours(&pod) {
+            return;
+        }
+        let uid: Uid = pod.metadata.uid.as_deref().unwrap_or(key.as_str()).into();
+        if let Some(assumed) = self.assumed.get(&uid) {
+            // Nothing of it matters any more but its end.
+            let was = &assumed.asked.pod.metadata.deletion_timestamp;
+            if pod.metadata.deletion_timestamp.is_some() && was.is_none() {
+                self.forget(&uid, now);
+            }
+            return;
+        }
+        let Ok(spec) = self.mirror.cluster.read_pod(&pod) else { return };
+        let spec = Rc::new(spec);
+        let changes = self.queue.get(&uid).map(|known| changes(&known.pod, &pod, &spec));
+        let (own, key) = (spec.key, key.clone());
+        let asked = Rc::new(Asked { pod, key: key.clone(), spec, rejected: OnceCell::new() });
+        self.names.insert(key, Rc::clone(&uid));
+        match changes {
+            None => self.queue.add(&uid, asked, now),
+            Some(changes) => self.update(&uid, asked, (own, changes), now),
+        }
+    }
+
+    fn update(
+        &mut self,
+        uid: &Uid,
+        asked: Rc<Asked>,
+        (own, changes): (Str, Changes),
+        now: Duration,
+    ) {
+        if changes == Changes::default()
+            && let Some(known) = self.queue.get(uid)
+            && let Some(rejected) = known.pod.rejected.get()
+        {
+            // What it waits for is the same.
+            let _ = asked.rejected.set(rejected.clone());
+        }
+        let hints = super::Happens(&self.mirror.cluster);
+        self.queue.update(&hints, uid, asked, Event::Own(own, changes), now);
+    }
+
+    fn pod_has_a_node(&mut self, key: &ObjectKey, uid: &Uid) {
+        self.names.remove(key);
+        self.queue.remove(uid);
+    }
+
+    fn pod_is_gone(&mut self, key: &ObjectKey, uid: &Uid, now: Duration) {
+        self.names.remove(key);
+        self.queue.remove(uid);
+        self.forget(uid, now);
+    }
+
+    /// A pod that was assumed takes nothing from its node any more.
+    pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<Asked>> {
+        let Assumed { asked, node } = self.assumed.remove(uid)?;
+        let pod = asked.spec.key;
+        self.make(&Step::Gone { pod, last: None, node }, now);
+        Some(asked)
+    }
+}
+
+/// What of a pod without a node changed that somebody may wait for.
+// k8s: pkg/scheduler/framework/events.go PodSchedulingPropertiesChange
+fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
+    let tolerations = |pod: &Pod| {
+        pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(0, |all| all.len())
+    };
+    let gated = |pod: &Pod| {
+        let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref());
+        gates.is_some_and(|gates| !gates.is_empty())
+    };
+    let (was, is) = (&known.spec.requests.plain, &spec.requests.plain);
+    let scalar = |name: &str| {
+        let found = is.scalars.iter().find(|(n, _)| n == name);
+        found.map(|(_, amount)| *amount)
+    };
+    let less = was.cpu_milli > is.cpu_milli
+        || was.mem_bytes > is.mem_bytes
+        || was.eph_bytes > is.eph_bytes
+        || was.scalars.iter().any(|(name, amount)| scalar(name).is_none_or(|now| now < *amount));
+    Changes {
+        labels: known.pod.metadata.labels != pod.metadata.labels,
+        tolerations: tolerations(&known.pod) != tolerations(pod),
+        gates: gated(&known.pod) && !gated(pod),
+        requests: less,
+    }
+}

@@ -1,0 +1,161 @@
+//! What a scheduler does: pods that wait get nodes, one after the other.
+//!
+//! ```text
+//!   Told ──intake──> mirror ──events──> queue ──pop──> decide ──> assume ──> Command::Bind
+//!                      ^                  ^              └── rejected: Refuse, Preempt, back
+//!                      └──── forget ──────┴── answers <────────── (whoever carries them out)
+//! ```
+//! Input: what watches tell, how bindings ended, the time. Output: [`Command`]s. Owner: one task;
+//! pure, no clock, nothing is sent from here. A pod that got a node counts as bound from then on
+//! (assumed), until the API says where it is or the binding fails.
+//! Bounds: what the API server has; what happened is kept only while a pod is being decided.
+// k8s: pkg/scheduler/{scheduler,schedule_one,eventhandlers}.go
+
+pub mod command;
+mod decide;
+mod ended;
+mod intake;
+#[cfg(test)]
+mod tests;
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::hint::{Event, Rejected};
+use pintle_sched_core::snapshot::objects::PodSpec;
+use pintle_sched_core::{Cluster, Plugin, Profile};
+
+pub use self::command::{Command, Ended};
+use crate::diagnosis::Thinker;
+use crate::mirror::Mirror;
+use crate::queue::{Candidate, Hints, Place, Queue, Settings};
+
+type Uid = Rc<str>;
+
+/// A pod that wants a node.
+#[derive(Debug)]
+pub struct Asked {
+    /// As it was told last.
+    pub pod: Rc<Pod>,
+    /// Its name.
+    pub key: ObjectKey,
+    /// What it asks for.
+    spec: Rc<PodSpec>,
+    /// As hints see it, once it was decided.
+    rejected: OnceCell<Rejected>,
+}
+
+impl Candidate for Asked {
+    fn priority(&self) -> i32 {
+        self.spec.priority
+    }
+
+    // k8s: schedulinggates/scheduling_gates.go PreEnqueue
+    fn gate(&self) -> Option<Plugin> {
+        let gates = self.pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+        gates.filter(|gates| !gates.is_empty()).map(|_| Plugin::SchedulingGates)
+    }
+}
+
+/// What happened, seen with the cluster as it is then.
+struct Happens<'a>(&'a Cluster);
+
+impl Hints for Happens<'_> {
+    type Pod = Asked;
+    type Event = Event;
+
+    fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
+        match pod.rejected.get() {
+            Some(rejected) => self.0.helps(event, rejected, rejector),
+            None => match event {
+                Event::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
+                // It changed since it was decided: nobody knows what it waits for now.
+                _ => rejector != Plugin::SchedulingGates,
+            },
+        }
+    }
+}
+
+/// A pod that has a node of which the API has not told yet.
+#[derive(Debug)]
+struct Assumed {
+    asked: Rc<Asked>,
+    node: Rc<str>,
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Scheduler {
+    /// The cluster as it is known, with what was assumed.
+    pub mirror: Mirror,
+    /// Pods without a node.
+    pub queue: Queue<Asked, Event>,
+    scheduler_name: String,
+    thinker: Thinker,
+    assumed: HashMap<Uid, Assumed>,
+    /// Pods that are queued or assumed, by name.
+    names: HashMap<ObjectKey, Uid>,
+    commands: Vec<Command>,
+    random: u64,
+}
+
+impl Scheduler {
+    /// One that knows nothing. Ties are broken by `seed`.
+    pub fn new(profile: Profile, settings: Settings, seed: u64) -> Self {
+        Self {
+            scheduler_name: profile.scheduler_name.clone(),
+            mirror: Mirror::new(profile),
+            queue: Queue::new(settings),
+            thinker: Thinker::default(),
+            assumed: HashMap::new(),
+            names: HashMap::new(),
+            commands: Vec::new(),
+            random: seed | 1,
+        }
+    }
+
+    /// What is to be done, in this order.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// Pods that were given nodes and are not known to be there.
+    pub fn assumed(&self) -> usize {
+        self.assumed.len()
+    }
+
+    /// Something happened: pods that it may help are tried again.
+    fn happened(&mut self, event: &Event, now: Duration) {
+        self.queue.happened(&Happens(&self.mirror.cluster), event, now);
+    }
+
+    /// Whether anybody wants to know what happens.
+    fn is_listened_to(&self) -> bool {
+        self.queue.is_listening()
+    }
+
+    /// Whether it is this scheduler's to place.
+    // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
+    fn is_ours(&self, pod: &Pod) -> bool {
+        let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+        name.unwrap_or("default-scheduler") == self.scheduler_name
+    }
+
+    /// A number below `end`.
+    fn random(&mut self, end: usize) -> usize {
+        // xorshift: chance enough to spread pods over nodes that are equally good.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random >> 11).unwrap_or(0) % end.max(1)
+    }
+
+    /// Pods at a place of the queue.
+    pub fn count(&self, place: Place) -> usize {
+        self.queue.count(place)
+    }
+}

@@ -1,0 +1,231 @@
+//! What a pod's status says of its placing: one write a pod at a time, the latest wins.
+// k8s: pkg/scheduler/schedule_one.go updatePod, pkg/scheduler/util/utils.go PatchPodStatus
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use jiff::{Timestamp, Unit};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use pintle_api::informer::ObjectKey;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use crate::cycle::command::PodRef;
+
+/// How often a write is tried, and the first pause.
+const TRIES_MAX: u32 = 4;
+const TRY_AGAIN: Duration = Duration::from_millis(10);
+
+type Uid = Rc<str>;
+
+/// What is to be written.
+struct Said {
+    pod: Rc<Pod>,
+    condition: Option<PodCondition>,
+    nominated: Option<String>,
+}
+
+/// Statuses that wait.
+pub(super) struct StatusLane {
+    client: kube::Client,
+    waiting: RefCell<HashMap<Uid, Said>>,
+    order: RefCell<VecDeque<Uid>>,
+    busy: RefCell<HashSet<Uid>>,
+    wake: Notify,
+}
+
+impl StatusLane {
+    pub(super) fn new(client: kube::Client) -> Self {
+        Self {
+            client,
+            waiting: RefCell::default(),
+            order: RefCell::default(),
+            busy: RefCell::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Takes one; what waits of the same pod is replaced.
+    pub(super) fn put(
+        &self,
+        pod: Rc<Pod>,
+        condition: Option<PodCondition>,
+        nominated: Option<String>,
+    ) {
+        let uid: Uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
+        let mut waiting = self.waiting.borrow_mut();
+        let said = match waiting.remove(&uid) {
+            Some(old) => Said {
+                pod,
+                condition: condition.or(old.condition),
+                nominated: nominated.or(old.nominated),
+            },
+            None => {
+                self.order.borrow_mut().push_back(Rc::clone(&uid));
+                Said { pod, condition, nominated }
+            }
+        };
+        waiting.insert(uid, said);
+        self.wake.notify_one();
+    }
+
+    /// Writes what waits, for ever.
+    pub(super) async fn run(&self) {
+        loop {
+            let Some((uid, said)) = self.take() else {
+                self.wake.notified().await;
+                continue;
+            };
+            self.write(&said).await;
+            self.busy.borrow_mut().remove(&uid);
+            if !self.order.borrow().is_empty() {
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// The first whose pod is not being written.
+    fn take(&self) -> Option<(Uid, Said)> {
+        let mut order = self.order.borrow_mut();
+        let mut busy = self.busy.borrow_mut();
+        let at = order.iter().position(|uid| !busy.contains(uid))?;
+        let uid = order.remove(at)?;
+        let said = self.waiting.borrow_mut().remove(&uid)?;
+        busy.insert(Rc::clone(&uid));
+        Some((uid, said))
+    }
+
+    async fn write(&self, said: &Said) {
+        let key = ObjectKey::of(&*said.pod);
+        let pods = Api::<Pod>::namespaced(self.client.clone(), key.namespace());
+        let patch = patch(&said.pod, said.condition.as_ref(), said.nominated.as_deref());
+        if let Err(error) = send(&pods, key.name(), &patch).await {
+            let gone = matches!(&error, kube::Error::Api(status) if status.code == 404);
+            if !gone {
+                tracing::warn!(%error, pod = key.as_str(), "the pod's status was not written");
+            }
+        }
+    }
+}
+
+async fn send(pods: &Api<Pod>, name: &str, patch: &Value) -> kube::Result<()> {
+    let mut pause = TRY_AGAIN;
+    for tried in 1.. {
+        let sent = pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        match sent {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
+                return Err(kube::Error::Api(status));
+            }
+            Err(error) if tried == TRIES_MAX => return Err(error),
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause *= 5;
+    }
+    Ok(())
+}
+
+/// The change of a status, as upstream's merge of two statuses makes it.
+fn patch(pod: &Pod, condition: Option<&PodCondition>, nominated: Option<&str>) -> Value {
+    let mut status = Map::new();
+    if let Some(condition) = condition {
+        let all = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let changed = timed(all, condition);
+        let mut order: Vec<&str> = all.iter().map(|c| c.type_.as_str()).collect();
+        if !order.contains(&condition.type_.as_str()) {
+            order.push(&condition.type_);
+        }
+        let order: Vec<Value> = order.into_iter().map(|of| json!({"type": of})).collect();
+        status.insert("$setElementOrder/conditions".to_owned(), order.into());
+        status.insert("conditions".to_owned(), json!([changed]));
+    }
+    if let Some(node) = nominated {
+        let node = if node.is_empty() { Value::Null } else { node.into() };
+        status.insert("nominatedNodeName".to_owned(), node);
+    }
+    json!({ "status": status })
+}
+
+/// The condition with the time at which its status became what it is.
+fn timed(all: &[PodCondition], condition: &PodCondition) -> Value {
+    let old = all.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status);
+    let since = old.and_then(|c| c.last_transition_time.clone());
+    let now = || Time(Timestamp::now().round(Unit::Second).unwrap_or_else(|_| Timestamp::now()));
+    let mut condition = condition.clone();
+    condition.last_transition_time = Some(since.unwrap_or_else(now));
+    let mut value = serde_json::to_value(condition).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("lastProbeTime".to_owned(), Value::Null);
+    }
+    value
+}
+
+/// Tells a victim why it goes.
+// k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
+pub(super) async fn disrupt(pods: &Api<Pod>, victim: &PodRef, message: &str) -> kube::Result<()> {
+    let pod = pods.get(victim.key.name()).await?;
+    if pod.metadata.uid.as_deref() != Some(&*victim.uid) {
+        return Ok(());
+    }
+    let condition = PodCondition {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("PreemptionByScheduler".to_owned()),
+        message: Some(message.to_owned()),
+        observed_generation: pod.metadata.generation,
+        ..PodCondition::default()
+    };
+    send(pods, victim.key.name(), &patch(&pod, Some(&condition), None)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(status: Value) -> Pod {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": []}, "status": status});
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn refused() -> PodCondition {
+        let condition = json!({"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "m", "observedGeneration": 1});
+        serde_json::from_value(condition).expect("a condition")
+    }
+
+    #[test]
+    fn a_condition_is_added_with_the_time_of_now() {
+        let patch = patch(&pod(json!({})), Some(&refused()), None);
+        let status = &patch["status"];
+        assert_eq!(status["$setElementOrder/conditions"], json!([{"type": "PodScheduled"}]));
+        let condition = &status["conditions"][0];
+        assert_eq!(condition["reason"], "Unschedulable");
+        assert_eq!(condition["lastProbeTime"], Value::Null);
+        assert!(condition["lastTransitionTime"].is_string(), "{condition}");
+        assert_eq!(status.get("nominatedNodeName"), None);
+    }
+
+    #[test]
+    fn a_condition_that_only_says_something_else_keeps_its_time_and_its_place() {
+        let since = "2020-01-01T00:00:00Z";
+        let old = json!({"conditions": [
+            {"type": "Other", "status": "True"},
+            {"type": "PodScheduled", "status": "False", "lastTransitionTime": since}]});
+        let patch = patch(&pod(old), Some(&refused()), Some("node"));
+        let order = json!([{"type": "Other"}, {"type": "PodScheduled"}]);
+        assert_eq!(patch["status"]["$setElementOrder/conditions"], order);
+        assert_eq!(patch["status"]["conditions"][0]["lastTransitionTime"], since);
+        assert_eq!(patch["status"]["nominatedNodeName"], "node");
+    }
+
+    #[test]
+    fn a_nomination_is_taken_back_by_null() {
+        let patch = patch(&pod(json!({})), None, Some(""));
+        assert_eq!(patch, json!({"status": {"nominatedNodeName": null}}));
+    }
+}

@@ -1,0 +1,251 @@
+//! The scheduler as it runs: watches tell, it decides, lanes carry out.
+//!
+//! ```text
+//!   watch ─Told─> Scheduler ─Command─> Lanes ─> API server
+//!                    ^ ──────BindEnd────┘
+//! ```
+//! Effects. Owner of the one thread that decides, and of the clock. What was told is taken before the
+//! next pod is decided, so that no decision is made with less than is known. Bounds: `AHEAD_MAX` pods
+//! are assumed and not bound; until some are, nobody else is decided.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use pintle_api::leader::{Elector, Timing};
+use pintle_api::{Access, ClientOptions};
+use pintle_daemon::{logging, tasks};
+use pintle_sched_core::Profile;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::{self, Process};
+use crate::cycle::Scheduler;
+use crate::lanes::{BindEnd, Lanes};
+use crate::queue::Settings;
+use crate::watch::{self, TOLD_MAX, Told};
+
+/// Pods that have a node of which the API server does not know yet.
+const AHEAD_MAX: usize = 4096;
+/// Decisions between two looks at what else there is to do.
+const DECISIONS_AT_ONCE: usize = 16;
+/// How long it waits when nothing is due.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long bindings that are under way may take when it is told to end.
+const END_MAX: Duration = Duration::from_secs(10);
+
+/// Arguments of `run`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Credentials of system:kube-scheduler; without it those of the configuration.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The KubeSchedulerConfiguration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Whether several schedulers agree on who works; without it the configuration says.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    leader_elect: Option<bool>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a file cannot be used, or the lease is lost.
+pub fn run(options: &Options) -> Result<()> {
+    logging::init(logging::Format::Text, 0);
+    tasks::log_panics();
+    let mut profile = Profile::default();
+    let mut process = Process::default();
+    if let Some(path) = &options.config {
+        let shown = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(shown)?;
+        profile = config::profile(&text, None).with_context(shown)?;
+        process = config::process(&text).with_context(shown)?;
+    }
+    if let Some(elect) = options.leader_elect {
+        process.leader_elect = elect;
+    }
+    let configured = process.kubeconfig.as_ref();
+    let path = options.kubeconfig.as_ref().or(configured).context(
+        "no credentials: give --kubeconfig, or clientConnection.kubeconfig in the configuration",
+    )?;
+    let access = Access::read(path).context("--kubeconfig")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, work(&access, profile, &process))
+}
+
+/// Schedules until the process is told to end or does not lead any more.
+async fn work(access: &Access, profile: Profile, process: &Process) -> Result<()> {
+    let user_agent = pintle_config::help::user_agent("kube-scheduler");
+    let options = ClientOptions { user_agent, rate: process.rate(), ..Default::default() };
+    let clients = access.clients(options);
+    let user_agent = pintle_config::help::user_agent("leader-election");
+    let own = access.client(ClientOptions { user_agent, ..Default::default() });
+    let mut end = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    let (tell, told) = mpsc::channel(TOLD_MAX);
+    // A standby knows the cluster before it leads.
+    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell) {
+        tasks::singleton(name, follows);
+    }
+    let (lanes, ended) = Lanes::new(|| clients.urgent(), &profile.scheduler_name);
+    let settings = Settings { backoff: process.backoff, ..Settings::default() };
+    let scheduler = Scheduler::new(profile, settings, seed());
+    let mut running = Running { scheduler, lanes, told, ended, begun: Instant::now() };
+
+    let mut elector = process.leader_elect.then(|| elector(own, process)).transpose()?;
+    tokio::select! {
+        () = running.follow(lead(&mut elector)) => {}
+        _ = end.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    }
+    let lost = async {
+        match &mut elector {
+            Some(elector) => elector.hold().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = running.schedule() => {}
+        () = lost => anyhow::bail!("the lease was lost: another scheduler may work now"),
+        _ = end.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    running.end().await;
+    if let Some(elector) = elector {
+        elector.release().await;
+    }
+    Ok(())
+}
+
+async fn lead(elector: &mut Option<Elector>) {
+    if let Some(elector) = elector {
+        elector.acquire().await;
+    }
+}
+
+// k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
+fn elector(client: kube::Client, process: &Process) -> Result<Elector> {
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let identity = format!("{}_{}", host_name(), random.trim());
+    let (namespace, name) = &process.lease;
+    let timing: Timing = process.timing;
+    Ok(Elector::new(client, (namespace, name), identity, timing)?)
+}
+
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_lowercase()
+}
+
+/// Two schedulers break ties differently.
+fn seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
+}
+
+/// The scheduler with what it hears and whom it tells.
+struct Running {
+    scheduler: Scheduler,
+    lanes: Lanes,
+    told: mpsc::Receiver<Told>,
+    ended: mpsc::UnboundedReceiver<BindEnd>,
+    begun: Instant,
+}
+
+impl Running {
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Takes what is told until it leads.
+    async fn follow(&mut self, leads: impl Future<Output = ()>) {
+        let mut leads = std::pin::pin!(leads);
+        loop {
+            tokio::select! {
+                () = &mut leads => return,
+                told = self.told.recv() => match told {
+                    Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Decides for ever.
+    async fn schedule(&mut self) {
+        let mut is_ready = false;
+        loop {
+            self.take_told();
+            if !is_ready && self.scheduler.mirror.is_complete() {
+                is_ready = true;
+                let (waiting, bound, nodes) = self.scheduler.mirror.counts();
+                tracing::info!(
+                    "scheduling: {nodes} nodes, {bound} pods on them, {waiting} without"
+                );
+            }
+            if self.decide() {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let due = self.scheduler.queue.next_flush();
+            let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
+            tokio::select! {
+                told = self.told.recv() => match told {
+                    Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
+                    None => return,
+                },
+                Some(end) = self.ended.recv() => self.binding_ended(end),
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Takes all that is known by now.
+    fn take_told(&mut self) {
+        for _ in 0..TOLD_MAX {
+            let Ok(told) = self.told.try_recv() else { break };
+            let now = self.now();
+            self.scheduler.tell(told, now);
+        }
+        while let Ok(end) = self.ended.try_recv() {
+            self.binding_ended(end);
+        }
+    }
+
+    fn binding_ended(&mut self, end: BindEnd) {
+        let now = self.now();
+        self.scheduler.ended(&end.pod, &end.node, end.ended, now);
+        self.carry_out();
+    }
+
+    /// Decides some; whether there were any.
+    fn decide(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..DECISIONS_AT_ONCE {
+            if self.lanes.under_way() >= AHEAD_MAX || !self.scheduler.decide_next(self.now()) {
+                break;
+            }
+            any = true;
+            self.carry_out();
+        }
+        any
+    }
+
+    fn carry_out(&mut self) {
+        self.scheduler.take_commands().into_iter().for_each(|command| self.lanes.run(command));
+    }
+
+    /// Nobody else may begin before what was decided is bound or given up.
+    async fn end(&mut self) {
+        let bound =
+            async { while self.lanes.under_way() > 0 && self.ended.recv().await.is_some() {} };
+        if tokio::time::timeout(END_MAX, bound).await.is_err() {
+            let left = self.lanes.under_way();
+            tracing::warn!("ending while {left} bindings have no answer");
+        }
+    }
+}
