@@ -94,9 +94,9 @@ fn commands(stand: &Stand, outcome: &Outcome) {
 
 /// What the API server has at the end.
 #[derive(Debug, PartialEq, Eq, Clone, Default)]
-struct Outcome {
-    bound: usize,
-    refused: usize,
+pub(crate) struct Outcome {
+    pub(crate) bound: usize,
+    pub(crate) refused: usize,
     gated: usize,
     undecided: usize,
     leaving: usize,
@@ -104,7 +104,7 @@ struct Outcome {
     a_refused: Option<String>,
 }
 
-async fn set_up(client: &kube::Client, nodes: usize, seed: u64) -> Result<()> {
+pub(crate) async fn set_up(client: &kube::Client, nodes: usize, seed: u64) -> Result<()> {
     for (name, value) in [("high", 1000), ("high-never", 1000)] {
         let class = json!({"metadata": {"name": name}, "value": value,
             "preemptionPolicy": if name == "high" { "PreemptLowerPriority" } else { "Never" }});
@@ -137,7 +137,12 @@ async fn set_up(client: &kube::Client, nodes: usize, seed: u64) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
-async fn waves(client: &kube::Client, nodes: usize, pods: usize, seed: u64) -> Result<Outcome> {
+pub(crate) async fn waves(
+    client: &kube::Client,
+    nodes: usize,
+    pods: usize,
+    seed: u64,
+) -> Result<Outcome> {
     let mut chance = Chance::new(seed ^ 0xA5A5);
     let made: Vec<Value> = (0..pods).map(|at| world::pod(at, &mut chance)).collect();
     let mut outcome = Outcome::default();
@@ -180,8 +185,9 @@ async fn disturb(client: &kube::Client, nodes: usize, chance: &mut Chance) -> Re
 
 /// Waits until kube-scheduler has nothing left to do; takes deleted pods off their nodes meanwhile,
 /// as a kubelet would.
-async fn quiet(client: &kube::Client) -> Result<Outcome> {
+pub(crate) async fn quiet(client: &kube::Client) -> Result<Outcome> {
     let (mut last, mut same) = (BTreeMap::new(), 0);
+    let mut last_outcome = None;
     for _ in 0..LOOKS_MAX {
         let all = pods(client).await?;
         let leaving: Vec<&Pod> =
@@ -212,33 +218,34 @@ async fn quiet(client: &kube::Client) -> Result<Outcome> {
         if same >= QUIET_LOOKS && outcome.undecided == 0 && outcome.leaving == 0 {
             return Ok(outcome);
         }
+        last_outcome = Some(outcome);
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    anyhow::bail!("kube-scheduler does not come to an end")
+    anyhow::bail!("the scheduler does not come to an end: {last_outcome:?}")
 }
 
-async fn pods(client: &kube::Client) -> Result<Vec<Pod>> {
+pub(crate) async fn pods(client: &kube::Client) -> Result<Vec<Pod>> {
     Ok(Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?.items)
 }
 
-fn of(client: &kube::Client, pod: &Pod) -> Api<Pod> {
+pub(crate) fn of(client: &kube::Client, pod: &Pod) -> Api<Pod> {
     Api::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or("default"))
 }
 
-fn name(pod: &Pod) -> &str {
+pub(crate) fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or("")
 }
 
-fn is_bound(pod: &Pod) -> bool {
+pub(crate) fn is_bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|s| s.node_name.is_some())
 }
 
-fn is_gated(pod: &Pod) -> bool {
+pub(crate) fn is_gated(pod: &Pod) -> bool {
     let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref());
     gates.is_some_and(|gates| !gates.is_empty())
 }
 
-fn is_refused(pod: &Pod) -> bool {
+pub(crate) fn is_refused(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     !is_bound(pod)
@@ -246,7 +253,7 @@ fn is_refused(pod: &Pod) -> bool {
             .any(|c| c.type_ == "PodScheduled" && c.reason.as_deref() == Some("Unschedulable"))
 }
 
-async fn create<T>(api: &Api<T>, object: Value) -> Result<()>
+pub(crate) async fn create<T>(api: &Api<T>, object: Value) -> Result<()>
 where
     T: Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
 {
@@ -256,7 +263,7 @@ where
     Ok(())
 }
 
-async fn patch<T>(api: &Api<T>, name: &str, change: Value) -> Result<()>
+pub(crate) async fn patch<T>(api: &Api<T>, name: &str, change: Value) -> Result<()>
 where
     T: Clone + DeserializeOwned + std::fmt::Debug,
 {

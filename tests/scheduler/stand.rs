@@ -19,15 +19,23 @@ use xtask::shell;
 /// A cluster without nodes of its own.
 pub struct Stand {
     cluster: Cluster,
+    shadow: Option<Child>,
     ours: Option<Child>,
 }
 
 impl Stand {
-    /// Starts it.
+    /// Starts it with upstream's scheduler.
     pub fn start(purpose: &str, scheduler: &Value) -> Self {
+        let stand = Self::without_scheduler(purpose, scheduler);
+        stand.cluster.start_scheduler().expect("the scheduler starts");
+        stand
+    }
+
+    /// Starts it without a scheduler; what is written is the configuration of one.
+    pub fn without_scheduler(purpose: &str, scheduler: &Value) -> Self {
         let cluster = Cluster::of_this_run(purpose).expect("a cluster's name");
         cluster.down().expect("an old cluster can be removed");
-        let stand = Self { cluster, ours: None };
+        let stand = Self { cluster, shadow: None, ours: None };
         stand.cluster.up_for_scheduler(scheduler).expect("the cluster starts");
         stand
     }
@@ -47,6 +55,28 @@ impl Stand {
             })
         };
         self.cluster.in_control_network(run).expect("a thread").expect("the API server answers")
+    }
+
+    /// Starts `pintle-scheduler run` with the rights of kube-scheduler.
+    pub fn start_ours(&mut self) {
+        let mut cmd = self.cluster.control_command(&program()).expect("a command");
+        let log = File::options().create(true).append(true).open(self.log_of("ours"));
+        cmd.arg("run").arg("--config").arg(self.cluster.layout().scheduler_config());
+        cmd.stderr(log.expect("a log"));
+        self.ours = Some(cmd.spawn().expect("it starts"));
+    }
+
+    /// Ends it with a signal; whether it ended as it should.
+    pub fn end_ours(&mut self, with: Signal) -> bool {
+        let mut child = self.ours.take().expect("it runs");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        kill(Pid::from_raw(pid), with).expect("it is there");
+        child.wait().expect("a child can be waited for").success()
+    }
+
+    /// What the API server was asked, a line each.
+    pub fn audit(&self) -> String {
+        fs::read_to_string(self.cluster.layout().audit_log()).expect("an audit log")
     }
 
     /// Starts `pintle-scheduler shadow` with credentials that may only read.
@@ -81,7 +111,7 @@ impl Stand {
         cmd.arg("shadow").arg("--kubeconfig").arg(self.cluster.layout().kubeconfig("shadow"));
         cmd.arg("--config").arg(self.cluster.layout().scheduler_config());
         cmd.arg("--report").arg(self.report()).stderr(log);
-        self.ours = Some(cmd.spawn().expect("it starts"));
+        self.shadow = Some(cmd.spawn().expect("it starts"));
         until(LONG, "the shadow follows", || {
             let log = fs::read_to_string(self.log())?;
             ensure!(log.contains("following"), "{log}");
@@ -105,7 +135,7 @@ impl Stand {
 
     /// Ends our program; what it reported.
     pub fn end_shadow(&mut self) -> Value {
-        let mut child = self.ours.take().expect("it runs");
+        let mut child = self.shadow.take().expect("it runs");
         let pid = i32::try_from(child.id()).expect("a pid");
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it is there");
         let status = child.wait().expect("a child can be waited for");
@@ -119,16 +149,25 @@ impl Stand {
         shell::tail(&fs::read_to_string(self.log()).unwrap_or_default(), 40)
     }
 
-    /// Our program's resident memory in KiB.
+    /// The end of our scheduler's log.
+    pub fn ours_log_end(&self) -> String {
+        shell::tail(&fs::read_to_string(self.log_of("ours")).unwrap_or_default(), 40)
+    }
+
+    /// The shadow's resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
-        let pid = self.ours.as_ref().expect("it runs").id();
+        let pid = self.shadow.as_ref().expect("it runs").id();
         let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
     fn log(&self) -> PathBuf {
-        self.cluster.layout().log("shadow")
+        self.log_of("shadow")
+    }
+
+    fn log_of(&self, part: &str) -> PathBuf {
+        self.cluster.layout().log(part)
     }
 
     fn report(&self) -> PathBuf {
@@ -138,7 +177,7 @@ impl Stand {
 
 impl Drop for Stand {
     fn drop(&mut self) {
-        if let Some(mut child) = self.ours.take() {
+        for mut child in self.ours.take().into_iter().chain(self.shadow.take()) {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -159,8 +159,8 @@ impl Cluster {
         })
     }
 
-    /// Starts nothing but an API server with its store and a scheduler, for nodes that exist in the
-    /// API alone. Whatever else a cluster has, whoever needs it writes.
+    /// Starts nothing but an API server with its store, and writes a scheduler's configuration, for
+    /// nodes that exist in the API alone. Whatever else a cluster has, whoever needs it writes.
     pub fn up_for_scheduler(&self, scheduler: &Value) -> Result<()> {
         apt::require_root("there is no way around it: namespaces are made")?;
         apt::install_missing(&TOOLS)?;
@@ -171,10 +171,13 @@ impl Cluster {
             pki::ensure(&self.layout, &[])?;
             control::configure_scheduler(self, scheduler)?;
             network::start_control(&self.layout, &self.processes)?;
-            ["etcd", "apiserver", "scheduler"]
-                .iter()
-                .try_for_each(|part| control::start(self, part))
+            ["etcd", "apiserver"].iter().try_for_each(|part| control::start(self, part))
         })
+    }
+
+    /// Starts upstream's scheduler in it.
+    pub fn start_scheduler(&self) -> Result<()> {
+        control::start(self, "scheduler")
     }
 
     /// The program of an agent, built if it is ours and no file is named.

@@ -1,0 +1,138 @@
+//! Our scheduler in the place of kube-scheduler: what it does to a real API server.
+//!
+//! Pods of all kinds come in waves; in between some are deleted, gates opened, nodes cordoned and
+//! given back. Our shadow follows it as it follows kube-scheduler: what one process decides, another
+//! that only watches has to decide as well.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{Api, ListParams};
+use nix::sys::signal::Signal;
+use pintle_api_types::quantity;
+use serde_json::{Value, json};
+
+use crate::shadow::{Outcome, is_bound, is_refused, name, pods, set_up, waves};
+use crate::stand::Stand;
+
+fn configuration() -> Value {
+    json!({
+        "leaderElection": {"leaderElect": true},
+        "clientConnection": {"qps": 5000, "burst": 5000},
+    })
+}
+
+#[test]
+fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
+    let seed = std::env::var("PINTLE_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    println!("PINTLE_SEED={seed}");
+    let (nodes, count) = (50, 400);
+    let mut stand = Stand::without_scheduler("binds", &configuration());
+    stand.with_client(async |client| set_up(&client, nodes, seed).await);
+    stand.start_shadow();
+    stand.start_ours();
+    let outcome = stand.with_client(async |client| waves(&client, nodes, count, seed).await);
+    println!("{outcome:?}");
+    let (all, all_nodes, events) = stand.with_client(async |client| look(&client).await);
+    not_over_committed(&all, &all_nodes);
+    bound_once(&stand.audit());
+    nobody_is_forgotten(&stand, &all);
+    told(&all, &events);
+    let report = stand.end_shadow();
+    println!("bindings {}, refusals {}", report["bindings"], report["refusals"]);
+    for kind in ["bindings", "refusals"] {
+        assert_eq!(report[kind]["other"], 0, "{report}\n{}", stand.ours_log_end());
+    }
+    check_outcome(&outcome, &all);
+    assert!(stand.end_ours(Signal::SIGTERM), "{}", stand.ours_log_end());
+}
+
+fn check_outcome(outcome: &Outcome, all: &[Pod]) {
+    assert!(outcome.bound > 200, "{outcome:?}");
+    assert!(outcome.refused > 0, "{outcome:?}");
+    assert!(all.iter().any(is_bound));
+}
+
+async fn look(client: &kube::Client) -> Result<(Vec<Pod>, Vec<Node>, Vec<Event>)> {
+    let everything = ListParams::default();
+    let nodes = Api::<Node>::all(client.clone()).list(&everything).await?.items;
+    let events = Api::<Event>::all(client.clone()).list(&everything).await?.items;
+    Ok((pods(client).await?, nodes, events))
+}
+
+/// What pods on a node ask for is there.
+fn not_over_committed(all: &[Pod], nodes: &[Node]) {
+    let mut asked: HashMap<&str, BTreeMap<String, i64>> = HashMap::new();
+    for pod in all.iter().filter(|pod| is_bound(pod)) {
+        let spec = pod.spec.as_ref().expect("it has one");
+        let of = asked.entry(spec.node_name.as_deref().expect("bound")).or_default();
+        *of.entry("pods".to_owned()).or_default() += 1000;
+        for container in &spec.containers {
+            let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+            for (name, amount) in quantity::read_list(requests).expect("quantities") {
+                *of.entry(name).or_default() += amount.millis();
+            }
+        }
+    }
+    for node in nodes {
+        let Some(asked) = asked.get(node.metadata.name.as_deref().unwrap_or_default()) else {
+            continue;
+        };
+        let status = node.status.as_ref().expect("a status");
+        let has = quantity::read_list(status.allocatable.as_ref()).expect("quantities");
+        for (name, amount) in asked {
+            let has = has.get(name).map_or(0, |amount| amount.millis());
+            assert!(*amount <= has, "{:?}: {name}: {amount} of {has}", node.metadata.name);
+        }
+    }
+}
+
+/// No pod was bound a second time, successfully or not.
+fn bound_once(audit: &str) {
+    let mut bindings: BTreeMap<String, usize> = BTreeMap::new();
+    for line in audit.lines().filter(|line| line.contains("\"binding\"")) {
+        let entry: Value = serde_json::from_str(line).expect("JSON");
+        let of = &entry["objectRef"];
+        if entry["verb"] == "create" && of["subresource"] == "binding" {
+            let code = &entry["responseStatus"]["code"];
+            assert_eq!(*code, 201, "{entry}");
+            *bindings.entry(entry["requestURI"].to_string()).or_default() += 1;
+        }
+    }
+    assert!(!bindings.is_empty(), "bindings are in the audit log");
+    let twice: Vec<_> = bindings.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+}
+
+/// Somebody who looks at the cluster anew finds no place for those that have none.
+fn nobody_is_forgotten(stand: &Stand, all: &[Pod]) {
+    for pod in all.iter().filter(|pod| is_refused(pod)) {
+        let pod = format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or(""), name(pod));
+        let answer = stand.ask(&["explain", &pod, "-o", "json"]);
+        let answer: Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["feasible"], 0, "{pod} fits: {answer}\n{}", stand.ours_log_end());
+    }
+}
+
+/// Everybody is told what became of them.
+fn told(all: &[Pod], events: &[Event]) {
+    let of = |pod: &Pod, reason: &str| {
+        let is = |event: &&Event| {
+            event.involved_object.uid == pod.metadata.uid && event.reason.as_deref() == Some(reason)
+        };
+        events.iter().filter(is).count()
+    };
+    for pod in all {
+        let expected = match (is_bound(pod), is_refused(pod)) {
+            (true, _) => "Scheduled",
+            (_, true) => "FailedScheduling",
+            _ => continue,
+        };
+        assert!(of(pod, expected) > 0, "{}: no event {expected}", name(pod));
+    }
+    let scheduled = events.iter().find(|event| event.reason.as_deref() == Some("Scheduled"));
+    let scheduled = scheduled.expect("some pod was scheduled");
+    assert_eq!(scheduled.action.as_deref(), Some("Binding"));
+    assert_eq!(scheduled.reporting_component.as_deref(), Some("default-scheduler"));
+}
