@@ -7,20 +7,24 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
-use pintle_sched_core::explain;
 use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::select::Refusal;
+use pintle_sched_core::{Plugin, explain};
 
 use super::command::{Command, Note, PodRef};
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
+use crate::shadow::has_claims;
 
 /// Longest sentence of an event, and how a longer one ends.
 // k8s: staging/src/k8s.io/api/events/v1 NoteLengthLimit, schedule_one.go truncateMessage
 const NOTE_MAX: usize = 1024;
 const CUT: &str = " ...";
+/// What is said of pods whose volumes and devices tie them to nodes.
+const NO_CLAIMS: &str = "pods with persistent volume claims or resource claims are not scheduled by \
+    this version of pintle-scheduler";
 
 /// Why a pod has no node.
 struct Why {
@@ -36,6 +40,12 @@ impl Why {
         let nominated = Some(String::new());
         Self { is_error: true, message, rejectors: Rejectors::new(), nominated }
     }
+
+    /// No node can be looked at.
+    fn nowhere(message: String, rejector: Plugin) -> Self {
+        let nominated = Some(String::new());
+        Self { is_error: false, message, rejectors: [rejector].into(), nominated }
+    }
 }
 
 impl Scheduler {
@@ -50,8 +60,8 @@ impl Scheduler {
             self.queue.done(&uid);
             return true;
         }
-        match self.find(&asked) {
-            Ok(node) => self.assume(&uid, asked, &node),
+        match self.find(&asked, now) {
+            Ok(node) => self.assume(&uid, asked, &node, now),
             Err(why) => self.refuse(&uid, &asked, why, now),
         }
         true
@@ -75,7 +85,10 @@ impl Scheduler {
     }
 
     /// A node for a pod.
-    fn find(&mut self, asked: &Asked) -> Result<Rc<str>, Why> {
+    fn find(&mut self, asked: &Asked, now: Duration) -> Result<Rc<str>, Why> {
+        if has_claims(&asked.pod) {
+            return Err(Why::nowhere(NO_CLAIMS.to_owned(), Plugin::VolumeBinding));
+        }
         let asking = Asking::new(&asked.pod, &mut self.mirror);
         let asking = asking.map_err(|error| Why::error(error.to_string()))?;
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
@@ -95,20 +108,25 @@ impl Scheduler {
         }
         let nodes = self.mirror.cluster.view().node_count();
         if nodes == 0 {
-            // k8s: schedule_one.go ErrNoNodesAvailable
+            // k8s: schedule_one.go ErrNoNodesAvailable, after which upstream tries again and again.
+            // Whoever waits for a node of a name is told of each that comes.
             let message = explain::summary(0, std::iter::empty());
-            let nominated = Some(String::new());
-            let rejectors = Rejectors::new();
-            return Err(Why { is_error: false, message, rejectors, nominated });
+            return Err(Why::nowhere(message, Plugin::NodeName));
         }
         match self.thinker.diagnose(&mut self.mirror, &asking) {
-            Some(diagnosis) => Err(self.rejected(asked, &outcome.refusal, diagnosis)),
+            Some(diagnosis) => Err(self.rejected(asked, &outcome.refusal, diagnosis, now)),
             None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
         }
     }
 
     /// Who rejected it everywhere, and what preemption does about it.
-    fn rejected(&mut self, asked: &Asked, refusal: &Option<Refusal>, diagnosis: Diagnosis) -> Why {
+    fn rejected(
+        &mut self,
+        asked: &Asked,
+        refusal: &Option<Refusal>,
+        diagnosis: Diagnosis,
+        now: Duration,
+    ) -> Why {
         let mut rejectors: Rejectors =
             diagnosis.statuses.iter().filter_map(|(_, status)| status.plugin).collect();
         if let Some(Refusal::PreFilter(plugin, _)) = refusal {
@@ -117,7 +135,7 @@ impl Scheduler {
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());
         let nominated = match chosen {
-            Some(candidate) => Some(self.preempt(asked, &candidate)),
+            Some(candidate) => Some(self.preempt(asked, &candidate, now)),
             // Whoever may not preempt keeps what is kept for it.
             None => run.ineligible.is_none().then(String::new),
         };
@@ -126,7 +144,7 @@ impl Scheduler {
 
     /// Makes room; returns the node's name.
     // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
-    fn preempt(&mut self, asked: &Asked, candidate: &Candidate) -> String {
+    fn preempt(&mut self, asked: &Asked, candidate: &Candidate, now: Duration) -> String {
         let cluster = &self.mirror.cluster;
         let node = cluster.node_name(candidate.row).to_owned();
         let name = |id| {
@@ -153,19 +171,19 @@ impl Scheduler {
         let notes = notes.collect();
         let name = &self.scheduler_name;
         let message = format!("{name}: preempting to accommodate a higher priority pod");
-        self.unseat(asked, &node);
+        self.unseat(asked, &node, now);
         self.commands.push(Command::Evict { victims, pod, message, notes });
         node
     }
 
     /// Pods of lower priority for which room is kept there look for another place.
     // k8s: pkg/scheduler/framework/preemption/preemption.go getLowerPriorityNominatedPods
-    fn unseat(&mut self, asked: &Asked, node: &str) {
+    fn unseat(&mut self, asked: &Asked, node: &str, now: Duration) {
         for (key, nominee) in self.mirror.nominated_on(node) {
             if nominee.spec.priority >= asked.spec.priority || key == asked.spec.key {
                 continue;
             }
-            self.mirror.make(&Step::Nominated { pod: key, old: Some(nominee), new: None });
+            self.make(&Step::Nominated { pod: key, old: Some(nominee), new: None }, now);
             let uid = self.mirror.cluster.text(key);
             if let Some(waiting) = self.queue.get(uid) {
                 self.commands.push(Command::Status {
@@ -178,11 +196,8 @@ impl Scheduler {
     }
 
     // k8s: schedule_one.go assume
-    fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>) {
-        let pod = asked.spec.key;
-        if let Some(old) = self.mirror.nomination(pod).cloned() {
-            self.mirror.make(&Step::Nominated { pod, old: Some(old), new: None });
-        }
+    fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
+        self.nominate(&asked, "", now);
         self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
         self.queue.binds(uid);
         let command = Command::Bind { pod: pod_ref(&asked, uid), node: Rc::clone(node) };
@@ -193,7 +208,7 @@ impl Scheduler {
     // k8s: schedule_one.go handleSchedulingFailure
     fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
         if let Some(node) = &why.nominated {
-            self.nominate(asked, node);
+            self.nominate(asked, node, now);
         }
         let hints = super::Happens(&self.mirror.cluster);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
@@ -202,13 +217,13 @@ impl Scheduler {
     }
 
     /// Keeps room on a node for a pod before the API says so, or no longer.
-    fn nominate(&mut self, asked: &Asked, node: &str) {
+    fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) {
         let pod = asked.spec.key;
         let old = self.mirror.nomination(pod).cloned();
         let spec = Rc::clone(&asked.spec);
         let new = (!node.is_empty()).then(|| Nominee { spec, node: node.into() });
         if old != new {
-            self.mirror.make(&Step::Nominated { pod, old, new });
+            self.make(&Step::Nominated { pod, old, new }, now);
         }
     }
 

@@ -57,7 +57,7 @@ impl Scheduler {
     }
 
     /// Changes the mirror and tells who waits for it.
-    fn make(&mut self, step: &Step, now: Duration) {
+    pub(super) fn make(&mut self, step: &Step, now: Duration) {
         let before = self.facts_before(step);
         let confirmed = match step {
             Step::Bound(spec, _) | Step::Changed { new: spec, .. } => {

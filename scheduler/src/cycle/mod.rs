@@ -17,6 +17,8 @@ mod ended;
 mod intake;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod worlds;
 
 use std::cell::OnceCell;
 use std::collections::HashMap;

@@ -1,1 +1,236 @@
+//! One thing after the other: what is done, and who is told.
 
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cycle::command::{Note, PodRef};
+use crate::watch::{KINDS, Kind, Thing, Told};
+
+pub(super) fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+    Box::new(serde_json::from_value(value).expect("an object of its kind"))
+}
+
+pub(super) fn node(name: &str, cpu: &str) -> Thing {
+    Thing::Node(object(json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
+    })))
+}
+
+fn pod_value(name: &str, uid: &str, cpu: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": uid, "resourceVersion": "1",
+            "generation": 1},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
+            "schedulerName": "default-scheduler"},
+    })
+}
+
+fn pod(name: &str, cpu: &str) -> Thing {
+    Thing::Pod(object(pod_value(name, name, cpu)))
+}
+
+fn with(name: &str, cpu: &str, change: impl FnOnce(&mut Value)) -> Thing {
+    let mut value = pod_value(name, name, cpu);
+    change(&mut value);
+    Thing::Pod(object(value))
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Nobody is tried again only because time went by.
+fn without_second_look() -> Settings {
+    Settings { stay_max: Duration::from_secs(u64::from(u32::MAX)), ..Settings::default() }
+}
+
+/// One that knows these, at no time.
+pub(super) fn knowing(things: Vec<Thing>) -> Scheduler {
+    let mut scheduler = Scheduler::new(Profile::default(), without_second_look(), 1);
+    for kind in KINDS {
+        scheduler.tell(Told::Begun(kind), at(0));
+        for thing in things.iter().filter(|thing| thing.kind() == kind) {
+            scheduler.tell(Told::Listed(thing.clone()), at(0));
+        }
+        scheduler.tell(Told::Complete(kind), at(0));
+    }
+    scheduler
+}
+
+fn decide(scheduler: &mut Scheduler, now: u64) -> Vec<Command> {
+    while scheduler.decide_next(at(now)) {}
+    scheduler.take_commands()
+}
+
+fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
+    match command {
+        Command::Bind { pod, node } => Some((pod.clone(), Rc::clone(node))),
+        _ => None,
+    }
+}
+
+fn said(commands: &[Command], reason: &str) -> Vec<Note> {
+    let notes = commands.iter().filter_map(|command| match command {
+        Command::Tell(note) if note.reason == reason => Some(note.clone()),
+        _ => None,
+    });
+    notes.collect()
+}
+
+fn condition(commands: &[Command]) -> Option<(String, String)> {
+    commands.iter().find_map(|command| match command {
+        Command::Status { condition: Some(condition), .. } => {
+            Some((condition.reason.clone()?, condition.message.clone()?))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn nothing_is_decided_before_everything_is_known() {
+    let mut scheduler = Scheduler::new(Profile::default(), Settings::default(), 1);
+    scheduler.tell(Told::Begun(Kind::Pod), at(0));
+    scheduler.tell(Told::Listed(pod("p", "1")), at(0));
+    scheduler.tell(Told::Complete(Kind::Pod), at(0));
+    assert!(!scheduler.decide_next(at(0)));
+}
+
+#[test]
+fn a_pod_gets_a_node_and_is_told_when_it_is_bound() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let commands = decide(&mut scheduler, 0);
+    let (pod, node) = bound(&commands[0]).expect("it is bound");
+    assert_eq!((pod.key.as_str(), &*node, commands.len()), ("default/p", "n", 1));
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (1, 1));
+    scheduler.ended(&pod, &node, Ended::Bound, at(1));
+    let commands = scheduler.take_commands();
+    let notes = said(&commands, "Scheduled");
+    assert_eq!(notes[0].note, "Successfully assigned default/p to n");
+    assert_eq!((notes[0].action, notes[0].warning), ("Binding", false));
+    let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    scheduler.tell(Told::Set(there), at(2));
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
+}
+
+#[test]
+fn who_finds_no_room_is_told_why_and_tried_again_when_somebody_goes() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
+    let commands = decide(&mut scheduler, 0);
+    let (first, node) = bound(&commands[0]).expect("one is bound");
+    let why = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+        preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.";
+    assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
+    assert_eq!(said(&commands, "FailedScheduling")[0].note, why);
+    scheduler.ended(&first, &node, Ended::Bound, at(1));
+    let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    scheduler.tell(Told::Set(there.clone()), at(1));
+    assert_eq!(decide(&mut scheduler, 5).iter().find_map(bound), None);
+    scheduler.tell(Told::Gone(there), at(6));
+    let (second, _) = decide(&mut scheduler, 6).iter().find_map(bound).expect("it has room now");
+    assert_ne!(first, second);
+}
+
+#[test]
+fn a_binding_that_fails_gives_the_room_back() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
+    scheduler.ended(&pod, &node, Ended::Failed("no".to_owned()), at(1));
+    let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
+    assert_eq!(reason, "SchedulerError");
+    assert_eq!(message, "running Bind plugin \"DefaultBinder\": no");
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::ErrorBackoff)), (0, 1));
+    let again = decide(&mut scheduler, 30);
+    assert_eq!(again.iter().find_map(bound), Some((pod, node)));
+}
+
+#[test]
+fn a_binding_whose_answer_is_lost_is_no_error_when_the_pod_is_there() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
+    let there = with("p", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    scheduler.tell(Told::Set(there), at(1));
+    scheduler.ended(&pod, &node, Ended::Failed("no answer".to_owned()), at(2));
+    assert_eq!(scheduler.take_commands(), []);
+    assert_eq!(decide(&mut scheduler, 60), []);
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_it_is_bound_takes_nothing_any_more() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
+    let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
+    let gone = with(first.key.name(), "1", |_| {});
+    scheduler.tell(Told::Gone(gone), at(5));
+    let (second, _) = decide(&mut scheduler, 5).iter().find_map(bound).expect("room is free");
+    assert_ne!(first, second);
+    scheduler.ended(&first, &node, Ended::Failed("gone".to_owned()), at(6));
+    assert_eq!(scheduler.take_commands(), [], "nobody is told");
+}
+
+#[test]
+fn a_namesake_is_another_pod() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let (first, node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
+    let namesake = with("p", "1", |pod| pod["metadata"]["uid"] = json!("other"));
+    scheduler.tell(Told::Set(namesake), at(1));
+    let (second, _) = decide(&mut scheduler, 1).iter().find_map(bound).expect("it has room");
+    assert_eq!((&*second.uid, second.key == first.key), ("other", true));
+    scheduler.ended(&first, &node, Ended::Failed("gone".to_owned()), at(2));
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (1, 1));
+}
+
+#[test]
+fn a_gate_holds_a_pod_back_until_it_is_gone() {
+    let gated = with("p", "1", |pod| pod["spec"]["schedulingGates"] = json!([{"name": "g"}]));
+    let mut scheduler = knowing(vec![node("n", "1"), gated]);
+    assert_eq!(decide(&mut scheduler, 0), []);
+    assert_eq!(scheduler.count(Place::Gated), 1);
+    scheduler.tell(Told::Set(pod("p", "1")), at(1));
+    assert!(decide(&mut scheduler, 1).iter().any(|command| bound(command).is_some()));
+}
+
+#[test]
+fn pods_of_other_schedulers_are_left_alone() {
+    let other = with("p", "1", |pod| pod["spec"]["schedulerName"] = json!("other"));
+    let mut scheduler = knowing(vec![node("n", "1"), other]);
+    assert_eq!(decide(&mut scheduler, 0), []);
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_gets_no_node() {
+    let leaving = with("p", "1", |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
+    });
+    let mut scheduler = knowing(vec![node("n", "1"), leaving]);
+    let notes = said(&decide(&mut scheduler, 0), "FailedScheduling");
+    assert_eq!(notes[0].note, "skip schedule deleting pod: default/p");
+}
+
+#[test]
+fn a_pod_of_higher_priority_takes_the_place_of_another() {
+    let low = with("low", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(10));
+    let mut scheduler = knowing(vec![node("n", "1"), low.clone(), high]);
+    let commands = decide(&mut scheduler, 0);
+    let victims = commands.iter().find_map(|command| match command {
+        Command::Evict { victims, message, notes, .. } => Some((victims, message, notes)),
+        _ => None,
+    });
+    let (victims, message, notes) = victims.expect("room is made");
+    assert_eq!(victims[0].key.as_str(), "default/low");
+    let expected = "default-scheduler: preempting to accommodate a higher priority pod";
+    assert_eq!(message, expected);
+    assert_eq!(notes[0].note, "Preempted by pod high on node n");
+    let nominated = commands.iter().find_map(|command| match command {
+        Command::Status { nominated: Some(node), condition: Some(_), .. } => Some(node.as_str()),
+        _ => None,
+    });
+    assert_eq!(nominated, Some("n"));
+    // Nobody of lower priority gets the room meanwhile.
+    scheduler.tell(Told::Set(pod("other", "1")), at(1));
+    assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None);
+    scheduler.tell(Told::Gone(low), at(2));
+    let commands = decide(&mut scheduler, 5);
+    let (pod, _) = commands.iter().find_map(bound).expect("the room is free");
+    assert_eq!(pod.key.as_str(), "default/high");
+}

@@ -1,0 +1,412 @@
+//! Whatever happens in whatever order: no node is given away twice, and whoever fits gets a node
+//! without waiting for the periodic second look.
+//!
+//! A world has an API server that tells late and out of order between kinds, bindings that fail or
+//! whose answers come late, pods and nodes that change. At the end everything is told; then nobody
+//! may be left who would find a place.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use serde_json::{Value, json};
+
+use super::tests::{knowing, object};
+use super::*;
+use crate::cycle::command::PodRef;
+use crate::diagnosis::Asking;
+use crate::watch::{Kind, Thing, Told};
+
+/// Events of one world.
+const EVENTS: usize = 400;
+/// So much time is enough for every backoff.
+const LONG: u64 = 60;
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 11).expect("64 bits") % end
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    fn of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len())]
+    }
+}
+
+/// The API server, and what it has not told.
+struct World {
+    chance: Chance,
+    nodes: BTreeMap<String, Value>,
+    pods: BTreeMap<String, Value>,
+    untold: HashMap<Kind, VecDeque<Told>>,
+    binds: Vec<(PodRef, Rc<str>)>,
+    answers: Vec<(PodRef, Rc<str>, Ended)>,
+    numbered: u64,
+    now: u64,
+    /// Nodes lose room or go, and pods stay there all the same.
+    nodes_shrink: bool,
+}
+
+fn thing(kind: Kind, value: &Value) -> Thing {
+    match kind {
+        Kind::Node => Thing::Node(object(value.clone())),
+        _ => Thing::Pod(object(value.clone())),
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self {
+            chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            untold: HashMap::new(),
+            binds: Vec::new(),
+            answers: Vec::new(),
+            numbered: 0,
+            now: 0,
+            nodes_shrink: seed.is_multiple_of(2),
+        }
+    }
+
+    fn tell(&mut self, kind: Kind, told: Told) {
+        self.untold.entry(kind).or_default().push_back(told);
+    }
+
+    fn set(&mut self, kind: Kind, name: &str, mut value: Value) {
+        self.numbered += 1;
+        value["metadata"]["resourceVersion"] = self.numbered.to_string().into();
+        self.tell(kind, Told::Set(thing(kind, &value)));
+        let all = if kind == Kind::Node { &mut self.nodes } else { &mut self.pods };
+        all.insert(name.to_owned(), value);
+    }
+
+    fn delete(&mut self, kind: Kind, name: &str) {
+        let all = if kind == Kind::Node { &mut self.nodes } else { &mut self.pods };
+        if let Some(value) = all.remove(name) {
+            self.tell(kind, Told::Gone(thing(kind, &value)));
+        }
+    }
+
+    fn any(&mut self, kind: Kind) -> Option<String> {
+        let all = if kind == Kind::Node { &self.nodes } else { &self.pods };
+        let names: Vec<String> = all.keys().cloned().collect();
+        (!names.is_empty()).then(|| names[self.chance.below(names.len())].clone())
+    }
+
+    fn new_node(&mut self) {
+        let name = format!("n{}", self.chance.below(6));
+        if self.nodes.contains_key(&name) {
+            return;
+        }
+        let value = json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name,
+                "zone": self.chance.of(&["a", "b"]), "disk": self.chance.of(&["ssd", "hdd"])}},
+            "spec": {"unschedulable": self.chance.one_in(6)},
+            "status": {"allocatable": {"cpu": self.chance.of(&["1", "2", "4"]), "memory": "8Gi",
+                "pods": self.chance.of(&["2", "5"])}},
+        });
+        self.set(Kind::Node, &name, value);
+    }
+
+    fn change_node(&mut self) {
+        let Some(name) = self.any(Kind::Node) else { return };
+        let mut node = self.nodes[&name].clone();
+        match self.chance.below(if self.nodes_shrink { 5 } else { 4 }) {
+            0 => {
+                let is = node["spec"]["unschedulable"] == true;
+                node["spec"]["unschedulable"] = (!is).into();
+            }
+            1 => node["metadata"]["labels"]["disk"] = self.chance.of(&["ssd", "hdd"]).into(),
+            2 => node["metadata"]["labels"]["zone"] = self.chance.of(&["a", "b", "c"]).into(),
+            3 => {
+                let taint = json!([{"key": "k", "effect": "NoSchedule"}]);
+                let has = node["spec"].get("taints").is_some_and(|taints| !taints.is_null());
+                node["spec"]["taints"] = if has { Value::Null } else { taint };
+            }
+            _ => {
+                let cpu = self.chance.of(&["1", "2", "4"]);
+                node["status"]["allocatable"]["cpu"] = cpu.into();
+            }
+        }
+        self.set(Kind::Node, &name, node);
+    }
+
+    fn new_pod(&mut self) {
+        let name = format!("p{}", self.chance.below(24));
+        if self.pods.contains_key(&name) {
+            return;
+        }
+        self.numbered += 1;
+        let app = self.chance.of(&["x", "y", "z"]);
+        let mut spec = json!({
+            "schedulerName": "default-scheduler",
+            "priority": if self.chance.one_in(8) { 10 } else { 0 },
+            "containers": [{"name": "c", "resources":
+                {"requests": {"cpu": self.chance.of(&["100m", "500m", "1", "3"])}}}],
+        });
+        let selector = json!({"matchLabels": {"app": self.chance.of(&["x", "y", "z"])}});
+        let key = self.chance.of(&["zone", "kubernetes.io/hostname"]);
+        let term = json!([{"topologyKey": key, "labelSelector": selector}]);
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        match self.chance.below(9) {
+            0 => spec["nodeSelector"] = json!({"disk": self.chance.of(&["ssd", "hdd"])}),
+            1 => spec["affinity"] = json!({"podAffinity": {required: term}}),
+            2 => spec["affinity"] = json!({"podAntiAffinity": {required: term}}),
+            3 => {
+                spec["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": key,
+                    "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]);
+            }
+            4 => spec["tolerations"] = json!([{"key": "k", "operator": "Exists"}]),
+            5 => {
+                let ports = json!([{"containerPort": 80, "hostPort": 80}]);
+                spec["containers"][0]["ports"] = ports;
+            }
+            6 => spec["schedulingGates"] = json!([{"name": "g"}]),
+            _ => {}
+        }
+        let uid = format!("u{}", self.numbered);
+        let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid,
+            "labels": {"app": app}}, "spec": spec});
+        self.set(Kind::Pod, &name, value);
+    }
+
+    fn change_pod(&mut self) {
+        let Some(name) = self.any(Kind::Pod) else { return };
+        let mut pod = self.pods[&name].clone();
+        match self.chance.below(4) {
+            0 => pod["metadata"]["labels"]["app"] = self.chance.of(&["x", "y", "z"]).into(),
+            1 => pod["spec"]["schedulingGates"] = Value::Null,
+            2 => pod["spec"]["tolerations"] = json!([{"key": "k", "operator": "Exists"}]),
+            _ => pod["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z"),
+        }
+        self.set(Kind::Pod, &name, pod);
+    }
+
+    /// Something happens.
+    fn happen(&mut self) {
+        match self.chance.below(16) {
+            0 => self.new_node(),
+            1 => self.change_node(),
+            2..=7 => self.new_pod(),
+            8 => self.change_pod(),
+            9 => {
+                if !self.nodes_shrink || !self.chance.one_in(4) {
+                    return;
+                }
+                if let Some(name) = self.any(Kind::Node) {
+                    self.delete(Kind::Node, &name);
+                }
+            }
+            10..=12 => {
+                if let Some(name) = self.any(Kind::Pod) {
+                    self.delete(Kind::Pod, &name);
+                }
+            }
+            _ => self.now += self.chance.below(3) as u64,
+        }
+    }
+
+    /// The API server takes a binding.
+    fn bind(&mut self) {
+        if self.binds.is_empty() {
+            return;
+        }
+        let at = self.chance.below(self.binds.len());
+        let (pod, node) = self.binds.swap_remove(at);
+        let fails = self.chance.one_in(10);
+        let answer = match self.pods.get(pod.key.name()).cloned() {
+            Some(mut value) if value["metadata"]["uid"] == *pod.uid && !fails => {
+                assert!(value["spec"]["nodeName"].is_null(), "bound twice: {pod:?}");
+                let leaving = value["metadata"].get("deletionTimestamp").is_some();
+                if leaving {
+                    Ended::Failed("it is being deleted".to_owned())
+                } else {
+                    value["spec"]["nodeName"] = (*node).into();
+                    self.set(Kind::Pod, pod.key.name(), value);
+                    Ended::Bound
+                }
+            }
+            _ => Ended::Failed("no".to_owned()),
+        };
+        self.answers.push((pod, node, answer));
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Bind { pod, node } => self.binds.push((pod, node)),
+            Command::Status { pod, nominated, .. } => {
+                let name = pod.metadata.name.as_deref().expect("a name");
+                let Some(mut value) = self.pods.get(name).cloned() else { return };
+                if value["metadata"]["uid"] != *pod.metadata.uid.as_deref().expect("a uid") {
+                    return;
+                }
+                if let Some(node) = nominated {
+                    value["status"]["nominatedNodeName"] = node.into();
+                }
+                self.set(Kind::Pod, name, value);
+            }
+            Command::Evict { victims, .. } => {
+                for victim in victims {
+                    let is_it = self
+                        .pods
+                        .get(victim.key.name())
+                        .is_some_and(|pod| pod["metadata"]["uid"] == *victim.uid);
+                    if is_it {
+                        self.delete(Kind::Pod, victim.key.name());
+                    }
+                }
+            }
+            Command::Tell(_) => {}
+        }
+    }
+
+    /// One thing that was not told is told, or one binding's answer comes.
+    fn deliver(&mut self, scheduler: &mut Scheduler) -> bool {
+        let now = Duration::from_secs(self.now);
+        let kinds = [Kind::Pod, Kind::Node];
+        let kind = kinds[self.chance.below(2)];
+        let next = self.untold.get_mut(&kind).and_then(VecDeque::pop_front);
+        let other = kinds[usize::from(kind == Kind::Pod)];
+        let next = next.or_else(|| self.untold.get_mut(&other).and_then(VecDeque::pop_front));
+        if let Some(told) = next {
+            scheduler.tell(told, now);
+            return true;
+        }
+        if self.answers.is_empty() {
+            return false;
+        }
+        let at = self.chance.below(self.answers.len());
+        let (pod, node, ended) = self.answers.swap_remove(at);
+        scheduler.ended(&pod, &node, ended, now);
+        true
+    }
+
+    fn answer(&mut self, scheduler: &mut Scheduler) {
+        if !self.answers.is_empty() && self.chance.one_in(2) {
+            let at = self.chance.below(self.answers.len());
+            let (pod, node, ended) = self.answers.swap_remove(at);
+            scheduler.ended(&pod, &node, ended, Duration::from_secs(self.now));
+        }
+    }
+
+    /// One decision, and what comes of it.
+    fn decide(&mut self, scheduler: &mut Scheduler) -> bool {
+        let decided = scheduler.decide_next(Duration::from_secs(self.now));
+        for command in scheduler.take_commands() {
+            self.carry_out(command);
+        }
+        decided
+    }
+
+    fn run(&mut self, scheduler: &mut Scheduler) {
+        for _ in 0..EVENTS {
+            match self.chance.below(8) {
+                0..=2 => self.happen(),
+                3..=4 => _ = self.deliver(scheduler),
+                5 => self.bind(),
+                6 => self.answer(scheduler),
+                _ => _ = self.decide(scheduler),
+            }
+        }
+        self.settle(scheduler);
+    }
+
+    /// Nothing happens any more, and everything is told.
+    fn settle(&mut self, scheduler: &mut Scheduler) {
+        for turn in 0.. {
+            let waits = [Place::Active, Place::Backoff, Place::ErrorBackoff];
+            let left = waits.map(|place| scheduler.count(place));
+            assert!(turn < 200, "it does not come to an end: {left:?}");
+            let mut any = false;
+            while self.deliver(scheduler) || self.decide(scheduler) || !self.binds.is_empty() {
+                any = true;
+                while !self.binds.is_empty() {
+                    self.bind();
+                }
+            }
+            if !any && left == [0; 3] {
+                return;
+            }
+            self.now += LONG;
+        }
+    }
+
+    /// What was promised.
+    fn check(&self, scheduler: &Scheduler) {
+        assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
+        assert_eq!(scheduler.count(Place::InFlight), 0);
+        if !self.nodes_shrink {
+            self.nobody_shares();
+        }
+        self.nobody_fits(scheduler);
+    }
+
+    fn nobody_shares(&self) {
+        let mut used: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
+        let milli = |text: &str| match text.strip_suffix('m') {
+            Some(milli) => milli.parse::<i64>().expect("a number"),
+            None => text.parse::<i64>().expect("a number") * 1000,
+        };
+        for pod in self.pods.values() {
+            if let Some(node) = pod["spec"]["nodeName"].as_str() {
+                let cpu = &pod["spec"]["containers"][0]["resources"]["requests"]["cpu"];
+                let of = used.entry(node).or_default();
+                of.0 += milli(cpu.as_str().expect("it asks"));
+                of.1 += 1;
+            }
+        }
+        for (name, (cpu, pods)) in used {
+            let node = &self.nodes[name];
+            let has = &node["status"]["allocatable"];
+            let most = has["pods"].as_str().expect("it says").parse::<i64>().expect("a number");
+            assert!(cpu <= milli(has["cpu"].as_str().expect("it says")) && pods <= most, "{name}");
+        }
+    }
+
+    fn nobody_fits(&self, scheduler: &Scheduler) {
+        let nodes = self.nodes.values().map(|node| thing(Kind::Node, node));
+        let pods = self.pods.values().map(|pod| thing(Kind::Pod, pod));
+        let mut fresh = knowing(nodes.chain(pods).collect());
+        for value in self.pods.values() {
+            let is_free = value["spec"]["nodeName"].is_null()
+                && value["metadata"].get("deletionTimestamp").is_none()
+                && value["spec"].get("schedulingGates").is_none_or(Value::is_null);
+            if !is_free {
+                continue;
+            }
+            let pod: Pod = serde_json::from_value(value.clone()).expect("a pod");
+            let asking = Asking::new(&pod, &mut fresh.mirror).expect("it can be read");
+            let outcome = fresh.thinker.decide(&mut fresh.mirror, &asking);
+            let uid = value["metadata"]["uid"].as_str().expect("a uid");
+            let waits = scheduler.queue.get(uid).map(|w| (w.place, &w.rejectors, w.attempts));
+            assert_eq!(outcome.feasible, 0, "{value} fits: {waits:?}");
+        }
+    }
+}
+
+fn world(seed: u64) {
+    let mut world = World::new(seed);
+    (0..4).for_each(|_| world.new_node());
+    let mut scheduler = knowing(Vec::new());
+    world.run(&mut scheduler);
+    world.check(&scheduler);
+}
+
+#[test]
+fn nobody_waits_who_fits_and_no_node_is_given_away_twice() {
+    let number = |name: &str, default| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (first, worlds) = (number("PINTLE_SEED", 1), number("PINTLE_WORLDS", 500));
+    for seed in first..first + worlds {
+        println!("PINTLE_SEED={seed} PINTLE_WORLDS=1");
+        world(seed);
+    }
+}
