@@ -5,6 +5,8 @@
 //! that only watches has to decide as well.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -31,12 +33,13 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
     let mut stand = Stand::without_scheduler("binds", &configuration());
     stand.with_client(async |client| set_up(&client, nodes, seed).await);
     stand.start_shadow();
-    stand.start_ours();
+    let ours = stand.start_ours();
     let outcome = stand.with_client(async |client| waves(&client, nodes, count, seed).await);
     println!("{outcome:?}");
     let (all, all_nodes, events) = stand.with_client(async |client| look(&client).await);
     not_over_committed(&all, &all_nodes);
-    bound_once(&stand.audit());
+    let others = bound_once(&stand.audit());
+    assert!(others.is_empty(), "{others:?}");
     nobody_is_forgotten(&stand, &all);
     told(&all, &events);
     let report = stand.end_shadow();
@@ -45,11 +48,61 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
         assert_eq!(report[kind]["other"], 0, "{report}\n{}", stand.ours_log_end());
     }
     check_outcome(&outcome, &all);
-    assert!(stand.end_ours(Signal::SIGTERM), "{}", stand.ours_log_end());
+    assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
+}
+
+/// Two of ours agree on who works, and whoever works is killed again and again.
+#[test]
+fn schedulers_that_are_killed_leave_nobody_behind_and_bind_nobody_twice() {
+    let mut configuration = configuration();
+    configuration["leaderElection"] = json!({"leaderElect": true, "leaseDuration": "3s",
+        "renewDeadline": "2s", "retryPeriod": "500ms"});
+    let seed = 3;
+    let stand = Stand::without_scheduler("kills", &configuration);
+    stand.with_client(async |client| set_up(&client, 30, seed).await);
+    let ended = AtomicBool::new(false);
+    let (outcome, kills) = std::thread::scope(|scope| {
+        let killer = scope.spawn(|| kill_again_and_again(&stand, &ended));
+        let _ends = Sets(&ended);
+        let outcome = stand.with_client(async |client| waves(&client, 30, 300, seed).await);
+        ended.store(true, Ordering::SeqCst);
+        (outcome, killer.join().expect("no panic"))
+    });
+    println!("{outcome:?}; {kills} kills");
+    let (all, all_nodes, _) = stand.with_client(async |client| look(&client).await);
+    not_over_committed(&all, &all_nodes);
+    println!("{} bindings were refused", bound_once(&stand.audit()).len());
+    stand.give_shadow_rights();
+    nobody_is_forgotten(&stand, &all);
+    check_outcome(&outcome, &all);
+    assert!(kills >= 3, "{kills}");
+}
+
+/// Says so also when the test fails.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Kills one of two and lets it begin anew; then the other. How often.
+fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
+    let mut both = [stand.start_ours(), stand.start_ours()];
+    let mut kills = 0;
+    while !ended.load(Ordering::SeqCst) {
+        // At no moment in particular: what they do takes milliseconds.
+        std::thread::sleep(Duration::from_millis(1500 + 377 * (kills as u64 % 5)));
+        let killed = std::mem::replace(&mut both[kills % 2], stand.start_ours());
+        assert!(!killed.end(Signal::SIGKILL));
+        kills += 1;
+    }
+    kills
 }
 
 fn check_outcome(outcome: &Outcome, all: &[Pod]) {
-    assert!(outcome.bound > 200, "{outcome:?}");
+    assert!(outcome.bound > 100, "{outcome:?}");
     assert!(outcome.refused > 0, "{outcome:?}");
     assert!(all.iter().any(is_bound));
 }
@@ -88,21 +141,29 @@ fn not_over_committed(all: &[Pod], nodes: &[Node]) {
     }
 }
 
-/// No pod was bound a second time, successfully or not.
-fn bound_once(audit: &str) {
+/// No pod was bound a second time; bindings that were refused.
+fn bound_once(audit: &str) -> Vec<String> {
     let mut bindings: BTreeMap<String, usize> = BTreeMap::new();
+    let mut refused = Vec::new();
     for line in audit.lines().filter(|line| line.contains("\"binding\"")) {
         let entry: Value = serde_json::from_str(line).expect("JSON");
         let of = &entry["objectRef"];
-        if entry["verb"] == "create" && of["subresource"] == "binding" {
-            let code = &entry["responseStatus"]["code"];
-            assert_eq!(*code, 201, "{entry}");
-            *bindings.entry(entry["requestURI"].to_string()).or_default() += 1;
+        if entry["verb"] != "create" || of["subresource"] != "binding" {
+            continue;
+        }
+        // Two of a name are two pods; what is bound is never bound again.
+        match entry["responseStatus"]["code"].as_u64() {
+            Some(201) => {
+                let pod = format!("{} {}", entry["requestURI"], of["uid"]);
+                *bindings.entry(pod).or_default() += 1;
+            }
+            _ => refused.push(entry.to_string()),
         }
     }
     assert!(!bindings.is_empty(), "bindings are in the audit log");
     let twice: Vec<_> = bindings.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "{twice:?}");
+    refused
 }
 
 /// Somebody who looks at the cluster anew finds no place for those that have none.

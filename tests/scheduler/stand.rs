@@ -20,7 +20,25 @@ use xtask::shell;
 pub struct Stand {
     cluster: Cluster,
     shadow: Option<Child>,
-    ours: Option<Child>,
+}
+
+/// A scheduler of ours; it ends with this.
+pub struct Ours(Child);
+
+impl Ours {
+    /// Sends it a signal; whether it ended as it should.
+    pub fn end(mut self, with: Signal) -> bool {
+        let pid = i32::try_from(self.0.id()).expect("a pid");
+        kill(Pid::from_raw(pid), with).expect("it is there");
+        self.0.wait().expect("a child can be waited for").success()
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Stand {
@@ -35,7 +53,7 @@ impl Stand {
     pub fn without_scheduler(purpose: &str, scheduler: &Value) -> Self {
         let cluster = Cluster::of_this_run(purpose).expect("a cluster's name");
         cluster.down().expect("an old cluster can be removed");
-        let stand = Self { cluster, shadow: None, ours: None };
+        let stand = Self { cluster, shadow: None };
         stand.cluster.up_for_scheduler(scheduler).expect("the cluster starts");
         stand
     }
@@ -58,20 +76,12 @@ impl Stand {
     }
 
     /// Starts `pintle-scheduler run` with the rights of kube-scheduler.
-    pub fn start_ours(&mut self) {
+    pub fn start_ours(&self) -> Ours {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         let log = File::options().create(true).append(true).open(self.log_of("ours"));
         cmd.arg("run").arg("--config").arg(self.cluster.layout().scheduler_config());
         cmd.stderr(log.expect("a log"));
-        self.ours = Some(cmd.spawn().expect("it starts"));
-    }
-
-    /// Ends it with a signal; whether it ended as it should.
-    pub fn end_ours(&mut self, with: Signal) -> bool {
-        let mut child = self.ours.take().expect("it runs");
-        let pid = i32::try_from(child.id()).expect("a pid");
-        kill(Pid::from_raw(pid), with).expect("it is there");
-        child.wait().expect("a child can be waited for").success()
+        Ours(cmd.spawn().expect("it starts"))
     }
 
     /// What the API server was asked, a line each.
@@ -79,8 +89,8 @@ impl Stand {
         fs::read_to_string(self.cluster.layout().audit_log()).expect("an audit log")
     }
 
-    /// Starts `pintle-scheduler shadow` with credentials that may only read.
-    pub fn start_shadow(&mut self) {
+    /// Lets `shadow` and `ask` read what they need.
+    pub fn give_shadow_rights(&self) {
         let rights = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": {"name": "pintle-shadow"},
@@ -106,6 +116,11 @@ impl Stand {
             let path = self.file(&format!("{name}.json"), &object);
             self.cluster.kubectl(&["apply", "-f", &path.to_string_lossy()]).expect("taken");
         }
+    }
+
+    /// Starts `pintle-scheduler shadow` with credentials that may only read.
+    pub fn start_shadow(&mut self) {
+        self.give_shadow_rights();
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         let log = File::create(self.log()).expect("a log");
         cmd.arg("shadow").arg("--kubeconfig").arg(self.cluster.layout().kubeconfig("shadow"));
@@ -177,7 +192,7 @@ impl Stand {
 
 impl Drop for Stand {
     fn drop(&mut self) {
-        for mut child in self.ours.take().into_iter().chain(self.shadow.take()) {
+        if let Some(mut child) = self.shadow.take() {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -10,6 +10,11 @@ pub(super) fn helps(cluster: &Cluster, change: Change<'_>, pod: &Rejected, by: P
     if by == Plugin::PodTopologySpread {
         return spread(change, pod);
     }
+    // Whoever was attracted or repelled by pods there may be free of them; upstream waits until
+    // these are deleted.
+    if by == Plugin::InterPodAffinity && change.1.is_none() {
+        return true;
+    }
     // Of the others nobody waits for a node to go.
     let (old, Some(new)) = change else { return false };
     match by {

@@ -36,6 +36,12 @@ fn attracts(other: &PodFacts, pod: &Rejected) -> bool {
     pod.program.affinity.as_ref().is_some_and(|(counter, _)| counted(other, *counter))
 }
 
+/// A pod that meets its own affinity may go anywhere once nobody else meets it: upstream forgets to
+/// look when the last one goes.
+fn was_last_hope(other: &PodFacts, pod: &Rejected) -> bool {
+    pod.program.affinity_self && attracts(other, pod)
+}
+
 fn repels(other: &PodFacts, pod: &Rejected) -> bool {
     pod.program.anti.iter().any(|(counter, _)| counted(other, *counter))
 }
@@ -51,10 +57,11 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
         }
         Plugin::InterPodAffinity => {
             let comes = attracts(new, pod) && !attracts(old, pod);
+            let last = was_last_hope(old, pod) && !attracts(new, pod);
             let leaves = |(counter, _): &(CounterId, KeyId)| {
                 counted(old, *counter) && !counted(new, *counter)
             };
-            comes || pod.program.anti.iter().any(leaves)
+            comes || last || pod.program.anti.iter().any(leaves)
         }
         Plugin::VolumeRestrictions
         | Plugin::NodeVolumeLimits
@@ -97,7 +104,7 @@ pub(super) fn helps_gone(cluster: &Cluster, old: &PodFacts, pod: &Rejected, by: 
                     || term.namespaces.matches(&pod.namespace_labels);
                 within && term.selector.matches(&pod.labels)
             };
-            repels(old, pod) || old.repels.iter().any(repelled)
+            repels(old, pod) || was_last_hope(old, pod) || old.repels.iter().any(repelled)
         }
         Plugin::VolumeRestrictions
         | Plugin::NodeVolumeLimits
