@@ -28,7 +28,7 @@ const OTHER_PLUGINS: [&str; 6] = [
 ];
 
 /// The version of the file.
-const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
+pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -183,6 +183,17 @@ pub fn process(text: &str) -> Result<Process, ConfigError> {
     let file = read(text)?;
     validate(&file)?;
     Process::of(&file)
+}
+
+/// The profiles as they were written.
+///
+/// # Errors
+/// When the text is no such configuration.
+pub fn profiles(text: &str) -> Result<Value, ConfigError> {
+    read(text)?;
+    let value: Value =
+        serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+    Ok(value.get("profiles").cloned().unwrap_or_default())
 }
 
 fn read(text: &str) -> Result<File, ConfigError> {

@@ -14,6 +14,7 @@
 pub mod app;
 pub mod config;
 pub mod cycle;
+pub mod daemon;
 pub mod diagnosis;
 pub mod explain;
 pub mod lanes;

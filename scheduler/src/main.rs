@@ -1,7 +1,12 @@
 //! `pintle-scheduler`: command line of the scheduler.
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+use pintle_config::given;
+use pintle_scheduler::daemon;
 
 /// Kubernetes scheduler that looks at every node for every pod.
 #[derive(Parser)]
@@ -13,8 +18,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Schedule the pods of a cluster, in the place of kube-scheduler.
-    Run(pintle_scheduler::run::Options),
     /// Place the pending pods of a dump and tell where, why, and what would make the rest fit.
     Simulate(Box<pintle_scheduler::simulate::Options>),
     /// Follow a cluster that kube-scheduler schedules and compare its decisions; writes nothing.
@@ -25,21 +28,48 @@ enum Command {
     WhatIf(pintle_scheduler::explain::command::WhatIfOptions),
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     pintle_heap::give_back_soon();
-    let result = match Cli::parse().command {
-        Command::Run(options) => pintle_scheduler::run::run(&options),
+    let args: Vec<String> = match given::texts(std::env::args_os()) {
+        Ok(args) => args,
+        Err(errors) => return complain(errors),
+    };
+    // A word is a command of ours; anything else is what kube-scheduler would be started with.
+    match args.get(1).map(String::as_str) {
+        Some(word) if !word.starts_with('-') => ended(command(Cli::parse().command)),
+        _ => match daemon::parse(&args[1.min(args.len())..]) {
+            Ok(daemon::Command::Print(text)) => {
+                // A reader that has seen enough, as `head`, is no reason to fail.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                ExitCode::SUCCESS
+            }
+            Ok(daemon::Command::Run(settings)) => ended(pintle_scheduler::run::run(&settings)),
+            Err(errors) => complain(errors),
+        },
+    }
+}
+
+fn command(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Simulate(options) => pintle_scheduler::simulate::run(&options),
         Command::Shadow(options) => pintle_scheduler::app::run(&options),
         Command::Explain(options) => pintle_scheduler::explain::command::explain(&options),
         Command::WhatIf(options) => pintle_scheduler::explain::command::what_if(&options),
-    };
-    match result {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            // A mistake in a file is the user's to read, without a trace of our own calls.
-            eprintln!("pintle-scheduler: {error:#}");
-            std::process::ExitCode::FAILURE
-        }
     }
+}
+
+fn ended(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A mistake in a file is the user's to read, without a trace of our own calls.
+        Err(error) => complain([format!("{error:#}")]),
+    }
+}
+
+fn complain(errors: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
+    for error in errors {
+        // Before there is a logger; a closed standard error is nobody's problem.
+        let _ = writeln!(std::io::stderr(), "pintle-scheduler: {error}");
+    }
+    ExitCode::FAILURE
 }

@@ -8,21 +8,21 @@
 //! next pod is decided, so that no decision is made with less than is known. Bounds: `AHEAD_MAX` pods
 //! are assumed and not bound; until some are, nobody else is decided.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use pintle_api::leader::{Elector, Timing};
-use pintle_api::{Access, ClientOptions};
+use pintle_api::{Access, ClientOptions, Observer};
 use pintle_daemon::{logging, tasks};
-use pintle_sched_core::Profile;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::config::{self, Process};
-use crate::cycle::Scheduler;
+use crate::config::Process;
+use crate::cycle::{Fact, Scheduler};
+use crate::daemon::Settings;
+use crate::daemon::serve::{self, State};
 use crate::lanes::{BindEnd, Lanes};
-use crate::queue::Settings;
 use crate::watch::{self, TOLD_MAX, Told};
 
 /// Pods that have a node of which the API server does not know yet.
@@ -34,51 +34,44 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long bindings that are under way may take when it is told to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// Arguments of `run`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {
-    /// Credentials of system:kube-scheduler; without it those of the configuration.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// The KubeSchedulerConfiguration.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Whether several schedulers agree on who works; without it the configuration says.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    leader_elect: Option<bool>,
-}
-
-/// Runs the command.
+/// Schedules.
 ///
 /// # Errors
-/// When a file cannot be used, or the lease is lost.
-pub fn run(options: &Options) -> Result<()> {
-    logging::init(logging::Format::Text, 0);
+/// When a file cannot be used, a port is taken, or the lease is lost.
+pub fn run(settings: &Settings) -> Result<()> {
+    let format = if settings.logs_json { logging::Format::Json } else { logging::Format::Text };
+    logging::init(format, settings.verbosity);
     tasks::log_panics();
-    let mut profile = Profile::default();
-    let mut process = Process::default();
-    if let Some(path) = &options.config {
-        let shown = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(shown)?;
-        profile = config::profile(&text, None).with_context(shown)?;
-        process = config::process(&text).with_context(shown)?;
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if let Some(path) = &settings.write_config_to {
+        let text = serde_json::to_string_pretty(&settings.configuration)?;
+        return std::fs::write(path, text + "\n").context("--write-config-to");
     }
-    if let Some(elect) = options.leader_elect {
-        process.leader_elect = elect;
+    let mut access = access(&settings.process)?;
+    if let Some(master) = &settings.master {
+        access.server = master.parse().with_context(|| format!("--master={master}"))?;
     }
-    let configured = process.kubeconfig.as_ref();
-    let path = options.kubeconfig.as_ref().or(configured).context(
-        "no credentials: give --kubeconfig, or clientConnection.kubeconfig in the configuration",
-    )?;
-    let access = Access::read(path).context("--kubeconfig")?;
+    let state = Arc::new(State::new(settings));
+    serve::start(&settings.serving, settings.process.leader_elect, &state)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, work(&access, profile, &process))
+    tokio::task::LocalSet::new().block_on(&runtime, work(&access, settings, &state))
+}
+
+/// The credentials that were named.
+fn access(process: &Process) -> Result<Access> {
+    let path = process.kubeconfig.as_ref().context(
+        "no credentials: give --kubeconfig, or clientConnection.kubeconfig in the file of --config",
+    )?;
+    Ok(Access::read(path)?)
 }
 
 /// Schedules until the process is told to end or does not lead any more.
-async fn work(access: &Access, profile: Profile, process: &Process) -> Result<()> {
+async fn work(access: &Access, settings: &Settings, state: &Arc<State>) -> Result<()> {
+    let process = &settings.process;
     let user_agent = pintle_config::help::user_agent("kube-scheduler");
-    let options = ClientOptions { user_agent, rate: process.rate(), ..Default::default() };
+    let observer = Some(Arc::clone(state) as Arc<dyn Observer>);
+    let options =
+        ClientOptions { user_agent, rate: process.rate(), observer, ..Default::default() };
     let clients = access.clients(options);
     let user_agent = pintle_config::help::user_agent("leader-election");
     let own = access.client(ClientOptions { user_agent, ..Default::default() });
@@ -90,10 +83,13 @@ async fn work(access: &Access, profile: Profile, process: &Process) -> Result<()
     for (name, follows) in watch::follow_all(|| clients.urgent(), &tell) {
         tasks::singleton(name, follows);
     }
-    let (lanes, ended) = Lanes::new(|| clients.urgent(), &profile.scheduler_name);
-    let settings = Settings { backoff: process.backoff, ..Settings::default() };
-    let scheduler = Scheduler::new(profile, settings, seed());
-    let mut running = Running { scheduler, lanes, told, ended, begun: Instant::now() };
+    let (lanes, ended) = Lanes::new(|| clients.urgent(), &settings.profile.scheduler_name);
+    let scheduler = Scheduler::new(settings.profile.clone(), settings.queue, seed());
+    let state_of = Arc::clone(state);
+    let mut running =
+        Running { scheduler, lanes, told, ended, begun: Instant::now(), state: state_of };
+    let (_, lease) = &process.lease;
+    state.metrics.leads(lease, false);
 
     let mut elector = process.leader_elect.then(|| elector(own, process)).transpose()?;
     tokio::select! {
@@ -101,9 +97,10 @@ async fn work(access: &Access, profile: Profile, process: &Process) -> Result<()
         _ = end.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     }
+    state.metrics.leads(lease, true);
     let lost = async {
         match &mut elector {
-            Some(elector) => elector.hold().await,
+            Some(elector) => elector.hold(|| state.holds_lease(process.timing.lease)).await,
             None => std::future::pending().await,
         }
     };
@@ -113,6 +110,7 @@ async fn work(access: &Access, profile: Profile, process: &Process) -> Result<()
         _ = end.recv() => {}
         _ = interrupt.recv() => {}
     }
+    state.is_ending();
     running.end().await;
     if let Some(elector) = elector {
         elector.release().await;
@@ -154,6 +152,7 @@ struct Running {
     told: mpsc::Receiver<Told>,
     ended: mpsc::UnboundedReceiver<BindEnd>,
     begun: Instant,
+    state: Arc<State>,
 }
 
 impl Running {
@@ -182,6 +181,7 @@ impl Running {
             self.take_told();
             if !is_ready && self.scheduler.mirror.is_complete() {
                 is_ready = true;
+                self.state.is_synced();
                 let (waiting, bound, nodes) = self.scheduler.mirror.counts();
                 tracing::info!(
                     "scheduling: {nodes} nodes, {bound} pods on them, {waiting} without"
@@ -191,6 +191,7 @@ impl Running {
                 tokio::task::yield_now().await;
                 continue;
             }
+            self.count();
             let due = self.scheduler.queue.next_flush();
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             tokio::select! {
@@ -219,24 +220,45 @@ impl Running {
     fn binding_ended(&mut self, end: BindEnd) {
         let now = self.now();
         self.scheduler.ended(&end.pod, &end.node, end.ended, now);
-        self.carry_out();
+        self.carry_out(Duration::ZERO);
     }
 
     /// Decides some; whether there were any.
     fn decide(&mut self) -> bool {
         let mut any = false;
         for _ in 0..DECISIONS_AT_ONCE {
-            if self.lanes.under_way() >= AHEAD_MAX || !self.scheduler.decide_next(self.now()) {
+            let began = self.now();
+            if self.lanes.under_way() >= AHEAD_MAX || !self.scheduler.decide_next(began) {
                 break;
             }
             any = true;
-            self.carry_out();
+            let took = self.now().saturating_sub(began);
+            self.state.metrics.decided(took);
+            self.carry_out(took);
         }
         any
     }
 
-    fn carry_out(&mut self) {
+    /// Carries out what was decided within `took`.
+    fn carry_out(&mut self, took: Duration) {
         self.scheduler.take_commands().into_iter().for_each(|command| self.lanes.run(command));
+        let metrics = &self.state.metrics;
+        for fact in self.scheduler.take_facts() {
+            match fact {
+                Fact::Bound { took, all, attempts, was_flushed } => {
+                    metrics.bound(took, all, attempts, was_flushed);
+                }
+                Fact::Refused { is_error } => metrics.refused(is_error, took),
+                Fact::Preempted(victims) => metrics.preempted(victims),
+            }
+        }
+    }
+
+    /// Says how many wait where.
+    fn count(&self) {
+        let (_, bound, nodes) = self.scheduler.mirror.counts();
+        let known = [nodes, bound, self.scheduler.assumed()];
+        self.state.metrics.counts(|place| self.scheduler.count(place), known);
     }
 
     /// Nobody else may begin before what was decided is bound or given up.

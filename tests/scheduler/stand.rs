@@ -79,7 +79,8 @@ impl Stand {
     pub fn start_ours(&self) -> Ours {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         let log = File::options().create(true).append(true).open(self.log_of("ours"));
-        cmd.arg("run").arg("--config").arg(self.cluster.layout().scheduler_config());
+        let config = self.cluster.layout().scheduler_config();
+        cmd.arg(format!("--config={}", config.display())).arg("--secure-port=0");
         cmd.stderr(log.expect("a log"));
         Ours(cmd.spawn().expect("it starts"))
     }

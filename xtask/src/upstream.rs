@@ -45,6 +45,8 @@ pub enum Program {
     Components,
     /// The kubelet alone: what all components in one take of memory is not the kubelet's.
     Kubelet,
+    /// The scheduler alone, for the same reason.
+    Scheduler,
     /// The cluster's DNS.
     CoreDns,
     /// The server and client of many behaviours that the suites run in pods.
@@ -68,6 +70,7 @@ impl Program {
         match self {
             Self::Components => "components",
             Self::Kubelet => "kubelet",
+            Self::Scheduler => "kube-scheduler",
             Self::CoreDns => "coredns",
             Self::Agnhost => "agnhost",
             Self::NoNewPrivs => "nonewprivs",
@@ -84,6 +87,7 @@ impl Program {
         match self {
             Self::Components => (".", false),
             Self::Kubelet => ("k8s.io/kubernetes/cmd/kubelet", false),
+            Self::Scheduler => ("k8s.io/kubernetes/cmd/kube-scheduler", false),
             Self::CoreDns => ("./coredns", false),
             Self::Agnhost => ("k8s.io/kubernetes/test/images/agnhost", false),
             Self::NoNewPrivs => ("k8s.io/kubernetes/test/images/nonewprivs", false),

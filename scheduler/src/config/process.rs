@@ -18,7 +18,7 @@ pub struct Process {
     /// Credentials.
     pub kubeconfig: Option<PathBuf>,
     /// Requests a second, and at once.
-    pub qps: f32,
+    pub qps: f64,
     /// Requests at once.
     pub burst: u32,
     /// Whether several agree on who works.
@@ -66,7 +66,7 @@ pub(super) struct ClientConnection {
     _accept_content_types: Option<String>,
     #[serde(rename = "contentType")]
     _content_type: Option<String>,
-    qps: Option<f32>,
+    qps: Option<f64>,
     burst: Option<i32>,
 }
 
@@ -125,6 +125,6 @@ impl Process {
 
     /// Requests a second and at once; none when the rate is negative.
     pub fn rate(&self) -> Option<Rate> {
-        (self.qps > 0.0).then(|| Rate { per_second: f64::from(self.qps), burst: self.burst })
+        (self.qps > 0.0).then_some(Rate { per_second: self.qps, burst: self.burst })
     }
 }

@@ -1,6 +1,7 @@
 //! What is to be done in the cluster, and how it ended.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
@@ -74,4 +75,27 @@ pub enum Ended {
     Bound,
     /// It is not, and why.
     Failed(String),
+}
+
+/// Something that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A pod was bound.
+    Bound {
+        /// Since its last attempt began.
+        took: Duration,
+        /// Since its first one did.
+        all: Duration,
+        /// How many it needed.
+        attempts: u32,
+        /// It was tried again only because time went by.
+        was_flushed: bool,
+    },
+    /// A pod got no node.
+    Refused {
+        /// By a mistake, not because nobody takes it.
+        is_error: bool,
+    },
+    /// So many victims make room.
+    Preempted(usize),
 }

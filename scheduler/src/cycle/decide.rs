@@ -11,7 +11,7 @@ use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::select::Refusal;
 use pintle_sched_core::{Plugin, explain};
 
-use super::command::{Command, Note, PodRef};
+use super::command::{Command, Fact, Note, PodRef};
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::mirror::{Nominee, Step};
@@ -172,6 +172,7 @@ impl Scheduler {
         let name = &self.scheduler_name;
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         self.unseat(asked, &node, now);
+        self.facts.push(Fact::Preempted(victims.len()));
         self.commands.push(Command::Evict { victims, pod, message, notes });
         node
     }
@@ -210,6 +211,7 @@ impl Scheduler {
         if let Some(node) = &why.nominated {
             self.nominate(asked, node, now);
         }
+        self.facts.push(Fact::Refused { is_error: why.is_error });
         let hints = super::Happens(&self.mirror.cluster);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };

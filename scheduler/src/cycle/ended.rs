@@ -5,15 +5,21 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::command::{Ended, PodRef};
+use super::command::{Ended, Fact, PodRef};
 
 impl Scheduler {
     /// Takes how a binding ended.
     pub fn ended(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
         match ended {
             Ended::Bound => {
-                let waiting = self.queue.get(&pod.uid).map(|waiting| &waiting.pod);
-                let version = waiting.and_then(|asked| super::decide::version(asked));
+                let waiting = self.queue.get(&pod.uid);
+                let version = waiting.and_then(|w| super::decide::version(&w.pod));
+                self.facts.extend(waiting.map(|w| Fact::Bound {
+                    took: now.saturating_sub(w.last_attempt),
+                    all: now.saturating_sub(w.first_attempt.unwrap_or(now)),
+                    attempts: w.attempts,
+                    was_flushed: w.flushed,
+                }));
                 self.queue.done(&pod.uid);
                 let (namespace, name) = (pod.key.namespace(), pod.key.name());
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
@@ -35,6 +41,7 @@ impl Scheduler {
             return;
         }
         let asked = latest.unwrap_or(asked);
+        self.facts.push(Fact::Refused { is_error: true });
         let message = format!("running Bind plugin \"DefaultBinder\": {error}");
         self.say(&pod.uid, &asked, "SchedulerError", message, Some(String::new()));
     }

@@ -31,7 +31,7 @@ use pintle_sched_core::hint::{Event, Rejected};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::{Cluster, Plugin, Profile};
 
-pub use self::command::{Command, Ended};
+pub use self::command::{Command, Ended, Fact};
 use crate::diagnosis::Thinker;
 use crate::mirror::Mirror;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings};
@@ -102,6 +102,7 @@ pub struct Scheduler {
     /// Pods that are queued or assumed, by name.
     names: HashMap<ObjectKey, Uid>,
     commands: Vec<Command>,
+    facts: Vec<Fact>,
     random: u64,
 }
 
@@ -116,6 +117,7 @@ impl Scheduler {
             assumed: HashMap::new(),
             names: HashMap::new(),
             commands: Vec::new(),
+            facts: Vec::new(),
             random: seed | 1,
         }
     }
@@ -123,6 +125,11 @@ impl Scheduler {
     /// What is to be done, in this order.
     pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
+    }
+
+    /// What there is to count.
+    pub fn take_facts(&mut self) -> Vec<Fact> {
+        std::mem::take(&mut self.facts)
     }
 
     /// Pods that were given nodes and are not known to be there.

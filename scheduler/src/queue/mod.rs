@@ -107,6 +107,8 @@ pub struct Waiting<P> {
     pub attempts: u32,
     /// When it was popped first.
     pub first_attempt: Option<Duration>,
+    /// When it was popped last.
+    pub last_attempt: Duration,
     /// Who rejected it the last time.
     pub rejectors: Rejectors,
     /// Of these, who waits for something and says when it is there.
@@ -195,6 +197,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             place: Place::Gated,
             attempts: 0,
             first_attempt: None,
+            last_attempt: now,
             rejectors: Rejectors::new(),
             pending: Rejectors::new(),
             flushed: false,
@@ -253,6 +256,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.change(&uid, |waiting| {
             waiting.attempts += 1;
             waiting.first_attempt.get_or_insert(now);
+            waiting.last_attempt = now;
             waiting.sees_from = sees_from;
         });
         self.put(&uid, Place::InFlight);

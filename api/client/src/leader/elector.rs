@@ -51,19 +51,20 @@ impl Elector {
     }
 
     /// Keeps leading; returns when the lease could not be renewed in time. Whoever calls must stop
-    /// working then, before another process begins.
-    pub async fn hold(&mut self) {
+    /// working then, before another process begins. `renewed` is told of each renewal.
+    pub async fn hold(&mut self, renewed: impl Fn()) {
         let Timing { renew, retry, .. } = self.timing;
         loop {
-            let renewed = async {
+            let renewal = async {
                 while !self.attempt().await {
                     tokio::time::sleep(retry).await;
                 }
             };
-            if tokio::time::timeout(renew, renewed).await.is_err() {
+            if tokio::time::timeout(renew, renewal).await.is_err() {
                 tracing::warn!(lease = self.name, "the lease could not be renewed in time");
                 return;
             }
+            renewed();
             tokio::time::sleep(retry).await;
         }
     }

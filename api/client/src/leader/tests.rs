@@ -196,7 +196,7 @@ fn a_process_that_is_cut_off_stops_before_another_one_leads() {
         let mut second = elector(store.client().0, "b");
         *cut.lock().expect("no panic") = true;
         let stopped = async {
-            first.hold().await;
+            first.hold(|| {}).await;
             Instant::now()
         };
         let taken = async {

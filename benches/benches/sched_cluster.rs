@@ -1,0 +1,371 @@
+//! Our scheduler beside kube-scheduler on a real API server: what a bound pod costs, how many are
+//! bound a second, how long one waits, what stays in memory.
+//!
+//! Nodes exist in the API alone. For each side and workload the cluster is new, all pods are there
+//! before the scheduler starts, and it may ask as often as it likes. Times are those of the API
+//! server's audit log, from the first binding to the last; CPU and memory are those of the process
+//! until the last binding. Then pods come at a steady rate, and each one's wait is from its creation
+//! to its binding. kube-scheduler is built alone and has its default configuration, so that it
+//! samples nodes; ours looks at all of them. `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use pintle_api::{Access, ClientOptions};
+use pintle_benches::bench_report;
+use pintle_benches::table::{Goal, Row, Spread};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use xtask::cluster::Cluster;
+use xtask::shell;
+use xtask::upstream::Program;
+
+/// Requests at the same time.
+const AT_ONCE: usize = 32;
+/// How often the API server is asked whether pods are left.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// For all pods of a workload.
+const BOUND_MAX: Duration = Duration::from_secs(300);
+/// Pods a second when they come one after the other, and how many.
+const STEADY_RATE: usize = 100;
+const STEADY_PODS: usize = 1000;
+/// Processor time is counted in these.
+const TICKS_A_SECOND: f64 = 100.0;
+
+/// What pods ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Workload {
+    Basic,
+    Spread,
+    AntiAffinity,
+    Affinity,
+}
+
+const WORKLOADS: [(Workload, &str); 4] = [
+    (Workload::Basic, "basic"),
+    (Workload::Spread, "spread over zones"),
+    (Workload::AntiAffinity, "required anti-affinity"),
+    (Workload::Affinity, "required affinity"),
+];
+
+/// A scheduler.
+#[derive(Clone, Debug)]
+struct Side {
+    name: &'static str,
+    program: PathBuf,
+}
+
+/// What came of one workload.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    cpu_ms_a_pod: f64,
+    pods_a_second: f64,
+    resident_mib: f64,
+    wait_p50_ms: f64,
+    wait_p99_ms: f64,
+}
+
+fn main() -> Result<()> {
+    let (nodes, pods) = (number("PINTLE_BENCH_NODES", 1000)?, number("PINTLE_BENCH_PODS", 2000)?);
+    let sides = [
+        Side { name: "ours", program: release()? },
+        Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? },
+    ];
+    let mut rows = Vec::new();
+    for (workload, name) in WORKLOADS {
+        let mut found = Vec::new();
+        for side in &sides {
+            let one = measure(side, workload, nodes, pods)?;
+            println!("{name}: {}: {one:.2?}", side.name);
+            found.push(one);
+        }
+        rows.extend(rows_of(name, workload, found[0], found[1]));
+    }
+    println!("{nodes} nodes, {pods} pods");
+    bench_report::show("sched_cluster", "kube-scheduler", &rows)?;
+    Ok(())
+}
+
+fn number(name: &str, usual: usize) -> Result<usize> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name} is a number, not {text:?}")),
+        Err(_) => Ok(usual),
+    }
+}
+
+/// Our program as it is shipped.
+fn release() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
+        return Ok(path.into());
+    }
+    let mut cmd = Command::new(env!("CARGO"));
+    cmd.args(["build", "--quiet", "--offline", "--release", "-p", "pintle-scheduler"]);
+    cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    shell::capture(&mut cmd)?;
+    let bench = std::env::current_exe()?;
+    let profile = bench.ancestors().nth(2).context("a folder of the build")?;
+    Ok(profile.join("pintle-scheduler"))
+}
+
+fn rows_of(name: &str, workload: Workload, ours: Found, theirs: Found) -> Vec<Row> {
+    let row = |measure: &str, unit, goal, ours: f64, bound: f64| Row {
+        measure: format!("{name}: {measure}"),
+        unit,
+        goal,
+        ours,
+        bound: Some(bound),
+    };
+    let a_pod = |found: Found| 1e3 / found.pods_a_second;
+    let mut rows = vec![
+        row("CPU a pod", "ms", Goal::Ratio(0.05), ours.cpu_ms_a_pod, theirs.cpu_ms_a_pod),
+        row("time a pod", "ms", Goal::Ratio(1.0), a_pod(ours), a_pod(theirs)),
+        row("memory", "MiB", Goal::Ratio(0.25), ours.resident_mib, theirs.resident_mib),
+    ];
+    if workload == Workload::Basic {
+        let text = format!("wait at {STEADY_RATE} pods/s");
+        let p50 = format!("{text}, p50");
+        rows.push(row(&p50, "ms", Goal::None, ours.wait_p50_ms, theirs.wait_p50_ms));
+        let p99 = format!("{text}, p99");
+        rows.push(row(&p99, "ms", Goal::Ratio(0.1), ours.wait_p99_ms, theirs.wait_p99_ms));
+    }
+    rows
+}
+
+/// A cluster of its own, removed with it.
+struct Own(Cluster);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.down() {
+            eprintln!("the cluster was not removed: {error:#}");
+        }
+    }
+}
+
+/// The scheduler's process; it ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(cluster: &Cluster, side: &Side) -> Result<Self> {
+        let mut cmd = cluster.control_command(&side.program)?;
+        let config = cluster.layout().scheduler_config();
+        cmd.arg(format!("--config={}", config.display()));
+        let log = cluster.layout().dir().join(format!("{}.log", side.name));
+        cmd.stderr(fs::File::create(log)?);
+        Ok(Self(cmd.spawn()?))
+    }
+
+    /// Processor time in seconds, most memory in MiB. The command may have become the program.
+    fn used(&self) -> Result<(f64, f64)> {
+        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0.id()));
+        let stat = of("stat")?;
+        let fields: Vec<&str> =
+            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+        let status = of("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
+        Ok(((ticks(11) + ticks(12)) / TICKS_A_SECOND, kib.unwrap_or(0.0) / 1024.0))
+    }
+}
+
+fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result<Found> {
+    let own = Own(Cluster::of_this_run("sched")?);
+    let cluster = &own.0;
+    cluster.down()?;
+    cluster.up_for_scheduler(&json!({
+        "leaderElection": {"leaderElect": false},
+        "clientConnection": {"qps": 5000, "burst": 5000},
+    }))?;
+    with_client(cluster, async |client| {
+        set_up(&client, nodes).await?;
+        create_pods(&client, workload, "p", pods, None).await
+    })?;
+    let running = Running::start(cluster, side)?;
+    with_client(cluster, async |client| all_bound(&client).await)?;
+    let (cpu, resident_mib) = running.used()?;
+    let log = Audit::read(&cluster.layout().audit_log())?;
+    let bound: Vec<f64> = log.bound.values().copied().collect();
+    ensure!(bound.len() >= pods, "{} of {pods} bindings are in the audit log", bound.len());
+    let spread = Spread::of(bound.iter().copied());
+    let took = spread.max() - spread.min();
+    let mut found = Found {
+        cpu_ms_a_pod: cpu * 1e3 / pods as f64,
+        pods_a_second: pods as f64 / took,
+        resident_mib,
+        ..Found::default()
+    };
+    if workload == Workload::Basic {
+        with_client(cluster, async |client| {
+            create_pods(&client, workload, "s", STEADY_PODS, Some(STEADY_RATE)).await?;
+            all_bound(&client).await
+        })?;
+        let log = Audit::read(&cluster.layout().audit_log())?;
+        let waits = log.created.iter().filter(|(name, _)| name.starts_with('s'));
+        let waits = waits.filter_map(|(name, at)| Some((log.bound.get(name)? - at) * 1e3));
+        let waits = Spread::of(waits);
+        (found.wait_p50_ms, found.wait_p99_ms) = (waits.p50(), waits.at(0.99));
+    }
+    Ok(found)
+}
+
+/// When pods were created and bound, in seconds, by name.
+struct Audit {
+    created: HashMap<String, f64>,
+    bound: HashMap<String, f64>,
+}
+
+impl Audit {
+    fn read(path: &Path) -> Result<Self> {
+        let mut found = Self { created: HashMap::new(), bound: HashMap::new() };
+        for line in fs::read_to_string(path)?.lines() {
+            let entry: Value = serde_json::from_str(line).context("a line of the audit log")?;
+            let of = &entry["objectRef"];
+            let is_done = entry["verb"] == "create" && entry["responseStatus"]["code"] == 201;
+            if of["resource"] != "pods" || !is_done {
+                continue;
+            }
+            let at: Timestamp = entry["stageTimestamp"].as_str().unwrap_or_default().parse()?;
+            let at = at.as_microsecond() as f64 / 1e6;
+            let name = of["name"].as_str().unwrap_or_default().to_owned();
+            let all = match of["subresource"].as_str() {
+                Some("binding") => &mut found.bound,
+                _ => &mut found.created,
+            };
+            all.insert(name, at);
+        }
+        Ok(found)
+    }
+}
+
+fn with_client<T: Send>(
+    cluster: &Cluster,
+    work: impl AsyncFnOnce(kube::Client) -> Result<T> + Send,
+) -> Result<T> {
+    let path = cluster.layout().kubeconfig("admin");
+    cluster.in_control_network(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let access = Access::read(&path)?;
+            let user_agent = "bench".to_owned();
+            work(access.client(ClientOptions { user_agent, ..Default::default() })).await
+        })
+    })?
+}
+
+async fn create<T>(api: &Api<T>, object: Value) -> Result<()>
+where
+    T: Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    let object = serde_json::from_value(object).context("an object of its kind")?;
+    api.create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+async fn set_up(client: &kube::Client, nodes: usize) -> Result<()> {
+    create::<Namespace>(&Api::all(client.clone()), json!({"metadata": {"name": "bench"}})).await?;
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "bench");
+    create(&accounts, json!({"metadata": {"name": "default"}})).await?;
+    let all: Api<Node> = Api::all(client.clone());
+    let made = stream::iter(0..nodes).map(|at| {
+        let all = all.clone();
+        async move {
+            let name = format!("n{at:05}");
+            let amounts = json!({"cpu": "4", "memory": "32Gi", "pods": "110"});
+            let node = json!({
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name,
+                    "topology.kubernetes.io/zone": format!("z{}", at % 10)}},
+                "status": {"capacity": amounts, "allocatable": amounts,
+                    "conditions": [{"type": "Ready", "status": "True"}]},
+            });
+            create(&all, node).await?;
+            // The API server gives new nodes a taint.
+            let free = Patch::Merge(json!({"spec": {"taints": []}}));
+            all.patch(&name, &PatchParams::default(), &free).await?;
+            Ok(())
+        }
+    });
+    made.buffer_unordered(AT_ONCE).try_collect().await
+}
+
+fn pod(workload: Workload, name: &str, at: usize) -> Value {
+    let group = format!("g{}", at % 20);
+    let mut spec = json!({
+        "automountServiceAccountToken": false,
+        "containers": [{"name": "c", "image": "registry.test/app:1",
+            "resources": {"requests": {"cpu": "100m", "memory": "500Mi"}}}],
+    });
+    let selector = json!({"matchLabels": {"group": group}});
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    match workload {
+        Workload::Basic => {}
+        Workload::Spread => {
+            spec["topologySpreadConstraints"] = json!([{"maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]);
+        }
+        Workload::AntiAffinity => {
+            let term = json!([{"topologyKey": "kubernetes.io/hostname",
+                "labelSelector": selector}]);
+            spec["affinity"] = json!({"podAntiAffinity": {required: term}});
+        }
+        Workload::Affinity => {
+            let term = json!([{"topologyKey": "topology.kubernetes.io/zone",
+                "labelSelector": selector}]);
+            spec["affinity"] = json!({"podAffinity": {required: term}});
+        }
+    }
+    json!({"metadata": {"name": name, "namespace": "bench", "labels": {"group": group}},
+        "spec": spec})
+}
+
+/// Creates pods as fast as it can, or so many a second.
+async fn create_pods(
+    client: &kube::Client,
+    workload: Workload,
+    prefix: &str,
+    count: usize,
+    rate: Option<usize>,
+) -> Result<()> {
+    let all: Api<Pod> = Api::namespaced(client.clone(), "bench");
+    let begun = Instant::now();
+    let made = stream::iter(0..count).map(|at| {
+        let all = all.clone();
+        let name = format!("{prefix}{at:05}");
+        async move {
+            if let Some(rate) = rate {
+                let due = begun + Duration::from_secs_f64(at as f64 / rate as f64);
+                tokio::time::sleep_until(due.into()).await;
+            }
+            create(&all, pod(workload, &name, at)).await
+        }
+    });
+    made.buffer_unordered(AT_ONCE).try_collect().await
+}
+
+async fn all_bound(client: &kube::Client) -> Result<()> {
+    let all: Api<Pod> = Api::namespaced(client.clone(), "bench");
+    let one = ListParams::default().fields("spec.nodeName=").limit(1);
+    let begun = Instant::now();
+    while !all.list(&one).await?.items.is_empty() {
+        ensure!(begun.elapsed() < BOUND_MAX, "pods are left without a node");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}

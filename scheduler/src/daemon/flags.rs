@@ -1,0 +1,183 @@
+//! The command line: every flag of a 1.36 kube-scheduler, its form, what it sets, and its help line.
+//!
+//! Output: [`TABLE`], which the command line is read by. A test compares the names with those that a
+//! real kube-scheduler listed. Own flags begin with `pintle-`.
+
+use pintle_config::flag::{Flag, FlagKind, FlagTable, Group};
+use pintle_config::status::Status::{self, Done as DONE};
+
+/// All flags.
+pub const TABLE: FlagTable = FlagTable { parts: &[GROUPS], removed: &REMOVED };
+
+/// Flags of older schedulers, and what took their place.
+const REMOVED: [(&str, &str); 10] = [
+    ("address", "use --bind-address"),
+    ("port", "use --secure-port; there is no insecure port any more"),
+    ("algorithm-provider", "use profiles in the file of --config"),
+    ("policy-config-file", "use profiles in the file of --config"),
+    ("policy-configmap", "use profiles in the file of --config"),
+    ("policy-configmap-namespace", "use profiles in the file of --config"),
+    ("use-legacy-policy-config", "use profiles in the file of --config"),
+    ("scheduler-name", "use profiles[].schedulerName in the file of --config"),
+    ("hard-pod-affinity-symmetric-weight", "use pluginConfig of InterPodAffinity"),
+    ("lock-object-name", "use --leader-elect-resource-name"),
+];
+
+const fn own(name: &'static str, kind: FlagKind, status: Status, help: &'static str) -> Flag {
+    Flag::own(name, kind, status, help)
+}
+
+const FILE: &str = "set the field in the file of --config";
+const GO_ONLY: Status = Status::Never("profiles of the Go runtime do not exist here");
+const JSON: Status = Status::Never("requests and answers are JSON");
+const GO_TLS: Status = Status::Never("names key exchanges of Go's library; ours are chosen by it");
+const HTTP2: Status = Status::Never("requests are served by HTTP/1.1");
+const SHARING: Status = Status::NotYet("sockets are not shared");
+const SNI: Status = Status::NotYet("one certificate is served to everybody");
+const PROXIES: Status = Status::NotYet("no proxy is believed who somebody is");
+const METRICS: Status = Status::NotYet("every metric is shown with every label");
+const ONE_VERSION: Status = Status::NotYet("only 1.36 is spoken");
+const UNBUFFERED: Status = Status::Never("log lines are written at once");
+const LOGS: Status = Status::NotYet("all log lines go to standard error at one level");
+const AUTHORITIES: Status = Status::NotYet("the cluster's own settings are not looked up");
+
+#[rustfmt::skip] // one flag a line, or two: a table to look things up in
+const GROUPS: &[Group] = &[
+    Group {
+        title: "Start",
+        flags: &[
+            own("config", FlagKind::Text, DONE,
+                "KubeSchedulerConfiguration file, YAML or JSON; flags win over it"),
+            own("kubeconfig", FlagKind::Text, DONE,
+                "How to reach the API server; clientConnection.kubeconfig of the file wins over it"),
+            own("master", FlagKind::Text, DONE, "Address of the API server, over the kubeconfig's"),
+            own("write-config-to", FlagKind::Text, DONE,
+                "Write the configuration to this file and end"),
+            own("help", FlagKind::Help, DONE, "Show this text"),
+            own("version", FlagKind::Version, DONE, "Show the version"),
+        ],
+    },
+    Group {
+        title: "Serving",
+        flags: &[
+            own("bind-address", FlagKind::Ip, DONE, "Address to serve HTTPS on").default("0.0.0.0"),
+            own("secure-port", FlagKind::Int32, DONE, "Port to serve HTTPS on; 0 serves nothing")
+                .default("10259"),
+            own("tls-cert-file", FlagKind::Text, DONE,
+                "Certificate to serve with; without it one is made"),
+            own("tls-private-key-file", FlagKind::Text, DONE, "Its key"),
+            own("cert-dir", FlagKind::Text, DONE,
+                "Folder for the certificate that is made; without it one below /tmp"),
+            own("tls-cipher-suites", FlagKind::TextList, DONE, "Cipher suites to offer"),
+            own("tls-min-version", FlagKind::Text, DONE, "VersionTLS12 or VersionTLS13"),
+            own("tls-curve-preferences", FlagKind::TextList, GO_TLS, "Key exchanges to offer"),
+            own("tls-sni-cert-key", FlagKind::TextList, SNI, "Certificates by name of the server"),
+            own("disable-http2-serving", FlagKind::Bool, HTTP2, "Serve by HTTP/1.1 only"),
+            own("http2-max-streams-per-connection", FlagKind::Int32, HTTP2,
+                "Streams of one connection"),
+            own("permit-address-sharing", FlagKind::Bool, SHARING, "Bind with SO_REUSEADDR"),
+            own("permit-port-sharing", FlagKind::Bool, SHARING, "Bind with SO_REUSEPORT"),
+        ],
+    },
+    Group {
+        title: "Who may ask",
+        flags: &[
+            own("authentication-kubeconfig", FlagKind::Text, DONE,
+                "Credentials for token reviews; without them tokens are not known"),
+            own("authentication-skip-lookup", FlagKind::Bool, AUTHORITIES,
+                "Do not look up the cluster's authorities"),
+            own("authentication-token-webhook-cache-ttl", FlagKind::Duration, DONE,
+                "How long the answer about a token is good").default("10s"),
+            own("authentication-tolerate-lookup-failure", FlagKind::Bool, AUTHORITIES,
+                "Go on without the cluster's authorities").default("true"),
+            own("client-ca-file", FlagKind::Text, DONE,
+                "Authorities whose certificates say who somebody is"),
+            own("requestheader-allowed-names", FlagKind::TextList, PROXIES,
+                "Names of proxies that are believed"),
+            own("requestheader-client-ca-file", FlagKind::Text, PROXIES,
+                "Authorities of proxies that are believed"),
+            own("requestheader-extra-headers-prefix", FlagKind::TextList, PROXIES,
+                "Headers in which a proxy tells more").default("[x-remote-extra-]"),
+            own("requestheader-group-headers", FlagKind::TextList, PROXIES,
+                "Headers in which a proxy tells groups").default("[x-remote-group]"),
+            own("requestheader-uid-headers", FlagKind::TextList, PROXIES,
+                "Headers in which a proxy tells the uid"),
+            own("requestheader-username-headers", FlagKind::TextList, PROXIES,
+                "Headers in which a proxy tells the user").default("[x-remote-user]"),
+            own("authorization-always-allow-paths", FlagKind::TextList, DONE,
+                "Paths that anybody may ask for").default("[/healthz,/readyz,/livez]"),
+            own("authorization-kubeconfig", FlagKind::Text, DONE,
+                "Credentials for access reviews; without them nobody may ask for anything else"),
+            own("authorization-webhook-cache-authorized-ttl", FlagKind::Duration, DONE,
+                "How long a permission is good").default("10s"),
+            own("authorization-webhook-cache-unauthorized-ttl", FlagKind::Duration, DONE,
+                "How long a refusal is good").default("10s"),
+        ],
+    },
+    Group {
+        title: "Leader election",
+        flags: &[
+            own("leader-elect", FlagKind::Bool, DONE,
+                "Agree with other schedulers on who works").default("true"),
+            own("leader-elect-lease-duration", FlagKind::Duration, DONE,
+                "Others take over after so long without a sign").default("15s"),
+            own("leader-elect-renew-deadline", FlagKind::Duration, DONE,
+                "Give up after so long without a renewal").default("10s"),
+            own("leader-elect-retry-period", FlagKind::Duration, DONE,
+                "Wait between two attempts").default("2s"),
+            own("leader-elect-resource-lock", FlagKind::Text, DONE,
+                "Kind of the lock: leases").default("leases"),
+            own("leader-elect-resource-name", FlagKind::Text, DONE,
+                "Name of the lease").default("kube-scheduler"),
+            own("leader-elect-resource-namespace", FlagKind::Text, DONE,
+                "Namespace of the lease").default("kube-system"),
+        ],
+    },
+    Group {
+        title: "Requests and queue",
+        flags: &[
+            own("kube-api-qps", FlagKind::Float, DONE,
+                "Requests to the API server a second").default("50").deprecated(FILE),
+            own("kube-api-burst", FlagKind::Int32, DONE,
+                "Requests to the API server at once").default("100").deprecated(FILE),
+            own("kube-api-content-type", FlagKind::Text, JSON,
+                "Form of requests and answers").default("application/vnd.kubernetes.protobuf").deprecated(FILE),
+            own("pod-max-in-unschedulable-pods-duration", FlagKind::Duration, DONE,
+                "A pod without a node is tried again after so long, whatever happened")
+                .default("5m0s").deprecated("Kubernetes is going to remove it"),
+            own("profiling", FlagKind::Bool, GO_ONLY,
+                "Serve profiles of the process").default("true")
+                .deprecated(FILE),
+            own("contention-profiling", FlagKind::Bool, GO_ONLY,
+                "Serve profiles of locks").default("true").deprecated(FILE),
+        ],
+    },
+    Group {
+        title: "Features",
+        flags: &[
+            own("feature-gates", FlagKind::Gates, DONE, "Switch features on or off"),
+            own("emulated-version", FlagKind::TextList, ONE_VERSION, "Version to behave as"),
+            own("min-compatibility-version", FlagKind::TextList, ONE_VERSION,
+                "Oldest version to get along with"),
+        ],
+    },
+    Group {
+        title: "Metrics and logs",
+        flags: &[
+            own("allow-metric-labels", FlagKind::Pair, METRICS, "Values of labels to show"),
+            own("allow-metric-labels-manifest", FlagKind::Text, METRICS, "File of such values"),
+            own("disabled-metrics", FlagKind::TextList, METRICS, "Metrics to leave out"),
+            own("show-hidden-metrics-for-version", FlagKind::Text, METRICS,
+                "Show metrics that were hidden since this version"),
+            own("v", FlagKind::Level, DONE, "How much to log"),
+            own("vmodule", FlagKind::Vmodule, LOGS, "How much to log, by file"),
+            own("logging-format", FlagKind::Text, DONE, "text or json").default("text"),
+            own("log-flush-frequency", FlagKind::Duration, UNBUFFERED, "How often to write the log")
+                .default("5s"),
+            own("log-json-info-buffer-size", FlagKind::Quantity, UNBUFFERED, "Size of a buffer"),
+            own("log-json-split-stream", FlagKind::Bool, LOGS, "Errors to standard error only"),
+            own("log-text-info-buffer-size", FlagKind::Quantity, UNBUFFERED, "Size of a buffer"),
+            own("log-text-split-stream", FlagKind::Bool, LOGS, "Errors to standard error only"),
+        ],
+    },
+];

@@ -1,0 +1,234 @@
+//! What scrapers of kube-scheduler read, under upstream's names.
+//!
+//! Input: what the scheduler did. Output: families of Prometheus. Owner: shared; each is a few atomics.
+//! Bounds: labels are results, queues, plugins and the profile's name.
+// k8s: pkg/scheduler/metrics/metrics.go
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use pintle_daemon::metrics::{ApiRequests, Names, Process, exposition};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::queue::Place;
+
+/// How an attempt ended.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Attempt {
+    result: &'static str,
+    profile: Arc<str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Attempts {
+    attempts: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct In {
+    queue: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Of {
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Led {
+    name: Arc<str>,
+}
+
+/// Buckets that double.
+#[derive(Clone, Copy, Debug)]
+struct Doubling(f64, u16);
+
+impl MetricConstructor<Histogram> for Doubling {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(exponential_buckets(self.0, 2.0, self.1))
+    }
+}
+
+type Histograms<L> = Family<L, Histogram, Doubling>;
+
+impl pintle_api::Observer for SchedulerMetrics {
+    fn sent(&self, sent: pintle_api::Sent<'_>) {
+        self.requests.sent(sent);
+    }
+
+    fn limited(&self, method: &str, host: &str, waited: Duration) {
+        self.requests.limited(method, host, waited);
+    }
+
+    fn plugin_ran(&self, good: bool) {
+        self.requests.plugin_ran(good);
+    }
+}
+
+/// All of them.
+pub struct SchedulerMetrics {
+    registry: Registry,
+    process: Process,
+    profile: Arc<str>,
+    attempts: Family<Attempt, Counter>,
+    latency: Histograms<Attempt>,
+    algorithm: Histogram,
+    sli: Histograms<Attempts>,
+    attempts_needed: Histogram,
+    after_flush: Counter,
+    preemptions: Counter,
+    victims: Histogram,
+    pending: Family<In, Gauge<i64, AtomicI64>>,
+    cache: Family<Of, Gauge<i64, AtomicI64>>,
+    leads: Family<Led, Gauge<i64, AtomicI64>>,
+    requests: ApiRequests,
+}
+
+impl std::fmt::Debug for SchedulerMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SchedulerMetrics").finish_non_exhaustive()
+    }
+}
+
+impl SchedulerMetrics {
+    /// All at zero.
+    pub fn new(profile: &str) -> Self {
+        let mut registry = Registry::default();
+        let mut at = Names(&mut registry);
+        let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
+        let family = Histograms::new_with_constructor;
+        let metrics = Self {
+            process: Process::register(&mut at),
+            requests: ApiRequests::register(&mut at),
+            profile: profile.into(),
+            attempts: at.add(
+                "scheduler_schedule_attempts",
+                "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could \
+                 not be scheduled, while 'error' means an internal scheduler problem.",
+            ),
+            latency: at.put(
+                "scheduler_scheduling_attempt_duration_seconds",
+                "[STABLE] Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+                Family::new_with_constructor(Doubling(0.001, 15)),
+            ),
+            algorithm: at.put(
+                "scheduler_scheduling_algorithm_duration_seconds",
+                "[ALPHA] Scheduling algorithm latency in seconds",
+                doubling(0.001, 15),
+            ),
+            sli: at.put(
+                "scheduler_pod_scheduling_sli_duration_seconds",
+                "[BETA] E2e latency for a pod being scheduled, from the time the pod enters the scheduling \
+                 queue and might involve multiple scheduling attempts.",
+                family(Doubling(0.01, 20)),
+            ),
+            attempts_needed: at.put(
+                "scheduler_pod_scheduling_attempts",
+                "[STABLE] Number of attempts to successfully schedule a pod.",
+                doubling(1.0, 5),
+            ),
+            after_flush: at.add(
+                "scheduler_pod_scheduled_after_flush",
+                "[ALPHA] Number of pods that were successfully scheduled after being flushed from \
+                 unschedulablePods due to timeout. This metric helps detect potential queueing hint \
+                 misconfigurations or event handling issues.",
+            ),
+            preemptions: at.add(
+                "scheduler_preemption_attempts",
+                "[STABLE] Total preemption attempts in the cluster till now",
+            ),
+            victims: at.put(
+                "scheduler_preemption_victims",
+                "[STABLE] Number of selected preemption victims",
+                doubling(1.0, 7),
+            ),
+            pending: at.add(
+                "scheduler_pending_pods",
+                "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in activeQ; \
+                 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in \
+                 unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the \
+                 number of unschedulable pods that the scheduler never attempted to schedule because \
+                 they are gated.",
+            ),
+            cache: at.add(
+                "scheduler_cache_size",
+                "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
+            ),
+            leads: at.add(
+                "leader_election_master_status",
+                "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, \
+                 1 indicates master. 'name' is the string used to identify the lease. Please make sure \
+                 to group by name.",
+            ),
+            registry: Registry::default(),
+        };
+        Self { registry, ..metrics }
+    }
+
+    fn attempt(&self, result: &'static str, took: Duration) {
+        let label = Attempt { result, profile: Arc::clone(&self.profile) };
+        self.attempts.get_or_create(&label).inc();
+        self.latency.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    /// A pod was bound; `took` is from the beginning of the attempt that succeeded, `all` from when
+    /// it was first decided.
+    pub fn bound(&self, took: Duration, all: Duration, attempts: u32, was_flushed: bool) {
+        self.attempt("scheduled", took);
+        self.attempts_needed.observe(f64::from(attempts));
+        let attempts = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
+        self.sli.get_or_create(&Attempts { attempts }).observe(all.as_secs_f64());
+        if was_flushed {
+            self.after_flush.inc();
+        }
+    }
+
+    /// A pod got no node, by an error or because none would take it.
+    pub fn refused(&self, is_error: bool, took: Duration) {
+        self.attempt(if is_error { "error" } else { "unschedulable" }, took);
+    }
+
+    /// A node was looked for.
+    pub fn decided(&self, took: Duration) {
+        self.algorithm.observe(took.as_secs_f64());
+    }
+
+    /// Room was made.
+    pub fn preempted(&self, victims: usize) {
+        self.preemptions.inc();
+        self.victims.observe(victims as f64);
+    }
+
+    /// How many wait where, and how many nodes, pods and assumed pods are known.
+    pub fn counts(&self, at: impl Fn(Place) -> usize, [nodes, pods, assumed]: [usize; 3]) {
+        let put = |queue, count: usize| {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.pending.get_or_create(&In { queue }).set(count);
+        };
+        put("active", at(Place::Active));
+        put("backoff", at(Place::Backoff) + at(Place::ErrorBackoff));
+        put("unschedulable", at(Place::Unschedulable));
+        put("gated", at(Place::Gated));
+        for (r#type, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.cache.get_or_create(&Of { r#type }).set(count);
+        }
+    }
+
+    /// Whether this process works.
+    pub fn leads(&self, lease: &str, leads: bool) {
+        self.leads.get_or_create(&Led { name: lease.into() }).set(leads.into());
+    }
+
+    /// What a scraper reads.
+    pub fn text(&self) -> String {
+        self.process.read();
+        exposition(&self.registry, &[])
+    }
+}

@@ -1,0 +1,327 @@
+//! The daemon around the scheduler, as users of kube-scheduler know it: flags, file, HTTPS port.
+//!
+//! ```text
+//!   arguments ─ flags, gates ─┐
+//!   --config ── config ───────┴─> Settings ─> run ─> State ─> serve (a thread of its own)
+//! ```
+//! Input: a command line and the file it names. Output: [`Settings`], or one sentence for each
+//! mistake. Owner: the start of the process.
+// k8s: cmd/kube-scheduler/app/options/options.go
+
+pub mod flags;
+pub mod gates;
+pub mod metrics;
+pub mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pintle_api_types::duration::GoDuration;
+use pintle_config::daemon::{Daemon, FeatureGates};
+use pintle_config::error::ConfigError;
+use pintle_config::field::FieldTable;
+use pintle_config::flag::FlagTable;
+use pintle_config::gates::Gate;
+use pintle_config::given::GivenFlags;
+use pintle_config::{help, listing, status};
+use pintle_sched_core::Profile;
+use serde_json::{Map, Value, json};
+
+use crate::config::{self, Process};
+use crate::queue::Settings as QueueSettings;
+
+/// kube-scheduler's command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KubeScheduler;
+
+impl Daemon for KubeScheduler {
+    const FLAGS: FlagTable = flags::TABLE;
+    const GATES: &'static [Gate] = gates::GATES;
+    // The file is decoded by `config`: an unknown field is an error, where the kubelet warns.
+    const FIELDS: FieldTable = FieldTable(&[]);
+    const KIND: &'static str = "KubeSchedulerConfiguration";
+    const API_VERSION: &'static str = config::API_VERSION;
+    const PATH_FIELDS: &'static [&'static str] = &[];
+    type Configuration = Map<String, Value>;
+}
+
+/// Where and how it serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serving {
+    /// `None` serves nothing.
+    pub address: Option<SocketAddr>,
+    /// Certificate and key.
+    pub files: Option<(PathBuf, PathBuf)>,
+    /// Folder for those that are made.
+    pub cert_dir: PathBuf,
+    /// Cipher suites to offer; none names the library's.
+    pub suites: Vec<String>,
+    /// `VersionTLS12`, `VersionTLS13`.
+    pub min_version: String,
+    /// Authorities of client certificates.
+    pub client_ca: Option<PathBuf>,
+    /// Credentials for reviews of tokens, and of rights.
+    pub authentication: Option<PathBuf>,
+    /// See above.
+    pub authorization: Option<PathBuf>,
+    /// How long answers hold: about tokens, permissions, refusals.
+    pub ttls: [Duration; 3],
+    /// Paths that anybody may ask for.
+    pub open_paths: Vec<String>,
+}
+
+/// Everything the scheduler needs to know before it starts.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Decides.
+    pub profile: Profile,
+    /// Credentials, rates, lease.
+    pub process: Process,
+    /// `--master`.
+    pub master: Option<String>,
+    /// How long pods wait.
+    pub queue: QueueSettings,
+    /// The HTTPS port.
+    pub serving: Serving,
+    /// JSON lines instead of text.
+    pub logs_json: bool,
+    /// How much to log.
+    pub verbosity: u32,
+    /// As `/configz` shows it.
+    pub configuration: Value,
+    /// As `/flagz` shows them.
+    pub flags: listing::Listed,
+    /// What was read and has no effect, one sentence each.
+    pub warnings: Vec<String>,
+    /// Write the configuration there and end.
+    pub write_config_to: Option<PathBuf>,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Print this.
+    Print(String),
+    /// Schedule.
+    Run(Box<Settings>),
+}
+
+/// Reads arguments without the program's name, and the file they name.
+///
+/// # Errors
+/// Everything that is wrong, one sentence each.
+pub fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
+    let given = flags::TABLE.read(args)?;
+    if given.is_true("help") {
+        return Ok(Command::Print(usage()));
+    }
+    if given.is_true("version") {
+        return Ok(Command::Print(help::version()));
+    }
+    settings(&given).map(|settings| Command::Run(Box::new(settings)))
+}
+
+fn usage() -> String {
+    let mut out = String::from(
+        "pintle-scheduler: gives the pods of a cluster nodes, in place of kube-scheduler.\n\n\
+         Usage: pintle-scheduler [FLAGS]\n       \
+         pintle-scheduler simulate|shadow|explain|what-if [--help]\n",
+    );
+    out.push_str(&flags::TABLE.help());
+    out
+}
+
+fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
+    let mut errors = Vec::new();
+    let gates = asked_gates(given);
+    let gates = FeatureGates::<KubeScheduler>::new(&gates).map_err(|e| errors.extend(e)).ok();
+    let file = file(given).map_err(|error| errors.push(error)).ok();
+    let serving = serving(given).map_err(|error| errors.push(error)).ok();
+    let (Some(gates), Some(file), Some(serving)) = (gates, file, serving) else {
+        return Err(errors);
+    };
+    let (profile, mut process, written) = file;
+    put_flags(&mut process, given).map_err(|error| vec![error])?;
+    let mut warnings = status::flag_warnings(given);
+    warnings.extend(status::gate_warnings(&gates));
+    let stay_max = duration(given, "pod-max-in-unschedulable-pods-duration");
+    let usual = QueueSettings::default().stay_max;
+    let queue = QueueSettings { backoff: process.backoff, stay_max: stay_max.unwrap_or(usual) };
+    Ok(Settings {
+        configuration: configuration(&process, &written),
+        profile,
+        process,
+        master: given.text("master").map(str::to_owned),
+        queue,
+        serving,
+        logs_json: given.text("logging-format") == Some("json"),
+        verbosity: number(given, "v").and_then(|v| u32::try_from(v).ok()).unwrap_or(0),
+        flags: listing::of_own::<KubeScheduler>(given),
+        warnings,
+        write_config_to: given.text("write-config-to").map(PathBuf::from),
+    })
+}
+
+fn asked_gates(given: &GivenFlags) -> BTreeMap<String, bool> {
+    let asked = given.value("feature-gates").and_then(Value::as_object);
+    let asked = asked.into_iter().flatten();
+    asked.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+}
+
+fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> ConfigError {
+    ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
+}
+
+/// The profile, the rest, and the profiles as they were written.
+fn file(given: &GivenFlags) -> Result<(Profile, Process, Value), ConfigError> {
+    let Some(path) = given.text("config") else {
+        return Ok((Profile::default(), Process::default(), Value::Null));
+    };
+    let remedy = "correct the file";
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| wrong("--config", path, error.to_string(), "check path and rights"))?;
+    let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
+    let profile = config::profile(&text, None).map_err(bad)?;
+    let process = config::process(&text).map_err(bad)?;
+    Ok((profile, process, config::profiles(&text).map_err(bad)?))
+}
+
+fn duration(given: &GivenFlags, name: &str) -> Option<Duration> {
+    let read = given.text(name)?.parse::<GoDuration>().ok()?;
+    Some(read.to_std())
+}
+
+fn number(given: &GivenFlags, name: &str) -> Option<i32> {
+    given.value(name)?.as_i64().and_then(|number| i32::try_from(number).ok())
+}
+
+fn texts(given: &GivenFlags, name: &str) -> Option<Vec<String>> {
+    let all = given.value(name)?.as_array()?;
+    Some(all.iter().filter_map(|text| Some(text.as_str()?.to_owned())).collect())
+}
+
+/// Flags win over the file, but for credentials, which are the file's where it names any.
+// k8s: cmd/kube-scheduler/app/options/options.go ApplyTo
+fn put_flags(process: &mut Process, given: &GivenFlags) -> Result<(), ConfigError> {
+    if process.kubeconfig.is_none() {
+        process.kubeconfig = given.text("kubeconfig").map(PathBuf::from);
+    }
+    if let Some(on) = given.value("leader-elect").and_then(Value::as_bool) {
+        process.leader_elect = on;
+    }
+    let timing = &mut process.timing;
+    for (name, time) in [
+        ("leader-elect-lease-duration", &mut timing.lease),
+        ("leader-elect-renew-deadline", &mut timing.renew),
+        ("leader-elect-retry-period", &mut timing.retry),
+    ] {
+        *time = duration(given, name).unwrap_or(*time);
+    }
+    if let Some(lock) = given.text("leader-elect-resource-lock").filter(|lock| *lock != "leases") {
+        let problem = "only leases are supported";
+        return Err(wrong("--leader-elect-resource-lock", lock, problem, "remove it"));
+    }
+    let (namespace, name) = &mut process.lease;
+    for (flag, place) in
+        [("leader-elect-resource-namespace", namespace), ("leader-elect-resource-name", name)]
+    {
+        if let Some(text) = given.text(flag) {
+            text.clone_into(place);
+        }
+    }
+    if given.text("config").is_none() {
+        if let Some(qps) = given.value("kube-api-qps").and_then(Value::as_f64) {
+            process.qps = qps;
+        }
+        if let Some(burst) = number(given, "kube-api-burst") {
+            process.burst = u32::try_from(burst).unwrap_or(process.burst);
+        }
+    }
+    Ok(())
+}
+
+fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
+    let path = |name: &str| given.text(name).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let port = number(given, "secure-port").unwrap_or(10259);
+    let port = u16::try_from(port).map_err(|_| {
+        wrong("--secure-port", &port.to_string(), "it is no port", "choose 0 to 65535")
+    })?;
+    let address = match given.text("bind-address") {
+        None => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Some(text) => text.parse().map_err(|_| {
+            wrong("--bind-address", text, "it is no IP address", "give one, or 0.0.0.0")
+        })?,
+    };
+    let files = match (path("tls-cert-file"), path("tls-private-key-file")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (one, other) => {
+            let shown = one.or(other).unwrap_or_default().display().to_string();
+            let problem = "a certificate and its key belong together";
+            return Err(wrong(
+                "--tls-cert-file",
+                &shown,
+                problem,
+                "give --tls-private-key-file too",
+            ));
+        }
+    };
+    let ttl = |name: &str| duration(given, name).unwrap_or(Duration::from_secs(10));
+    let open = ["/healthz", "/readyz", "/livez"].map(str::to_owned).to_vec();
+    Ok(Serving {
+        address: (port != 0).then(|| SocketAddr::new(address, port)),
+        files,
+        cert_dir: path("cert-dir").unwrap_or_else(|| std::env::temp_dir().join("pintle-scheduler")),
+        suites: texts(given, "tls-cipher-suites").unwrap_or_default(),
+        min_version: given.text("tls-min-version").unwrap_or_default().to_owned(),
+        client_ca: path("client-ca-file"),
+        authentication: path("authentication-kubeconfig"),
+        authorization: path("authorization-kubeconfig"),
+        ttls: [
+            ttl("authentication-token-webhook-cache-ttl"),
+            ttl("authorization-webhook-cache-authorized-ttl"),
+            ttl("authorization-webhook-cache-unauthorized-ttl"),
+        ],
+        open_paths: texts(given, "authorization-always-allow-paths").unwrap_or(open),
+    })
+}
+
+/// The configuration in force, in the form of the file. Profiles are as they were written.
+fn configuration(process: &Process, profiles: &Value) -> Value {
+    let shown = |time: Duration| GoDuration::from_std(time).to_string();
+    let (namespace, name) = &process.lease;
+    let usual = json!([{"schedulerName": "default-scheduler"}]);
+    let kubeconfig = process.kubeconfig.as_deref().map(|path| path.display().to_string());
+    json!({
+        "apiVersion": config::API_VERSION,
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {
+            "acceptContentTypes": "",
+            "burst": process.burst,
+            "contentType": "application/json",
+            "kubeconfig": kubeconfig.unwrap_or_default(),
+            "qps": process.qps,
+        },
+        "leaderElection": {
+            "leaderElect": process.leader_elect,
+            "leaseDuration": shown(process.timing.lease),
+            "renewDeadline": shown(process.timing.renew),
+            "resourceLock": "leases",
+            "resourceName": name,
+            "resourceNamespace": namespace,
+            "retryPeriod": shown(process.timing.retry),
+        },
+        "percentageOfNodesToScore": 100,
+        "podInitialBackoffSeconds": process.backoff.initial.as_secs(),
+        "podMaxBackoffSeconds": process.backoff.max.as_secs(),
+        "profiles": if profiles.as_array().is_some_and(|all| !all.is_empty()) {
+            profiles.clone()
+        } else {
+            usual
+        },
+    })
+}

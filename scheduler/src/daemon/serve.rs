@@ -1,0 +1,302 @@
+//! The HTTPS port: health checks, metrics, and what it runs with.
+//!
+//! Input: requests. Output: answers from a [`State`] that others keep current. Owner: a thread with a
+//! runtime of its own, so that nobody who asks disturbs a decision. Bounds: those of `https`.
+// k8s: cmd/kube-scheduler/app/server.go newEndpointsHandler, buildHandlerChain
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use futures_util::future::BoxFuture;
+use hyper::body::Incoming;
+use hyper::{Method, Request};
+use jiff::Timestamp;
+use pintle_api::Access;
+use pintle_daemon::serve::answer::Answer;
+use pintle_daemon::serve::body::Reply;
+use pintle_daemon::serve::checks::Checks;
+use pintle_daemon::serve::connections::Busy;
+use pintle_daemon::serve::https::{self, Handler, Peer, held};
+use pintle_daemon::serve::listen::{Port, bind_tcp};
+use pintle_daemon::serve::query::{Query, decode_path};
+use pintle_daemon::serve::secure::ApiReviews;
+use pintle_daemon::serve::secure::serving::{Fields, Serving as Certificate};
+use pintle_daemon::serve::secure::tls;
+use pintle_daemon::serve::secure::{Denial, Gate, Object, Rules, Wanted};
+use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
+use pintle_daemon::tasks;
+use serde_json::Value;
+
+use super::metrics::SchedulerMetrics;
+use super::{Serving, Settings};
+
+const COMPONENT: &str = "kube-scheduler";
+/// Paths that are there.
+const PATHS: [&str; 7] =
+    ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz"];
+const PORT: Port =
+    Port { what: "the HTTPS server", field: "--secure-port", rival: "a kube-scheduler" };
+/// A leader that has not renewed for so long after its lease ended is not well.
+// k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig, NewLeaderHealthzAdaptor
+const LATE_MAX: Duration = Duration::from_secs(20);
+
+/// What is known of the process.
+#[derive(Debug)]
+pub struct State {
+    /// What scrapers read.
+    pub metrics: SchedulerMetrics,
+    configuration: Value,
+    flags: BTreeMap<&'static str, String>,
+    started: Timestamp,
+    is_synced: AtomicBool,
+    is_ending: AtomicBool,
+    /// When the lease was renewed last, while it is held.
+    lease: Mutex<Option<(Instant, Duration)>>,
+    asked: AtomicU64,
+}
+
+impl pintle_api::Observer for State {
+    fn sent(&self, sent: pintle_api::Sent<'_>) {
+        self.metrics.sent(sent);
+    }
+
+    fn limited(&self, method: &str, host: &str, waited: Duration) {
+        self.metrics.limited(method, host, waited);
+    }
+
+    fn plugin_ran(&self, good: bool) {
+        self.metrics.plugin_ran(good);
+    }
+}
+
+impl State {
+    /// Of a process that begins now.
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            metrics: SchedulerMetrics::new(&settings.profile.scheduler_name),
+            configuration: settings.configuration.clone(),
+            flags: settings.flags.clone(),
+            started: Timestamp::now(),
+            is_synced: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+            lease: Mutex::new(None),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    /// The cluster is known.
+    pub fn is_synced(&self) {
+        self.is_synced.store(true, Ordering::Relaxed);
+    }
+
+    /// It was told to end.
+    pub fn is_ending(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// The lease of this duration is held as of now.
+    pub fn holds_lease(&self, duration: Duration) {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), duration));
+    }
+
+    // k8s: staging/src/k8s.io/client-go/tools/leaderelection/healthzadaptor.go
+    fn leader_is_well(&self) -> Result<(), String> {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        match *lease {
+            Some((renewed, duration)) if renewed.elapsed() > duration + LATE_MAX => {
+                Err("failed election to renew leadership on lease kube-scheduler".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// When the port, the certificate or an authority cannot be used.
+pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> {
+    let Some(address) = serving.address else { return Ok(()) };
+    let reviewer = serving.authorization.as_ref().or(serving.authentication.as_ref());
+    let access = reviewer.map(|path| Access::read(path)).transpose()?;
+    let agent = pintle_config::help::user_agent(COMPONENT);
+    let rules = Rules {
+        anonymous: true,
+        client_ca: serving.client_ca.clone().map(|path| ("--client-ca-file", path)),
+        tokens: serving.authentication.is_some().then_some(serving.ttls[0]),
+        rights: Some((serving.ttls[1], serving.ttls[2])),
+    };
+    let gate = Gate::new(&rules, Arc::new(ApiReviews::new(access, agent)))?;
+    let fields = Fields { certificate: "--tls-cert-file", key: "--tls-private-key-file" };
+    let certificate = match &serving.files {
+        Some((certificate, key)) => Certificate::files(fields, certificate.clone(), key.clone()),
+        None => {
+            let host = crate::run::host_name();
+            Certificate::self_signed(fields, &serving.cert_dir, COMPONENT, &host)
+        }
+    };
+    let curves = &[];
+    let settings =
+        tls::Settings { min_version: &serving.min_version, suites: &serving.suites, curves };
+    let tls = tls::server_config(settings, Arc::new(certificate?)).context("TLS")?;
+    let (listener, _) = bind_tcp(PORT, address)?;
+    let pages = Pages::new(gate, serving.open_paths.clone(), elects, Arc::clone(state));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let run = move || runtime.block_on(https::accept(listener, tls, Arc::new(pages)));
+    tasks::thread("server", run)?;
+    Ok(())
+}
+
+/// What is behind the port.
+struct Pages {
+    gate: Gate,
+    open_paths: Vec<String>,
+    checks: [Checks; 3],
+    state: Arc<State>,
+}
+
+impl Handler for Pages {
+    fn name(&self, peer: &Peer) -> Option<String> {
+        self.gate.name(peer)
+    }
+
+    fn reply(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+        busy: Busy,
+    ) -> BoxFuture<'static, Reply> {
+        Box::pin(async move { self.reply_to(request, &peer, busy).await })
+    }
+
+    fn is_full(&self) {
+        tracing::debug!("a connection found no room");
+    }
+}
+
+impl Pages {
+    fn new(gate: Gate, open_paths: Vec<String>, elects: bool, state: Arc<State>) -> Self {
+        let with_leader = |checks: Checks| {
+            let state = Arc::clone(&state);
+            let checks = checks.with("ping", || Ok(()));
+            match elects {
+                true => checks.with("leaderElection", move || state.leader_is_well()),
+                false => checks,
+            }
+        };
+        let (ending, synced) = (Arc::clone(&state), Arc::clone(&state));
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let ready = with_leader(Checks::new("readyz"))
+            .with("shutdown", move || match is(&ending.is_ending) {
+                true => Err("process is shutting down".to_owned()),
+                false => Ok(()),
+            })
+            .with("sched-handler-sync", move || match is(&synced.is_synced) {
+                true => Ok(()),
+                false => Err("handlers are not fully synchronized".to_owned()),
+            });
+        let alive = [with_leader(Checks::new("healthz")), with_leader(Checks::new("livez"))];
+        let [healthz, livez] = alive;
+        Self { gate, open_paths, checks: [healthz, livez, ready], state }
+    }
+
+    async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {
+        let (head, _) = request.into_parts();
+        self.state.asked.fetch_add(1, Ordering::Relaxed);
+        let Some(path) = decode_path(head.uri.path()) else {
+            return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
+        };
+        if self.is_open(&path) {
+            busy.allow();
+            return held(self.page(&head, &path).into(), busy);
+        }
+        let verb = match head.method {
+            Method::GET => "get",
+            Method::HEAD => "head",
+            Method::POST => "post",
+            Method::PUT => "put",
+            Method::DELETE => "delete",
+            _ => "",
+        };
+        let wanted = Wanted { verb, objects: vec![Object::Path(path.clone())] };
+        match self.gate.admit(&head, (&path, &wanted), peer).await {
+            Err(denial) => denied(denial, &wanted, &path).into(),
+            Ok(_) => {
+                busy.allow();
+                held(self.page(&head, &path).into(), busy)
+            }
+        }
+    }
+
+    /// Whether anybody may ask for it.
+    // k8s: staging/src/k8s.io/apiserver/pkg/authorization/path/path.go
+    fn is_open(&self, path: &str) -> bool {
+        self.open_paths.iter().any(|open| match open.strip_suffix('*') {
+            Some(begin) => path.starts_with(begin),
+            None => path == open,
+        })
+    }
+
+    fn page(&self, head: &hyper::http::request::Parts, path: &str) -> Answer {
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Answer::not_allowed();
+        }
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        if let Some(answer) = self.checks.iter().find_map(|check| check.answer(path, &query)) {
+            return answer;
+        }
+        let accept = head.headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
+        match path {
+            "/metrics" => {
+                let all: Vec<&Checks> = self.checks.iter().collect();
+                Answer::metrics(self.state.metrics.text() + &Checks::slis(&all))
+            }
+            "/configz" => {
+                Answer::json(&serde_json::json!({"componentconfig": self.state.configuration}))
+            }
+            "/flagz" => {
+                let flags = self.state.flags.clone();
+                Flagz { component: COMPONENT, flags }.answer(accept)
+            }
+            "/statusz" => self.statusz().answer(accept),
+            _ => Answer::not_found(),
+        }
+    }
+
+    fn statusz(&self) -> Statusz {
+        let started = self.state.started;
+        let uptime = Timestamp::now().as_second().saturating_sub(started.as_second());
+        let version = pintle_config::help::KUBERNETES_VERSION.trim_start_matches('v');
+        let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+        Statusz {
+            component: COMPONENT,
+            start_time: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            uptime_seconds: uptime.max(0),
+            go_version: "rustc".to_owned(),
+            binary_version: version.to_owned(),
+            emulation_version: minor.to_owned(),
+            paths: zpages::folders(PATHS.into_iter()),
+            started: started.strftime("%a %b %e %H:%M:%S UTC %Y").to_string(),
+        }
+    }
+}
+
+/// A denial as the API server's filters word it.
+// k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
+fn denied(denial: Denial, wanted: &Wanted, path: &str) -> Answer {
+    match denial {
+        Denial::Unauthenticated => Answer::text(401, "Unauthorized"),
+        Denial::Busy => Answer::text(429, "too many requests wait for a review, try again\n"),
+        Denial::Forbidden { user } => {
+            let text = format!("forbidden: User {user:?} cannot {} path {path:?}", wanted.verb);
+            Answer::text(403, text)
+        }
+        Denial::Undecided { .. } => {
+            Answer::text(500, "Internal Server Error: the API server cannot be asked\n")
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The command line and the file it names.
+
+use super::*;
+
+fn run(args: &[&str]) -> Result<Settings, Vec<String>> {
+    let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+    match parse(&args) {
+        Ok(Command::Run(settings)) => Ok(*settings),
+        Ok(Command::Print(text)) => panic!("it prints {text}"),
+        Err(errors) => Err(errors.iter().map(ToString::to_string).collect()),
+    }
+}
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("config.yaml");
+    std::fs::write(&path, text).expect("written");
+    let shown = path.display().to_string();
+    (dir, shown)
+}
+
+const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+
+#[test]
+fn without_arguments_everything_is_as_upstream_has_it() {
+    let settings = run(&[]).expect("nothing is wrong");
+    assert_eq!(settings.process, Process::default());
+    assert!(settings.process.leader_elect);
+    assert_eq!(settings.serving.address, Some("0.0.0.0:10259".parse().expect("an address")));
+    assert_eq!(settings.serving.open_paths, ["/healthz", "/readyz", "/livez"]);
+    assert_eq!(settings.queue, QueueSettings::default());
+    assert_eq!(settings.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn flags_win_over_the_file_but_for_credentials_and_rates() {
+    let (_dir, path) = file(&format!(
+        "{HEAD}clientConnection: {{kubeconfig: /from/file, qps: 7}}\n\
+         leaderElection: {{leaderElect: true, leaseDuration: 20s}}\npodMaxBackoffSeconds: 30\n"
+    ));
+    let config = format!("--config={path}");
+    let args = [&config, "--leader-elect=false", "--kubeconfig=/from/flag", "--kube-api-qps=9"];
+    let settings = run(&args).expect("nothing is wrong");
+    assert_eq!(settings.process.kubeconfig, Some(PathBuf::from("/from/file")));
+    assert!(!settings.process.leader_elect);
+    assert_eq!(settings.process.timing.lease, Duration::from_secs(20));
+    assert_eq!((settings.process.qps, settings.queue.backoff.max.as_secs()), (7.0, 30));
+    assert_eq!(settings.configuration["leaderElection"]["leaseDuration"], "20s");
+    let settings = run(&["--kube-api-qps=9", "--secure-port=0"]).expect("nothing is wrong");
+    assert_eq!((settings.process.qps, settings.serving.address), (9.0, None));
+}
+
+#[test]
+fn mistakes_are_told_in_one_sentence_each() {
+    let (_dir, path) = file(&format!("{HEAD}podMaxBackofSeconds: 30\n"));
+    let wrong = run(&[&format!("--config={path}")]).expect_err("an unknown field");
+    assert!(wrong[0].contains("podMaxBackofSeconds") && wrong[0].contains(&path), "{wrong:?}");
+    for (arg, word) in [
+        ("--no-such-flag", "no-such-flag"),
+        ("--secure-port=70000", "secure-port"),
+        ("--config=/nowhere/at/all", "/nowhere/at/all"),
+        ("--feature-gates=NoSuchGate=true", "NoSuchGate"),
+        ("--leader-elect-resource-lock=endpoints", "leases"),
+        ("--tls-cert-file=/only/one", "--tls-private-key-file"),
+        ("--policy-config-file=x", "profiles"),
+    ] {
+        let wrong = run(&[arg]).expect_err(arg);
+        assert!(wrong.len() == 1 && wrong[0].contains(word), "{arg}: {wrong:?}");
+    }
+}
+
+#[test]
+fn gates_that_change_nothing_here_are_told() {
+    let settings = run(&["--feature-gates=GangScheduling=true"]).expect("it is known");
+    assert!(settings.warnings.iter().any(|text| text.contains("GangScheduling")), "{settings:?}");
+    run(&["--feature-gates=SchedulerQueueingHints=false"]).expect_err("it is locked");
+}
+
+#[test]
+fn each_gate_and_flag_stands_once() {
+    let mut names: Vec<&str> = gates::GATES.iter().map(|gate| gate.name).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    let mut flags: Vec<&str> = flags::TABLE.flags().map(|flag| flag.name).collect();
+    let count = flags.len();
+    flags.sort_unstable();
+    flags.dedup();
+    assert_eq!(flags.len(), count);
+    assert!(usage().contains("--leader-elect"));
+}
+
+/// The names that `kube-scheduler --help` of 1.36.3 lists.
+#[test]
+fn every_flag_of_upstream_is_there_and_ours_are_called_pintle() {
+    let theirs: Vec<&str> = include_str!("upstream_flags.txt").lines().collect();
+    let ours: Vec<&str> = flags::TABLE.flags().map(|flag| flag.name).collect();
+    let missing: Vec<_> = theirs.iter().filter(|name| !ours.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let more: Vec<_> = ours.iter().filter(|name| !theirs.contains(name)).collect();
+    assert!(more.iter().all(|name| name.starts_with("pintle-")), "{more:?}");
+}
