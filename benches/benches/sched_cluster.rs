@@ -6,7 +6,8 @@
 //! server's audit log, from the first binding to the last; CPU and memory are those of the process
 //! until the last binding. Then pods come at a steady rate, and each one's wait is from its creation
 //! to its binding. kube-scheduler is built alone and has its default configuration, so that it
-//! samples nodes; ours looks at all of them. `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`.
+//! samples nodes; ours looks at all of them. `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`,
+//! `PINTLE_BENCH_WORKLOAD` (a part of a name).
 
 use std::collections::HashMap;
 use std::fs;
@@ -38,6 +39,9 @@ const BOUND_MAX: Duration = Duration::from_secs(300);
 /// Pods a second when they come one after the other, and how many.
 const STEADY_RATE: usize = 100;
 const STEADY_PODS: usize = 1000;
+/// Whoever takes no more than so many seconds of the processor in this time has nothing to do.
+const IDLE_FOR: Duration = Duration::from_secs(2);
+const IDLE_SECONDS: f64 = 0.05;
 /// Processor time is counted in these.
 const TICKS_A_SECOND: f64 = 100.0;
 
@@ -72,6 +76,8 @@ struct Found {
     resident_mib: f64,
     wait_p50_ms: f64,
     wait_p99_ms: f64,
+    /// Pods that were told that they have no node, each time.
+    refused: usize,
 }
 
 fn main() -> Result<()> {
@@ -81,7 +87,8 @@ fn main() -> Result<()> {
         Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? },
     ];
     let mut rows = Vec::new();
-    for (workload, name) in WORKLOADS {
+    let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
+    for (workload, name) in WORKLOADS.into_iter().filter(|(_, name)| name.contains(&only)) {
         let mut found = Vec::new();
         for side in &sides {
             let one = measure(side, workload, nodes, pods)?;
@@ -171,6 +178,21 @@ impl Running {
         Ok(Self(cmd.spawn()?))
     }
 
+    /// Waits until it has nothing left to do, such as events to write.
+    fn wait_until_idle(&self) -> Result<()> {
+        let begun = Instant::now();
+        let mut before = self.used()?.0;
+        loop {
+            std::thread::sleep(IDLE_FOR);
+            let now = self.used()?.0;
+            if now - before <= IDLE_SECONDS {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < BOUND_MAX, "the scheduler is always busy");
+            before = now;
+        }
+    }
+
     /// Processor time in seconds, most memory in MiB. The command may have become the program.
     fn used(&self) -> Result<(f64, f64)> {
         let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0.id()));
@@ -212,6 +234,7 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
         ..Found::default()
     };
     if workload == Workload::Basic {
+        running.wait_until_idle()?;
         with_client(cluster, async |client| {
             create_pods(&client, workload, "s", STEADY_PODS, Some(STEADY_RATE)).await?;
             all_bound(&client).await
@@ -221,6 +244,7 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
         let waits = waits.filter_map(|(name, at)| Some((log.bound.get(name)? - at) * 1e3));
         let waits = Spread::of(waits);
         (found.wait_p50_ms, found.wait_p99_ms) = (waits.p50(), waits.at(0.99));
+        found.refused = log.refused;
     }
     Ok(found)
 }
@@ -229,14 +253,18 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
 struct Audit {
     created: HashMap<String, f64>,
     bound: HashMap<String, f64>,
+    refused: usize,
 }
 
 impl Audit {
     fn read(path: &Path) -> Result<Self> {
-        let mut found = Self { created: HashMap::new(), bound: HashMap::new() };
+        let mut found = Self { created: HashMap::new(), bound: HashMap::new(), refused: 0 };
         for line in fs::read_to_string(path)?.lines() {
             let entry: Value = serde_json::from_str(line).context("a line of the audit log")?;
             let of = &entry["objectRef"];
+            if of["resource"] == "pods" && of["subresource"] == "status" {
+                found.refused += 1;
+            }
             let is_done = entry["verb"] == "create" && entry["responseStatus"]["code"] == 201;
             if of["resource"] != "pods" || !is_done {
                 continue;

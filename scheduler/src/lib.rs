@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!   watch ─Told─> shadow ─> mirror (columns, steps) <─ diagnosis (decides, explains) ─> report
+//!   watch ─Told─> cycle (mirror, queue) ─Command─> lanes ─> API server
+//!                   ^──────────── how bindings ended ──┘
 //!   a dump ─────> simulate
 //! ```
 //! [`watch`] follows the kinds that decisions read, [`mirror`] keeps what they are as columns,
 //! [`diagnosis`] asks the core about one pod, [`explain`] says in words what comes of it, [`shadow`]
 //! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
 //! answers questions about a dump. [`config`] reads the file that all share. [`queue`] is the order in
-//! which pods are decided, for the daemon that will bind them. Nothing here writes to a cluster.
+//! which pods are decided, [`cycle`] decides them, [`lanes`] carries out what comes of it, [`run`] is
+//! the daemon around these, [`daemon`] its command line and its HTTPS port. Only `lanes` writes.
 #![forbid(unsafe_code)]
 
 pub mod app;

@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use crate::shadow::{Outcome, is_bound, is_refused, name, pods, set_up, waves};
 use crate::stand::Stand;
 
+/// Two on one machine cannot have one port.
+const NO_PORT: [&str; 1] = ["--secure-port=0"];
+
 fn configuration() -> Value {
     json!({
         "leaderElection": {"leaderElect": true},
@@ -33,7 +36,8 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
     let mut stand = Stand::without_scheduler("binds", &configuration());
     stand.with_client(async |client| set_up(&client, nodes, seed).await);
     stand.start_shadow();
-    let ours = stand.start_ours();
+    let serving = stand.serving();
+    let ours = stand.start_ours(&serving.iter().map(String::as_str).collect::<Vec<_>>());
     let outcome = stand.with_client(async |client| waves(&client, nodes, count, seed).await);
     println!("{outcome:?}");
     let (all, all_nodes, events) = stand.with_client(async |client| look(&client).await);
@@ -48,6 +52,7 @@ fn every_pod_that_fits_gets_a_node_and_no_node_is_given_away_twice() {
         assert_eq!(report[kind]["other"], 0, "{report}\n{}", stand.ours_log_end());
     }
     check_outcome(&outcome, &all);
+    port(&stand, &outcome);
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }
 
@@ -89,16 +94,46 @@ impl Drop for Sets<'_> {
 
 /// Kills one of two and lets it begin anew; then the other. How often.
 fn kill_again_and_again(stand: &Stand, ended: &AtomicBool) -> usize {
-    let mut both = [stand.start_ours(), stand.start_ours()];
+    let mut both = [stand.start_ours(&NO_PORT), stand.start_ours(&NO_PORT)];
     let mut kills = 0;
     while !ended.load(Ordering::SeqCst) {
         // At no moment in particular: what they do takes milliseconds.
         std::thread::sleep(Duration::from_millis(1500 + 377 * (kills as u64 % 5)));
-        let killed = std::mem::replace(&mut both[kills % 2], stand.start_ours());
+        let killed = std::mem::replace(&mut both[kills % 2], stand.start_ours(&NO_PORT));
         assert!(!killed.end(Signal::SIGKILL));
         kills += 1;
     }
     kills
+}
+
+/// Anybody may ask whether it is well; only who has the right, for more.
+fn port(stand: &Stand, outcome: &Outcome) {
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let answer = stand.get(path, None);
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{path}: {answer}");
+    }
+    let checks = stand.get("/readyz?verbose", None);
+    for check in ["ping", "leaderElection", "shutdown", "sched-handler-sync"] {
+        assert!(checks.contains(&format!("[+]{check} ok")), "{checks}");
+    }
+    let refused = stand.get("/metrics", None);
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    let metrics = stand.get("/metrics", Some("admin"));
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|value| value.trim().parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("{name} is not in {metrics}"))
+    };
+    let labels = "{result=\"scheduled\",profile=\"default-scheduler\"}";
+    let bound = value(&format!("scheduler_schedule_attempts_total{labels}"));
+    assert!(bound >= outcome.bound as f64, "{bound}: {outcome:?}");
+    let refused = value("scheduler_pending_pods{queue=\"unschedulable\"}");
+    assert!(refused > 0.0, "{metrics}");
+    assert_eq!(value("leader_election_master_status{name=\"kube-scheduler\"}"), 1.0);
+    let configuration = stand.get("/configz", Some("admin"));
+    assert!(configuration.contains("\"leaseDuration\":\"15s\""), "{configuration}");
+    assert!(stand.get("/flagz", Some("admin")).contains("secure-port=10259"));
+    assert!(stand.get("/statusz", Some("admin")).contains("kube-scheduler"));
 }
 
 fn check_outcome(outcome: &Outcome, all: &[Pod]) {

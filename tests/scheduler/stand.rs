@@ -4,8 +4,9 @@
 //! program reported when it was told to end. All of it ends with the stand.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +16,9 @@ use pintle_tests::wait::{LONG, until};
 use serde_json::{Value, json};
 use xtask::cluster::Cluster;
 use xtask::shell;
+
+/// Where our scheduler serves.
+const PORT: u16 = 10259;
 
 /// A cluster without nodes of its own.
 pub struct Stand {
@@ -76,13 +80,48 @@ impl Stand {
     }
 
     /// Starts `pintle-scheduler run` with the rights of kube-scheduler.
-    pub fn start_ours(&self) -> Ours {
+    pub fn start_ours(&self, args: &[&str]) -> Ours {
         let mut cmd = self.cluster.control_command(&program()).expect("a command");
         let log = File::options().create(true).append(true).open(self.log_of("ours"));
         let config = self.cluster.layout().scheduler_config();
-        cmd.arg(format!("--config={}", config.display())).arg("--secure-port=0");
+        cmd.arg(format!("--config={}", config.display())).args(args);
         cmd.stderr(log.expect("a log"));
         Ours(cmd.spawn().expect("it starts"))
+    }
+
+    /// The arguments with which it serves on a port of the cluster's network.
+    pub fn serving(&self) -> Vec<String> {
+        let layout = self.cluster.layout();
+        let credentials = layout.kubeconfig("scheduler").display().to_string();
+        vec![
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={PORT}"),
+            format!("--cert-dir={}", layout.dir().join("serving").display()),
+            format!("--client-ca-file={}", layout.pki("ca.crt").display()),
+            format!("--authentication-kubeconfig={credentials}"),
+            format!("--authorization-kubeconfig={credentials}"),
+        ]
+    }
+
+    /// What our scheduler answers on its port, to the owner of this certificate or to nobody known.
+    pub fn get(&self, path: &str, user: Option<&str>) -> String {
+        let openssl = shell::which(&["openssl"]).expect("openssl");
+        let mut cmd = self.cluster.control_command(&openssl).expect("a command");
+        cmd.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{PORT}")]);
+        if let Some(user) = user {
+            let layout = self.cluster.layout();
+            cmd.arg("-cert").arg(layout.pki(&format!("{user}.crt")));
+            cmd.arg("-key").arg(layout.pki(&format!("{user}.key")));
+        }
+        let head = format!("GET {path} HTTP/1.1\r\nHost: s\r\nConnection: close\r\n\r\n");
+        cmd.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = cmd.spawn().expect("it starts");
+        // Kept open: a client that has said all it has to say would be cut off.
+        let mut input = child.stdin.take().expect("piped");
+        input.write_all(head.as_bytes()).expect("it reads");
+        let answer = child.wait_with_output().expect("an answer");
+        drop(input);
+        String::from_utf8_lossy(&answer.stdout).into_owned()
     }
 
     /// What the API server was asked, a line each.

@@ -187,7 +187,13 @@ fn file(given: &GivenFlags) -> Result<(Profile, Process, Value), ConfigError> {
     let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
     let profile = config::profile(&text, None).map_err(bad)?;
     let process = config::process(&text).map_err(bad)?;
-    Ok((profile, process, config::profiles(&text).map_err(bad)?))
+    let profiles = config::profiles(&text).map_err(bad)?;
+    if profiles.as_array().is_some_and(|all| all.len() > 1) {
+        let problem = "profiles: one process schedules for one profile";
+        let remedy = "start one for each, with leases of different names";
+        return Err(wrong("--config", path, problem, remedy));
+    }
+    Ok((profile, process, profiles))
 }
 
 fn duration(given: &GivenFlags, name: &str) -> Option<Duration> {

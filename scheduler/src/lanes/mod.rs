@@ -65,8 +65,10 @@ impl Lanes {
             let lane = Rc::clone(&status);
             tasks::singleton("status", async move { lane.run().await });
         }
-        let (notes, sink) = notes::notes(clients(), reporter);
-        tasks::singleton("events", sink.run());
+        let (notes, sinks) = notes::notes(&clients(), reporter);
+        for sink in sinks {
+            tasks::singleton("events", sink.run());
+        }
         let lanes = Self {
             client: clients(),
             binds: Rc::new(Semaphore::new(BINDS_MAX)),

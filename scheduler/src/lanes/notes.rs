@@ -6,6 +6,8 @@
 // k8s: staging/src/k8s.io/client-go/tools/events/{event_broadcaster,event_recorder}.go
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -18,9 +20,11 @@ use tokio::sync::mpsc;
 use crate::cycle::command::{Note, PodRef};
 
 /// Notes that wait.
-pub const WAITING_MAX: usize = 1000;
-/// Events that are remembered.
-const KNOWN_MAX: usize = 4096;
+pub const WAITING_MAX: usize = 4096;
+/// Events that are sent at once.
+const SINKS: usize = 8;
+/// Events that are remembered, by each sink.
+const KNOWN_MAX: usize = 512;
 /// After so long without the same again a series is over.
 // k8s: event_broadcaster.go finishTime
 const SERIES_OVER: Duration = Duration::from_secs(6 * 60);
@@ -32,14 +36,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Takes notes; clones share one queue.
+/// Takes notes; clones share their queues.
 #[derive(Clone, Debug)]
-pub struct Notes(mpsc::Sender<(Timestamp, Note)>);
+pub struct Notes(Rc<[mpsc::Sender<(Timestamp, Note)>]>);
 
 impl Notes {
     /// Never waits.
     pub fn tell(&self, note: Note) {
-        if self.0.try_send((Timestamp::now(), note)).is_err() {
+        // What is told of one pod stays in order.
+        let mut hasher = DefaultHasher::new();
+        note.about.uid.hash(&mut hasher);
+        let at = hasher.finish() % self.0.len() as u64;
+        let queue = &self.0[usize::try_from(at).unwrap_or(0)];
+        if queue.try_send((Timestamp::now(), note)).is_err() {
             tracing::debug!("an event is dropped: too many wait");
         }
     }
@@ -70,12 +79,18 @@ pub struct Sink {
     known: HashMap<Key, Known>,
 }
 
-/// Notes and their sink, which the caller runs as a task.
-pub fn notes(client: kube::Client, reporter: &str) -> (Notes, Sink) {
-    let (tell, notes) = mpsc::channel(WAITING_MAX);
+/// Notes and their sinks, which the caller runs as tasks.
+pub fn notes(client: &kube::Client, reporter: &str) -> (Notes, Vec<Sink>) {
     let instance = format!("{reporter}-{}", crate::run::host_name());
-    let reporter = reporter.to_owned();
-    (Notes(tell), Sink { client, notes, reporter, instance, known: HashMap::new() })
+    let sink = |_| {
+        let (tell, notes) = mpsc::channel(WAITING_MAX / SINKS);
+        let (reporter, instance) = (reporter.to_owned(), instance.clone());
+        let sink =
+            Sink { client: client.clone(), notes, reporter, instance, known: HashMap::new() };
+        (tell, sink)
+    };
+    let (tells, sinks): (Vec<_>, Vec<_>) = (0..SINKS).map(sink).unzip();
+    (Notes(tells.into()), sinks)
 }
 
 impl Sink {
