@@ -1,1 +1,218 @@
+//! What helps whom: a table a plugin.
 
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Profile;
+
+/// A cluster in which one pod was rejected.
+struct Stage {
+    cluster: Cluster,
+    pod: Rejected,
+}
+
+fn api_pod(name: &str, more: &Value) -> k8s_openapi::api::core::v1::Pod {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name, "labels": {"app": name}},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]},
+    });
+    for (at, value) in more.as_object().expect("fields") {
+        match at.as_str() {
+            "labels" => pod["metadata"]["labels"] = value.clone(),
+            "ports" => pod["spec"]["containers"][0]["ports"] = value.clone(),
+            "requests" => pod["spec"]["containers"][0]["resources"]["requests"] = value.clone(),
+            _ => pod["spec"][at] = value.clone(),
+        }
+    }
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn stage(more: Value) -> Stage {
+    let mut cluster = Cluster::new(Profile::default());
+    let pod = api_pod("me", &more);
+    let spec = cluster.read_pod(&pod).expect("it can be read");
+    let program = cluster.compile(&pod).expect("it compiles");
+    let pod = cluster.rejected(&spec, &program).expect("it can be read");
+    Stage { cluster, pod }
+}
+
+impl Stage {
+    fn node(&mut self, more: Value) -> Rc<NodeSpec> {
+        let mut node = json!({
+            "metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "n", "zone": "a"}},
+            "spec": {},
+            "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "10"}},
+        });
+        for (at, value) in more.as_object().expect("fields") {
+            match at.as_str() {
+                "labels" => node["metadata"]["labels"] = value.clone(),
+                "allocatable" => node["status"]["allocatable"] = value.clone(),
+                _ => node["spec"][at] = value.clone(),
+            }
+        }
+        let node = serde_json::from_value(node).expect("a node");
+        Rc::new(self.cluster.read_node(&node).expect("it can be read"))
+    }
+
+    fn facts(&mut self, name: &str, more: Value) -> Rc<PodFacts> {
+        let spec = self.cluster.read_pod(&api_pod(name, &more)).expect("it can be read");
+        Rc::new(self.cluster.facts(&spec))
+    }
+
+    fn helps(&self, event: &Event, rejector: Plugin) -> bool {
+        self.cluster.helps(event, &self.pod, rejector)
+    }
+
+    /// Whether a node helps that comes, and one that becomes it; and its end.
+    fn node_helps(&mut self, from: Value, to: Value, rejector: Plugin) -> [bool; 3] {
+        let (old, new) = (self.node(from), self.node(to));
+        let comes = Event::Node { old: None, new: Some(Rc::clone(&new)) };
+        let changes = Event::Node { old: Some(old), new: Some(Rc::clone(&new)) };
+        let goes = Event::Node { old: Some(new), new: None };
+        [comes, changes, goes].map(|event| self.helps(&event, rejector))
+    }
+}
+
+#[test]
+fn nodes_help_whom_they_would_take() {
+    let tainted = json!({"taints": [{"key": "k", "effect": "NoSchedule"}]});
+    let selects = json!({"nodeSelector": {"disk": "ssd"}});
+    let ssd = json!({"labels": {"disk": "ssd"}});
+    let small = json!({"allocatable": {"cpu": "500m", "pods": "10"}});
+    let large = json!({"allocatable": {"cpu": "4", "pods": "10"}});
+    let none = json!({});
+    for (what, pod, from, to, by, expected) in [
+        ("a name", &none, &none, &none, Plugin::NodeName, [true, false, false]),
+        ("ports", &none, &none, &none, Plugin::NodePorts, [true, false, false]),
+        (
+            "opened",
+            &none,
+            &json!({"unschedulable": true}),
+            &none,
+            Plugin::NodeUnschedulable,
+            [true, true, false],
+        ),
+        (
+            "closed",
+            &none,
+            &none,
+            &json!({"unschedulable": true}),
+            Plugin::NodeUnschedulable,
+            [false, false, false],
+        ),
+        ("untainted", &none, &tainted, &none, Plugin::TaintToleration, [true, true, false]),
+        ("tainted", &none, &none, &tainted, Plugin::TaintToleration, [false, false, false]),
+        ("still free", &none, &none, &none, Plugin::TaintToleration, [true, false, false]),
+        ("labelled", &selects, &none, &ssd, Plugin::NodeAffinity, [true, true, false]),
+        ("as before", &selects, &ssd, &ssd, Plugin::NodeAffinity, [true, false, false]),
+        ("unlabelled", &selects, &ssd, &none, Plugin::NodeAffinity, [false, false, false]),
+        ("larger", &none, &none, &large, Plugin::NodeResourcesFit, [true, true, false]),
+        ("no larger", &none, &large, &none, Plugin::NodeResourcesFit, [true, false, false]),
+        ("too small", &none, &none, &small, Plugin::NodeResourcesFit, [false, false, false]),
+    ] {
+        let mut stage = stage(pod.clone());
+        assert_eq!(stage.node_helps(from.clone(), to.clone(), by), expected, "{what}");
+    }
+}
+
+fn spreads() -> Value {
+    json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}}}]})
+}
+
+#[test]
+fn domains_that_come_go_or_move_help_whoever_spreads() {
+    let by = Plugin::PodTopologySpread;
+    let (a, b) = (json!({"labels": {"zone": "a"}}), json!({"labels": {"zone": "b"}}));
+    let nowhere = json!({"labels": {"other": "a"}});
+    let mut stage = stage(spreads());
+    assert_eq!(stage.node_helps(a.clone(), b, by), [true; 3]);
+    assert_eq!(stage.node_helps(a.clone(), a.clone(), by), [true, false, true]);
+    assert_eq!(stage.node_helps(a, nowhere.clone(), by), [false, true, false]);
+    assert_eq!(stage.node_helps(nowhere.clone(), nowhere, by), [false; 3]);
+}
+
+#[test]
+fn pods_help_whoever_counts_them() {
+    let by = Plugin::PodTopologySpread;
+    let mut stage = stage(spreads());
+    let counted = stage.facts("x", json!({}));
+    let other = stage.facts("y", json!({}));
+    for (pod, expected) in [(&counted, true), (&other, false)] {
+        assert_eq!(stage.helps(&Event::PodAdded(Rc::clone(pod)), by), expected);
+        assert_eq!(stage.helps(&Event::PodGone(Rc::clone(pod)), by), expected);
+        let same = Event::PodChanged(Rc::clone(pod), Rc::clone(pod));
+        assert!(!stage.helps(&same, by));
+    }
+    assert!(stage.helps(&Event::PodChanged(counted, other), by));
+}
+
+fn term(kind: &str, app: &str) -> Value {
+    json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}]}}})
+}
+
+#[test]
+fn affinity_hopes_for_pods_that_come_and_anti_affinity_for_those_that_go() {
+    let by = Plugin::InterPodAffinity;
+    let mut attracted = stage(term("podAffinity", "x"));
+    let x = attracted.facts("x", json!({}));
+    assert!(attracted.helps(&Event::PodAdded(Rc::clone(&x)), by));
+    assert!(!attracted.helps(&Event::PodGone(x), by));
+    let mut repelled = stage(term("podAntiAffinity", "x"));
+    let (x, y) = (repelled.facts("x", json!({})), repelled.facts("y", json!({})));
+    assert!(!repelled.helps(&Event::PodAdded(Rc::clone(&x)), by));
+    assert!(repelled.helps(&Event::PodGone(Rc::clone(&x)), by));
+    assert!(!repelled.helps(&Event::PodGone(Rc::clone(&y)), by));
+    assert!(repelled.helps(&Event::PodChanged(x, y), by));
+}
+
+#[test]
+fn whom_others_repel_hopes_that_they_go() {
+    let by = Plugin::InterPodAffinity;
+    let mut stage = stage(json!({}));
+    let repels = stage.facts("r", term("podAntiAffinity", "me"));
+    let others = stage.facts("o", term("podAntiAffinity", "somebody"));
+    assert!(stage.helps(&Event::PodGone(repels), by));
+    assert!(!stage.helps(&Event::PodGone(others), by));
+}
+
+#[test]
+fn whoever_meets_its_own_affinity_is_free_when_the_last_other_one_goes() {
+    let by = Plugin::InterPodAffinity;
+    let mut stage = stage(term("podAffinity", "me"));
+    let alike = stage.facts("alike", json!({"labels": {"app": "me"}}));
+    assert!(stage.helps(&Event::PodGone(alike), by));
+}
+
+#[test]
+fn room_and_ports_come_from_pods_that_go_or_shrink() {
+    let port = json!({"ports": [{"containerPort": 80, "hostPort": 80}]});
+    let other_port = json!({"ports": [{"containerPort": 81, "hostPort": 81}]});
+    let mut stage = stage(port.clone());
+    let taken = stage.facts("taken", port);
+    let other = stage.facts("other", other_port);
+    assert!(stage.helps(&Event::PodGone(taken), Plugin::NodePorts));
+    assert!(!stage.helps(&Event::PodGone(Rc::clone(&other)), Plugin::NodePorts));
+    assert!(stage.helps(&Event::PodGone(Rc::clone(&other)), Plugin::NodeResourcesFit));
+    let smaller = stage.facts("other", json!({"requests": {"cpu": "500m"}}));
+    let shrinks = Event::PodChanged(Rc::clone(&other), Rc::clone(&smaller));
+    assert!(stage.helps(&shrinks, Plugin::NodeResourcesFit));
+    assert!(!stage.helps(&Event::PodChanged(smaller, other), Plugin::NodeResourcesFit));
+}
+
+#[test]
+fn its_own_changes_help_where_they_count() {
+    let stage = stage(json!({}));
+    let gates = Changes { gates: true, ..Changes::default() };
+    let own = Event::Own(stage.pod.key, gates);
+    assert!(stage.helps(&own, Plugin::SchedulingGates));
+    assert!(!stage.helps(&own, Plugin::TaintToleration));
+    let labels = Changes { labels: true, ..Changes::default() };
+    assert!(stage.helps(&Event::Own(stage.pod.key, labels), Plugin::InterPodAffinity));
+    assert!(!stage.helps(&Event::Own(Str(u32::MAX), gates), Plugin::SchedulingGates));
+    let volumes = Event::Other(&[Plugin::VolumeBinding]);
+    assert!(stage.helps(&volumes, Plugin::VolumeBinding));
+    assert!(!stage.helps(&volumes, Plugin::NodePorts));
+}

@@ -18,6 +18,14 @@ use prometheus_client::registry::Registry;
 
 use crate::queue::Place;
 
+const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
+    the scheduling queue and might involve multiple scheduling attempts.";
+const PENDING_HELP: &str = "[STABLE] Number of pending pods, by the queue type. 'active' means \
+    number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means \
+    number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'gated' \
+    is the number of unschedulable pods that the scheduler never attempted to schedule because they \
+    are gated.";
+
 /// How an attempt ended.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Attempt {
@@ -124,8 +132,7 @@ impl SchedulerMetrics {
             ),
             sli: at.put(
                 "scheduler_pod_scheduling_sli_duration_seconds",
-                "[BETA] E2e latency for a pod being scheduled, from the time the pod enters the scheduling \
-                 queue and might involve multiple scheduling attempts.",
+                SLI_HELP,
                 family(Doubling(0.01, 20)),
             ),
             attempts_needed: at.put(
@@ -150,11 +157,7 @@ impl SchedulerMetrics {
             ),
             pending: at.add(
                 "scheduler_pending_pods",
-                "[STABLE] Number of pending pods, by the queue type. 'active' means number of pods in activeQ; \
-                 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in \
-                 unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the \
-                 number of unschedulable pods that the scheduler never attempted to schedule because \
-                 they are gated.",
+                PENDING_HELP,
             ),
             cache: at.add(
                 "scheduler_cache_size",
