@@ -126,7 +126,13 @@ impl Lookout {
         let pods = self.pods.read(&self.views.load(), &order.pods, order.disks).await;
         let layout =
             Layout { images_apart: reading.images_apart, layers_apart: reading.layers_apart };
-        (Observation { at: reading.at, readings, layout, pods }, soonest)
+        let cache = [
+            (Signal::MemoryAvailable, reading.memory),
+            (Signal::AllocatableMemoryAvailable, reading.pods_memory),
+        ];
+        let cache = cache.into_iter().filter_map(|(of, memory)| Some((of, memory?.active_cache)));
+        let (at, stall, cache) = (reading.at, reading.stall, cache.collect());
+        (Observation { at, readings, layout, stall, cache, pods }, soonest)
     }
 
     /// The kernel says when half of what is left now is gone.
@@ -239,7 +245,7 @@ mod tests {
         assert!(readings(&node::Reading::default()).is_empty());
         let fs = FileSystem { capacity_bytes: 9, available_bytes: 4, ..FileSystem::default() };
         let read = node::Reading {
-            memory: Some(Memory { capacity: 100, working_set: 30, usage: 50 }),
+            memory: Some(Memory { capacity: 100, working_set: 30, usage: 50, active_cache: 9 }),
             node_fs: Some(fs),
             pids: Some((10, 3)),
             ..node::Reading::default()

@@ -93,6 +93,8 @@ const START_GROUPS: &[Group] = &[
                 "Where hints come from: auto, ebpf, pidfd or relist").default("auto"),
             own("pintle-recreate-node", FlagKind::Bool, DONE,
                 "Create the Node object again, cordoned, when somebody deletes it"),
+            own("pintle-psi-eviction", FlagKind::Bool, DONE,
+                "Page cache counts as free memory for eviction, unless processes stall for it"),
             own("pintle-flight-recorder", FlagKind::Quantity, DONE,
                 "Room for the record of all decisions in <root-dir>/flight; 0 records nothing")
                 .default("64Mi"),

@@ -91,6 +91,8 @@ pub struct NodeFlags {
     pub event_source: EventSource,
     /// Create the Node object again, cordoned, when somebody deletes it.
     pub recreate_node: bool,
+    /// Pods go for want of memory only while the node stalls for it.
+    pub psi_eviction: bool,
     /// Room for the record of all decisions in bytes; 0 records nothing.
     pub flight_recorder_bytes: u64,
 }
@@ -146,6 +148,7 @@ impl NodeFlags {
             socket: path("pintle-socket").unwrap_or_else(|| root_dir.join(SOCKET)),
             event_source: event_source.unwrap_or_default(),
             recreate_node: given.is_true("pintle-recreate-node"),
+            psi_eviction: given.is_true("pintle-psi-eviction"),
             flight_recorder_bytes: flight_recorder_bytes.unwrap_or_default(),
             root_dir,
         })

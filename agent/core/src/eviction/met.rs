@@ -34,10 +34,7 @@ impl Met {
         observation: &Observation,
         now: Mono,
     ) -> BTreeSet<Condition> {
-        let met = |threshold: &Threshold, resolving| {
-            let reading = observation.readings.get(&threshold.signal);
-            reading.is_some_and(|reading| threshold.is_met(reading, resolving))
-        };
+        let met = |of: &Threshold, resolving| settings.is_met(of, observation, resolving);
         let mut all = settings.on(observation.layout);
         all.retain(|threshold| met(threshold, false));
         for threshold in &self.acting {
@@ -95,10 +92,7 @@ impl Met {
 
 /// Some threshold is met or not resolved, whatever its grace period.
 pub fn is_short(settings: &Settings, observation: &Observation) -> bool {
-    settings.on(observation.layout).iter().any(|threshold| {
-        let reading = observation.readings.get(&threshold.signal);
-        reading.is_some_and(|reading| threshold.is_met(reading, true))
-    })
+    settings.on(observation.layout).iter().any(|of| settings.is_met(of, observation, true))
 }
 
 /// What can be freed for a signal without ending a pod: dead containers, unused images.

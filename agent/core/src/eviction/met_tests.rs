@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::eviction::observed::Reading;
-use crate::eviction::threshold::Level;
+use crate::eviction::threshold::{Level, STALL_MIN};
 
 const MI: u64 = 1 << 20;
 
@@ -118,5 +118,45 @@ fn what_is_freed_lies_on_the_disk_that_is_short() {
         (ContainerFsAvailable, apart(true, true), (true, false)),
     ] {
         assert_eq!(reclaims(signal, layout), want, "{signal} {layout:?}");
+    }
+}
+
+#[test]
+fn where_stall_decides_page_cache_is_no_shortage_of_memory() {
+    let by_stall = Settings { stall_min: Some(STALL_MIN), ..settings() };
+    let hard = || vec!["100Mi".to_owned()];
+    for (case, settings, memory, cache, stall, want) in [
+        ("the kubelet's rule", settings(), 90, 400, Some(0), hard()),
+        ("page cache", by_stall.clone(), 90, 400, Some(0), vec![]),
+        ("all that is left is page cache", by_stall.clone(), 0, 400, Some(0), vec![]),
+        ("no cache to be had back", by_stall.clone(), 90, 9, Some(0), hard()),
+        ("none left, nobody waits", by_stall.clone(), 0, 0, Some(0), hard()),
+        ("just below", by_stall.clone(), 90, 400, Some(STALL_MIN - 1), vec![]),
+        ("at it", by_stall.clone(), 90, 400, Some(STALL_MIN), hard()),
+        ("a pod at its own limit", by_stall.clone(), 500, 0, Some(10_000), vec![]),
+        ("a kernel that counts none", by_stall.clone(), 90, 400, None, hard()),
+    ] {
+        let mut met = Met::default();
+        let cache = [(Signal::MemoryAvailable, cache * MI)].into();
+        let look = Observation { stall, cache, ..look(memory, 50, 0) };
+        let conditions = met.update(&settings, &look, seconds(0));
+        assert_eq!(levels(&met.fresh(&look)), want, "{case}");
+        assert_eq!(conditions.contains(&Condition::MemoryPressure), !want.is_empty(), "{case}");
+        assert_eq!(is_short(&settings, &look), !want.is_empty(), "{case}");
+    }
+}
+
+#[test]
+fn disks_do_not_ask_for_stall_and_a_grace_period_needs_stall_all_along() {
+    let settings = Settings { stall_min: Some(STALL_MIN), ..settings() };
+    let disk = Observation { stall: Some(0), ..look(500, 5, 0) };
+    assert!(Met::default().update(&settings, &disk, seconds(0)).contains(&Condition::DiskPressure));
+    let mut met = Met::default();
+    for (at, stall, want) in [(0, 2000, 0), (29, 2000, 0), (30, 2000, 1), (40, 0, 0), (50, 2000, 0)]
+    {
+        let cache = [(Signal::MemoryAvailable, 400 * MI)].into();
+        let look = Observation { stall: Some(stall), cache, ..look(150, 50, at) };
+        met.update(&settings, &look, seconds(at));
+        assert_eq!(met.fresh(&look).len(), want, "at {at}");
     }
 }

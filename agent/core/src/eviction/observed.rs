@@ -19,6 +19,13 @@ pub struct Observation {
     pub readings: BTreeMap<Signal, Reading>,
     /// Which file systems are one.
     pub layout: Layout,
+    /// How much of the last ten seconds all that wanted to run waited for memory, in hundredths of a
+    /// percent; `None` where the kernel does not count it.
+    #[serde(default)]
+    pub stall: Option<u16>,
+    /// Bytes of page cache that count as used in the readings of memory, and could be had back.
+    #[serde(default)]
+    pub cache: BTreeMap<Signal, u64>,
     /// What pods take; `None` when it was not asked for.
     pub pods: Option<BTreeMap<PodUid, PodUse>>,
 }

@@ -12,9 +12,12 @@ use pintle_api_types::duration::GoDuration;
 use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
-use super::observed::{Layout, Reading};
+use super::observed::{Layout, Observation, Reading};
 use super::signal::{Signal, Starved};
 
+/// Stall at which a shortage of memory counts with `--pintle-psi-eviction`, in hundredths of a percent.
+/// Docs: docs/adr/0007-psi-eviction.md.
+pub const STALL_MIN: u16 = 1_000;
 /// Names the enforcement that adds a threshold for the memory of all pods.
 // k8s: pkg/kubelet/types/constants.go NodeAllocatableEnforcementKey
 const PODS: &str = "pods";
@@ -30,6 +33,10 @@ pub struct Settings {
     pub grace_seconds_max: i64,
     /// Pods have to go that use more of a disk than they may.
     pub local_storage: bool,
+    /// Page cache counts as used only while the node stalls for memory so much, in hundredths of a
+    /// percent; `None` has the kubelet's rule, by which it always does.
+    #[serde(default)]
+    pub stall_min: Option<u16>,
 }
 
 /// So much, or this part of all there is.
@@ -93,6 +100,23 @@ impl Settings {
             transition: kubelet.eviction_pressure_transition_period.to_std(),
             grace_seconds_max: kubelet.eviction_max_pod_grace_period.into(),
             local_storage: kubelet.local_storage_capacity_isolation,
+            stall_min: config.flags.psi_eviction.then_some(STALL_MIN),
+        }
+    }
+
+    /// The node has less of it than it has to have; with `resolving` less than would settle it. Page
+    /// cache is memory that can be had back at once: where stall decides, it counts as available
+    /// unless the node stalls. A kernel that does not count stall leaves it to what is left.
+    pub fn is_met(&self, of: &Threshold, seen: &Observation, resolving: bool) -> bool {
+        let Some(reading) = seen.readings.get(&of.signal) else { return false };
+        let is_memory = of.signal.starved() == Starved::Memory;
+        match (self.stall_min, seen.stall) {
+            (Some(min), Some(stall)) if is_memory && stall < min => {
+                let cache = seen.cache.get(&of.signal).copied().unwrap_or(0);
+                let available = reading.available.saturating_add(cache);
+                of.is_met(&Reading { available, ..*reading }, resolving)
+            }
+            _ => of.is_met(reading, resolving),
         }
     }
 

@@ -116,3 +116,17 @@ fn figures_are_written_as_their_kind_is() {
     let inodes = Threshold { signal: Signal::NodeFsInodesFree, ..of("5%") };
     assert_eq!(inodes.shown(12_000).canonical(), "12k");
 }
+
+#[test]
+fn stall_decides_only_where_it_is_asked_for() {
+    let settings = |flags: &[&str]| {
+        let line = ["pintle-agent"].iter().chain(flags).map(|word| (*word).into());
+        match pintle_agent_config::parse(line) {
+            Ok(pintle_agent_config::Command::Run(config)) => Settings::of(&config),
+            other => panic!("{flags:?} gives {other:?}"),
+        }
+    };
+    assert_eq!(settings(&[]).stall_min, None);
+    assert_eq!(settings(&["--pintle-psi-eviction"]).stall_min, Some(STALL_MIN));
+    assert_eq!(settings(&["--pintle-psi-eviction=false"]).stall_min, None);
+}

@@ -38,6 +38,7 @@ fn settings(thresholds: Vec<Threshold>) -> Settings {
         transition: Duration::from_secs(300),
         grace_seconds_max: 60,
         local_storage: true,
+        stall_min: None,
     };
     Settings { eviction, ..small_settings() }
 }
@@ -124,6 +125,8 @@ impl Scarce {
             at: now,
             readings: readings.into(),
             layout: Layout::default(),
+            stall: None,
+            cache: BTreeMap::new(),
             pods: (*pods != Scope::Nobody).then_some(told),
         }
     }

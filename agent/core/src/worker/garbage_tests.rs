@@ -186,6 +186,7 @@ fn short_of_disk() -> Host {
         transition: Duration::from_secs(300),
         grace_seconds_max: 60,
         local_storage: false,
+        stall_min: None,
     };
     let mut host = Host::with(Settings { eviction, ..settings(Some(5)) });
     host.want(ended("Running", ""));
@@ -202,6 +203,8 @@ fn tell_full(host: &mut Host) {
         at: host.now.wall,
         readings: [(Signal::NodeFsAvailable, reading)].into(),
         layout: Layout::default(),
+        stall: None,
+        cache: std::collections::BTreeMap::new(),
         pods: None,
     };
     let (ticket, ..) = host.looks.pop().expect("a look was asked for");

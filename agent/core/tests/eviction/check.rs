@@ -41,6 +41,14 @@ fn is_under(threshold: &Threshold, reading: &Reading, resolving: bool) -> bool {
     pintle_api_types::quantity::Amount::from_bytes(left) < least
 }
 
+/// What is left: with the page cache where stall decides and nobody waits for memory.
+fn left(settings: &Settings, seen: &Observation, threshold: &Threshold) -> Option<Reading> {
+    let reading = *seen.readings.get(&threshold.signal)?;
+    let is_idle = seen.stall.zip(settings.stall_min).is_some_and(|(stall, min)| stall < min);
+    let cache = seen.cache.get(&threshold.signal).filter(|_| is_idle).copied().unwrap_or(0);
+    Some(Reading { available: reading.available + cache, ..reading })
+}
+
 impl Check {
     /// Of the world of this seed.
     pub fn of(seed: u64) -> Self {
@@ -56,8 +64,8 @@ impl Check {
     pub fn sees(&mut self, settings: &Settings, observation: &Observation, now: Mono) {
         let before = std::mem::take(&mut self.low_since);
         for threshold in settings.on(observation.layout) {
-            let Some(reading) = observation.readings.get(&threshold.signal) else { continue };
-            if !is_under(&threshold, reading, true) {
+            let Some(left) = left(settings, observation, &threshold) else { continue };
+            if !is_under(&threshold, &left, true) {
                 continue;
             }
             let since = before.iter().find(|(of, _)| *of == threshold).map(|(_, since)| *since);
@@ -75,9 +83,9 @@ impl Check {
         ];
         for (condition, told) in all {
             let is_met = settings.on(seen.layout).iter().any(|threshold| {
-                let reading = seen.readings.get(&threshold.signal);
+                let left = left(settings, seen, threshold);
                 threshold.signal.condition() == condition
-                    && reading.is_some_and(|reading| is_under(threshold, reading, false))
+                    && left.is_some_and(|left| is_under(threshold, &left, false))
             });
             assert!(told || !is_met, "seed {}: {condition:?} is seen, not told", self.seed);
             let low = self.low_at.get(&condition);

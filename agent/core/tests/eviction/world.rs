@@ -10,7 +10,7 @@ use pintle_agent_core::eviction::observed::{
 };
 use pintle_agent_core::eviction::rank::Evictable;
 use pintle_agent_core::eviction::signal::Signal;
-use pintle_agent_core::eviction::threshold::{Level, Settings, Threshold};
+use pintle_agent_core::eviction::threshold::{Level, STALL_MIN, Settings, Threshold};
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::quantity::Amount;
 use pintle_api_types::rng::Rng;
@@ -66,6 +66,12 @@ pub struct Stats {
     pub oom_kills: u64,
     pub stuck: u64,
     pub lost: u64,
+    /// Victims of memory where stall decides.
+    pub stalled: u64,
+    /// Victims of memory before anybody stalled: there was not even cache left.
+    pub hogs: u64,
+    /// Looks at page cache alone, which made nobody go.
+    pub cached: u64,
 }
 
 impl Stats {
@@ -77,6 +83,9 @@ impl Stats {
         self.oom_kills += other.oom_kills;
         self.stuck += other.stuck;
         self.lost += other.lost;
+        self.stalled += other.stalled;
+        self.hogs += other.hogs;
+        self.cached += other.cached;
     }
 }
 
@@ -99,6 +108,10 @@ pub struct World {
     evictor: Evictor,
     pods: Vec<SimPod>,
     images: u64,
+    /// Page cache that counts as used and can be had back at once, where stall decides.
+    cache: u64,
+    /// Processes stall for memory when less is left than this, the cache aside.
+    stalls_below: u64,
     lag: u64,
     /// What of the disk was left, the newest first.
     disk_before: VecDeque<u64>,
@@ -131,6 +144,7 @@ fn settings(rng: &mut Rng) -> Settings {
         transition: Duration::from_secs(*rng.pick(&[5, 10, 60, 300])),
         grace_seconds_max: i64::try_from(rng.range(0, 20)).expect("small"),
         local_storage: false,
+        stall_min: rng.chance(40).then_some(STALL_MIN),
     }
 }
 
@@ -168,10 +182,12 @@ impl World {
         let pods = (0..count).map(|index| pod(&mut rng, index)).collect();
         let lag = if rng.chance(40) { rng.range(1, LAG_SECONDS_MAX) * SECOND } else { 0 };
         Self {
-            settings,
             pods,
             lag,
             images: rng.range(0, 20_000),
+            cache: if settings.stall_min.is_some() { rng.range(0, CAPACITY) } else { 0 },
+            stalls_below: rng.range(1_000, 12_000),
+            settings,
             rng,
             tick: SECOND,
             evictor: Evictor::default(),
@@ -224,6 +240,15 @@ impl World {
         Taken { memory: CAPACITY.saturating_sub(memory), disk: CAPACITY.saturating_sub(disk) }
     }
 
+    /// What of memory looks left, the cache of files being taken for used.
+    fn memory_told(&self) -> u64 {
+        self.left().memory.saturating_sub(self.cache)
+    }
+
+    fn stalls(&self) -> bool {
+        self.left().memory < self.stalls_below
+    }
+
     fn step(&mut self) {
         self.tick += 1;
         self.eat();
@@ -242,9 +267,15 @@ impl World {
         if let Some((ticket, pods, _)) = self.evictor.ask(Default::default, now) {
             self.begin_look(ticket, pods);
         }
-        let left = self.left();
+        let (left, stalls) = (self.left(), self.stalls());
         let is_met = self.settings.thresholds.iter().any(|threshold| {
-            let left = if threshold.signal.is_of_disk() { left.disk } else { left.memory };
+            // Where stall decides, the cache counts as used only while there is some.
+            let counts = stalls || self.settings.stall_min.is_none();
+            let left = match threshold.signal.is_of_disk() {
+                true => left.disk,
+                false if counts => self.memory_told(),
+                false => left.memory,
+            };
             threshold.is_hard() && Level::of(threshold.level, 0) > amount(left)
         });
         let could_go = self.pods.iter().any(SimPod::is_evictable);
@@ -300,7 +331,7 @@ impl World {
 
     fn answer(&mut self) {
         let (tick, now) = (self.tick, self.now());
-        let left = self.left().memory;
+        let (left, stalls) = (self.memory_told(), self.stalls());
         let disk = self.disk_before.back().copied().unwrap_or(CAPACITY);
         for look in self.looks.iter_mut().filter(|look| look.reads_at == tick) {
             let reading = |available| Reading { available, capacity: CAPACITY, at: now.wall };
@@ -310,7 +341,10 @@ impl World {
             ]);
             let pods = (look.pods == Scope::All).then(|| uses(&mut self.pods));
             let layout = Layout::default();
-            look.seen = Some(Observation { at: now.wall, readings, layout, pods });
+            let least = if stalls { STALL_MIN } else { 0 };
+            let stall = Some(self.rng.range(least.into(), u64::from(least) + 1_000) as u16);
+            let cache = BTreeMap::from([(Signal::MemoryAvailable, self.cache)]);
+            look.seen = Some(Observation { at: now.wall, readings, layout, stall, cache, pods });
         }
         let (due, later): (Vec<_>, _) =
             self.looks.drain(..).partition(|look| look.answers_at <= tick && look.seen.is_some());
@@ -343,6 +377,17 @@ impl World {
         let (now, seen) = (self.now().mono, look.seen.as_ref().expect("it was read"));
         self.check.sees(&self.settings, seen, now);
         let steps = self.observe(look);
+        let is_low = |with_cache: u64| {
+            self.settings.thresholds.iter().filter(|of| !of.signal.is_of_disk()).any(|of| {
+                let reading = seen.readings.get(&of.signal).expect("memory was read");
+                let available = reading.available + with_cache;
+                of.is_met(&Reading { available, ..*reading }, true)
+            })
+        };
+        let by_stall = self.settings.stall_min.is_some();
+        let is_idle = seen.stall.is_some_and(|stall| stall < STALL_MIN);
+        let is_gone = is_low(self.cache);
+        self.stats.cached += u64::from(by_stall && is_idle && is_low(0) && !is_gone);
         self.check.says(self.evictor.pressure(), &self.settings, seen, now);
         let evictions = steps.iter().filter(|step| matches!(step, Step::Evict(_))).count();
         assert!(evictions <= 1, "seed {}: {steps:?}", self.check.seed);
@@ -357,6 +402,12 @@ impl World {
                     }
                 }
                 Step::Evict(victim) => {
+                    let is_of_memory = victim.signal == Signal::MemoryAvailable.as_str();
+                    if is_of_memory && self.settings.stall_min.is_some() {
+                        assert!(!is_idle || is_gone, "seed {}", self.check.seed);
+                        self.stats.stalled += u64::from(!is_idle);
+                        self.stats.hogs += u64::from(is_idle);
+                    }
                     self.check.evicts(&self.pods, &victim.uid, victim.signal, look.asked, now);
                     self.stats.evicted += 1;
                     self.stats.soft += u64::from(victim.grace_seconds > 1);

@@ -392,7 +392,8 @@ fn memory_v2(sample: &mut Sample, usage: Option<u64>, stat: &str) {
     sample.faults = (field(stat, "pgfault"), field(stat, "pgmajfault"));
 }
 
-fn parse_pressure(text: &str) -> Pressure {
+/// What a file of the kernel's pressure stall information says; zeros for what it does not.
+pub fn parse_pressure(text: &str) -> Pressure {
     let mut pressure = Pressure::default();
     for line in text.lines() {
         let mut words = line.split_whitespace();

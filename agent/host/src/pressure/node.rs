@@ -14,7 +14,7 @@ use pintle_agent_core::types::UnixNanos;
 use pintle_daemon::clock;
 
 use crate::cgroup::execute::CgroupError;
-use crate::cgroup::stats::{Sample, Sampler};
+use crate::cgroup::stats::{Sample, Sampler, parse_pressure};
 use crate::disk::{FileSystem, file_system};
 use crate::node::facts::meminfo;
 
@@ -27,6 +27,9 @@ pub struct Reading {
     pub memory: Option<Memory>,
     /// Of all pods together; absent without a cgroup for them.
     pub pods_memory: Option<Memory>,
+    /// Part of the last ten seconds in which all that wanted to run waited for memory, in hundredths
+    /// of a percent: of the node or of all pods, whichever is greater.
+    pub stall: Option<u16>,
     /// The file system of `--root-dir`.
     pub node_fs: Option<FileSystem>,
     /// That of the images.
@@ -50,6 +53,8 @@ pub struct Memory {
     pub working_set: u64,
     /// What it uses with all of the page cache.
     pub usage: u64,
+    /// Page cache within `working_set`: used more than once, and to be had back all the same.
+    pub active_cache: u64,
 }
 
 impl Memory {
@@ -109,10 +114,15 @@ impl NodeReader {
     pub fn read(&mut self, disks: &RuntimeDisks) -> Reading {
         self.sampler.begin();
         let of = |path: &Option<PathBuf>| path.as_deref().and_then(file_system);
+        let pods = self.sampler.sample(&self.pods, false);
+        let of_pods = pods.as_ref().and_then(|sample| sample.pressure.as_ref());
+        // The second is that of memory. Version 1 of cgroups has none.
+        let of_pods = of_pods.map(|[_, memory, _]| hundredths(memory.full.avg10));
         Reading {
             at: clock::now(),
             memory: self.sampler.sample("/", false).map(|sample| self.memory(&sample)),
-            pods_memory: self.sampler.sample(&self.pods, false).map(|sample| self.memory(&sample)),
+            pods_memory: pods.map(|sample| self.memory(&sample)),
+            stall: of_pods.max(stall()),
             node_fs: file_system(&self.root_dir),
             image_fs: of(&disks.images),
             container_fs: of(&disks.layers).or_else(|| of(&disks.images)),
@@ -128,8 +138,22 @@ impl NodeReader {
             capacity: limit.min(self.memory_bytes),
             working_set: sample.working_set_bytes,
             usage: sample.memory_bytes,
+            active_cache: sample.file_bytes.0,
         }
     }
+}
+
+/// What the kernel says of the whole node.
+fn stall() -> Option<u16> {
+    // Read anew: the kernel refuses the read, not the open, where counting was turned off.
+    let text = fs::read_to_string("/proc/pressure/memory").ok()?;
+    text.contains("full").then(|| hundredths(parse_pressure(&text).full.avg10))
+}
+
+/// Percent as the kernel writes it, with two digits.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn hundredths(percent: f64) -> u16 {
+    (percent * 100.0).round() as u16
 }
 
 /// On different file systems; false when one of them cannot be asked.
@@ -175,8 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn stall_is_absent_only_where_the_kernel_counts_none() {
+        let counts = fs::read_to_string("/proc/pressure/memory").is_ok();
+        assert_eq!(stall().is_some(), counts);
+        for (percent, expected) in [(0.0, 0), (0.88, 88), (10.0, 1_000), (100.0, 10_000)] {
+            assert_eq!(hundredths(percent), expected);
+        }
+    }
+
+    #[test]
     fn the_line_that_the_kernel_watches_counts_the_page_cache() {
-        let memory = Memory { capacity: 1000, working_set: 300, usage: 450 };
+        let memory = Memory { capacity: 1000, working_set: 300, usage: 450, active_cache: 90 };
         assert_eq!(memory.available(), 700);
         assert_eq!(memory.usage_that_leaves(100), 1050);
         assert_eq!(memory.usage_that_leaves(2000), 150, "more than there is");
