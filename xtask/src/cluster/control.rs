@@ -35,7 +35,11 @@ pub(super) fn start(cluster: &Cluster, part: &str) -> Result<()> {
         "scheduler" => ("kube-scheduler", scheduler(cluster)),
         _ => anyhow::bail!("the control plane has no part {part}: {}", PARTS.join(", ")),
     };
-    let program = cluster.components()?.join(program);
+    let chosen = fs::read_to_string(cluster.layout.scheduler_program()).ok();
+    let program = match chosen.filter(|_| part == "scheduler") {
+        Some(path) => path.into(),
+        None => cluster.components()?.join(program),
+    };
     cluster.processes.start(part, command(cluster, &program)?.args(args))?;
     if part == "apiserver" {
         cluster

@@ -73,6 +73,11 @@ impl Layout {
         self.dir.join("log").join(format!("{process}.log"))
     }
 
+    /// The path of the scheduler's program, if it is not upstream's.
+    pub(super) fn scheduler_program(&self) -> PathBuf {
+        self.dir.join("scheduler-program")
+    }
+
     /// The KubeSchedulerConfiguration, if the scheduler has one.
     pub fn scheduler_config(&self) -> PathBuf {
         self.dir.join("scheduler.json")

@@ -109,6 +109,20 @@ impl Cluster {
         node::choose_agent(self, node, agent)
     }
 
+    /// Chooses the scheduler's program, from its next start on; `None` is upstream's.
+    pub fn choose_scheduler(&self, program: Option<&Path>) -> Result<()> {
+        let path = self.layout.scheduler_program();
+        match program {
+            Some(program) => {
+                fs::create_dir_all(self.layout.dir())?;
+                fs::write(&path, program.as_os_str().as_encoded_bytes())
+                    .with_context(|| format!("write {}", path.display()))
+            }
+            None if path.exists() => Ok(fs::remove_file(path)?),
+            None => Ok(()),
+        }
+    }
+
     /// Sets fields of the node's KubeletConfiguration, from its agent's next start on.
     pub fn configure_agent(&self, node: &str, fields: &Value) -> Result<()> {
         self.check_node(node)?;

@@ -124,6 +124,11 @@ pub fn build_release() -> Result<PathBuf> {
     build_with(&["build", "--release", "--package", "pintle-agent", "--bin", "pintle-agent"])
 }
 
+/// Builds the scheduler for development and returns its path.
+pub fn build_scheduler() -> Result<PathBuf> {
+    build_with(&["build", "--workspace", "--bin", "pintle-scheduler"])
+}
+
 fn build_with(args: &[&str]) -> Result<PathBuf> {
     let mut cargo = cargo(args);
     cargo.arg("--message-format=json-render-diagnostics");

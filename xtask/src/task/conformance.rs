@@ -1,5 +1,7 @@
 //! `cargo xtask conformance`: upstream's end-to-end tests on a cluster of ours or on a running one.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -7,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::cluster::name;
 use crate::cluster::{Agent, Cluster};
 use crate::conformance::{self, Selection};
+use crate::node::agent;
 
 /// What is run when nothing else is asked for.
 const CONFORMANCE: &str = r"\[Conformance\]";
@@ -19,8 +22,9 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --fast         the subset that CI runs
   --procs N      how many at once (default 6)
   --agent A      the nodes' agent: pintle (default), kubelet, or a program's path
+  --scheduler S  kube-scheduler (default), pintle, or a program's path
   --keep         leave the cluster running
-Uses the cluster of that name if it is up, with the agents that it has unless --agent is there.";
+Uses the cluster of that name if it is up, with the agents that it has unless --agent is there, and with its scheduler unless --scheduler is.";
 
 /// Runs the suite as the arguments ask for; fails if a test fails that the original passes, or if
 /// tests that were chosen did not run.
@@ -28,7 +32,7 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
     let (name, mut args) = name(args)?;
     let mut selection =
         Selection { focus: CONFORMANCE.to_owned(), skip: String::new(), procs: PROCS, count: None };
-    let (mut agent, mut keep) = (None, false);
+    let (mut agent, mut scheduler, mut keep) = (None, None, false);
     loop {
         args = match args {
             [] => break,
@@ -62,15 +66,47 @@ pub(super) fn run(args: &[&str]) -> Result<ExitCode> {
                 agent = Some(Agent::parse(value)?);
                 rest
             }
+            ["--scheduler", value, rest @ ..] => {
+                scheduler = Some(Scheduler::parse(value)?);
+                rest
+            }
             [wrong, ..] => bail!("conformance has no option {wrong}\n{USAGE}"),
         }
     }
-    on_cluster(&name, agent, keep, &selection)
+    on_cluster(&name, (agent, scheduler), keep, &selection)
+}
+
+/// Who schedules.
+#[derive(Clone, Debug)]
+enum Scheduler {
+    Upstream,
+    Ours(PathBuf),
+}
+
+impl Scheduler {
+    /// Reads `kube-scheduler`, `pintle` or a path; builds ours when no file is named.
+    fn parse(text: &str) -> Result<Self> {
+        Ok(match text {
+            "kube-scheduler" => Self::Upstream,
+            "pintle" => Self::Ours(agent::build_scheduler()?),
+            path if path.contains('/') => {
+                Self::Ours(fs::canonicalize(path).with_context(|| format!("find {path}"))?)
+            }
+            _ => bail!("a scheduler is `kube-scheduler`, `pintle` or the path of a program"),
+        })
+    }
+
+    fn program(&self) -> Option<&Path> {
+        match self {
+            Self::Upstream => None,
+            Self::Ours(path) => Some(path),
+        }
+    }
 }
 
 fn on_cluster(
     name: &str,
-    agent: Option<Agent>,
+    (agent, scheduler): (Option<Agent>, Option<Scheduler>),
     keep: bool,
     selection: &Selection,
 ) -> Result<ExitCode> {
@@ -83,6 +119,10 @@ fn on_cluster(
             cluster.choose_agent(node, &agent)?;
             cluster.stop(&format!("{node}-agent"))?;
         }
+    }
+    if let Some(scheduler) = scheduler {
+        cluster.choose_scheduler(scheduler.program())?;
+        cluster.stop("scheduler")?;
     }
     let result = cluster.up().and_then(|()| conformance::run(&cluster, selection));
     if is_ours && !keep {
