@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use crate::config::Process;
 use crate::cycle::{Fact, Scheduler};
 use crate::daemon::Settings;
-use crate::daemon::serve::{self, State};
+use crate::daemon::serve::{self, Question, State};
 use crate::lanes::{BindEnd, Lanes};
 use crate::watch::{self, TOLD_MAX, Told};
 
@@ -51,10 +51,11 @@ pub fn run(settings: &Settings) -> Result<()> {
     if let Some(master) = &settings.master {
         access.server = master.parse().with_context(|| format!("--master={master}"))?;
     }
-    let state = Arc::new(State::new(settings));
+    let (state, questions) = State::new(settings);
+    let state = Arc::new(state);
     serve::start(&settings.serving, settings.process.leader_elect, &state)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, work(&access, settings, &state))
+    tokio::task::LocalSet::new().block_on(&runtime, work(&access, settings, &state, questions))
 }
 
 /// The credentials that were named.
@@ -66,7 +67,12 @@ fn access(process: &Process) -> Result<Access> {
 }
 
 /// Schedules until the process is told to end or does not lead any more.
-async fn work(access: &Access, settings: &Settings, state: &Arc<State>) -> Result<()> {
+async fn work(
+    access: &Access,
+    settings: &Settings,
+    state: &Arc<State>,
+    questions: mpsc::Receiver<Question>,
+) -> Result<()> {
     let process = &settings.process;
     let user_agent = pintle_config::help::user_agent("kube-scheduler");
     let observer = Some(Arc::clone(state) as Arc<dyn Observer>);
@@ -86,8 +92,8 @@ async fn work(access: &Access, settings: &Settings, state: &Arc<State>) -> Resul
     let (lanes, ended) = Lanes::new(|| clients.urgent(), &settings.profile.scheduler_name);
     let scheduler = Scheduler::new(settings.profile.clone(), settings.queue, seed());
     let state_of = Arc::clone(state);
-    let mut running =
-        Running { scheduler, lanes, told, ended, begun: Instant::now(), state: state_of };
+    let begun = Instant::now();
+    let mut running = Running { scheduler, lanes, told, ended, questions, begun, state: state_of };
     let (_, lease) = &process.lease;
     state.metrics.leads(lease, false);
 
@@ -151,6 +157,7 @@ struct Running {
     lanes: Lanes,
     told: mpsc::Receiver<Told>,
     ended: mpsc::UnboundedReceiver<BindEnd>,
+    questions: mpsc::Receiver<Question>,
     begun: Instant,
     state: Arc<State>,
 }
@@ -170,6 +177,7 @@ impl Running {
                     Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
                     None => return,
                 },
+                Some(question) = self.questions.recv() => self.answer(question),
             }
         }
     }
@@ -200,6 +208,7 @@ impl Running {
                     None => return,
                 },
                 Some(end) = self.ended.recv() => self.binding_ended(end),
+                Some(question) = self.questions.recv() => self.answer(question),
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -215,6 +224,15 @@ impl Running {
         while let Ok(end) = self.ended.try_recv() {
             self.binding_ended(end);
         }
+        if let Ok(question) = self.questions.try_recv() {
+            self.answer(question);
+        }
+    }
+
+    /// Whoever asked may have gone.
+    fn answer(&mut self, question: Question) {
+        let found = self.scheduler.explain(&question.pod);
+        let _ = question.answer.send(found);
     }
 
     fn binding_ended(&mut self, end: BindEnd) {

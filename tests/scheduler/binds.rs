@@ -134,6 +134,13 @@ fn port(stand: &Stand, outcome: &Outcome) {
     assert!(configuration.contains("\"leaseDuration\":\"15s\""), "{configuration}");
     assert!(stand.get("/flagz", Some("admin")).contains("secure-port=10259"));
     assert!(stand.get("/statusz", Some("admin")).contains("kube-scheduler"));
+    let pod = outcome.a_refused.as_deref().expect("some pod fits nowhere");
+    let asked = format!("/pintle/explain?pod={pod}");
+    let answer = stand.get(&asked, Some("admin"));
+    assert!(answer.contains(pod) && answer.contains("Rejected:"), "{answer}");
+    assert!(stand.get(&asked, None).starts_with("HTTP/1.1 403"));
+    let nobody = stand.get("/pintle/explain?pod=default/nobody", Some("admin"));
+    assert!(nobody.starts_with("HTTP/1.1 404"), "{nobody}");
 }
 
 fn check_outcome(outcome: &Outcome, all: &[Pod]) {

@@ -101,7 +101,7 @@ pub(crate) struct Outcome {
     undecided: usize,
     leaving: usize,
     /// One that fits nowhere.
-    a_refused: Option<String>,
+    pub(crate) a_refused: Option<String>,
 }
 
 pub(crate) async fn set_up(client: &kube::Client, nodes: usize, seed: u64) -> Result<()> {

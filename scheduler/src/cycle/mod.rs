@@ -33,6 +33,7 @@ use pintle_sched_core::{Cluster, Plugin, Profile};
 
 pub use self::command::{Command, Ended, Fact};
 use crate::diagnosis::Thinker;
+use crate::explain::{self, Explanation};
 use crate::mirror::Mirror;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings};
 
@@ -135,6 +136,12 @@ impl Scheduler {
     /// Pods that were given nodes and are not known to be there.
     pub fn assumed(&self) -> usize {
         self.assumed.len()
+    }
+
+    /// Why a pod that waits has no node; `None` for one that does not wait.
+    pub fn explain(&mut self, pod: &ObjectKey) -> Option<Explanation> {
+        let waits = self.mirror.waiting(pod).cloned()?;
+        explain::explain(&mut self.mirror, &mut self.thinker, &waits).ok()
     }
 
     /// Something happened: pods that it may help are tried again.

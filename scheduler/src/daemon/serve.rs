@@ -5,7 +5,7 @@
 // k8s: cmd/kube-scheduler/app/server.go newEndpointsHandler, buildHandlerChain
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request};
 use jiff::Timestamp;
 use pintle_api::Access;
+use pintle_api::informer::ObjectKey;
 use pintle_daemon::serve::answer::Answer;
 use pintle_daemon::serve::body::Reply;
 use pintle_daemon::serve::checks::Checks;
@@ -29,23 +30,40 @@ use pintle_daemon::serve::secure::{Denial, Gate, Object, Rules, Wanted};
 use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
 use pintle_daemon::tasks;
 use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
 use super::{Serving, Settings};
+use crate::explain::Explanation;
 
 const COMPONENT: &str = "kube-scheduler";
 /// Paths that are there.
-const PATHS: [&str; 7] =
-    ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz"];
+const PATHS: [&str; 8] =
+    ["/configz", "/flagz", "/healthz", "/livez", "/metrics", EXPLAIN, "/readyz", "/statusz"];
+/// Why a pod has no node: `?pod=NAMESPACE/NAME`, as text or, asked for by `Accept`, as JSON.
+const EXPLAIN: &str = "/pintle/explain";
+/// Questions that wait, and how long one does.
+const QUESTIONS_MAX: usize = 8;
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 const PORT: Port =
     Port { what: "the HTTPS server", field: "--secure-port", rival: "a kube-scheduler" };
 /// A leader that has not renewed for so long after its lease ended is not well.
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig, NewLeaderHealthzAdaptor
 const LATE_MAX: Duration = Duration::from_secs(20);
 
+/// Why has this pod no node?
+#[derive(Debug)]
+pub struct Question {
+    /// The pod.
+    pub pod: ObjectKey,
+    /// Where the answer goes; `None` for a pod that does not wait.
+    pub answer: oneshot::Sender<Option<Explanation>>,
+}
+
 /// What is known of the process.
 #[derive(Debug)]
 pub struct State {
+    questions: mpsc::Sender<Question>,
     /// What scrapers read.
     pub metrics: SchedulerMetrics,
     configuration: Value,
@@ -55,7 +73,6 @@ pub struct State {
     is_ending: AtomicBool,
     /// When the lease was renewed last, while it is held.
     lease: Mutex<Option<(Instant, Duration)>>,
-    asked: AtomicU64,
 }
 
 impl pintle_api::Observer for State {
@@ -73,9 +90,11 @@ impl pintle_api::Observer for State {
 }
 
 impl State {
-    /// Of a process that begins now.
-    pub fn new(settings: &Settings) -> Self {
-        Self {
+    /// Of a process that begins now, and the questions that it has to answer.
+    pub fn new(settings: &Settings) -> (Self, mpsc::Receiver<Question>) {
+        let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
+        let state = Self {
+            questions: ask,
             metrics: SchedulerMetrics::new(&settings.profile.scheduler_name),
             configuration: settings.configuration.clone(),
             flags: settings.flags.clone(),
@@ -83,8 +102,8 @@ impl State {
             is_synced: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             lease: Mutex::new(None),
-            asked: AtomicU64::new(0),
-        }
+        };
+        (state, questions)
     }
 
     /// The cluster is known.
@@ -206,13 +225,12 @@ impl Pages {
 
     async fn reply_to(&self, request: Request<Incoming>, peer: &Peer, mut busy: Busy) -> Reply {
         let (head, _) = request.into_parts();
-        self.state.asked.fetch_add(1, Ordering::Relaxed);
         let Some(path) = decode_path(head.uri.path()) else {
             return Answer::text(400, "400 Bad Request: the path cannot be decoded\n").into();
         };
         if self.is_open(&path) {
             busy.allow();
-            return held(self.page(&head, &path).into(), busy);
+            return held(self.page(&head, &path).await.into(), busy);
         }
         let verb = match head.method {
             Method::GET => "get",
@@ -227,7 +245,7 @@ impl Pages {
             Err(denial) => denied(denial, &wanted, &path).into(),
             Ok(_) => {
                 busy.allow();
-                held(self.page(&head, &path).into(), busy)
+                held(self.page(&head, &path).await.into(), busy)
             }
         }
     }
@@ -241,7 +259,7 @@ impl Pages {
         })
     }
 
-    fn page(&self, head: &hyper::http::request::Parts, path: &str) -> Answer {
+    async fn page(&self, head: &hyper::http::request::Parts, path: &str) -> Answer {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Answer::not_allowed();
         }
@@ -263,7 +281,30 @@ impl Pages {
                 Flagz { component: COMPONENT, flags }.answer(accept)
             }
             "/statusz" => self.statusz().answer(accept),
+            EXPLAIN => self.explain(&query, accept).await,
             _ => Answer::not_found(),
+        }
+    }
+
+    async fn explain(&self, query: &Query, accept: Option<&str>) -> Answer {
+        let Some((namespace, name)) = query.first("pod").and_then(|pod| pod.split_once('/')) else {
+            return Answer::text(400, "which pod? ask for ?pod=NAMESPACE/NAME\n");
+        };
+        let (answer, answered) = oneshot::channel();
+        let pod = ObjectKey::new(namespace, name);
+        if self.state.questions.try_send(Question { pod, answer }).is_err() {
+            return Answer::text(429, "too many questions wait, try again\n");
+        }
+        match tokio::time::timeout(ANSWER_MAX, answered).await {
+            Ok(Ok(Some(found))) if accept.is_some_and(|a| a.contains("application/json")) => {
+                Answer::json(&found)
+            }
+            Ok(Ok(Some(found))) => Answer::text(200, found.to_string()),
+            Ok(Ok(None)) => {
+                let text = format!("{namespace}/{name} does not wait for a node\n");
+                Answer::text(404, text)
+            }
+            Ok(Err(_)) | Err(_) => Answer::text(503, "the scheduler has no time to answer\n"),
         }
     }
 
