@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use pintle_api::leader::{Elector, Timing};
 use pintle_api::{Access, ClientOptions, Observer};
 use pintle_daemon::{logging, tasks};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Process;
@@ -31,6 +31,8 @@ const AHEAD_MAX: usize = 4096;
 const DECISIONS_AT_ONCE: usize = 16;
 /// How long it waits when nothing is due.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Pods that a dump tells of.
+const DUMPED_MAX: usize = 1000;
 /// How long bindings that are under way may take when it is told to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
@@ -58,12 +60,16 @@ pub fn run(settings: &Settings) -> Result<()> {
     tokio::task::LocalSet::new().block_on(&runtime, work(&access, settings, &state, questions))
 }
 
-/// The credentials that were named.
+/// The credentials that were named, or else those of the pod that it runs in.
 fn access(process: &Process) -> Result<Access> {
-    let path = process.kubeconfig.as_ref().context(
-        "no credentials: give --kubeconfig, or clientConnection.kubeconfig in the file of --config",
+    if let Some(path) = &process.kubeconfig {
+        return Ok(Access::read(path)?);
+    }
+    let of_pod = Access::of_pod().context(
+        "no credentials, and this is no pod: give --kubeconfig, or clientConnection.kubeconfig in \
+         the file of --config",
     )?;
-    Ok(Access::read(path)?)
+    Ok(of_pod?)
 }
 
 /// Schedules until the process is told to end or does not lead any more.
@@ -83,6 +89,8 @@ async fn work(
     let own = access.client(ClientOptions { user_agent, ..Default::default() });
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // k8s: pkg/scheduler/backend/cache/debugger/debugger.go
+    let dump = signal(SignalKind::user_defined2())?;
 
     let (tell, told) = mpsc::channel(TOLD_MAX);
     // A standby knows the cluster before it leads.
@@ -93,7 +101,8 @@ async fn work(
     let scheduler = Scheduler::new(settings.profile.clone(), settings.queue, seed());
     let state_of = Arc::clone(state);
     let begun = Instant::now();
-    let mut running = Running { scheduler, lanes, told, ended, questions, begun, state: state_of };
+    let mut running =
+        Running { scheduler, lanes, told, ended, questions, dump, begun, state: state_of };
     let (_, lease) = &process.lease;
     state.metrics.leads(lease, false);
 
@@ -158,6 +167,7 @@ struct Running {
     told: mpsc::Receiver<Told>,
     ended: mpsc::UnboundedReceiver<BindEnd>,
     questions: mpsc::Receiver<Question>,
+    dump: Signal,
     begun: Instant,
     state: Arc<State>,
 }
@@ -209,6 +219,7 @@ impl Running {
                 },
                 Some(end) = self.ended.recv() => self.binding_ended(end),
                 Some(question) = self.questions.recv() => self.answer(question),
+                Some(()) = self.dump.recv() => self.dump(),
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -226,6 +237,18 @@ impl Running {
         }
         if let Ok(question) = self.questions.try_recv() {
             self.answer(question);
+        }
+    }
+
+    /// Says what it knows, for whoever looks for a mistake.
+    fn dump(&self) {
+        let (waiting, bound, nodes) = self.scheduler.mirror.counts();
+        let assumed = self.scheduler.assumed();
+        tracing::info!(
+            "dump: {nodes} nodes, {bound} pods on them, {waiting} without, {assumed} assumed"
+        );
+        for line in self.scheduler.queue_lines(DUMPED_MAX) {
+            tracing::info!("dump: {line}");
         }
     }
 

@@ -25,6 +25,9 @@ use crate::service::{Carrier, Manner};
 use crate::tls::{self, Trust};
 use crate::turns::Lane;
 
+/// Where a pod finds its service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 /// Where the server is and who we are.
 #[derive(Clone)]
 pub struct Access {
@@ -86,6 +89,30 @@ impl Access {
         };
         let mut access = Self::of(path, &cluster, &user)?;
         access.namespace = context.namespace.unwrap_or_else(|| "default".to_owned());
+        access.check()?;
+        Ok(access)
+    }
+
+    /// What the service account of the pod that this process runs in may do; `None` outside of pods.
+    // k8s: staging/src/k8s.io/client-go/rest/config.go InClusterConfig
+    pub fn of_pod() -> Option<Result<Self, ConnectError>> {
+        let of = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let (host, port) = (of("KUBERNETES_SERVICE_HOST")?, of("KUBERNETES_SERVICE_PORT")?);
+        Some(Self::of_account(Path::new(ACCOUNT), &host, &port))
+    }
+
+    /// The same with the account's folder and the address given.
+    pub(crate) fn of_account(dir: &Path, host: &str, port: &str) -> Result<Self, ConnectError> {
+        let file = |name: &str| Some(dir.join(name).display().to_string());
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let cluster = Cluster {
+            server: Some(format!("https://{host}:{port}")),
+            certificate_authority: file("ca.crt"),
+            ..Cluster::default()
+        };
+        let user = AuthInfo { token_file: file("token"), ..AuthInfo::default() };
+        let mut access = Self::of(dir, &cluster, &user)?;
+        access.namespace = "default".to_owned();
         access.check()?;
         Ok(access)
     }

@@ -74,3 +74,23 @@ fn every_problem_names_file_field_and_remedy() {
     assert!(garbled.contains("line 1") && garbled.contains("kubectl --kubeconfig"), "{garbled}");
     assert_eq!(garbled.lines().count(), 1, "one sentence: {garbled}");
 }
+
+#[test]
+fn a_pod_has_its_account() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let error = |host: &str| match Access::of_account(dir.path(), host, "443") {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("there is no account"),
+    };
+    assert!(error("10.0.0.1").contains("ca.crt: No such file"), "{}", error("10.0.0.1"));
+    let authority = rcgen::generate_simple_self_signed(["api".to_owned()]).expect("made");
+    std::fs::write(dir.path().join("ca.crt"), authority.cert.pem()).expect("written");
+    assert!(error("10.0.0.1").contains("token: No such file"), "{}", error("10.0.0.1"));
+    std::fs::write(dir.path().join("token"), "t").expect("written");
+    for (host, server) in [("10.0.0.1", "https://10.0.0.1/"), ("fd00::1", "https://[fd00::1]/")] {
+        let access = Access::of_account(dir.path(), host, "443").expect("usable");
+        let shown = access.server.to_string().replace(":443", "");
+        assert_eq!(shown, server);
+        assert!(matches!(&access.secret, Secret::File(path) if path.ends_with("token")));
+    }
+}

@@ -35,7 +35,7 @@ pub use self::command::{Command, Ended, Fact};
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::mirror::Mirror;
-use crate::queue::{Candidate, Hints, Place, Queue, Settings};
+use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
 
 type Uid = Rc<str>;
 
@@ -136,6 +136,19 @@ impl Scheduler {
     /// Pods that were given nodes and are not known to be there.
     pub fn assumed(&self) -> usize {
         self.assumed.len()
+    }
+
+    /// A line for each pod of the queue, at most so many.
+    pub fn queue_lines(&self, most: usize) -> Vec<String> {
+        let line = |waiting: &Waiting<Asked>| {
+            let rejectors: Vec<_> = waiting.rejectors.iter().map(|by| by.name()).collect();
+            let (pod, place) = (waiting.pod.key.as_str(), waiting.place);
+            let (attempts, by) = (waiting.attempts, rejectors.join(","));
+            format!("{pod} {place:?} attempts={attempts} rejectedBy={by}")
+        };
+        let mut lines: Vec<String> = self.queue.iter().map(line).take(most).collect();
+        lines.sort_unstable();
+        lines
     }
 
     /// Why a pod that waits has no node; `None` for one that does not wait.

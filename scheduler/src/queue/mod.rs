@@ -171,6 +171,11 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         self.pods.get(uid)
     }
 
+    /// All pods, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Waiting<P>> {
+        self.pods.values()
+    }
+
     /// How many pods are at a place.
     pub fn count(&self, place: Place) -> usize {
         self.pods.values().filter(|waiting| waiting.place == place).count()
