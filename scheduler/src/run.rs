@@ -30,7 +30,9 @@ const AHEAD_MAX: usize = 4096;
 /// Decisions between two looks at what else there is to do.
 const DECISIONS_AT_ONCE: usize = 16;
 /// How long it waits when nothing is due.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How often it says how many pods wait where, at most.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Pods that a dump tells of.
 const DUMPED_MAX: usize = 1000;
 /// How long bindings that are under way may take when it is told to end.
@@ -101,8 +103,17 @@ async fn work(
     let scheduler = Scheduler::new(settings.profile.clone(), settings.queue, seed());
     let state_of = Arc::clone(state);
     let begun = Instant::now();
-    let mut running =
-        Running { scheduler, lanes, told, ended, questions, dump, begun, state: state_of };
+    let mut running = Running {
+        scheduler,
+        lanes,
+        told,
+        ended,
+        questions,
+        dump,
+        counted: Duration::ZERO,
+        begun,
+        state: state_of,
+    };
     let (_, lease) = &process.lease;
     state.metrics.leads(lease, false);
 
@@ -168,6 +179,7 @@ struct Running {
     ended: mpsc::UnboundedReceiver<BindEnd>,
     questions: mpsc::Receiver<Question>,
     dump: Signal,
+    counted: Duration,
     begun: Instant,
     state: Arc<State>,
 }
@@ -209,7 +221,7 @@ impl Running {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.count();
+            self.count_now_and_then();
             let due = self.scheduler.queue.next_flush();
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             tokio::select! {
@@ -295,8 +307,13 @@ impl Running {
         }
     }
 
-    /// Says how many wait where.
-    fn count(&self) {
+    /// Says how many wait where: not for each of many events.
+    fn count_now_and_then(&mut self) {
+        let now = self.now();
+        if now < self.counted + COUNT_EVERY {
+            return;
+        }
+        self.counted = now;
         let (_, bound, nodes) = self.scheduler.mirror.counts();
         let known = [nodes, bound, self.scheduler.assumed()];
         self.state.metrics.counts(|place| self.scheduler.count(place), known);

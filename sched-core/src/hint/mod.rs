@@ -85,6 +85,30 @@ pub enum Event {
     Other(&'static [Plugin]),
 }
 
+impl Event {
+    /// Whether an event of this kind can help anybody whom this plugin rejected: an answer without a
+    /// look at the pod.
+    #[must_use]
+    pub fn may_help(&self, rejector: Plugin) -> bool {
+        use Plugin::{InterPodAffinity, NodePorts, NodeResourcesFit, PodTopologySpread};
+        let counts_pods = matches!(rejector, PodTopologySpread | InterPodAffinity);
+        match self {
+            Self::Node { .. } => rejector != Plugin::SchedulingGates,
+            Self::PodAdded(_) => counts_pods,
+            Self::PodChanged(..) => {
+                counts_pods || rejector == NodeResourcesFit || pod::waits_for_volumes(rejector)
+            }
+            Self::PodGone(_) => {
+                counts_pods
+                    || matches!(rejector, NodeResourcesFit | NodePorts)
+                    || pod::waits_for_volumes(rejector)
+            }
+            Self::Own(_, changes) => changes.may_pass(rejector),
+            Self::Other(waiting) => waiting.contains(&rejector),
+        }
+    }
+}
+
 /// A pod that was rejected, as hints see it.
 #[derive(Clone, Debug)]
 pub struct Rejected {

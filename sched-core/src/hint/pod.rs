@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// Whoever looks at volumes and claims: other pods may give some back.
+pub(super) fn waits_for_volumes(by: Plugin) -> bool {
+    matches!(
+        by,
+        Plugin::VolumeRestrictions
+            | Plugin::NodeVolumeLimits
+            | Plugin::DynamicResources
+            | Plugin::VolumeBinding
+    )
+}
+
 pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
     match by {
         Plugin::SchedulingGates => changes.gates,
@@ -63,11 +74,7 @@ pub(super) fn helps_changed(old: &PodFacts, new: &PodFacts, pod: &Rejected, by: 
             };
             comes || last || pod.program.anti.iter().any(leaves)
         }
-        Plugin::VolumeRestrictions
-        | Plugin::NodeVolumeLimits
-        | Plugin::DynamicResources
-        | Plugin::VolumeBinding => true,
-        _ => false,
+        other => waits_for_volumes(other),
     }
 }
 
@@ -106,10 +113,6 @@ pub(super) fn helps_gone(cluster: &Cluster, old: &PodFacts, pod: &Rejected, by: 
             };
             repels(old, pod) || was_last_hope(old, pod) || old.repels.iter().any(repelled)
         }
-        Plugin::VolumeRestrictions
-        | Plugin::NodeVolumeLimits
-        | Plugin::DynamicResources
-        | Plugin::VolumeBinding => true,
-        _ => false,
+        other => waits_for_volumes(other),
     }
 }

@@ -60,7 +60,9 @@ impl Stage {
     }
 
     fn helps(&self, event: &Event, rejector: Plugin) -> bool {
-        self.cluster.helps(event, &self.pod, rejector)
+        let helps = self.cluster.helps(event, &self.pod, rejector);
+        assert!(!helps || event.may_help(rejector), "{event:?} helps {rejector:?}");
+        helps
     }
 
     /// Whether a node helps that comes, and one that becomes it; and its end.

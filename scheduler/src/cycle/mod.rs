@@ -71,6 +71,10 @@ impl Hints for Happens<'_> {
     type Pod = Asked;
     type Event = Event;
 
+    fn may_help(&self, event: &Event, rejector: Plugin) -> bool {
+        event.may_help(rejector)
+    }
+
     fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
         match pod.rejected.get() {
             Some(rejected) => self.0.helps(event, rejected, rejector),

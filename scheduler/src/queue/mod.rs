@@ -22,7 +22,7 @@ mod proptests;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub trait Hints {
     type Pod: Candidate;
     /// What happens in a cluster.
     type Event: Clone;
+    /// Whether an event of this kind can help anybody whom this plugin rejected.
+    fn may_help(&self, event: &Self::Event, rejector: Plugin) -> bool;
     /// Whether a pod that this plugin rejected may pass it after this event.
     fn helps(&self, event: &Self::Event, pod: &Self::Pod, rejector: Plugin) -> bool;
 }
@@ -141,6 +143,10 @@ pub struct Queue<P, E> {
     error_backoff: BTreeSet<(Duration, u64, Uid)>,
     /// Unschedulable and gated ones, who came first first.
     parked: BTreeSet<(u64, Uid)>,
+    /// Unschedulable ones, who has waited longest first.
+    stays: BTreeSet<(Duration, Uid)>,
+    /// How many of the parked ones wait for each plugin; for whatever happens under `None`.
+    awaited: BTreeMap<Option<Plugin>, usize>,
     /// Those in flight, by the first event that they did not see.
     flying: BTreeSet<(u64, Uid)>,
     /// What happened while pods are in flight, numbered from `events_from` on.
@@ -159,6 +165,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             backoff: BTreeSet::new(),
             error_backoff: BTreeSet::new(),
             parked: BTreeSet::new(),
+            stays: BTreeSet::new(),
+            awaited: BTreeMap::new(),
             flying: BTreeSet::new(),
             events: VecDeque::new(),
             events_from: 0,
@@ -331,9 +339,12 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
     /// Something happened in the cluster: pods that it may help are tried again.
     pub fn happened(&mut self, hints: &impl Hints<Pod = P, Event = E>, event: &E, now: Duration) {
-        let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| Rc::clone(uid)).collect();
-        for uid in parked {
-            self.weigh(hints, &uid, event, now);
+        let may_help = |by: &Option<Plugin>| by.is_none_or(|by| hints.may_help(event, by));
+        if self.awaited.keys().any(may_help) {
+            let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| Rc::clone(uid)).collect();
+            for uid in parked {
+                self.weigh(hints, &uid, event, now);
+            }
         }
         self.keep(event.clone());
     }
@@ -344,12 +355,11 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             self.take_out(&uid);
             self.put(&uid, Place::Active);
         }
-        let stay_max = self.settings.stay_max;
-        let is_late = |w: &Waiting<P>| {
-            w.place == Place::Unschedulable && now.saturating_sub(w.since) > stay_max
-        };
-        let late = self.parked.iter().filter(|(_, uid)| is_late(&self.pods[uid]));
-        for uid in late.map(|(_, uid)| Rc::clone(uid)).collect::<Vec<_>>() {
+        while let Some((since, uid)) = self.stays.first() {
+            if now.saturating_sub(*since) <= self.settings.stay_max {
+                break;
+            }
+            let uid = Rc::clone(uid);
             self.take_out(&uid);
             self.change(&uid, |waiting| waiting.flushed = true);
             self.requeue(&uid, Worth::TryLater, now);
@@ -360,9 +370,10 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub fn next_flush(&self) -> Option<Duration> {
         let ends = [self.backoff.first().map(|b| b.0), self.error_backoff.first().map(|b| b.0)];
         let ends = ends.into_iter().flatten().map(|until| self.settings.backoff.over_at(until));
-        let stays = self.parked.iter().map(|(_, uid)| &self.pods[uid]);
-        let stays = stays.filter(|w| w.place == Place::Unschedulable);
-        let stays = stays.map(|w| w.since + self.settings.stay_max + Duration::from_millis(1));
+        let stays = self.stays.first();
+        let stays = stays.map(|(since, _)| {
+            since.saturating_add(self.settings.stay_max) + Duration::from_millis(1)
+        });
         ends.chain(stays).min()
     }
 }

@@ -106,7 +106,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             Place::Active => self.active.insert((turn, uid)),
             Place::Backoff => self.backoff.insert((until, turn, uid)),
             Place::ErrorBackoff => self.error_backoff.insert((until, number, uid)),
-            Place::Unschedulable | Place::Gated => self.parked.insert((number, uid)),
+            Place::Unschedulable | Place::Gated => self.park(number, uid),
             Place::InFlight => self.flying.insert((waiting.sees_from, uid)),
             Place::Binding => true,
         };
@@ -120,10 +120,42 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             Place::Active => self.active.remove(&(turn, uid)),
             Place::Backoff => self.backoff.remove(&(until, turn, uid)),
             Place::ErrorBackoff => self.error_backoff.remove(&(until, number, uid)),
-            Place::Unschedulable | Place::Gated => self.parked.remove(&(number, uid)),
+            Place::Unschedulable | Place::Gated => self.unpark(number, &uid),
             Place::InFlight => self.flying.remove(&(waiting.sees_from, uid)),
             Place::Binding => true,
         };
+    }
+
+    /// Whom a pod waits for.
+    fn awaits(waiting: &Waiting<P>) -> Vec<Option<Plugin>> {
+        let all = waiting.rejectors.iter().chain(&waiting.pending);
+        let all: Vec<_> = all.map(|plugin| Some(*plugin)).collect();
+        if all.is_empty() { vec![None] } else { all }
+    }
+
+    fn park(&mut self, number: u64, uid: Uid) -> bool {
+        let waiting = &self.pods[&uid];
+        for by in Self::awaits(waiting) {
+            *self.awaited.entry(by).or_default() += 1;
+        }
+        if waiting.place == Place::Unschedulable {
+            self.stays.insert((waiting.since, Rc::clone(&uid)));
+        }
+        self.parked.insert((number, uid))
+    }
+
+    fn unpark(&mut self, number: u64, uid: &Uid) -> bool {
+        let waiting = &self.pods[uid];
+        for by in Self::awaits(waiting) {
+            if let Some(count) = self.awaited.get_mut(&by) {
+                *count -= 1;
+                if *count == 0 {
+                    self.awaited.remove(&by);
+                }
+            }
+        }
+        self.stays.remove(&(waiting.since, Rc::clone(uid)));
+        self.parked.remove(&(number, Rc::clone(uid)))
     }
 
     pub(super) fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Waiting<P>)) {

@@ -64,6 +64,17 @@ fn check(queue: &Queue<Pod, Helps>) {
         of.for_each(|(uid, _)| assert!(heaps[heap].contains(&uid), "{uid} {place:?}"));
     }
     assert!(!queue.flying.is_empty() || queue.events.is_empty(), "{queue:?}");
+    assert_eq!(queue.stays.len(), queue.count(Place::Unschedulable), "{queue:?}");
+    let parked =
+        queue.pods.values().filter(|w| matches!(w.place, Place::Unschedulable | Place::Gated));
+    let mut awaited = BTreeMap::new();
+    for by in parked.flat_map(|w| {
+        let all: Vec<_> = w.rejectors.iter().chain(&w.pending).map(|by| Some(*by)).collect();
+        if all.is_empty() { vec![None] } else { all }
+    }) {
+        *awaited.entry(by).or_insert(0) += 1;
+    }
+    assert_eq!(queue.awaited, awaited, "{queue:?}");
 }
 
 fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration) {

@@ -30,6 +30,10 @@ impl Hints for Fake {
     type Pod = Pod;
     type Event = Helps;
 
+    fn may_help(&self, event: &Helps, rejector: Plugin) -> bool {
+        event.contains(&rejector)
+    }
+
     fn helps(&self, event: &Helps, _: &Pod, rejector: Plugin) -> bool {
         event.contains(&rejector)
     }
