@@ -52,13 +52,16 @@ enum Workload {
     Spread,
     AntiAffinity,
     Affinity,
+    /// Two of three fit nowhere.
+    Misfits,
 }
 
-const WORKLOADS: [(Workload, &str); 4] = [
+const WORKLOADS: [(Workload, &str); 5] = [
     (Workload::Basic, "basic"),
     (Workload::Spread, "spread over zones"),
     (Workload::AntiAffinity, "required anti-affinity"),
     (Workload::Affinity, "required affinity"),
+    (Workload::Misfits, "one of three fits"),
 ];
 
 /// A scheduler.
@@ -224,6 +227,7 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
     let (cpu, resident_mib) = running.used()?;
     let log = Audit::read(&cluster.layout().audit_log())?;
     let bound: Vec<f64> = log.bound.values().copied().collect();
+    let pods = (0..pods).filter(|at| fits(workload, *at)).count();
     ensure!(bound.len() >= pods, "{} of {pods} bindings are in the audit log", bound.len());
     let spread = Spread::of(bound.iter().copied());
     let took = spread.max() - spread.min();
@@ -231,6 +235,7 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
         cpu_ms_a_pod: cpu * 1e3 / pods as f64,
         pods_a_second: pods as f64 / took,
         resident_mib,
+        refused: log.refused,
         ..Found::default()
     };
     if workload == Workload::Basic {
@@ -244,7 +249,6 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
         let waits = waits.filter_map(|(name, at)| Some((log.bound.get(name)? - at) * 1e3));
         let waits = Spread::of(waits);
         (found.wait_p50_ms, found.wait_p99_ms) = (waits.p50(), waits.at(0.99));
-        found.refused = log.refused;
     }
     Ok(found)
 }
@@ -332,6 +336,11 @@ async fn set_up(client: &kube::Client, nodes: usize) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
+/// Whether there is a node for this one.
+fn fits(workload: Workload, at: usize) -> bool {
+    workload != Workload::Misfits || at.is_multiple_of(3)
+}
+
 fn pod(workload: Workload, name: &str, at: usize) -> Value {
     let group = format!("g{}", at % 20);
     let mut spec = json!({
@@ -342,7 +351,10 @@ fn pod(workload: Workload, name: &str, at: usize) -> Value {
     let selector = json!({"matchLabels": {"group": group}});
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     match workload {
-        Workload::Basic => {}
+        Workload::Misfits if !fits(workload, at) => {
+            spec["nodeSelector"] = json!({"nowhere": "at-all"});
+        }
+        Workload::Basic | Workload::Misfits => {}
         Workload::Spread => {
             spec["topologySpreadConstraints"] = json!([{"maxSkew": 1,
                 "topologyKey": "topology.kubernetes.io/zone",
@@ -359,7 +371,9 @@ fn pod(workload: Workload, name: &str, at: usize) -> Value {
             spec["affinity"] = json!({"podAffinity": {required: term}});
         }
     }
-    json!({"metadata": {"name": name, "namespace": "bench", "labels": {"group": group}},
+    let fits = fits(workload, at).to_string();
+    let labels = json!({"group": group, "fits": fits});
+    json!({"metadata": {"name": name, "namespace": "bench", "labels": labels},
         "spec": spec})
 }
 
@@ -389,7 +403,7 @@ async fn create_pods(
 
 async fn all_bound(client: &kube::Client) -> Result<()> {
     let all: Api<Pod> = Api::namespaced(client.clone(), "bench");
-    let one = ListParams::default().fields("spec.nodeName=").limit(1);
+    let one = ListParams::default().fields("spec.nodeName=").labels("fits=true").limit(1);
     let begun = Instant::now();
     while !all.list(&one).await?.items.is_empty() {
         ensure!(begun.elapsed() < BOUND_MAX, "pods are left without a node");

@@ -63,13 +63,13 @@ struct File {
     leader_election: process::LeaderElection,
     #[serde(default)]
     client_connection: process::ClientConnection,
-    // Read so that their names are known.
+    // Profiles of the Go runtime: read so that their names are known.
     #[serde(rename = "enableProfiling")]
     _profiling: Option<bool>,
     #[serde(rename = "enableContentionProfiling")]
     _contention_profiling: Option<bool>,
     #[serde(rename = "delayCacheUntilActive")]
-    _delay_cache: Option<bool>,
+    delay_cache: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -183,6 +183,34 @@ pub fn process(text: &str) -> Result<Process, ConfigError> {
     let file = read(text)?;
     validate(&file)?;
     Process::of(&file)
+}
+
+/// Fields that say something without an effect here, a sentence each.
+///
+/// # Errors
+/// When the text is no such configuration.
+pub fn without_effect(text: &str) -> Result<Vec<String>, ConfigError> {
+    let file = read(text)?;
+    let percentages = file.profiles.iter().map(|profile| profile.percentage_of_nodes_to_score);
+    let mut percentages = percentages.chain([file.percentage_of_nodes_to_score]).flatten();
+    let samples = percentages.any(|percent| !matches!(percent, 0 | 100));
+    let content = file.client_connection.content_type.as_deref().unwrap_or_default();
+    let found = [
+        (samples, "percentageOfNodesToScore has no effect: every node is looked at"),
+        (
+            file.parallelism.is_some_and(|threads| threads != 16),
+            "parallelism has no effect: one thread looks at all nodes",
+        ),
+        (
+            file.delay_cache == Some(true),
+            "delayCacheUntilActive has no effect: a standby knows the cluster before it leads",
+        ),
+        (
+            !matches!(content, "" | "application/json" | "application/vnd.kubernetes.protobuf"),
+            "clientConnection.contentType has no effect: requests and answers are JSON",
+        ),
+    ];
+    Ok(found.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_owned()).collect())
 }
 
 /// The profiles as they were written.

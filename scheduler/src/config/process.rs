@@ -64,8 +64,7 @@ pub(super) struct ClientConnection {
     // Ours speaks JSON alone.
     #[serde(rename = "acceptContentTypes")]
     _accept_content_types: Option<String>,
-    #[serde(rename = "contentType")]
-    _content_type: Option<String>,
+    pub(super) content_type: Option<String>,
     qps: Option<f64>,
     burst: Option<i32>,
 }

@@ -144,10 +144,11 @@ fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
     let (Some(gates), Some(file), Some(serving)) = (gates, file, serving) else {
         return Err(errors);
     };
-    let (profile, mut process, written) = file;
+    let (profile, mut process, written, without_effect) = file;
     put_flags(&mut process, given).map_err(|error| vec![error])?;
     let mut warnings = status::flag_warnings(given);
     warnings.extend(status::gate_warnings(&gates));
+    warnings.extend(without_effect);
     let stay_max = duration(given, "pod-max-in-unschedulable-pods-duration");
     let usual = QueueSettings::default().stay_max;
     let queue = QueueSettings { backoff: process.backoff, stay_max: stay_max.unwrap_or(usual) };
@@ -176,10 +177,12 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
     ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
 }
 
-/// The profile, the rest, and the profiles as they were written.
-fn file(given: &GivenFlags) -> Result<(Profile, Process, Value), ConfigError> {
+/// The profile, the rest, the profiles as they were written, and what has no effect.
+type FromFile = (Profile, Process, Value, Vec<String>);
+
+fn file(given: &GivenFlags) -> Result<FromFile, ConfigError> {
     let Some(path) = given.text("config") else {
-        return Ok((Profile::default(), Process::default(), Value::Null));
+        return Ok((Profile::default(), Process::default(), Value::Null, Vec::new()));
     };
     let remedy = "correct the file";
     let text = std::fs::read_to_string(path)
@@ -193,7 +196,7 @@ fn file(given: &GivenFlags) -> Result<(Profile, Process, Value), ConfigError> {
         let remedy = "start one for each, with leases of different names";
         return Err(wrong("--config", path, problem, remedy));
     }
-    Ok((profile, process, profiles))
+    Ok((profile, process, profiles, config::without_effect(&text).map_err(bad)?))
 }
 
 fn duration(given: &GivenFlags, name: &str) -> Option<Duration> {

@@ -81,6 +81,19 @@ fn gates_that_change_nothing_here_are_told() {
 }
 
 #[test]
+fn fields_without_an_effect_are_told() {
+    let fields = "percentageOfNodesToScore: 30\nparallelism: 4\ndelayCacheUntilActive: true\n";
+    let (_dir, path) = file(&format!("{HEAD}{fields}"));
+    let warnings = run(&[&format!("--config={path}")]).expect("it is right").warnings;
+    for field in ["percentageOfNodesToScore", "parallelism", "delayCacheUntilActive"] {
+        assert!(warnings.iter().any(|text| text.starts_with(field)), "{warnings:?}");
+    }
+    let (_dir, path) = file(&format!("{HEAD}percentageOfNodesToScore: 100\nparallelism: 16\n"));
+    let settings = run(&[&format!("--config={path}")]).expect("it is right");
+    assert_eq!(settings.warnings, Vec::<String>::new());
+}
+
+#[test]
 fn each_gate_and_flag_stands_once() {
     let mut names: Vec<&str> = gates::GATES.iter().map(|gate| gate.name).collect();
     let count = names.len();
