@@ -24,7 +24,8 @@ usage: cargo xtask conformance [--name NAME] [OPTION]...
   --agent A      the nodes' agent: pintle (default), kubelet, or a program's path
   --scheduler S  kube-scheduler (default), pintle, or a program's path
   --keep         leave the cluster running
-Uses the cluster of that name if it is up, with the agents that it has unless --agent is there, and with its scheduler unless --scheduler is.";
+Uses the cluster of that name if it is up, with the agents that it has unless --agent is there, and
+with its scheduler unless --scheduler is.";
 
 /// Runs the suite as the arguments ask for; fails if a test fails that the original passes, or if
 /// tests that were chosen did not run.
