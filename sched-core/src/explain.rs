@@ -10,8 +10,8 @@ use crate::config::Plugin;
 use crate::filter::status::{self, Status};
 use crate::filter::{self, COLUMN_FILTERS};
 use crate::program::Program;
-use crate::select::{Detail, Refusal, Scratch};
-use crate::snapshot::Cluster;
+use crate::select::{self, Detail, Refusal, Rejector, RowPlugin, Scratch};
+use crate::snapshot::{Cluster, View};
 
 /// Why every rejected row was, ascending.
 #[must_use]
@@ -26,14 +26,7 @@ pub fn statuses(
     if let Some(names) = &program.subset {
         filter::node::keep_named(view, names, &mut inside);
     }
-    let mut added = Bits::default();
-    if program.added.is_some() {
-        added.copy_from(&view.valid, view.rows);
-        filter::node::added_affinity(view, program, &mut scratch.node, &mut added);
-    }
-    if !program.spread_hard.is_empty() {
-        scratch.spread.prepare(view, program, &mut scratch.node);
-    }
+    let added = prepare(view, program, scratch);
     let text = |id| cluster.text(id).to_owned();
     let mut found = Vec::new();
     for row in view.valid.iter() {
@@ -53,6 +46,41 @@ pub fn statuses(
         }
     }
     found
+}
+
+/// What the words of a status need of all rows: those that the profile's own affinity takes.
+fn prepare(view: &View, program: &Program, scratch: &mut Scratch) -> Bits {
+    let mut added = Bits::default();
+    if program.added.is_some() {
+        added.copy_from(&view.valid, view.rows);
+        filter::node::added_affinity(view, program, &mut scratch.node, &mut added);
+    }
+    if !program.spread_hard.is_empty() {
+        scratch.spread.prepare(view, program, &mut scratch.node);
+    }
+    added
+}
+
+/// Why one row is rejected, if it is: what [`statuses`] says of it, without the others.
+#[must_use]
+pub fn status_of_row(
+    cluster: &Cluster,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    row: u32,
+    scratch: &mut Scratch,
+) -> Option<Status> {
+    let view = cluster.view();
+    let rejector = select::rejector(view, program, plugins, row, scratch)?;
+    Some(match rejector {
+        Rejector::Nobody => Status::absent(),
+        Rejector::OfRows(status) => status,
+        Rejector::Column(plugin) => {
+            let added = prepare(view, program, scratch);
+            let text = |id| cluster.text(id).to_owned();
+            status::of(plugin, view, program, &scratch.spread, row, &added, text)
+        }
+    })
 }
 
 /// "0/N nodes are available: ...", reasons counted and sorted as upstream sorts them.
@@ -94,7 +122,7 @@ pub fn refused(nodes: usize, refusal: &Refusal) -> String {
 
 /// Filter plugins whose PreFilter has nothing to do for this pod, in profile order.
 #[must_use]
-pub fn skipped_filters(view: &crate::snapshot::View, program: &Program) -> Vec<Plugin> {
+pub fn skipped_filters(view: &View, program: &Program) -> Vec<Plugin> {
     use Plugin::{
         DynamicResources, InterPodAffinity, NodeAffinity, NodeDeclaredFeatures, NodePorts,
         NodeVolumeLimits, PodTopologySpread, VolumeBinding, VolumeRestrictions, VolumeZone,

@@ -21,6 +21,10 @@ use crate::simd;
 use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX};
 use crate::snapshot::view::View;
 
+mod row;
+
+pub use self::row::{Rejector, rejector};
+
 /// A plugin that looks at one surviving node at a time: volumes, claims, extenders.
 pub trait RowPlugin {
     /// The plugin it stands for.

@@ -2,7 +2,7 @@
 //!
 //! Input: the mirror, a pod without a node. Output: a decision, or upstream's sentence with a status
 //! for each node. Owner: pure but for the mirror's columns, which are as before at the end. Bounds:
-//! one decision, and one more for each node on which room is kept for another pod.
+//! one decision, and the filters once more for each node on which room is kept for another pod.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -42,6 +42,8 @@ impl Asking {
         if let Some(spec) = &mut pod.spec {
             spec.node_name = None;
         }
+        // They may ask for labels that nobody asked for, after which programs are compiled again.
+        mirror.budgets();
         let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
         let program = mirror.cluster.compile(&pod)?;
         Ok(Self { pod, spec, program })
@@ -89,7 +91,7 @@ pub struct Thinker {
 impl Thinker {
     /// Decides; the ties are in the scratch.
     pub fn decide(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
-        let kept = self.kept(mirror, asking, false);
+        let kept = self.kept(mirror, asking);
         let view = mirror.cluster.view();
         match kept.0.is_empty() {
             true => decide(view, &asking.program, &mut self.scratch),
@@ -99,47 +101,55 @@ impl Thinker {
 
     /// Decides and keeps every score.
     pub fn decide_in_detail(&mut self, mirror: &mut Mirror, asking: &Asking) -> (Outcome, Detail) {
-        let kept = self.kept(mirror, asking, true);
+        let kept = self.kept(mirror, asking);
         let view = mirror.cluster.view();
         select::decide_in_detail(view, &asking.program, &[&kept], &mut self.scratch)
     }
 
     /// Nodes that pods of the same or a higher priority close, for which room is kept there.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
-    fn kept(&mut self, mirror: &mut Mirror, asking: &Asking, with_reasons: bool) -> Kept {
+    fn kept(&mut self, mirror: &mut Mirror, asking: &Asking) -> Kept {
         let mut kept = Kept::default();
         for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
-            let Some(row) = mirror.cluster.row(&node) else { continue };
-            let status = with_pods(&mut mirror.cluster, &node, &pods, |cluster| {
-                self.status(cluster, asking, row, with_reasons)
-            });
-            kept.0.extend(status.map(|status| (row, status)));
+            let status = self.beside(mirror, asking, &node, &pods);
+            kept.0.extend(status);
         }
         kept
     }
 
-    /// Why a row does not take the pod, if it does not.
-    fn status(
+    /// Why a node does not take the pod beside these pods, with its row.
+    fn beside(
         &mut self,
-        cluster: &Cluster,
+        mirror: &mut Mirror,
         asking: &Asking,
-        row: u32,
-        with_reasons: bool,
-    ) -> Option<Status> {
-        let program = &asking.program;
-        if !with_reasons {
-            let outcome = decide(cluster.view(), program, &mut self.scratch);
-            let fits = outcome.refusal.is_none() && self.scratch.feasible.get(row);
-            return (!fits).then(Status::absent);
+        node: &str,
+        pods: &[Rc<PodSpec>],
+    ) -> Option<(u32, Status)> {
+        let row = mirror.cluster.row(node)?;
+        let scratch = &mut self.scratch;
+        with_pods(&mut mirror.cluster, node, pods, |cluster| {
+            explain::status_of_row(cluster, &asking.program, &[], row, scratch)
+        })
+        .map(|status| (row, status))
+    }
+
+    /// Whether the node that is kept for the pod takes it, beside those who come before it there.
+    // k8s: pkg/scheduler/schedule_one.go evaluateNominatedNode
+    pub fn kept_node_fits(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Rc<str>> {
+        let node = Rc::clone(&mirror.nomination(asking.uid())?.node);
+        let row = mirror.cluster.row(&node)?;
+        let (program, scratch) = (&asking.program, &mut self.scratch);
+        if select::rejector(mirror.cluster.view(), program, &[], row, scratch).is_some() {
+            return None;
         }
-        let (_, detail) = select::decide_in_detail(cluster.view(), program, &[], &mut self.scratch);
-        let statuses = explain::statuses(cluster, program, &detail, &mut self.scratch);
-        statuses.into_iter().find(|(at, _)| *at == row).map(|(_, status)| status)
+        let others = mirror.nominees(asking.uid(), asking.spec.priority);
+        let others = others.get(&node).map_or(&[][..], Vec::as_slice);
+        self.beside(mirror, asking, &node, others).is_none().then_some(node)
     }
 
     /// Why the pod fits nowhere; `None` when it does.
     pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
-        let kept = self.kept(mirror, asking, true);
+        let kept = self.kept(mirror, asking);
         let budgets = mirror.budgets();
         let nodes = mirror.cluster.view().node_count();
         let (outcome, detail) = select::decide_in_detail(
@@ -236,7 +246,7 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
     }
     let leaving = cluster.pods().on_node(row).any(|id| {
         let pod = cluster.pods().get(id);
-        pod.terminating && pod.priority < asking.spec.priority
+        pod.preempted && pod.priority < asking.spec.priority
     });
     leaving.then(|| "not eligible due to a terminating pod on the nominated node.".to_owned())
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   watch ─Told─> Scheduler ─Command─> Lanes ─> API server
-//!                    ^ ──────BindEnd────┘
+//!                    ^ ────────End──────┘
 //! ```
 //! Effects. Owner of the one thread that decides, and of the clock. What was told is taken before the
 //! next pod is decided, so that no decision is made with less than is known. Bounds: `AHEAD_MAX` pods
@@ -22,7 +22,7 @@ use crate::config::Process;
 use crate::cycle::{Fact, Scheduler};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
-use crate::lanes::{BindEnd, Lanes};
+use crate::lanes::{End, Lanes};
 use crate::watch::{self, TOLD_MAX, Told};
 
 /// Pods that have a node of which the API server does not know yet.
@@ -176,7 +176,7 @@ struct Running {
     scheduler: Scheduler,
     lanes: Lanes,
     told: mpsc::Receiver<Told>,
-    ended: mpsc::UnboundedReceiver<BindEnd>,
+    ended: mpsc::UnboundedReceiver<End>,
     questions: mpsc::Receiver<Question>,
     dump: Signal,
     counted: Duration,
@@ -229,7 +229,7 @@ impl Running {
                     Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
                     None => return,
                 },
-                Some(end) = self.ended.recv() => self.binding_ended(end),
+                Some(end) = self.ended.recv() => self.has_ended(&end),
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(()) = self.dump.recv() => self.dump(),
                 () = tokio::time::sleep(wait) => {}
@@ -245,7 +245,7 @@ impl Running {
             self.scheduler.tell(told, now);
         }
         while let Ok(end) = self.ended.try_recv() {
-            self.binding_ended(end);
+            self.has_ended(&end);
         }
         if let Ok(question) = self.questions.try_recv() {
             self.answer(question);
@@ -270,9 +270,12 @@ impl Running {
         let _ = question.answer.send(found);
     }
 
-    fn binding_ended(&mut self, end: BindEnd) {
+    fn has_ended(&mut self, end: &End) {
         let now = self.now();
-        self.scheduler.ended(&end.pod, &end.node, end.ended, now);
+        match end {
+            End::Bind(end) => self.scheduler.ended(&end.pod, &end.node, end.ended.clone(), now),
+            End::Evict(evicted) => self.scheduler.evicted(evicted, now),
+        }
         self.carry_out(Duration::ZERO);
     }
 

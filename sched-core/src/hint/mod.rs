@@ -27,7 +27,7 @@ use crate::snapshot::{Cluster, DeltaError};
 type Labels = Arc<[(Str, Str)]>;
 
 /// What is known of a pod on a node, or for which room on a node is kept.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PodFacts {
     /// Its identity.
     pub key: Str,

@@ -90,6 +90,30 @@ fn a_node_is_rejected_by_the_plugin_that_comes_first() {
     assert_eq!(statuses.len(), 10);
     let asked: Vec<u32> = (0..10).filter(|row| row % 5 != 0).collect();
     assert_eq!(*volumes.1.borrow(), asked, "nobody asks about a node that is out already");
+    // One node alone is rejected by the same plugin, in the same words.
+    for (row, status) in statuses {
+        let alone = explain::status_of_row(&cluster, &program, &[&volumes], row, &mut scratch);
+        assert_eq!(alone, Some(status), "row {row}");
+    }
+    let no_row = explain::status_of_row(&cluster, &program, &[], 10, &mut scratch);
+    assert_eq!(no_row, Some(Status::absent()));
+}
+
+#[test]
+fn one_node_alone_takes_whom_it_takes_among_the_others() {
+    let mut cluster = Cluster::new(Profile::default());
+    nodes(&mut cluster, 10);
+    let pod = pod_with("p", |p| {
+        p["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+        p["spec"]["nodeSelector"] = json!({"zone": "z1"});
+    });
+    let program = cluster.compile(&pod).expect("pod");
+    let mut scratch = Scratch::default();
+    decide(cluster.view(), &program, &mut scratch);
+    let fits: Vec<u32> = scratch.feasible.iter().collect();
+    assert_eq!(fits, [1, 4, 7]);
+    let alone = |row: &u32| rejector(cluster.view(), &program, &[], *row, &mut scratch).is_none();
+    assert_eq!((0..10).filter(alone).collect::<Vec<_>>(), fits);
 }
 
 /// What one plugin gives each node: raw and normalised, nothing where it did not score.

@@ -135,6 +135,8 @@ pub struct PodSpec {
     pub start_ns: i64,
     /// Being deleted.
     pub terminating: bool,
+    /// Being deleted to make room for another pod.
+    pub preempted: bool,
     /// Owned by a DaemonSet.
     pub daemon: bool,
     /// Keeps what it refers to.
@@ -190,6 +192,7 @@ impl PodSpec {
             start_ns: start
                 .map_or(NO_START, |t| i64::try_from(t.0.as_nanosecond()).unwrap_or(NO_START - 1)),
             terminating: pod.metadata.deletion_timestamp.is_some(),
+            preempted: is_preempted(pod),
             daemon: owners.filter(|o| o.controller == Some(true)).any(|o| o.kind == "DaemonSet"),
             lease: interner.lease(),
         })
@@ -206,6 +209,17 @@ pub fn pod_key(pod: &Pod, interner: &mut Interner) -> Str {
             interner.intern(&format!("{namespace}/{name}"))
         }
     }
+}
+
+/// Whether a pod is being deleted because a scheduler makes room.
+// k8s: defaultpreemption/default_preemption.go podTerminatingByPreemption
+fn is_preempted(pod: &Pod) -> bool {
+    let all = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let target = all.into_iter().flatten().find(|c| c.type_ == "DisruptionTarget");
+    pod.metadata.deletion_timestamp.is_some()
+        && target.is_some_and(|c| {
+            c.status == "True" && c.reason.as_deref() == Some("PreemptionByScheduler")
+        })
 }
 
 /// Whether a pod has ended: it takes nothing from its node any more.

@@ -111,6 +111,7 @@ impl Cluster {
                 let row = self.pods.get_mut(id);
                 (row.priority, row.start_ns) = (spec.priority, spec.start_ns);
                 (row.daemon, row.assumed) = (spec.daemon, assumed);
+                row.preempted = spec.preempted;
                 return id;
             }
             self.remove(id);
@@ -126,6 +127,7 @@ impl Cluster {
         row.priority = spec.priority;
         row.start_ns = spec.start_ns;
         row.terminating = spec.terminating;
+        row.preempted = spec.preempted;
         row.daemon = spec.daemon;
         row.assumed = assumed;
         let id = self.pods.insert(row);

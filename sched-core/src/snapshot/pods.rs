@@ -52,6 +52,8 @@ pub struct PodRow {
     pub start_ns: i64,
     /// Being deleted.
     pub terminating: bool,
+    /// Being deleted to make room for another pod.
+    pub preempted: bool,
     /// Assumed, not yet confirmed by the API.
     pub assumed: bool,
     /// Owned by a DaemonSet: stays when a node is drained.
@@ -79,6 +81,7 @@ impl PodRow {
             priority: 0,
             start_ns: NO_START,
             terminating: false,
+            preempted: false,
             assumed: false,
             daemon: false,
             next_on_node: NONE,

@@ -53,7 +53,7 @@ pub enum Command {
         /// The node that is kept; empty for none any more.
         nominated: Option<String>,
     },
-    /// Make room: give the victims their condition, delete them.
+    /// Make room: give the victims their condition, delete them; an [`Evicted`] is owed.
     Evict {
         /// Those who go, most important first.
         victims: Vec<PodRef>,
@@ -75,6 +75,15 @@ pub enum Ended {
     Bound,
     /// It is not, and why.
     Failed(String),
+}
+
+/// Making room for a pod ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    /// For whom.
+    pub pod: PodRef,
+    /// Every victim was deleted, or was gone already.
+    pub all: bool,
 }
 
 /// Something that is counted.

@@ -95,6 +95,9 @@ impl Scheduler {
         if let Ok(rejected) = rejected {
             let _ = asked.rejected.set(rejected);
         }
+        if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
+            return Ok(node);
+        }
         let outcome = self.thinker.decide(&mut self.mirror, &asking);
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
@@ -172,8 +175,11 @@ impl Scheduler {
         let name = &self.scheduler_name;
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         self.unseat(asked, &node, now);
-        self.facts.push(Fact::Preempted(victims.len()));
-        self.commands.push(Command::Evict { victims, pod, message, notes });
+        if !victims.is_empty() {
+            self.facts.push(Fact::Preempted(candidate.victims.len()));
+            asked.preempts.set(true);
+            self.commands.push(Command::Evict { victims, pod, message, notes });
+        }
         node
     }
 

@@ -2,10 +2,11 @@
 // k8s: pkg/scheduler/schedule_one.go handleBindingCycleError, finishBinding
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::command::{Ended, Fact, PodRef};
+use super::command::{Ended, Evicted, Fact, PodRef};
 
 impl Scheduler {
     /// Takes how a binding ended.
@@ -29,18 +30,28 @@ impl Scheduler {
         }
     }
 
+    /// Takes how making room for a pod ended: it may be decided again. It is tried at once when some
+    /// victim stayed, since nobody will tell that one went.
+    // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
+    pub fn evicted(&mut self, evicted: &Evicted, now: Duration) {
+        let uid = &evicted.pod.uid;
+        if let Some(waiting) = self.queue.get(uid) {
+            waiting.pod.preempts.set(false);
+            self.queue.released(uid, !evicted.all, now);
+        }
+    }
+
     fn failed(&mut self, pod: &PodRef, error: String, now: Duration) {
-        let Some(asked) = self.forget(&pod.uid, now) else {
+        if self.forget(&pod.uid, now).is_none() {
             // It is bound after all, or gone.
             return self.queue.done(&pod.uid);
-        };
-        let latest = self.queue.get(&pod.uid).map(|waiting| std::rc::Rc::clone(&waiting.pod));
+        }
         let hints = super::Happens(&self.mirror.cluster);
         self.queue.back(&hints, &pod.uid, BTreeSet::new(), BTreeSet::new(), now);
-        if self.queue.get(&pod.uid).is_none() {
-            return;
-        }
-        let asked = latest.unwrap_or(asked);
+        // What was told of it while it was assumed.
+        self.queue_pod(&pod.key, now);
+        let Some(waiting) = self.queue.get(&pod.uid) else { return };
+        let asked = Rc::clone(&waiting.pod);
         self.facts.push(Fact::Refused { is_error: true });
         let message = format!("running Bind plugin \"DefaultBinder\": {error}");
         self.say(&pod.uid, &asked, "SchedulerError", message, Some(String::new()));

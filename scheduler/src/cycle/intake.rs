@@ -3,7 +3,7 @@
 //! Facts of a pod are read before a change and after it, and only while somebody waits for them.
 // k8s: pkg/scheduler/eventhandlers.go
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -59,39 +59,57 @@ impl Scheduler {
     /// Changes the mirror and tells who waits for it.
     pub(super) fn make(&mut self, step: &Step, now: Duration) {
         let before = self.facts_before(step);
-        let confirmed = match step {
-            Step::Bound(spec, _) | Step::Changed { new: spec, .. } => {
-                let uid = self.mirror.cluster.text(spec.key);
-                self.assumed.remove(uid).is_some()
-            }
-            Step::Gone { pod, .. } => {
-                let uid = self.mirror.cluster.text(*pod);
-                self.assumed.remove(uid);
-                false
-            }
-            _ => false,
+        let assumed = match step {
+            Step::Bound(spec, _) | Step::Changed { new: spec, .. } => Some(spec.key),
+            Step::Gone { pod, .. } => Some(*pod),
+            Step::Nominated { .. } | Step::Node { .. } => None,
         };
+        let assumed = assumed.and_then(|uid| self.assumed.remove(self.mirror.cluster.text(uid)));
         self.mirror.make(step);
         if !self.is_listened_to() {
             return;
         }
-        let event = match (step, before) {
+        match (step, before) {
             (Step::Node { old, new }, _) if old != new => {
-                Some(Event::Node { old: old.clone(), new: new.clone() })
+                self.happened(&Event::Node { old: old.clone(), new: new.clone() }, now);
             }
-            (Step::Bound(spec, _), _) => Some(Event::PodAdded(self.facts(spec))),
-            (Step::Changed { new, .. }, before) => {
+            (Step::Bound(spec, _), _) => {
+                let new = self.facts(spec);
+                self.happened(&Event::PodAdded(new), now);
+            }
+            (Step::Changed { new, node, .. }, before) => {
+                let moved = assumed.as_ref().is_some_and(|assumed| assumed.node != *node);
                 let new = self.facts(new);
-                match before {
-                    Some(old) if !confirmed => Some(Event::PodChanged(old, new)),
-                    _ => Some(Event::PodAdded(new)),
-                }
+                self.pod_changed(before, new, assumed.is_some(), moved, now);
             }
-            (Step::Gone { .. } | Step::Nominated { .. }, Some(old)) => Some(Event::PodGone(old)),
-            _ => None,
-        };
-        if let Some(event) = event {
-            self.happened(&event, now);
+            (Step::Gone { .. } | Step::Nominated { .. }, Some(old)) => {
+                self.happened(&Event::PodGone(old), now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A pod on a node is another one than before, or is there for certain.
+    fn pod_changed(
+        &mut self,
+        before: Option<Rc<PodFacts>>,
+        new: Rc<PodFacts>,
+        is_confirmed: bool,
+        moved: bool,
+        now: Duration,
+    ) {
+        match before {
+            Some(old) if is_confirmed => {
+                if moved {
+                    // Somebody else bound it, elsewhere.
+                    self.happened(&Event::PodGone(old), now);
+                }
+                self.happened(&Event::PodAdded(new), now);
+            }
+            // Most that is told of pods on nodes is of no interest to those without.
+            Some(old) if old == new => {}
+            Some(old) => self.happened(&Event::PodChanged(old, new), now),
+            None => self.happened(&Event::PodAdded(new), now),
         }
     }
 
@@ -113,7 +131,7 @@ impl Scheduler {
     }
 
     /// Whatever was told of this pod: it is queued as long as it has no node, and only then.
-    fn queue_pod(&mut self, key: &ObjectKey, now: Duration) {
+    pub(super) fn queue_pod(&mut self, key: &ObjectKey, now: Duration) {
         let Some(pod) = self.mirror.waiting(key).cloned() else {
             if let Some(uid) = self.names.get(key).cloned() {
                 match self.mirror.node_of(key) {
@@ -139,7 +157,9 @@ impl Scheduler {
         let spec = Rc::new(spec);
         let changes = self.queue.get(&uid).map(|known| changes(&known.pod, &pod, &spec));
         let (own, key) = (spec.key, key.clone());
-        let asked = Rc::new(Asked { pod, key: key.clone(), spec, rejected: OnceCell::new() });
+        let preempts = self.queue.get(&uid).is_some_and(|known| known.pod.preempts.get());
+        let (rejected, preempts) = (OnceCell::new(), Cell::new(preempts));
+        let asked = Rc::new(Asked { pod, key: key.clone(), spec, rejected, preempts });
         self.names.insert(key, Rc::clone(&uid));
         match changes {
             None => self.queue.add(&uid, asked, now),

@@ -20,7 +20,7 @@ mod tests;
 #[cfg(test)]
 mod worlds;
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use pintle_sched_core::hint::{Event, Rejected};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::{Cluster, Plugin, Profile};
 
-pub use self::command::{Command, Ended, Fact};
+pub use self::command::{Command, Ended, Evicted, Fact};
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::mirror::Mirror;
@@ -50,6 +50,8 @@ pub struct Asked {
     spec: Rc<PodSpec>,
     /// As hints see it, once it was decided.
     rejected: OnceCell<Rejected>,
+    /// Room is being made for it: it is not decided before that ended.
+    preempts: Cell<bool>,
 }
 
 impl Candidate for Asked {
@@ -61,6 +63,11 @@ impl Candidate for Asked {
     fn gate(&self) -> Option<Plugin> {
         let gates = self.pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
         gates.filter(|gates| !gates.is_empty()).map(|_| Plugin::SchedulingGates)
+    }
+
+    // k8s: defaultpreemption/default_preemption.go PreEnqueue
+    fn is_held(&self) -> bool {
+        self.preempts.get()
     }
 }
 

@@ -213,10 +213,10 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
     let mut scheduler = knowing(vec![node("n", "1"), low.clone(), high]);
     let commands = decide(&mut scheduler, 0);
     let victims = commands.iter().find_map(|command| match command {
-        Command::Evict { victims, message, notes, .. } => Some((victims, message, notes)),
+        Command::Evict { victims, message, notes, pod } => Some((victims, message, notes, pod)),
         _ => None,
     });
-    let (victims, message, notes) = victims.expect("room is made");
+    let (victims, message, notes, preemptor) = victims.expect("room is made");
     assert_eq!(victims[0].key.as_str(), "default/low");
     let expected = "default-scheduler: preempting to accommodate a higher priority pod";
     assert_eq!(message, expected);
@@ -231,6 +231,96 @@ fn a_pod_of_higher_priority_takes_the_place_of_another() {
     assert_eq!(decide(&mut scheduler, 1).iter().find_map(bound), None);
     scheduler.tell(Told::Gone(low), at(2));
     let commands = decide(&mut scheduler, 5);
+    assert_eq!(commands.iter().find_map(bound), None, "nobody knows that all victims were told");
+    assert_eq!(scheduler.count(Place::Gated), 1);
+    scheduler.evicted(&Evicted { pod: preemptor.clone(), all: true }, at(6));
+    let commands = decide(&mut scheduler, 6);
     let (pod, _) = commands.iter().find_map(bound).expect("the room is free");
     assert_eq!(pod.key.as_str(), "default/high");
+}
+
+#[test]
+fn room_that_could_not_be_made_is_made_again() {
+    let low = with("low", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(10));
+    let mut scheduler = knowing(vec![node("n", "1"), low, high]);
+    let evicts = |commands: Vec<Command>| {
+        commands.into_iter().find_map(|command| match command {
+            Command::Evict { pod, .. } => Some(pod),
+            _ => None,
+        })
+    };
+    let pod = evicts(decide(&mut scheduler, 0)).expect("room is made");
+    scheduler.evicted(&Evicted { pod: pod.clone(), all: false }, at(1));
+    assert_eq!(evicts(decide(&mut scheduler, 1)), Some(pod));
+}
+
+#[test]
+fn the_node_that_is_kept_for_a_pod_comes_before_better_ones() {
+    let kept = with("p", "1", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
+    let other = with("o", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let mut scheduler = knowing(vec![node("n", "2"), node("empty", "4"), other, kept]);
+    let (_, at) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
+    assert_eq!(&*at, "n");
+}
+
+#[test]
+fn a_state_of_a_pod_that_is_older_than_what_is_kept_for_it_changes_nothing() {
+    let low = with("low", "1", |pod| pod["spec"]["nodeName"] = json!("n"));
+    let high = |change: &dyn Fn(&mut Value)| {
+        with("high", "1", |pod| {
+            pod["spec"]["priority"] = json!(10);
+            change(pod);
+        })
+    };
+    let mut scheduler = knowing(vec![node("n", "1"), low, high(&|_| ())]);
+    decide(&mut scheduler, 0);
+    let kept = |scheduler: &Scheduler| scheduler.mirror.nominated_on("n").len();
+    assert_eq!(kept(&scheduler), 1);
+    // It was written before the API server knew of the room.
+    let labelled = high(&|pod| pod["metadata"]["labels"] = json!({"a": "b"}));
+    scheduler.tell(Told::Set(labelled), at(1));
+    assert_eq!(kept(&scheduler), 1);
+    let nominated = high(&|pod| pod["status"] = json!({"nominatedNodeName": "n"}));
+    scheduler.tell(Told::Set(nominated), at(2));
+    assert_eq!(kept(&scheduler), 1);
+    scheduler.tell(Told::Set(high(&|_| ())), at(3));
+    assert_eq!(kept(&scheduler), 0, "somebody took it back");
+}
+
+#[test]
+fn a_namesake_of_a_pod_that_room_is_kept_for_does_not_have_it() {
+    let kept = with("p", "3", |pod| pod["status"] = json!({"nominatedNodeName": "n"}));
+    let mut scheduler = knowing(vec![node("n", "1"), kept]);
+    assert_eq!(scheduler.mirror.nominated_on("n").len(), 1);
+    let namesake = with("p", "3", |pod| pod["metadata"]["uid"] = json!("other"));
+    scheduler.tell(Told::Set(namesake), at(1));
+    assert_eq!(scheduler.mirror.nominated_on("n"), []);
+}
+
+#[test]
+fn a_pod_that_somebody_else_bound_elsewhere_leaves_its_room_to_others() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("a", "1"), pod("b", "1")]);
+    let (first, _) = decide(&mut scheduler, 0).iter().find_map(bound).expect("one is bound");
+    scheduler.tell(Told::Set(node("other", "1")), at(1));
+    // The other one has room there and has it taken away before it is decided.
+    let there = with(first.key.name(), "1", |pod| pod["spec"]["nodeName"] = json!("other"));
+    scheduler.tell(Told::Set(there), at(1));
+    let (second, at) = decide(&mut scheduler, 20).iter().find_map(bound).expect("room is free");
+    assert_eq!((first != second, &*at), (true, "n"));
+}
+
+#[test]
+fn what_a_pod_says_of_itself_while_it_is_bound_counts_when_that_fails() {
+    let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
+    let (first, at_node) = decide(&mut scheduler, 0).iter().find_map(bound).expect("it is bound");
+    let newer = with("p", "1", |pod| {
+        pod["metadata"]["resourceVersion"] = json!("7");
+        pod["spec"]["nodeSelector"] = json!({"no": "node"});
+    });
+    scheduler.tell(Told::Set(newer), at(1));
+    scheduler.ended(&first, &at_node, Ended::Failed("no".to_owned()), at(2));
+    let notes = said(&scheduler.take_commands(), "FailedScheduling");
+    assert_eq!(notes[0].version.as_deref(), Some("7"));
+    assert_eq!(decide(&mut scheduler, 60).iter().find_map(bound), None);
 }

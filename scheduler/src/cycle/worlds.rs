@@ -47,6 +47,11 @@ struct World {
     untold: HashMap<Kind, VecDeque<Told>>,
     binds: Vec<(PodRef, Rc<str>)>,
     answers: Vec<(PodRef, Rc<str>, Ended)>,
+    /// Statuses that are not written yet, the latest of each pod.
+    statuses: Vec<(PodRef, String)>,
+    /// Room that is being made.
+    evictions: Vec<(Vec<PodRef>, PodRef)>,
+    evicted: Vec<Evicted>,
     numbered: u64,
     now: u64,
     /// Nodes lose room or go, and pods stay there all the same.
@@ -69,6 +74,9 @@ impl World {
             untold: HashMap::new(),
             binds: Vec::new(),
             answers: Vec::new(),
+            statuses: Vec::new(),
+            evictions: Vec::new(),
+            evicted: Vec::new(),
             numbered: 0,
             now: 0,
             nodes_shrink: seed.is_multiple_of(2),
@@ -242,29 +250,74 @@ impl World {
         match command {
             Command::Bind { pod, node } => self.binds.push((pod, node)),
             Command::Status { pod, nominated, .. } => {
-                let name = pod.metadata.name.as_deref().expect("a name");
-                let Some(mut value) = self.pods.get(name).cloned() else { return };
-                if value["metadata"]["uid"] != *pod.metadata.uid.as_deref().expect("a uid") {
-                    return;
-                }
+                let uid = pod.metadata.uid.as_deref().expect("a uid").into();
+                let pod = PodRef { key: ObjectKey::of(&*pod), uid };
                 if let Some(node) = nominated {
-                    value["status"]["nominatedNodeName"] = node.into();
-                }
-                self.set(Kind::Pod, name, value);
-            }
-            Command::Evict { victims, .. } => {
-                for victim in victims {
-                    let is_it = self
-                        .pods
-                        .get(victim.key.name())
-                        .is_some_and(|pod| pod["metadata"]["uid"] == *victim.uid);
-                    if is_it {
-                        self.delete(Kind::Pod, victim.key.name());
-                    }
+                    self.statuses.retain(|(waiting, _)| *waiting != pod);
+                    self.statuses.push((pod, node));
                 }
             }
+            Command::Evict { victims, pod, .. } => self.evictions.push((victims, pod)),
             Command::Tell(_) => {}
         }
+    }
+
+    fn is_there(&self, pod: &PodRef) -> Option<Value> {
+        let found = self.pods.get(pod.key.name());
+        found.filter(|value| value["metadata"]["uid"] == *pod.uid).cloned()
+    }
+
+    /// A status is written, or victims are told to go, each for itself.
+    fn write(&mut self) -> bool {
+        let (statuses, evictions) = (self.statuses.len(), self.evictions.len());
+        if statuses + evictions == 0 {
+            return false;
+        }
+        let at = self.chance.below(statuses + evictions);
+        if at < statuses {
+            let (pod, node) = self.statuses.swap_remove(at);
+            if let Some(mut value) = self.is_there(&pod) {
+                value["status"]["nominatedNodeName"] = node.into();
+                self.set(Kind::Pod, pod.key.name(), value);
+            }
+            return true;
+        }
+        let (victims, pod) = &mut self.evictions[at - statuses];
+        let (victim, pod) = (victims.pop(), pod.clone());
+        let fails = victim.is_some() && self.chance.one_in(8);
+        match victim.filter(|_| !fails) {
+            Some(victim) => self.evict(&victim),
+            None => {
+                self.evictions.swap_remove(at - statuses);
+                self.evicted.push(Evicted { pod, all: !fails });
+            }
+        }
+        true
+    }
+
+    /// A victim goes at once, or says first that it will.
+    fn evict(&mut self, victim: &PodRef) {
+        let Some(mut value) = self.is_there(victim) else { return };
+        let name = victim.key.name();
+        if self.chance.one_in(2) {
+            return self.delete(Kind::Pod, name);
+        }
+        let gone = json!({"type": "DisruptionTarget", "status": "True",
+            "reason": "PreemptionByScheduler"});
+        value["status"]["conditions"] = json!([gone]);
+        value["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
+        self.set(Kind::Pod, name, value);
+    }
+
+    /// Pods on nodes that were told to go are gone, at the end.
+    fn finish_victims(&mut self) -> bool {
+        let leaving = |(_, pod): &(&String, &Value)| {
+            pod["metadata"].get("deletionTimestamp").is_some() && !pod["spec"]["nodeName"].is_null()
+        };
+        let leaving: Vec<String> =
+            self.pods.iter().filter(leaving).map(|(name, _)| name.clone()).collect();
+        leaving.iter().for_each(|name| self.delete(Kind::Pod, name));
+        !leaving.is_empty()
     }
 
     /// One thing that was not told is told, or one binding's answer comes.
@@ -279,21 +332,24 @@ impl World {
             scheduler.tell(told, now);
             return true;
         }
-        if self.answers.is_empty() {
-            return false;
-        }
-        let at = self.chance.below(self.answers.len());
-        let (pod, node, ended) = self.answers.swap_remove(at);
-        scheduler.ended(&pod, &node, ended, now);
-        true
+        self.answer(scheduler)
     }
 
-    fn answer(&mut self, scheduler: &mut Scheduler) {
-        if !self.answers.is_empty() && self.chance.one_in(2) {
-            let at = self.chance.below(self.answers.len());
-            let (pod, node, ended) = self.answers.swap_remove(at);
-            scheduler.ended(&pod, &node, ended, Duration::from_secs(self.now));
+    /// One that waits for an answer has it.
+    fn answer(&mut self, scheduler: &mut Scheduler) -> bool {
+        let (now, bindings) = (Duration::from_secs(self.now), self.answers.len());
+        if bindings + self.evicted.len() == 0 {
+            return false;
         }
+        let at = self.chance.below(bindings + self.evicted.len());
+        if at < bindings {
+            let (pod, node, ended) = self.answers.swap_remove(at);
+            scheduler.ended(&pod, &node, ended, now);
+        } else {
+            let evicted = self.evicted.swap_remove(at - bindings);
+            scheduler.evicted(&evicted, now);
+        }
+        true
     }
 
     /// One decision, and what comes of it.
@@ -307,11 +363,12 @@ impl World {
 
     fn run(&mut self, scheduler: &mut Scheduler) {
         for _ in 0..EVENTS {
-            match self.chance.below(8) {
+            match self.chance.below(9) {
                 0..=2 => self.happen(),
                 3..=4 => _ = self.deliver(scheduler),
                 5 => self.bind(),
-                6 => self.answer(scheduler),
+                6 => _ = self.write(),
+                7 => _ = self.answer(scheduler),
                 _ => _ = self.decide(scheduler),
             }
         }
@@ -325,7 +382,12 @@ impl World {
             let left = waits.map(|place| scheduler.count(place));
             assert!(turn < 200, "it does not come to an end: {left:?}");
             let mut any = false;
-            while self.deliver(scheduler) || self.decide(scheduler) || !self.binds.is_empty() {
+            while self.deliver(scheduler)
+                || self.decide(scheduler)
+                || self.write()
+                || self.finish_victims()
+                || !self.binds.is_empty()
+            {
                 any = true;
                 while !self.binds.is_empty() {
                     self.bind();
@@ -346,6 +408,26 @@ impl World {
             self.nobody_shares();
         }
         self.nobody_fits(scheduler);
+        self.room_is_kept_for_whom_the_api_says(scheduler);
+    }
+
+    fn room_is_kept_for_whom_the_api_says(&self, scheduler: &Scheduler) {
+        let mut said: Vec<(&str, &str)> = Vec::new();
+        for pod in self.pods.values().filter(|pod| pod["spec"]["nodeName"].is_null()) {
+            let node = pod["status"]["nominatedNodeName"].as_str().unwrap_or_default();
+            if !node.is_empty() {
+                said.push((pod["metadata"]["uid"].as_str().expect("a uid"), node));
+            }
+        }
+        let known = self.nodes.keys().flat_map(|node| {
+            let kept = scheduler.mirror.nominated_on(node).into_iter();
+            kept.map(move |(pod, _)| (scheduler.mirror.cluster.text(pod), node.as_str()))
+        });
+        let mut known: Vec<(&str, &str)> = known.collect();
+        said.retain(|(_, node)| self.nodes.contains_key(*node));
+        said.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(known, said);
     }
 
     fn nobody_shares(&self) {

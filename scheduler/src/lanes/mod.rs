@@ -25,12 +25,21 @@ use tokio::sync::{Semaphore, mpsc};
 
 use self::notes::Notes;
 use self::status::StatusLane;
-use crate::cycle::command::{Command, Ended, Note, PodRef};
+use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
 
 /// Bindings under way.
 const BINDS_MAX: usize = 128;
 /// Pods whose status is written at once.
 const STATUS_LANES: usize = 16;
+
+/// Something that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A binding.
+    Bind(BindEnd),
+    /// Making room.
+    Evict(Evicted),
+}
 
 /// A binding that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +56,7 @@ pub struct BindEnd {
 pub struct Lanes {
     client: kube::Client,
     binds: Rc<Semaphore>,
-    ends: mpsc::UnboundedSender<BindEnd>,
+    ends: mpsc::UnboundedSender<End>,
     status: Rc<StatusLane>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
@@ -58,7 +67,7 @@ impl Lanes {
     pub fn new(
         clients: impl Fn() -> kube::Client,
         reporter: &str,
-    ) -> (Self, mpsc::UnboundedReceiver<BindEnd>) {
+    ) -> (Self, mpsc::UnboundedReceiver<End>) {
         let (ends, ended) = mpsc::unbounded_channel();
         let status = Rc::new(StatusLane::new(clients()));
         for _ in 0..STATUS_LANES {
@@ -92,10 +101,9 @@ impl Lanes {
             Command::Status { pod, condition, nominated } => {
                 self.status.put(pod, condition, nominated);
             }
-            Command::Evict { victims, message, notes, .. } => {
-                for (victim, note) in victims.into_iter().zip(notes) {
-                    self.evict(victim, message.clone(), note);
-                }
+            Command::Evict { victims, pod, message, notes } => {
+                let victims = victims.into_iter().zip(notes).collect();
+                self.make_room(pod, victims, message);
             }
             Command::Tell(note) => self.notes.tell(note),
         }
@@ -104,63 +112,100 @@ impl Lanes {
     fn bind(&self, pod: PodRef, node: Rc<str>) {
         let owed = Owed {
             ends: self.ends.clone(),
-            under_way: Rc::clone(&self.under_way),
-            end: Some(BindEnd {
+            end: Some(End::Bind(BindEnd {
                 pod: pod.clone(),
                 node: Rc::clone(&node),
                 ended: Ended::Failed("the task that bound it ended without an answer".to_owned()),
-            }),
+            })),
+            under_way: Some(UnderWay::one_more(&self.under_way)),
         };
-        self.under_way.set(self.under_way.get() + 1);
         let (client, binds) = (self.client.clone(), Rc::clone(&self.binds));
         tokio::task::spawn_local(async move {
             let Ok(_turn) = binds.acquire().await else { return };
             let ended = bind::bind(client, &pod, &node).await;
-            owed.pay(ended);
+            owed.pay(End::Bind(BindEnd { pod, node, ended }));
         });
     }
 
-    // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
-    fn evict(&self, victim: PodRef, message: String, note: Note) {
+    // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
+    fn make_room(&self, pod: PodRef, victims: Vec<(PodRef, Note)>, message: String) {
+        let end = End::Evict(Evicted { pod: pod.clone(), all: false });
+        let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
         let (client, notes) = (self.client.clone(), self.notes.clone());
         tokio::task::spawn_local(async move {
-            let pods = Api::<Pod>::namespaced(client, victim.key.namespace());
-            if let Err(error) = status::disrupt(&pods, &victim, &message).await {
-                tracing::debug!(%error, pod = victim.key.as_str(), "no condition for a victim");
-            }
-            let uid = Some(victim.uid.to_string());
-            let only = Preconditions { uid, ..Preconditions::default() };
-            let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-            match pods.delete(victim.key.name(), &params).await {
-                Ok(_) => notes.tell(note),
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => {
-                    // Whoever waits for the room is tried again when anything happens there.
-                    tracing::warn!(%error, pod = victim.key.as_str(), "preemption failed");
-                }
-            }
+            let gone = victims
+                .into_iter()
+                .map(|(victim, note)| evict(client.clone(), notes.clone(), victim, &message, note));
+            let all = futures_util::future::join_all(gone).await.into_iter().all(|gone| gone);
+            owed.pay(End::Evict(Evicted { pod, all }));
         });
+    }
+}
+
+/// Deletes a victim; whether it is gone or going.
+// k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
+async fn evict(
+    client: kube::Client,
+    notes: Notes,
+    victim: PodRef,
+    message: &str,
+    note: Note,
+) -> bool {
+    let pods = Api::<Pod>::namespaced(client, victim.key.namespace());
+    // A conflict is one of identity: a namesake is there.
+    let is_gone =
+        |error: &kube::Error| matches!(error, kube::Error::Api(s) if [404, 409].contains(&s.code));
+    let failed = |error: kube::Error| {
+        tracing::warn!(%error, pod = victim.key.as_str(), "preemption failed");
+        false
+    };
+    match status::disrupt(&pods, &victim, message).await {
+        Ok(()) => {}
+        Err(error) if is_gone(&error) => return true,
+        Err(error) => return failed(error),
+    }
+    let only = Preconditions { uid: Some(victim.uid.to_string()), ..Preconditions::default() };
+    let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+    match pods.delete(victim.key.name(), &params).await {
+        Ok(_) => notes.tell(note),
+        Err(error) if is_gone(&error) => {}
+        Err(error) => return failed(error),
+    }
+    true
+}
+
+/// Counts a binding while it is there.
+struct UnderWay(Rc<Cell<usize>>);
+
+impl UnderWay {
+    fn one_more(count: &Rc<Cell<usize>>) -> Self {
+        count.set(count.get() + 1);
+        Self(Rc::clone(count))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
     }
 }
 
 /// An answer that is given whatever happens.
 struct Owed {
-    ends: mpsc::UnboundedSender<BindEnd>,
-    under_way: Rc<Cell<usize>>,
-    end: Option<BindEnd>,
+    ends: mpsc::UnboundedSender<End>,
+    end: Option<End>,
+    under_way: Option<UnderWay>,
 }
 
 impl Owed {
-    fn pay(mut self, ended: Ended) {
-        if let Some(end) = &mut self.end {
-            end.ended = ended;
-        }
+    fn pay(mut self, end: End) {
+        self.end = Some(end);
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.under_way.set(self.under_way.get().saturating_sub(1));
+        drop(self.under_way.take());
         if let Some(end) = self.end.take() {
             // Nobody takes it only when the process is about to end.
             let _ = self.ends.send(end);

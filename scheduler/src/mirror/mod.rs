@@ -269,6 +269,7 @@ impl Mirror {
                 }
             }
             None => {
+                self.bound.remove(&key);
                 self.waiting.insert(key, Rc::new(pod));
             }
         }
@@ -287,18 +288,16 @@ impl Mirror {
         };
         let mut steps = Vec::new();
         // A namesake that came before it and whose end was not told.
-        if let Some((uid, _)) = self.bound.get(key)
-            && *uid != spec.key
-        {
+        let waits =
+            self.waiting.get(key).cloned().filter(|known| known.metadata.uid == pod.metadata.uid);
+        let is_other = match self.bound.get(key) {
+            Some((uid, _)) => *uid != spec.key,
+            None => waits.is_none() && self.waiting.contains_key(key),
+        };
+        if is_other {
             steps.extend(self.end_of_pod(key, None));
         }
-        let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
-        let nominated = nominated.filter(|name| !name.is_empty() && node_name(pod).is_none());
-        let new = nominated.map(|node| Nominee { spec: Rc::clone(&spec), node: node.into() });
-        let old = self.nominated.get(&spec.key).cloned();
-        if old.as_ref().map(|o| &o.node) != new.as_ref().map(|n| &n.node) {
-            steps.push(Step::Nominated { pod: spec.key, old, new });
-        }
+        steps.extend(self.nomination_of(pod, &spec, waits.as_deref()));
         let Some(node) = node_name(pod) else { return Some(steps) };
         let node: Rc<str> = node.into();
         match self.cluster.pods().find(spec.key).map(|id| self.cluster.pods().get(id).terminating) {
@@ -311,6 +310,21 @@ impl Mirror {
             }
         }
         Some(steps)
+    }
+
+    /// What a state of a pod changes of the node that is kept for it. What is known here may be newer
+    /// than what the API says: only what differs from the state before it counts.
+    // k8s: pkg/scheduler/backend/queue/nominator.go updateNominatedPodUnlocked
+    fn nomination_of(&self, pod: &Pod, spec: &Rc<PodSpec>, before: Option<&Pod>) -> Option<Step> {
+        let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
+        let said = if has_node { None } else { nominated_node(pod) };
+        if !has_node && before.is_some_and(|before| nominated_node(before) == said) {
+            return None;
+        }
+        let old = self.nominated.get(&spec.key).cloned();
+        let new = said.map(|node| Nominee { spec: Rc::clone(spec), node: node.into() });
+        let differs = old.as_ref().map(|o| &o.node) != new.as_ref().map(|n| &n.node);
+        differs.then_some(Step::Nominated { pod: spec.key, old, new })
     }
 
     fn end_of_pod(&mut self, key: &ObjectKey, last: Option<&Pod>) -> Vec<Step> {
@@ -376,6 +390,12 @@ impl Mirror {
 /// Where a pod is.
 pub fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty())
+}
+
+/// The node that the API says is kept for a pod.
+fn nominated_node(pod: &Pod) -> Option<&str> {
+    let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+    said.filter(|name| !name.is_empty())
 }
 
 /// Whether a pod holds nothing any more.

@@ -47,6 +47,10 @@ pub trait Candidate {
     fn priority(&self) -> i32;
     /// Who keeps it from being decided at all, if anybody does.
     fn gate(&self) -> Option<Plugin>;
+    /// Whether it is not decided until [`Queue::released`] says so.
+    fn is_held(&self) -> bool {
+        false
+    }
 }
 
 /// Those who say what happens to pods.
@@ -347,6 +351,24 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             }
         }
         self.keep(event.clone());
+    }
+
+    /// A pod is held no longer. What helped it meanwhile helps now; with `at_once` it is tried
+    /// whether anything did or not.
+    pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        let (uid, place) = (Rc::clone(uid), waiting.place);
+        match place {
+            Place::Unschedulable | Place::Gated if at_once => {
+                self.take_out(&uid);
+                self.requeue(&uid, Worth::TryNow, now);
+            }
+            Place::Gated => {
+                self.take_out(&uid);
+                self.requeue(&uid, Worth::TryLater, now);
+            }
+            _ => {}
+        }
     }
 
     /// What is due goes on: backoffs that are over, pods that have waited for too long.

@@ -73,8 +73,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
     /// Puts a pod that was taken out there, unless a plugin keeps it from being decided.
     pub(super) fn enter(&mut self, uid: &Uid, place: Place) {
-        let Some(plugin) = self.pods[uid].pod.gate() else {
-            return self.put(uid, place);
+        let pod = &self.pods[uid].pod;
+        let Some(plugin) = pod.gate() else {
+            return self.put(uid, if pod.is_held() { Place::Gated } else { place });
         };
         self.change(uid, |waiting| _ = waiting.rejectors.insert(plugin));
         self.put(uid, Place::Gated);
