@@ -214,25 +214,28 @@ impl Scheduler {
 
     // k8s: schedule_one.go handleSchedulingFailure
     fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
-        if let Some(node) = &why.nominated {
-            self.nominate(asked, node, now);
-        }
+        let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
         self.facts.push(Fact::Refused { is_error: why.is_error });
         let hints = super::Happens(&self.mirror.cluster);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
-        self.say(uid, asked, reason, why.message, why.nominated);
+        // The API may still be about to hear of the node that was kept before.
+        let said = said_node(&asked.pod);
+        let nominated = why.nominated.filter(|node| changed || node != said);
+        self.say(uid, asked, reason, why.message, nominated);
     }
 
-    /// Keeps room on a node for a pod before the API says so, or no longer.
-    fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) {
+    /// Keeps room on a node for a pod before the API says so, or no longer; whether that is new.
+    fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) -> bool {
         let pod = asked.spec.key;
         let old = self.mirror.nomination(pod).cloned();
         let spec = Rc::clone(&asked.spec);
         let new = (!node.is_empty()).then(|| Nominee { spec, node: node.into() });
-        if old != new {
+        let changes = old != new;
+        if changes {
             self.make(&Step::Nominated { pod, old, new }, now);
         }
+        changes
     }
 
     /// Tells why a pod has no node.
@@ -260,9 +263,6 @@ impl Scheduler {
             observed_generation: asked.pod.metadata.generation,
             ..PodCondition::default()
         };
-        let said = |pod: &Pod| pod.status.as_ref().and_then(|s| s.nominated_node_name.clone());
-        let kept = said(&asked.pod).unwrap_or_default();
-        let nominated = nominated.filter(|node| *node != kept);
         let is_new = !has_condition(&asked.pod, &condition);
         if is_new || nominated.is_some() {
             self.commands.push(Command::Status {
@@ -284,6 +284,12 @@ impl Scheduler {
         let note = Note { about, version, related: None, warning, reason, action, note };
         self.commands.push(Command::Tell(note));
     }
+}
+
+/// The node that is kept for a pod, as the API says; empty for none.
+pub(super) fn said_node(pod: &Pod) -> &str {
+    let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+    said.unwrap_or_default()
 }
 
 /// Whether the pod says so already.

@@ -54,6 +54,8 @@ impl Scheduler {
         let asked = Rc::clone(&waiting.pod);
         self.facts.push(Fact::Refused { is_error: true });
         let message = format!("running Bind plugin \"DefaultBinder\": {error}");
-        self.say(&pod.uid, &asked, "SchedulerError", message, Some(String::new()));
+        let nominated =
+            Some(String::new()).filter(|_| !super::decide::said_node(&asked.pod).is_empty());
+        self.say(&pod.uid, &asked, "SchedulerError", message, nominated);
     }
 }
