@@ -140,6 +140,20 @@ struct PluginConfig {
 /// # Errors
 /// When the text is no such configuration, or upstream would refuse it.
 pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, ConfigError> {
+    let mut all = profiles(text)?;
+    let Some(wanted) = scheduler_name else { return Ok(all.swap_remove(0)) };
+    let at = all.iter().position(|profile| profile.scheduler_name == wanted);
+    let at = at.ok_or_else(|| {
+        field("profiles[].schedulerName", &format!("no profile is named {wanted:?}"))
+    })?;
+    Ok(all.swap_remove(at))
+}
+
+/// All profiles of the file, at least one: the default one where it has none.
+///
+/// # Errors
+/// When the text is no such configuration, or upstream would refuse it.
+pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
     let file = read(text)?;
     if file.kind != "KubeSchedulerConfiguration" {
         return Err(field("kind", "expected KubeSchedulerConfiguration"));
@@ -148,23 +162,22 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
         return Err(field("apiVersion", &format!("expected {API_VERSION}")));
     }
     validate(&file)?;
-    let name = |p: &FileProfile| p.scheduler_name.clone().unwrap_or("default-scheduler".into());
-    let mut names: Vec<String> = file.profiles.iter().map(name).collect();
+    let all = file.profiles.iter().enumerate().map(|(at, from)| of_profile(from, at));
+    let all = all.collect::<Result<Vec<Profile>, ConfigError>>()?;
+    let mut names: Vec<&str> = all.iter().map(|profile| profile.scheduler_name.as_str()).collect();
     names.sort_unstable();
     if names.windows(2).any(|w| w[0] == w[1]) {
         return Err(field("profiles[].schedulerName", "two profiles have the same name"));
     }
-    let found = match scheduler_name {
-        Some(wanted) => file.profiles.iter().position(|p| name(p) == wanted),
-        None => (!file.profiles.is_empty()).then_some(0),
-    };
-    match (found, scheduler_name) {
-        (Some(at), _) => of_profile(&file.profiles[at], at),
-        (None, None) => Ok(Profile::default()),
-        (None, Some(wanted)) => {
-            Err(field("profiles[].schedulerName", &format!("no profile is named {wanted:?}")))
-        }
+    // k8s: apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
+    let unnamed = |profile: &FileProfile| profile.scheduler_name.is_none();
+    if file.profiles.len() > 1
+        && let Some(at) = file.profiles.iter().position(unnamed)
+    {
+        let path = format!("profiles[{at}].schedulerName");
+        return Err(field(&path, "must be given when there are several profiles"));
     }
+    Ok(if all.is_empty() { vec![Profile::default()] } else { all })
 }
 
 /// How many percent of the nodes upstream looks at; 0 is its own choice.
@@ -217,7 +230,7 @@ pub fn without_effect(text: &str) -> Result<Vec<String>, ConfigError> {
 ///
 /// # Errors
 /// When the text is no such configuration.
-pub fn profiles(text: &str) -> Result<Value, ConfigError> {
+pub fn written_profiles(text: &str) -> Result<Value, ConfigError> {
     read(text)?;
     let value: Value =
         serde_saphyr::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;

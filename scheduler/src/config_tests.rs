@@ -99,3 +99,15 @@ fn a_point_that_cannot_be_honoured_is_refused() {
     let calm = profile(&format!("{HEAD}{calm}"), None).expect("honoured");
     assert!(!calm.preemption && Profile::default().preemption);
 }
+
+#[test]
+fn several_profiles_are_told_apart_by_name() {
+    let two = "profiles:\n- schedulerName: a\n- schedulerName: b\n";
+    let all = profiles(&format!("{HEAD}{two}")).expect("valid");
+    let names: Vec<&str> = all.iter().map(|p| p.scheduler_name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let error = refused("profiles:\n- schedulerName: a\n- schedulerName: a\n");
+    assert!(error.contains("two profiles have the same name"), "{error}");
+    let error = refused("profiles:\n- schedulerName: a\n- plugins: {}\n");
+    assert!(error.contains("profiles[1].schedulerName"), "{error}");
+}

@@ -17,7 +17,7 @@ use pintle_sched_core::program::Program;
 use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
-use pintle_sched_core::{Plugin, decide};
+use pintle_sched_core::{Plugin, Profile, decide};
 
 use crate::mirror::Mirror;
 
@@ -30,10 +30,13 @@ pub struct Asking {
     pub spec: Rc<PodSpec>,
     /// Compiled.
     pub program: Arc<Program>,
+    /// By which it is decided.
+    profile: Arc<Profile>,
 }
 
 impl Asking {
-    /// Reads a pod; a node that it has already is taken off.
+    /// Reads a pod; a node that it has already is taken off. It is decided by the profile that it asks
+    /// for, or the first one where there is none.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -44,9 +47,11 @@ impl Asking {
         }
         // They may ask for labels that nobody asked for, after which programs are compiled again.
         mirror.budgets();
+        let profile = Arc::clone(mirror.profile(mirror.profile_number(&pod).unwrap_or(0)));
+        mirror.cluster.use_profile(&profile);
         let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
         let program = mirror.cluster.compile(&pod)?;
-        Ok(Self { pod, spec, program })
+        Ok(Self { pod, spec, program, profile })
     }
 
     fn uid(&self) -> Str {
@@ -109,6 +114,7 @@ impl Thinker {
     /// Nodes that pods of the same or a higher priority close, for which room is kept there.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
     fn kept(&mut self, mirror: &mut Mirror, asking: &Asking) -> Kept {
+        mirror.cluster.use_profile(&asking.profile);
         let mut kept = Kept::default();
         for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
             let status = self.beside(mirror, asking, &node, &pods);
@@ -138,6 +144,7 @@ impl Thinker {
     pub fn kept_node_fits(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Rc<str>> {
         let node = Rc::clone(&mirror.nomination(asking.uid())?.node);
         let row = mirror.cluster.row(&node)?;
+        mirror.cluster.use_profile(&asking.profile);
         let (program, scratch) = (&asking.program, &mut self.scratch);
         if select::rejector(mirror.cluster.view(), program, &[], row, scratch).is_some() {
             return None;

@@ -99,8 +99,8 @@ async fn work(
     for (name, follows) in watch::follow_all(|| clients.urgent(), &tell) {
         tasks::singleton(name, follows);
     }
-    let (lanes, ended) = Lanes::new(|| clients.urgent(), &settings.profile.scheduler_name);
-    let scheduler = Scheduler::new(settings.profile.clone(), settings.queue, seed());
+    let (lanes, ended) = Lanes::new(|| clients.urgent());
+    let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
     let state_of = Arc::clone(state);
     let begun = Instant::now();
     let mut running = Running {
@@ -301,10 +301,10 @@ impl Running {
         let metrics = &self.state.metrics;
         for fact in self.scheduler.take_facts() {
             match fact {
-                Fact::Bound { took, all, attempts, was_flushed } => {
-                    metrics.bound(took, all, attempts, was_flushed);
+                Fact::Bound { profile, took, all, attempts, was_flushed } => {
+                    metrics.bound(profile, took, all, (attempts, was_flushed));
                 }
-                Fact::Refused { is_error } => metrics.refused(is_error, took),
+                Fact::Refused { profile, is_error } => metrics.refused(profile, is_error, took),
                 Fact::Preempted(victims) => metrics.preempted(victims),
             }
         }

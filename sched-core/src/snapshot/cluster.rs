@@ -80,7 +80,25 @@ pub struct Cluster {
     pub(crate) changed: Option<Vec<u32>>,
 }
 
+/// Whether the kernels cover a profile's scores of utilisation and of balance.
+fn kernels_cover(profile: &Profile) -> (bool, bool) {
+    let pair = |a: &str, b: &str| (a == "cpu" && b == "memory") || (a == "memory" && b == "cpu");
+    let fit = profile.strategy == Strategy::LeastAllocated
+        && matches!(&profile.fit_resources[..], [(a, v), (b, w)] if pair(a, b) && v == w);
+    (fit, matches!(&profile.balanced_resources[..], [a, b] if pair(a, b)))
+}
+
 impl Cluster {
+    /// From now on pods are compiled and decided by this profile. A program belongs to the profile by
+    /// which it was compiled.
+    pub fn use_profile(&mut self, profile: &Arc<Profile>) {
+        if Arc::ptr_eq(&self.view.profile, profile) {
+            return;
+        }
+        (self.view.fit_is_default, self.view.balance_is_default) = kernels_cover(profile);
+        self.view.profile = Arc::clone(profile);
+    }
+
     /// An empty cluster.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
@@ -88,11 +106,7 @@ impl Cluster {
         let wildcard_ip = interner.intern("0.0.0.0");
         let empty_text = interner.intern("");
         let own_keys = OWN_KEYS.map(|key| (interner.intern(key), false));
-        let pair =
-            |a: &str, b: &str| (a == "cpu" && b == "memory") || (a == "memory" && b == "cpu");
-        let fit_is_default = profile.strategy == Strategy::LeastAllocated
-            && matches!(&profile.fit_resources[..], [(a, v), (b, w)] if pair(a, b) && v == w);
-        let balance_is_default = matches!(&profile.balanced_resources[..], [a, b] if pair(a, b));
+        let (fit_is_default, balance_is_default) = kernels_cover(&profile);
         Self {
             view: View {
                 profile: Arc::new(profile),

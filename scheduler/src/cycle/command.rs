@@ -20,6 +20,8 @@ pub struct PodRef {
 pub struct Note {
     /// Of whom.
     pub about: PodRef,
+    /// Who tells it: the name of the pod's profile.
+    pub reporter: Rc<str>,
     /// The version of it that is meant.
     pub version: Option<String>,
     /// With whom it has to do.
@@ -91,6 +93,8 @@ pub struct Evicted {
 pub enum Fact {
     /// A pod was bound.
     Bound {
+        /// The number of its profile.
+        profile: usize,
         /// Since its last attempt began.
         took: Duration,
         /// Since its first one did.
@@ -102,6 +106,8 @@ pub enum Fact {
     },
     /// A pod got no node.
     Refused {
+        /// The number of its profile.
+        profile: usize,
         /// By a mistake, not because nobody takes it.
         is_error: bool,
     },

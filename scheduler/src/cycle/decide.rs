@@ -72,13 +72,7 @@ impl Scheduler {
         if asked.pod.metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (asked.key.namespace(), asked.key.name());
             let note = format!("skip schedule deleting pod: {namespace}/{name}");
-            self.note(
-                pod_ref(asked, uid),
-                version(asked),
-                true,
-                ("FailedScheduling", "Scheduling"),
-                note,
-            );
+            self.note(asked, true, ("FailedScheduling", "Scheduling"), note);
             return true;
         }
         self.assumed.contains_key(uid)
@@ -162,8 +156,10 @@ impl Scheduler {
         let uid: Uid = cluster.text(asked.spec.key).into();
         let pod = pod_ref(asked, &uid);
         let said = format!("Preempted by pod {uid} on node {node}");
+        let name = self.reporter(asked);
         let notes = victims.iter().map(|victim| Note {
             about: victim.clone(),
+            reporter: Rc::clone(&name),
             version: None,
             related: Some(pod.clone()),
             warning: false,
@@ -172,7 +168,6 @@ impl Scheduler {
             note: said.clone(),
         });
         let notes = notes.collect();
-        let name = &self.scheduler_name;
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         self.unseat(asked, &node, now);
         if !victims.is_empty() {
@@ -215,14 +210,14 @@ impl Scheduler {
     // k8s: schedule_one.go handleSchedulingFailure
     fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
-        self.facts.push(Fact::Refused { is_error: why.is_error });
+        self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
         let hints = super::Happens(&self.mirror.cluster);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The API may still be about to hear of the node that was kept before.
         let said = said_node(&asked.pod);
         let nominated = why.nominated.filter(|node| changed || node != said);
-        self.say(uid, asked, reason, why.message, nominated);
+        self.say(asked, reason, why.message, nominated);
     }
 
     /// Keeps room on a node for a pod before the API says so, or no longer; whether that is new.
@@ -241,20 +236,13 @@ impl Scheduler {
     /// Tells why a pod has no node.
     pub(super) fn say(
         &mut self,
-        uid: &Uid,
         asked: &Asked,
         reason: &str,
         message: String,
         nominated: Option<String>,
     ) {
         let note = cut(&message);
-        self.note(
-            pod_ref(asked, uid),
-            version(asked),
-            true,
-            ("FailedScheduling", "Scheduling"),
-            note,
-        );
+        self.note(asked, true, ("FailedScheduling", "Scheduling"), note);
         let condition = PodCondition {
             type_: "PodScheduled".to_owned(),
             status: "False".to_owned(),
@@ -273,15 +261,29 @@ impl Scheduler {
         }
     }
 
+    /// Under whose name a pod is decided.
+    fn reporter(&self, asked: &Asked) -> Rc<str> {
+        self.mirror.profile(asked.profile).scheduler_name.as_str().into()
+    }
+
     pub(super) fn note(
         &mut self,
-        about: PodRef,
-        version: Option<String>,
+        asked: &Asked,
         warning: bool,
         (reason, action): (&'static str, &'static str),
         note: String,
     ) {
-        let note = Note { about, version, related: None, warning, reason, action, note };
+        let uid: Uid = self.mirror.cluster.text(asked.spec.key).into();
+        let note = Note {
+            about: pod_ref(asked, &uid),
+            reporter: self.reporter(asked),
+            version: asked.pod.metadata.resource_version.clone(),
+            related: None,
+            warning,
+            reason,
+            action,
+            note,
+        };
         self.commands.push(Command::Tell(note));
     }
 }
@@ -306,10 +308,6 @@ fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
                 &condition.observed_generation,
             )
     })
-}
-
-pub(super) fn version(asked: &Asked) -> Option<String> {
-    asked.pod.metadata.resource_version.clone()
 }
 
 pub(super) fn pod_ref(asked: &Asked, uid: &Uid) -> PodRef {

@@ -13,18 +13,20 @@ impl Scheduler {
     pub fn ended(&mut self, pod: &PodRef, node: &str, ended: Ended, now: Duration) {
         match ended {
             Ended::Bound => {
-                let waiting = self.queue.get(&pod.uid);
-                let version = waiting.and_then(|w| super::decide::version(&w.pod));
-                self.facts.extend(waiting.map(|w| Fact::Bound {
-                    took: now.saturating_sub(w.last_attempt),
-                    all: now.saturating_sub(w.first_attempt.unwrap_or(now)),
-                    attempts: w.attempts,
-                    was_flushed: w.flushed,
-                }));
+                // Whoever is being bound stays in the queue until this moment.
+                let Some(waiting) = self.queue.get(&pod.uid) else { return };
+                let asked = Rc::clone(&waiting.pod);
+                self.facts.push(Fact::Bound {
+                    profile: asked.profile,
+                    took: now.saturating_sub(waiting.last_attempt),
+                    all: now.saturating_sub(waiting.first_attempt.unwrap_or(now)),
+                    attempts: waiting.attempts,
+                    was_flushed: waiting.flushed,
+                });
                 self.queue.done(&pod.uid);
                 let (namespace, name) = (pod.key.namespace(), pod.key.name());
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.note(pod.clone(), version, false, ("Scheduled", "Binding"), note);
+                self.note(&asked, false, ("Scheduled", "Binding"), note);
             }
             Ended::Failed(error) => self.failed(pod, error, now),
         }
@@ -52,10 +54,10 @@ impl Scheduler {
         self.queue_pod(&pod.key, now);
         let Some(waiting) = self.queue.get(&pod.uid) else { return };
         let asked = Rc::clone(&waiting.pod);
-        self.facts.push(Fact::Refused { is_error: true });
+        self.facts.push(Fact::Refused { profile: asked.profile, is_error: true });
         let message = format!("running Bind plugin \"DefaultBinder\": {error}");
         let nominated =
             Some(String::new()).filter(|_| !super::decide::said_node(&asked.pod).is_empty());
-        self.say(&pod.uid, &asked, "SchedulerError", message, nominated);
+        self.say(&asked, "SchedulerError", message, nominated);
     }
 }

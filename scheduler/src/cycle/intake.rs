@@ -141,9 +141,8 @@ impl Scheduler {
             }
             return;
         };
-        if !self.is_ours(&pod) {
-            return;
-        }
+        // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
+        let Some(profile) = self.mirror.profile_number(&pod) else { return };
         let uid: Uid = pod.metadata.uid.as_deref().unwrap_or(key.as_str()).into();
         if let Some(assumed) = self.assumed.get(&uid) {
             // Nothing of it matters any more but its end.
@@ -159,7 +158,7 @@ impl Scheduler {
         let (own, key) = (spec.key, key.clone());
         let preempts = self.queue.get(&uid).is_some_and(|known| known.pod.preempts.get());
         let (rejected, preempts) = (OnceCell::new(), Cell::new(preempts));
-        let asked = Rc::new(Asked { pod, key: key.clone(), spec, rejected, preempts });
+        let asked = Rc::new(Asked { pod, key: key.clone(), spec, profile, rejected, preempts });
         self.names.insert(key, Rc::clone(&uid));
         match changes {
             None => self.queue.add(&uid, asked, now),

@@ -48,6 +48,8 @@ pub struct Asked {
     pub key: ObjectKey,
     /// What it asks for.
     spec: Rc<PodSpec>,
+    /// The number of its profile.
+    profile: usize,
     /// As hints see it, once it was decided.
     rejected: OnceCell<Rejected>,
     /// Room is being made for it: it is not decided before that ended.
@@ -108,7 +110,6 @@ pub struct Scheduler {
     pub mirror: Mirror,
     /// Pods without a node.
     pub queue: Queue<Asked, Event>,
-    scheduler_name: String,
     thinker: Thinker,
     assumed: HashMap<Uid, Assumed>,
     /// Pods that are queued or assumed, by name.
@@ -120,10 +121,9 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// One that knows nothing. Ties are broken by `seed`.
-    pub fn new(profile: Profile, settings: Settings, seed: u64) -> Self {
+    pub fn new(profiles: Vec<Profile>, settings: Settings, seed: u64) -> Self {
         Self {
-            scheduler_name: profile.scheduler_name.clone(),
-            mirror: Mirror::new(profile),
+            mirror: Mirror::with_profiles(profiles),
             queue: Queue::new(settings),
             thinker: Thinker::default(),
             assumed: HashMap::new(),
@@ -176,13 +176,6 @@ impl Scheduler {
     /// Whether anybody wants to know what happens.
     fn is_listened_to(&self) -> bool {
         self.queue.is_listening()
-    }
-
-    /// Whether it is this scheduler's to place.
-    // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
-    fn is_ours(&self, pod: &Pod) -> bool {
-        let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
-        name.unwrap_or("default-scheduler") == self.scheduler_name
     }
 
     /// A number below `end`.

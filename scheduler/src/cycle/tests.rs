@@ -47,7 +47,13 @@ fn without_second_look() -> Settings {
 
 /// One that knows these, at no time.
 pub(super) fn knowing(things: Vec<Thing>) -> Scheduler {
-    let mut scheduler = Scheduler::new(Profile::default(), without_second_look(), 1);
+    let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    tell_all(&mut scheduler, &things);
+    scheduler
+}
+
+/// Tells a list of each kind, at no time.
+fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
     for kind in KINDS {
         scheduler.tell(Told::Begun(kind), at(0));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
@@ -55,7 +61,6 @@ pub(super) fn knowing(things: Vec<Thing>) -> Scheduler {
         }
         scheduler.tell(Told::Complete(kind), at(0));
     }
-    scheduler
 }
 
 fn decide(scheduler: &mut Scheduler, now: u64) -> Vec<Command> {
@@ -89,7 +94,7 @@ fn condition(commands: &[Command]) -> Option<(String, String)> {
 
 #[test]
 fn nothing_is_decided_before_everything_is_known() {
-    let mut scheduler = Scheduler::new(Profile::default(), Settings::default(), 1);
+    let mut scheduler = Scheduler::new(Vec::new(), Settings::default(), 1);
     scheduler.tell(Told::Begun(Kind::Pod), at(0));
     scheduler.tell(Told::Listed(pod("p", "1")), at(0));
     scheduler.tell(Told::Complete(Kind::Pod), at(0));
@@ -323,4 +328,30 @@ fn what_a_pod_says_of_itself_while_it_is_bound_counts_when_that_fails() {
     let notes = said(&scheduler.take_commands(), "FailedScheduling");
     assert_eq!(notes[0].version.as_deref(), Some("7"));
     assert_eq!(decide(&mut scheduler, 60).iter().find_map(bound), None);
+}
+
+#[test]
+fn each_pod_is_decided_by_the_profile_that_it_asks_for() {
+    let full = Profile {
+        scheduler_name: "full".to_owned(),
+        strategy: pintle_sched_core::config::Strategy::MostAllocated,
+        ..Profile::default()
+    };
+    let mut scheduler = Scheduler::new(vec![Profile::default(), full], without_second_look(), 1);
+    let there = with("there", "2", |pod| pod["spec"]["nodeName"] = json!("used"));
+    let of = |name: &str, profile: &str| {
+        with(name, "1", |pod| pod["spec"]["schedulerName"] = json!(profile))
+    };
+    let pods = [of("a", "default-scheduler"), of("b", "full"), of("c", "other")];
+    let nodes = [node("used", "8"), node("empty", "8")];
+    tell_all(&mut scheduler, &nodes.into_iter().chain(pods).chain([there]).collect::<Vec<_>>());
+    let commands = decide(&mut scheduler, 0);
+    let mut bound: Vec<_> = commands.iter().filter_map(bound).collect();
+    bound.sort_by(|a, b| a.0.key.as_str().cmp(b.0.key.as_str()));
+    let found: Vec<(&str, &str)> =
+        bound.iter().map(|(pod, node)| (pod.key.name(), &**node)).collect();
+    assert_eq!(found, [("a", "empty"), ("b", "used")]);
+    let (pod, node) = &bound[1];
+    scheduler.ended(pod, node, Ended::Bound, at(1));
+    assert_eq!(&*said(&scheduler.take_commands(), "Scheduled")[0].reporter, "full");
 }

@@ -16,6 +16,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use pintle_sched_core::Profile;
+
 use crate::queue::Place;
 
 const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
@@ -83,7 +85,7 @@ impl pintle_api::Observer for SchedulerMetrics {
 pub struct SchedulerMetrics {
     registry: Registry,
     process: Process,
-    profile: Arc<str>,
+    profiles: Vec<Arc<str>>,
     attempts: Family<Attempt, Counter>,
     latency: Histograms<Attempt>,
     algorithm: Histogram,
@@ -106,7 +108,7 @@ impl std::fmt::Debug for SchedulerMetrics {
 
 impl SchedulerMetrics {
     /// All at zero.
-    pub fn new(profile: &str) -> Self {
+    pub fn new(profiles: &[Profile]) -> Self {
         let mut registry = Registry::default();
         let mut at = Names(&mut registry);
         let doubling = |first, count| Histogram::new(exponential_buckets(first, 2.0, count));
@@ -114,7 +116,7 @@ impl SchedulerMetrics {
         let metrics = Self {
             process: Process::register(&mut at),
             requests: ApiRequests::register(&mut at),
-            profile: profile.into(),
+            profiles: profiles.iter().map(|p| p.scheduler_name.as_str().into()).collect(),
             attempts: at.add(
                 "scheduler_schedule_attempts",
                 "[STABLE] Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could \
@@ -174,16 +176,22 @@ impl SchedulerMetrics {
         Self { registry, ..metrics }
     }
 
-    fn attempt(&self, result: &'static str, took: Duration) {
-        let label = Attempt { result, profile: Arc::clone(&self.profile) };
+    fn attempt(&self, profile: usize, result: &'static str, took: Duration) {
+        let label = Attempt { result, profile: Arc::clone(&self.profiles[profile]) };
         self.attempts.get_or_create(&label).inc();
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// A pod was bound; `took` is from the beginning of the attempt that succeeded, `all` from when
+    /// A pod of the profile of this number was bound; `took` is from the beginning of the attempt that succeeded, `all` from when
     /// it was first decided.
-    pub fn bound(&self, took: Duration, all: Duration, attempts: u32, was_flushed: bool) {
-        self.attempt("scheduled", took);
+    pub fn bound(
+        &self,
+        profile: usize,
+        took: Duration,
+        all: Duration,
+        (attempts, was_flushed): (u32, bool),
+    ) {
+        self.attempt(profile, "scheduled", took);
         self.attempts_needed.observe(f64::from(attempts));
         let attempts = if attempts >= 15 { "15+".to_owned() } else { attempts.to_string() };
         self.sli.get_or_create(&Attempts { attempts }).observe(all.as_secs_f64());
@@ -193,8 +201,8 @@ impl SchedulerMetrics {
     }
 
     /// A pod got no node, by an error or because none would take it.
-    pub fn refused(&self, is_error: bool, took: Duration) {
-        self.attempt(if is_error { "error" } else { "unschedulable" }, took);
+    pub fn refused(&self, profile: usize, is_error: bool, took: Duration) {
+        self.attempt(profile, if is_error { "error" } else { "unschedulable" }, took);
     }
 
     /// A node was looked for.

@@ -77,8 +77,8 @@ pub struct Serving {
 /// Everything the scheduler needs to know before it starts.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Decides.
-    pub profile: Profile,
+    /// Decide, at least one.
+    pub profiles: Vec<Profile>,
     /// Credentials, rates, lease.
     pub process: Process,
     /// `--master`.
@@ -144,7 +144,7 @@ fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
     let (Some(gates), Some(file), Some(serving)) = (gates, file, serving) else {
         return Err(errors);
     };
-    let (profile, mut process, written, without_effect) = file;
+    let (profiles, mut process, written, without_effect) = file;
     put_flags(&mut process, given).map_err(|error| vec![error])?;
     let mut warnings = status::flag_warnings(given);
     warnings.extend(status::gate_warnings(&gates));
@@ -154,7 +154,7 @@ fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
     let queue = QueueSettings { backoff: process.backoff, stay_max: stay_max.unwrap_or(usual) };
     Ok(Settings {
         configuration: configuration(&process, &written),
-        profile,
+        profiles,
         process,
         master: given.text("master").map(str::to_owned),
         queue,
@@ -177,26 +177,21 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
     ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
 }
 
-/// The profile, the rest, the profiles as they were written, and what has no effect.
-type FromFile = (Profile, Process, Value, Vec<String>);
+/// The profiles, the rest, the profiles as they were written, and what has no effect.
+type FromFile = (Vec<Profile>, Process, Value, Vec<String>);
 
 fn file(given: &GivenFlags) -> Result<FromFile, ConfigError> {
     let Some(path) = given.text("config") else {
-        return Ok((Profile::default(), Process::default(), Value::Null, Vec::new()));
+        return Ok((vec![Profile::default()], Process::default(), Value::Null, Vec::new()));
     };
     let remedy = "correct the file";
     let text = std::fs::read_to_string(path)
         .map_err(|error| wrong("--config", path, error.to_string(), "check path and rights"))?;
     let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
-    let profile = config::profile(&text, None).map_err(bad)?;
-    let process = config::process(&text).map_err(bad)?;
     let profiles = config::profiles(&text).map_err(bad)?;
-    if profiles.as_array().is_some_and(|all| all.len() > 1) {
-        let problem = "profiles: one process schedules for one profile";
-        let remedy = "start one for each, with leases of different names";
-        return Err(wrong("--config", path, problem, remedy));
-    }
-    Ok((profile, process, profiles, config::without_effect(&text).map_err(bad)?))
+    let process = config::process(&text).map_err(bad)?;
+    let written = config::written_profiles(&text).map_err(bad)?;
+    Ok((profiles, process, written, config::without_effect(&text).map_err(bad)?))
 }
 
 fn duration(given: &GivenFlags, name: &str) -> Option<Duration> {

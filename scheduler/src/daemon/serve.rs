@@ -95,7 +95,7 @@ impl State {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         let state = Self {
             questions: ask,
-            metrics: SchedulerMetrics::new(&settings.profile.scheduler_name),
+            metrics: SchedulerMetrics::new(&settings.profiles),
             configuration: settings.configuration.clone(),
             flags: settings.flags.clone(),
             started: Timestamp::now(),

@@ -55,10 +55,10 @@ fn mistakes_are_told_in_one_sentence_each() {
     let (_dir, path) = file(&format!("{HEAD}podMaxBackofSeconds: 30\n"));
     let wrong = run(&[&format!("--config={path}")]).expect_err("an unknown field");
     assert!(wrong[0].contains("podMaxBackofSeconds") && wrong[0].contains(&path), "{wrong:?}");
-    let two = "profiles: [{schedulerName: a}, {schedulerName: b}]\n";
+    let two = "profiles: [{schedulerName: a}, {schedulerName: a}]\n";
     let (_dir, path) = file(&format!("{HEAD}{two}"));
-    let wrong = run(&[&format!("--config={path}")]).expect_err("two profiles");
-    assert!(wrong[0].contains("one process schedules for one profile"), "{wrong:?}");
+    let wrong = run(&[&format!("--config={path}")]).expect_err("two profiles of a name");
+    assert!(wrong[0].contains("two profiles have the same name"), "{wrong:?}");
     for (arg, word) in [
         ("--no-such-flag", "no-such-flag"),
         ("--secure-port=70000", "secure-port"),

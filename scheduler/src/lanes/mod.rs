@@ -64,17 +64,14 @@ pub struct Lanes {
 
 impl Lanes {
     /// Begins, within a `LocalSet`; bindings end in the channel.
-    pub fn new(
-        clients: impl Fn() -> kube::Client,
-        reporter: &str,
-    ) -> (Self, mpsc::UnboundedReceiver<End>) {
+    pub fn new(clients: impl Fn() -> kube::Client) -> (Self, mpsc::UnboundedReceiver<End>) {
         let (ends, ended) = mpsc::unbounded_channel();
         let status = Rc::new(StatusLane::new(clients()));
         for _ in 0..STATUS_LANES {
             let lane = Rc::clone(&status);
             tasks::singleton("status", async move { lane.run().await });
         }
-        let (notes, sinks) = notes::notes(&clients(), reporter);
+        let (notes, sinks) = notes::notes(&clients());
         for sink in sinks {
             tasks::singleton("events", sink.run());
         }

@@ -74,19 +74,17 @@ struct Known {
 pub struct Sink {
     client: kube::Client,
     notes: mpsc::Receiver<(Timestamp, Note)>,
-    reporter: String,
-    instance: String,
+    host: String,
     known: HashMap<Key, Known>,
 }
 
 /// Notes and their sinks, which the caller runs as tasks.
-pub fn notes(client: &kube::Client, reporter: &str) -> (Notes, Vec<Sink>) {
-    let instance = format!("{reporter}-{}", crate::run::host_name());
+pub fn notes(client: &kube::Client) -> (Notes, Vec<Sink>) {
+    let host = crate::run::host_name();
     let sink = |_| {
         let (tell, notes) = mpsc::channel(WAITING_MAX / SINKS);
-        let (reporter, instance) = (reporter.to_owned(), instance.clone());
         let sink =
-            Sink { client: client.clone(), notes, reporter, instance, known: HashMap::new() };
+            Sink { client: client.clone(), notes, host: host.clone(), known: HashMap::new() };
         (tell, sink)
     };
     let (tells, sinks): (Vec<_>, Vec<_>) = (0..SINKS).map(sink).unzip();
@@ -148,7 +146,7 @@ impl Sink {
     }
 
     async fn make(&self, at: Timestamp, note: &Note) -> Option<String> {
-        let event = event(at, note, &self.reporter, &self.instance);
+        let event = event(at, note, &self.host);
         let namespace = note.about.key.namespace();
         let events = Api::<Event>::namespaced(self.client.clone(), namespace);
         let event: Event = serde_json::from_value(event).ok()?;
@@ -208,13 +206,13 @@ fn reference(pod: &PodRef, version: Option<&str>) -> Value {
     of
 }
 
-fn event(at: Timestamp, note: &Note, reporter: &str, instance: &str) -> Value {
+fn event(at: Timestamp, note: &Note, host: &str) -> Value {
     let name = format!("{}.{:x}", note.about.key.name(), at.as_nanosecond());
     let mut event = json!({
         "metadata": {"name": name, "namespace": note.about.key.namespace()},
         "eventTime": micro(at),
-        "reportingController": reporter,
-        "reportingInstance": instance,
+        "reportingController": &*note.reporter,
+        "reportingInstance": format!("{}-{host}", note.reporter),
         "action": note.action,
         "reason": note.reason,
         "regarding": reference(&note.about, note.version.as_deref()),

@@ -11,6 +11,7 @@ mod step;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -46,6 +47,8 @@ struct Listing {
 pub struct Mirror {
     /// The columns.
     pub cluster: Cluster,
+    /// By which pods are decided, at least one.
+    profiles: Vec<Arc<Profile>>,
     /// Pods without a node, by key.
     waiting: HashMap<ObjectKey, Rc<Pod>>,
     /// Uids of bound pods by key.
@@ -62,10 +65,20 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// An empty one.
+    /// An empty one with one profile.
     pub fn new(profile: Profile) -> Self {
+        Self::with_profiles(vec![profile])
+    }
+
+    /// An empty one. Without any profile it has the default one.
+    pub fn with_profiles(profiles: Vec<Profile>) -> Self {
+        let mut profiles: Vec<Arc<Profile>> = profiles.into_iter().map(Arc::new).collect();
+        if profiles.is_empty() {
+            profiles.push(Arc::default());
+        }
         Self {
-            cluster: Cluster::new(profile),
+            cluster: Cluster::new(Profile::clone(&profiles[0])),
+            profiles,
             waiting: HashMap::new(),
             bound: HashMap::new(),
             nominated: HashMap::new(),
@@ -77,6 +90,19 @@ impl Mirror {
             complete: HashSet::new(),
             unusable: 0,
         }
+    }
+
+    /// The number of the profile that a pod asks for, if there is one of that name.
+    // k8s: pkg/scheduler/schedule_one.go frameworkForPod
+    pub fn profile_number(&self, pod: &Pod) -> Option<usize> {
+        let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+        let name = name.unwrap_or("default-scheduler");
+        self.profiles.iter().position(|profile| profile.scheduler_name == name)
+    }
+
+    /// A profile by number.
+    pub fn profile(&self, number: usize) -> &Arc<Profile> {
+        &self.profiles[number]
     }
 
     /// Every kind was listed once.
