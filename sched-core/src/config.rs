@@ -140,6 +140,8 @@ pub struct Profile {
     pub preemption_candidates_percent: i32,
     /// Candidate nodes of a preemption, at least.
     pub preemption_candidates_min: i32,
+    /// Percent of the nodes that are enough to choose from when they pass; 0 is all of them.
+    pub percentage_of_nodes: u32,
 }
 
 impl Default for Profile {
@@ -176,6 +178,7 @@ impl Default for Profile {
             preemption: true,
             preemption_candidates_percent: 10,
             preemption_candidates_min: 100,
+            percentage_of_nodes: 0,
         }
     }
 }

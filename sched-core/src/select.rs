@@ -22,8 +22,10 @@ use crate::snapshot::chunk::{BYTES_NARROW_MAX, CHUNK_ROWS, CPU_NARROW_MAX};
 use crate::snapshot::view::View;
 
 mod row;
+mod sample;
 
 pub use self::row::{Rejector, rejector};
+pub use self::sample::{Sample, sample_size};
 
 /// A plugin that looks at one surviving node at a time: volumes, claims, extenders.
 pub trait RowPlugin {
@@ -124,7 +126,7 @@ impl Scratch {
 
 /// Decides for one pod.
 pub fn decide(view: &View, program: &Program, scratch: &mut Scratch) -> Outcome {
-    run(view, program, &[], scratch, None)
+    run(view, program, &[], scratch, (None, None))
 }
 
 /// As [`decide`], with plugins that look at single nodes: each sees the nodes that passed all columns
@@ -135,7 +137,18 @@ pub fn decide_with(
     plugins: &[&dyn RowPlugin],
     scratch: &mut Scratch,
 ) -> Outcome {
-    run(view, program, plugins, scratch, None)
+    run(view, program, plugins, scratch, (None, None))
+}
+
+/// As [`decide_with`], over the first nodes of the sample that pass all filters.
+pub fn decide_sampled(
+    view: &View,
+    program: &Program,
+    plugins: &[&dyn RowPlugin],
+    sample: &mut Sample,
+    scratch: &mut Scratch,
+) -> Outcome {
+    run(view, program, plugins, scratch, (None, Some(sample)))
 }
 
 /// Decides for one pod, with plugins that look at single nodes, keeping all details.
@@ -146,7 +159,7 @@ pub fn decide_in_detail(
     scratch: &mut Scratch,
 ) -> (Outcome, Detail) {
     let mut detail = Detail::default();
-    let outcome = run(view, program, plugins, scratch, Some(&mut detail));
+    let outcome = run(view, program, plugins, scratch, (Some(&mut detail), None));
     (outcome, detail)
 }
 
@@ -174,7 +187,7 @@ fn run(
     program: &Program,
     plugins: &[&dyn RowPlugin],
     scratch: &mut Scratch,
-    mut detail: Option<&mut Detail>,
+    (mut detail, sample): (Option<&mut Detail>, Option<&mut Sample>),
 ) -> Outcome {
     if let Some(refusal) = refusal(view, program) {
         scratch.feasible.reset(view.rows);
@@ -182,6 +195,9 @@ fn run(
     }
     scratch.resize(view);
     filter_all(view, program, plugins, scratch, detail.as_deref_mut());
+    if let Some(sample) = sample {
+        sample.take(&view.valid, view.rows, &mut scratch.feasible);
+    }
     let feasible = scratch.feasible.count();
     if feasible == 0 {
         return Outcome::default();

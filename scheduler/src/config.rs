@@ -162,7 +162,7 @@ pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
         return Err(field("apiVersion", &format!("expected {API_VERSION}")));
     }
     validate(&file)?;
-    let all = file.profiles.iter().enumerate().map(|(at, from)| of_profile(from, at));
+    let all = file.profiles.iter().enumerate().map(|(at, from)| of_profile(&file, from, at));
     let all = all.collect::<Result<Vec<Profile>, ConfigError>>()?;
     let mut names: Vec<&str> = all.iter().map(|profile| profile.scheduler_name.as_str()).collect();
     names.sort_unstable();
@@ -177,7 +177,11 @@ pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
         let path = format!("profiles[{at}].schedulerName");
         return Err(field(&path, "must be given when there are several profiles"));
     }
-    Ok(if all.is_empty() { vec![Profile::default()] } else { all })
+    let default = || {
+        let percentage_of_nodes = share(file.percentage_of_nodes_to_score);
+        Profile { percentage_of_nodes, ..Profile::default() }
+    };
+    Ok(if all.is_empty() { vec![default()] } else { all })
 }
 
 /// How many percent of the nodes upstream looks at; 0 is its own choice.
@@ -204,12 +208,8 @@ pub fn process(text: &str) -> Result<Process, ConfigError> {
 /// When the text is no such configuration.
 pub fn without_effect(text: &str) -> Result<Vec<String>, ConfigError> {
     let file = read(text)?;
-    let percentages = file.profiles.iter().map(|profile| profile.percentage_of_nodes_to_score);
-    let mut percentages = percentages.chain([file.percentage_of_nodes_to_score]).flatten();
-    let samples = percentages.any(|percent| !matches!(percent, 0 | 100));
     let content = file.client_connection.content_type.as_deref().unwrap_or_default();
     let found = [
-        (samples, "percentageOfNodesToScore has no effect: every node is looked at"),
         (
             file.parallelism.is_some_and(|threads| threads != 16),
             "parallelism has no effect: one thread looks at all nodes",
@@ -282,8 +282,16 @@ fn validate(file: &File) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn of_profile(from: &FileProfile, at: usize) -> Result<Profile, ConfigError> {
+/// A percentage that was validated; zero where there is none.
+fn share(percent: Option<i32>) -> u32 {
+    percent.and_then(|percent| u32::try_from(percent).ok()).unwrap_or(0)
+}
+
+fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, ConfigError> {
     let mut profile = Profile::default();
+    // k8s: pkg/scheduler/schedule_one.go numFeasibleNodesToFind
+    let percent = from.percentage_of_nodes_to_score.or(file.percentage_of_nodes_to_score);
+    profile.percentage_of_nodes = share(percent);
     if let Some(name) = &from.scheduler_name {
         if name.is_empty() {
             return Err(field(&format!("profiles[{at}].schedulerName"), "must not be empty"));

@@ -14,7 +14,7 @@ use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::{self, DryRun, NOT_HELPFUL};
 use pintle_sched_core::program::Program;
-use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Scratch};
+use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Sample, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile, decide};
@@ -91,6 +91,8 @@ pub struct Diagnosis {
 pub struct Thinker {
     /// Of the last decision.
     pub scratch: Scratch,
+    /// Where those begin that do not want all nodes scored.
+    from: u32,
 }
 
 impl Thinker {
@@ -102,6 +104,22 @@ impl Thinker {
             true => decide(view, &asking.program, &mut self.scratch),
             false => select::decide_in_detail(view, &asking.program, &[&kept], &mut self.scratch).0,
         }
+    }
+
+    /// Decides among as many nodes as the profile wants scored; the ties are in the scratch.
+    pub fn choose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
+        let percent = asking.profile.percentage_of_nodes;
+        let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
+        if percent == 0 || enough == mirror.cluster.view().node_count() {
+            return self.decide(mirror, asking);
+        }
+        let kept = self.kept(mirror, asking);
+        let mut sample = Sample { from: self.from, enough };
+        let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
+        let plugins: [&dyn RowPlugin; 1] = [&kept];
+        let outcome = select::decide_sampled(view, &asking.program, &plugins, &mut sample, scratch);
+        self.from = sample.from;
+        outcome
     }
 
     /// Decides and keeps every score.

@@ -29,6 +29,8 @@ pub struct Process {
     pub timing: Timing,
     /// How long pods wait that were rejected.
     pub backoff: Backoff,
+    /// Percent of the nodes that are enough, as written; profiles may say something else.
+    pub percentage_of_nodes: i32,
 }
 
 impl Default for Process {
@@ -41,6 +43,7 @@ impl Default for Process {
             lease: ("kube-system".to_owned(), "kube-scheduler".to_owned()),
             timing: Timing::default(),
             backoff: Backoff::default(),
+            percentage_of_nodes: 0,
         }
     }
 }
@@ -74,6 +77,7 @@ impl Process {
         let mut process = Self::default();
         process.connection(&file.client_connection)?;
         process.election(&file.leader_election)?;
+        process.percentage_of_nodes = file.percentage_of_nodes_to_score.unwrap_or(0);
         let seconds = |value: Option<i64>, default: Duration| {
             value.and_then(|s| u64::try_from(s).ok()).map_or(default, Duration::from_secs)
         };

@@ -92,7 +92,7 @@ impl Scheduler {
         if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
             return Ok(node);
         }
-        let outcome = self.thinker.decide(&mut self.mirror, &asking);
+        let outcome = self.thinker.choose(&mut self.mirror, &asking);
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
         }

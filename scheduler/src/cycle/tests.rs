@@ -355,3 +355,18 @@ fn each_pod_is_decided_by_the_profile_that_it_asks_for() {
     scheduler.ended(pod, node, Ended::Bound, at(1));
     assert_eq!(&*said(&scheduler.take_commands(), "Scheduled")[0].reporter, "full");
 }
+
+#[test]
+fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
+    let part = Profile { percentage_of_nodes: 50, ..Profile::default() };
+    let mut scheduler = Scheduler::new(vec![part], without_second_look(), 1);
+    let nodes = (0..200).map(|at| node(&format!("n{at}"), "100"));
+    let pods = (0..4).map(|at| pod(&format!("p{at}"), "1"));
+    tell_all(&mut scheduler, &nodes.chain(pods).collect::<Vec<_>>());
+    let commands = decide(&mut scheduler, 0);
+    let found = commands.iter().filter_map(bound).map(|(_, node)| {
+        let row = scheduler.mirror.cluster.row(&node).expect("it is there");
+        row >= 100
+    });
+    assert_eq!(found.collect::<Vec<_>>(), [false, true, false, true]);
+}

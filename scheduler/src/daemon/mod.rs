@@ -319,7 +319,7 @@ fn configuration(process: &Process, profiles: &Value) -> Value {
             "resourceNamespace": namespace,
             "retryPeriod": shown(process.timing.retry),
         },
-        "percentageOfNodesToScore": 100,
+        "percentageOfNodesToScore": process.percentage_of_nodes,
         "podInitialBackoffSeconds": process.backoff.initial.as_secs(),
         "podMaxBackoffSeconds": process.backoff.max.as_secs(),
         "profiles": if profiles.as_array().is_some_and(|all| !all.is_empty()) {

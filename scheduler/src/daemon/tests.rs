@@ -82,13 +82,13 @@ fn gates_that_change_nothing_here_are_told() {
 
 #[test]
 fn fields_without_an_effect_are_told() {
-    let fields = "percentageOfNodesToScore: 30\nparallelism: 4\ndelayCacheUntilActive: true\n";
+    let fields = "parallelism: 4\ndelayCacheUntilActive: true\n";
     let (_dir, path) = file(&format!("{HEAD}{fields}"));
     let warnings = run(&[&format!("--config={path}")]).expect("it is right").warnings;
-    for field in ["percentageOfNodesToScore", "parallelism", "delayCacheUntilActive"] {
+    for field in ["parallelism", "delayCacheUntilActive"] {
         assert!(warnings.iter().any(|text| text.starts_with(field)), "{warnings:?}");
     }
-    let (_dir, path) = file(&format!("{HEAD}percentageOfNodesToScore: 100\nparallelism: 16\n"));
+    let (_dir, path) = file(&format!("{HEAD}percentageOfNodesToScore: 30\nparallelism: 16\n"));
     let settings = run(&[&format!("--config={path}")]).expect("it is right");
     assert_eq!(settings.warnings, Vec::<String>::new());
 }

@@ -5,6 +5,7 @@
 //! character of its sentence is ours. Owner: the shadow. Bounds: see `nearby`.
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::select::sample_size;
 use pintle_sched_core::{Plugin, explain};
 
 use super::nearby;
@@ -18,10 +19,9 @@ const SENTENCE_TRIES: usize = 160;
 /// States that are tried for a node.
 const NODE_TRIES: usize = 1600;
 
-/// Nodes of a small cluster are all looked at.
-// k8s: pkg/scheduler/schedule_one.go minFeasibleNodesToFind, minFeasibleNodesPercentageToFind
-const SAMPLED_FROM: usize = 100;
-const PERCENT_MIN: usize = 5;
+/// Upstream's own choice is never less.
+// k8s: pkg/scheduler/schedule_one.go minFeasibleNodesPercentageToFind
+const PERCENT_MIN: u32 = 5;
 
 impl Shadow {
     /// Compares a decision.
@@ -152,14 +152,11 @@ fn is_choice(thinker: &mut Thinker, mirror: &mut Mirror, asking: &Asking, node: 
 /// Nodes that fit after which upstream looks no further.
 // k8s: pkg/scheduler/schedule_one.go numFeasibleNodesToFind
 fn enough(percentage: i32, nodes: usize) -> usize {
-    if nodes < SAMPLED_FROM {
-        return nodes;
+    let own_choice = || 50u32.saturating_sub(u32::try_from(nodes / 125).unwrap_or(u32::MAX));
+    match u32::try_from(percentage).unwrap_or(0) {
+        0 => sample_size(nodes, own_choice().max(PERCENT_MIN)),
+        given => sample_size(nodes, given),
     }
-    let percentage = match usize::try_from(percentage).unwrap_or(0) {
-        0 => 50usize.saturating_sub(nodes / 125).max(PERCENT_MIN),
-        given => given,
-    };
-    (nodes * percentage / 100).max(SAMPLED_FROM)
 }
 
 fn name(pod: &Pod) -> String {
