@@ -29,14 +29,16 @@ pub enum Plugin {
     ImageLocality,
     NodeDeclaredFeatures,
     SchedulingGates,
+    /// Whoever is asked over HTTP: no plugin of a profile, and after all of them.
+    Extender,
 }
 
-/// Number of plugins.
-pub const PLUGINS: usize = 17;
+/// Number of plugins, extenders included.
+pub const PLUGINS: usize = 18;
 
 impl Plugin {
-    /// All plugins, in filter order.
-    pub const ALL: [Self; PLUGINS] = [
+    /// All plugins of a profile, in filter order.
+    pub const ALL: [Self; PLUGINS - 1] = [
         Self::NodeUnschedulable,
         Self::NodeName,
         Self::TaintToleration,
@@ -77,6 +79,7 @@ impl Plugin {
             Self::ImageLocality => "ImageLocality",
             Self::NodeDeclaredFeatures => "NodeDeclaredFeatures",
             Self::SchedulingGates => "SchedulingGates",
+            Self::Extender => "Extender",
         }
     }
 

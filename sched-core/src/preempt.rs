@@ -166,7 +166,8 @@ pub fn dry_run_from(
 /// Upstream's order of preference: fewest budget violations, lowest highest priority, smallest sum
 /// of priorities, fewest victims, latest start of the most important ones, first.
 // k8s: preemption.go pickOneNodeForPreemption
-fn choose(cluster: &Cluster, candidates: &[Candidate]) -> Option<usize> {
+#[must_use]
+pub fn choose(cluster: &Cluster, candidates: &[Candidate]) -> Option<usize> {
     let rank = |candidate: &Candidate| {
         let pods = candidate.victims.iter().map(|id| cluster.pods.get(*id));
         let highest = pods.clone().map(|p| p.priority).max().unwrap_or(i32::MIN);

@@ -7,7 +7,7 @@
 //! Why the full tie set: upstream breaks ties by chance, so that the choice is the caller's.
 
 use crate::bits::{Bits, WORD_ROWS};
-use crate::config::{PLUGINS, Plugin};
+use crate::config::{PLUGINS, Plugin, Profile};
 use crate::filter::node::NodeScratch;
 use crate::filter::spread::HardSpread;
 use crate::filter::status::Status;
@@ -27,12 +27,19 @@ mod sample;
 pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
 
+/// Most that a plugin of single nodes adds to a node or takes from it.
+const SCORE_OF_ROW: i64 = 1 << 30;
+
 /// A plugin that looks at one surviving node at a time: volumes, claims, extenders.
 pub trait RowPlugin {
     /// The plugin it stands for.
     fn plugin(&self) -> Plugin;
     /// Why a node is rejected, if it is.
     fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
+    /// By what its score is multiplied; zero when it does not score.
+    fn weight(&self, profile: &Profile) -> i64 {
+        profile.weight(self.plugin())
+    }
     /// Normalised score 0..=100 of a node; `None` when the plugin does not score this pod.
     fn score(&self, view: &View, program: &Program, row: u32) -> Option<i64>;
 }
@@ -257,7 +264,7 @@ fn filter_in_detail(
     mask: &mut Bits,
     detail: &mut Detail,
 ) {
-    for plugin in Plugin::ALL {
+    for plugin in Plugin::ALL.into_iter().chain([Plugin::Extender]) {
         if COLUMN_FILTERS.contains(&plugin) {
             let mut passing = view.valid.as_ref().clone();
             passing.grow(view.rows);
@@ -305,13 +312,16 @@ fn score_rows(
 ) -> bool {
     let mut any = false;
     for plugin in plugins {
-        let weight = view.profile.weight(plugin.plugin()) as i32;
+        let weight = plugin.weight(&view.profile);
         if weight == 0 {
             continue;
         }
         for row in scratch.feasible.iter() {
             if let Some(score) = plugin.score(view, program, row) {
-                scratch.total[row as usize] += score as i32 * weight;
+                // Extenders may say anything.
+                let score = score.saturating_mul(weight).clamp(-SCORE_OF_ROW, SCORE_OF_ROW);
+                let total = &mut scratch.total[row as usize];
+                *total = total.saturating_add(score as i32);
                 any = true;
             }
         }

@@ -59,7 +59,7 @@ async fn shadow(options: &Options, followed: Followed) -> Result<()> {
     let user_agent = pintle_config::help::user_agent("kube-scheduler");
     let clients = access.clients(ClientOptions { user_agent, ..Default::default() });
     let (tell, told) = mpsc::channel(TOLD_MAX);
-    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell) {
+    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, false) {
         tasks::singleton(name, follows);
     }
     let mut shadow = Shadow::new(followed);

@@ -12,10 +12,10 @@ mod process;
 
 use pintle_sched_core::{Plugin, Profile};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 pub use self::process::Process;
+use crate::extender::{self, Extender};
 
 /// Plugins that exist upstream without being columns here; naming them is no mistake.
 const OTHER_PLUGINS: [&str; 6] = [
@@ -55,7 +55,7 @@ struct File {
     #[serde(default)]
     profiles: Vec<FileProfile>,
     #[serde(default)]
-    extenders: Vec<IgnoredAny>,
+    extenders: Vec<Extender>,
     parallelism: Option<i32>,
     pod_initial_backoff_seconds: Option<i64>,
     pod_max_backoff_seconds: Option<i64>,
@@ -135,12 +135,17 @@ struct PluginConfig {
     args: Value,
 }
 
-/// The profile of `scheduler_name`, or the first one of the file.
+/// The profile of `scheduler_name`, or the first one of the file, for whoever asks no extenders.
 ///
 /// # Errors
-/// When the text is no such configuration, or upstream would refuse it.
+/// When the text is no such configuration, upstream would refuse it, or it has extenders.
 pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, ConfigError> {
     let mut all = profiles(text)?;
+    if !extenders(text)?.is_empty() {
+        let problem = "extenders are asked by the scheduler alone: without them the answers of this \
+            command would be wrong; take them out of the file to have these all the same";
+        return Err(field("extenders", problem));
+    }
     let Some(wanted) = scheduler_name else { return Ok(all.swap_remove(0)) };
     let at = all.iter().position(|profile| profile.scheduler_name == wanted);
     let at = at.ok_or_else(|| {
@@ -177,11 +182,20 @@ pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
         let path = format!("profiles[{at}].schedulerName");
         return Err(field(&path, "must be given when there are several profiles"));
     }
-    let default = || {
-        let percentage_of_nodes = share(file.percentage_of_nodes_to_score);
-        Profile { percentage_of_nodes, ..Profile::default() }
-    };
-    Ok(if all.is_empty() { vec![default()] } else { all })
+    if all.is_empty() {
+        return Ok(vec![of_profile(&file, &FileProfile::default(), 0)?]);
+    }
+    Ok(all)
+}
+
+/// Those who are asked over HTTP.
+///
+/// # Errors
+/// When the text is no such configuration, or upstream would refuse it.
+pub fn extenders(text: &str) -> Result<Vec<Extender>, ConfigError> {
+    let file = read(text)?;
+    validate(&file)?;
+    Ok(file.extenders)
 }
 
 /// How many percent of the nodes upstream looks at; 0 is its own choice.
@@ -275,11 +289,10 @@ fn validate(file: &File) -> Result<(), ConfigError> {
             format!("is {most}, but must not be below podInitialBackoffSeconds ({initial})");
         return Err(field("podMaxBackoffSeconds", &problem));
     }
-    if !file.extenders.is_empty() {
-        let problem = "extenders are not asked: their filters and scores would be missing";
-        return Err(field("extenders", problem));
+    match extender::mistake(&file.extenders) {
+        Some((path, problem)) => Err(field(&path, &problem)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A percentage that was validated; zero where there is none.
@@ -313,6 +326,10 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
         seen.push(&config.name);
         arguments::arguments(&mut profile, config, &format!("{path}.args"))?;
     }
+    // k8s: pkg/scheduler/scheduler.go buildExtenders
+    let managed = file.extenders.iter().flat_map(|extender| &extender.managed_resources);
+    let ignored = managed.filter(|resource| resource.ignored_by_scheduler);
+    profile.ignored_resources.extend(ignored.map(|resource| resource.name.clone()));
     profile.validate().map_err(|e| field(&format!("profiles[{at}].{}", e.field), &e.problem))?;
     Ok(profile)
 }

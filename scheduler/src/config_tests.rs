@@ -93,7 +93,8 @@ fn a_point_that_cannot_be_honoured_is_refused() {
         let error = refused(&plugins(text));
         assert!(error.contains(says), "{text}: {error}");
     }
-    assert!(refused("extenders: [{urlPrefix: 'http://x'}]\n").contains("extenders"));
+    let scores = "extenders: [{urlPrefix: 'http://x', prioritizeVerb: score}]\n";
+    assert!(refused(scores).contains("extenders[0].weight"));
     let same = plugins("queueSort: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}]}");
     assert_eq!(profile(&format!("{HEAD}{same}"), None).expect("no change"), Profile::default());
     let calm = plugins("postFilter: {disabled: [{name: DefaultPreemption}]}");
@@ -111,4 +112,20 @@ fn several_profiles_are_told_apart_by_name() {
     assert!(error.contains("two profiles have the same name"), "{error}");
     let error = refused("profiles:\n- schedulerName: a\n- plugins: {}\n");
     assert!(error.contains("profiles[1].schedulerName"), "{error}");
+}
+
+#[test]
+fn what_an_extender_looks_after_nobody_else_counts() {
+    let text = "extenders:\n- urlPrefix: http://127.0.0.1:9/x\n  filterVerb: filter\n  \
+        httpTimeout: 100ms\n  enableHTTPS: true\n  tlsConfig: {insecure: true}\n  managedResources:\n  \
+        - name: x.io/gpu\n    ignoredByScheduler: true\n  - name: x.io/other\n";
+    let text = format!("{HEAD}{text}");
+    assert_eq!(profiles(&text).expect("valid")[0].ignored_resources, ["x.io/gpu"]);
+    let error = profile(&text, None).expect_err("it would not be asked").to_string();
+    assert!(error.contains("asked by the scheduler alone"), "{error}");
+    let all = extenders(&text).expect("valid");
+    assert_eq!((all[0].timeout().as_millis(), all[0].managed_resources.len()), (100, 2));
+    assert!(
+        refused("extenders: [{urlPrefix: 'http://x', filterVerbs: f}]\n").contains("filterVerbs")
+    );
 }

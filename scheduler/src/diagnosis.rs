@@ -17,8 +17,9 @@ use pintle_sched_core::program::Program;
 use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Sample, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
-use pintle_sched_core::{Plugin, Profile, decide};
+use pintle_sched_core::{Plugin, Profile};
 
+use crate::extender::consulted;
 use crate::mirror::Mirror;
 
 /// A pod that wants a node.
@@ -32,6 +33,8 @@ pub struct Asking {
     pub program: Arc<Program>,
     /// By which it is decided.
     profile: Arc<Profile>,
+    /// What extenders said of the nodes.
+    pub consulted: Option<consulted::Rows>,
 }
 
 impl Asking {
@@ -51,11 +54,18 @@ impl Asking {
         mirror.cluster.use_profile(&profile);
         let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
         let program = mirror.cluster.compile(&pod)?;
-        Ok(Self { pod, spec, program, profile })
+        Ok(Self { pod, spec, program, profile, consulted: None })
     }
 
     fn uid(&self) -> Str {
         self.spec.key
+    }
+
+    /// Those who look at single nodes, beside the room that is kept there.
+    fn of_rows<'a>(&'a self, kept: &'a Kept) -> Vec<&'a dyn RowPlugin> {
+        let kept = (!kept.0.is_empty()).then_some(kept as &dyn RowPlugin);
+        let consulted = self.consulted.as_ref().map(|rows| rows as &dyn RowPlugin);
+        kept.into_iter().chain(consulted).collect()
     }
 }
 
@@ -100,23 +110,24 @@ impl Thinker {
     pub fn decide(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
         let kept = self.kept(mirror, asking);
         let view = mirror.cluster.view();
-        match kept.0.is_empty() {
-            true => decide(view, &asking.program, &mut self.scratch),
-            false => select::decide_in_detail(view, &asking.program, &[&kept], &mut self.scratch).0,
-        }
+        select::decide_with(view, &asking.program, &asking.of_rows(&kept), &mut self.scratch)
     }
 
     /// Decides among as many nodes as the profile wants scored; the ties are in the scratch.
     pub fn choose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
         let percent = asking.profile.percentage_of_nodes;
         let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
-        if percent == 0 || enough == mirror.cluster.view().node_count() {
+        // Extenders took some out already: all that are left are scored.
+        if asking.consulted.is_some()
+            || percent == 0
+            || enough == mirror.cluster.view().node_count()
+        {
             return self.decide(mirror, asking);
         }
         let kept = self.kept(mirror, asking);
         let mut sample = Sample { from: self.from, enough };
         let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
-        let plugins: [&dyn RowPlugin; 1] = [&kept];
+        let plugins = asking.of_rows(&kept);
         let outcome = select::decide_sampled(view, &asking.program, &plugins, &mut sample, scratch);
         self.from = sample.from;
         outcome
@@ -126,7 +137,8 @@ impl Thinker {
     pub fn decide_in_detail(&mut self, mirror: &mut Mirror, asking: &Asking) -> (Outcome, Detail) {
         let kept = self.kept(mirror, asking);
         let view = mirror.cluster.view();
-        select::decide_in_detail(view, &asking.program, &[&kept], &mut self.scratch)
+        let plugins = asking.of_rows(&kept);
+        select::decide_in_detail(view, &asking.program, &plugins, &mut self.scratch)
     }
 
     /// Nodes that pods of the same or a higher priority close, for which room is kept there.
@@ -180,7 +192,7 @@ impl Thinker {
         let (outcome, detail) = select::decide_in_detail(
             mirror.cluster.view(),
             &asking.program,
-            &[&kept],
+            &asking.of_rows(&kept),
             &mut self.scratch,
         );
         if let Some(refusal) = &outcome.refusal {
@@ -276,6 +288,20 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
     leaving.then(|| "not eligible due to a terminating pod on the nominated node.".to_owned())
 }
 
+fn claims(view: &View) -> &'static str {
+    match view.profile().filters(Plugin::DynamicResources) {
+        true => "no new claims to deallocate, ",
+        false => "",
+    }
+}
+
+/// The sentence of a pod for which extenders would have nobody go.
+// k8s: pkg/scheduler/framework/preemption/preemption.go Preempt
+pub fn without_candidate(mirror: &Mirror, text: &str) -> String {
+    let claims = claims(mirror.cluster.view());
+    format!("{text} {claims}preemption: no candidate node for preemption")
+}
+
 /// The sentence with what the plugins add that are asked when no node is left.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
 //      dynamicresources/dynamicresources.go, defaultpreemption/default_preemption.go PostFilter
@@ -284,10 +310,7 @@ fn with_preemption(mirror: &Mirror, text: String, run: &DryRun) -> String {
         return text;
     }
     let view = mirror.cluster.view();
-    let claims = match view.profile().filters(Plugin::DynamicResources) {
-        true => "no new claims to deallocate, ",
-        false => "",
-    };
+    let claims = claims(view);
     if let Some(ineligible) = &run.ineligible {
         return format!("{text} {claims}preemption: {ineligible}");
     }

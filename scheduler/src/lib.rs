@@ -20,6 +20,7 @@ pub mod cycle;
 pub mod daemon;
 pub mod diagnosis;
 pub mod explain;
+pub mod extender;
 pub mod lanes;
 pub mod mirror;
 pub mod prune;

@@ -22,6 +22,7 @@ use crate::config::Process;
 use crate::cycle::{Fact, Scheduler};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
+use crate::extender::call::Caller;
 use crate::lanes::{End, Lanes};
 use crate::watch::{self, TOLD_MAX, Told};
 
@@ -96,11 +97,16 @@ async fn work(
 
     let (tell, told) = mpsc::channel(TOLD_MAX);
     // A standby knows the cluster before it leads.
-    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell) {
+    let whole = !settings.extenders.is_empty();
+    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, whole) {
         tasks::singleton(name, follows);
     }
     let (lanes, ended) = Lanes::new(|| clients.urgent());
-    let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
+    let callers = settings.extenders.iter().cloned().map(Caller::new);
+    let callers: Result<Vec<Caller>, String> = callers.collect();
+    let lanes = lanes.with_extenders(callers.map_err(anyhow::Error::msg)?);
+    let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed())
+        .with_extenders(settings.extenders.clone());
     let state_of = Arc::clone(state);
     let begun = Instant::now();
     let mut running = Running {
@@ -229,7 +235,7 @@ impl Running {
                     Some(told) => self.scheduler.tell(told, self.begun.elapsed()),
                     None => return,
                 },
-                Some(end) = self.ended.recv() => self.has_ended(&end),
+                Some(end) = self.ended.recv() => self.has_ended(end),
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(()) = self.dump.recv() => self.dump(),
                 () = tokio::time::sleep(wait) => {}
@@ -245,7 +251,7 @@ impl Running {
             self.scheduler.tell(told, now);
         }
         while let Ok(end) = self.ended.try_recv() {
-            self.has_ended(&end);
+            self.has_ended(end);
         }
         if let Ok(question) = self.questions.try_recv() {
             self.answer(question);
@@ -270,11 +276,12 @@ impl Running {
         let _ = question.answer.send(found);
     }
 
-    fn has_ended(&mut self, end: &End) {
+    fn has_ended(&mut self, end: End) {
         let now = self.now();
         match end {
-            End::Bind(end) => self.scheduler.ended(&end.pod, &end.node, end.ended.clone(), now),
-            End::Evict(evicted) => self.scheduler.evicted(evicted, now),
+            End::Bind(end) => self.scheduler.ended(&end.pod, &end.node, end.ended, now),
+            End::Evict(evicted) => self.scheduler.evicted(&evicted, now),
+            End::Consult(consulted) => self.scheduler.consulted(consulted, now),
         }
         self.carry_out(Duration::ZERO);
     }

@@ -129,8 +129,8 @@ trait Followed: Object {
     const NAME: &'static str;
     const PATH: &'static str;
     const FIELDS: &'static str = "";
-    /// Strips it of what nobody reads.
-    fn thing(self) -> Thing;
+    /// Strips it of what nobody reads, unless it is wanted whole.
+    fn thing(self, whole: bool) -> Thing;
 }
 
 macro_rules! followed {
@@ -140,8 +140,9 @@ macro_rules! followed {
             const NAME: &'static str = $name;
             const PATH: &'static str = $path;
             $(const FIELDS: &'static str = $fields;)?
-            fn thing(self) -> Thing {
-                Thing::$kind(Box::new(prune::Prune::prune(self)))
+            fn thing(self, whole: bool) -> Thing {
+                let object = if whole { self } else { prune::Prune::prune(self) };
+                Thing::$kind(Box::new(object))
             }
         }
     };
@@ -156,30 +157,33 @@ followed!(StatefulSet, "statefulsets", "/apis/apps/v1/statefulsets");
 followed!(ReplicationController, "replicationcontrollers", "/api/v1/replicationcontrollers");
 followed!(PodDisruptionBudget, "poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets");
 
-/// Follows all kinds with the client of `client`; each future runs until it is dropped.
+/// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
+/// may be wanted whole.
 pub fn follow_all(
     client: impl Fn() -> kube::Client,
     told: &mpsc::Sender<Told>,
+    whole: bool,
 ) -> Vec<(&'static str, futures_util::future::LocalBoxFuture<'static, ()>)> {
     vec![
-        one::<Namespace>(client(), told),
-        one::<Node>(client(), told),
-        one::<Service>(client(), told),
-        one::<ReplicaSet>(client(), told),
-        one::<StatefulSet>(client(), told),
-        one::<ReplicationController>(client(), told),
-        one::<PodDisruptionBudget>(client(), told),
-        one::<Pod>(client(), told),
+        one::<Namespace>(client(), told, false),
+        one::<Node>(client(), told, whole),
+        one::<Service>(client(), told, false),
+        one::<ReplicaSet>(client(), told, false),
+        one::<StatefulSet>(client(), told, false),
+        one::<ReplicationController>(client(), told, false),
+        one::<PodDisruptionBudget>(client(), told, false),
+        one::<Pod>(client(), told, whole),
     ]
 }
 
 fn one<T: Followed>(
     client: kube::Client,
     told: &mpsc::Sender<Told>,
+    whole: bool,
 ) -> (&'static str, futures_util::future::LocalBoxFuture<'static, ()>) {
     let mut spec = FollowSpec::new(T::NAME, T::PATH);
     spec.source.field_selector = T::FIELDS.to_owned();
-    let sink = Tell { told: told.clone(), kept: Vec::new() };
+    let sink = Tell { told: told.clone(), kept: Vec::new(), whole };
     (T::NAME, Box::pin(follow::<T, _>(client, spec, sink)))
 }
 
@@ -188,6 +192,7 @@ struct Tell {
     told: mpsc::Sender<Told>,
     /// Of a list, what found no room.
     kept: Vec<Told>,
+    whole: bool,
 }
 
 impl Tell {
@@ -215,7 +220,7 @@ impl<T: Followed> ObjectSink<T> for Tell {
     }
 
     fn listed(&mut self, object: T) {
-        self.offer(Told::Listed(object.thing()));
+        self.offer(Told::Listed(object.thing(self.whole)));
     }
 
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
@@ -227,11 +232,11 @@ impl<T: Followed> ObjectSink<T> for Tell {
     }
 
     async fn applied(&mut self, object: T) {
-        self.send(Told::Set(object.thing())).await;
+        self.send(Told::Set(object.thing(self.whole))).await;
     }
 
     async fn deleted(&mut self, object: T) {
-        self.send(Told::Gone(object.thing())).await;
+        self.send(Told::Gone(object.thing(self.whole))).await;
     }
 
     async fn deleted_unreadable(&mut self, lost: UnreadableObject) {

@@ -117,6 +117,20 @@ impl Access {
         Ok(access)
     }
 
+    /// A server that no kubeconfig names, and who we are there; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// When the address, a certificate or a key cannot be used.
+    pub fn to_server(
+        name: &Path,
+        cluster: &Cluster,
+        user: &AuthInfo,
+    ) -> Result<Self, ConnectError> {
+        let access = Self::of(name, cluster, user)?;
+        access.check()?;
+        Ok(access)
+    }
+
     fn of(path: &Path, cluster: &Cluster, user: &AuthInfo) -> Result<Self, ConnectError> {
         let server = server(path, cluster)?;
         let authority = inline(

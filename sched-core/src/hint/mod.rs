@@ -91,6 +91,10 @@ impl Event {
     #[must_use]
     pub fn may_help(&self, rejector: Plugin) -> bool {
         use Plugin::{InterPodAffinity, NodePorts, NodeResourcesFit, PodTopologySpread};
+        // Nobody knows what an extender waits for.
+        if rejector == Plugin::Extender {
+            return true;
+        }
         let counts_pods = matches!(rejector, PodTopologySpread | InterPodAffinity);
         match self {
             Self::Node { .. } => rejector != Plugin::SchedulingGates,
@@ -194,6 +198,7 @@ impl Cluster {
     #[must_use]
     pub fn helps(&self, event: &Event, pod: &Rejected, rejector: Plugin) -> bool {
         match event {
+            _ if rejector == Plugin::Extender => true,
             Event::Node { old, new } => {
                 node::helps(self, (old.as_deref(), new.as_deref()), pod, rejector)
             }

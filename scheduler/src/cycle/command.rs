@@ -6,6 +6,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
 
+use crate::extender::Consult;
+
 /// A pod that something is done to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodRef {
@@ -45,7 +47,11 @@ pub enum Command {
         pod: PodRef,
         /// The node.
         node: Rc<str>,
+        /// The pod as it was told last, which says who binds it.
+        object: Rc<Pod>,
     },
+    /// Ask extenders; a [`Consulted`](crate::extender::Consulted) is owed.
+    Consult(Consult),
     /// Write into the pod's status why it has no node, or which one is kept for it.
     Status {
         /// The pod as it was told last.

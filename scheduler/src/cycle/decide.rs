@@ -9,9 +9,11 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::preempt::Candidate;
 use pintle_sched_core::select::Refusal;
-use pintle_sched_core::{Plugin, explain};
+use pintle_sched_core::snapshot::pods::PodId;
+use pintle_sched_core::{Cluster, Plugin, explain};
 
 use super::command::{Command, Fact, Note, PodRef};
+use super::consult::Said;
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::mirror::{Nominee, Step};
@@ -26,17 +28,25 @@ const CUT: &str = " ...";
 const NO_CLAIMS: &str = "pods with persistent volume claims or resource claims are not scheduled by \
     this version of pintle-scheduler";
 
+/// What came of looking for a node.
+pub(super) enum Found {
+    /// This one.
+    Node(Rc<str>),
+    /// Extenders are asked first.
+    Later,
+}
+
 /// Why a pod has no node.
-struct Why {
-    is_error: bool,
-    message: String,
-    rejectors: Rejectors,
+pub(super) struct Why {
+    pub(super) is_error: bool,
+    pub(super) message: String,
+    pub(super) rejectors: Rejectors,
     /// `None` says nothing of the node that is kept for it, an empty one that there is none.
-    nominated: Option<String>,
+    pub(super) nominated: Option<String>,
 }
 
 impl Why {
-    fn error(message: String) -> Self {
+    pub(super) fn error(message: String) -> Self {
         let nominated = Some(String::new());
         Self { is_error: true, message, rejectors: Rejectors::new(), nominated }
     }
@@ -51,7 +61,7 @@ impl Why {
 impl Scheduler {
     /// Decides the pod whose turn it is; whether there was one. What comes of it are commands.
     pub fn decide_next(&mut self, now: Duration) -> bool {
-        if !self.mirror.is_complete() {
+        if !self.mirror.is_complete() || self.consulting.is_some() {
             return false;
         }
         self.queue.flush(now);
@@ -60,11 +70,17 @@ impl Scheduler {
             self.queue.done(&uid);
             return true;
         }
-        match self.find(&asked, now) {
-            Ok(node) => self.assume(&uid, asked, &node, now),
-            Err(why) => self.refuse(&uid, &asked, why, now),
-        }
+        self.place(&uid, asked, Said::Nothing, now);
         true
+    }
+
+    /// Looks for a node, with what extenders said already.
+    pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
+        match self.find(uid, &asked, &said, now) {
+            Ok(Found::Node(node)) => self.assume(uid, asked, &node, now),
+            Ok(Found::Later) => {}
+            Err(why) => self.refuse(uid, &asked, why, now),
+        }
     }
 
     // k8s: schedule_one.go skipPodSchedule
@@ -79,28 +95,50 @@ impl Scheduler {
     }
 
     /// A node for a pod.
-    fn find(&mut self, asked: &Asked, now: Duration) -> Result<Rc<str>, Why> {
+    fn find(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<Asked>,
+        said: &Said,
+        now: Duration,
+    ) -> Result<Found, Why> {
         if has_claims(&asked.pod) {
             return Err(Why::nowhere(NO_CLAIMS.to_owned(), Plugin::VolumeBinding));
         }
         let asking = Asking::new(&asked.pod, &mut self.mirror);
-        let asking = asking.map_err(|error| Why::error(error.to_string()))?;
+        let mut asking = asking.map_err(|error| Why::error(error.to_string()))?;
+        asking.consulted = said.of_all(&self.mirror.cluster);
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
         if let Ok(rejected) = rejected {
             let _ = asked.rejected.set(rejected);
         }
-        if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
-            return Ok(node);
+        let consults = self.consults(&asked.pod);
+        match said {
+            Said::Nothing => {
+                if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
+                    if !consults {
+                        return Ok(Found::Node(node));
+                    }
+                    return Ok(self.ask_about_nodes(uid, asked, vec![node], true));
+                }
+            }
+            Said::OfKept(Some(node)) => return Ok(Found::Node(Rc::clone(node))),
+            Said::OfKept(None) | Said::OfAll(..) => {}
         }
         let outcome = self.thinker.choose(&mut self.mirror, &asking);
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
         }
         if outcome.feasible > 0 && outcome.refusal.is_none() {
+            if consults && asking.consulted.is_none() {
+                let name = |row| self.mirror.cluster.node_name(row).into();
+                let names = self.thinker.scratch.feasible.iter().map(name).collect();
+                return Ok(self.ask_about_nodes(uid, asked, names, false));
+            }
             let which = self.random(outcome.ties);
             let row = self.thinker.scratch.ties.iter().nth(which).or(outcome.first);
             if let Some(row) = row {
-                return Ok(self.mirror.cluster.node_name(row).into());
+                return Ok(Found::Node(self.mirror.cluster.node_name(row).into()));
             }
         }
         let nodes = self.mirror.cluster.view().node_count();
@@ -111,7 +149,7 @@ impl Scheduler {
             return Err(Why::nowhere(message, Plugin::NodeName));
         }
         match self.thinker.diagnose(&mut self.mirror, &asking) {
-            Some(diagnosis) => Err(self.rejected(asked, &outcome.refusal, diagnosis, now)),
+            Some(diagnosis) => self.rejected(uid, asked, said, &outcome.refusal, diagnosis, now),
             None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
         }
     }
@@ -119,40 +157,49 @@ impl Scheduler {
     /// Who rejected it everywhere, and what preemption does about it.
     fn rejected(
         &mut self,
-        asked: &Asked,
+        uid: &Uid,
+        asked: &Rc<Asked>,
+        said: &Said,
         refusal: &Option<Refusal>,
         diagnosis: Diagnosis,
         now: Duration,
-    ) -> Why {
+    ) -> Result<Found, Why> {
         let mut rejectors: Rejectors =
             diagnosis.statuses.iter().filter_map(|(_, status)| status.plugin).collect();
         if let Some(Refusal::PreFilter(plugin, _)) = refusal {
             rejectors.insert(*plugin);
         }
+        if said.rejects() {
+            // k8s: schedule_one.go findNodesThatFitPod
+            rejectors.insert(Plugin::Extender);
+        }
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());
+        if chosen.is_some() && self.consults_about_victims(&asked.pod) {
+            let text = diagnosis.message;
+            return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
+        }
         let nominated = match chosen {
             Some(candidate) => Some(self.preempt(asked, &candidate, now)),
             // Whoever may not preempt keeps what is kept for it.
             None => run.ineligible.is_none().then(String::new),
         };
-        Why { is_error: false, message: diagnosis.message, rejectors, nominated }
+        Err(Why { is_error: false, message: diagnosis.message, rejectors, nominated })
     }
 
     /// Makes room; returns the node's name.
     // k8s: pkg/scheduler/framework/preemption/preemption.go prepareCandidate
-    fn preempt(&mut self, asked: &Asked, candidate: &Candidate, now: Duration) -> String {
+    pub(super) fn preempt(
+        &mut self,
+        asked: &Asked,
+        candidate: &Candidate,
+        now: Duration,
+    ) -> String {
         let cluster = &self.mirror.cluster;
         let node = cluster.node_name(candidate.row).to_owned();
-        let name = |id| {
-            let full = cluster.pod_name(id);
-            let (namespace, name) = full.split_once('/').unwrap_or(("", &full));
-            let uid = cluster.text(cluster.pods().get(id).key).into();
-            PodRef { key: ObjectKey::new(namespace, name), uid }
-        };
         // Those that are going already are not asked again.
         let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
-        let victims: Vec<PodRef> = live.map(|id| name(*id)).collect();
+        let victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
         let uid: Uid = cluster.text(asked.spec.key).into();
         let pod = pod_ref(asked, &uid);
         let said = format!("Preempted by pod {uid} on node {node}");
@@ -202,13 +249,14 @@ impl Scheduler {
         self.nominate(&asked, "", now);
         self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
         self.queue.binds(uid);
-        let command = Command::Bind { pod: pod_ref(&asked, uid), node: Rc::clone(node) };
+        let (pod, object) = (pod_ref(&asked, uid), Rc::clone(&asked.pod));
+        let command = Command::Bind { pod, node: Rc::clone(node), object };
         self.commands.push(command);
         self.assumed.insert(Rc::clone(uid), Assumed { asked, node: Rc::clone(node) });
     }
 
     // k8s: schedule_one.go handleSchedulingFailure
-    fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
+    pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
         self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
         let hints = super::Happens(&self.mirror.cluster);
@@ -308,6 +356,14 @@ fn has_condition(pod: &Pod, condition: &PodCondition) -> bool {
                 &condition.observed_generation,
             )
     })
+}
+
+/// A pod on a node.
+pub(super) fn victim(cluster: &Cluster, id: PodId) -> PodRef {
+    let full = cluster.pod_name(id);
+    let (namespace, name) = full.split_once('/').unwrap_or(("", &full));
+    let uid = cluster.text(cluster.pods().get(id).key).into();
+    PodRef { key: ObjectKey::new(namespace, name), uid }
 }
 
 pub(super) fn pod_ref(asked: &Asked, uid: &Uid) -> PodRef {

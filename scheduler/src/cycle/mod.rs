@@ -12,6 +12,7 @@
 // k8s: pkg/scheduler/{scheduler,schedule_one,eventhandlers}.go
 
 pub mod command;
+mod consult;
 mod decide;
 mod ended;
 mod intake;
@@ -32,8 +33,10 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::{Cluster, Plugin, Profile};
 
 pub use self::command::{Command, Ended, Evicted, Fact};
+use self::consult::Consulting;
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
+use crate::extender::Extender;
 use crate::mirror::Mirror;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
 
@@ -114,6 +117,9 @@ pub struct Scheduler {
     assumed: HashMap<Uid, Assumed>,
     /// Pods that are queued or assumed, by name.
     names: HashMap<ObjectKey, Uid>,
+    /// Whom extenders are asked about: nobody else is decided meanwhile.
+    consulting: Option<Consulting>,
+    extenders: Vec<Extender>,
     commands: Vec<Command>,
     facts: Vec<Fact>,
     random: u64,
@@ -128,10 +134,22 @@ impl Scheduler {
             thinker: Thinker::default(),
             assumed: HashMap::new(),
             names: HashMap::new(),
+            consulting: None,
+            extenders: Vec::new(),
             commands: Vec::new(),
             facts: Vec::new(),
             random: seed | 1,
         }
+    }
+
+    /// The same that asks these extenders.
+    #[must_use]
+    pub fn with_extenders(mut self, extenders: Vec<Extender>) -> Self {
+        let takes_nodes =
+            |extender: &Extender| extender.looks_at_nodes() && !extender.node_cache_capable;
+        self.mirror.keep_nodes(extenders.iter().any(takes_nodes));
+        self.extenders = extenders;
+        self
     }
 
     /// What is to be done, in this order.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cycle::command::{Note, PodRef};
+use crate::extender::{self, Extender};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
 pub(super) fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
@@ -70,7 +71,7 @@ fn decide(scheduler: &mut Scheduler, now: u64) -> Vec<Command> {
 
 fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
     match command {
-        Command::Bind { pod, node } => Some((pod.clone(), Rc::clone(node))),
+        Command::Bind { pod, node, .. } => Some((pod.clone(), Rc::clone(node))),
         _ => None,
     }
 }
@@ -369,4 +370,102 @@ fn whoever_wants_a_part_of_the_nodes_scored_has_others_each_time() {
         row >= 100
     });
     assert_eq!(found.collect::<Vec<_>>(), [false, true, false, true]);
+}
+
+/// One that asks an extender with these verbs, and knows these.
+fn asking(change: impl FnOnce(&mut Extender), things: &[Thing]) -> Scheduler {
+    let mut extender = Extender { node_cache_capable: true, ..Extender::default() };
+    change(&mut extender);
+    let scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
+    let mut scheduler = scheduler.with_extenders(vec![extender]);
+    tell_all(&mut scheduler, things);
+    scheduler
+}
+
+fn question(commands: &[Command]) -> Option<extender::Consult> {
+    commands.iter().find_map(|command| match command {
+        Command::Consult(consult) => Some(consult.clone()),
+        _ => None,
+    })
+}
+
+fn answer(consult: &extender::Consult, nodes: extender::consulted::Nodes) -> extender::Consulted {
+    let answer = Ok(extender::Answer::Nodes(nodes));
+    extender::Consulted { about: consult.about.clone(), answer }
+}
+
+#[test]
+fn a_pod_goes_where_an_extender_would_have_it() {
+    let things = [node("a", "8"), node("b", "4"), node("c", "8"), pod("p", "1"), pod("q", "1")];
+    let mut scheduler = asking(|e| e.filter_verb = "filter".to_owned(), &things);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let extender::Question::Nodes { names, .. } = &consult.question else { panic!("{consult:?}") };
+    assert_eq!(names.len(), 3);
+    assert_eq!(decide(&mut scheduler, 1), [], "nobody else is decided meanwhile");
+    // One of those that are left goes, the other gets a score that no plugin gives.
+    scheduler.tell(Told::Gone(node("c", "8")), at(1));
+    let left = ["b", "c"].map(str::to_owned).into();
+    let nodes = extender::consulted::Nodes {
+        left,
+        scores: [("b".to_owned(), 1000)].into(),
+        ..Default::default()
+    };
+    scheduler.consulted(answer(&consult, nodes), at(2));
+    let commands = decide(&mut scheduler, 2);
+    let (_, at_node) = commands.iter().find_map(bound).expect("it is bound");
+    assert_eq!(&*at_node, "b");
+    assert!(question(&commands).is_some(), "the next one is asked about");
+}
+
+#[test]
+fn a_pod_that_an_extender_rejects_everywhere_waits_for_anything() {
+    let mut scheduler =
+        asking(|e| e.filter_verb = "filter".to_owned(), &[node("a", "8"), pod("p", "1")]);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let failed = [("a".to_owned(), (true, "no licence".to_owned()))].into();
+    let nodes = extender::consulted::Nodes { failed, ..Default::default() };
+    scheduler.consulted(answer(&consult, nodes), at(0));
+    let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
+    let want = "0/1 nodes are available: 1 no licence. no new claims to deallocate, preemption: \
+        0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    assert_eq!((reason.as_str(), message.as_str()), ("Unschedulable", want));
+    assert_eq!(scheduler.count(Place::Unschedulable), 1);
+    let other = with("o", "1", |pod| pod["spec"]["nodeName"] = json!("a"));
+    scheduler.tell(Told::Set(other), at(30));
+    assert!(question(&decide(&mut scheduler, 30)).is_some(), "it is tried again");
+}
+
+#[test]
+fn an_extender_that_fails_is_an_error_of_the_attempt() {
+    let mut scheduler =
+        asking(|e| e.filter_verb = "filter".to_owned(), &[node("a", "8"), pod("p", "1")]);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let about = consult.about.clone();
+    let answer = Err("no answer".to_owned());
+    scheduler.consulted(extender::Consulted { about, answer }, at(0));
+    let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
+    assert_eq!((reason.as_str(), message.as_str()), ("SchedulerError", "no answer"));
+    assert_eq!(scheduler.count(Place::ErrorBackoff), 1);
+}
+
+#[test]
+fn extenders_choose_who_goes() {
+    let low = |name: &str, at: &str| with(name, "1", |pod| pod["spec"]["nodeName"] = json!(at));
+    let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(10));
+    let things = [node("a", "1"), node("b", "1"), low("x", "a"), low("y", "b"), high];
+    let mut scheduler = asking(|e| e.preempt_verb = "preempt".to_owned(), &things);
+    let consult = question(&decide(&mut scheduler, 0)).expect("it is asked");
+    let extender::Question::Victims(all) = &consult.question else { panic!("{consult:?}") };
+    assert_eq!((all.len(), &*all["b"].pods[0].uid), (2, "y"));
+    let chosen = extender::wire::MetaVictims { uids: vec!["y".to_owned()], violations: 0 };
+    let answer = Ok(extender::Answer::Victims([("b".to_owned(), chosen)].into()));
+    let about = consult.about.clone();
+    scheduler.consulted(extender::Consulted { about, answer }, at(0));
+    let commands = scheduler.take_commands();
+    let victims = commands.iter().find_map(|command| match command {
+        Command::Evict { victims, .. } => Some(victims.clone()),
+        _ => None,
+    });
+    assert_eq!(victims.expect("room is made")[0].key.name(), "y");
+    assert_eq!(scheduler.mirror.nominated_on("b").len(), 1);
 }

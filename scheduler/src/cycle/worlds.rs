@@ -248,7 +248,7 @@ impl World {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Bind { pod, node } => self.binds.push((pod, node)),
+            Command::Bind { pod, node, .. } => self.binds.push((pod, node)),
             Command::Status { pod, nominated, .. } => {
                 let uid = pod.metadata.uid.as_deref().expect("a uid").into();
                 let pod = PodRef { key: ObjectKey::of(&*pod), uid };
@@ -258,7 +258,7 @@ impl World {
                 }
             }
             Command::Evict { victims, pod, .. } => self.evictions.push((victims, pod)),
-            Command::Tell(_) => {}
+            Command::Consult(_) | Command::Tell(_) => {}
         }
     }
 

@@ -32,6 +32,7 @@ use pintle_sched_core::Profile;
 use serde_json::{Map, Value, json};
 
 use crate::config::{self, Process};
+use crate::extender::Extender;
 use crate::queue::Settings as QueueSettings;
 
 /// kube-scheduler's command line.
@@ -79,6 +80,8 @@ pub struct Serving {
 pub struct Settings {
     /// Decide, at least one.
     pub profiles: Vec<Profile>,
+    /// Are asked about pods.
+    pub extenders: Vec<Extender>,
     /// Credentials, rates, lease.
     pub process: Process,
     /// `--master`.
@@ -144,7 +147,7 @@ fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
     let (Some(gates), Some(file), Some(serving)) = (gates, file, serving) else {
         return Err(errors);
     };
-    let (profiles, mut process, written, without_effect) = file;
+    let (profiles, extenders, mut process, written, without_effect) = file;
     put_flags(&mut process, given).map_err(|error| vec![error])?;
     let mut warnings = status::flag_warnings(given);
     warnings.extend(status::gate_warnings(&gates));
@@ -155,6 +158,7 @@ fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
     Ok(Settings {
         configuration: configuration(&process, &written),
         profiles,
+        extenders,
         process,
         master: given.text("master").map(str::to_owned),
         queue,
@@ -177,12 +181,18 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
     ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
 }
 
-/// The profiles, the rest, the profiles as they were written, and what has no effect.
-type FromFile = (Vec<Profile>, Process, Value, Vec<String>);
+/// The profiles, the extenders, the rest, the profiles as they were written, and what has no effect.
+type FromFile = (Vec<Profile>, Vec<Extender>, Process, Value, Vec<String>);
 
 fn file(given: &GivenFlags) -> Result<FromFile, ConfigError> {
     let Some(path) = given.text("config") else {
-        return Ok((vec![Profile::default()], Process::default(), Value::Null, Vec::new()));
+        return Ok((
+            vec![Profile::default()],
+            Vec::new(),
+            Process::default(),
+            Value::Null,
+            Vec::new(),
+        ));
     };
     let remedy = "correct the file";
     let text = std::fs::read_to_string(path)
@@ -190,8 +200,9 @@ fn file(given: &GivenFlags) -> Result<FromFile, ConfigError> {
     let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
     let profiles = config::profiles(&text).map_err(bad)?;
     let process = config::process(&text).map_err(bad)?;
+    let extenders = config::extenders(&text).map_err(bad)?;
     let written = config::written_profiles(&text).map_err(bad)?;
-    Ok((profiles, process, written, config::without_effect(&text).map_err(bad)?))
+    Ok((profiles, extenders, process, written, config::without_effect(&text).map_err(bad)?))
 }
 
 fn duration(given: &GivenFlags, name: &str) -> Option<Duration> {

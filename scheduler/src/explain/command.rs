@@ -208,7 +208,7 @@ fn usual_kubeconfig(named: Option<std::ffi::OsString>, home: Option<PathBuf>) ->
 
 async fn list_all(client: &kube::Client, mut take: impl FnMut(Told)) -> Result<()> {
     let (tell, mut told) = mpsc::channel(TOLD_MAX);
-    let running: Vec<_> = watch::follow_all(|| client.clone(), &tell)
+    let running: Vec<_> = watch::follow_all(|| client.clone(), &tell, false)
         .into_iter()
         .map(|(name, follows)| tasks::spawn(name, follows))
         .collect();

@@ -4,6 +4,7 @@
 //!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> whoever decides
 //!            ├─ Status ─> one of a pod at a time, the latest wins, STATUS_LANES pods at once
 //!            ├─ Evict ──> its victims at once
+//!            ├─ Consult > extenders, one after the other
 //!            └─ Tell ───> notes: events of events.k8s.io, the same again raises a count
 //! ```
 //! Input: commands. Output: requests, and how each binding ended, whatever happens to its task.
@@ -26,6 +27,8 @@ use tokio::sync::{Semaphore, mpsc};
 use self::notes::Notes;
 use self::status::StatusLane;
 use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
+use crate::extender::call::{self, Caller};
+use crate::extender::{Consult, Consulted};
 
 /// Bindings under way.
 const BINDS_MAX: usize = 128;
@@ -33,12 +36,14 @@ const BINDS_MAX: usize = 128;
 const STATUS_LANES: usize = 16;
 
 /// Something that ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// A binding.
     Bind(BindEnd),
     /// Making room.
     Evict(Evicted),
+    /// Extenders have answered.
+    Consult(Consulted),
 }
 
 /// A binding that ended.
@@ -60,6 +65,7 @@ pub struct Lanes {
     status: Rc<StatusLane>,
     notes: Notes,
     under_way: Rc<Cell<usize>>,
+    extenders: Rc<[Rc<Caller>]>,
 }
 
 impl Lanes {
@@ -82,8 +88,16 @@ impl Lanes {
             status,
             notes,
             under_way: Rc::default(),
+            extenders: Rc::new([]),
         };
         (lanes, ended)
+    }
+
+    /// The same that asks these extenders.
+    #[must_use]
+    pub fn with_extenders(mut self, callers: Vec<Caller>) -> Self {
+        self.extenders = callers.into_iter().map(Rc::new).collect();
+        self
     }
 
     /// Bindings that have not ended.
@@ -94,7 +108,8 @@ impl Lanes {
     /// Carries one out, later.
     pub fn run(&self, command: Command) {
         match command {
-            Command::Bind { pod, node } => self.bind(pod, node),
+            Command::Bind { pod, node, object } => self.bind(pod, node, &object),
+            Command::Consult(consult) => self.consult(consult),
             Command::Status { pod, condition, nominated } => {
                 self.status.put(pod, condition, nominated);
             }
@@ -106,7 +121,7 @@ impl Lanes {
         }
     }
 
-    fn bind(&self, pod: PodRef, node: Rc<str>) {
+    fn bind(&self, pod: PodRef, node: Rc<str>, object: &Pod) {
         let owed = Owed {
             ends: self.ends.clone(),
             end: Some(End::Bind(BindEnd {
@@ -117,10 +132,25 @@ impl Lanes {
             under_way: Some(UnderWay::one_more(&self.under_way)),
         };
         let (client, binds) = (self.client.clone(), Rc::clone(&self.binds));
+        // k8s: pkg/scheduler/schedule_one.go extendersBinding
+        let binder = call::binder(&self.extenders, object).cloned();
         tokio::task::spawn_local(async move {
             let Ok(_turn) = binds.acquire().await else { return };
-            let ended = bind::bind(client, &pod, &node).await;
+            let ended = match binder {
+                Some(binder) => call::bind(&binder, &pod, &node).await,
+                None => bind::bind(client, &pod, &node).await,
+            };
             owed.pay(End::Bind(BindEnd { pod, node, ended }));
+        });
+    }
+
+    fn consult(&self, consult: Consult) {
+        let nobody = "the task that asks extenders ended without an answer".to_owned();
+        let end = End::Consult(Consulted { about: consult.about.clone(), answer: Err(nobody) });
+        let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
+        let extenders = Rc::clone(&self.extenders);
+        tokio::task::spawn_local(async move {
+            owed.pay(End::Consult(call::consult(&extenders, consult).await));
         });
     }
 

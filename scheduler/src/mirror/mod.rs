@@ -55,6 +55,8 @@ pub struct Mirror {
     bound: HashMap<ObjectKey, (Str, Rc<str>)>,
     nominated: HashMap<Str, Nominee>,
     nodes: HashMap<Str, Rc<NodeSpec>>,
+    /// Nodes as they were told, for those who want them whole.
+    whole_nodes: Option<HashMap<String, Rc<Node>>>,
     budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
     read_budgets: Option<Rc<[Budget]>>,
     /// What workloads and namespaces said last: their status changes all the time.
@@ -83,6 +85,7 @@ impl Mirror {
             bound: HashMap::new(),
             nominated: HashMap::new(),
             nodes: HashMap::new(),
+            whole_nodes: None,
             budgets: BTreeMap::new(),
             read_budgets: None,
             others: HashMap::new(),
@@ -218,7 +221,7 @@ impl Mirror {
     pub fn set(&mut self, thing: Thing) -> Vec<Step> {
         match thing {
             Thing::Pod(pod) => self.set_pod(*pod),
-            Thing::Node(node) => self.read_node(&node).into_iter().collect(),
+            Thing::Node(node) => self.set_whole_node(*node),
             Thing::PodDisruptionBudget(budget) => {
                 self.budgets.insert(ObjectKey::of(&*budget), *budget);
                 self.read_budgets = None;
@@ -372,6 +375,24 @@ impl Mirror {
         steps
     }
 
+    /// Whether nodes are kept as they are told.
+    pub fn keep_nodes(&mut self, keep: bool) {
+        self.whole_nodes = keep.then(HashMap::new);
+    }
+
+    /// A node as it was told, where they are kept.
+    pub fn whole_node(&self, name: &str) -> Option<&Rc<Node>> {
+        self.whole_nodes.as_ref()?.get(name)
+    }
+
+    fn set_whole_node(&mut self, node: Node) -> Vec<Step> {
+        let step = self.read_node(&node);
+        if let Some(whole) = &mut self.whole_nodes {
+            whole.insert(node.metadata.name.clone().unwrap_or_default(), Rc::new(node));
+        }
+        step.into_iter().collect()
+    }
+
     fn read_node(&mut self, node: &Node) -> Option<Step> {
         match self.cluster.read_node(node) {
             Ok(spec) => {
@@ -405,7 +426,11 @@ impl Mirror {
                 self.budgets.remove(key);
                 self.read_budgets = None;
             }
-            Kind::Node => {}
+            Kind::Node => {
+                if let Some(whole) = &mut self.whole_nodes {
+                    whole.remove(key.name());
+                }
+            }
             // Whose pods are still there keeps selecting them, until sched-core can forget it.
             _ => drop(self.others.remove(&(kind, key.clone()))),
         }

@@ -1,0 +1,227 @@
+//! Asks extenders, one after the other.
+// k8s: pkg/scheduler/extender.go send, schedule_one.go findNodesThatPassExtenders, prioritizeNodes,
+//      framework/preemption/preemption.go callExtenders
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::rc::Rc;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::{Method, Request, StatusCode};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::client::Body;
+use kube::config::{AuthInfo, Cluster};
+use pintle_api::{Access, ClientOptions};
+use serde_json::Value;
+
+use super::{Answer, Consult, Consulted, Extender, Question, Victims, consulted, wire};
+use crate::cycle::command::{Ended, PodRef};
+
+/// The longest answer that is read.
+pub const ANSWER_BYTES: usize = 64 << 20;
+
+/// An extender with its connections.
+pub struct Caller {
+    extender: Extender,
+    client: kube::Client,
+}
+
+/// Where it is, whom to trust and who we are.
+///
+/// # Errors
+/// What is wrong with the address, a certificate or a key.
+// k8s: pkg/scheduler/extender.go makeTransport
+pub fn access(extender: &Extender) -> Result<Access, String> {
+    let tls = extender.tls_config.clone().unwrap_or_default();
+    let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let has_authority = !tls.ca_file.is_empty() || !tls.ca_data.is_empty();
+    let insecure = tls.insecure || (extender.enable_https && !has_authority);
+    let cluster = Cluster {
+        server: Some(extender.url_prefix.clone()),
+        insecure_skip_tls_verify: Some(insecure),
+        tls_server_name: some(&tls.server_name),
+        certificate_authority: some(&tls.ca_file),
+        certificate_authority_data: some(&tls.ca_data),
+        ..Cluster::default()
+    };
+    let user = AuthInfo {
+        client_certificate: some(&tls.cert_file),
+        client_certificate_data: some(&tls.cert_data),
+        client_key: some(&tls.key_file),
+        client_key_data: some(&tls.key_data).map(Into::into),
+        ..AuthInfo::default()
+    };
+    Access::to_server(Path::new("extenders"), &cluster, &user).map_err(|error| error.to_string())
+}
+
+impl Caller {
+    /// Must be made on a tokio runtime.
+    ///
+    /// # Errors
+    /// As [`access`].
+    pub fn new(extender: Extender) -> Result<Self, String> {
+        let user_agent = pintle_config::help::user_agent("kube-scheduler");
+        let client =
+            access(&extender)?.client(ClientOptions { user_agent, ..ClientOptions::default() });
+        Ok(Self { extender, client })
+    }
+
+    async fn send(&self, verb: &str, body: &Value) -> Result<Value, String> {
+        let url = self.extender.url(verb);
+        let whole = self.exchange(verb, body);
+        match tokio::time::timeout(self.extender.timeout(), whole).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("Post {url:?}: no answer within {:?}", self.extender.timeout())),
+        }
+    }
+
+    async fn exchange(&self, verb: &str, body: &Value) -> Result<Value, String> {
+        let url = self.extender.url(verb);
+        let failed = |error: &dyn std::fmt::Display| format!("Post {url:?}: {error}");
+        let body = serde_json::to_vec(body).map_err(|error| failed(&error))?;
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(format!("/{verb}"))
+            .header("content-type", "application/json")
+            .body(Body::from(body))
+            .map_err(|error| failed(&error))?;
+        let answer = self.client.send(request).await.map_err(|error| failed(&error))?;
+        if answer.status() != StatusCode::OK {
+            let code = answer.status().as_u16();
+            return Err(format!("failed {verb} with extender at URL {url}, code {code}"));
+        }
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| failed(&error))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|error| failed(&error))
+    }
+}
+
+/// Asks all that are interested.
+pub async fn consult(callers: &[Rc<Caller>], consult: Consult) -> Consulted {
+    let Consult { pod, about, question } = consult;
+    let asked: Vec<&Caller> = callers.iter().map(|caller| &**caller).collect();
+    let asked: Vec<&Caller> =
+        asked.into_iter().filter(|caller| caller.extender.is_interested(&pod)).collect();
+    let answer = match question {
+        Question::Nodes { names, objects } => {
+            nodes(&asked, &pod, names, objects).await.map(Answer::Nodes)
+        }
+        Question::Victims(of) => victims(&asked, &pod, of).await.map(Answer::Victims),
+    };
+    Consulted { about, answer }
+}
+
+async fn nodes(
+    callers: &[&Caller],
+    pod: &Pod,
+    mut names: Vec<Rc<str>>,
+    mut objects: Vec<Rc<Node>>,
+) -> Result<consulted::Nodes, String> {
+    let mut found = consulted::Nodes::default();
+    for caller in callers.iter().filter(|caller| !caller.extender.filter_verb.is_empty()) {
+        let extender = &caller.extender;
+        if names.is_empty() {
+            break;
+        }
+        let by_name = extender.node_cache_capable;
+        let body = wire::nodes(pod, &names, (!by_name).then_some(&*objects));
+        let answer = caller.send(&extender.filter_verb, &body).await;
+        let answer = answer.and_then(|a| wire::filtered(&a, by_name, &names, &extender.url_prefix));
+        let filtered = match answer {
+            Ok(filtered) => filtered,
+            Err(error) if extender.ignorable => {
+                tracing::warn!(error, extender = extender.url_prefix, "an extender is left out");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        found.failed.extend(filtered.failed);
+        let left: HashSet<&str> = filtered.left.iter().map(String::as_str).collect();
+        names.retain(|name| left.contains(&**name));
+        objects.retain(|node| node.metadata.name.as_deref().is_some_and(|n| left.contains(n)));
+    }
+    if names.len() > 1 {
+        for caller in callers.iter().filter(|caller| !caller.extender.prioritize_verb.is_empty()) {
+            let extender = &caller.extender;
+            let objects = (!extender.node_cache_capable).then_some(&*objects);
+            let body = wire::nodes(pod, &names, objects);
+            match caller.send(&extender.prioritize_verb, &body).await {
+                Ok(answer) => {
+                    for (node, score) in wire::scores(&answer, extender.weight) {
+                        let sum = found.scores.entry(node).or_default();
+                        *sum = sum.saturating_add(score);
+                    }
+                }
+                // The others choose.
+                Err(error) => {
+                    tracing::warn!(
+                        error,
+                        extender = extender.url_prefix,
+                        "an extender's scores are missing"
+                    );
+                }
+            }
+        }
+    }
+    found.left = names.iter().map(|name| name.to_string()).collect();
+    Ok(found)
+}
+
+async fn victims(
+    callers: &[&Caller],
+    pod: &Pod,
+    mut of: BTreeMap<String, Victims>,
+) -> Result<BTreeMap<String, wire::MetaVictims>, String> {
+    let uids = |victims: &Victims| victims.pods.iter().map(|pod| pod.uid.to_string()).collect();
+    let mut chosen: BTreeMap<String, wire::MetaVictims> = of
+        .iter()
+        .map(|(node, v)| {
+            (node.clone(), wire::MetaVictims { uids: uids(v), violations: v.violations })
+        })
+        .collect();
+    for caller in callers.iter().filter(|caller| !caller.extender.preempt_verb.is_empty()) {
+        let extender = &caller.extender;
+        let body = wire::victims(pod, &of, extender.node_cache_capable);
+        let answer = caller.send(&extender.preempt_verb, &body).await;
+        let mut answer = match answer {
+            Ok(answer) => wire::chosen_victims(&answer),
+            Err(error) if extender.ignorable => {
+                tracing::warn!(error, extender = extender.url_prefix, "an extender is left out");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(node) = answer.iter().find(|(_, v)| v.uids.is_empty()).map(|(node, _)| node)
+            && !extender.ignorable
+        {
+            return Err(format!("expected at least one victim pod on node {node:?}"));
+        }
+        answer.retain(|_, victims| !victims.uids.is_empty());
+        of.retain(|node, _| answer.contains_key(node));
+        for (node, victims) in &mut of {
+            victims.pods.retain(|pod| answer[node].uids.iter().any(|uid| **uid == *pod.uid));
+            victims.violations = answer[node].violations;
+        }
+        chosen = answer;
+        if chosen.is_empty() {
+            break;
+        }
+    }
+    Ok(chosen)
+}
+
+/// The extender that binds a pod, if one does.
+pub fn binder<'a>(callers: &'a [Rc<Caller>], pod: &Pod) -> Option<&'a Rc<Caller>> {
+    let binds = |caller: &&Rc<Caller>| !caller.extender.bind_verb.is_empty();
+    callers.iter().filter(binds).find(|caller| caller.extender.is_interested(pod))
+}
+
+/// Has a pod bound.
+pub async fn bind(caller: &Caller, pod: &PodRef, node: &str) -> Ended {
+    let body = wire::binding(pod, node);
+    let answer = caller.send(&caller.extender.bind_verb, &body).await;
+    match answer.and_then(|answer| wire::error(&answer)) {
+        Ok(()) => Ended::Bound,
+        Err(error) => Ended::Failed(error),
+    }
+}

@@ -1,0 +1,64 @@
+//! What extenders said of the nodes, as a plugin of single nodes.
+//!
+//! Input: names, reasons and scores. Output: statuses and scores by row. Owner: one attempt of one pod.
+
+use std::collections::{HashMap, HashSet};
+
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::program::Program;
+use pintle_sched_core::select::RowPlugin;
+use pintle_sched_core::snapshot::View;
+use pintle_sched_core::{Plugin, Profile};
+
+/// What is left, why the others are not, and what is added to scores.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Nodes {
+    /// Nodes that every extender takes.
+    pub left: HashSet<String>,
+    /// Those that one rejects: whether preemption would not help, and why.
+    pub failed: HashMap<String, (bool, String)>,
+    /// What is added to the score of a node, weights and scale included.
+    pub scores: HashMap<String, i64>,
+}
+
+/// The same by row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    left: HashMap<u32, i64>,
+    failed: HashMap<u32, Status>,
+}
+
+impl Nodes {
+    /// The same by row; nodes without one are gone.
+    pub fn rows(&self, row_of: impl Fn(&str) -> Option<u32>) -> Rows {
+        let score = |name: &str| self.scores.get(name).copied().unwrap_or(0);
+        let left = self.left.iter().filter_map(|name| Some((row_of(name)?, score(name)))).collect();
+        let failed = self.failed.iter().filter_map(|(name, (is_final, reason))| {
+            let code =
+                if *is_final { Code::UnschedulableAndUnresolvable } else { Code::Unschedulable };
+            Some((row_of(name)?, Status { plugin: None, code, reasons: vec![reason.clone()] }))
+        });
+        Rows { left, failed: failed.collect() }
+    }
+}
+
+impl RowPlugin for Rows {
+    fn plugin(&self) -> Plugin {
+        Plugin::Extender
+    }
+
+    fn weight(&self, _: &Profile) -> i64 {
+        1
+    }
+
+    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
+        // Upstream has no reason where the extender gave none.
+        let silent = Status { plugin: None, code: Code::Unschedulable, reasons: Vec::new() };
+        let is_left = self.left.contains_key(&row);
+        (!is_left).then(|| self.failed.get(&row).cloned().unwrap_or(silent))
+    }
+
+    fn score(&self, _: &View, _: &Program, row: u32) -> Option<i64> {
+        self.left.get(&row).copied()
+    }
+}

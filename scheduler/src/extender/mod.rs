@@ -1,0 +1,211 @@
+//! Extenders: servers of others that filter, score, choose victims and bind, asked over HTTP.
+//!
+//! ```text
+//!   cycle ─Command::Consult─> lanes (call) ─> filter, one after the other ─> prioritize
+//!     ^──────────────────── Consulted ───────────────┘
+//! ```
+//! Input: the configuration; for a pod the nodes that pass all filters. Output: which of them are left,
+//! why the others are not, what is added to their scores. Owner: [`call`] has the connections, the rest
+//! is pure. Bounds: one pod is asked about at a time, for `httpTimeout` an answer; `call::ANSWER_BYTES`.
+// k8s: pkg/scheduler/extender.go
+
+pub mod call;
+pub mod consulted;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use pintle_api_types::duration::GoDuration;
+use serde::Deserialize;
+
+use crate::cycle::command::PodRef;
+
+/// The longest wait for an answer, where nothing is configured.
+// k8s: pkg/scheduler/extender.go DefaultExtenderTimeout
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An extender as it is configured.
+// k8s: staging/src/k8s.io/kube-scheduler/config/v1/types.go Extender
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Extender {
+    /// Where it is: `http://HOST:PORT/PATH`.
+    pub url_prefix: String,
+    /// What is added to the address to filter; empty for one that does not.
+    pub filter_verb: String,
+    /// The same to choose victims.
+    pub preempt_verb: String,
+    /// The same to score.
+    pub prioritize_verb: String,
+    /// By what its scores are multiplied.
+    pub weight: i64,
+    /// The same to bind.
+    pub bind_verb: String,
+    /// Without an authority in `tls_config` any certificate will do.
+    #[serde(rename = "enableHTTPS")]
+    pub enable_https: bool,
+    /// Whom to trust, and who we are.
+    pub tls_config: Option<TlsConfig>,
+    /// The longest wait for an answer.
+    pub http_timeout: Option<GoDuration>,
+    /// It knows the nodes, and is told names alone.
+    pub node_cache_capable: bool,
+    /// It is asked about pods that want one of these; about all where there are none.
+    pub managed_resources: Vec<ManagedResource>,
+    /// Pods are decided without it when it does not answer.
+    pub ignorable: bool,
+}
+
+/// A resource that an extender looks after.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ManagedResource {
+    /// Its name.
+    pub name: String,
+    /// Nobody else counts it.
+    pub ignored_by_scheduler: bool,
+}
+
+/// TLS towards an extender; data are base64 and come before files.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[allow(missing_docs)] // the names are those of the file
+pub struct TlsConfig {
+    pub insecure: bool,
+    pub server_name: String,
+    pub cert_file: String,
+    pub key_file: String,
+    pub ca_file: String,
+    pub cert_data: String,
+    pub key_data: String,
+    pub ca_data: String,
+}
+
+impl std::fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsConfig").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl Extender {
+    /// Whether it is asked about a pod.
+    // k8s: extender.go IsInterested
+    pub fn is_interested(&self, pod: &Pod) -> bool {
+        let Some(spec) = &pod.spec else { return self.managed_resources.is_empty() };
+        let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        self.managed_resources.is_empty() || containers.any(|container| self.manages(container))
+    }
+
+    fn manages(&self, container: &Container) -> bool {
+        let Some(resources) = &container.resources else { return false };
+        let named = [&resources.requests, &resources.limits].into_iter().flatten();
+        let mut names = named.flat_map(BTreeMap::keys);
+        names.any(|name| self.managed_resources.iter().any(|managed| managed.name == *name))
+    }
+
+    /// The longest wait for an answer.
+    pub fn timeout(&self) -> Duration {
+        let given = self.http_timeout.filter(|given| !given.is_zero());
+        given.map_or(TIMEOUT, GoDuration::to_std)
+    }
+
+    /// Whether it says anything of the nodes for a pod.
+    pub fn looks_at_nodes(&self) -> bool {
+        !self.filter_verb.is_empty() || !self.prioritize_verb.is_empty()
+    }
+
+    fn url(&self, verb: &str) -> String {
+        format!("{}/{verb}", self.url_prefix.trim_end_matches('/'))
+    }
+}
+
+/// What upstream refuses: the field within `extenders`, and why.
+// k8s: pkg/scheduler/apis/config/validation/validation.go validateExtenders
+pub fn mistake(extenders: &[Extender]) -> Option<(String, String)> {
+    let mut managed = HashSet::new();
+    for (at, extender) in extenders.iter().enumerate() {
+        let path = |field: &str| format!("extenders[{at}].{field}");
+        if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
+            let problem = format!("is {}, but must be above zero to score", extender.weight);
+            return Some((path("weight"), problem));
+        }
+        if let Err(problem) = call::access(extender) {
+            return Some((path("urlPrefix"), problem));
+        }
+        for (number, resource) in extender.managed_resources.iter().enumerate() {
+            let field = path(&format!("managedResources[{number}].name"));
+            let name = &resource.name;
+            if !is_extended(name) {
+                return Some((field, format!("{name:?} is no name of an extended resource")));
+            }
+            if !managed.insert(name) {
+                return Some((field, format!("{name:?} is managed by two extenders")));
+            }
+        }
+    }
+    let binders = extenders.iter().filter(|extender| !extender.bind_verb.is_empty()).count();
+    let problem = || format!("{binders} have a bindVerb: only one extender can bind");
+    (binders > 1).then(|| ("extenders".to_owned(), problem()))
+}
+
+// k8s: pkg/apis/core/v1/helper/helpers.go IsExtendedResourceName
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
+
+/// What extenders are asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Consult {
+    /// The pod, whole.
+    pub pod: Rc<Pod>,
+    /// Its name and uid.
+    pub about: PodRef,
+    /// What about it.
+    pub question: Question,
+}
+
+/// A question.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Question {
+    /// Which of these nodes take it, and how good are they.
+    Nodes {
+        /// Names of the nodes.
+        names: Vec<Rc<str>>,
+        /// The nodes in the same order, where an extender wants them; otherwise none.
+        objects: Vec<Rc<Node>>,
+    },
+    /// Who may go from which node to make room.
+    Victims(BTreeMap<String, Victims>),
+}
+
+/// Who goes from a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Victims {
+    /// The pods.
+    pub pods: Vec<PodRef>,
+    /// How many of them violate a disruption budget.
+    pub violations: i64,
+}
+
+/// What extenders say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Consulted {
+    /// About whom.
+    pub about: PodRef,
+    /// The sentence of a mistake that ends the attempt, or the answer.
+    pub answer: Result<Answer, String>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Of nodes.
+    Nodes(consulted::Nodes),
+    /// Of victims by node, uids alone.
+    Victims(BTreeMap<String, wire::MetaVictims>),
+}

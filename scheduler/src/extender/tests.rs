@@ -1,0 +1,225 @@
+//! Extenders that are asked over real connections.
+
+use pintle_api::informer::ObjectKey;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::call::{Caller, bind, binder, consult};
+use super::*;
+use crate::cycle::command::Ended;
+
+/// A server that answers each path with a status and a body; what it is asked comes back.
+async fn server(
+    answers: Vec<(&'static str, u16, Value)>,
+) -> (String, tokio::sync::mpsc::UnboundedReceiver<(String, Value)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/scheduler/", listener.local_addr().expect("an address"));
+    let (heard, hears) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut peer, _)) = listener.accept().await {
+            let (answers, heard) = (answers.clone(), heard.clone());
+            tokio::spawn(async move {
+                while let Some((path, body)) = request(&mut peer).await {
+                    let found = answers.iter().find(|(of, ..)| path.ends_with(of));
+                    let (_, status, answer) = found.expect("a known path").clone();
+                    // Not every test wants to know.
+                    let _ = heard.send((path, body));
+                    let text = answer.to_string();
+                    let head =
+                        format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", text.len());
+                    peer.write_all((head + &text).as_bytes()).await.expect("the peer listens");
+                }
+            });
+        }
+    });
+    (url, hears)
+}
+
+/// The path and the body of one request; `None` at the end of the connection.
+async fn request(peer: &mut tokio::net::TcpStream) -> Option<(String, Value)> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+            let path = head.split(' ').nth(1).expect("a path").to_owned();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.expect("a length").parse().expect("a number");
+            if let Some(body) = bytes.get(end + 4..end + 4 + length) {
+                return Some((path, serde_json::from_slice(body).expect("JSON")));
+            }
+        }
+        if peer.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn extender(url: &str) -> Extender {
+    Extender { url_prefix: url.to_owned(), node_cache_capable: true, ..Extender::default() }
+}
+
+fn pod() -> Rc<Pod> {
+    let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"x.io/gpu": "1"}}}]}});
+    Rc::new(serde_json::from_value(pod).expect("a pod"))
+}
+
+fn about() -> PodRef {
+    PodRef { key: ObjectKey::new("ns", "p"), uid: "u".into() }
+}
+
+async fn ask(extenders: Vec<Extender>, question: Question) -> Result<Answer, String> {
+    let callers = extenders.into_iter().map(|extender| Caller::new(extender).map(Rc::new));
+    let callers: Vec<Rc<Caller>> = callers.collect::<Result<_, _>>().expect("an address");
+    consult(&callers, Consult { pod: pod(), about: about(), question }).await.answer
+}
+
+fn nodes(names: &[&str]) -> Question {
+    Question::Nodes { names: names.iter().map(|name| (*name).into()).collect(), objects: vec![] }
+}
+
+#[tokio::test]
+async fn nodes_are_filtered_one_after_the_other_and_scored() {
+    let (first, mut heard) = server(vec![(
+        "/filter",
+        200,
+        json!({"nodenames": ["a", "b"], "FailedNodes": {"c": "no", "d": "soft"},
+            "FailedAndUnresolvableNodes": {"d": "never"}}),
+    )])
+    .await;
+    let scores = json!([{"Host": "a", "Score": 3}, {"host": "b", "score": 10}]);
+    let (second, _) = server(vec![("/score", 200, scores)]).await;
+    let filters = Extender { filter_verb: "filter".into(), ..extender(&first) };
+    let scores = Extender { prioritize_verb: "score".into(), weight: 2, ..extender(&second) };
+    let answer = ask(vec![filters, scores], nodes(&["a", "b", "c", "d"])).await.expect("answers");
+    let Answer::Nodes(found) = answer else { panic!("{answer:?}") };
+    assert_eq!(found.left, ["a", "b"].map(str::to_owned).into());
+    assert_eq!(found.failed["c"], (false, "no".to_owned()));
+    assert_eq!(found.failed["d"], (true, "never".to_owned()));
+    assert_eq!((found.scores["a"], found.scores["b"]), (60, 200));
+    let (path, body) = heard.recv().await.expect("it was asked");
+    assert_eq!(path, "/scheduler/filter");
+    assert_eq!(body["NodeNames"], json!(["a", "b", "c", "d"]));
+    assert_eq!((&body["Nodes"], &body["Pod"]["metadata"]["name"]), (&Value::Null, &json!("p")));
+}
+
+#[tokio::test]
+async fn whoever_does_not_know_nodes_is_sent_them() {
+    let taken = json!({"Nodes": {"items": [{"metadata": {"name": "b"}}]}});
+    let (url, mut heard) = server(vec![("/filter", 200, taken)]).await;
+    let filters =
+        Extender { filter_verb: "filter".into(), node_cache_capable: false, ..extender(&url) };
+    let node = |name: &str| {
+        let node = json!({"metadata": {"name": name, "annotations": {"a": name}}});
+        Rc::new(serde_json::from_value(node).expect("a node"))
+    };
+    let question = Question::Nodes {
+        names: vec!["a".into(), "b".into()],
+        objects: vec![node("a"), node("b")],
+    };
+    let Ok(Answer::Nodes(found)) = ask(vec![filters], question).await else { panic!("no answer") };
+    assert_eq!(found.left, ["b".to_owned()].into());
+    let (_, body) = heard.recv().await.expect("it was asked");
+    assert_eq!(body["Nodes"]["items"][1]["metadata"]["annotations"]["a"], "b");
+    assert_eq!(body["NodeNames"], Value::Null);
+}
+
+#[tokio::test]
+async fn who_fails_fails_the_attempt_unless_it_may_be_left_out() {
+    let (url, _heard) = server(vec![
+        ("/broken", 500, json!({})),
+        ("/wrong", 200, json!({"Error": "I will not"})),
+        ("/invents", 200, json!({"NodeNames": ["z"]})),
+    ])
+    .await;
+    let of = |verb: &str, ignorable| Extender {
+        filter_verb: verb.to_owned(),
+        ignorable,
+        ..extender(&url)
+    };
+    for (verb, words) in [
+        ("broken", "failed broken with extender at URL"),
+        ("wrong", "I will not"),
+        ("invents", "claims a filtered node \"z\""),
+    ] {
+        let error = ask(vec![of(verb, false)], nodes(&["a"])).await.expect_err(verb);
+        assert!(error.contains(words), "{error}");
+        let Ok(Answer::Nodes(found)) = ask(vec![of(verb, true)], nodes(&["a"])).await else {
+            panic!("{verb} is left out")
+        };
+        assert_eq!(found.left, ["a".to_owned()].into());
+    }
+}
+
+#[tokio::test]
+async fn victims_are_chosen_among_those_that_were_found() {
+    let chosen = json!({"NodeNameToMetaVictims":
+        {"a": {"Pods": [{"UID": "v2"}], "NumPDBViolations": 1}}});
+    let (url, mut heard) = server(vec![
+        ("/preempt", 200, chosen),
+        ("/nobody", 200, json!({"NodeNameToMetaVictims": {"a": {"Pods": []}}})),
+    ])
+    .await;
+    let victim = |uid: &str| PodRef { key: ObjectKey::new("ns", uid), uid: uid.into() };
+    let of: BTreeMap<String, Victims> = ["a", "b"]
+        .map(|node| {
+            (node.to_owned(), Victims { pods: vec![victim("v1"), victim("v2")], violations: 0 })
+        })
+        .into();
+    let preempts = |verb: &str| Extender { preempt_verb: verb.to_owned(), ..extender(&url) };
+    let answer = ask(vec![preempts("preempt")], Question::Victims(of.clone())).await;
+    let want = wire::MetaVictims { uids: vec!["v2".to_owned()], violations: 1 };
+    assert_eq!(answer, Ok(Answer::Victims([("a".to_owned(), want)].into())));
+    let (_, body) = heard.recv().await.expect("it was asked");
+    assert_eq!(body["NodeNameToMetaVictims"]["b"]["Pods"], json!([{"UID": "v1"}, {"UID": "v2"}]));
+    let error = ask(vec![preempts("nobody")], Question::Victims(of)).await.expect_err("nobody");
+    assert_eq!(error, "expected at least one victim pod on node \"a\"");
+}
+
+#[tokio::test]
+async fn a_pod_is_bound_by_the_extender_that_wants_it() {
+    let (url, mut heard) =
+        server(vec![("/bind", 200, json!({})), ("/no", 200, json!({"Error": "full"}))]).await;
+    let binds = |verb: &str, resource: &str| {
+        let managed = ManagedResource { name: resource.to_owned(), ignored_by_scheduler: false };
+        let of = Extender { bind_verb: verb.to_owned(), ..extender(&url) };
+        Rc::new(Caller::new(Extender { managed_resources: vec![managed], ..of }).expect("it is"))
+    };
+    assert!(binder(&[binds("bind", "x.io/other")], &pod()).is_none());
+    let all = [binds("bind", "x.io/gpu")];
+    let caller = binder(&all, &pod()).expect("it wants it");
+    assert_eq!(bind(caller, &about(), "n").await, Ended::Bound);
+    let (_, body) = heard.recv().await.expect("it was asked");
+    let want = json!({"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "n"});
+    assert_eq!(body, want);
+    let refused = bind(&binds("no", "x.io/gpu"), &about(), "n").await;
+    assert_eq!(refused, Ended::Failed("full".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_asked_is_told() {
+    let of = |change: &dyn Fn(&mut Extender)| {
+        let mut extender = extender("http://127.0.0.1:1");
+        change(&mut extender);
+        extender
+    };
+    let named = |name: &str| ManagedResource { name: name.to_owned(), ..Default::default() };
+    let binds = of(&|e| e.bind_verb = "bind".into());
+    for (extenders, field) in [
+        (vec![of(&|e| e.prioritize_verb = "p".into())], "extenders[0].weight"),
+        (vec![of(&|e| e.url_prefix = String::new())], "extenders[0].urlPrefix"),
+        (
+            vec![of(&|e| e.managed_resources = vec![named("cpu")])],
+            "extenders[0].managedResources[0].name",
+        ),
+        (
+            vec![of(&|e| e.managed_resources = vec![named("x.io/a"), named("x.io/a")])],
+            "extenders[0].managedResources[1].name",
+        ),
+        (vec![binds.clone(), binds.clone()], "extenders"),
+    ] {
+        assert_eq!(mistake(&extenders).map(|(field, _)| field).as_deref(), Some(field));
+    }
+    assert_eq!(mistake(&[binds]), None);
+}
