@@ -22,6 +22,7 @@ pub mod diagnosis;
 pub mod explain;
 pub mod extender;
 pub mod lanes;
+mod lead;
 pub mod mirror;
 pub mod prune;
 pub mod queue;

@@ -4,15 +4,16 @@
 //!   watch ─Told─> Scheduler ─Command─> Lanes ─> API server
 //!                    ^ ────────End──────┘
 //! ```
-//! Effects. Owner of the one thread that decides, and of the clock. What was told is taken before the
-//! next pod is decided, so that no decision is made with less than is known. Bounds: `AHEAD_MAX` pods
-//! are assumed and not bound; until some are, nobody else is decided.
+//! Effects. Owner of the one thread that decides, and of the clock; the lease has another thread.
+//! What was told is taken before the next pod is decided, so that no decision is made with less than
+//! is known. Bounds: `AHEAD_MAX` pods are assumed and not bound; until some are, nobody else is
+//! decided; `TAKE_MAX` for what is told before anything else is looked at.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use pintle_api::leader::{Elector, Timing};
+use futures_util::FutureExt as _;
 use pintle_api::{Access, ClientOptions, Observer};
 use pintle_daemon::{logging, tasks};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -24,6 +25,7 @@ use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
 use crate::lanes::{End, Lanes};
+use crate::lead::Lead;
 use crate::watch::{self, TOLD_MAX, Told};
 
 /// Pods that have a node of which the API server does not know yet.
@@ -36,6 +38,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Pods that a dump tells of.
 const DUMPED_MAX: usize = 1000;
+/// How long it takes what is told before it looks at anything else.
+const TAKE_MAX: Duration = Duration::from_millis(50);
 /// How long bindings that are under way may take when it is told to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
@@ -82,87 +86,44 @@ async fn work(
     state: &Arc<State>,
     questions: mpsc::Receiver<Question>,
 ) -> Result<()> {
-    let process = &settings.process;
-    let user_agent = pintle_config::help::user_agent("kube-scheduler");
-    let observer = Some(Arc::clone(state) as Arc<dyn Observer>);
-    let options =
-        ClientOptions { user_agent, rate: process.rate(), observer, ..Default::default() };
-    let clients = access.clients(options);
-    let user_agent = pintle_config::help::user_agent("leader-election");
-    let own = access.client(ClientOptions { user_agent, ..Default::default() });
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // k8s: pkg/scheduler/backend/cache/debugger/debugger.go
-    let dump = signal(SignalKind::user_defined2())?;
-
-    let (tell, told) = mpsc::channel(TOLD_MAX);
-    // A standby knows the cluster before it leads.
-    let whole = !settings.extenders.is_empty();
-    for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, whole) {
-        tasks::singleton(name, follows);
-    }
-    let (lanes, ended) = Lanes::new(|| clients.urgent());
-    let callers = settings.extenders.iter().cloned().map(Caller::new);
-    let callers: Result<Vec<Caller>, String> = callers.collect();
-    let lanes = lanes.with_extenders(callers.map_err(anyhow::Error::msg)?);
-    let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed())
-        .with_extenders(settings.extenders.clone());
-    let state_of = Arc::clone(state);
-    let begun = Instant::now();
-    let mut running = Running {
-        scheduler,
-        lanes,
-        told,
-        ended,
-        questions,
-        dump,
-        counted: Duration::ZERO,
-        begun,
-        state: state_of,
-    };
-    let (_, lease) = &process.lease;
-    state.metrics.leads(lease, false);
-
-    let mut elector = process.leader_elect.then(|| elector(own, process)).transpose()?;
+    let mut running = Running::new(access, settings, state, questions)?;
+    let mut lead = Lead::begin(access, &settings.process, state)?;
     tokio::select! {
-        () = running.follow(lead(&mut elector)) => {}
+        () = running.follow(leads(&mut lead)) => {}
         _ = end.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     }
-    state.metrics.leads(lease, true);
-    let lost = async {
-        match &mut elector {
-            Some(elector) => elector.hold(|| state.holds_lease(process.timing.lease)).await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         () = running.schedule() => {}
-        () = lost => anyhow::bail!("the lease was lost: another scheduler may work now"),
+        () = is_lost(&mut lead) => {
+            anyhow::bail!("the lease was lost: another scheduler may work now")
+        }
         _ = end.recv() => {}
         _ = interrupt.recv() => {}
     }
     state.is_ending();
-    running.end().await;
-    if let Some(elector) = elector {
-        elector.release().await;
+    // A binding without an answer may still be made: others wait until the lease is over.
+    if running.end().await
+        && let Some(lead) = lead
+    {
+        lead.release().await;
     }
     Ok(())
 }
 
-async fn lead(elector: &mut Option<Elector>) {
-    if let Some(elector) = elector {
-        elector.acquire().await;
+async fn leads(lead: &mut Option<Lead>) {
+    if let Some(lead) = lead {
+        lead.leads().await;
     }
 }
 
-// k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig
-fn elector(client: kube::Client, process: &Process) -> Result<Elector> {
-    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-    let identity = format!("{}_{}", host_name(), random.trim());
-    let (namespace, name) = &process.lease;
-    let timing: Timing = process.timing;
-    Ok(Elector::new(client, (namespace, name), identity, timing)?)
+async fn is_lost(lead: &mut Option<Lead>) {
+    match lead {
+        Some(lead) => lead.is_lost().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The name of this machine.
@@ -191,6 +152,47 @@ struct Running {
 }
 
 impl Running {
+    /// Begins to follow the cluster: a standby knows it before it leads.
+    fn new(
+        access: &Access,
+        settings: &Settings,
+        state: &Arc<State>,
+        questions: mpsc::Receiver<Question>,
+    ) -> Result<Self> {
+        let options = |observer: Option<Arc<dyn Observer>>| ClientOptions {
+            user_agent: pintle_config::help::user_agent("kube-scheduler"),
+            rate: settings.process.rate(),
+            observer,
+            ..Default::default()
+        };
+        let observer = Some(Arc::clone(state) as Arc<dyn Observer>);
+        let clients = access.clients(options(observer.clone()));
+        // Events have a limit of their own, as upstream's.
+        // k8s: cmd/kube-scheduler/app/options/options.go createClients
+        let events = access.client(options(observer));
+        let (tell, told) = mpsc::channel(TOLD_MAX);
+        let whole = !settings.extenders.is_empty();
+        for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, whole) {
+            tasks::singleton(name, follows);
+        }
+        let (lanes, ended) = Lanes::new(&clients, events);
+        let callers = settings.extenders.iter().cloned().map(Caller::new);
+        let callers: Result<Vec<Caller>, String> = callers.collect();
+        let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
+        Ok(Self {
+            scheduler: scheduler.with_extenders(settings.extenders.clone()),
+            lanes: lanes.with_extenders(callers.map_err(anyhow::Error::msg)?),
+            told,
+            ended,
+            questions,
+            // k8s: pkg/scheduler/backend/cache/debugger/debugger.go
+            dump: signal(SignalKind::user_defined2())?,
+            counted: Duration::ZERO,
+            begun: Instant::now(),
+            state: Arc::clone(state),
+        })
+    }
+
     fn now(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -206,6 +208,11 @@ impl Running {
                     None => return,
                 },
                 Some(question) = self.questions.recv() => self.answer(question),
+                Some(()) = self.dump.recv() => self.dump(),
+            }
+            // A standby is ready as well.
+            if self.scheduler.mirror.is_complete() {
+                self.state.is_synced();
             }
         }
     }
@@ -214,7 +221,12 @@ impl Running {
     async fn schedule(&mut self) {
         let mut is_ready = false;
         loop {
-            self.take_told();
+            let knows_all = self.take_told();
+            self.look_around();
+            if !knows_all {
+                tokio::task::yield_now().await;
+                continue;
+            }
             if !is_ready && self.scheduler.mirror.is_complete() {
                 is_ready = true;
                 self.state.is_synced();
@@ -227,8 +239,8 @@ impl Running {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.count_now_and_then();
-            let due = self.scheduler.queue.next_flush();
+            // Whoever may not be decided now waits for something else than the time.
+            let due = self.scheduler.queue.next_flush().filter(|_| !self.is_blocked());
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             tokio::select! {
                 told = self.told.recv() => match told {
@@ -243,19 +255,34 @@ impl Running {
         }
     }
 
-    /// Takes all that is known by now.
-    fn take_told(&mut self) {
-        for _ in 0..TOLD_MAX {
-            let Ok(told) = self.told.try_recv() else { break };
-            let now = self.now();
-            self.scheduler.tell(told, now);
-        }
+    /// Takes what is known by now, for a moment; whether that was all.
+    fn take_told(&mut self) -> bool {
+        let began = Instant::now();
         while let Ok(end) = self.ended.try_recv() {
             self.has_ended(end);
         }
+        while began.elapsed() < TAKE_MAX {
+            let Ok(told) = self.told.try_recv() else { return true };
+            let now = self.now();
+            self.scheduler.tell(told, now);
+        }
+        false
+    }
+
+    /// What must not wait until nobody is left to be decided.
+    fn look_around(&mut self) {
         if let Ok(question) = self.questions.try_recv() {
             self.answer(question);
         }
+        if let Some(Some(())) = self.dump.recv().now_or_never() {
+            self.dump();
+        }
+        self.count_now_and_then();
+    }
+
+    /// Whether nobody may be decided, whoever waits.
+    fn is_blocked(&self) -> bool {
+        self.lanes.under_way() >= AHEAD_MAX || self.scheduler.is_blocked()
     }
 
     /// Says what it knows, for whoever looks for a mistake.
@@ -291,7 +318,7 @@ impl Running {
         let mut any = false;
         for _ in 0..DECISIONS_AT_ONCE {
             let began = self.now();
-            if self.lanes.under_way() >= AHEAD_MAX || !self.scheduler.decide_next(began) {
+            if self.is_blocked() || !self.scheduler.decide_next(began) {
                 break;
             }
             any = true;
@@ -329,13 +356,16 @@ impl Running {
         self.state.metrics.counts(|place| self.scheduler.count(place), known);
     }
 
-    /// Nobody else may begin before what was decided is bound or given up.
-    async fn end(&mut self) {
+    /// Nobody else may begin before what was decided is bound or given up; whether it is.
+    async fn end(&mut self) -> bool {
+        self.lanes.close();
         let bound =
             async { while self.lanes.under_way() > 0 && self.ended.recv().await.is_some() {} };
-        if tokio::time::timeout(END_MAX, bound).await.is_err() {
+        let is_done = tokio::time::timeout(END_MAX, bound).await.is_ok();
+        if !is_done {
             let left = self.lanes.under_way();
             tracing::warn!("ending while {left} bindings have no answer");
         }
+        is_done
     }
 }

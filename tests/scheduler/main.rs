@@ -10,6 +10,7 @@ mod binds;
 #[path = "../tests/sched/compare.rs"]
 mod compare;
 mod enrich;
+mod extender;
 #[path = "../tests/sched/generate.rs"]
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod generate;

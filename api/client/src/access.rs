@@ -243,6 +243,16 @@ impl Clients {
         self.with(|manner| manner.lane = Lane::Bulk)
     }
 
+    /// As urgent, but no answer is waited for longer than this once the request's turn has come.
+    pub fn within(&self, timeout: Duration) -> kube::Client {
+        self.with(|manner| manner.timeout = Some(timeout))
+    }
+
+    /// As bulk, with the same limit.
+    pub fn bulk_within(&self, timeout: Duration) -> kube::Client {
+        self.with(|manner| (manner.lane, manner.timeout) = (Lane::Bulk, Some(timeout)))
+    }
+
     /// For urgent writes that wait for so long for an answer once their turn has come. The answer
     /// "later" comes back to whoever asks, with `retry_after` in its head.
     pub fn writes(&self, timeout: Duration) -> kube::Client {

@@ -61,7 +61,7 @@ impl Why {
 impl Scheduler {
     /// Decides the pod whose turn it is; whether there was one. What comes of it are commands.
     pub fn decide_next(&mut self, now: Duration) -> bool {
-        if !self.mirror.is_complete() || self.consulting.is_some() {
+        if self.is_blocked() {
             return false;
         }
         self.queue.flush(now);

@@ -205,6 +205,11 @@ impl Scheduler {
         usize::try_from(self.random >> 11).unwrap_or(0) % end.max(1)
     }
 
+    /// Whether nobody is decided now: not all is known, or extenders are being asked.
+    pub fn is_blocked(&self) -> bool {
+        !self.mirror.is_complete() || self.consulting.is_some()
+    }
+
     /// Pods at a place of the queue.
     pub fn count(&self, place: Place) -> usize {
         self.queue.count(place)

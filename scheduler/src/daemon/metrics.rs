@@ -182,8 +182,8 @@ impl SchedulerMetrics {
         self.latency.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// A pod of the profile of this number was bound; `took` is from the beginning of the attempt that succeeded, `all` from when
-    /// it was first decided.
+    /// A pod of the profile of this number was bound; `took` is from the beginning of the attempt that
+    /// succeeded, `all` from when it was first decided.
     pub fn bound(
         &self,
         profile: usize,

@@ -5,6 +5,7 @@
 // k8s: cmd/kube-scheduler/app/server.go newEndpointsHandler, buildHandlerChain
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::{Method, Request};
 use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::TokenReviewStatus;
+use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
 use pintle_api::Access;
 use pintle_api::informer::ObjectKey;
 use pintle_daemon::serve::answer::Answer;
@@ -23,9 +26,9 @@ use pintle_daemon::serve::connections::Busy;
 use pintle_daemon::serve::https::{self, Handler, Peer, held};
 use pintle_daemon::serve::listen::{Port, bind_tcp};
 use pintle_daemon::serve::query::{Query, decode_path};
-use pintle_daemon::serve::secure::ApiReviews;
 use pintle_daemon::serve::secure::serving::{Fields, Serving as Certificate};
 use pintle_daemon::serve::secure::tls;
+use pintle_daemon::serve::secure::{ApiReviews, Reviews};
 use pintle_daemon::serve::secure::{Denial, Gate, Object, Rules, Wanted};
 use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
 use pintle_daemon::tasks;
@@ -140,16 +143,24 @@ impl State {
 /// When the port, the certificate or an authority cannot be used.
 pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> {
     let Some(address) = serving.address else { return Ok(()) };
-    let reviewer = serving.authorization.as_ref().or(serving.authentication.as_ref());
-    let access = reviewer.map(|path| Access::read(path)).transpose()?;
-    let agent = pintle_config::help::user_agent(COMPONENT);
+    let [of_rights, of_tokens] = [&serving.authorization, &serving.authentication];
+    let reviews = |first: &Option<PathBuf>, other: &Option<PathBuf>| {
+        let path = first.as_ref().or(other.as_ref());
+        let access = path.map(|path| Access::read(path)).transpose()?;
+        let agent = pintle_config::help::user_agent(COMPONENT);
+        anyhow::Ok(ApiReviews::new(access, agent))
+    };
+    let reviews = Reviewers {
+        tokens: reviews(of_tokens, of_rights)?,
+        rights: reviews(of_rights, of_tokens)?,
+    };
     let rules = Rules {
         anonymous: true,
         client_ca: serving.client_ca.clone().map(|path| ("--client-ca-file", path)),
         tokens: serving.authentication.is_some().then_some(serving.ttls[0]),
         rights: Some((serving.ttls[1], serving.ttls[2])),
     };
-    let gate = Gate::new(&rules, Arc::new(ApiReviews::new(access, agent)))?;
+    let gate = Gate::new(&rules, Arc::new(reviews))?;
     let fields = Fields { certificate: "--tls-cert-file", key: "--tls-private-key-file" };
     let certificate = match &serving.files {
         Some((certificate, key)) => Certificate::files(fields, certificate.clone(), key.clone()),
@@ -168,6 +179,25 @@ pub fn start(serving: &Serving, elects: bool, state: &Arc<State>) -> Result<()> 
     let run = move || runtime.block_on(https::accept(listener, tls, Arc::new(pages)));
     tasks::thread("server", run)?;
     Ok(())
+}
+
+/// Tokens and rights may be looked up with different credentials.
+struct Reviewers {
+    tokens: ApiReviews,
+    rights: ApiReviews,
+}
+
+impl Reviews for Reviewers {
+    fn token(&self, token: String) -> BoxFuture<'_, Result<TokenReviewStatus, String>> {
+        self.tokens.token(token)
+    }
+
+    fn access(
+        &self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'_, Result<SubjectAccessReviewStatus, String>> {
+        self.rights.access(spec)
+    }
 }
 
 /// What is behind the port.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::cycle::command::{Ended, PodRef};
 
-/// Longest wait for one answer.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for one answer, the wait for the request's turn included.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// How often a pod is asked where it is, and the pause between.
 const ASK_MAX: u32 = 10;
 const ASK_AGAIN: Duration = Duration::from_millis(500);

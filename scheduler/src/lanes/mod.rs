@@ -3,7 +3,7 @@
 //! ```text
 //!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> whoever decides
 //!            ├─ Status ─> one of a pod at a time, the latest wins, STATUS_LANES pods at once
-//!            ├─ Evict ──> its victims at once
+//!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
 //!            ├─ Consult > extenders, one after the other
 //!            └─ Tell ───> notes: events of events.k8s.io, the same again raises a count
 //! ```
@@ -17,10 +17,12 @@ mod status;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
+use pintle_api::Clients;
 use pintle_daemon::tasks;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -32,6 +34,10 @@ use crate::extender::{Consult, Consulted};
 
 /// Bindings under way.
 const BINDS_MAX: usize = 128;
+/// Victims that are told to go at once.
+const EVICTIONS_MAX: usize = 16;
+/// Longest wait for one answer, from when the request had its turn.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Pods whose status is written at once.
 const STATUS_LANES: usize = 16;
 
@@ -59,7 +65,10 @@ pub struct BindEnd {
 
 /// Whoever carries commands out.
 pub struct Lanes {
+    /// For bindings, and for the rest.
     client: kube::Client,
+    later: kube::Client,
+    evictions: Rc<Semaphore>,
     binds: Rc<Semaphore>,
     ends: mpsc::UnboundedSender<End>,
     status: Rc<StatusLane>,
@@ -70,19 +79,23 @@ pub struct Lanes {
 
 impl Lanes {
     /// Begins, within a `LocalSet`; bindings end in the channel.
-    pub fn new(clients: impl Fn() -> kube::Client) -> (Self, mpsc::UnboundedReceiver<End>) {
+    pub fn new(clients: &Clients, events: kube::Client) -> (Self, mpsc::UnboundedReceiver<End>) {
         let (ends, ended) = mpsc::unbounded_channel();
-        let status = Rc::new(StatusLane::new(clients()));
+        // Bindings go first; of eight requests one is for the rest.
+        let later = clients.bulk_within(ANSWER_MAX);
+        let status = Rc::new(StatusLane::new(later.clone()));
         for _ in 0..STATUS_LANES {
             let lane = Rc::clone(&status);
             tasks::singleton("status", async move { lane.run().await });
         }
-        let (notes, sinks) = notes::notes(&clients());
+        let (notes, sinks) = notes::notes(&events);
         for sink in sinks {
             tasks::singleton("events", sink.run());
         }
         let lanes = Self {
-            client: clients(),
+            client: clients.within(ANSWER_MAX),
+            later,
+            evictions: Rc::new(Semaphore::new(EVICTIONS_MAX)),
             binds: Rc::new(Semaphore::new(BINDS_MAX)),
             ends,
             status,
@@ -98,6 +111,11 @@ impl Lanes {
     pub fn with_extenders(mut self, callers: Vec<Caller>) -> Self {
         self.extenders = callers.into_iter().map(Rc::new).collect();
         self
+    }
+
+    /// No binding begins any more; those that wait have failed.
+    pub fn close(&self) {
+        self.binds.close();
     }
 
     /// Bindings that have not ended.
@@ -158,11 +176,13 @@ impl Lanes {
     fn make_room(&self, pod: PodRef, victims: Vec<(PodRef, Note)>, message: String) {
         let end = End::Evict(Evicted { pod: pod.clone(), all: false });
         let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
-        let (client, notes) = (self.client.clone(), self.notes.clone());
+        let (client, notes) = (self.later.clone(), self.notes.clone());
+        let turns = Rc::clone(&self.evictions);
         tokio::task::spawn_local(async move {
-            let gone = victims
-                .into_iter()
-                .map(|(victim, note)| evict(client.clone(), notes.clone(), victim, &message, note));
+            let gone = victims.into_iter().map(|(victim, note)| async {
+                let Ok(_turn) = turns.acquire().await else { return false };
+                evict(client.clone(), notes.clone(), victim, &message, note).await
+            });
             let all = futures_util::future::join_all(gone).await.into_iter().all(|gone| gone);
             owed.pay(End::Evict(Evicted { pod, all }));
         });

@@ -105,7 +105,7 @@ impl StatusLane {
         let pods = Api::<Pod>::namespaced(self.client.clone(), key.namespace());
         let patch = patch(&said.pod, said.condition.as_ref(), said.nominated.as_deref());
         if let Err(error) = send(&pods, key.name(), &patch).await {
-            let gone = matches!(&error, kube::Error::Api(status) if status.code == 404);
+            let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
             if !gone {
                 tracing::warn!(%error, pod = key.as_str(), "the pod's status was not written");
             }
@@ -148,7 +148,11 @@ fn patch(pod: &Pod, condition: Option<&PodCondition>, nominated: Option<&str>) -
         let node = if node.is_empty() { Value::Null } else { node.into() };
         status.insert("nominatedNodeName".to_owned(), node);
     }
-    json!({ "status": status })
+    // A namesake is another pod.
+    match &pod.metadata.uid {
+        Some(uid) => json!({"metadata": {"uid": uid}, "status": status}),
+        None => json!({ "status": status }),
+    }
 }
 
 /// The condition with the time at which its status became what it is.
