@@ -79,8 +79,6 @@ struct Found {
     resident_mib: f64,
     wait_p50_ms: f64,
     wait_p99_ms: f64,
-    /// Pods that were told that they have no node, each time.
-    refused: usize,
 }
 
 fn main() -> Result<()> {
@@ -235,7 +233,6 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
         cpu_ms_a_pod: cpu * 1e3 / pods as f64,
         pods_a_second: pods as f64 / took,
         resident_mib,
-        refused: log.refused,
         ..Found::default()
     };
     if workload == Workload::Basic {
@@ -257,18 +254,14 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
 struct Audit {
     created: HashMap<String, f64>,
     bound: HashMap<String, f64>,
-    refused: usize,
 }
 
 impl Audit {
     fn read(path: &Path) -> Result<Self> {
-        let mut found = Self { created: HashMap::new(), bound: HashMap::new(), refused: 0 };
+        let mut found = Self { created: HashMap::new(), bound: HashMap::new() };
         for line in fs::read_to_string(path)?.lines() {
             let entry: Value = serde_json::from_str(line).context("a line of the audit log")?;
             let of = &entry["objectRef"];
-            if of["resource"] == "pods" && of["subresource"] == "status" {
-                found.refused += 1;
-            }
             let is_done = entry["verb"] == "create" && entry["responseStatus"]["code"] == 201;
             if of["resource"] != "pods" || !is_done {
                 continue;
