@@ -143,6 +143,8 @@ pub struct Profile {
     pub preemption_candidates_percent: i32,
     /// Candidate nodes of a preemption, at least.
     pub preemption_candidates_min: i32,
+    /// For how long a pod with a node waits for its volumes, in seconds.
+    pub volume_bind_timeout_seconds: u64,
     /// Percent of the nodes that are enough to choose from when they pass; 0 is all of them.
     pub percentage_of_nodes: u32,
 }
@@ -181,6 +183,7 @@ impl Default for Profile {
             preemption: true,
             preemption_candidates_percent: 10,
             preemption_candidates_min: 100,
+            volume_bind_timeout_seconds: 600,
             percentage_of_nodes: 0,
         }
     }

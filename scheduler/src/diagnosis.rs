@@ -14,13 +14,14 @@ use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::{self, DryRun, NOT_HELPFUL};
 use pintle_sched_core::program::Program;
-use pintle_sched_core::select::{self, Detail, Outcome, RowPlugin, Sample, Scratch};
+use pintle_sched_core::select::{self, Detail, Outcome, Refusal, RowPlugin, Sample, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
 use crate::extender::consulted;
 use crate::mirror::Mirror;
+use crate::volumes::{Claims, OfPlugin, Refused};
 
 /// A pod that wants a node.
 #[derive(Clone, Debug)]
@@ -33,6 +34,10 @@ pub struct Asking {
     pub program: Arc<Program>,
     /// By which it is decided.
     profile: Arc<Profile>,
+    /// What its volumes leave it.
+    claims: Option<Claims>,
+    /// Why they leave it nothing.
+    refused: Option<Refused>,
     /// What extenders said of the nodes.
     pub consulted: Option<consulted::Rows>,
 }
@@ -54,7 +59,11 @@ impl Asking {
         mirror.cluster.use_profile(&profile);
         let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
         let program = mirror.cluster.compile(&pod)?;
-        Ok(Self { pod, spec, program, profile, consulted: None })
+        let (claims, refused) = match mirror.claims(&pod) {
+            Ok(claims) => (claims, None),
+            Err(refused) => (None, Some(refused)),
+        };
+        Ok(Self { pod, spec, program, profile, claims, refused, consulted: None })
     }
 
     fn uid(&self) -> Str {
@@ -62,10 +71,24 @@ impl Asking {
     }
 
     /// Those who look at single nodes, beside the room that is kept there.
-    fn of_rows<'a>(&'a self, kept: &'a Kept) -> Vec<&'a dyn RowPlugin> {
+    fn of_rows<'a>(&'a self, kept: &'a Kept, claims: &'a [OfPlugin<'a>]) -> Vec<&'a dyn RowPlugin> {
+        let claims = claims.iter().map(|plugin| plugin as &dyn RowPlugin);
         let kept = (!kept.0.is_empty()).then_some(kept as &dyn RowPlugin);
         let consulted = self.consulted.as_ref().map(|rows| rows as &dyn RowPlugin);
-        kept.into_iter().chain(consulted).collect()
+        kept.into_iter().chain(claims).chain(consulted).collect()
+    }
+
+    /// The plugins of its volumes.
+    fn of_claims(&self) -> Vec<OfPlugin<'_>> {
+        self.claims.iter().flat_map(Claims::plugins).collect()
+    }
+
+    /// Why no node is looked at, where its volumes say so and nobody before them.
+    fn refusal(&self, view: &View) -> Option<Refusal> {
+        let refused = self.refused.as_ref()?;
+        let early = select::refusal(view, &self.program);
+        let own = || Refusal::PreFilter(refused.plugin, refused.reason.clone());
+        Some(early.unwrap_or_else(own))
     }
 }
 
@@ -110,7 +133,12 @@ impl Thinker {
     pub fn decide(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
         let kept = self.kept(mirror, asking);
         let view = mirror.cluster.view();
-        select::decide_with(view, &asking.program, &asking.of_rows(&kept), &mut self.scratch)
+        if let Some(refusal) = asking.refusal(view) {
+            return Outcome { refusal: Some(refusal), ..Outcome::default() };
+        }
+        let claims = asking.of_claims();
+        let plugins = asking.of_rows(&kept, &claims);
+        select::decide_with(view, &asking.program, &plugins, &mut self.scratch)
     }
 
     /// Decides among as many nodes as the profile wants scored; the ties are in the scratch.
@@ -119,6 +147,7 @@ impl Thinker {
         let enough = select::sample_size(mirror.cluster.view().node_count(), percent);
         // Extenders took some out already: all that are left are scored.
         if asking.consulted.is_some()
+            || asking.refused.is_some()
             || percent == 0
             || enough == mirror.cluster.view().node_count()
         {
@@ -127,7 +156,8 @@ impl Thinker {
         let kept = self.kept(mirror, asking);
         let mut sample = Sample { from: self.from, enough };
         let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
-        let plugins = asking.of_rows(&kept);
+        let claims = asking.of_claims();
+        let plugins = asking.of_rows(&kept, &claims);
         let outcome = select::decide_sampled(view, &asking.program, &plugins, &mut sample, scratch);
         self.from = sample.from;
         outcome
@@ -137,7 +167,12 @@ impl Thinker {
     pub fn decide_in_detail(&mut self, mirror: &mut Mirror, asking: &Asking) -> (Outcome, Detail) {
         let kept = self.kept(mirror, asking);
         let view = mirror.cluster.view();
-        let plugins = asking.of_rows(&kept);
+        if let Some(refusal) = asking.refusal(view) {
+            let outcome = Outcome { refusal: Some(refusal), ..Outcome::default() };
+            return (outcome, Detail::default());
+        }
+        let claims = asking.of_claims();
+        let plugins = asking.of_rows(&kept, &claims);
         select::decide_in_detail(view, &asking.program, &plugins, &mut self.scratch)
     }
 
@@ -163,8 +198,10 @@ impl Thinker {
     ) -> Option<(u32, Status)> {
         let row = mirror.cluster.row(node)?;
         let scratch = &mut self.scratch;
+        let (claims, kept) = (asking.of_claims(), Kept::default());
+        let plugins = asking.of_rows(&kept, &claims);
         with_pods(&mut mirror.cluster, node, pods, |cluster| {
-            explain::status_of_row(cluster, &asking.program, &[], row, scratch)
+            explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
         })
         .map(|status| (row, status))
     }
@@ -176,7 +213,12 @@ impl Thinker {
         let row = mirror.cluster.row(&node)?;
         mirror.cluster.use_profile(&asking.profile);
         let (program, scratch) = (&asking.program, &mut self.scratch);
-        if select::rejector(mirror.cluster.view(), program, &[], row, scratch).is_some() {
+        let (claims, kept) = (asking.of_claims(), Kept::default());
+        let plugins = asking.of_rows(&kept, &claims);
+        let view = mirror.cluster.view();
+        let is_rejected = asking.refused.is_some()
+            || select::rejector(view, program, &plugins, row, scratch).is_some();
+        if is_rejected {
             return None;
         }
         let others = mirror.nominees(asking.uid(), asking.spec.priority);
@@ -189,12 +231,7 @@ impl Thinker {
         let kept = self.kept(mirror, asking);
         let budgets = mirror.budgets();
         let nodes = mirror.cluster.view().node_count();
-        let (outcome, detail) = select::decide_in_detail(
-            mirror.cluster.view(),
-            &asking.program,
-            &asking.of_rows(&kept),
-            &mut self.scratch,
-        );
+        let (outcome, detail) = self.decide_in_detail(mirror, asking);
         if let Some(refusal) = &outcome.refusal {
             let preemption = self.preempt(mirror, asking, &[], &budgets);
             let text = explain::refused(nodes, refusal);
@@ -232,9 +269,16 @@ impl Thinker {
         }
         let Asking { pod, program, .. } = asking;
         let nominees = mirror.nominees(asking.uid(), asking.spec.priority);
+        // Whose volumes keep the pod away stays of no use, whoever goes.
+        let view = mirror.cluster.view();
+        let is_near =
+            |row: u32| asking.claims.as_ref().is_none_or(|claims| !claims.rejects(view, row));
         let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
-        let (kept, free): (Vec<_>, Vec<_>) =
-            statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
+        let (kept, free): (Vec<_>, Vec<_>) = statuses
+            .iter()
+            .filter(|(row, _)| is_near(*row))
+            .cloned()
+            .partition(|(row, _)| is_kept(*row));
         let scratch = &mut self.scratch;
         let mut run = preempt::dry_run(&mirror.cluster, pod, program, &free, budgets, scratch);
         for one in kept {

@@ -29,4 +29,5 @@ pub mod queue;
 pub mod run;
 pub mod shadow;
 pub mod simulate;
+pub mod volumes;
 pub mod watch;

@@ -6,9 +6,13 @@
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Container, Namespace, Node, NodeStatus, Pod, PodStatus, ReplicationController, Service,
+    Container, Namespace, Node, NodeStatus, PersistentVolume, PersistentVolumeClaim, Pod,
+    PodStatus, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// A kind that can be stripped.
@@ -56,10 +60,14 @@ impl Prune for Pod {
             spec.image_pull_secrets = None;
             spec.readiness_gates = None;
             if let Some(volumes) = &mut spec.volumes {
-                // Those that tie a pod to nodes, and images, which count as a container's.
+                // Those that tie a pod to nodes, also by their disks, and images, which count as a container's.
                 volumes.retain(|v| {
                     let is_claim = v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
-                    is_claim || v.image.is_some()
+                    let is_disk = v.gce_persistent_disk.is_some()
+                        || v.aws_elastic_block_store.is_some()
+                        || v.iscsi.is_some()
+                        || v.rbd.is_some();
+                    is_claim || is_disk || v.image.is_some()
                 });
             }
             spec.volumes.take_if(|volumes| volumes.is_empty());
@@ -177,3 +185,25 @@ impl Prune for PodDisruptionBudget {
         self
     }
 }
+
+/// Those of which all is read but who wrote what.
+macro_rules! whole {
+    ($($kind:ident),+) => {
+        $(impl Prune for $kind {
+            fn prune(mut self) -> Self {
+                self.metadata.managed_fields = None;
+                self
+            }
+        })+
+    };
+}
+
+whole!(
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CSINode,
+    CSIDriver,
+    CSIStorageCapacity,
+    VolumeAttachment
+);

@@ -240,7 +240,7 @@ impl Running {
                 continue;
             }
             // Whoever may not be decided now waits for something else than the time.
-            let due = self.scheduler.queue.next_flush().filter(|_| !self.is_blocked());
+            let due = self.scheduler.next_due().filter(|_| !self.is_blocked());
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             tokio::select! {
                 told = self.told.recv() => match told {
@@ -308,6 +308,7 @@ impl Running {
         match end {
             End::Bind(end) => self.scheduler.ended(&end.pod, &end.node, end.ended, now),
             End::Evict(evicted) => self.scheduler.evicted(&evicted, now),
+            End::Volumes(written) => self.scheduler.volumes_written(written, now),
             End::Consult(consulted) => self.scheduler.consulted(consulted, now),
         }
         self.carry_out(Duration::ZERO);

@@ -6,8 +6,13 @@
 //! before they are handed on. Nothing is ever written.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ReplicationController, Service};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pintle_api::informer::{FollowSpec, Object, ObjectKey, ObjectSink, UnreadableObject, follow};
 use tokio::sync::mpsc;
@@ -33,10 +38,17 @@ pub enum Kind {
     StatefulSet,
     ReplicationController,
     PodDisruptionBudget,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CSINode,
+    CSIDriver,
+    CSIStorageCapacity,
+    VolumeAttachment,
 }
 
 /// All of them.
-pub const KINDS: [Kind; 8] = [
+pub const KINDS: [Kind; 15] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -45,6 +57,13 @@ pub const KINDS: [Kind; 8] = [
     Kind::StatefulSet,
     Kind::ReplicationController,
     Kind::PodDisruptionBudget,
+    Kind::PersistentVolume,
+    Kind::PersistentVolumeClaim,
+    Kind::StorageClass,
+    Kind::CSINode,
+    Kind::CSIDriver,
+    Kind::CSIStorageCapacity,
+    Kind::VolumeAttachment,
 ];
 
 /// An object of one of them.
@@ -59,6 +78,13 @@ pub enum Thing {
     StatefulSet(Box<StatefulSet>),
     ReplicationController(Box<ReplicationController>),
     PodDisruptionBudget(Box<PodDisruptionBudget>),
+    PersistentVolume(Box<PersistentVolume>),
+    PersistentVolumeClaim(Box<PersistentVolumeClaim>),
+    StorageClass(Box<StorageClass>),
+    CSINode(Box<CSINode>),
+    CSIDriver(Box<CSIDriver>),
+    CSIStorageCapacity(Box<CSIStorageCapacity>),
+    VolumeAttachment(Box<VolumeAttachment>),
 }
 
 impl Thing {
@@ -73,6 +99,13 @@ impl Thing {
             Self::StatefulSet(o) => &o.metadata,
             Self::ReplicationController(o) => &o.metadata,
             Self::PodDisruptionBudget(o) => &o.metadata,
+            Self::PersistentVolume(o) => &o.metadata,
+            Self::PersistentVolumeClaim(o) => &o.metadata,
+            Self::StorageClass(o) => &o.metadata,
+            Self::CSINode(o) => &o.metadata,
+            Self::CSIDriver(o) => &o.metadata,
+            Self::CSIStorageCapacity(o) => &o.metadata,
+            Self::VolumeAttachment(o) => &o.metadata,
         }
     }
 
@@ -87,6 +120,13 @@ impl Thing {
             Self::StatefulSet(_) => Kind::StatefulSet,
             Self::ReplicationController(_) => Kind::ReplicationController,
             Self::PodDisruptionBudget(_) => Kind::PodDisruptionBudget,
+            Self::PersistentVolume(_) => Kind::PersistentVolume,
+            Self::PersistentVolumeClaim(_) => Kind::PersistentVolumeClaim,
+            Self::StorageClass(_) => Kind::StorageClass,
+            Self::CSINode(_) => Kind::CSINode,
+            Self::CSIDriver(_) => Kind::CSIDriver,
+            Self::CSIStorageCapacity(_) => Kind::CSIStorageCapacity,
+            Self::VolumeAttachment(_) => Kind::VolumeAttachment,
         }
     }
 
@@ -156,6 +196,17 @@ followed!(ReplicaSet, "replicasets", "/apis/apps/v1/replicasets");
 followed!(StatefulSet, "statefulsets", "/apis/apps/v1/statefulsets");
 followed!(ReplicationController, "replicationcontrollers", "/api/v1/replicationcontrollers");
 followed!(PodDisruptionBudget, "poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets");
+followed!(PersistentVolume, "persistentvolumes", "/api/v1/persistentvolumes");
+followed!(PersistentVolumeClaim, "persistentvolumeclaims", "/api/v1/persistentvolumeclaims");
+followed!(StorageClass, "storageclasses", "/apis/storage.k8s.io/v1/storageclasses");
+followed!(CSINode, "csinodes", "/apis/storage.k8s.io/v1/csinodes");
+followed!(CSIDriver, "csidrivers", "/apis/storage.k8s.io/v1/csidrivers");
+followed!(
+    CSIStorageCapacity,
+    "csistoragecapacities",
+    "/apis/storage.k8s.io/v1/csistoragecapacities"
+);
+followed!(VolumeAttachment, "volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments");
 
 /// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
 /// may be wanted whole.
@@ -172,6 +223,13 @@ pub fn follow_all(
         one::<StatefulSet>(client(), told, false),
         one::<ReplicationController>(client(), told, false),
         one::<PodDisruptionBudget>(client(), told, false),
+        one::<PersistentVolume>(client(), told, false),
+        one::<PersistentVolumeClaim>(client(), told, false),
+        one::<StorageClass>(client(), told, false),
+        one::<CSINode>(client(), told, false),
+        one::<CSIDriver>(client(), told, false),
+        one::<CSIStorageCapacity>(client(), told, false),
+        one::<VolumeAttachment>(client(), told, false),
         one::<Pod>(client(), told, whole),
     ]
 }

@@ -136,7 +136,11 @@ impl Stand {
             "metadata": {"name": "pintle-shadow"},
             "rules": [
                 {"apiGroups": [""], "verbs": ["list", "watch"], "resources": ["pods", "nodes",
-                    "namespaces", "services", "replicationcontrollers"]},
+                    "namespaces", "services", "replicationcontrollers", "persistentvolumes",
+                    "persistentvolumeclaims"]},
+                {"apiGroups": ["storage.k8s.io"], "verbs": ["list", "watch"],
+                    "resources": ["storageclasses", "csinodes", "csidrivers",
+                        "csistoragecapacities", "volumeattachments"]},
                 {"apiGroups": [""], "verbs": ["get"], "resources": ["pods"]},
                 {"apiGroups": ["apps"], "verbs": ["list", "watch"],
                     "resources": ["replicasets", "statefulsets"]},

@@ -7,6 +7,7 @@
 
 pub mod interpod;
 pub mod node;
+mod rows;
 pub mod spread;
 pub mod status;
 

@@ -81,6 +81,8 @@ pub enum Event {
     PodGone(Rc<PodFacts>),
     /// The pod without a node of this identity is another one than before.
     Own(Str, Changes),
+    /// A claim came or changed, by namespace and name.
+    Claim(Rc<str>),
     /// Something happened that nobody follows closely: it may help whoever waits for these.
     Other(&'static [Plugin]),
 }
@@ -108,6 +110,7 @@ impl Event {
                     || pod::waits_for_volumes(rejector)
             }
             Self::Own(_, changes) => changes.may_pass(rejector),
+            Self::Claim(_) => pod::waits_for_volumes(rejector) || rejector == Plugin::VolumeZone,
             Self::Other(waiting) => waiting.contains(&rejector),
         }
     }
@@ -206,6 +209,8 @@ impl Cluster {
             Event::PodChanged(old, new) => pod::helps_changed(old, new, pod, rejector),
             Event::PodGone(old) => pod::helps_gone(self, old, pod, rejector),
             Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
+            // Whose claim it is, is known to whoever has the pod.
+            Event::Claim(_) => event.may_help(rejector),
             Event::Other(waiting) => waiting.contains(&rejector),
         }
     }

@@ -7,7 +7,7 @@
 //! Why: names are looked up once, and a decision is arithmetic on columns only.
 
 mod compile;
-mod node_terms;
+pub(crate) mod node_terms;
 
 use crate::intern::{Lease, Str};
 use crate::requests::PodRequests;

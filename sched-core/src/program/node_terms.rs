@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use super::{NodeOp, NodeRequirement, NodeTerm};
 use crate::intern::Interner;
 
-pub(super) fn is_empty_term(term: &NodeSelectorTerm) -> bool {
+pub(crate) fn is_empty_term(term: &NodeSelectorTerm) -> bool {
     let empty =
         |list: &Option<Vec<NodeSelectorRequirement>>| list.as_ref().is_none_or(Vec::is_empty);
     empty(&term.match_expressions) && empty(&term.match_fields)
 }
 
 // k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go newNodeSelectorTerm
-pub(super) fn parse_term(
+pub(crate) fn parse_term(
     term: &NodeSelectorTerm,
     path: &str,
     interner: &mut Interner,

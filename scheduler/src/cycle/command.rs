@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
 
 use crate::extender::Consult;
+use crate::volumes::bind::Write;
 
 /// A pod that something is done to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +50,13 @@ pub enum Command {
         node: Rc<str>,
         /// The pod as it was told last, which says who binds it.
         object: Rc<Pod>,
+    },
+    /// Write what was chosen of a pod's volumes; a [`Written`](super::Written) is owed.
+    BindVolumes {
+        /// The pod.
+        pod: PodRef,
+        /// What is to be written, in this order.
+        writes: Vec<Write>,
     },
     /// Ask extenders; a [`Consulted`](crate::extender::Consulted) is owed.
     Consult(Consult),

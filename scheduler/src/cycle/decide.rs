@@ -18,15 +18,15 @@ use super::{Asked, Assumed, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
-use crate::shadow::has_claims;
+use crate::shadow::has_resource_claims;
 
 /// Longest sentence of an event, and how a longer one ends.
 // k8s: staging/src/k8s.io/api/events/v1 NoteLengthLimit, schedule_one.go truncateMessage
 const NOTE_MAX: usize = 1024;
 const CUT: &str = " ...";
-/// What is said of pods whose volumes and devices tie them to nodes.
-const NO_CLAIMS: &str = "pods with persistent volume claims or resource claims are not scheduled by \
-    this version of pintle-scheduler";
+/// What is said of pods whose devices tie them to nodes.
+const NO_CLAIMS: &str =
+    "pods with resource claims are not scheduled by this version of pintle-scheduler";
 
 /// What came of looking for a node.
 pub(super) enum Found {
@@ -65,6 +65,9 @@ impl Scheduler {
             return false;
         }
         self.queue.flush(now);
+        if self.volumes_due().is_some_and(|due| due <= now) {
+            self.look_at_volumes(now);
+        }
         let Some((uid, asked)) = self.queue.pop(now) else { return false };
         if self.skips(&uid, &asked) {
             self.queue.done(&uid);
@@ -102,8 +105,8 @@ impl Scheduler {
         said: &Said,
         now: Duration,
     ) -> Result<Found, Why> {
-        if has_claims(&asked.pod) {
-            return Err(Why::nowhere(NO_CLAIMS.to_owned(), Plugin::VolumeBinding));
+        if has_resource_claims(&asked.pod) {
+            return Err(Why::nowhere(NO_CLAIMS.to_owned(), Plugin::DynamicResources));
         }
         let asking = Asking::new(&asked.pod, &mut self.mirror);
         let mut asking = asking.map_err(|error| Why::error(error.to_string()))?;
@@ -247,12 +250,19 @@ impl Scheduler {
     // k8s: schedule_one.go assume
     fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
         self.nominate(&asked, "", now);
+        let waits = self.assume_volumes(uid, &asked, node, now);
         self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
+        self.mirror.volumes.users.put(uid, &asked.pod, node);
         self.queue.binds(uid);
-        let (pod, object) = (pod_ref(&asked, uid), Rc::clone(&asked.pod));
-        let command = Command::Bind { pod, node: Rc::clone(node), object };
-        self.commands.push(command);
+        if !waits {
+            self.bind(uid, &asked, node);
+        }
         self.assumed.insert(Rc::clone(uid), Assumed { asked, node: Rc::clone(node) });
+    }
+
+    pub(super) fn bind(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
+        let (pod, object) = (pod_ref(asked, uid), Rc::clone(&asked.pod));
+        self.commands.push(Command::Bind { pod, node: Rc::clone(node), object });
     }
 
     // k8s: schedule_one.go handleSchedulingFailure

@@ -28,7 +28,10 @@ impl Scheduler {
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
                 self.note(&asked, false, ("Scheduled", "Binding"), note);
             }
-            Ended::Failed(error) => self.failed(pod, error, now),
+            Ended::Failed(error) => {
+                let error = format!("running Bind plugin \"DefaultBinder\": {error}");
+                self.failed(pod, error, now);
+            }
         }
     }
 
@@ -43,7 +46,7 @@ impl Scheduler {
         }
     }
 
-    fn failed(&mut self, pod: &PodRef, error: String, now: Duration) {
+    pub(super) fn failed(&mut self, pod: &PodRef, message: String, now: Duration) {
         if self.forget(&pod.uid, now).is_none() {
             // It is bound after all, or gone.
             return self.queue.done(&pod.uid);
@@ -55,7 +58,6 @@ impl Scheduler {
         let Some(waiting) = self.queue.get(&pod.uid) else { return };
         let asked = Rc::clone(&waiting.pod);
         self.facts.push(Fact::Refused { profile: asked.profile, is_error: true });
-        let message = format!("running Bind plugin \"DefaultBinder\": {error}");
         let nominated =
             Some(String::new()).filter(|_| !super::decide::said_node(&asked.pod).is_empty());
         self.say(&asked, "SchedulerError", message, nominated);

@@ -38,6 +38,11 @@ impl Scheduler {
         for step in self.mirror.list(told) {
             self.make(&step, now);
         }
+        let happened = self.mirror.take_happened();
+        happened.iter().for_each(|event| self.happened(event, now));
+        if !happened.is_empty() && !self.binding_volumes.is_empty() {
+            self.look_at_volumes(now);
+        }
         if let Some(key) = key {
             self.queue_pod(&key, now);
         } else if is_list_of_pods {
@@ -64,7 +69,14 @@ impl Scheduler {
             Step::Gone { pod, .. } => Some(*pod),
             Step::Nominated { .. } | Step::Node { .. } => None,
         };
-        let assumed = assumed.and_then(|uid| self.assumed.remove(self.mirror.cluster.text(uid)));
+        let assumed = assumed.and_then(|uid| {
+            let uid = self.mirror.cluster.text(uid);
+            self.assumed.remove_entry(uid)
+        });
+        if let Some((uid, _)) = &assumed {
+            self.waits_no_more(uid);
+        }
+        let assumed = assumed.map(|(_, assumed)| assumed);
         self.mirror.make(step);
         if !self.is_listened_to() {
             return;
@@ -148,6 +160,7 @@ impl Scheduler {
             // Nothing of it matters any more but its end.
             let was = &assumed.asked.pod.metadata.deletion_timestamp;
             if pod.metadata.deletion_timestamp.is_some() && was.is_none() {
+                self.waits_no_more(&uid);
                 self.forget(&uid, now);
             }
             return;
@@ -192,12 +205,21 @@ impl Scheduler {
     fn pod_is_gone(&mut self, key: &ObjectKey, uid: &Uid, now: Duration) {
         self.names.remove(key);
         self.queue.remove(uid);
+        self.waits_no_more(uid);
         self.forget(uid, now);
+    }
+
+    /// A pod that waits for its volumes is bound or gone: nobody else ends its attempt.
+    fn waits_no_more(&mut self, uid: &Uid) {
+        if self.forget_volumes(uid) {
+            self.queue.done(uid);
+        }
     }
 
     /// A pod that was assumed takes nothing from its node any more.
     pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<Asked>> {
         let Assumed { asked, node } = self.assumed.remove(uid)?;
+        self.forget_volumes(uid);
         let pod = asked.spec.key;
         self.make(&Step::Gone { pod, last: None, node }, now);
         Some(asked)

@@ -18,6 +18,7 @@ mod ended;
 mod intake;
 #[cfg(test)]
 mod tests;
+mod volumes;
 #[cfg(test)]
 mod worlds;
 
@@ -34,11 +35,13 @@ use pintle_sched_core::{Cluster, Plugin, Profile};
 
 pub use self::command::{Command, Ended, Evicted, Fact};
 use self::consult::Consulting;
+pub use self::volumes::Written;
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::extender::Extender;
 use crate::mirror::Mirror;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
+use crate::volumes::users;
 
 type Uid = Rc<str>;
 
@@ -88,6 +91,11 @@ impl Hints for Happens<'_> {
     }
 
     fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
+        if let Event::Claim(claim) = event
+            && rejector != Plugin::Extender
+        {
+            return event.may_help(rejector) && users::uses(&pod.pod, claim);
+        }
         match pod.rejected.get() {
             Some(rejected) => self.0.helps(event, rejected, rejector),
             None => match event {
@@ -119,6 +127,8 @@ pub struct Scheduler {
     names: HashMap<ObjectKey, Uid>,
     /// Whom extenders are asked about: nobody else is decided meanwhile.
     consulting: Option<Consulting>,
+    /// Pods with a node that wait for their volumes.
+    binding_volumes: HashMap<Uid, volumes::Binding>,
     extenders: Vec<Extender>,
     commands: Vec<Command>,
     facts: Vec<Fact>,
@@ -135,6 +145,7 @@ impl Scheduler {
             assumed: HashMap::new(),
             names: HashMap::new(),
             consulting: None,
+            binding_volumes: HashMap::new(),
             extenders: Vec::new(),
             commands: Vec::new(),
             facts: Vec::new(),
@@ -208,6 +219,12 @@ impl Scheduler {
     /// Whether nobody is decided now: not all is known, or extenders are being asked.
     pub fn is_blocked(&self) -> bool {
         !self.mirror.is_complete() || self.consulting.is_some()
+    }
+
+    /// When there is something to do though nothing happens.
+    pub fn next_due(&self) -> Option<Duration> {
+        let waiting = self.queue.next_flush().filter(|_| !self.is_blocked());
+        waiting.into_iter().chain(self.volumes_due()).min()
     }
 
     /// Pods at a place of the queue.

@@ -469,3 +469,130 @@ fn extenders_choose_who_goes() {
     assert_eq!(victims.expect("room is made")[0].key.name(), "y");
     assert_eq!(scheduler.mirror.nominated_on("b").len(), 1);
 }
+
+/// A class whose volumes wait for a pod, one volume that node `a` alone can have, and its claim.
+fn volumes() -> Vec<Thing> {
+    let class = json!({"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer",
+        "provisioner": "kubernetes.io/no-provisioner"});
+    vec![Thing::StorageClass(object(class)), volume("1", Value::Null), claim("1", false)]
+}
+
+fn volume(version: &str, claim: Value) -> Thing {
+    Thing::PersistentVolume(object(json!({
+        "metadata": {"name": "v", "resourceVersion": version},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+            "capacity": {"storage": "5Gi"}, "claimRef": claim,
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]}]}}},
+        "status": {"phase": "Available"}})))
+}
+
+fn claim(version: &str, is_bound: bool) -> Thing {
+    let mut claim = json!({
+        "metadata": {"name": "c", "namespace": "default", "uid": "c", "resourceVersion": version},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+            "resources": {"requests": {"storage": "5Gi"}}}});
+    if is_bound {
+        claim["spec"]["volumeName"] = json!("v");
+        claim["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    }
+    Thing::PersistentVolumeClaim(object(claim))
+}
+
+fn with_claim(name: &str) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["volumes"] =
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    })
+}
+
+fn binds_volumes(commands: &[Command]) -> Option<PodRef> {
+    commands.iter().find_map(|command| match command {
+        Command::BindVolumes { pod, .. } => Some(pod.clone()),
+        _ => None,
+    })
+}
+
+fn written(pod: &PodRef, version: &str) -> Written {
+    Written { pod: pod.clone(), versions: vec![version.to_owned()], error: None }
+}
+
+fn given() -> Value {
+    json!({"namespace": "default", "name": "c", "uid": "c"})
+}
+
+#[test]
+fn a_pod_is_bound_when_its_volumes_are() {
+    let things = [node("a", "8"), node("b", "8"), with_claim("p")];
+    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let commands = decide(&mut scheduler, 0);
+    let pod = binds_volumes(&commands).expect("its volume is bound first");
+    assert_eq!((commands.len(), scheduler.assumed()), (1, 1));
+    scheduler.volumes_written(written(&pod, "5"), at(1));
+    scheduler.tell(Told::Set(volume("5", given())), at(2));
+    assert_eq!(scheduler.take_commands(), []);
+    scheduler.tell(Told::Set(claim("6", true)), at(3));
+    let commands = scheduler.take_commands();
+    let (bound, at_node) = commands.iter().find_map(bound).expect("it is bound");
+    assert_eq!((bound, &*at_node), (pod, "a"));
+    assert_eq!(scheduler.next_due(), None, "nobody waits for volumes");
+}
+
+#[test]
+fn a_pod_whose_volumes_are_not_bound_in_time_looks_for_another_node() {
+    let things = [node("a", "8"), with_claim("p")];
+    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+    scheduler.volumes_written(written(&pod, "5"), at(1));
+    assert_eq!(scheduler.next_due(), Some(at(600)));
+    assert_eq!(decide(&mut scheduler, 599), []);
+    let (reason, message) = condition(&decide(&mut scheduler, 600)).expect("a condition");
+    assert_eq!(reason, "SchedulerError");
+    let why =
+        "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded";
+    assert_eq!(message, why);
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::ErrorBackoff)), (0, 1));
+}
+
+#[test]
+fn a_volume_that_could_not_be_written_is_free_again() {
+    let things = [node("a", "8"), with_claim("p")];
+    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+    let error = Some("the object has been modified".to_owned());
+    scheduler.volumes_written(Written { pod: pod.clone(), versions: vec![], error }, at(1));
+    let message = condition(&scheduler.take_commands()).expect("a condition").1;
+    let why = "running PreBind plugin \"VolumeBinding\": the object has been modified";
+    assert_eq!(message, why);
+    assert_eq!(binds_volumes(&decide(&mut scheduler, 30)), Some(pod));
+}
+
+#[test]
+fn a_pod_that_goes_while_it_waits_for_its_volumes_is_forgotten() {
+    let things = [node("a", "8"), with_claim("p")];
+    let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
+    binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
+    scheduler.tell(Told::Gone(with_claim("p")), at(1));
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Binding)), (0, 0));
+    // Whoever comes next has the volume.
+    scheduler.tell(Told::Set(with_claim("q")), at(2));
+    assert!(binds_volumes(&decide(&mut scheduler, 2)).is_some());
+}
+
+#[test]
+fn a_pod_waits_for_its_own_claim_and_for_no_other() {
+    let mut things = volumes();
+    things.truncate(2);
+    let pods = [node("a", "8"), with_claim("p")];
+    let mut scheduler = knowing(pods.into_iter().chain(things).collect());
+    let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
+    let why = "0/1 nodes are available: persistentvolumeclaim \"c\" not found. no new claims to \
+        deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    assert_eq!(message, why);
+    let other = Thing::PersistentVolumeClaim(object(json!({"metadata": {"name": "other",
+        "namespace": "default", "resourceVersion": "2"}, "spec": {}})));
+    scheduler.tell(Told::Set(other), at(30));
+    assert_eq!(scheduler.count(Place::Unschedulable), 1);
+    scheduler.tell(Told::Set(claim("3", false)), at(31));
+    assert!(binds_volumes(&decide(&mut scheduler, 31)).is_some());
+}

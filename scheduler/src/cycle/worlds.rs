@@ -258,7 +258,8 @@ impl World {
                 }
             }
             Command::Evict { victims, pod, .. } => self.evictions.push((victims, pod)),
-            Command::Consult(_) | Command::Tell(_) => {}
+            Command::Consult(_) | Command::BindVolumes { .. } => panic!("nobody has any"),
+            Command::Tell(_) => {}
         }
     }
 

@@ -159,11 +159,9 @@ fn keep(dump: &mut Dump, told: Told) {
     let Told::Listed(thing) = told else { return };
     let place = || "the cluster".to_owned();
     match thing {
-        Thing::Pod(pod) => {
-            if node_name(&pod).is_some() {
-                dump.pods.push(*pod);
-                dump.pod_places.push(place());
-            }
+        Thing::Pod(pod) if node_name(&pod).is_some() => {
+            dump.pods.push(*pod);
+            dump.pod_places.push(place());
         }
         Thing::Node(node) => {
             dump.nodes.push(*node);
@@ -175,6 +173,8 @@ fn keep(dump: &mut Dump, told: Told) {
         Thing::StatefulSet(o) => dump.stateful_sets.push(*o),
         Thing::ReplicationController(o) => dump.replication_controllers.push(*o),
         Thing::PodDisruptionBudget(o) => dump.budgets.push(*o),
+        // A simulation has no volumes, and nobody who waits.
+        _ => {}
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> whoever decides
 //!            ├─ Status ─> one of a pod at a time, the latest wins, STATUS_LANES pods at once
+//!            ├─ BindVolumes > volumes and claims, one after the other
 //!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
 //!            ├─ Consult > extenders, one after the other
 //!            └─ Tell ───> notes: events of events.k8s.io, the same again raises a count
@@ -14,6 +15,7 @@
 mod bind;
 pub mod notes;
 mod status;
+mod volumes;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,9 +30,11 @@ use tokio::sync::{Semaphore, mpsc};
 
 use self::notes::Notes;
 use self::status::StatusLane;
+use crate::cycle::Written;
 use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
 use crate::extender::call::{self, Caller};
 use crate::extender::{Consult, Consulted};
+use crate::volumes::bind::Write;
 
 /// Bindings under way.
 const BINDS_MAX: usize = 128;
@@ -50,6 +54,8 @@ pub enum End {
     Evict(Evicted),
     /// Extenders have answered.
     Consult(Consulted),
+    /// What was chosen of a pod's volumes was written, or not.
+    Volumes(Written),
 }
 
 /// A binding that ended.
@@ -128,6 +134,7 @@ impl Lanes {
         match command {
             Command::Bind { pod, node, object } => self.bind(pod, node, &object),
             Command::Consult(consult) => self.consult(consult),
+            Command::BindVolumes { pod, writes } => self.bind_volumes(pod, writes),
             Command::Status { pod, condition, nominated } => {
                 self.status.put(pod, condition, nominated);
             }
@@ -159,6 +166,16 @@ impl Lanes {
                 None => bind::bind(client, &pod, &node).await,
             };
             owed.pay(End::Bind(BindEnd { pod, node, ended }));
+        });
+    }
+
+    fn bind_volumes(&self, pod: PodRef, writes: Vec<Write>) {
+        let error = Some("the task that wrote it ended without an answer".to_owned());
+        let end = End::Volumes(Written { pod: pod.clone(), versions: Vec::new(), error });
+        let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
+        let client = self.client.clone();
+        tokio::task::spawn_local(async move {
+            owed.pay(End::Volumes(volumes::write(client, pod, &writes).await));
         });
     }
 

@@ -17,12 +17,15 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Profile;
+use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
 use pintle_sched_core::preempt::Budget;
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 pub use self::step::Step;
+use crate::volumes::bind::{Progress, Write};
+use crate::volumes::{Claims, Refused, Volumes};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
 /// A pod for which room on a node is kept.
@@ -59,6 +62,10 @@ pub struct Mirror {
     whole_nodes: Option<HashMap<String, Rc<Node>>>,
     budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
     read_budgets: Option<Rc<[Budget]>>,
+    /// Volumes and claims.
+    pub volumes: Volumes,
+    /// What happened to them.
+    happened: Vec<Event>,
     /// What workloads and namespaces said last: their status changes all the time.
     others: HashMap<(Kind, ObjectKey), u64>,
     lists: HashMap<Kind, Listing>,
@@ -88,6 +95,8 @@ impl Mirror {
             whole_nodes: None,
             budgets: BTreeMap::new(),
             read_budgets: None,
+            volumes: Volumes::default(),
+            happened: Vec::new(),
             others: HashMap::new(),
             lists: HashMap::new(),
             complete: HashSet::new(),
@@ -161,6 +170,24 @@ impl Mirror {
         found
     }
 
+    /// What happened to volumes and claims since the last call.
+    pub fn take_happened(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.happened)
+    }
+
+    /// What a pod's volumes leave it of the nodes.
+    ///
+    /// # Errors
+    /// When they leave it none.
+    pub fn claims(&mut self, pod: &Pod) -> Result<Option<Claims>, Refused> {
+        self.volumes.look(pod, &mut self.cluster)
+    }
+
+    /// How far the volumes of a pod on a node are.
+    pub fn progress(&mut self, writes: &[Write], node: &str) -> Progress {
+        self.volumes.progress(&mut self.cluster, writes, node)
+    }
+
     /// The disruption budgets.
     pub fn budgets(&mut self) -> Rc<[Budget]> {
         let (budgets, cluster) = (&self.budgets, &mut self.cluster);
@@ -211,6 +238,7 @@ impl Mirror {
                 names.map(|name| ObjectKey::new("", name)).collect()
             }
             Kind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
+            kind if is_of_volumes(kind) => self.volumes.keys(kind),
             _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
         };
         let gone = known.into_iter().filter(|key| !list.seen.contains(key));
@@ -225,6 +253,10 @@ impl Mirror {
             Thing::PodDisruptionBudget(budget) => {
                 self.budgets.insert(ObjectKey::of(&*budget), *budget);
                 self.read_budgets = None;
+                Vec::new()
+            }
+            other if is_of_volumes(other.kind()) => {
+                self.happened.extend(self.volumes.set(other));
                 Vec::new()
             }
             other => {
@@ -294,6 +326,7 @@ impl Mirror {
             Some(node) => {
                 self.waiting.remove(&key);
                 if let Ok(spec) = self.cluster.read_pod(&pod) {
+                    self.volumes.users.put(self.cluster.text(spec.key), &pod, node);
                     self.bound.insert(key, (spec.key, node.into()));
                 }
             }
@@ -431,11 +464,25 @@ impl Mirror {
                     whole.remove(key.name());
                 }
             }
+            kind if is_of_volumes(kind) => self.happened.extend(self.volumes.gone(kind, key)),
             // Whose pods are still there keeps selecting them, until sched-core can forget it.
             _ => drop(self.others.remove(&(kind, key.clone()))),
         }
         steps
     }
+}
+
+fn is_of_volumes(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::PersistentVolume
+            | Kind::PersistentVolumeClaim
+            | Kind::StorageClass
+            | Kind::CSINode
+            | Kind::CSIDriver
+            | Kind::CSIStorageCapacity
+            | Kind::VolumeAttachment
+    )
 }
 
 /// Where a pod is.

@@ -105,6 +105,7 @@ impl Mirror {
         if let Some(id) = self.cluster.pods().find(pod) {
             self.cluster.remove(id);
         }
+        self.volumes.users.take(self.cluster.text(pod));
     }
 
     fn nominate(&mut self, pod: Str, nominee: Option<Nominee>) {
@@ -115,6 +116,7 @@ impl Mirror {
     }
 
     fn set_node(&mut self, was: Option<&NodeSpec>, node: Option<Rc<NodeSpec>>) {
+        self.volumes.nodes_changed += 1;
         match node {
             Some(spec) => {
                 self.cluster.place_node(&spec);

@@ -1,0 +1,127 @@
+//! A pod that has a node waits until its volumes are bound; then it is bound itself.
+//!
+//! Input: what was chosen for it, what was written, what watches tell. Output: what is to be written,
+//! and the binding. Owner: the scheduler. Bounds: pods that were given nodes; `volume_bind_timeout` of
+//! their profile for each.
+// k8s: pkg/scheduler/framework/plugins/volumebinding/volume_binding.go Reserve, PreBind
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::command::{Command, PodRef};
+use super::decide::pod_ref;
+use super::{Asked, Scheduler, Uid};
+use crate::volumes::bind::{Progress, Write};
+
+/// The volumes of a pod that has a node.
+#[derive(Debug)]
+pub(super) struct Binding {
+    node: Rc<str>,
+    writes: Vec<Write>,
+    /// All of them are written, or were tried to be.
+    is_written: bool,
+    until: Duration,
+}
+
+/// How writing ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Whose volumes.
+    pub pod: PodRef,
+    /// The versions that the objects have now, in the order of the command; fewer when one failed.
+    pub versions: Vec<String>,
+    /// Why one failed.
+    pub error: Option<String>,
+}
+
+impl Scheduler {
+    /// Counts the volumes of a pod on a node as chosen; whether something has to be written first.
+    pub(super) fn assume_volumes(
+        &mut self,
+        uid: &Uid,
+        asked: &Asked,
+        node: &Rc<str>,
+        now: Duration,
+    ) -> bool {
+        let claims = self.mirror.claims(&asked.pod).ok().flatten();
+        let row = self.mirror.cluster.row(node);
+        let choice = claims.zip(row).and_then(|(claims, row)| claims.choice(row));
+        let Some(choice) = choice else { return false };
+        let writes = self.mirror.volumes.assume(&choice, node);
+        if writes.is_empty() {
+            return false;
+        }
+        let seconds = self.mirror.profile(asked.profile).volume_bind_timeout_seconds;
+        let until = now.saturating_add(Duration::from_secs(seconds));
+        let pod = pod_ref(asked, uid);
+        self.commands.push(Command::BindVolumes { pod, writes: writes.clone() });
+        let binding = Binding { node: Rc::clone(node), writes, is_written: false, until };
+        self.binding_volumes.insert(Rc::clone(uid), binding);
+        true
+    }
+
+    /// Takes how writing ended.
+    pub fn volumes_written(&mut self, written: Written, now: Duration) {
+        let uid = &written.pod.uid;
+        let Some(binding) = self.binding_volumes.get_mut(uid) else { return };
+        for (write, version) in binding.writes.iter_mut().zip(written.versions) {
+            (write.version, write.is_written) = (version, true);
+        }
+        binding.is_written = true;
+        match written.error {
+            Some(error) => self.volumes_failed(&written.pod.uid, error, now),
+            None => self.look_at_volumes(now),
+        }
+    }
+
+    /// Pods whose volumes are bound are bound; those whose volumes never will be, or were not in
+    /// time, look for another node.
+    pub(super) fn look_at_volumes(&mut self, now: Duration) {
+        let all: Vec<Uid> = self.binding_volumes.keys().cloned().collect();
+        for uid in all {
+            let binding = &self.binding_volumes[&uid];
+            let progress = match binding.is_written {
+                true => self.mirror.progress(&binding.writes, &binding.node),
+                false => Progress::Waits,
+            };
+            match progress {
+                Progress::Waits if now >= self.binding_volumes[&uid].until => {
+                    let error = "binding volumes: context deadline exceeded";
+                    self.volumes_failed(&uid, error.to_owned(), now);
+                }
+                Progress::Waits => {}
+                Progress::Failed(error) => {
+                    self.volumes_failed(&uid, format!("binding volumes: {error}"), now);
+                }
+                Progress::Bound => {
+                    let binding = self.binding_volumes.remove(&uid);
+                    if let Some((binding, assumed)) = binding.zip(self.assumed.get(&uid)) {
+                        let asked = Rc::clone(&assumed.asked);
+                        self.bind(&uid, &asked, &binding.node);
+                    }
+                }
+            }
+        }
+    }
+
+    fn volumes_failed(&mut self, uid: &Uid, error: String, now: Duration) {
+        let Some(assumed) = self.assumed.get(uid) else {
+            self.forget_volumes(uid);
+            return;
+        };
+        let pod = pod_ref(&assumed.asked, uid);
+        self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
+    }
+
+    /// What was chosen for a pod does not count any more; whether anything was.
+    pub(super) fn forget_volumes(&mut self, uid: &Uid) -> bool {
+        let Some(binding) = self.binding_volumes.remove(uid) else { return false };
+        self.mirror.volumes.revert(&binding.writes);
+        true
+    }
+
+    /// When a pod has waited for its volumes for too long, the first of them.
+    pub(super) fn volumes_due(&self) -> Option<Duration> {
+        self.binding_volumes.values().map(|binding| binding.until).min()
+    }
+}

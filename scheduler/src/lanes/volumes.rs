@@ -1,0 +1,62 @@
+//! Volumes and claims of a pod that has a node: each is written upon the version that was decided upon.
+//!
+//! Why patches: only what decisions read is kept of an object, so that it cannot be written whole.
+// k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go bindAPIUpdate
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::cycle::Written;
+use crate::cycle::command::PodRef;
+use crate::volumes::bind::{BY_CONTROLLER, Target, Write};
+
+pub(super) async fn write(client: kube::Client, pod: PodRef, writes: &[Write]) -> Written {
+    let mut versions = Vec::new();
+    for write in writes {
+        match one(&client, write).await {
+            Ok(metadata) => versions.push(metadata.resource_version.unwrap_or_default()),
+            Err(error) => {
+                let error = match error {
+                    kube::Error::Api(status) => status.message,
+                    other => other.to_string(),
+                };
+                return Written { pod, versions, error: Some(error) };
+            }
+        }
+    }
+    Written { pod, versions, error: None }
+}
+
+async fn one(client: &kube::Client, write: &Write) -> kube::Result<ObjectMeta> {
+    let params = PatchParams::default();
+    let patch = patch(write);
+    match &write.target {
+        Target::Volume { name, .. } => {
+            let volumes = Api::<PersistentVolume>::all(client.clone());
+            Ok(volumes.patch(name, &params, &Patch::Merge(patch)).await?.metadata)
+        }
+        Target::Claim { key, .. } => {
+            let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), key.namespace());
+            Ok(claims.patch(key.name(), &params, &Patch::Merge(patch)).await?.metadata)
+        }
+    }
+}
+
+fn patch(write: &Write) -> Value {
+    let mut metadata = json!({"resourceVersion": write.version});
+    match &write.target {
+        Target::Volume { claim, marks, .. } => {
+            if *marks {
+                metadata["annotations"] = json!({BY_CONTROLLER: "yes"});
+            }
+            json!({"metadata": metadata, "spec": {"claimRef": claim}})
+        }
+        Target::Claim { node, .. } => {
+            metadata["annotations"] = json!({"volume.kubernetes.io/selected-node": node});
+            json!({ "metadata": metadata })
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Volumes of a pod that has a node: assumed, written, and looked at until they are bound.
+//!
+//! Input: what was chosen. Output: what has to be written, and whether the controller of volumes has
+//! done its part. Owner: the volumes; pure.
+// k8s: pkg/scheduler/framework/plugins/volumebinding/binder.go AssumePodVolumes, BindPodVolumes
+
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Cluster;
+
+use super::binding::{Choice, SELECTED, belongs};
+use super::{Volumes, annotation, is_bound, version, volume_name};
+
+/// The volume was given to its claim by a controller, not by a person.
+pub const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+
+/// A change of a volume or a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// Of what.
+    pub target: Target,
+    /// The version upon which it was decided; once it is written, the one that it has then.
+    pub version: String,
+    /// It was written.
+    pub is_written: bool,
+}
+
+/// What is changed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// A volume is given to a claim.
+    Volume {
+        /// The volume.
+        name: String,
+        /// The claim.
+        claim: Box<ObjectReference>,
+        /// It is to be marked as given by a controller.
+        marks: bool,
+    },
+    /// A volume is made for a claim.
+    Claim {
+        /// The claim.
+        key: ObjectKey,
+        /// The node that it is for.
+        node: String,
+    },
+}
+
+/// How far the volumes of a pod are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Somebody else has not done his part.
+    Waits,
+    /// All are bound.
+    Bound,
+    /// They will never be.
+    Failed(String),
+}
+
+impl Volumes {
+    /// Counts what was chosen as done; what has to be written.
+    pub fn assume(&mut self, choice: &Choice, node: &str) -> Vec<Write> {
+        let mut writes = Vec::new();
+        for (name, key) in &choice.bindings {
+            let (Some(volume), Some(claim)) = (self.volume(name), self.claim(key)) else {
+                continue;
+            };
+            let marks = belongs(volume, claim) != Some(true);
+            let to = reference(claim);
+            let mut new = (**volume).clone();
+            let version = version(&new.metadata).to_owned();
+            if let Some(spec) = &mut new.spec {
+                spec.claim_ref = Some(to.clone());
+            }
+            if marks {
+                let all = new.metadata.annotations.get_or_insert_default();
+                all.insert(BY_CONTROLLER.to_owned(), "yes".to_owned());
+            }
+            self.assumed_volumes.insert(name.clone(), Rc::new(new));
+            let target = Target::Volume { name: name.clone(), claim: Box::new(to), marks };
+            writes.push(Write { target, version, is_written: false });
+        }
+        for key in &choice.provisions {
+            let Some(claim) = self.claim(key) else { continue };
+            let mut new = (**claim).clone();
+            let version = version(&new.metadata).to_owned();
+            let all = new.metadata.annotations.get_or_insert_default();
+            all.insert(SELECTED.to_owned(), node.to_owned());
+            self.assumed_claims.insert(key.clone(), Rc::new(new));
+            let target = Target::Claim { key: key.clone(), node: node.to_owned() };
+            writes.push(Write { target, version, is_written: false });
+        }
+        writes
+    }
+
+    /// What was not written does not count any more.
+    pub fn revert(&mut self, writes: &[Write]) {
+        for write in writes.iter().filter(|write| !write.is_written) {
+            match &write.target {
+                Target::Volume { name, .. } => {
+                    let is_it = |v: &Rc<_>| {
+                        let volume: &k8s_openapi::api::core::v1::PersistentVolume = v;
+                        version(&volume.metadata) == write.version
+                    };
+                    if self.assumed_volumes.get(name).is_some_and(is_it) {
+                        self.assumed_volumes.remove(name);
+                    }
+                }
+                Target::Claim { key, .. } => {
+                    let is_it =
+                        |c: &Rc<PersistentVolumeClaim>| version(&c.metadata) == write.version;
+                    if self.assumed_claims.get(key).is_some_and(is_it) {
+                        self.assumed_claims.remove(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How far they are, as the API has told.
+    // k8s: binder.go checkBindings
+    pub fn progress(&mut self, cluster: &mut Cluster, writes: &[Write], node: &str) -> Progress {
+        let Some(row) = cluster.row(node) else {
+            return Progress::Failed(format!("failed to get node {node:?}: node not found"));
+        };
+        for write in writes {
+            let found = match &write.target {
+                Target::Volume { name, claim, .. } => {
+                    self.volume_progress(cluster, write, (name, claim), (node, row))
+                }
+                Target::Claim { key, .. } => self.claim_progress(cluster, write, key, (node, row)),
+            };
+            if found != Progress::Bound {
+                return found;
+            }
+        }
+        Progress::Bound
+    }
+
+    fn volume_progress(
+        &mut self,
+        cluster: &mut Cluster,
+        write: &Write,
+        (name, claim): (&str, &ObjectReference),
+        node: (&str, u32),
+    ) -> Progress {
+        let missing = |what: &str, name: &str| {
+            Progress::Failed(format!("failed to check binding: {what} {name:?} not found"))
+        };
+        let part = |text: &Option<String>| text.clone().unwrap_or_default();
+        let key = ObjectKey::new(&part(&claim.namespace), &part(&claim.name));
+        let Some(volume) = self.volumes.get(name).cloned() else {
+            return missing("persistentvolumes", name);
+        };
+        let Some(claim) = self.claims.get(&key).cloned() else {
+            return missing("persistentvolumeclaims", key.as_str());
+        };
+        if is_older(version(&volume.metadata), &write.version) {
+            return Progress::Waits;
+        }
+        if let Err(error) = self.is_near(cluster, name, node) {
+            return Progress::Failed(error);
+        }
+        let to = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        if to.and_then(|to| to.uid.as_deref()).is_none_or(str::is_empty) {
+            return Progress::Failed(format!("ClaimRef got reset for pv {name:?}"));
+        }
+        if is_bound(&claim) { Progress::Bound } else { Progress::Waits }
+    }
+
+    fn claim_progress(
+        &mut self,
+        cluster: &mut Cluster,
+        write: &Write,
+        key: &ObjectKey,
+        node: (&str, u32),
+    ) -> Progress {
+        let Some(claim) = self.claims.get(key).cloned() else {
+            let key = key.as_str();
+            let error = "failed to check provisioning pvc: persistentvolumeclaims";
+            return Progress::Failed(format!("{error} {key:?} not found"));
+        };
+        if is_older(version(&claim.metadata), &write.version) {
+            return Progress::Waits;
+        }
+        let name = key.name();
+        if claim.metadata.annotations.is_none() {
+            return Progress::Failed(format!("selectedNode annotation reset for PVC {name:?}"));
+        }
+        if annotation(&claim.metadata, SELECTED) != Some(node.0) {
+            return Progress::Failed(format!("provisioning failed for PVC {name:?}"));
+        }
+        if let Some(volume) = volume_name(&claim) {
+            if !self.volumes.contains_key(volume) {
+                return Progress::Waits;
+            }
+            if let Err(error) = self.is_near(cluster, volume, node) {
+                return Progress::Failed(error);
+            }
+        }
+        if is_bound(&claim) { Progress::Bound } else { Progress::Waits }
+    }
+
+    fn is_near(
+        &mut self,
+        cluster: &mut Cluster,
+        name: &str,
+        (node, row): (&str, u32),
+    ) -> Result<(), String> {
+        let Some(volume) = self.volumes.get(name).cloned() else { return Ok(()) };
+        if self.reachable(cluster, &volume).get(row) {
+            return Ok(());
+        }
+        Err(format!(
+            "pv {name:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms"
+        ))
+    }
+}
+
+/// Versions are numbers that grow.
+fn is_older(told: &str, written: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+    number(told) < number(written)
+}
+
+fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
+    ObjectReference {
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        api_version: Some("v1".to_owned()),
+        namespace: claim.metadata.namespace.clone(),
+        name: claim.metadata.name.clone(),
+        uid: claim.metadata.uid.clone(),
+        resource_version: claim.metadata.resource_version.clone(),
+        ..ObjectReference::default()
+    }
+}

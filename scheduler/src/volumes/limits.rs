@@ -1,0 +1,106 @@
+//! How many volumes of a driver a node can attach.
+// k8s: pkg/scheduler/framework/plugins/nodevolumelimits/csi.go
+
+use std::collections::HashMap;
+
+use k8s_openapi::api::storage::v1::CSINode;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Cluster;
+use pintle_sched_core::bits::Bits;
+
+use super::{Volumes, class_of_claim, volume_name};
+
+pub(super) const TOO_MANY: &str = "node(s) exceed max volume count";
+
+/// Volumes by their unique name, with their drivers.
+type Attached = HashMap<String, String>;
+
+fn limits(node: &CSINode) -> impl Iterator<Item = (&str, i32)> {
+    let drivers = node.spec.drivers.iter();
+    drivers.filter_map(|d| Some((d.name.as_str(), d.allocatable.as_ref()?.count?)))
+}
+
+/// Whether a node can attach more of any driver's volumes than before.
+pub(super) fn raises(old: &CSINode, new: &CSINode) -> bool {
+    let before = |driver: &str| limits(old).find(|(name, _)| *name == driver).map_or(0, |l| l.1);
+    let drivers = new.spec.drivers.iter();
+    // One without a limit takes any number.
+    let unlimited = |name: &str| {
+        new.spec.drivers.iter().any(|d| d.name == name)
+            && limits(new).all(|(limited, _)| limited != name)
+    };
+    drivers.map(|d| d.name.as_str()).any(|name| {
+        let now = limits(new).find(|(driver, _)| *driver == name).map_or(0, |l| l.1);
+        now > before(name) || unlimited(name)
+    })
+}
+
+impl Volumes {
+    /// Nodes where these claims would be too many.
+    pub(super) fn too_many(&self, cluster: &Cluster, claims: &[ObjectKey]) -> Bits {
+        let mut rows = Bits::default();
+        rows.reset(cluster.all_rows().words().len() * 64);
+        let mut new = Attached::new();
+        claims.iter().for_each(|claim| self.attach(claim, &mut new));
+        if new.is_empty() {
+            return rows;
+        }
+        let mut attachments: HashMap<&str, Attached> = HashMap::new();
+        for attachment in self.attachments.values() {
+            let spec = &attachment.spec;
+            let volume = spec.source.persistent_volume_name.as_deref();
+            let volume = volume.and_then(|name| self.volume(name));
+            let csi = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
+            let Some(csi) = csi.filter(|_| !spec.attacher.is_empty()) else { continue };
+            let name = format!("{}/{}", spec.attacher, csi.volume_handle);
+            let on_node = attachments.entry(&spec.node_name).or_default();
+            on_node.insert(name, spec.attacher.clone());
+        }
+        for (node, csi) in &self.csi_nodes {
+            let is_concerned = limits(csi).any(|(driver, _)| new.values().any(|d| d == driver));
+            if !is_concerned {
+                continue;
+            }
+            let Some(row) = cluster.row(node) else { continue };
+            let mut there = Attached::new();
+            for user in self.users.on_node(node) {
+                user.claims.iter().for_each(|claim| self.attach(claim, &mut there));
+            }
+            let wanted = |driver: &str| {
+                let fresh = new.iter().filter(|(name, _)| !there.contains_key(*name));
+                fresh.filter(|(_, d)| *d == driver).count()
+            };
+            let others = attachments.get(node.as_str());
+            let used = |driver: &str| {
+                let unused = others.into_iter().flatten();
+                let unused = unused.filter(|(name, _)| !there.contains_key(*name));
+                let unused = unused.filter(|(_, d)| *d == driver).count();
+                there.values().filter(|d| *d == driver).count() + unused
+            };
+            let over = |(driver, most): (&str, i32)| {
+                let wanted = wanted(driver);
+                wanted > 0 && used(driver) + wanted > usize::try_from(most).unwrap_or(0)
+            };
+            if limits(csi).any(over) {
+                rows.set(row);
+            }
+        }
+        rows
+    }
+
+    /// Adds the volume of a claim, where a driver attaches it. Volumes of drivers that were once part
+    /// of Kubernetes are not counted.
+    // k8s: csi.go getCSIDriverInfo
+    fn attach(&self, key: &ObjectKey, to: &mut Attached) {
+        let Some(claim) = self.claim(key) else { return };
+        if let Some(volume) = volume_name(claim).and_then(|name| self.volume(name)) {
+            if let Some(csi) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) {
+                to.insert(format!("{}/{}", csi.driver, csi.volume_handle), csi.driver.clone());
+            }
+            return;
+        }
+        let Some(class) = self.classes.get(class_of_claim(claim)) else { return };
+        let driver = class.provisioner.clone();
+        to.insert(format!("{driver}/unbound {}", key.as_str()), driver);
+    }
+}

@@ -1,0 +1,134 @@
+//! A pod's volumes before any node is looked at.
+// k8s: the PreFilter functions of volumerestrictions, volumebinding and volumezone
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::{Cluster, Plugin};
+
+use super::claims::Claims;
+use super::users::{claim_of, volumes};
+use super::{Volumes, is_bound, restrictions, volume_name};
+
+/// Why no node can take a pod, whatever pods go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Who says so.
+    pub plugin: Plugin,
+    /// The words.
+    pub reason: String,
+}
+
+/// A claim of a pod, and whether it is made for the pod.
+type Named = (ObjectKey, bool);
+
+impl Volumes {
+    /// What a pod's volumes leave it of the nodes; `None` for a pod whose volumes tie it to none.
+    ///
+    /// # Errors
+    /// When they leave it none.
+    pub fn look(&mut self, pod: &Pod, cluster: &mut Cluster) -> Result<Option<Claims>, Refused> {
+        let named: Vec<Named> = volumes(pod).filter_map(|v| claim_of(pod, v)).collect();
+        let disks: Vec<_> = volumes(pod).filter_map(restrictions::disk).collect();
+        if named.is_empty() && disks.is_empty() {
+            return Ok(None);
+        }
+        let on = |plugin| cluster.view().profile().filters(plugin);
+        let one_pod = on(Plugin::VolumeRestrictions) && self.is_taken(&named)?;
+        if on(Plugin::VolumeBinding) {
+            self.are_usable(pod, &named)?;
+        }
+        let zones = on(Plugin::VolumeZone);
+        let own = named.iter().filter(|(_, is_made)| zones && !is_made);
+        let zoned = own.filter_map(|(key, _)| volume_name(self.claim(key)?).map(str::to_owned));
+        let zoned: Vec<String> = zoned.collect();
+        if let Some(missing) = zoned.iter().find(|name| self.volume(name).is_none()) {
+            let reason = format!("persistentvolume {missing:?} not found");
+            return Err(Refused { plugin: Plugin::VolumeZone, reason });
+        }
+        let keys: Vec<ObjectKey> = named.into_iter().map(|(key, _)| key).collect();
+        let zoned: Vec<_> = zoned.iter().filter_map(|name| self.volume(name).cloned()).collect();
+        Ok(Some(Claims {
+            one_pod,
+            disks: restrictions::taken(cluster, &self.users, &disks),
+            too_many: self.too_many(cluster, &keys),
+            outside: super::zone::outside(cluster, zoned.iter().map(|volume| &**volume)),
+            binding: self.binding(cluster, &keys),
+        }))
+    }
+
+    /// Whether a claim that is for one pod has one.
+    fn is_taken(&self, named: &[Named]) -> Result<bool, Refused> {
+        let mut taken = false;
+        for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
+            let claim = self.claim(key).ok_or_else(|| Refused {
+                plugin: Plugin::VolumeRestrictions,
+                reason: format!("persistentvolumeclaim {:?} not found", key.name()),
+            })?;
+            taken |= restrictions::is_for_one_pod(claim) && self.users.is_used(key);
+        }
+        Ok(taken)
+    }
+
+    // k8s: volumebinding/volume_binding.go podHasPVCs, PreFilter
+    fn are_usable(&self, pod: &Pod, named: &[Named]) -> Result<(), Refused> {
+        let refused = |reason: String| Refused { plugin: Plugin::VolumeBinding, reason };
+        let mut immediate = false;
+        for (key, is_made) in named {
+            let Some(claim) = self.claim(key) else {
+                let name = key.name();
+                return Err(refused(match is_made {
+                    true => format!(
+                        "waiting for ephemeral volume controller to create the \
+                         persistentvolumeclaim {name:?}"
+                    ),
+                    false => format!("persistentvolumeclaim {name:?} not found"),
+                }));
+            };
+            unusable(pod, key, claim, *is_made).map_err(refused)?;
+            immediate |= !is_bound(claim) && !self.waits_for_consumer(claim);
+        }
+        match immediate {
+            true => Err(refused("pod has unbound immediate PersistentVolumeClaims".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a claim gets its volume only when a pod that uses it has a node.
+    // k8s: component-helpers/storage/volume/pv_helpers.go IsDelayBindingMode
+    pub(super) fn waits_for_consumer(&self, claim: &PersistentVolumeClaim) -> bool {
+        let class = self.classes.get(super::class_of_claim(claim));
+        let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
+        volume_name(claim).is_none() && mode == Some("WaitForFirstConsumer")
+    }
+}
+
+fn unusable(
+    pod: &Pod,
+    key: &ObjectKey,
+    claim: &PersistentVolumeClaim,
+    is_made: bool,
+) -> Result<(), String> {
+    let name = key.name();
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    if phase == Some("Lost") {
+        let volume = volume_name(claim).unwrap_or_default();
+        return Err(format!(
+            "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
+        ));
+    }
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+    }
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    let is_ours = controllers.any(|owner| Some(owner.uid.as_str()) == pod.metadata.uid.as_deref());
+    if is_made && !is_ours {
+        // k8s: component-helpers/storage/ephemeral/ephemeral.go VolumeIsForPod
+        let pod = pod.metadata.name.as_deref().unwrap_or_default();
+        let (namespace, claim) = (key.namespace(), key.as_str());
+        return Err(format!(
+            "PVC {claim} was not created for pod {namespace}/{pod} (pod is not owner)"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Volumes: what the API has of them, what is assumed of them, and which nodes they leave to a pod.
+//!
+//! ```text
+//!   watches ─> Volumes (claims, volumes, classes, drivers, attachments) <─assume/revert─ bind
+//!                 └─ look(pod) ─> Claims ─> four plugins of single nodes
+//! ```
+//! Input: objects of seven kinds, pods on nodes. Output: for a pod with volumes the rows that each
+//! plugin leaves it, and what has to be written before it can be bound. Owner: the mirror; pure.
+//! Bounds: what the API server has. Rows of a volume are kept until it or a node changes.
+// k8s: pkg/scheduler/framework/plugins/{volumebinding,volumerestrictions,nodevolumelimits,volumezone}
+
+pub mod bind;
+mod binding;
+mod claims;
+mod limits;
+mod look;
+mod restrictions;
+#[cfg(test)]
+mod tests;
+pub mod users;
+mod zone;
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Plugin;
+use pintle_sched_core::bits::Bits;
+use pintle_sched_core::hint::Event;
+
+pub use self::binding::Choice;
+pub use self::claims::{Claims, OfPlugin};
+pub use self::look::Refused;
+use self::users::Users;
+use crate::watch::{Kind, Thing};
+
+/// What is known of volumes.
+#[derive(Debug, Default)]
+pub struct Volumes {
+    claims: HashMap<ObjectKey, Rc<PersistentVolumeClaim>>,
+    /// By name, so that of equal ones always the same is chosen.
+    volumes: BTreeMap<String, Rc<PersistentVolume>>,
+    /// As they will be once what was decided is written; they count while the API has the version
+    /// upon which it was decided.
+    assumed_claims: HashMap<ObjectKey, Rc<PersistentVolumeClaim>>,
+    assumed_volumes: HashMap<String, Rc<PersistentVolume>>,
+    classes: HashMap<String, Rc<StorageClass>>,
+    csi_nodes: HashMap<String, Rc<CSINode>>,
+    drivers: HashMap<String, Rc<CSIDriver>>,
+    capacities: BTreeMap<ObjectKey, Rc<CSIStorageCapacity>>,
+    attachments: HashMap<String, Rc<VolumeAttachment>>,
+    /// Pods on nodes that have volumes.
+    pub users: Users,
+    /// Nodes that the affinity of a volume allows: of its version, and of the nodes as they were.
+    reachable: HashMap<String, (String, u64, Rc<Bits>)>,
+    /// Counts changes of nodes.
+    pub nodes_changed: u64,
+}
+
+fn version(metadata: &ObjectMeta) -> &str {
+    metadata.resource_version.as_deref().unwrap_or_default()
+}
+
+fn name(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
+}
+
+impl Volumes {
+    /// A claim, as it will be.
+    pub fn claim(&self, key: &ObjectKey) -> Option<&Rc<PersistentVolumeClaim>> {
+        let told = self.claims.get(key)?;
+        let assumed = self.assumed_claims.get(key);
+        let is_good =
+            |a: &&Rc<PersistentVolumeClaim>| version(&a.metadata) == version(&told.metadata);
+        Some(assumed.filter(is_good).unwrap_or(told))
+    }
+
+    /// A volume, as it will be.
+    pub fn volume(&self, name: &str) -> Option<&Rc<PersistentVolume>> {
+        let told = self.volumes.get(name)?;
+        let assumed = self.assumed_volumes.get(name);
+        let is_good = |a: &&Rc<PersistentVolume>| version(&a.metadata) == version(&told.metadata);
+        Some(assumed.filter(is_good).unwrap_or(told))
+    }
+
+    /// Takes an object as it is now; who may be helped by it.
+    pub fn set(&mut self, thing: Thing) -> Option<Event> {
+        use Plugin::{NodeVolumeLimits, VolumeBinding, VolumeZone};
+        match thing {
+            Thing::PersistentVolumeClaim(claim) => {
+                let key = ObjectKey::of(&*claim);
+                let is_old = |a: &Rc<PersistentVolumeClaim>| {
+                    version(&a.metadata) != version(&claim.metadata)
+                };
+                if self.assumed_claims.get(&key).is_some_and(is_old) {
+                    self.assumed_claims.remove(&key);
+                }
+                self.claims.insert(key.clone(), Rc::new(*claim));
+                Some(Event::Claim(key.as_str().into()))
+            }
+            Thing::PersistentVolume(volume) => {
+                let name = name(&volume.metadata);
+                let is_old =
+                    |a: &Rc<PersistentVolume>| version(&a.metadata) != version(&volume.metadata);
+                if self.assumed_volumes.get(&name).is_some_and(is_old) {
+                    self.assumed_volumes.remove(&name);
+                }
+                self.volumes.insert(name, Rc::new(*volume));
+                Some(Event::Other(&[VolumeBinding, VolumeZone]))
+            }
+            Thing::StorageClass(class) => {
+                let topologies = |class: &StorageClass| class.allowed_topologies.clone();
+                let now = topologies(&class);
+                let old = self.classes.insert(name(&class.metadata), Rc::new(*class));
+                match old {
+                    None => Some(Event::Other(&[VolumeBinding, VolumeZone])),
+                    Some(old) if topologies(&old) != now => Some(Event::Other(&[VolumeBinding])),
+                    Some(_) => None,
+                }
+            }
+            Thing::CSINode(node) => {
+                let new = Rc::new(*node);
+                let old = self.csi_nodes.insert(name(&new.metadata), Rc::clone(&new));
+                let raises = old.is_none_or(|old| limits::raises(&old, &new));
+                // Those of other nodes are of no use to whoever waits for this one's.
+                raises.then_some(Event::Other(&[NodeVolumeLimits]))
+            }
+            Thing::CSIDriver(driver) => {
+                let old = self.drivers.insert(name(&driver.metadata), Rc::new(*driver));
+                old.is_some().then_some(Event::Other(&[VolumeBinding]))
+            }
+            Thing::CSIStorageCapacity(capacity) => {
+                let new = Rc::new(*capacity);
+                let old = self.capacities.insert(ObjectKey::of(&*new), Rc::clone(&new));
+                let more = old.is_none_or(|old| binding::limit(&new) > binding::limit(&old));
+                more.then_some(Event::Other(&[VolumeBinding]))
+            }
+            Thing::VolumeAttachment(attachment) => {
+                self.attachments.insert(name(&attachment.metadata), Rc::new(*attachment));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the end of an object; who may be helped by it.
+    pub fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
+        match kind {
+            Kind::PersistentVolumeClaim => {
+                self.claims.remove(key);
+                self.assumed_claims.remove(key);
+            }
+            Kind::PersistentVolume => {
+                self.volumes.remove(key.name());
+                self.assumed_volumes.remove(key.name());
+                self.reachable.remove(key.name());
+            }
+            Kind::StorageClass => drop(self.classes.remove(key.name())),
+            Kind::CSINode => {
+                self.csi_nodes.remove(key.name());
+                return Some(Event::Other(&[Plugin::NodeVolumeLimits]));
+            }
+            Kind::CSIDriver => drop(self.drivers.remove(key.name())),
+            Kind::CSIStorageCapacity => drop(self.capacities.remove(key)),
+            Kind::VolumeAttachment => {
+                self.attachments.remove(key.name());
+                return Some(Event::Other(&[Plugin::NodeVolumeLimits]));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The names of all objects of a kind.
+    pub fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+        let unspaced = |name: &String| ObjectKey::new("", name);
+        match kind {
+            Kind::PersistentVolumeClaim => self.claims.keys().cloned().collect(),
+            Kind::PersistentVolume => self.volumes.keys().map(unspaced).collect(),
+            Kind::StorageClass => self.classes.keys().map(unspaced).collect(),
+            Kind::CSINode => self.csi_nodes.keys().map(unspaced).collect(),
+            Kind::CSIDriver => self.drivers.keys().map(unspaced).collect(),
+            Kind::CSIStorageCapacity => self.capacities.keys().cloned().collect(),
+            Kind::VolumeAttachment => self.attachments.keys().map(unspaced).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The class of a claim; empty for none.
+// k8s: component-helpers/storage/volume/helpers.go GetPersistentVolumeClaimClass
+fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
+    let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    annotation(&claim.metadata, "volume.beta.kubernetes.io/storage-class").or(named).unwrap_or("")
+}
+
+/// The class of a volume; empty for none.
+// k8s: component-helpers/storage/volume/helpers.go GetPersistentVolumeClass
+fn class_of_volume(volume: &PersistentVolume) -> &str {
+    let named = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    annotation(&volume.metadata, "volume.beta.kubernetes.io/storage-class").or(named).unwrap_or("")
+}
+
+fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The volume of a claim; `None` where it has none.
+fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    name.filter(|name| !name.is_empty())
+}
+
+/// Whether claim and volume belong to each other, as their controller says.
+// k8s: volumebinding/binder.go isPVCFullyBound
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    volume_name(claim).is_some()
+        && annotation(&claim.metadata, "pv.kubernetes.io/bind-completed").is_some()
+}

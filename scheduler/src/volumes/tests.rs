@@ -1,0 +1,362 @@
+//! Which nodes volumes leave a pod, in upstream's words.
+
+use pintle_sched_core::hint::Event;
+use pintle_sched_core::{Cluster, Profile};
+use serde_json::{Value, json};
+
+use super::bind::{Progress, Target};
+use super::*;
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+    Box::new(serde_json::from_value(value).expect("an object of its kind"))
+}
+
+fn set(volumes: &mut Volumes, thing: Thing) -> Option<Event> {
+    volumes.set(thing)
+}
+
+fn claim(name: &str, change: impl FnOnce(&mut Value)) -> Thing {
+    let mut value = json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": format!("c-{name}"),
+            "resourceVersion": "1"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+            "resources": {"requests": {"storage": "5Gi"}}},
+    });
+    change(&mut value);
+    Thing::PersistentVolumeClaim(object(value))
+}
+
+fn bound_claim(name: &str, volume: &str) -> Thing {
+    claim(name, |claim| {
+        claim["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        claim["spec"]["volumeName"] = json!(volume);
+    })
+}
+
+fn volume(name: &str, size: &str, nodes: &[&str], change: impl FnOnce(&mut Value)) -> Thing {
+    let mut value = json!({
+        "metadata": {"name": name, "resourceVersion": "1"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+            "capacity": {"storage": size}},
+        "status": {"phase": "Available"},
+    });
+    if !nodes.is_empty() {
+        value["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "host", "operator": "In", "values": nodes}]}]}});
+    }
+    change(&mut value);
+    Thing::PersistentVolume(object(value))
+}
+
+fn class(name: &str, mode: &str, provisioner: &str) -> Thing {
+    Thing::StorageClass(object(json!({"metadata": {"name": name}, "provisioner": provisioner,
+        "volumeBindingMode": mode})))
+}
+
+fn pod(claims: &[&str]) -> k8s_openapi::api::core::v1::Pod {
+    let volumes = claims
+        .iter()
+        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}));
+    *object(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "p"},
+        "spec": {"containers": [], "volumes": volumes.collect::<Vec<_>>()}}))
+}
+
+/// Nodes a, b and c, the first two in zone z.
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::new(Profile::default());
+    for name in ["a", "b", "c"] {
+        let mut labels = json!({"host": name});
+        if name != "c" {
+            labels["topology.kubernetes.io/zone"] = json!("z");
+        }
+        let node = json!({"metadata": {"name": name, "labels": labels},
+            "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "10"}}});
+        cluster.set_node(&serde_json::from_value(node).expect("a node")).expect("a node");
+    }
+    cluster
+}
+
+fn known(things: Vec<Thing>) -> Volumes {
+    let mut volumes = Volumes::default();
+    set(&mut volumes, class("local", "WaitForFirstConsumer", "kubernetes.io/no-provisioner"));
+    for thing in things {
+        set(&mut volumes, thing);
+    }
+    volumes
+}
+
+/// Why each of the nodes is taken out; empty for one that is not.
+fn reasons(volumes: &mut Volumes, claims: &[&str]) -> [String; 3] {
+    let mut cluster = cluster();
+    let found = volumes.look(&pod(claims), &mut cluster).expect("some node may do");
+    let claims = found.expect("it has volumes");
+    let program = cluster.compile(&pod(&[])).expect("a pod");
+    [0, 1, 2].map(|row| {
+        let plugins = claims.plugins();
+        let mut all = plugins.iter().map(|plugin| {
+            pintle_sched_core::select::RowPlugin::filter(plugin, cluster.view(), &program, row)
+        });
+        all.find_map(|status| status).map(|s| s.reasons.join(", ")).unwrap_or_default()
+    })
+}
+
+const NO_MATCH: &str = "node(s) didn't find available persistent volumes to bind";
+const AFFINITY: &str = "node(s) didn't match PersistentVolume's node affinity";
+
+fn refused(volumes: &mut Volumes, claims: &[&str]) -> String {
+    let found = volumes.look(&pod(claims), &mut cluster());
+    found.expect_err("no node can do").reason
+}
+
+#[test]
+fn a_pod_without_volumes_is_left_alone() {
+    assert!(known(vec![]).look(&pod(&[]), &mut cluster()).expect("nothing").is_none());
+}
+
+#[test]
+fn who_asks_for_what_is_not_there_is_told() {
+    let mut volumes = known(vec![
+        claim("unbound", |claim| claim["spec"]["storageClassName"] = json!("none")),
+        claim("leaving", |c| c["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z")),
+        claim("lost", |claim| {
+            claim["status"] = json!({"phase": "Lost"});
+            claim["spec"]["volumeName"] = json!("v");
+        }),
+        bound_claim("away", "v"),
+    ]);
+    for (name, words) in [
+        ("x", "persistentvolumeclaim \"x\" not found"),
+        ("unbound", "pod has unbound immediate PersistentVolumeClaims"),
+        ("leaving", "persistentvolumeclaim \"leaving\" is being deleted"),
+        ("lost", "persistentvolumeclaim \"lost\" bound to non-existent persistentvolume \"v\""),
+        ("away", "persistentvolume \"v\" not found"),
+    ] {
+        assert_eq!(refused(&mut volumes, &[name]), words);
+    }
+}
+
+#[test]
+fn a_claim_that_is_made_for_a_pod_has_to_be_its_own() {
+    let mut pod = pod(&[]);
+    let volume = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]);
+    pod.spec.as_mut().expect("a spec").volumes = serde_json::from_value(volume).expect("volumes");
+    let mut volumes = known(vec![]);
+    let look = |volumes: &mut Volumes| volumes.look(&pod, &mut cluster());
+    let waiting = "waiting for ephemeral volume controller to create the persistentvolumeclaim \
+        \"p-v\"";
+    assert_eq!(look(&mut volumes).expect_err("none").reason, waiting);
+    set(&mut volumes, claim("p-v", |_| ()));
+    let other = "PVC ns/p-v was not created for pod ns/p (pod is not owner)";
+    assert_eq!(look(&mut volumes).expect_err("another's").reason, other);
+    set(
+        &mut volumes,
+        claim("p-v", |claim| {
+            claim["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod",
+            "name": "p", "uid": "p", "controller": true}]);
+        }),
+    );
+    assert!(look(&mut volumes).expect("its own").is_some());
+}
+
+#[test]
+fn bound_volumes_have_to_be_within_reach() {
+    let mut volumes = known(vec![
+        bound_claim("here", "v"),
+        volume("v", "5Gi", &["a", "b"], |_| ()),
+        bound_claim("there", "w"),
+        volume("w", "5Gi", &["b", "c"], |_| ()),
+    ]);
+    assert_eq!(reasons(&mut volumes, &["here"]), ["", "", AFFINITY]);
+    assert_eq!(reasons(&mut volumes, &["here", "there"]), [AFFINITY, "", AFFINITY]);
+}
+
+#[test]
+fn the_smallest_volume_that_does_is_chosen() {
+    let mut volumes = known(vec![
+        claim("small", |_| ()),
+        claim("large", |c| c["spec"]["resources"]["requests"]["storage"] = json!("20Gi")),
+        volume("v10", "10Gi", &["a"], |_| ()),
+        volume("v20", "20Gi", &["a", "b"], |_| ()),
+        volume("v30", "30Gi", &["a"], |_| ()),
+        volume("v4", "4Gi", &["c"], |_| ()),
+        volume("taken", "5Gi", &["c"], |v| v["status"]["phase"] = json!("Bound")),
+        volume("block", "5Gi", &["c"], |v| v["spec"]["volumeMode"] = json!("Block")),
+        volume("many", "5Gi", &["c"], |v| v["spec"]["accessModes"] = json!(["ReadOnlyMany"])),
+        volume("class", "5Gi", &["c"], |v| v["spec"]["storageClassName"] = json!("other")),
+        volume("given", "5Gi", &["c"], |v| {
+            v["spec"]["claimRef"] = json!({"namespace": "ns", "name": "other", "uid": "o"});
+        }),
+    ]);
+    // The smaller claim takes the one of 20 on b, which leaves none for the larger.
+    assert_eq!(reasons(&mut volumes, &["large", "small"]), ["", NO_MATCH, NO_MATCH]);
+    let mut cluster = cluster();
+    let claims = volumes.look(&pod(&["large", "small"]), &mut cluster).expect("some").expect("it");
+    let choice = claims.choice(0).expect("it fits");
+    let chosen: Vec<&str> = choice.bindings.iter().map(|(volume, _)| volume.as_str()).collect();
+    assert_eq!(chosen, ["v10", "v20"]);
+}
+
+#[test]
+fn a_volume_that_was_given_to_a_claim_is_the_only_one_for_it() {
+    let mut volumes = known(vec![
+        claim("mine", |_| ()),
+        volume("any", "5Gi", &["a"], |_| ()),
+        volume("given", "50Gi", &["b"], |v| {
+            v["spec"]["claimRef"] = json!({"namespace": "ns", "name": "mine"});
+        }),
+    ]);
+    assert_eq!(reasons(&mut volumes, &["mine"]), [NO_MATCH, "", NO_MATCH]);
+}
+
+#[test]
+fn volumes_are_made_where_their_class_allows_and_where_there_is_room() {
+    let made = |change: &dyn Fn(&mut Value)| {
+        let mut value = json!({"metadata": {"name": "made"}, "provisioner": "csi.x",
+            "volumeBindingMode": "WaitForFirstConsumer"});
+        change(&mut value);
+        Thing::StorageClass(object(value))
+    };
+    let wants = |c: &mut Value| c["spec"]["storageClassName"] = json!("made");
+    let mut volumes = known(vec![made(&|_| ()), claim("c", wants)]);
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+    set(
+        &mut volumes,
+        made(&|class| {
+            class["allowedTopologies"] =
+                json!([{"matchLabelExpressions": [{"key": "host", "values": ["a", "b"]}]}]);
+        }),
+    );
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", NO_MATCH]);
+    let driver = json!({"metadata": {"name": "csi.x"}, "spec": {"storageCapacity": true}});
+    set(&mut volumes, Thing::CSIDriver(object(driver)));
+    let full = "node(s) did not have enough free storage";
+    assert_eq!(reasons(&mut volumes, &["c"]), [full, full, NO_MATCH]);
+    let room = |size: &str| {
+        Thing::CSIStorageCapacity(object(json!({"metadata": {"name": "r", "namespace": "x"},
+            "storageClassName": "made", "capacity": size,
+            "nodeTopology": {"matchLabels": {"host": "b"}}})))
+    };
+    assert!(set(&mut volumes, room("1Gi")).is_some(), "there is room where there was none");
+    assert_eq!(reasons(&mut volumes, &["c"]), [full, full, NO_MATCH]);
+    assert!(set(&mut volumes, room("10Gi")).is_some(), "there is more");
+    assert!(set(&mut volumes, room("9Gi")).is_none(), "there is less");
+    assert_eq!(reasons(&mut volumes, &["c"]), [full, "", NO_MATCH]);
+    // It is being made on a node already.
+    set(
+        &mut volumes,
+        claim("c", |c| {
+            wants(c);
+            c["metadata"]["annotations"] = json!({"volume.kubernetes.io/selected-node": "b"});
+        }),
+    );
+    assert_eq!(reasons(&mut volumes, &["c"]), [NO_MATCH, "", NO_MATCH]);
+}
+
+#[test]
+fn a_claim_for_one_pod_and_a_disk_for_one_node_are_not_shared() {
+    let one = |c: &mut Value| {
+        c["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        c["spec"]["volumeName"] = json!("v");
+        c["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    };
+    let mut volumes = known(vec![claim("c", one), volume("v", "5Gi", &[], |_| ())]);
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+    volumes.users.put("other", &pod(&["c"]), "a");
+    assert_eq!(reasons(&mut volumes, &["c"]), [restrictions::ONE_POD; 3]);
+    volumes.users.take("other");
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+    let disk = |reads: bool| {
+        let mut pod = pod(&[]);
+        let disks = json!([{"name": "d", "gcePersistentDisk": {"pdName": "d", "readOnly": reads}}]);
+        pod.spec.as_mut().expect("a spec").volumes = serde_json::from_value(disks).expect("disks");
+        pod
+    };
+    let mut taken = |there: bool, wanted: bool| {
+        volumes.users.put("other", &disk(there), "b");
+        let claims = volumes.look(&disk(wanted), &mut cluster()).expect("some").expect("it");
+        claims.disks.iter().collect::<Vec<_>>()
+    };
+    assert_eq!((taken(true, true), taken(true, false)), (vec![], vec![1]));
+}
+
+#[test]
+fn a_node_takes_as_many_volumes_as_its_driver_attaches() {
+    let csi = |v: &mut Value| {
+        let handle = v["metadata"]["name"].clone();
+        v["spec"]["csi"] = json!({"driver": "csi.x", "volumeHandle": handle});
+    };
+    let mut volumes = known(vec![
+        bound_claim("c1", "v1"),
+        bound_claim("c2", "v2"),
+        bound_claim("c3", "v3"),
+        volume("v1", "5Gi", &[], csi),
+        volume("v2", "5Gi", &[], csi),
+        volume("v3", "5Gi", &[], csi),
+    ]);
+    let node = |count: i32| {
+        Thing::CSINode(object(json!({"metadata": {"name": "a"}, "spec": {"drivers": [
+            {"name": "csi.x", "nodeID": "a", "allocatable": {"count": count}}]}})))
+    };
+    assert!(set(&mut volumes, node(2)).is_some());
+    assert!(set(&mut volumes, node(2)).is_none(), "nothing changed");
+    assert_eq!(reasons(&mut volumes, &["c1", "c2"]), ["", "", ""]);
+    volumes.users.put("other", &pod(&["c1"]), "a");
+    assert_eq!(reasons(&mut volumes, &["c1", "c2"]), ["", "", ""], "one is there already");
+    assert_eq!(reasons(&mut volumes, &["c2", "c3"]), [limits::TOO_MANY, "", ""]);
+    let attached = json!({"metadata": {"name": "x"}, "spec": {"attacher": "csi.x",
+        "nodeName": "a", "source": {"persistentVolumeName": "v3"}}, "status": {"attached": true}});
+    set(&mut volumes, Thing::VolumeAttachment(object(attached)));
+    assert_eq!(reasons(&mut volumes, &["c2"]), [limits::TOO_MANY, "", ""]);
+    let key = ObjectKey::new("", "x");
+    assert!(volumes.gone(Kind::VolumeAttachment, &key).is_some(), "there is room again");
+    assert_eq!(reasons(&mut volumes, &["c2"]), ["", "", ""]);
+}
+
+#[test]
+fn a_volume_of_a_zone_stays_there() {
+    let zone = |v: &mut Value| {
+        v["metadata"]["labels"] = json!({"failure-domain.beta.kubernetes.io/zone": "y__x"});
+    };
+    let mut volumes = known(vec![bound_claim("c", "v"), volume("v", "5Gi", &[], zone)]);
+    // A node that is in no zone is in all.
+    assert_eq!(reasons(&mut volumes, &["c"]), [zone::CONFLICT, zone::CONFLICT, ""]);
+    set(
+        &mut volumes,
+        volume("v", "5Gi", &[], |v| {
+            v["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "z"});
+        }),
+    );
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+}
+
+#[test]
+fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
+    let mut volumes =
+        known(vec![claim("c", |_| ()), claim("d", |_| ()), volume("v", "5Gi", &["a"], |_| ())]);
+    let mut cluster = cluster();
+    let claims = volumes.look(&pod(&["c"]), &mut cluster).expect("some").expect("it");
+    let choice = claims.choice(0).expect("it fits");
+    let mut writes = volumes.assume(&choice, "a");
+    let Target::Volume { name, claim: to, marks } = &writes[0].target else { panic!("{writes:?}") };
+    assert_eq!((name.as_str(), to.uid.as_deref(), *marks), ("v", Some("c-c"), true));
+    assert_eq!(reasons(&mut volumes, &["d"]), [NO_MATCH; 3], "it is taken");
+    volumes.revert(&writes);
+    assert_eq!(reasons(&mut volumes, &["d"]), ["", NO_MATCH, NO_MATCH]);
+    volumes.assume(&choice, "a");
+    (writes[0].version, writes[0].is_written) = ("7".to_owned(), true);
+    let given = |version: &str, uid: &str| {
+        volume("v", "5Gi", &["a"], |v| {
+            v["metadata"]["resourceVersion"] = json!(version);
+            v["spec"]["claimRef"] = json!({"namespace": "ns", "name": "c", "uid": uid});
+        })
+    };
+    let mut progress = |volumes: &mut Volumes| volumes.progress(&mut cluster, &writes, "a");
+    assert_eq!(progress(&mut volumes), Progress::Waits, "the write was not told");
+    set(&mut volumes, given("7", "c-c"));
+    assert_eq!(progress(&mut volumes), Progress::Waits, "its claim is not bound");
+    set(&mut volumes, bound_claim("c", "v"));
+    assert_eq!(progress(&mut volumes), Progress::Bound);
+    set(&mut volumes, given("8", ""));
+    let reset = Progress::Failed("ClaimRef got reset for pv \"v\"".to_owned());
+    assert_eq!(progress(&mut volumes), reset);
+}

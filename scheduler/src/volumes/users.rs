@@ -1,0 +1,118 @@
+//! Which pods on nodes use which claims and disks.
+//!
+//! Input: pods that have a node, or are assumed to have one. Output: who uses what where. Owner: the
+//! volumes. Bounds: pods with claims or such disks.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use pintle_api::informer::ObjectKey;
+
+use super::restrictions::{self, Disk};
+
+/// A pod on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) node: Rc<str>,
+    pub(super) claims: Vec<ObjectKey>,
+    pub(super) disks: Vec<Disk>,
+}
+
+/// Who uses what.
+#[derive(Debug, Default)]
+pub struct Users {
+    pods: HashMap<Rc<str>, User>,
+    by_node: HashMap<Rc<str>, HashSet<Rc<str>>>,
+    /// How often a claim is used by its own name: volumes of a pod that were made for it do not
+    /// count.
+    claims: HashMap<ObjectKey, usize>,
+}
+
+/// The volumes of a pod.
+pub(super) fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
+}
+
+/// The claim of a volume, and whether it is made for the pod.
+// k8s: component-helpers/storage/ephemeral/ephemeral.go VolumeClaimName
+pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(ObjectKey, bool)> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some((ObjectKey::new(namespace, &claim.claim_name), false));
+    }
+    volume.ephemeral.as_ref()?;
+    let pod = pod.metadata.name.as_deref().unwrap_or_default();
+    Some((ObjectKey::new(namespace, &format!("{pod}-{}", volume.name)), true))
+}
+
+/// Whether a pod uses a claim.
+pub fn uses(pod: &Pod, claim: &str) -> bool {
+    volumes(pod).filter_map(|v| claim_of(pod, v)).any(|(key, _)| key.as_str() == claim)
+}
+
+impl Users {
+    /// A pod is on a node.
+    pub fn put(&mut self, uid: &str, pod: &Pod, node: &str) {
+        let mut user = User { node: node.into(), claims: Vec::new(), disks: Vec::new() };
+        let mut own = Vec::new();
+        for volume in volumes(pod) {
+            if let Some((claim, is_made)) = claim_of(pod, volume) {
+                if !is_made {
+                    own.push(claim.clone());
+                }
+                user.claims.push(claim);
+            }
+            user.disks.extend(restrictions::disk(volume));
+        }
+        if user.claims.is_empty() && user.disks.is_empty() {
+            return;
+        }
+        if self.pods.get(uid) == Some(&user) {
+            return;
+        }
+        self.take(uid);
+        for claim in own {
+            *self.claims.entry(claim).or_default() += 1;
+        }
+        let uid: Rc<str> = uid.into();
+        self.by_node.entry(Rc::clone(&user.node)).or_default().insert(Rc::clone(&uid));
+        self.pods.insert(uid, user);
+    }
+
+    /// A pod is on no node any more.
+    pub fn take(&mut self, uid: &str) {
+        let Some(user) = self.pods.remove(uid) else { return };
+        for claim in &user.claims {
+            // One that was made for the pod was not counted.
+            if let Some(count) = self.claims.get_mut(claim) {
+                *count -= 1;
+                if *count == 0 {
+                    self.claims.remove(claim);
+                }
+            }
+        }
+        if let Some(uids) = self.by_node.get_mut(&user.node) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.by_node.remove(&user.node);
+            }
+        }
+    }
+
+    /// Whether any pod uses a claim by its name.
+    pub(super) fn is_used(&self, claim: &ObjectKey) -> bool {
+        self.claims.contains_key(claim)
+    }
+
+    /// Pods on a node.
+    pub(super) fn on_node(&self, node: &str) -> impl Iterator<Item = &User> {
+        let uids = self.by_node.get(node).into_iter().flatten();
+        uids.filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &User> {
+        self.pods.values()
+    }
+}

@@ -1,0 +1,63 @@
+//! The zones of volumes that say so by their labels.
+// k8s: pkg/scheduler/framework/plugins/volumezone/volume_zone.go
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
+use pintle_sched_core::Cluster;
+use pintle_sched_core::bits::Bits;
+
+pub(super) const CONFLICT: &str = "node(s) had no available volume zone";
+
+/// Labels of nodes and volumes, with what they are called today.
+const LABELS: [(&str, &str); 4] = [
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
+];
+/// What is between the zones of a volume.
+const SEPARATOR: &str = "__";
+
+fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> NodeSelectorRequirement {
+    NodeSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values }
+}
+
+fn term(all: Vec<NodeSelectorRequirement>) -> NodeSelectorTerm {
+    NodeSelectorTerm { match_expressions: Some(all), match_fields: None }
+}
+
+/// Nodes outside the zones of any of these volumes. A node without any of the labels is nowhere, and
+/// takes all.
+pub(super) fn outside<'a>(
+    cluster: &mut Cluster,
+    volumes: impl Iterator<Item = &'a PersistentVolume>,
+) -> Bits {
+    let exists = |(key, _): &(&str, &str)| term(vec![requirement(key, "Exists", None)]);
+    let somewhere = cluster.rows_matching(&LABELS.iter().map(exists).collect::<Vec<_>>());
+    let mut outside = Bits::default();
+    outside.reset(somewhere.words().len() * 64);
+    for volume in volumes {
+        let labels = volume.metadata.labels.iter().flatten();
+        for (key, value) in labels {
+            let Some((key, today)) = LABELS.iter().find(|(label, _)| label == key) else {
+                continue;
+            };
+            let values: Vec<String> =
+                value.split(SEPARATOR).map(|zone| zone.trim().to_owned()).collect();
+            // A zone without a name is a mistake that upstream leaves out.
+            // k8s: cloud-provider/volume/helpers/zones.go LabelZonesToSet
+            if values.iter().any(|value| value.is_empty()) {
+                continue;
+            }
+            let by_key = term(vec![requirement(key, "In", Some(values.clone()))]);
+            let by_today = term(vec![
+                requirement(key, "DoesNotExist", None),
+                requirement(today, "In", Some(values)),
+            ]);
+            let inside = cluster.rows_matching(&[by_key, by_today]);
+            let mut wrong = somewhere.clone();
+            wrong.and_not(&inside);
+            outside.or(&wrong);
+        }
+    }
+    outside
+}
