@@ -222,6 +222,8 @@ impl Running {
         let mut is_ready = false;
         loop {
             let knows_all = self.take_told();
+            // What was told may have been what a pod with a node waited for.
+            self.carry_out(Duration::ZERO);
             self.look_around();
             if !knows_all {
                 tokio::task::yield_now().await;

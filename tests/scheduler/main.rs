@@ -24,4 +24,5 @@ mod reference;
 mod shadow;
 mod stand;
 mod vectors;
+mod volumes;
 mod world;
