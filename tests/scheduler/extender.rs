@@ -63,8 +63,9 @@ async fn extend(listener: TcpListener, client: kube::Client, asked: Asked) -> Re
         let (client, asked) = (client.clone(), Rc::clone(&asked));
         tokio::task::spawn_local(async move {
             while let Some((verb, body)) = request(&mut peer).await {
+                // Counted first: a bound pod is seen before the answer is written.
+                *asked.borrow_mut().entry(verb.clone()).or_default() += 1;
                 let answer = answer(&client, &verb, &body).await;
-                *asked.borrow_mut().entry(verb).or_default() += 1;
                 let text = answer.to_string();
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", text.len());
                 if peer.write_all((head + &text).as_bytes()).await.is_err() {
