@@ -29,16 +29,21 @@ pub enum Plugin {
     ImageLocality,
     NodeDeclaredFeatures,
     SchedulingGates,
+    /// All plugins that are none of upstream's: they come after those.
+    OutOfTree,
     /// Whoever is asked over HTTP: no plugin of a profile, and after all of them.
     Extender,
 }
 
-/// Number of plugins, extenders included.
-pub const PLUGINS: usize = 18;
+/// Number of plugins, those of others and extenders included.
+pub const PLUGINS: usize = 19;
 
 impl Plugin {
-    /// All plugins of a profile, in filter order.
-    pub const ALL: [Self; PLUGINS - 1] = [
+    /// Whoever is asked after all plugins of upstream's, in this order.
+    pub(crate) const OTHERS: [Self; 2] = [Self::OutOfTree, Self::Extender];
+
+    /// All of upstream's plugins in a profile, in filter order.
+    pub const ALL: [Self; PLUGINS - 2] = [
         Self::NodeUnschedulable,
         Self::NodeName,
         Self::TaintToleration,
@@ -79,6 +84,7 @@ impl Plugin {
             Self::ImageLocality => "ImageLocality",
             Self::NodeDeclaredFeatures => "NodeDeclaredFeatures",
             Self::SchedulingGates => "SchedulingGates",
+            Self::OutOfTree => "OutOfTree",
             Self::Extender => "Extender",
         }
     }

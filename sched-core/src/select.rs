@@ -36,6 +36,8 @@ pub trait RowPlugin {
     fn plugin(&self) -> Plugin;
     /// Why a node is rejected, if it is.
     fn filter(&self, view: &View, program: &Program, row: u32) -> Option<Status>;
+    /// Called once all filters passed, with the rows that are left and before any is scored.
+    fn prepare(&self, _view: &View, _feasible: &Bits) {}
     /// By what its score is multiplied; zero when it does not score.
     fn weight(&self, profile: &Profile) -> i64 {
         profile.weight(self.plugin())
@@ -209,6 +211,7 @@ fn run(
     if feasible == 0 {
         return Outcome::default();
     }
+    plugins.iter().for_each(|plugin| plugin.prepare(view, &scratch.feasible));
     if let Some(error) = &program.preferred_error
         && view.profile.weight(Plugin::NodeAffinity) != 0
     {
@@ -264,7 +267,7 @@ fn filter_in_detail(
     mask: &mut Bits,
     detail: &mut Detail,
 ) {
-    for plugin in Plugin::ALL.into_iter().chain([Plugin::Extender]) {
+    for plugin in Plugin::ALL.into_iter().chain(Plugin::OTHERS) {
         if COLUMN_FILTERS.contains(&plugin) {
             let mut passing = view.valid.as_ref().clone();
             passing.grow(view.rows);

@@ -8,6 +8,7 @@
 // k8s: pkg/scheduler/apis/config/types.go, v1/defaults.go, scheme/scheme.go (strict codec)
 
 mod arguments;
+mod others;
 mod process;
 
 use pintle_sched_core::{Plugin, Profile};
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 pub use self::process::Process;
 use crate::extender::{self, Extender};
+use crate::framework::{Chosen, Registry};
 
 /// Plugins that exist upstream without being columns here; naming them is no mistake.
 const OTHER_PLUGINS: [&str; 6] = [
@@ -159,7 +161,19 @@ pub fn profile(text: &str, scheduler_name: Option<&str>) -> Result<Profile, Conf
 /// # Errors
 /// When the text is no such configuration, or upstream would refuse it.
 pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
-    let file = read(text)?;
+    profiles_with(text, &Registry::default()).map(|(profiles, _)| profiles)
+}
+
+/// The same, and what each says of the plugins in the registry, which are none of upstream's.
+///
+/// # Errors
+/// When the text is no such configuration, or upstream would refuse it.
+pub fn profiles_with(
+    text: &str,
+    registry: &Registry,
+) -> Result<(Vec<Profile>, Vec<Chosen>), ConfigError> {
+    let mut file = read(text)?;
+    let chosen = file.profiles.iter_mut().map(|from| others::take(from, registry)).collect();
     if file.kind != "KubeSchedulerConfiguration" {
         return Err(field("kind", "expected KubeSchedulerConfiguration"));
     }
@@ -183,9 +197,9 @@ pub fn profiles(text: &str) -> Result<Vec<Profile>, ConfigError> {
         return Err(field(&path, "must be given when there are several profiles"));
     }
     if all.is_empty() {
-        return Ok(vec![of_profile(&file, &FileProfile::default(), 0)?]);
+        return Ok((vec![of_profile(&file, &FileProfile::default(), 0)?], vec![Chosen::default()]));
     }
-    Ok(all)
+    Ok((all, chosen))
 }
 
 /// Those who are asked over HTTP.
@@ -313,9 +327,9 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
     }
     let path = format!("profiles[{at}].plugins");
     multi_point(&mut profile, &from.plugins.multi_point, &format!("{path}.multiPoint"))?;
-    let filter = Chosen::Filter;
+    let filter = Point::Filter;
     one_point(&mut profile, &from.plugins.filter, filter, &format!("{path}.filter"))?;
-    one_point(&mut profile, &from.plugins.score, Chosen::Score, &format!("{path}.score"))?;
+    one_point(&mut profile, &from.plugins.score, Point::Score, &format!("{path}.score"))?;
     other_points(&mut profile, &from.plugins, &path)?;
     let mut seen: Vec<&str> = Vec::new();
     for config in &from.plugin_config {
@@ -367,7 +381,7 @@ fn multi_point(profile: &mut Profile, set: &PluginSet, path: &str) -> Result<(),
 
 /// The points whose plugins can be chosen one by one.
 #[derive(Clone, Copy, PartialEq)]
-enum Chosen {
+enum Point {
     Filter,
     Score,
 }
@@ -375,7 +389,7 @@ enum Chosen {
 fn one_point(
     profile: &mut Profile,
     set: &PluginSet,
-    point: Chosen,
+    point: Point,
     path: &str,
 ) -> Result<(), ConfigError> {
     let defaults = Profile::default();
@@ -385,20 +399,20 @@ fn one_point(
         let name = which.name();
         if set.disabled.iter().any(|p| p.name == "*" || p.name == name) {
             match point {
-                Chosen::Filter => profile.filters[at] = false,
-                Chosen::Score => profile.weights[at] = 0,
+                Point::Filter => profile.filters[at] = false,
+                Point::Score => profile.weights[at] = 0,
             }
         }
     }
     for plugin in &set.enabled {
         let at = Plugin::from_name(&plugin.name).map(|which| which as usize);
         match (point, at) {
-            (Chosen::Filter, Some(at)) if defaults.filters[at] => profile.filters[at] = true,
-            (Chosen::Score, Some(at)) if defaults.weights[at] != 0 => {
+            (Point::Filter, Some(at)) if defaults.filters[at] => profile.filters[at] = true,
+            (Point::Score, Some(at)) if defaults.weights[at] != 0 => {
                 profile.weights[at] = weight(plugin);
             }
             _ => {
-                let does = if point == Chosen::Filter { "filter" } else { "score" };
+                let does = if point == Point::Filter { "filter" } else { "score" };
                 return Err(field(path, &format!("plugin {:?} does not {does}", plugin.name)));
             }
         }

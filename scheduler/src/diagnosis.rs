@@ -20,6 +20,7 @@ use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
 use crate::extender::consulted;
+use crate::framework::Attempt;
 use crate::mirror::Mirror;
 use crate::volumes::{Claims, OfPlugin, Refused};
 
@@ -40,6 +41,8 @@ pub struct Asking {
     refused: Option<Refused>,
     /// What extenders said of the nodes.
     pub consulted: Option<consulted::Rows>,
+    /// What plugins of others say of them.
+    pub attempt: Option<Rc<Attempt>>,
 }
 
 impl Asking {
@@ -63,7 +66,8 @@ impl Asking {
             Ok(claims) => (claims, None),
             Err(refused) => (None, Some(refused)),
         };
-        Ok(Self { pod, spec, program, profile, claims, refused, consulted: None })
+        let (consulted, attempt) = (None, None);
+        Ok(Self { pod, spec, program, profile, claims, refused, consulted, attempt })
     }
 
     fn uid(&self) -> Str {
@@ -75,7 +79,18 @@ impl Asking {
         let claims = claims.iter().map(|plugin| plugin as &dyn RowPlugin);
         let kept = (!kept.0.is_empty()).then_some(kept as &dyn RowPlugin);
         let consulted = self.consulted.as_ref().map(|rows| rows as &dyn RowPlugin);
-        kept.into_iter().chain(claims).chain(consulted).collect()
+        let attempt = self.attempt.as_deref().map(|attempt| attempt as &dyn RowPlugin);
+        kept.into_iter().chain(claims).chain(attempt).chain(consulted).collect()
+    }
+
+    /// No node is looked at, for this reason, unless there is one already.
+    pub fn refuse(&mut self, plugin: Plugin, reason: String) {
+        self.refused.get_or_insert(Refused { plugin, reason });
+    }
+
+    /// What failed in plugins of others.
+    pub fn failed(&self) -> Option<String> {
+        self.attempt.as_ref()?.error()
     }
 
     /// The plugins of its volumes.
@@ -271,8 +286,11 @@ impl Thinker {
         let nominees = mirror.nominees(asking.uid(), asking.spec.priority);
         // Whose volumes keep the pod away stays of no use, whoever goes.
         let view = mirror.cluster.view();
-        let is_near =
-            |row: u32| asking.claims.as_ref().is_none_or(|claims| !claims.rejects(view, row));
+        // The same for what plugins of others reject.
+        let is_near = |row: u32| {
+            asking.claims.as_ref().is_none_or(|claims| !claims.rejects(view, row))
+                && asking.attempt.as_ref().is_none_or(|attempt| !attempt.rejects(view, row))
+        };
         let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
         let (kept, free): (Vec<_>, Vec<_>) = statuses
             .iter()

@@ -10,17 +10,20 @@
 //! [`diagnosis`] asks the core about one pod, [`explain`] says in words what comes of it, [`shadow`]
 //! compares it with what another scheduler did, [`app`] is the daemon around them. [`simulate`]
 //! answers questions about a dump. [`config`] reads the file that all share. [`queue`] is the order in
-//! which pods are decided, [`cycle`] decides them, [`lanes`] carries out what comes of it, [`run`] is
-//! the daemon around these, [`daemon`] its command line and its HTTPS port. Only `lanes` writes.
+//! which pods are decided, [`cycle`] decides them, with the plugins of [`framework`] where others bring
+//! some, [`lanes`] carries out what comes of it, [`run`] is the daemon around these, [`daemon`] its
+//! flags and its HTTPS port, [`command_line`] what `main` calls. Only `lanes` writes.
 #![forbid(unsafe_code)]
 
 pub mod app;
+mod command_line;
 pub mod config;
 pub mod cycle;
 pub mod daemon;
 pub mod diagnosis;
 pub mod explain;
 pub mod extender;
+pub mod framework;
 pub mod lanes;
 mod lead;
 pub mod mirror;
@@ -31,3 +34,5 @@ pub mod shadow;
 pub mod simulate;
 pub mod volumes;
 pub mod watch;
+
+pub use self::command_line::command_line;

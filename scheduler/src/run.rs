@@ -9,6 +9,7 @@
 //! is known. Bounds: `AHEAD_MAX` pods are assumed and not bound; until some are, nobody else is
 //! decided; `TAKE_MAX` for what is told before anything else is looked at.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,13 +18,14 @@ use futures_util::FutureExt as _;
 use pintle_api::{Access, ClientOptions, Observer};
 use pintle_daemon::{logging, tasks};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::config::Process;
 use crate::cycle::{Fact, Scheduler};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
+use crate::framework::{Handle, Plugins, Registry};
 use crate::lanes::{End, Lanes};
 use crate::lead::Lead;
 use crate::watch::{self, TOLD_MAX, Told};
@@ -43,11 +45,11 @@ const TAKE_MAX: Duration = Duration::from_millis(50);
 /// How long bindings that are under way may take when it is told to end.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// Schedules.
+/// Schedules, with the plugins of the registry that profiles enable.
 ///
 /// # Errors
 /// When a file cannot be used, a port is taken, or the lease is lost.
-pub fn run(settings: &Settings) -> Result<()> {
+pub fn run(settings: &Settings, registry: &Registry) -> Result<()> {
     let format = if settings.logs_json { logging::Format::Json } else { logging::Format::Text };
     logging::init(format, settings.verbosity);
     tasks::log_panics();
@@ -60,11 +62,44 @@ pub fn run(settings: &Settings) -> Result<()> {
     if let Some(master) = &settings.master {
         access.server = master.parse().with_context(|| format!("--master={master}"))?;
     }
+    let handle = Handle::default();
+    let plugins = plugins(settings, registry, &handle)?;
     let (state, questions) = State::new(settings);
     let state = Arc::new(state);
     serve::start(&settings.serving, settings.process.leader_elect, &state)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, work(&access, settings, &state, questions))
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        work(
+            Running::new(&access, settings, &state, questions, (plugins, handle))?,
+            &access,
+            settings,
+        )
+        .await
+    })
+}
+
+/// The plugins of others that each profile runs.
+fn plugins(settings: &Settings, registry: &Registry, handle: &Handle) -> Result<OfOthers> {
+    let made = settings.chosen.iter().enumerate().map(|(at, chosen)| {
+        if chosen.is_empty() {
+            return Ok(None);
+        }
+        let plugins = registry.plugins(chosen, handle);
+        plugins.map(|plugins| Some(Rc::new(plugins))).map_err(|error| {
+            anyhow::anyhow!("--config: configuration: profiles[{at}].{error}: correct the file")
+        })
+    });
+    let made = made.collect::<Result<OfOthers>>()?;
+    let sorts =
+        |plugins: &Option<Rc<Plugins>>| plugins.as_ref().and_then(|p| p.sorts_by().cloned());
+    let first = made.first().and_then(sorts);
+    if let Some(at) = made.iter().position(|plugins| sorts(plugins) != first) {
+        anyhow::bail!(
+            "--config: configuration: profiles[{at}].plugins.queueSort: all profiles must sort the \
+             queue by the same plugin: correct the file"
+        );
+    }
+    Ok(made)
 }
 
 /// The credentials that were named, or else those of the pod that it runs in.
@@ -80,16 +115,11 @@ fn access(process: &Process) -> Result<Access> {
 }
 
 /// Schedules until the process is told to end or does not lead any more.
-async fn work(
-    access: &Access,
-    settings: &Settings,
-    state: &Arc<State>,
-    questions: mpsc::Receiver<Question>,
-) -> Result<()> {
+async fn work(mut running: Running, access: &Access, settings: &Settings) -> Result<()> {
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut running = Running::new(access, settings, state, questions)?;
-    let mut lead = Lead::begin(access, &settings.process, state)?;
+    let state = Arc::clone(&running.state);
+    let mut lead = Lead::begin(access, &settings.process, &state)?;
     tokio::select! {
         () = running.follow(leads(&mut lead)) => {}
         _ = end.recv() => return Ok(()),
@@ -138,6 +168,9 @@ fn seed() -> u64 {
     u64::try_from(since.as_nanos() & u128::from(u64::MAX)).unwrap_or(1)
 }
 
+/// Plugins of others, by profile.
+type OfOthers = Vec<Option<Rc<Plugins>>>;
+
 /// The scheduler with what it hears and whom it tells.
 struct Running {
     scheduler: Scheduler,
@@ -145,6 +178,8 @@ struct Running {
     told: mpsc::Receiver<Told>,
     ended: mpsc::UnboundedReceiver<End>,
     questions: mpsc::Receiver<Question>,
+    /// Plugins of others have asked for something.
+    asked_for: Rc<Notify>,
     dump: Signal,
     counted: Duration,
     begun: Instant,
@@ -158,6 +193,7 @@ impl Running {
         settings: &Settings,
         state: &Arc<State>,
         questions: mpsc::Receiver<Question>,
+        (plugins, handle): (OfOthers, Handle),
     ) -> Result<Self> {
         let options = |observer: Option<Arc<dyn Observer>>| ClientOptions {
             user_agent: pintle_config::help::user_agent("kube-scheduler"),
@@ -171,20 +207,25 @@ impl Running {
         // k8s: cmd/kube-scheduler/app/options/options.go createClients
         let events = access.client(options(observer));
         let (tell, told) = mpsc::channel(TOLD_MAX);
-        let whole = !settings.extenders.is_empty();
+        let whole = !settings.extenders.is_empty() || plugins.iter().any(Option::is_some);
         for (name, follows) in watch::follow_all(|| clients.urgent(), &tell, whole) {
             tasks::singleton(name, follows);
         }
         let (lanes, ended) = Lanes::new(&clients, events);
         let callers = settings.extenders.iter().cloned().map(Caller::new);
         let callers: Result<Vec<Caller>, String> = callers.collect();
+        let asked_for = Rc::new(Notify::new());
+        let wake = Rc::clone(&asked_for);
+        handle.connect(clients.urgent(), Box::new(move || wake.notify_one()));
         let scheduler = Scheduler::new(settings.profiles.clone(), settings.queue, seed());
+        let scheduler = scheduler.with_extenders(settings.extenders.clone());
         Ok(Self {
-            scheduler: scheduler.with_extenders(settings.extenders.clone()),
+            scheduler: scheduler.with_plugins(plugins, handle),
             lanes: lanes.with_extenders(callers.map_err(anyhow::Error::msg)?),
             told,
             ended,
             questions,
+            asked_for,
             // k8s: pkg/scheduler/backend/cache/debugger/debugger.go
             dump: signal(SignalKind::user_defined2())?,
             counted: Duration::ZERO,
@@ -223,6 +264,7 @@ impl Running {
         loop {
             let knows_all = self.take_told();
             // What was told may have been what a pod with a node waited for.
+            self.scheduler.attend(self.now());
             self.carry_out(Duration::ZERO);
             self.look_around();
             if !knows_all {
@@ -241,8 +283,7 @@ impl Running {
                 tokio::task::yield_now().await;
                 continue;
             }
-            // Whoever may not be decided now waits for something else than the time.
-            let due = self.scheduler.next_due().filter(|_| !self.is_blocked());
+            let due = self.scheduler.next_due(self.is_blocked());
             let wait = due.map_or(LOOK_EVERY, |due| due.saturating_sub(self.now()).min(LOOK_EVERY));
             tokio::select! {
                 told = self.told.recv() => match told {
@@ -252,6 +293,7 @@ impl Running {
                 Some(end) = self.ended.recv() => self.has_ended(end),
                 Some(question) = self.questions.recv() => self.answer(question),
                 Some(()) = self.dump.recv() => self.dump(),
+                () = self.asked_for.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -343,6 +385,7 @@ impl Running {
                 }
                 Fact::Refused { profile, is_error } => metrics.refused(profile, is_error, took),
                 Fact::Preempted(victims) => metrics.preempted(victims),
+                Fact::Permitted { result, took } => metrics.permitted(result, took),
             }
         }
     }

@@ -93,8 +93,8 @@ impl Event {
     #[must_use]
     pub fn may_help(&self, rejector: Plugin) -> bool {
         use Plugin::{InterPodAffinity, NodePorts, NodeResourcesFit, PodTopologySpread};
-        // Nobody knows what an extender waits for.
-        if rejector == Plugin::Extender {
+        // Nobody here knows what these wait for.
+        if Plugin::OTHERS.contains(&rejector) {
             return true;
         }
         let counts_pods = matches!(rejector, PodTopologySpread | InterPodAffinity);
@@ -201,7 +201,7 @@ impl Cluster {
     #[must_use]
     pub fn helps(&self, event: &Event, pod: &Rejected, rejector: Plugin) -> bool {
         match event {
-            _ if rejector == Plugin::Extender => true,
+            _ if Plugin::OTHERS.contains(&rejector) => true,
             Event::Node { old, new } => {
                 node::helps(self, (old.as_deref(), new.as_deref()), pod, rejector)
             }

@@ -43,7 +43,7 @@ pub fn rejector(
     if !mask.get(row) {
         return Some(Rejector::Nobody);
     }
-    for plugin in Plugin::ALL.into_iter().chain([Plugin::Extender]) {
+    for plugin in Plugin::ALL.into_iter().chain(Plugin::OTHERS) {
         if COLUMN_FILTERS.contains(&plugin) {
             filter::apply(plugin, view, program, scratch, &mut mask);
             if !mask.get(row) {

@@ -93,6 +93,14 @@ struct PreemptionArgs {
     min_candidate_nodes_absolute: Option<i32>,
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct VolumeBindingArgs {
+    bind_timeout_seconds: Option<i64>,
+    #[serde(default)]
+    shape: Vec<Point>,
+}
+
 fn args<T: DeserializeOwned>(config: &PluginConfig, path: &str) -> Result<T, ConfigError> {
     let mut value =
         if config.args.is_null() { Value::Object(Default::default()) } else { config.args.clone() };
@@ -199,7 +207,32 @@ pub(super) fn arguments(
             profile.preemption_candidates_percent = a.min_candidate_nodes_percentage.unwrap_or(10);
             profile.preemption_candidates_min = a.min_candidate_nodes_absolute.unwrap_or(100);
         }
-        name => known(name, path)?,
+        "VolumeBinding" => {
+            let a: VolumeBindingArgs = args(config, path)?;
+            // k8s: validation_pluginargs.go ValidateVolumeBindingArgsWithOptions
+            if !a.shape.is_empty() {
+                let problem = "needs the feature gate StorageCapacityScoring, which this version does \
+                    not have: remove it";
+                return Err(field(&format!("{path}.shape"), problem));
+            }
+            let seconds = a.bind_timeout_seconds.unwrap_or(600);
+            profile.volume_bind_timeout_seconds = u64::try_from(seconds).map_err(|_| {
+                let problem = format!("is {seconds}, but must not be below zero");
+                field(&format!("{path}.bindTimeoutSeconds"), &problem)
+            })?;
+        }
+        // k8s: apis/config/types_pluginargs.go: the other plugins have no arguments
+        name => {
+            known(name, path)?;
+            let given = config.args.as_object().into_iter().flatten();
+            let mut given = given.filter(|(name, _)| *name != "kind" && *name != "apiVersion");
+            if name != "DynamicResources"
+                && let Some((argument, _)) = given.next()
+            {
+                let problem = format!("{name} has no arguments: remove it");
+                return Err(field(&format!("{path}.{argument}"), &problem));
+            }
+        }
     }
     Ok(())
 }

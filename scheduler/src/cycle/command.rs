@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use pintle_api::informer::ObjectKey;
 
 use crate::extender::Consult;
+use crate::framework::Attempt;
 use crate::volumes::bind::Write;
 
 /// A pod that something is done to.
@@ -50,6 +51,8 @@ pub enum Command {
         node: Rc<str>,
         /// The pod as it was told last, which says who binds it.
         object: Rc<Pod>,
+        /// What plugins of others have to do with it.
+        attempt: Option<Rc<Attempt>>,
     },
     /// Write what was chosen of a pod's volumes; a [`Written`](super::Written) is owed.
     BindVolumes {
@@ -127,4 +130,11 @@ pub enum Fact {
     },
     /// So many victims make room.
     Preempted(usize),
+    /// A pod has waited for permission.
+    Permitted {
+        /// Upstream's word for how that ended.
+        result: &'static str,
+        /// How long.
+        took: Duration,
+    },
 }

@@ -14,8 +14,9 @@ use pintle_sched_core::{Cluster, Plugin, explain};
 
 use super::command::{Command, Fact, Note, PodRef};
 use super::consult::Said;
-use super::{Asked, Assumed, Scheduler, Uid};
+use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
+use crate::framework::{Attempt, Stopped};
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
 use crate::shadow::has_resource_claims;
@@ -30,8 +31,8 @@ const NO_CLAIMS: &str =
 
 /// What came of looking for a node.
 pub(super) enum Found {
-    /// This one.
-    Node(Rc<str>),
+    /// This one; plugins of others have this to do.
+    Node(Rc<str>, Option<Rc<Attempt>>),
     /// Extenders are asked first.
     Later,
 }
@@ -52,7 +53,7 @@ impl Why {
     }
 
     /// No node can be looked at.
-    fn nowhere(message: String, rejector: Plugin) -> Self {
+    pub(super) fn nowhere(message: String, rejector: Plugin) -> Self {
         let nominated = Some(String::new());
         Self { is_error: false, message, rejectors: [rejector].into(), nominated }
     }
@@ -80,7 +81,10 @@ impl Scheduler {
     /// Looks for a node, with what extenders said already.
     pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
         match self.find(uid, &asked, &said, now) {
-            Ok(Found::Node(node)) => self.assume(uid, asked, &node, now),
+            Ok(Found::Node(node, attempt)) => {
+                self.keep_attempt(uid, attempt, &node);
+                self.assume(uid, asked, &node, now);
+            }
             Ok(Found::Later) => {}
             Err(why) => self.refuse(uid, &asked, why, now),
         }
@@ -115,23 +119,37 @@ impl Scheduler {
         if let Ok(rejected) = rejected {
             let _ = asked.rejected.set(rejected);
         }
+        asked.rejected_by.borrow_mut().clear();
+        match self.attempt(asked) {
+            Some(Ok(attempt)) => asking.attempt = Some(attempt),
+            Some(Err(Stopped::Failed(error))) => return Err(Why::error(error)),
+            Some(Err(Stopped::Rejected(name, _, reason))) => {
+                *asked.rejected_by.borrow_mut() = vec![name];
+                asking.refuse(Plugin::OutOfTree, reason);
+            }
+            None => {}
+        }
         let consults = self.consults(&asked.pod);
         match said {
             Said::Nothing => {
                 if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
+                    asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
                     if !consults {
-                        return Ok(Found::Node(node));
+                        return Ok(Found::Node(node, asking.attempt));
                     }
                     return Ok(self.ask_about_nodes(uid, asked, vec![node], true));
                 }
             }
-            Said::OfKept(Some(node)) => return Ok(Found::Node(Rc::clone(node))),
+            Said::OfKept(Some(node)) => {
+                return Ok(Found::Node(Rc::clone(node), asking.attempt));
+            }
             Said::OfKept(None) | Said::OfAll(..) => {}
         }
         let outcome = self.thinker.choose(&mut self.mirror, &asking);
         if let Some(Refusal::Error(error)) = &outcome.refusal {
             return Err(Why::error(error.clone()));
         }
+        asking.failed().map_or(Ok(()), |error| Err(Why::error(error)))?;
         if outcome.feasible > 0 && outcome.refusal.is_none() {
             if consults && asking.consulted.is_none() {
                 let name = |row| self.mirror.cluster.node_name(row).into();
@@ -141,7 +159,8 @@ impl Scheduler {
             let which = self.random(outcome.ties);
             let row = self.thinker.scratch.ties.iter().nth(which).or(outcome.first);
             if let Some(row) = row {
-                return Ok(Found::Node(self.mirror.cluster.node_name(row).into()));
+                let node = self.mirror.cluster.node_name(row).into();
+                return Ok(Found::Node(node, asking.attempt));
             }
         }
         let nodes = self.mirror.cluster.view().node_count();
@@ -152,7 +171,13 @@ impl Scheduler {
             return Err(Why::nowhere(message, Plugin::NodeName));
         }
         match self.thinker.diagnose(&mut self.mirror, &asking) {
-            Some(diagnosis) => self.rejected(uid, asked, said, &outcome.refusal, diagnosis, now),
+            Some(diagnosis) => {
+                if let Some(attempt) = &asking.attempt {
+                    *asked.rejected_by.borrow_mut() = attempt.rejected_by();
+                }
+                let found = (&outcome.refusal, diagnosis, asking.attempt.as_deref());
+                self.rejected(uid, asked, said, found, now)
+            }
             None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
         }
     }
@@ -163,8 +188,7 @@ impl Scheduler {
         uid: &Uid,
         asked: &Rc<Asked>,
         said: &Said,
-        refusal: &Option<Refusal>,
-        diagnosis: Diagnosis,
+        (refusal, diagnosis, attempt): (&Option<Refusal>, Diagnosis, Option<&Attempt>),
         now: Duration,
     ) -> Result<Found, Why> {
         let mut rejectors: Rejectors =
@@ -182,12 +206,18 @@ impl Scheduler {
             let text = diagnosis.message;
             return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
         }
-        let nominated = match chosen {
-            Some(candidate) => Some(self.preempt(asked, &candidate, now)),
+        let mut message = diagnosis.message;
+        let nominated = match (chosen, attempt) {
+            (Some(candidate), _) => Some(self.preempt(asked, &candidate, now)),
             // Whoever may not preempt keeps what is kept for it.
-            None => run.ineligible.is_none().then(String::new),
+            (None, None) => run.ineligible.is_none().then(String::new),
+            (None, Some(attempt)) => {
+                let (node, added) = attempt.post_filter(&message).map_err(Why::error)?;
+                added.iter().for_each(|text| message = format!("{message}, {text}"));
+                node.or_else(|| run.ineligible.is_none().then(String::new))
+            }
         };
-        Err(Why { is_error: false, message: diagnosis.message, rejectors, nominated })
+        Err(Why { is_error: false, message, rejectors, nominated })
     }
 
     /// Makes room; returns the node's name.
@@ -202,8 +232,9 @@ impl Scheduler {
         let node = cluster.node_name(candidate.row).to_owned();
         // Those that are going already are not asked again.
         let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
-        let victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
+        let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
         let uid: Uid = cluster.text(asked.spec.key).into();
+        victims.retain(|victim| !self.preempt_waiting(&victim.uid, now));
         let pod = pod_ref(asked, &uid);
         let said = format!("Preempted by pod {uid} on node {node}");
         let name = self.reporter(asked);
@@ -247,22 +278,18 @@ impl Scheduler {
         }
     }
 
-    // k8s: schedule_one.go assume
-    fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
-        self.nominate(&asked, "", now);
-        let waits = self.assume_volumes(uid, &asked, node, now);
-        self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
-        self.mirror.volumes.users.put(uid, &asked.pod, node);
-        self.queue.binds(uid);
-        if !waits {
-            self.bind(uid, &asked, node);
+    /// Plugins of others may have something to do once the pod has a node.
+    fn keep_attempt(&mut self, uid: &Uid, attempt: Option<Rc<Attempt>>, node: &Rc<str>) {
+        if let Some(attempt) = attempt.filter(|attempt| attempt.acts_late()) {
+            attempt.forget_nodes();
+            self.attempts.insert(Rc::clone(uid), (attempt, Rc::clone(node)));
         }
-        self.assumed.insert(Rc::clone(uid), Assumed { asked, node: Rc::clone(node) });
     }
 
     pub(super) fn bind(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
         let (pod, object) = (pod_ref(asked, uid), Rc::clone(&asked.pod));
-        self.commands.push(Command::Bind { pod, node: Rc::clone(node), object });
+        let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
+        self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
     }
 
     // k8s: schedule_one.go handleSchedulingFailure
@@ -279,7 +306,7 @@ impl Scheduler {
     }
 
     /// Keeps room on a node for a pod before the API says so, or no longer; whether that is new.
-    fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) -> bool {
+    pub(super) fn nominate(&mut self, asked: &Asked, node: &str, now: Duration) -> bool {
         let pod = asked.spec.key;
         let old = self.mirror.nomination(pod).cloned();
         let spec = Rc::clone(&asked.spec);

@@ -1,12 +1,12 @@
 //! How a binding ended.
 // k8s: pkg/scheduler/schedule_one.go handleBindingCycleError, finishBinding
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::Scheduler;
 use super::command::{Ended, Evicted, Fact, PodRef};
+use super::decide::Why;
 
 impl Scheduler {
     /// Takes how a binding ended.
@@ -24,12 +24,14 @@ impl Scheduler {
                     was_flushed: waiting.flushed,
                 });
                 self.queue.done(&pod.uid);
+                if let Some((attempt, _)) = self.attempts.remove(&pod.uid) {
+                    attempt.post_bind(node);
+                }
                 let (namespace, name) = (pod.key.namespace(), pod.key.name());
                 let note = format!("Successfully assigned {namespace}/{name} to {node}");
                 self.note(&asked, false, ("Scheduled", "Binding"), note);
             }
             Ended::Failed(error) => {
-                let error = format!("running Bind plugin \"DefaultBinder\": {error}");
                 self.failed(pod, error, now);
             }
         }
@@ -47,19 +49,7 @@ impl Scheduler {
     }
 
     pub(super) fn failed(&mut self, pod: &PodRef, message: String, now: Duration) {
-        if self.forget(&pod.uid, now).is_none() {
-            // It is bound after all, or gone.
-            return self.queue.done(&pod.uid);
-        }
-        let hints = super::Happens(&self.mirror.cluster);
-        self.queue.back(&hints, &pod.uid, BTreeSet::new(), BTreeSet::new(), now);
-        // What was told of it while it was assumed.
-        self.queue_pod(&pod.key, now);
-        let Some(waiting) = self.queue.get(&pod.uid) else { return };
-        let asked = Rc::clone(&waiting.pod);
-        self.facts.push(Fact::Refused { profile: asked.profile, is_error: true });
-        let nominated =
-            Some(String::new()).filter(|_| !super::decide::said_node(&asked.pod).is_empty());
-        self.say(&asked, "SchedulerError", message, nominated);
+        let is_told = self.assumed.get(&pod.uid).is_some_and(|assumed| assumed.is_told);
+        self.gives_up(pod, Why::error(message), is_told, now);
     }
 }

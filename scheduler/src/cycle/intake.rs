@@ -3,7 +3,7 @@
 //! Facts of a pod are read before a change and after it, and only while somebody waits for them.
 // k8s: pkg/scheduler/eventhandlers.go
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -171,7 +171,23 @@ impl Scheduler {
         let (own, key) = (spec.key, key.clone());
         let preempts = self.queue.get(&uid).is_some_and(|known| known.pod.preempts.get());
         let (rejected, preempts) = (OnceCell::new(), Cell::new(preempts));
-        let asked = Rc::new(Asked { pod, key: key.clone(), spec, profile, rejected, preempts });
+        let plugins = self.plugins_of(profile).cloned();
+        let by_priority = -i64::from(spec.priority);
+        let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
+        let rejected_by = self.queue.get(&uid).map(|known| known.pod.rejected_by.clone());
+        let rejected_by = rejected_by.unwrap_or_else(|| RefCell::new(Vec::new()));
+        let asked = Asked {
+            pod,
+            key: key.clone(),
+            spec,
+            profile,
+            rejected,
+            preempts,
+            plugins,
+            rejected_by,
+            rank,
+        };
+        let asked = Rc::new(asked);
         self.names.insert(key, Rc::clone(&uid));
         match changes {
             None => self.queue.add(&uid, asked, now),
@@ -209,17 +225,21 @@ impl Scheduler {
         self.forget(uid, now);
     }
 
-    /// A pod that waits for its volumes is bound or gone: nobody else ends its attempt.
+    /// A pod that waits for its volumes or for permission is bound or gone: nobody else ends its attempt.
     fn waits_no_more(&mut self, uid: &Uid) {
-        if self.forget_volumes(uid) {
+        // What plugins keep account of a binding under way ends with its answer.
+        let waited = self.permits.contains_key(uid);
+        if self.forget_volumes(uid) || waited {
+            self.unreserve(uid);
             self.queue.done(uid);
         }
     }
 
     /// A pod that was assumed takes nothing from its node any more.
     pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<Asked>> {
-        let Assumed { asked, node } = self.assumed.remove(uid)?;
+        let Assumed { asked, node, .. } = self.assumed.remove(uid)?;
         self.forget_volumes(uid);
+        self.unreserve(uid);
         let pod = asked.spec.key;
         self.make(&Step::Gone { pod, last: None, node }, now);
         Some(asked)

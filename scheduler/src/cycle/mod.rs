@@ -16,13 +16,14 @@ mod consult;
 mod decide;
 mod ended;
 mod intake;
+mod permit;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod volumes;
 #[cfg(test)]
 mod worlds;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub use self::volumes::Written;
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::extender::Extender;
+use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
 use crate::mirror::Mirror;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
 use crate::volumes::users;
@@ -60,6 +62,10 @@ pub struct Asked {
     rejected: OnceCell<Rejected>,
     /// Room is being made for it: it is not decided before that ended.
     preempts: Cell<bool>,
+    /// Plugins of others that its profile runs, and those of them that rejected it.
+    plugins: Option<Rc<Plugins>>,
+    rejected_by: RefCell<Vec<Name>>,
+    rank: i64,
 }
 
 impl Candidate for Asked {
@@ -67,10 +73,19 @@ impl Candidate for Asked {
         self.spec.priority
     }
 
+    fn rank(&self) -> i64 {
+        self.rank
+    }
+
     // k8s: schedulinggates/scheduling_gates.go PreEnqueue
     fn gate(&self) -> Option<Plugin> {
         let gates = self.pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-        gates.filter(|gates| !gates.is_empty()).map(|_| Plugin::SchedulingGates)
+        if gates.is_some_and(|gates| !gates.is_empty()) {
+            return Some(Plugin::SchedulingGates);
+        }
+        let by = self.plugins.as_ref()?.gate(&self.pod)?;
+        *self.rejected_by.borrow_mut() = vec![by];
+        Some(Plugin::OutOfTree)
     }
 
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
@@ -91,6 +106,9 @@ impl Hints for Happens<'_> {
     }
 
     fn helps(&self, event: &Event, pod: &Asked, rejector: Plugin) -> bool {
+        if rejector == Plugin::OutOfTree {
+            return may_help_others(event, pod);
+        }
         if let Event::Claim(claim) = event
             && rejector != Plugin::Extender
         {
@@ -107,11 +125,30 @@ impl Hints for Happens<'_> {
     }
 }
 
+/// Whether a plugin of others that rejected the pod says so.
+fn may_help_others(event: &Event, pod: &Asked) -> bool {
+    let happened = match event {
+        Event::Node { old: None, .. } => Happened::NodeAdded,
+        Event::Node { new: None, .. } => Happened::NodeGone,
+        Event::Node { .. } => Happened::NodeChanged,
+        Event::PodAdded(_) => Happened::PodAdded,
+        Event::PodChanged(..) => Happened::PodChanged,
+        Event::PodGone(_) => Happened::PodGone,
+        Event::Own(key, _) if *key != pod.spec.key => return false,
+        Event::Own(..) => Happened::Itself,
+        Event::Claim(_) | Event::Other(_) => Happened::Other,
+    };
+    let by = pod.rejected_by.borrow();
+    pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod, happened))
+}
+
 /// A pod that has a node of which the API has not told yet.
 #[derive(Debug)]
 struct Assumed {
     asked: Rc<Asked>,
     node: Rc<str>,
+    /// The pod's status was to name the node before the binding does.
+    is_told: bool,
 }
 
 /// The scheduler.
@@ -129,7 +166,13 @@ pub struct Scheduler {
     consulting: Option<Consulting>,
     /// Pods with a node that wait for their volumes.
     binding_volumes: HashMap<Uid, volumes::Binding>,
+    /// Pods with a node that wait for permission.
+    permits: HashMap<Uid, permit::Waits>,
     extenders: Vec<Extender>,
+    /// Plugins of others by profile, what they share, and their attempts that have these nodes.
+    plugins: Vec<Option<Rc<Plugins>>>,
+    handle: Handle,
+    attempts: HashMap<Uid, (Rc<Attempt>, Rc<str>)>,
     commands: Vec<Command>,
     facts: Vec<Fact>,
     random: u64,
@@ -146,7 +189,11 @@ impl Scheduler {
             names: HashMap::new(),
             consulting: None,
             binding_volumes: HashMap::new(),
+            permits: HashMap::new(),
             extenders: Vec::new(),
+            plugins: Vec::new(),
+            handle: Handle::default(),
+            attempts: HashMap::new(),
             commands: Vec::new(),
             facts: Vec::new(),
             random: seed | 1,
@@ -158,8 +205,20 @@ impl Scheduler {
     pub fn with_extenders(mut self, extenders: Vec<Extender>) -> Self {
         let takes_nodes =
             |extender: &Extender| extender.looks_at_nodes() && !extender.node_cache_capable;
-        self.mirror.keep_nodes(extenders.iter().any(takes_nodes));
+        if extenders.iter().any(takes_nodes) {
+            self.mirror.keep_nodes();
+        }
         self.extenders = extenders;
+        self
+    }
+
+    /// The same that runs these plugins, by profile, which share the handle.
+    #[must_use]
+    pub fn with_plugins(mut self, plugins: Vec<Option<Rc<Plugins>>>, handle: Handle) -> Self {
+        if plugins.iter().any(Option::is_some) {
+            self.mirror.keep_nodes();
+        }
+        (self.plugins, self.handle) = (plugins, handle);
         self
     }
 
@@ -222,9 +281,10 @@ impl Scheduler {
     }
 
     /// When there is something to do though nothing happens.
-    pub fn next_due(&self) -> Option<Duration> {
-        let waiting = self.queue.next_flush().filter(|_| !self.is_blocked());
-        waiting.into_iter().chain(self.volumes_due()).min()
+    pub fn next_due(&self, is_blocked: bool) -> Option<Duration> {
+        // Whoever may not be decided now waits for something else than the time.
+        let waiting = self.queue.next_flush().filter(|_| !is_blocked);
+        waiting.into_iter().chain(self.volumes_due()).chain(self.permits_due()).min()
     }
 
     /// Pods at a place of the queue.

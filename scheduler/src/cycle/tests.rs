@@ -7,11 +7,11 @@ use crate::cycle::command::{Note, PodRef};
 use crate::extender::{self, Extender};
 use crate::watch::{KINDS, Kind, Thing, Told};
 
-pub(super) fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+pub(crate) fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
     Box::new(serde_json::from_value(value).expect("an object of its kind"))
 }
 
-pub(super) fn node(name: &str, cpu: &str) -> Thing {
+pub(crate) fn node(name: &str, cpu: &str) -> Thing {
     Thing::Node(object(json!({
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}},
@@ -27,34 +27,34 @@ fn pod_value(name: &str, uid: &str, cpu: &str) -> Value {
     })
 }
 
-fn pod(name: &str, cpu: &str) -> Thing {
+pub(crate) fn pod(name: &str, cpu: &str) -> Thing {
     Thing::Pod(object(pod_value(name, name, cpu)))
 }
 
-fn with(name: &str, cpu: &str, change: impl FnOnce(&mut Value)) -> Thing {
+pub(crate) fn with(name: &str, cpu: &str, change: impl FnOnce(&mut Value)) -> Thing {
     let mut value = pod_value(name, name, cpu);
     change(&mut value);
     Thing::Pod(object(value))
 }
 
-fn at(seconds: u64) -> Duration {
+pub(crate) fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 /// Nobody is tried again only because time went by.
-fn without_second_look() -> Settings {
+pub(crate) fn without_second_look() -> Settings {
     Settings { stay_max: Duration::from_secs(u64::from(u32::MAX)), ..Settings::default() }
 }
 
 /// One that knows these, at no time.
-pub(super) fn knowing(things: Vec<Thing>) -> Scheduler {
+pub(crate) fn knowing(things: Vec<Thing>) -> Scheduler {
     let mut scheduler = Scheduler::new(Vec::new(), without_second_look(), 1);
     tell_all(&mut scheduler, &things);
     scheduler
 }
 
 /// Tells a list of each kind, at no time.
-fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
+pub(crate) fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
     for kind in KINDS {
         scheduler.tell(Told::Begun(kind), at(0));
         for thing in things.iter().filter(|thing| thing.kind() == kind) {
@@ -64,12 +64,12 @@ fn tell_all(scheduler: &mut Scheduler, things: &[Thing]) {
     }
 }
 
-fn decide(scheduler: &mut Scheduler, now: u64) -> Vec<Command> {
+pub(crate) fn decide(scheduler: &mut Scheduler, now: u64) -> Vec<Command> {
     while scheduler.decide_next(at(now)) {}
     scheduler.take_commands()
 }
 
-fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
+pub(crate) fn bound(command: &Command) -> Option<(PodRef, Rc<str>)> {
     match command {
         Command::Bind { pod, node, .. } => Some((pod.clone(), Rc::clone(node))),
         _ => None,
@@ -84,7 +84,16 @@ fn said(commands: &[Command], reason: &str) -> Vec<Note> {
     notes.collect()
 }
 
-fn condition(commands: &[Command]) -> Option<(String, String)> {
+/// What statuses say of nodes that are kept.
+pub(crate) fn nominated(commands: &[Command]) -> Vec<String> {
+    let all = commands.iter().filter_map(|command| match command {
+        Command::Status { nominated, .. } => nominated.clone(),
+        _ => None,
+    });
+    all.collect()
+}
+
+pub(crate) fn condition(commands: &[Command]) -> Option<(String, String)> {
     commands.iter().find_map(|command| match command {
         Command::Status { condition: Some(condition), .. } => {
             Some((condition.reason.clone()?, condition.message.clone()?))
@@ -141,10 +150,10 @@ fn who_finds_no_room_is_told_why_and_tried_again_when_somebody_goes() {
 fn a_binding_that_fails_gives_the_room_back() {
     let mut scheduler = knowing(vec![node("n", "1"), pod("p", "1")]);
     let (pod, node) = bound(&decide(&mut scheduler, 0)[0]).expect("it is bound");
-    scheduler.ended(&pod, &node, Ended::Failed("no".to_owned()), at(1));
+    scheduler.ended(&pod, &node, Ended::Failed("refused".to_owned()), at(1));
     let (reason, message) = condition(&scheduler.take_commands()).expect("a condition");
     assert_eq!(reason, "SchedulerError");
-    assert_eq!(message, "running Bind plugin \"DefaultBinder\": no");
+    assert_eq!(message, "refused");
     assert_eq!((scheduler.assumed(), scheduler.count(Place::ErrorBackoff)), (0, 1));
     let again = decide(&mut scheduler, 30);
     assert_eq!(again.iter().find_map(bound), Some((pod, node)));
@@ -527,7 +536,8 @@ fn a_pod_is_bound_when_its_volumes_are() {
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let commands = decide(&mut scheduler, 0);
     let pod = binds_volumes(&commands).expect("its volume is bound first");
-    assert_eq!((commands.len(), scheduler.assumed()), (1, 1));
+    assert_eq!((commands.len(), scheduler.assumed()), (2, 1));
+    assert_eq!(nominated(&commands), ["a"], "others learn of it before it is bound");
     scheduler.volumes_written(written(&pod, "5"), at(1));
     scheduler.tell(Told::Set(volume("5", given())), at(2));
     assert_eq!(scheduler.take_commands(), []);
@@ -535,7 +545,7 @@ fn a_pod_is_bound_when_its_volumes_are() {
     let commands = scheduler.take_commands();
     let (bound, at_node) = commands.iter().find_map(bound).expect("it is bound");
     assert_eq!((bound, &*at_node), (pod, "a"));
-    assert_eq!(scheduler.next_due(), None, "nobody waits for volumes");
+    assert_eq!(scheduler.next_due(false), None, "nobody waits for volumes");
 }
 
 #[test]
@@ -544,13 +554,14 @@ fn a_pod_whose_volumes_are_not_bound_in_time_looks_for_another_node() {
     let mut scheduler = knowing(things.into_iter().chain(volumes()).collect());
     let pod = binds_volumes(&decide(&mut scheduler, 0)).expect("its volume is bound first");
     scheduler.volumes_written(written(&pod, "5"), at(1));
-    assert_eq!(scheduler.next_due(), Some(at(600)));
+    assert_eq!(scheduler.next_due(false), Some(at(600)));
     assert_eq!(decide(&mut scheduler, 599), []);
     let (reason, message) = condition(&decide(&mut scheduler, 600)).expect("a condition");
     assert_eq!(reason, "SchedulerError");
     let why =
         "running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded";
     assert_eq!(message, why);
+    assert_eq!(scheduler.take_commands(), []);
     assert_eq!((scheduler.assumed(), scheduler.count(Place::ErrorBackoff)), (0, 1));
 }
 

@@ -35,28 +35,31 @@ pub struct Written {
 }
 
 impl Scheduler {
-    /// Counts the volumes of a pod on a node as chosen; whether something has to be written first.
-    pub(super) fn assume_volumes(
-        &mut self,
-        uid: &Uid,
-        asked: &Asked,
-        node: &Rc<str>,
-        now: Duration,
-    ) -> bool {
+    /// Counts the volumes of a pod on a node as chosen.
+    pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
         let claims = self.mirror.claims(&asked.pod).ok().flatten();
         let row = self.mirror.cluster.row(node);
         let choice = claims.zip(row).and_then(|(claims, row)| claims.choice(row));
-        let Some(choice) = choice else { return false };
+        let Some(choice) = choice else { return };
         let writes = self.mirror.volumes.assume(&choice, node);
-        if writes.is_empty() {
-            return false;
+        if !writes.is_empty() {
+            let (node, until) = (Rc::clone(node), Duration::MAX);
+            let binding = Binding { node, writes, is_written: false, until };
+            self.binding_volumes.insert(Rc::clone(uid), binding);
         }
-        let seconds = self.mirror.profile(asked.profile).volume_bind_timeout_seconds;
-        let until = now.saturating_add(Duration::from_secs(seconds));
-        let pod = pod_ref(asked, uid);
-        self.commands.push(Command::BindVolumes { pod, writes: writes.clone() });
-        let binding = Binding { node: Rc::clone(node), writes, is_written: false, until };
-        self.binding_volumes.insert(Rc::clone(uid), binding);
+    }
+
+    /// Has them written; whether there is anything to write.
+    pub(super) fn begin_volumes(&mut self, uid: &Uid, now: Duration) -> bool {
+        let assumed = self.assumed.get(uid);
+        let Some((binding, assumed)) = self.binding_volumes.get_mut(uid).zip(assumed) else {
+            return false;
+        };
+        let profile = self.mirror.profile(assumed.asked.profile);
+        let time = Duration::from_secs(profile.volume_bind_timeout_seconds);
+        binding.until = now.saturating_add(time);
+        let (pod, writes) = (pod_ref(&assumed.asked, uid), binding.writes.clone());
+        self.commands.push(Command::BindVolumes { pod, writes });
         true
     }
 
@@ -122,6 +125,7 @@ impl Scheduler {
 
     /// When a pod has waited for its volumes for too long, the first of them.
     pub(super) fn volumes_due(&self) -> Option<Duration> {
-        self.binding_volumes.values().map(|binding| binding.until).min()
+        let all = self.binding_volumes.values().map(|binding| binding.until);
+        all.min().filter(|until| *until < Duration::MAX)
     }
 }

@@ -51,6 +51,11 @@ struct Of {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Permitted {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Led {
     name: Arc<str>,
 }
@@ -94,6 +99,7 @@ pub struct SchedulerMetrics {
     after_flush: Counter,
     preemptions: Counter,
     victims: Histogram,
+    permits: Histograms<Permitted>,
     pending: Family<In, Gauge<i64, AtomicI64>>,
     cache: Family<Of, Gauge<i64, AtomicI64>>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
@@ -157,6 +163,11 @@ impl SchedulerMetrics {
                 "[STABLE] Number of selected preemption victims",
                 doubling(1.0, 7),
             ),
+            permits: at.put(
+                "scheduler_permit_wait_duration_seconds",
+                "[BETA] Duration of waiting on permit.",
+                Family::new_with_constructor(Doubling(0.001, 15)),
+            ),
             pending: at.add(
                 "scheduler_pending_pods",
                 PENDING_HELP,
@@ -214,6 +225,11 @@ impl SchedulerMetrics {
     pub fn preempted(&self, victims: usize) {
         self.preemptions.inc();
         self.victims.observe(victims as f64);
+    }
+
+    /// A pod has waited for permission.
+    pub fn permitted(&self, result: &'static str, took: Duration) {
+        self.permits.get_or_create(&Permitted { result }).observe(took.as_secs_f64());
     }
 
     /// How many wait where, and how many nodes, pods and assumed pods are known.

@@ -33,6 +33,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{self, Process};
 use crate::extender::Extender;
+use crate::framework::{Chosen, Registry};
 use crate::queue::Settings as QueueSettings;
 
 /// kube-scheduler's command line.
@@ -80,6 +81,8 @@ pub struct Serving {
 pub struct Settings {
     /// Decide, at least one.
     pub profiles: Vec<Profile>,
+    /// The plugins of others that each of these enables.
+    pub chosen: Vec<Chosen>,
     /// Are asked about pods.
     pub extenders: Vec<Extender>,
     /// Credentials, rates, lease.
@@ -117,7 +120,7 @@ pub enum Command {
 ///
 /// # Errors
 /// Everything that is wrong, one sentence each.
-pub fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
+pub fn parse(args: &[String], registry: &Registry) -> Result<Command, Vec<ConfigError>> {
     let given = flags::TABLE.read(args)?;
     if given.is_true("help") {
         return Ok(Command::Print(usage()));
@@ -125,7 +128,7 @@ pub fn parse(args: &[String]) -> Result<Command, Vec<ConfigError>> {
     if given.is_true("version") {
         return Ok(Command::Print(help::version()));
     }
-    settings(&given).map(|settings| Command::Run(Box::new(settings)))
+    settings(&given, registry).map(|settings| Command::Run(Box::new(settings)))
 }
 
 fn usage() -> String {
@@ -138,16 +141,16 @@ fn usage() -> String {
     out
 }
 
-fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
+fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<ConfigError>> {
     let mut errors = Vec::new();
     let gates = asked_gates(given);
     let gates = FeatureGates::<KubeScheduler>::new(&gates).map_err(|e| errors.extend(e)).ok();
-    let file = file(given).map_err(|error| errors.push(error)).ok();
+    let file = file(given, registry).map_err(|error| errors.push(error)).ok();
     let serving = serving(given).map_err(|error| errors.push(error)).ok();
     let (Some(gates), Some(file), Some(serving)) = (gates, file, serving) else {
         return Err(errors);
     };
-    let (profiles, extenders, mut process, written, without_effect) = file;
+    let (profiles, extenders, mut process, written, without_effect, chosen) = file;
     put_flags(&mut process, given).map_err(|error| vec![error])?;
     let mut warnings = status::flag_warnings(given);
     warnings.extend(status::gate_warnings(&gates));
@@ -158,6 +161,7 @@ fn settings(given: &GivenFlags) -> Result<Settings, Vec<ConfigError>> {
     Ok(Settings {
         configuration: configuration(&process, &written),
         profiles,
+        chosen,
         extenders,
         process,
         master: given.text("master").map(str::to_owned),
@@ -181,10 +185,11 @@ fn wrong(flag: &str, value: &str, problem: impl Into<String>, remedy: &str) -> C
     ConfigError::new(flag, format!("{value:?}"), problem.into(), remedy)
 }
 
-/// The profiles, the extenders, the rest, the profiles as they were written, and what has no effect.
-type FromFile = (Vec<Profile>, Vec<Extender>, Process, Value, Vec<String>);
+/// The profiles, the extenders, the rest, the profiles as they were written, what has no effect, and
+/// the plugins of others.
+type FromFile = (Vec<Profile>, Vec<Extender>, Process, Value, Vec<String>, Vec<Chosen>);
 
-fn file(given: &GivenFlags) -> Result<FromFile, ConfigError> {
+fn file(given: &GivenFlags, registry: &Registry) -> Result<FromFile, ConfigError> {
     let Some(path) = given.text("config") else {
         return Ok((
             vec![Profile::default()],
@@ -192,17 +197,19 @@ fn file(given: &GivenFlags) -> Result<FromFile, ConfigError> {
             Process::default(),
             Value::Null,
             Vec::new(),
+            vec![Chosen::default()],
         ));
     };
     let remedy = "correct the file";
     let text = std::fs::read_to_string(path)
         .map_err(|error| wrong("--config", path, error.to_string(), "check path and rights"))?;
     let bad = |error: config::ConfigError| wrong("--config", path, error.to_string(), remedy);
-    let profiles = config::profiles(&text).map_err(bad)?;
+    let (profiles, chosen) = config::profiles_with(&text, registry).map_err(bad)?;
     let process = config::process(&text).map_err(bad)?;
     let extenders = config::extenders(&text).map_err(bad)?;
     let written = config::written_profiles(&text).map_err(bad)?;
-    Ok((profiles, extenders, process, written, config::without_effect(&text).map_err(bad)?))
+    let without_effect = config::without_effect(&text).map_err(bad)?;
+    Ok((profiles, extenders, process, written, without_effect, chosen))
 }
 
 fn duration(given: &GivenFlags, name: &str) -> Option<Duration> {

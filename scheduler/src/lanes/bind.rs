@@ -30,7 +30,7 @@ pub(super) async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ende
     match tokio::time::timeout(ANSWER_MAX, sent).await {
         Ok(Ok(_)) => Ended::Bound,
         // The API server has decided. A server that is in trouble may have bound it all the same.
-        Ok(Err(kube::Error::Api(status))) if status.code < 500 => Ended::Failed(status.message),
+        Ok(Err(kube::Error::Api(status))) if status.code < 500 => failed(&status.message),
         Ok(Err(error)) => ask(&pods, pod, node, error.to_string()).await,
         Err(_) => ask(&pods, pod, node, "no answer in time".to_owned()).await,
     }
@@ -43,11 +43,15 @@ async fn ask(pods: &Api<Pod>, pod: &PodRef, node: &str, error: String) -> Ended 
             Ok(Ok(Some(found))) => {
                 let is_it = found.metadata.uid.as_deref() == Some(&*pod.uid);
                 let at = found.spec.and_then(|spec| spec.node_name).unwrap_or_default();
-                return if is_it && at == node { Ended::Bound } else { Ended::Failed(error) };
+                return if is_it && at == node { Ended::Bound } else { failed(&error) };
             }
-            Ok(Ok(None)) => return Ended::Failed(error),
+            Ok(Ok(None)) => return failed(&error),
             Ok(Err(_)) | Err(_) => tokio::time::sleep(ASK_AGAIN).await,
         }
     }
-    Ended::Failed(error)
+    failed(&error)
+}
+
+fn failed(error: &str) -> Ended {
+    Ended::Failed(format!("running Bind plugin \"DefaultBinder\": {error}"))
 }

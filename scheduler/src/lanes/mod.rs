@@ -34,6 +34,7 @@ use crate::cycle::Written;
 use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
 use crate::extender::call::{self, Caller};
 use crate::extender::{Consult, Consulted};
+use crate::framework::Attempt;
 use crate::volumes::bind::Write;
 
 /// Bindings under way.
@@ -132,7 +133,7 @@ impl Lanes {
     /// Carries one out, later.
     pub fn run(&self, command: Command) {
         match command {
-            Command::Bind { pod, node, object } => self.bind(pod, node, &object),
+            Command::Bind { pod, node, object, attempt } => self.bind(pod, node, &object, attempt),
             Command::Consult(consult) => self.consult(consult),
             Command::BindVolumes { pod, writes } => self.bind_volumes(pod, writes),
             Command::Status { pod, condition, nominated } => {
@@ -146,7 +147,9 @@ impl Lanes {
         }
     }
 
-    fn bind(&self, pod: PodRef, node: Rc<str>, object: &Pod) {
+    fn bind(&self, pod: PodRef, node: Rc<str>, object: &Pod, attempt: Option<Rc<Attempt>>) {
+        // What was to be said of it without a node is said too late.
+        self.status.forget(&pod.uid);
         let owed = Owed {
             ends: self.ends.clone(),
             end: Some(End::Bind(BindEnd {
@@ -160,10 +163,17 @@ impl Lanes {
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
         let binder = call::binder(&self.extenders, object).cloned();
         tokio::task::spawn_local(async move {
+            // What plugins prepare may take long: it has no turn of a binding.
+            if let Some(Err(error)) = prepare(attempt.as_deref(), &node).await {
+                let ended = Ended::Failed(error);
+                return owed.pay(End::Bind(BindEnd { pod, node, ended }));
+            }
             let Ok(_turn) = binds.acquire().await else { return };
-            let ended = match binder {
-                Some(binder) => call::bind(&binder, &pod, &node).await,
-                None => bind::bind(client, &pod, &node).await,
+            let ended = match (bound(attempt.as_deref(), &node).await, binder) {
+                (Some(Ok(())), _) => Ended::Bound,
+                (Some(Err(error)), _) => Ended::Failed(error),
+                (None, Some(binder)) => call::bind(&binder, &pod, &node).await,
+                (None, None) => bind::bind(client, &pod, &node).await,
             };
             owed.pay(End::Bind(BindEnd { pod, node, ended }));
         });
@@ -204,6 +214,16 @@ impl Lanes {
             owed.pay(End::Evict(Evicted { pod, all }));
         });
     }
+}
+
+/// What plugins of others do before the binding.
+async fn prepare(attempt: Option<&Attempt>, node: &str) -> Option<Result<(), String>> {
+    Some(attempt?.pre_bind(node).await)
+}
+
+/// How a plugin of others bound it, if one did.
+async fn bound(attempt: Option<&Attempt>, node: &str) -> Option<Result<(), String>> {
+    attempt?.bind(node).await
 }
 
 /// Deletes a victim; whether it is gone or going.

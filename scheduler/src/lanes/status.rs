@@ -74,6 +74,13 @@ impl StatusLane {
         self.wake.notify_one();
     }
 
+    /// What waits of a pod is not written any more.
+    pub(super) fn forget(&self, uid: &str) {
+        if self.waiting.borrow_mut().remove(uid).is_some() {
+            self.order.borrow_mut().retain(|waiting| &**waiting != uid);
+        }
+    }
+
     /// Writes what waits, for ever.
     pub(super) async fn run(&self) {
         loop {

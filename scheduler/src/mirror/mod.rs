@@ -24,6 +24,7 @@ use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 pub use self::step::Step;
+use crate::framework::WholeNodes;
 use crate::volumes::bind::{Progress, Write};
 use crate::volumes::{Claims, Refused, Volumes};
 use crate::watch::{KINDS, Kind, Thing, Told};
@@ -60,6 +61,9 @@ pub struct Mirror {
     nodes: HashMap<Str, Rc<NodeSpec>>,
     /// Nodes as they were told, for those who want them whole.
     whole_nodes: Option<HashMap<String, Rc<Node>>>,
+    /// The same by row, once somebody asks for them.
+    whole_rows: WholeNodes,
+    rows_are_stale: bool,
     budgets: BTreeMap<ObjectKey, PodDisruptionBudget>,
     read_budgets: Option<Rc<[Budget]>>,
     /// Volumes and claims.
@@ -93,6 +97,8 @@ impl Mirror {
             nominated: HashMap::new(),
             nodes: HashMap::new(),
             whole_nodes: None,
+            whole_rows: WholeNodes::default(),
+            rows_are_stale: false,
             budgets: BTreeMap::new(),
             read_budgets: None,
             volumes: Volumes::default(),
@@ -408,9 +414,26 @@ impl Mirror {
         steps
     }
 
-    /// Whether nodes are kept as they are told.
-    pub fn keep_nodes(&mut self, keep: bool) {
-        self.whole_nodes = keep.then(HashMap::new);
+    /// Nodes are kept as they are told from now on.
+    pub fn keep_nodes(&mut self) {
+        self.whole_nodes.get_or_insert_default();
+    }
+
+    /// Nodes as they were told, by row, where they are kept.
+    pub fn whole_rows(&mut self) -> WholeNodes {
+        if !std::mem::take(&mut self.rows_are_stale) {
+            return Rc::clone(&self.whole_rows);
+        }
+        let rows = Rc::make_mut(&mut self.whole_rows);
+        // A row may belong to another node now.
+        rows.clear();
+        rows.resize(self.cluster.view().row_count(), None);
+        for (name, node) in self.whole_nodes.iter().flatten() {
+            if let Some(row) = self.cluster.row(name) {
+                rows[row as usize] = Some(Rc::clone(node));
+            }
+        }
+        Rc::clone(&self.whole_rows)
     }
 
     /// A node as it was told, where they are kept.
@@ -421,7 +444,17 @@ impl Mirror {
     fn set_whole_node(&mut self, node: Node) -> Vec<Step> {
         let step = self.read_node(&node);
         if let Some(whole) = &mut self.whole_nodes {
-            whole.insert(node.metadata.name.clone().unwrap_or_default(), Rc::new(node));
+            let new = Rc::new(node);
+            let name = new.metadata.name.clone().unwrap_or_default();
+            let old = whole.insert(name, Rc::clone(&new));
+            self.rows_are_stale = true;
+            // What the columns do not have may be what a plugin of others waits for.
+            if let (Some(old), Some(Step::Node { new: Some(spec), .. })) = (old, &step)
+                && differs_beside_columns(&old, &new)
+            {
+                let spec = Some(Rc::clone(spec));
+                self.happened.push(Event::Node { old: spec.clone(), new: spec });
+            }
         }
         step.into_iter().collect()
     }
@@ -483,6 +516,17 @@ fn is_of_volumes(kind: Kind) -> bool {
             | Kind::CSIStorageCapacity
             | Kind::VolumeAttachment
     )
+}
+
+/// Whether annotations or what conditions say are others.
+// k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
+fn differs_beside_columns(old: &Node, new: &Node) -> bool {
+    let conditions = |node: &Node| {
+        let all = node.status.as_ref().and_then(|status| status.conditions.clone());
+        let all = all.into_iter().flatten();
+        all.map(|condition| (condition.type_, condition.status)).collect::<BTreeMap<_, _>>()
+    };
+    old.metadata.annotations != new.metadata.annotations || conditions(old) != conditions(new)
 }
 
 /// Where a pod is.

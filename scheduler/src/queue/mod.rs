@@ -21,7 +21,6 @@ mod proptests;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
@@ -45,6 +44,10 @@ enum Worth {
 pub trait Candidate {
     /// Who is decided first.
     fn priority(&self) -> i32;
+    /// The same as a number: the lowest goes first.
+    fn rank(&self) -> i64 {
+        -i64::from(self.priority())
+    }
     /// Who keeps it from being decided at all, if anybody does.
     fn gate(&self) -> Option<Plugin>;
     /// Whether it is not decided until [`Queue::released`] says so.
@@ -134,8 +137,8 @@ pub struct Waiting<P> {
 }
 
 type Uid = Rc<str>;
-/// The lowest goes first: the highest priority, then who has waited longest.
-type Turn = (Reverse<i32>, Duration, u64);
+/// The lowest goes first: by rank, then who has waited longest.
+type Turn = (i64, Duration, u64);
 
 /// The queue.
 #[derive(Debug)]
@@ -300,7 +303,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     /// A pod in flight has no node: these plugins rejected it, some of which wait for something;
-    /// nobody did where an error came between. One that was being bound comes back without any.
+    /// nobody did where an error came between. One that was being bound is tried again in any case.
     pub fn back(
         &mut self,
         hints: &impl Hints<Pod = P, Event = E>,
@@ -317,6 +320,8 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         if is_gone {
             return self.leave(&uid);
         }
+        // Nobody kept what happened while it was being bound.
+        let was_binding = waiting.place == Place::Binding;
         self.take_out(&uid);
         self.change(&uid, |waiting| {
             if rejectors.is_empty() && pending.is_empty() {
@@ -329,7 +334,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             (waiting.since, waiting.flushed) = (now, false);
         });
         let waiting = &self.pods[&uid];
-        let worth = if self.is_rejected_by_nobody(waiting) {
+        let worth = if was_binding || self.is_rejected_by_nobody(waiting) {
             Worth::TryLater
         } else {
             let missed = usize::try_from(sees_from.saturating_sub(self.events_from));

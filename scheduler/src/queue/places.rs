@@ -3,7 +3,6 @@
 //! A pod is taken out of its heap before anything changes that its order there depends on, and put
 //! where it belongs afterwards.
 
-use std::cmp::Reverse;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -95,7 +94,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     fn turn(waiting: &Waiting<P>) -> Turn {
-        (Reverse(waiting.pod.priority()), waiting.since, waiting.number)
+        (waiting.pod.rank(), waiting.since, waiting.number)
     }
 
     pub(super) fn put(&mut self, uid: &Uid, place: Place) {

@@ -90,13 +90,13 @@ fn run(queue: &mut Queue<Pod, Helps>, operation: &Operation, now: &mut Duration)
         }
         Operation::Remove(uid) => queue.remove(&uid.to_string()),
         Operation::Pop => {
-            let first = queue.active.first().map(|(turn, _)| turn.0.0);
+            let first = queue.active.first().map(|(turn, _)| turn.0);
             let popped = queue.pop(*now);
             assert_eq!(popped.is_some(), first.is_some() || queue.last_popped_backed_off(&popped));
             if let (Some(first), Some((_, pod))) = (first, popped) {
-                assert_eq!(pod.priority(), first);
+                assert_eq!(pod.rank(), first);
                 let rest = queue.pods.values().filter(|w| w.place == Place::Active);
-                rest.for_each(|other| assert!(other.pod.priority() <= first));
+                rest.for_each(|other| assert!(other.pod.rank() >= first));
             }
         }
         Operation::Binds(uid) => queue.binds(&uid.to_string()),

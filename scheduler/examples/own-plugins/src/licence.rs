@@ -1,0 +1,107 @@
+//! Pods that need a licence go where one is, best where many are, and say which node gave it.
+//!
+//! A pod names the licence by the label `example.pintle.dev/needs-licence`; a node says how many it has
+//! by the annotation `licence.example.pintle.dev/NAME`.
+
+use std::rc::Rc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use pintle_scheduler::framework::{
+    CycleState, EnqueueExtensions, Filter, Handle, Happened, NodeInfo, Nodes, Points, PreBind,
+    PreFilter, Rejection, Score,
+};
+use serde_json::{Value, json};
+
+const NEEDS: &str = "example.pintle.dev/needs-licence";
+const FROM: &str = "example.pintle.dev/licence-from";
+
+/// Makes the plugin of one profile.
+pub(crate) fn make(args: &Value, handle: &Handle) -> Result<Points, String> {
+    if !args.is_null() {
+        return Err("Licence has no arguments: remove them".to_owned());
+    }
+    let plugin = Rc::new(Licence(handle.clone()));
+    Ok(Points::default()
+        .pre_filter(plugin.clone())
+        .filter(plugin.clone())
+        .score(plugin.clone())
+        .pre_bind(plugin.clone())
+        .events(plugin))
+}
+
+struct Licence(Handle);
+
+/// What an attempt needs, found once.
+struct Needed(String);
+
+fn needed(pod: &Pod) -> Option<&String> {
+    pod.metadata.labels.as_ref()?.get(NEEDS)
+}
+
+fn count(node: &NodeInfo<'_>, licence: &str) -> i64 {
+    let all = node.node.metadata.annotations.as_ref();
+    let count = all.and_then(|all| all.get(&format!("licence.example.pintle.dev/{licence}")));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+impl PreFilter for Licence {
+    fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection> {
+        let Some(licence) = needed(pod) else { return Ok(Nodes::Skip) };
+        state.write(Needed(licence.clone()));
+        Ok(Nodes::All)
+    }
+}
+
+impl Filter for Licence {
+    fn filter(&self, state: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<(), Rejection> {
+        match state.read::<Needed>() {
+            Some(needed) if count(node, &needed.0) <= 0 => {
+                let why = format!("node(s) had no licence for {}", needed.0);
+                Err(Rejection::Unresolvable(why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Score for Licence {
+    fn score(&self, state: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, String> {
+        Ok(state.read::<Needed>().map_or(0, |needed| count(node, &needed.0)))
+    }
+
+    fn normalize(&self, _: &CycleState, _: &Pod, scores: &mut [i64]) {
+        let most = scores.iter().copied().max().unwrap_or(0).max(1);
+        scores.iter_mut().for_each(|score| *score = *score * 100 / most);
+    }
+}
+
+impl PreBind for Licence {
+    fn pre_bind<'a>(
+        &'a self,
+        _: &'a CycleState,
+        pod: &'a Pod,
+        node: &'a str,
+    ) -> LocalBoxFuture<'a, Result<(), String>> {
+        async move {
+            let Some((client, _)) = self.0.client().zip(needed(pod)) else { return Ok(()) };
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let pods = Api::<Pod>::namespaced(client, namespace);
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let patch = Patch::Merge(json!({"metadata": {"uid": pod.metadata.uid,
+                "annotations": {FROM: node}}}));
+            let written = pods.patch(name, &PatchParams::default(), &patch).await;
+            written.map(|_| ()).map_err(|error| error.to_string())
+        }
+        .boxed_local()
+    }
+}
+
+impl EnqueueExtensions for Licence {
+    fn may_help(&self, _: &Pod, happened: Happened) -> bool {
+        matches!(happened, Happened::NodeAdded | Happened::NodeChanged | Happened::Itself)
+    }
+}

@@ -1,0 +1,79 @@
+//! The command line: a daemon in kube-scheduler's place, and commands that answer questions.
+//!
+//! Input: the arguments of the process. Output: what it prints, and how it ended. Owner: `main`.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use pintle_config::given;
+
+use crate::framework::Registry;
+use crate::{app, daemon, explain, run, simulate};
+
+/// Kubernetes scheduler that looks at every node for every pod.
+#[derive(Parser)]
+#[command(name = "pintle-scheduler", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Place the pending pods of a dump and tell where, why, and what would make the rest fit.
+    Simulate(Box<simulate::Options>),
+    /// Follow a cluster that kube-scheduler schedules and compare its decisions; writes nothing.
+    Shadow(app::Options),
+    /// Say why a pod of a live cluster has no place, or why it is where it is.
+    Explain(explain::command::ExplainOptions),
+    /// Place pods on a live cluster as it is now, without doing it.
+    WhatIf(explain::command::WhatIfOptions),
+}
+
+/// Does what the command line asks for, with these plugins linked in.
+pub fn command_line(registry: Registry) -> ExitCode {
+    pintle_heap::give_back_soon();
+    let args: Vec<String> = match given::texts(std::env::args_os()) {
+        Ok(args) => args,
+        Err(errors) => return complain(errors),
+    };
+    // A word is a command of ours; anything else is what kube-scheduler would be started with.
+    match args.get(1).map(String::as_str) {
+        Some(word) if !word.starts_with('-') => ended(command(Cli::parse().command)),
+        _ => match daemon::parse(&args[1.min(args.len())..], &registry) {
+            Ok(daemon::Command::Print(text)) => {
+                // A reader that has seen enough, as `head`, is no reason to fail.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                ExitCode::SUCCESS
+            }
+            Ok(daemon::Command::Run(settings)) => ended(run::run(&settings, &registry)),
+            Err(errors) => complain(errors),
+        },
+    }
+}
+
+fn command(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Shadow(options) => app::run(&options),
+        Command::Explain(options) => explain::command::explain(&options),
+        Command::WhatIf(options) => explain::command::what_if(&options),
+    }
+}
+
+fn ended(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A mistake in a file is the user's to read, without a trace of our own calls.
+        Err(error) => complain([format!("{error:#}")]),
+    }
+}
+
+fn complain(errors: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
+    for error in errors {
+        // Before there is a logger; a closed standard error is nobody's problem.
+        let _ = writeln!(std::io::stderr(), "pintle-scheduler: {error}");
+    }
+    ExitCode::FAILURE
+}

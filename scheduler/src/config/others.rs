@@ -1,0 +1,58 @@
+//! What a profile says of plugins that are none of upstream's, taken out of its sets.
+//!
+//! Input: a profile of the file, the registry. Output: what the plugins need, and a profile that names
+//! upstream's alone. Pure.
+
+use super::{FileProfile, PluginRef, PluginSet, weight};
+use crate::framework::{Chosen, Registry};
+
+/// Points at which a plugin of upstream's may only be replaced by one of others.
+const REPLACED: [(&str, &str); 2] = [("queueSort", "PrioritySort"), ("bind", "DefaultBinder")];
+
+pub(super) fn take(from: &mut FileProfile, registry: &Registry) -> Chosen {
+    let mut chosen = Chosen::default();
+    let points = &mut from.plugins;
+    chosen.multi_point = enabled(&mut points.multi_point, registry);
+    points.multi_point.disabled.retain(|plugin| !registry.has(&plugin.name));
+    for (point, set) in [
+        ("preEnqueue", &mut points.pre_enqueue),
+        ("queueSort", &mut points.queue_sort),
+        ("preFilter", &mut points.pre_filter),
+        ("filter", &mut points.filter),
+        ("postFilter", &mut points.post_filter),
+        ("preScore", &mut points.pre_score),
+        ("score", &mut points.score),
+        ("reserve", &mut points.reserve),
+        ("permit", &mut points.permit),
+        ("preBind", &mut points.pre_bind),
+        ("bind", &mut points.bind),
+        ("postBind", &mut points.post_bind),
+    ] {
+        let own = enabled(set, registry);
+        let off = set.disabled.iter().map(|plugin| plugin.name.clone());
+        let off: Vec<String> = off.collect();
+        set.disabled.retain(|plugin| !registry.has(&plugin.name));
+        if !own.is_empty()
+            && let Some((_, replaced)) = REPLACED.iter().find(|(at, _)| *at == point)
+        {
+            set.disabled.retain(|plugin| plugin.name != "*" && plugin.name != *replaced);
+        }
+        chosen.disabled.insert(point, off);
+        chosen.enabled.insert(point, own);
+    }
+    let (own, rest) = std::mem::take(&mut from.plugin_config)
+        .into_iter()
+        .partition::<Vec<_>, _>(|config| registry.has(&config.name));
+    from.plugin_config = rest;
+    chosen.args = own.into_iter().map(|config| (config.name, config.args)).collect();
+    chosen
+}
+
+/// Takes those out that are in the registry.
+fn enabled(set: &mut PluginSet, registry: &Registry) -> Vec<(String, i64)> {
+    let all = std::mem::take(&mut set.enabled).into_iter();
+    let (own, rest): (Vec<PluginRef>, Vec<PluginRef>) =
+        all.partition(|plugin| registry.has(&plugin.name));
+    set.enabled = rest;
+    own.into_iter().map(|plugin| (plugin.name.clone(), weight(&plugin))).collect()
+}

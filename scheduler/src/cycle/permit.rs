@@ -1,0 +1,271 @@
+//! From a chosen node to the binding: what plugins keep account of, permission, what comes before.
+//!
+//! Input: a pod with a node, what plugins say and ask for later, the time. Output: the pod is bound, or
+//! looks for another node. Owner: the scheduler. Bounds: pods that were given nodes; 15 minutes for a
+//! permission.
+// k8s: pkg/scheduler/schedule_one.go assumeAndReserve, prepareForBindingCycle, bindingCycle
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use pintle_api_types::duration::GoDuration;
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::{Plugin, explain};
+
+use super::command::{Command, Fact, PodRef};
+use super::decide::Why;
+use super::{Asked, Assumed, Happens, Scheduler, Uid};
+use crate::framework::{Attempt, Name, Plugins, Request, Stopped, WaitingPod};
+use crate::mirror::Step;
+
+/// A pod that waits for permission.
+#[derive(Debug)]
+pub(super) struct Waits {
+    since: Duration,
+    /// By plugin: until when, and how long that is.
+    pending: BTreeMap<Name, (Duration, Duration)>,
+}
+
+impl Scheduler {
+    /// The plugins of a profile, where it has any of others.
+    pub(super) fn plugins_of(&self, profile: usize) -> Option<&Rc<Plugins>> {
+        self.plugins.get(profile)?.as_ref()
+    }
+
+    /// What plugins of others say of a pod before nodes are looked at.
+    pub(super) fn attempt(&mut self, asked: &Rc<Asked>) -> Option<Result<Rc<Attempt>, Stopped>> {
+        let plugins = Rc::clone(self.plugins_of(asked.profile)?);
+        let nodes = self.mirror.whole_rows();
+        Some(Attempt::begin(&plugins, &asked.pod, nodes).map(Rc::new))
+    }
+
+    /// A node was chosen: the pod counts as there, unless a plugin objects.
+    // k8s: schedule_one.go assume
+    pub(super) fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
+        self.nominate(&asked, "", now);
+        self.choose_volumes(uid, &asked, node);
+        self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
+        self.mirror.volumes.users.put(uid, &asked.pod, node);
+        let is_told = false;
+        let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
+        self.assumed.insert(Rc::clone(uid), assumed);
+        match self.permission(uid, node) {
+            Err(stopped) => self.is_stopped(uid, &asked, node, stopped, now),
+            Ok(pending) => {
+                self.queue.binds(uid);
+                if pending.is_empty() {
+                    return self.prepare(uid, now);
+                }
+                let until = |time: Duration| (now.saturating_add(time), time);
+                let pending = pending.into_iter().map(|(name, time)| (name, until(time)));
+                let waits = Waits { since: now, pending: pending.collect() };
+                self.shows(uid, &waits);
+                self.permits.insert(Rc::clone(uid), waits);
+                self.tell_node(uid);
+            }
+        }
+    }
+
+    /// Reserve and Permit of those who want to know.
+    fn permission(&self, uid: &Uid, node: &str) -> Result<BTreeMap<Name, Duration>, Stopped> {
+        let Some((attempt, _)) = self.attempts.get(uid) else { return Ok(BTreeMap::new()) };
+        attempt.reserve(node)?;
+        attempt.permit(node)
+    }
+
+    /// A plugin objected before anybody heard of the node.
+    fn is_stopped(
+        &mut self,
+        uid: &Uid,
+        asked: &Rc<Asked>,
+        node: &Rc<str>,
+        stopped: Stopped,
+        now: Duration,
+    ) {
+        self.assumed.remove(uid);
+        self.forget_volumes(uid);
+        self.unreserve(uid);
+        let pod = asked.spec.key;
+        self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(node) });
+        let why = self.why(asked, stopped);
+        self.refuse(uid, asked, why, now);
+    }
+
+    fn why(&self, asked: &Asked, stopped: Stopped) -> Why {
+        match stopped {
+            Stopped::Failed(error) => Why::error(error),
+            Stopped::Rejected(name, code, reason) => {
+                *asked.rejected_by.borrow_mut() = vec![name];
+                let plugin = Some(Plugin::OutOfTree);
+                let status = Status { plugin, code, reasons: vec![reason] };
+                Why::nowhere(explain::summary(1, std::iter::once(&status)), Plugin::OutOfTree)
+            }
+        }
+    }
+
+    /// Plugins keep no account of a pod any more.
+    pub(super) fn unreserve(&mut self, uid: &Uid) {
+        self.permits.remove(uid);
+        self.handle.waits_no_more(uid);
+        if let Some((attempt, node)) = self.attempts.remove(uid) {
+            attempt.unreserve(&node);
+        }
+    }
+
+    /// Plugins see who waits.
+    fn shows(&self, uid: &Uid, waits: &Waits) {
+        let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) else { return };
+        let pending = waits.pending.keys().cloned().collect();
+        let waiting = WaitingPod { pod: Rc::clone(&asked.pod), node: Rc::clone(node), pending };
+        self.handle.waits(uid, waiting);
+    }
+
+    /// What has to be done before the binding begins, then the binding.
+    pub(super) fn prepare(&mut self, uid: &Uid, now: Duration) {
+        let prepares =
+            self.attempts.get(uid).is_some_and(|(attempt, _)| attempt.prepares_binding());
+        let writes = self.begin_volumes(uid, now);
+        if writes || prepares {
+            self.tell_node(uid);
+        }
+        if !writes && let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) {
+            let (asked, node) = (Rc::clone(asked), Rc::clone(node));
+            self.bind(uid, &asked, &node);
+        }
+    }
+
+    /// Those who look at the cluster learn of a node that is not bound at once.
+    // k8s: schedule_one.go bindingCycle (NominatedNodeNameForExpectation)
+    fn tell_node(&mut self, uid: &Uid) {
+        let Some(assumed) = self.assumed.get_mut(uid) else { return };
+        if std::mem::replace(&mut assumed.is_told, true) {
+            return;
+        }
+        self.commands.push(Command::Status {
+            pod: Rc::clone(&assumed.asked.pod),
+            condition: None,
+            nominated: Some(assumed.node.to_string()),
+        });
+    }
+
+    /// Does what plugins have asked for since.
+    pub fn attend(&mut self, now: Duration) {
+        // What is done may make them ask for more.
+        loop {
+            let requests = self.handle.take_requests();
+            if requests.is_empty() {
+                break;
+            }
+            requests.into_iter().for_each(|request| self.take_request(request, now));
+        }
+        while let Some((uid, name, time)) = self.overdue(now) {
+            let time = GoDuration::from_std(time);
+            let why = format!("rejected due to timeout after waiting {time} at plugin {name}");
+            self.rejected_by_plugin(&uid, &name, why, now);
+        }
+    }
+
+    fn take_request(&mut self, request: Request, now: Duration) {
+        match request {
+            Request::Allow { uid, plugin } => self.allowed(&uid, &plugin, now),
+            Request::Reject { uid, plugin, why } => {
+                let uid: Uid = uid.as_str().into();
+                if self.permits.contains_key(&uid) {
+                    self.rejected_by_plugin(&uid, &plugin.as_str().into(), why, now);
+                }
+            }
+            Request::Activate(key) => {
+                if let Some(uid) = self.names.get(&key).cloned() {
+                    self.queue.released(&uid, true, now);
+                }
+            }
+        }
+    }
+
+    fn allowed(&mut self, uid: &str, plugin: &str, now: Duration) {
+        let Some((uid, _)) = self.permits.get_key_value(uid) else { return };
+        let uid = Rc::clone(uid);
+        let Some(waits) = self.permits.get_mut(&uid) else { return };
+        waits.pending.remove(plugin);
+        if let Some(waits) = self.permits.get(&uid).filter(|waits| !waits.pending.is_empty()) {
+            return self.shows(&uid, waits);
+        }
+        self.ends_waiting(&uid, "Success", now);
+        self.prepare(&uid, now);
+    }
+
+    fn ends_waiting(&mut self, uid: &Uid, result: &'static str, now: Duration) {
+        self.handle.waits_no_more(uid);
+        if let Some(waits) = self.permits.remove(uid) {
+            let took = now.saturating_sub(waits.since);
+            self.facts.push(Fact::Permitted { result, took });
+        }
+    }
+
+    /// The pod that waited looks for another node: it is tried again after its backoff, since nobody
+    /// kept what happened while it waited.
+    // k8s: schedule_one.go bindingCycle WaitOnPermit, handleBindingCycleError
+    fn rejected_by_plugin(&mut self, uid: &Uid, plugin: &Name, why: String, now: Duration) {
+        self.ends_waiting(uid, "Unschedulable", now);
+        let Some(Assumed { asked, is_told, .. }) = self.assumed.get(uid) else { return };
+        let (pod, is_told) = (super::decide::pod_ref(asked, uid), *is_told);
+        let stopped = Stopped::Rejected(Rc::clone(plugin), Code::Unschedulable, why);
+        let mut why = self.why(&Rc::clone(asked), stopped);
+        if is_told {
+            why.nominated = Some(String::new());
+        }
+        self.gives_up(&pod, why, is_told, now);
+    }
+
+    /// A pod that had a node has none any more, and why.
+    pub(super) fn gives_up(&mut self, pod: &PodRef, why: Why, is_told: bool, now: Duration) {
+        let uid = &pod.uid;
+        let rejected_by = self.assumed.get(uid).map(|a| a.asked.rejected_by.borrow().clone());
+        if self.forget(uid, now).is_none() {
+            // It is bound after all, or gone.
+            self.unreserve(uid);
+            return self.queue.done(uid);
+        }
+        let hints = Happens(&self.mirror.cluster);
+        self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
+        // What was told of it while it was assumed.
+        self.queue_pod(&pod.key, now);
+        let Some(waiting) = self.queue.get(uid) else { return };
+        let asked = Rc::clone(&waiting.pod);
+        *asked.rejected_by.borrow_mut() = rejected_by.unwrap_or_default();
+        self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
+        let said = !super::decide::said_node(&asked.pod).is_empty();
+        let nominated = Some(String::new()).filter(|_| said || is_told);
+        let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
+        self.say(&asked, reason, why.message, nominated);
+    }
+
+    /// A victim that only waits for permission goes by losing its node; whether it was one.
+    // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
+    pub(super) fn preempt_waiting(&mut self, uid: &str, now: Duration) -> bool {
+        let Some((uid, _)) = self.permits.get_key_value(uid) else { return false };
+        let uid = Rc::clone(uid);
+        self.ends_waiting(&uid, "Error", now);
+        let Some(Assumed { asked, is_told, .. }) = self.assumed.get(&uid) else { return false };
+        let (pod, is_told) = (super::decide::pod_ref(asked, &uid), *is_told);
+        let why = Why::error("waiting on permit for pod: preempted".to_owned());
+        self.gives_up(&pod, why, is_told, now);
+        true
+    }
+
+    /// A pod that has waited for too long, for whom, and how long.
+    fn overdue(&self, now: Duration) -> Option<(Uid, Name, Duration)> {
+        self.permits.iter().find_map(|(uid, waits)| {
+            let mut pending = waits.pending.iter();
+            let (name, (_, time)) = pending.find(|(_, (until, _))| *until <= now)?;
+            Some((Rc::clone(uid), Rc::clone(name), *time))
+        })
+    }
+
+    /// When a pod has waited for permission for too long, the first of them.
+    pub(super) fn permits_due(&self) -> Option<Duration> {
+        let all = self.permits.values().flat_map(|waits| waits.pending.values());
+        all.map(|(until, _)| *until).min()
+    }
+}

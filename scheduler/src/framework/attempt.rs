@@ -1,0 +1,348 @@
+//! One attempt of one pod, as plugins of others see it.
+//!
+//! Input: the pod, whole nodes by row. Output: statuses and scores beside those of the columns; what
+//! comes after a node was chosen. Owner: the cycle; lanes while the pod is being bound. Bounds: the
+//! nodes that pass the columns.
+// k8s: pkg/scheduler/framework/runtime/framework.go RunPreFilterPlugins .. RunPostBindPlugins
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use pintle_sched_core::bits::Bits;
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::program::Program;
+use pintle_sched_core::select::RowPlugin;
+use pintle_sched_core::snapshot::View;
+use pintle_sched_core::{Plugin, Profile};
+
+use super::points::{CycleState, NodeInfo, Nodes, Permission, Rejection};
+use super::{Name, Plugins};
+
+/// Longest wait for permission.
+// k8s: pkg/scheduler/framework/runtime/framework.go maxTimeout
+const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+/// What a plugin gives a node at most.
+const SCORE_MAX: i64 = 100;
+
+/// Whole nodes by row.
+pub(crate) type WholeNodes = Rc<Vec<Option<Rc<Node>>>>;
+
+/// What was said of an attempt that goes no further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// This plugin rejects it.
+    Rejected(Name, Code, String),
+    /// One failed.
+    Failed(String),
+}
+
+impl Stopped {
+    fn of(point: &str, name: &Name, rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Unschedulable(why) => {
+                Self::Rejected(Rc::clone(name), Code::Unschedulable, why)
+            }
+            Rejection::Unresolvable(why) => {
+                Self::Rejected(Rc::clone(name), Code::UnschedulableAndUnresolvable, why)
+            }
+            Rejection::Error(error) => {
+                Self::Failed(format!("running {point} plugin {name:?}: {error}"))
+            }
+        }
+    }
+}
+
+/// One attempt.
+pub struct Attempt {
+    plugins: Rc<Plugins>,
+    pod: Rc<Pod>,
+    state: CycleState,
+    nodes: RefCell<WholeNodes>,
+    /// The nodes that are left by name, and by whom.
+    only: Option<(BTreeSet<String>, Vec<Name>)>,
+    /// Filters that have nothing to say of this pod.
+    skipped: BTreeSet<Name>,
+    rejected_by: RefCell<BTreeSet<Name>>,
+    error: RefCell<Option<String>>,
+    scores: RefCell<HashMap<u32, i64>>,
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt").finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Attempt {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Attempt {
+    /// Begins one.
+    pub(crate) fn begin(
+        plugins: &Rc<Plugins>,
+        pod: &Rc<Pod>,
+        nodes: WholeNodes,
+    ) -> Result<Self, Stopped> {
+        let mut attempt = Self {
+            plugins: Rc::clone(plugins),
+            pod: Rc::clone(pod),
+            state: CycleState::default(),
+            nodes: RefCell::new(nodes),
+            only: None,
+            skipped: BTreeSet::new(),
+            rejected_by: RefCell::default(),
+            error: RefCell::default(),
+            scores: RefCell::default(),
+        };
+        attempt.pre_filter()?;
+        Ok(attempt)
+    }
+
+    fn pre_filter(&mut self) -> Result<(), Stopped> {
+        let mut stopped = None;
+        for (name, _, plugin) in &self.plugins.pre_filters {
+            match plugin.pre_filter(&self.state, &self.pod) {
+                Ok(Nodes::All) => {}
+                Ok(Nodes::Skip) => _ = self.skipped.insert(Rc::clone(name)),
+                Ok(Nodes::Only(names)) => {
+                    let (left, by) = self.only.take().unwrap_or((names.clone(), Vec::new()));
+                    let left = left.intersection(&names).cloned().collect();
+                    let by = by.into_iter().chain([Rc::clone(name)]).collect();
+                    self.only = Some((left, by));
+                }
+                // Preemption may be tried later, for which all have to be prepared.
+                Err(why @ Rejection::Unschedulable(_)) => {
+                    stopped = Some(Stopped::of("PreFilter", name, why));
+                }
+                Err(why) => return Err(Stopped::of("PreFilter", name, why)),
+            }
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+
+    fn info<'a>(&self, nodes: &'a WholeNodes, view: &View, row: u32) -> Option<NodeInfo<'a>> {
+        let node = nodes.get(row as usize)?.as_deref()?;
+        Some(NodeInfo { node, numbers: view.numbers(row) })
+    }
+
+    /// What a node outside of those that are left is told.
+    fn outside(&self, node: &str) -> Option<Status> {
+        let (_, by) = self.only.as_ref().filter(|(left, _)| !left.contains(node))?;
+        let reason = match &by[..] {
+            [one] => format!("node(s) didn't satisfy plugin {one}"),
+            many => {
+                let names: BTreeSet<&str> = many.iter().map(|name| &**name).collect();
+                let names: Vec<&str> = names.into_iter().collect();
+                format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", names.join(" "))
+            }
+        };
+        self.rejected_by.borrow_mut().extend(by.iter().cloned());
+        Some(status(Code::UnschedulableAndUnresolvable, reason))
+    }
+
+    fn run_filters(&self, view: &View, row: u32) -> Option<Status> {
+        let nodes = Rc::clone(&self.nodes.borrow());
+        // A node that is not there as a whole yet takes nobody.
+        let Some(info) = self.info(&nodes, view, row) else {
+            return Some(status(Code::Unschedulable, "node(s) were not known yet".to_owned()));
+        };
+        if let Some(outside) = self.outside(info.name()) {
+            return Some(outside);
+        }
+        let active = self.plugins.filters.iter().filter(|(name, ..)| !self.skipped.contains(name));
+        for (name, _, plugin) in active {
+            let Err(why) = plugin.filter(&self.state, &self.pod, &info) else { continue };
+            return Some(match Stopped::of("Filter", name, why) {
+                Stopped::Rejected(name, code, why) => {
+                    self.rejected_by.borrow_mut().insert(name);
+                    status(code, why)
+                }
+                Stopped::Failed(error) => {
+                    self.error.borrow_mut().get_or_insert(error.clone());
+                    status(Code::Unschedulable, error)
+                }
+            });
+        }
+        None
+    }
+
+    /// Whether a row is rejected.
+    pub(crate) fn rejects(&self, view: &View, row: u32) -> bool {
+        self.run_filters(view, row).is_some()
+    }
+
+    /// Scores all rows that are left.
+    fn run_scores(&self, view: &View, feasible: &Bits) -> Result<HashMap<u32, i64>, String> {
+        if self.plugins.scores.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let nodes = Rc::clone(&self.nodes.borrow());
+        let known = feasible.iter().filter_map(|row| Some((row, self.info(&nodes, view, row)?)));
+        let (rows, infos): (Vec<u32>, Vec<NodeInfo<'_>>) = known.unzip();
+        let mut skipped = BTreeSet::new();
+        for (name, _, plugin) in &self.plugins.pre_scores {
+            let prepared = plugin.pre_score(&self.state, &self.pod, &infos);
+            if !prepared.map_err(|e| format!("running PreScore plugin {name:?}: {e}"))? {
+                skipped.insert(Rc::clone(name));
+            }
+        }
+        let mut sums = vec![0_i64; rows.len()];
+        for (name, weight, plugin) in &self.plugins.scores {
+            if skipped.contains(name) {
+                continue;
+            }
+            let scored = infos.iter().map(|info| plugin.score(&self.state, &self.pod, info));
+            let scored: Result<Vec<i64>, String> = scored.collect();
+            let mut scored = scored.map_err(|e| format!("running Score plugin {name:?}: {e}"))?;
+            plugin.normalize(&self.state, &self.pod, &mut scored);
+            for (sum, score) in sums.iter_mut().zip(scored) {
+                if !(0..=SCORE_MAX).contains(&score) {
+                    return Err(format!(
+                        "plugin {name:?} returns an invalid score {score}, it should in the range \
+                         of [0, {SCORE_MAX}] after normalizing"
+                    ));
+                }
+                *sum = sum.saturating_add(score.saturating_mul(*weight));
+            }
+        }
+        Ok(rows.into_iter().zip(sums).collect())
+    }
+
+    /// What failed while nodes were looked at.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.error.borrow().clone()
+    }
+
+    /// Who rejected nodes.
+    pub(crate) fn rejected_by(&self) -> Vec<Name> {
+        self.rejected_by.borrow().iter().cloned().collect()
+    }
+
+    /// Nodes are not looked at any more.
+    pub(crate) fn forget_nodes(&self) {
+        *self.nodes.borrow_mut() = WholeNodes::default();
+        self.scores.borrow_mut().clear();
+    }
+
+    /// What is done for a pod that no node takes: the node that is kept for it, and what is to be
+    /// added to the sentence.
+    pub(crate) fn post_filter(&self, why: &str) -> Result<(Option<String>, Vec<String>), String> {
+        let mut added = Vec::new();
+        for (name, _, plugin) in &self.plugins.post_filters {
+            match plugin.post_filter(&self.state, &self.pod, why) {
+                Ok(Some(node)) => return Ok((Some(node), Vec::new())),
+                Ok(None) => {}
+                Err(Rejection::Unschedulable(text)) => added.push(text),
+                Err(Rejection::Unresolvable(text)) => {
+                    added.push(text);
+                    break;
+                }
+                Err(Rejection::Error(error)) => {
+                    return Err(format!("running PostFilter plugin {name:?}: {error}"));
+                }
+            }
+        }
+        Ok((None, added))
+    }
+
+    pub(crate) fn reserve(&self, node: &str) -> Result<(), Stopped> {
+        for (name, _, plugin) in &self.plugins.reserves {
+            let reserved = plugin.reserve(&self.state, &self.pod, node);
+            reserved.map_err(|why| Stopped::of("Reserve", name, why))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unreserve(&self, node: &str) {
+        for (_, _, plugin) in self.plugins.reserves.iter().rev() {
+            plugin.unreserve(&self.state, &self.pod, node);
+        }
+    }
+
+    /// For whom the pod has to wait, and how long at most.
+    pub(crate) fn permit(&self, node: &str) -> Result<BTreeMap<Name, Duration>, Stopped> {
+        let mut pending = BTreeMap::new();
+        for (name, _, plugin) in &self.plugins.permits {
+            match plugin.permit(&self.state, &self.pod, node) {
+                Ok(Permission::Granted) => {}
+                Ok(Permission::Wait(time)) => {
+                    pending.insert(Rc::clone(name), time.min(WAIT_MAX));
+                }
+                Err(why) => return Err(Stopped::of("Permit", name, why)),
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Whether there is anything to do once a node is chosen.
+    pub(crate) fn acts_late(&self) -> bool {
+        self.plugins.acts_late()
+    }
+
+    /// Whether anything is done before the binding.
+    pub(crate) fn prepares_binding(&self) -> bool {
+        !self.plugins.pre_binds.is_empty()
+    }
+
+    pub(crate) async fn pre_bind(&self, node: &str) -> Result<(), String> {
+        for (name, _, plugin) in &self.plugins.pre_binds {
+            let done = plugin.pre_bind(&self.state, &self.pod, node).await;
+            done.map_err(|error| format!("running PreBind plugin {name:?}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// How a plugin bound it; `None` leaves it to the default.
+    pub(crate) async fn bind(&self, node: &str) -> Option<Result<(), String>> {
+        for (name, _, plugin) in &self.plugins.binds {
+            if let Some(done) = plugin.bind(&self.state, &self.pod, node).await {
+                let failed = |error| format!("running Bind plugin {name:?}: {error}");
+                return Some(done.map_err(failed));
+            }
+        }
+        let nobody = || Err("all of the Bind plugins skipped the pod".to_owned());
+        (!self.plugins.binds_by_default).then(nobody)
+    }
+
+    pub(crate) fn post_bind(&self, node: &str) {
+        for (_, _, plugin) in &self.plugins.post_binds {
+            plugin.post_bind(&self.state, &self.pod, node);
+        }
+    }
+}
+
+fn status(code: Code, reason: String) -> Status {
+    Status { plugin: Some(Plugin::OutOfTree), code, reasons: vec![reason] }
+}
+
+impl RowPlugin for Attempt {
+    fn plugin(&self) -> Plugin {
+        Plugin::OutOfTree
+    }
+
+    fn filter(&self, view: &View, _: &Program, row: u32) -> Option<Status> {
+        self.run_filters(view, row)
+    }
+
+    fn prepare(&self, view: &View, feasible: &Bits) {
+        match self.run_scores(view, feasible) {
+            Ok(scores) => *self.scores.borrow_mut() = scores,
+            Err(error) => _ = self.error.borrow_mut().get_or_insert(error),
+        }
+    }
+
+    fn weight(&self, _: &Profile) -> i64 {
+        i64::from(!self.plugins.scores.is_empty())
+    }
+
+    fn score(&self, _: &View, _: &Program, row: u32) -> Option<i64> {
+        self.scores.borrow().get(&row).copied()
+    }
+}

@@ -1,0 +1,107 @@
+//! What plugins may ask of the scheduler: pods that wait for permission, another attempt, a client.
+//!
+//! Input: calls of plugins. Output: requests that the cycle takes up. Owner: shared by all plugins of
+//! one scheduler, on its thread. Bounds: pods that were given nodes.
+// k8s: pkg/scheduler/framework/runtime/waiting_pods_map.go
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_api::informer::ObjectKey;
+
+use super::Name;
+
+/// A pod that has a node and waits for permission.
+#[derive(Clone, Debug)]
+pub struct WaitingPod {
+    /// The pod.
+    pub pod: Rc<Pod>,
+    /// The node.
+    pub node: Rc<str>,
+    /// Plugins that have not allowed it yet.
+    pub pending: Vec<Name>,
+}
+
+/// What a plugin asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Allow { uid: String, plugin: String },
+    Reject { uid: String, plugin: String, why: String },
+    Activate(ObjectKey),
+}
+
+/// What plugins have of the scheduler.
+#[derive(Clone, Default)]
+pub struct Handle(Rc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    waiting: RefCell<BTreeMap<Rc<str>, WaitingPod>>,
+    requests: RefCell<Vec<Request>>,
+    wake: RefCell<Option<Box<dyn Fn()>>>,
+    client: RefCell<Option<kube::Client>>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Pods that wait for permission, by uid.
+    #[must_use]
+    pub fn waiting_pods(&self) -> Vec<WaitingPod> {
+        self.0.waiting.borrow().values().cloned().collect()
+    }
+
+    /// This plugin allows a pod that waits. It is bound when all that made it wait have.
+    pub fn allow(&self, uid: &str, plugin: &str) {
+        self.ask(Request::Allow { uid: uid.to_owned(), plugin: plugin.to_owned() });
+    }
+
+    /// A pod that waits is not bound; it is tried again when something happens.
+    pub fn reject(&self, uid: &str, plugin: &str, why: &str) {
+        let (uid, plugin, why) = (uid.to_owned(), plugin.to_owned(), why.to_owned());
+        self.ask(Request::Reject { uid, plugin, why });
+    }
+
+    /// A pod without a node is tried again at once, whoever rejected it.
+    pub fn activate(&self, namespace: &str, name: &str) {
+        self.ask(Request::Activate(ObjectKey::new(namespace, name)));
+    }
+
+    /// A client with the scheduler's credentials; `None` in tests without one.
+    #[must_use]
+    pub fn client(&self) -> Option<kube::Client> {
+        self.0.client.borrow().clone()
+    }
+
+    /// Gives plugins a client, and has `wake` called whenever one asks for something.
+    pub(crate) fn connect(&self, client: kube::Client, wake: Box<dyn Fn()>) {
+        *self.0.client.borrow_mut() = Some(client);
+        *self.0.wake.borrow_mut() = Some(wake);
+    }
+
+    pub(crate) fn waits(&self, uid: &Rc<str>, pod: WaitingPod) {
+        self.0.waiting.borrow_mut().insert(Rc::clone(uid), pod);
+    }
+
+    pub(crate) fn waits_no_more(&self, uid: &str) {
+        self.0.waiting.borrow_mut().remove(uid);
+    }
+
+    pub(crate) fn take_requests(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.0.requests.borrow_mut())
+    }
+
+    fn ask(&self, request: Request) {
+        self.0.requests.borrow_mut().push(request);
+        if let Some(wake) = &*self.0.wake.borrow() {
+            wake();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Plugins of others: linked in when a scheduler is built, called at upstream's extension points.
+//!
+//! ```text
+//!   Registry ── names, arguments of a profile ──> Plugins
+//!      PreEnqueue, QueueSort         the queue: who waits, who is first
+//!      PreFilter .. Score            an Attempt: a plugin of single nodes beside ours
+//!      Reserve, Permit               the cycle, once a node is chosen
+//!      PreBind, Bind, PostBind       lanes, and the cycle when it is bound
+//! ```
+//! Input: a registry, what a file says of its plugins. Output: what they say of pods and nodes. Owner:
+//! the one thread that decides; what plugins keep between calls is theirs. A scheduler with plugins of
+//! its own is a crate with a `main` of one line, see `scheduler/examples/own-plugins`:
+//!
+//! ```no_run
+//! use pintle_scheduler::framework::{Points, Registry};
+//! fn main() -> std::process::ExitCode {
+//!     let registry = Registry::default().with("Nothing", |_args, _handle| Ok(Points::default()));
+//!     pintle_scheduler::command_line(registry)
+//! }
+//! ```
+//! Plugins see whole nodes and pods, which is why those are kept whole when a profile enables any;
+//! pods of profiles without plugins cost what they cost before.
+// k8s: pkg/scheduler/framework/runtime/{framework,registry,waiting_pods_map}.go
+
+mod attempt;
+mod chosen;
+mod handle;
+mod points;
+mod registry;
+#[cfg(test)]
+mod tests;
+
+pub use self::attempt::Attempt;
+pub(crate) use self::attempt::{Stopped, WholeNodes};
+pub use self::chosen::Chosen;
+pub(crate) use self::handle::Request;
+pub use self::handle::{Handle, WaitingPod};
+pub use self::points::{
+    Bind, CycleState, EnqueueExtensions, Filter, Happened, NodeInfo, Nodes, Permission, Permit,
+    PostBind, PostFilter, PreBind, PreEnqueue, PreFilter, PreScore, QueueSort, Rejection, Reserve,
+    Score,
+};
+pub use self::registry::{Plugins, Points, Registry};
+
+/// The name of a plugin.
+pub type Name = std::rc::Rc<str>;

@@ -1,0 +1,419 @@
+//! What plugins are asked, and what becomes of what they say.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::LocalBoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use super::*;
+use crate::config;
+use crate::cycle::tests::{
+    at, bound, condition, decide, node, nominated, pod, tell_all, with, without_second_look,
+};
+use crate::cycle::{Command, Ended, Scheduler};
+use crate::queue::Place;
+use crate::watch::{Thing, Told};
+
+/// A plugin whose answers a test sets.
+#[derive(Default)]
+struct Script {
+    gate: RefCell<Option<String>>,
+    only: RefCell<Option<Vec<&'static str>>>,
+    rejects: RefCell<BTreeMap<&'static str, Rejection>>,
+    scores: RefCell<BTreeMap<&'static str, i64>>,
+    reserve: RefCell<Option<Rejection>>,
+    permit: RefCell<Option<Result<Permission, Rejection>>>,
+    pre_bind: RefCell<Option<String>>,
+    deaf: Cell<bool>,
+    calls: RefCell<Vec<String>>,
+}
+
+impl Script {
+    fn call(&self, what: &str, pod: &Pod) {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        self.calls.borrow_mut().push(format!("{what} {name}"));
+    }
+}
+
+impl PreEnqueue for Script {
+    fn pre_enqueue(&self, _: &Pod) -> Result<(), String> {
+        self.gate.borrow().clone().map_or(Ok(()), Err)
+    }
+}
+
+impl QueueSort for Script {
+    fn rank(&self, pod: &Pod) -> i64 {
+        // The other way round as usual.
+        pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0).into()
+    }
+}
+
+impl PreFilter for Script {
+    fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection> {
+        state.write(pod.metadata.name.clone());
+        let only = self.only.borrow();
+        let names = only.as_ref().map(|names| names.iter().map(|&n| n.to_owned()).collect());
+        Ok(names.map_or(Nodes::All, Nodes::Only))
+    }
+}
+
+impl Filter for Script {
+    fn filter(&self, state: &CycleState, pod: &Pod, node: &NodeInfo<'_>) -> Result<(), Rejection> {
+        assert_eq!(state.read::<Option<String>>().as_deref(), Some(&pod.metadata.name));
+        let rejects = self.rejects.borrow();
+        rejects.get(node.name()).cloned().map_or(Ok(()), Err)
+    }
+}
+
+impl Score for Script {
+    fn score(&self, _: &CycleState, _: &Pod, node: &NodeInfo<'_>) -> Result<i64, String> {
+        Ok(self.scores.borrow().get(node.name()).copied().unwrap_or(0))
+    }
+}
+
+impl Reserve for Script {
+    fn reserve(&self, _: &CycleState, pod: &Pod, _: &str) -> Result<(), Rejection> {
+        self.call("reserve", pod);
+        self.reserve.borrow().clone().map_or(Ok(()), Err)
+    }
+    fn unreserve(&self, _: &CycleState, pod: &Pod, _: &str) {
+        self.call("unreserve", pod);
+    }
+}
+
+impl Permit for Script {
+    fn permit(&self, _: &CycleState, _: &Pod, _: &str) -> Result<Permission, Rejection> {
+        self.permit.borrow().clone().unwrap_or(Ok(Permission::Granted))
+    }
+}
+
+impl PreBind for Script {
+    fn pre_bind<'a>(
+        &'a self,
+        _: &'a CycleState,
+        pod: &'a Pod,
+        _: &'a str,
+    ) -> LocalBoxFuture<'a, Result<(), String>> {
+        self.call("prebind", pod);
+        std::future::ready(self.pre_bind.borrow().clone().map_or(Ok(()), Err)).boxed_local()
+    }
+}
+
+impl Bind for Script {
+    fn bind<'a>(
+        &'a self,
+        _: &'a CycleState,
+        pod: &'a Pod,
+        _: &'a str,
+    ) -> LocalBoxFuture<'a, Option<Result<(), String>>> {
+        self.call("bind", pod);
+        std::future::ready(Some(Ok(()))).boxed_local()
+    }
+}
+
+impl PostBind for Script {
+    fn post_bind(&self, _: &CycleState, pod: &Pod, _: &str) {
+        self.call("postbind", pod);
+    }
+}
+
+impl EnqueueExtensions for Script {
+    fn may_help(&self, _: &Pod, _: Happened) -> bool {
+        !self.deaf.get()
+    }
+}
+
+const HEAD: &str =
+    "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- ";
+const EVERYWHERE: &str = "plugins: {multiPoint: {enabled: [{name: Script, weight: 1000}]}}";
+
+fn registry(script: &Rc<Script>, points: impl Fn(Rc<Script>) -> Points + 'static) -> Registry {
+    let script = Rc::clone(script);
+    Registry::default().with("Script", move |_, _| Ok(points(Rc::clone(&script))))
+}
+
+/// A scheduler with the plugin at these points, as this profile has it.
+fn running(
+    text: &str,
+    things: &[Thing],
+    script: &Rc<Script>,
+    points: impl Fn(Rc<Script>) -> Points + 'static,
+) -> (Scheduler, Handle) {
+    let registry = registry(script, points);
+    let file = format!("{HEAD}{text}\n");
+    let (profiles, chosen) = config::profiles_with(&file, &registry).expect("a good file");
+    let handle = Handle::default();
+    let plugins = registry.plugins(&chosen[0], &handle).expect("good plugins");
+    let scheduler = Scheduler::new(profiles, without_second_look(), 1);
+    let plugins = vec![Some(Rc::new(plugins))];
+    let mut scheduler = scheduler.with_plugins(plugins, handle.clone());
+    tell_all(&mut scheduler, things);
+    (scheduler, handle)
+}
+
+fn where_to(commands: &[Command]) -> Vec<(String, String)> {
+    let all = commands.iter().filter_map(bound);
+    all.map(|(pod, node)| (pod.key.name().to_owned(), node.to_string())).collect()
+}
+
+fn pair(pod: &str, node: &str) -> Vec<(String, String)> {
+    vec![(pod.to_owned(), node.to_owned())]
+}
+
+#[test]
+fn filters_and_scores_of_others_count_beside_upstreams() {
+    let script = Rc::<Script>::default();
+    script.rejects.borrow_mut().insert("a", Rejection::Unschedulable("no licence".to_owned()));
+    *script.scores.borrow_mut() = [("b", 1), ("c", 2)].into();
+    let things = [node("a", "8"), node("b", "8"), node("c", "1"), pod("p", "1"), pod("q", "1")];
+    let all = |s: Rc<Script>| Points::default().pre_filter(s.clone()).filter(s.clone()).score(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
+    // The fuller node has the weight of a thousand against it.
+    let mut found = where_to(&decide(&mut scheduler, 0));
+    found.sort();
+    let nodes: Vec<&str> = found.iter().map(|(_, node)| node.as_str()).collect();
+    assert!(nodes.contains(&"c") && nodes.contains(&"b"), "{found:?}");
+}
+
+#[test]
+fn what_a_filter_of_others_says_is_in_the_sentence_and_wakes_by_its_word() {
+    let script = Rc::<Script>::default();
+    script.rejects.borrow_mut().insert("a", Rejection::Unresolvable("no licence".to_owned()));
+    let things = [node("a", "8"), pod("p", "1")];
+    let all = |s: Rc<Script>| Points::default().pre_filter(s.clone()).filter(s.clone()).events(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
+    let (reason, message) = condition(&decide(&mut scheduler, 0)).expect("a condition");
+    let why = "0/1 nodes are available: 1 no licence. no new claims to deallocate, preemption: \
+        0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    assert_eq!((reason.as_str(), message.as_str()), ("Unschedulable", why));
+    script.rejects.borrow_mut().clear();
+    let licensed = |value: &str| {
+        let Thing::Node(mut node) = node("a", "8") else { unreachable!("a node") };
+        node.metadata.annotations = Some([("licence".to_owned(), value.to_owned())].into());
+        Thing::Node(node)
+    };
+    script.deaf.set(true);
+    scheduler.tell(Told::Set(licensed("1")), at(30));
+    assert_eq!(scheduler.count(Place::Unschedulable), 1, "the plugin says it is no use");
+    script.deaf.set(false);
+    scheduler.tell(Told::Set(licensed("2")), at(31));
+    assert_eq!(where_to(&decide(&mut scheduler, 31)), pair("p", "a"));
+}
+
+#[test]
+fn nodes_that_a_pre_filter_leaves_out_are_told_apart() {
+    let script = Rc::<Script>::default();
+    *script.only.borrow_mut() = Some(vec!["b"]);
+    let things = [node("a", "8"), node("b", "1"), pod("p", "2")];
+    let all = |s: Rc<Script>| Points::default().pre_filter(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &things, &script, all);
+    let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
+    let why =
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin Script.";
+    assert!(message.starts_with(why), "{message}");
+}
+
+#[test]
+fn a_failing_filter_is_an_error() {
+    let script = Rc::<Script>::default();
+    script.rejects.borrow_mut().insert("a", Rejection::Error("no answer".to_owned()));
+    let all = |s: Rc<Script>| Points::default().pre_filter(s.clone()).filter(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &[node("a", "8"), pod("p", "1")], &script, all);
+    let found = condition(&decide(&mut scheduler, 0)).expect("a condition");
+    let why = "running Filter plugin \"Script\": no answer";
+    assert_eq!((found.0.as_str(), found.1.as_str()), ("SchedulerError", why));
+}
+
+#[test]
+fn a_score_out_of_range_is_an_error() {
+    let script = Rc::<Script>::default();
+    script.scores.borrow_mut().insert("a", 101);
+    let all = |s: Rc<Script>| Points::default().score(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &[node("a", "8"), pod("p", "1")], &script, all);
+    let message = condition(&decide(&mut scheduler, 0)).expect("a condition").1;
+    assert!(message.contains("\"Script\" returns an invalid score 101"), "{message}");
+}
+
+#[test]
+fn a_gate_of_others_opens_when_something_happens_and_it_says_so() {
+    let script = Rc::<Script>::default();
+    *script.gate.borrow_mut() = Some("not yet".to_owned());
+    let all = |s: Rc<Script>| Points::default().pre_enqueue(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &[node("a", "8"), pod("p", "1")], &script, all);
+    assert_eq!(decide(&mut scheduler, 0), []);
+    assert_eq!(scheduler.count(Place::Gated), 1);
+    scheduler.tell(Told::Set(node("b", "8")), at(1));
+    assert_eq!(scheduler.count(Place::Gated), 1, "it still says no");
+    script.gate.borrow_mut().take();
+    scheduler.tell(Told::Set(node("c", "8")), at(2));
+    assert_eq!(where_to(&decide(&mut scheduler, 2)).len(), 1);
+}
+
+#[test]
+fn another_order_of_the_queue() {
+    let script = Rc::<Script>::default();
+    let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(5));
+    let things = [node("a", "8"), high, pod("low", "1")];
+    let text = "plugins: {queueSort: {enabled: [{name: Script}], disabled: [{name: '*'}]}}";
+    let (mut scheduler, _) = running(text, &things, &script, |s| Points::default().queue_sort(s));
+    let order: Vec<String> =
+        where_to(&decide(&mut scheduler, 0)).into_iter().map(|(pod, _)| pod).collect();
+    assert_eq!(order, ["low", "high"]);
+}
+
+#[test]
+fn who_does_not_reserve_gives_the_node_back_and_is_told() {
+    let script = Rc::<Script>::default();
+    *script.reserve.borrow_mut() = Some(Rejection::Unschedulable("all taken".to_owned()));
+    let all = |s: Rc<Script>| Points::default().reserve(s);
+    let (mut scheduler, _) = running(EVERYWHERE, &[node("a", "1"), pod("p", "1")], &script, all);
+    let found = condition(&decide(&mut scheduler, 0)).expect("a condition");
+    let why = "0/1 nodes are available: 1 all taken.";
+    assert_eq!((found.0.as_str(), found.1.as_str()), ("Unschedulable", why));
+    assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Unschedulable)), (0, 1));
+    script.reserve.borrow_mut().take();
+    scheduler.tell(Told::Set(node("b", "1")), at(30));
+    assert_eq!(where_to(&decide(&mut scheduler, 30)).len(), 1, "room is as before");
+}
+
+fn waiting(script: &Rc<Script>, seconds: u64) -> (Scheduler, Handle) {
+    let time = Duration::from_secs(seconds);
+    *script.permit.borrow_mut() = Some(Ok(Permission::Wait(time)));
+    let all = |s: Rc<Script>| {
+        Points::default().reserve(s.clone()).permit(s.clone()).pre_bind(s.clone()).post_bind(s)
+    };
+    let (mut scheduler, handle) =
+        running(EVERYWHERE, &[node("a", "1"), pod("p", "1")], script, all);
+    let commands = decide(&mut scheduler, 0);
+    assert_eq!(where_to(&commands), []);
+    assert_eq!(nominated(&commands), ["a"], "others learn which node it waits for");
+    let shown = handle.waiting_pods();
+    assert_eq!((&*shown[0].node, &*shown[0].pending[0], shown.len()), ("a", "Script", 1));
+    (scheduler, handle)
+}
+
+#[test]
+fn a_pod_waits_for_permission_and_is_bound_with_it() {
+    let script = Rc::<Script>::default();
+    let (mut scheduler, handle) = waiting(&script, 60);
+    handle.allow("p", "Another");
+    scheduler.attend(at(1));
+    assert_eq!(scheduler.take_commands(), []);
+    handle.allow("p", "Script");
+    scheduler.attend(at(2));
+    let commands = scheduler.take_commands();
+    let Some(Command::Bind { pod, node, attempt: Some(attempt), .. }) = commands.first() else {
+        panic!("it is bound: {commands:?}");
+    };
+    assert_eq!(attempt.pre_bind(node).now_or_never(), Some(Ok(())));
+    assert_eq!(attempt.bind(node).now_or_never(), Some(None), "the default binds it");
+    scheduler.ended(pod, node, Ended::Bound, at(3));
+    assert_eq!(*script.calls.borrow(), ["reserve p", "prebind p", "postbind p"]);
+    assert_eq!((handle.waiting_pods().len(), scheduler.next_due(false)), (0, None));
+}
+
+#[test]
+fn a_pod_that_is_refused_permission_gives_its_node_back() {
+    let script = Rc::<Script>::default();
+    let (mut scheduler, handle) = waiting(&script, 60);
+    handle.reject("p", "Script", "not today");
+    scheduler.attend(at(1));
+    let commands = scheduler.take_commands();
+    let found = condition(&commands).expect("a condition");
+    let why = "0/1 nodes are available: 1 not today.";
+    assert_eq!((found.0.as_str(), found.1.as_str()), ("Unschedulable", why));
+    assert_eq!(nominated(&commands), [""], "the node is not kept for it any more");
+    assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
+    assert_eq!((scheduler.assumed(), scheduler.count(Place::Backoff)), (0, 1));
+}
+
+#[test]
+fn permission_that_does_not_come_in_time_is_refused() {
+    let script = Rc::<Script>::default();
+    let (mut scheduler, handle) = waiting(&script, 90);
+    assert_eq!(scheduler.next_due(true), Some(at(90)));
+    scheduler.attend(at(89));
+    assert_eq!(scheduler.take_commands(), []);
+    scheduler.attend(at(90));
+    let message = condition(&scheduler.take_commands()).expect("a condition").1;
+    let why = "0/1 nodes are available: 1 rejected due to timeout after waiting 1m30s at plugin \
+        Script.";
+    assert_eq!((message.as_str(), handle.waiting_pods().len()), (why, 0));
+}
+
+#[test]
+fn a_pod_that_goes_while_it_waits_for_permission_is_forgotten() {
+    let script = Rc::<Script>::default();
+    let (mut scheduler, handle) = waiting(&script, 60);
+    scheduler.tell(Told::Gone(pod("p", "1")), at(1));
+    assert_eq!(*script.calls.borrow(), ["reserve p", "unreserve p"]);
+    assert_eq!((scheduler.assumed(), handle.waiting_pods().len()), (0, 0));
+    script.permit.borrow_mut().take();
+    scheduler.tell(Told::Set(pod("q", "1")), at(2));
+    assert_eq!(where_to(&decide(&mut scheduler, 2)), pair("q", "a"));
+}
+
+#[test]
+fn a_victim_that_waits_for_permission_is_not_deleted() {
+    let script = Rc::<Script>::default();
+    let (mut scheduler, _) = waiting(&script, 60);
+    script.permit.borrow_mut().take();
+    let high = with("high", "1", |pod| pod["spec"]["priority"] = json!(5));
+    scheduler.tell(Told::Set(high), at(1));
+    let commands = decide(&mut scheduler, 1);
+    let evicts = commands.iter().any(|command| matches!(command, Command::Evict { .. }));
+    assert!(!evicts, "{commands:?}");
+    let commands: Vec<Command> = commands.into_iter().chain(decide(&mut scheduler, 30)).collect();
+    assert_eq!(where_to(&commands), pair("high", "a"));
+    assert_eq!(script.calls.borrow()[..2], ["reserve p", "unreserve p"]);
+}
+
+#[test]
+fn who_binds_itself_replaces_the_default() {
+    let script = Rc::<Script>::default();
+    let text = "plugins: {bind: {enabled: [{name: Script}], disabled: [{name: DefaultBinder}]}}";
+    let things = [node("a", "1"), pod("p", "1")];
+    let (mut scheduler, _) = running(text, &things, &script, |s| Points::default().bind(s));
+    let commands = decide(&mut scheduler, 0);
+    let Some(Command::Bind { node, attempt: Some(attempt), .. }) = commands.first() else {
+        panic!("it is bound: {commands:?}");
+    };
+    assert_eq!(attempt.bind(node).now_or_never(), Some(Some(Ok(()))));
+    assert_eq!(*script.calls.borrow(), ["bind p"]);
+}
+
+#[test]
+fn mistakes_in_a_file_are_told_in_a_sentence() {
+    let script = Rc::<Script>::default();
+    let registry = registry(&script, |s| Points::default().score(s)).with("Picky", |args, _| {
+        if args.is_null() { Ok(Points::default()) } else { Err("knows no arguments".to_owned()) }
+    });
+    let refused = |text: &str| {
+        let (_, chosen) = config::profiles_with(&format!("{HEAD}{text}\n"), &registry)
+            .expect("as far as the file is concerned");
+        let plugins = registry.plugins(&chosen[0], &Handle::default());
+        plugins.map(|_| ()).expect_err("it is refused")
+    };
+    let error = refused("plugins: {filter: {enabled: [{name: Script}]}}");
+    assert_eq!(error, "plugins.filter: plugin \"Script\" is not asked at this point");
+    let error = refused(
+        "plugins: {multiPoint: {enabled: [{name: Picky}]}}\n  \
+         pluginConfig: [{name: Picky, args: {a: 1}}]",
+    );
+    assert_eq!(error, "pluginConfig[Picky].args: knows no arguments");
+    let unknown = format!("{HEAD}plugins: {{multiPoint: {{enabled: [{{name: Nobody}}]}}}}\n");
+    let error = config::profiles_with(&unknown, &registry).expect_err("unknown").to_string();
+    assert!(error.contains("\"Nobody\" is not known"), "{error}");
+    let quiet = "plugins: {multiPoint: {enabled: [{name: Script, weight: 7}, {name: Picky}]}, \
+        score: {disabled: [{name: Script}]}}";
+    let (_, chosen) =
+        config::profiles_with(&format!("{HEAD}{quiet}\n"), &registry).expect("a good file");
+    assert_eq!(chosen[0].at("score"), [("Picky".to_owned(), 1)]);
+    assert_eq!(chosen[0].at("filter")[0], ("Script".to_owned(), 7));
+}
