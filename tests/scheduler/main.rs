@@ -14,6 +14,7 @@ mod extender;
 #[path = "../tests/sched/generate.rs"]
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod generate;
+mod plugins;
 mod profiles;
 #[path = "../tests/sched/recorded.rs"]
 #[allow(dead_code, reason = "what tests of recordings use besides")]

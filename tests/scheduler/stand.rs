@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -81,7 +81,21 @@ impl Stand {
 
     /// Starts `pintle-scheduler run` with the rights of kube-scheduler.
     pub fn start_ours(&self, args: &[&str]) -> Ours {
-        let mut cmd = self.cluster.control_command(&program()).expect("a command");
+        self.start_program(&program(), args)
+    }
+
+    /// Starts the scheduler of the example, which has plugins of its own.
+    pub fn start_example(&self, args: &[&str]) -> Ours {
+        self.start_program(&build("pintle-own-plugins").expect("the example builds"), args)
+    }
+
+    /// Lets kube-scheduler's user do more than it usually may.
+    pub fn give_rights(&self, rules: &Value) {
+        self.give("more", "system:kube-scheduler", rules);
+    }
+
+    fn start_program(&self, program: &Path, args: &[&str]) -> Ours {
+        let mut cmd = self.cluster.control_command(program).expect("a command");
         let log = File::options().create(true).append(true).open(self.log_of("ours"));
         let config = self.cluster.layout().scheduler_config();
         cmd.arg(format!("--config={}", config.display())).args(args);
@@ -131,30 +145,35 @@ impl Stand {
 
     /// Lets `shadow` and `ask` read what they need.
     pub fn give_shadow_rights(&self) {
+        let rules = json!([
+            {"apiGroups": [""], "verbs": ["list", "watch"], "resources": ["pods", "nodes",
+                "namespaces", "services", "replicationcontrollers", "persistentvolumes",
+                "persistentvolumeclaims"]},
+            {"apiGroups": ["storage.k8s.io"], "verbs": ["list", "watch"],
+                "resources": ["storageclasses", "csinodes", "csidrivers",
+                    "csistoragecapacities", "volumeattachments"]},
+            {"apiGroups": [""], "verbs": ["get"], "resources": ["pods"]},
+            {"apiGroups": ["apps"], "verbs": ["list", "watch"],
+                "resources": ["replicasets", "statefulsets"]},
+            {"apiGroups": ["policy"], "verbs": ["list", "watch"],
+                "resources": ["poddisruptionbudgets"]},
+        ]);
+        self.give("pintle-shadow", "pintle-shadow", &rules);
+    }
+
+    /// Gives a user rights under a name.
+    fn give(&self, as_name: &str, user: &str, rules: &Value) {
         let rights = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": "pintle-shadow"},
-            "rules": [
-                {"apiGroups": [""], "verbs": ["list", "watch"], "resources": ["pods", "nodes",
-                    "namespaces", "services", "replicationcontrollers", "persistentvolumes",
-                    "persistentvolumeclaims"]},
-                {"apiGroups": ["storage.k8s.io"], "verbs": ["list", "watch"],
-                    "resources": ["storageclasses", "csinodes", "csidrivers",
-                        "csistoragecapacities", "volumeattachments"]},
-                {"apiGroups": [""], "verbs": ["get"], "resources": ["pods"]},
-                {"apiGroups": ["apps"], "verbs": ["list", "watch"],
-                    "resources": ["replicasets", "statefulsets"]},
-                {"apiGroups": ["policy"], "verbs": ["list", "watch"],
-                    "resources": ["poddisruptionbudgets"]},
-            ],
+            "metadata": {"name": as_name}, "rules": rules,
         });
         let given = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": "pintle-shadow"},
+            "metadata": {"name": as_name},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-                "name": "pintle-shadow"},
+                "name": as_name},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
-                "name": "pintle-shadow"}],
+                "name": user}],
         });
         for (name, object) in [("role", rights), ("binding", given)] {
             let path = self.file(&format!("{name}.json"), &object);
@@ -254,15 +273,16 @@ fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("PINTLE_SCHEDULER") {
         return path.into();
     }
-    build().expect("the scheduler builds")
+    build("pintle-scheduler").expect("the scheduler builds")
 }
 
-fn build() -> Result<PathBuf> {
+/// Builds the program of this package and name.
+fn build(name: &str) -> Result<PathBuf> {
     let mut cmd = Command::new(env!("CARGO"));
-    cmd.args(["build", "--quiet", "--offline", "-p", "pintle-scheduler"]);
+    cmd.args(["build", "--quiet", "--offline", "-p", name]);
     cmd.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     shell::capture(&mut cmd)?;
     let test = std::env::current_exe()?;
     let profile = test.ancestors().nth(2).context("a folder of the build")?;
-    Ok(profile.join("pintle-scheduler"))
+    Ok(profile.join(name))
 }
