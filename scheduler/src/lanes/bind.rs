@@ -1,6 +1,12 @@
-//! One binding: sent once; where the answer is lost, the pod says what became of it.
+//! Bindings: each is sent once; where the answer is lost, the pod says what became of it.
+//!
+//! Input: pods with nodes. Output: an answer for each. Owner: one thread. Bounds: so many at once;
+//! who waits for a turn is a few words, no task.
 // k8s: pkg/scheduler/framework/plugins/defaultbinder/default_binder.go Bind
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -8,7 +14,10 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
+use super::{BindEnd, End, Owed};
 use crate::cycle::command::{Ended, PodRef};
+use crate::extender::call::{self, Caller};
+use crate::framework::Attempt;
 
 /// Longest wait for one answer, the wait for the request's turn included.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -16,7 +25,118 @@ const ANSWER_MAX: Duration = Duration::from_secs(600);
 const ASK_MAX: u32 = 10;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-pub(super) async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
+/// A binding that is to be made.
+pub(super) struct Job {
+    pub(super) pod: PodRef,
+    pub(super) node: Rc<str>,
+    /// The extender that makes it, if one does.
+    pub(super) binder: Option<Rc<Caller>>,
+    pub(super) attempt: Option<Rc<Attempt>>,
+    pub(super) owed: Owed,
+}
+
+/// Makes bindings, so many at once.
+pub(super) struct BindLane {
+    client: kube::Client,
+    free: Cell<usize>,
+    waiting: RefCell<VecDeque<Job>>,
+    is_closed: Cell<bool>,
+}
+
+impl BindLane {
+    pub(super) fn new(client: kube::Client, at_once: usize) -> Self {
+        Self {
+            client,
+            free: Cell::new(at_once),
+            waiting: RefCell::default(),
+            is_closed: Cell::new(false),
+        }
+    }
+
+    /// No binding begins any more; those that wait have failed.
+    pub(super) fn close(&self) {
+        self.is_closed.set(true);
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        drop(waiting);
+    }
+
+    /// Takes one, within a `LocalSet`.
+    pub(super) fn put(lane: &Rc<Self>, job: Job) {
+        let prepares = job.attempt.as_ref().is_some_and(|attempt| attempt.prepares_binding());
+        if !prepares {
+            return Self::queue(lane, job);
+        }
+        // What plugins prepare may take long: it has no turn of a binding.
+        let lane = Rc::clone(lane);
+        tokio::task::spawn_local(async move {
+            let prepared = match &job.attempt {
+                Some(attempt) => attempt.pre_bind(&job.node).await,
+                None => Ok(()),
+            };
+            match prepared {
+                Ok(()) => Self::queue(&lane, job),
+                Err(error) => job.ends(Ended::Failed(error)),
+            }
+        });
+    }
+
+    fn queue(lane: &Rc<Self>, job: Job) {
+        // Whoever comes too late has failed: that is what it owes when it is dropped.
+        if !lane.is_closed.get() {
+            lane.waiting.borrow_mut().push_back(job);
+            Self::begin(lane);
+        }
+    }
+
+    /// Begins what may begin.
+    fn begin(lane: &Rc<Self>) {
+        while lane.free.get() > 0 {
+            let Some(job) = lane.waiting.borrow_mut().pop_front() else { return };
+            lane.free.set(lane.free.get() - 1);
+            let (turn, client) = (Turn(Rc::clone(lane)), lane.client.clone());
+            tokio::task::spawn_local(async move {
+                let _turn = turn;
+                let ended = job.make(client).await;
+                job.ends(ended);
+            });
+        }
+    }
+}
+
+/// The turn of a binding: whoever waits is next, however it ends.
+struct Turn(Rc<BindLane>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.free.set(self.0.free.get() + 1);
+        // What is dropped with its runtime is followed by nobody.
+        if !self.0.is_closed.get() && tokio::runtime::Handle::try_current().is_ok() {
+            BindLane::begin(&self.0);
+        }
+    }
+}
+
+impl Job {
+    async fn make(&self, client: kube::Client) -> Ended {
+        let own = match &self.attempt {
+            Some(attempt) => attempt.bind(&self.node).await,
+            None => None,
+        };
+        match (own, &self.binder) {
+            (Some(Ok(())), _) => Ended::Bound,
+            (Some(Err(error)), _) => Ended::Failed(error),
+            (None, Some(binder)) => call::bind(binder, &self.pod, &self.node).await,
+            (None, None) => bind(client, &self.pod, &self.node).await,
+        }
+    }
+
+    fn ends(self, ended: Ended) {
+        let Self { pod, node, owed, .. } = self;
+        owed.pay(End::Bind(BindEnd { pod, node, ended }));
+    }
+}
+
+async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let binding = json!({
         "kind": "Binding",

@@ -28,6 +28,7 @@ use pintle_api::Clients;
 use pintle_daemon::tasks;
 use tokio::sync::{Semaphore, mpsc};
 
+use self::bind::{BindLane, Job};
 use self::notes::Notes;
 use self::status::StatusLane;
 use crate::cycle::Written;
@@ -76,7 +77,7 @@ pub struct Lanes {
     client: kube::Client,
     later: kube::Client,
     evictions: Rc<Semaphore>,
-    binds: Rc<Semaphore>,
+    binds: Rc<BindLane>,
     ends: mpsc::UnboundedSender<End>,
     status: Rc<StatusLane>,
     notes: Notes,
@@ -103,7 +104,7 @@ impl Lanes {
             client: clients.within(ANSWER_MAX),
             later,
             evictions: Rc::new(Semaphore::new(EVICTIONS_MAX)),
-            binds: Rc::new(Semaphore::new(BINDS_MAX)),
+            binds: Rc::new(BindLane::new(clients.within(ANSWER_MAX), BINDS_MAX)),
             ends,
             status,
             notes,
@@ -159,24 +160,9 @@ impl Lanes {
             })),
             under_way: Some(UnderWay::one_more(&self.under_way)),
         };
-        let (client, binds) = (self.client.clone(), Rc::clone(&self.binds));
         // k8s: pkg/scheduler/schedule_one.go extendersBinding
         let binder = call::binder(&self.extenders, object).cloned();
-        tokio::task::spawn_local(async move {
-            // What plugins prepare may take long: it has no turn of a binding.
-            if let Some(Err(error)) = prepare(attempt.as_deref(), &node).await {
-                let ended = Ended::Failed(error);
-                return owed.pay(End::Bind(BindEnd { pod, node, ended }));
-            }
-            let Ok(_turn) = binds.acquire().await else { return };
-            let ended = match (bound(attempt.as_deref(), &node).await, binder) {
-                (Some(Ok(())), _) => Ended::Bound,
-                (Some(Err(error)), _) => Ended::Failed(error),
-                (None, Some(binder)) => call::bind(&binder, &pod, &node).await,
-                (None, None) => bind::bind(client, &pod, &node).await,
-            };
-            owed.pay(End::Bind(BindEnd { pod, node, ended }));
-        });
+        BindLane::put(&self.binds, Job { pod, node, binder, attempt, owed });
     }
 
     fn bind_volumes(&self, pod: PodRef, writes: Vec<Write>) {
@@ -214,16 +200,6 @@ impl Lanes {
             owed.pay(End::Evict(Evicted { pod, all }));
         });
     }
-}
-
-/// What plugins of others do before the binding.
-async fn prepare(attempt: Option<&Attempt>, node: &str) -> Option<Result<(), String>> {
-    Some(attempt?.pre_bind(node).await)
-}
-
-/// How a plugin of others bound it, if one did.
-async fn bound(attempt: Option<&Attempt>, node: &str) -> Option<Result<(), String>> {
-    attempt?.bind(node).await
 }
 
 /// Deletes a victim; whether it is gone or going.
