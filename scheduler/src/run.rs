@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
 use crate::config::Process;
-use crate::cycle::{Fact, Scheduler};
+use crate::cycle::{Ended, Fact, Scheduler};
 use crate::daemon::Settings;
 use crate::daemon::serve::{self, Question, State};
 use crate::extender::call::Caller;
@@ -350,7 +350,14 @@ impl Running {
     fn has_ended(&mut self, end: End) {
         let now = self.now();
         match end {
-            End::Bind(end) => self.scheduler.ended(&end.pod, &end.node, end.ended, now),
+            End::Bind(end) => {
+                let status = if end.ended == Ended::Bound { "Success" } else { "Error" };
+                let profile = self.scheduler.profile_of(&end.pod.uid);
+                if let Some(profile) = profile {
+                    self.state.metrics.at_point("Bind", status, profile, end.took);
+                }
+                self.scheduler.ended(&end.pod, &end.node, end.ended, now);
+            }
             End::Evict(evicted) => self.scheduler.evicted(&evicted, now),
             End::Volumes(written) => self.scheduler.volumes_written(written, now),
             End::Consult(consulted) => self.scheduler.consulted(consulted, now),
@@ -383,6 +390,10 @@ impl Running {
                 Fact::Bound { profile, took, all, attempts, was_flushed } => {
                     metrics.bound(profile, took, all, (attempts, was_flushed));
                 }
+                Fact::Decided { profile, found } => {
+                    let status = if found { "Success" } else { "Unschedulable" };
+                    metrics.at_point("Filter", status, profile, took);
+                }
                 Fact::Refused { profile, is_error } => metrics.refused(profile, is_error, took),
                 Fact::Preempted(victims) => metrics.preempted(victims),
                 Fact::Permitted { result, took } => metrics.permitted(result, took),
@@ -399,7 +410,10 @@ impl Running {
         self.counted = now;
         let (_, bound, nodes) = self.scheduler.mirror.counts();
         let known = [nodes, bound, self.scheduler.assumed()];
-        self.state.metrics.counts(|place| self.scheduler.count(place), known);
+        let metrics = &self.state.metrics;
+        metrics.counts(|place| self.scheduler.count(place), known);
+        let moved = self.scheduler.queue.take_moved();
+        metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());
     }
 
     /// Nobody else may begin before what was decided is bound or given up; whether it is.

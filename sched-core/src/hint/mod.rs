@@ -88,6 +88,44 @@ pub enum Event {
 }
 
 impl Event {
+    /// Upstream's name of it, as metrics have it; the first that fits where a node changed in several
+    /// ways.
+    // k8s: staging/src/k8s.io/kube-scheduler/framework/types.go ClusterEvent.Label
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Node { old: None, .. } => "NodeAdd",
+            Self::Node { new: None, .. } => "NodeDelete",
+            Self::Node { old: Some(old), new: Some(new) } => {
+                let allocatable = |node: &NodeSpec| (node.allocatable.clone(), node.pods);
+                let taints = |node: &NodeSpec| (node.taints.clone(), node.unschedulable);
+                if allocatable(old) != allocatable(new) {
+                    "NodeUpdateNodeAllocatable"
+                } else if old.labels != new.labels {
+                    "NodeUpdateNodeLabel"
+                } else if taints(old) != taints(new) {
+                    "NodeUpdateNodeTaint"
+                } else {
+                    "NodeUpdateNodeCondition"
+                }
+            }
+            Self::PodAdded(_) => "AssignedPodAdd",
+            Self::PodChanged(..) => "AssignedPodUpdate",
+            Self::PodGone(_) => "AssignedPodDelete",
+            Self::Own(_, Changes { gates: true, .. }) => {
+                "UnschedulablePodUpdatePodSchedulingGatesEliminated"
+            }
+            Self::Own(_, Changes { requests: true, .. }) => "UnschedulablePodUpdatePodScaleDown",
+            Self::Own(_, Changes { tolerations: true, .. }) => {
+                "UnschedulablePodUpdatePodToleration"
+            }
+            Self::Own(_, Changes { labels: true, .. }) => "UnschedulablePodUpdatePodLabel",
+            Self::Own(..) => "UnschedulablePodUpdate",
+            Self::Claim(_) => "PersistentVolumeClaimUpdate",
+            Self::Other(_) => "Other",
+        }
+    }
+
     /// Whether an event of this kind can help anybody whom this plugin rejected: an answer without a
     /// look at the pod.
     #[must_use]

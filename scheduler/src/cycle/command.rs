@@ -121,6 +121,13 @@ pub enum Fact {
         /// It was tried again only because time went by.
         was_flushed: bool,
     },
+    /// Nodes were looked at.
+    Decided {
+        /// The number of the pod's profile.
+        profile: usize,
+        /// One takes it.
+        found: bool,
+    },
     /// A pod got no node.
     Refused {
         /// The number of its profile.

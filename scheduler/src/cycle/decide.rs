@@ -80,7 +80,10 @@ impl Scheduler {
 
     /// Looks for a node, with what extenders said already.
     pub(super) fn place(&mut self, uid: &Uid, asked: Rc<Asked>, said: Said, now: Duration) {
-        match self.find(uid, &asked, &said, now) {
+        let found = self.find(uid, &asked, &said, now);
+        let (profile, has) = (asked.profile, found.is_ok());
+        self.facts.push(Fact::Decided { profile, found: has });
+        match found {
             Ok(Found::Node(node, attempt)) => {
                 self.keep_attempt(uid, attempt, &node);
                 self.assume(uid, asked, &node, now);

@@ -77,6 +77,10 @@ impl Candidate for Asked {
         self.rank
     }
 
+    fn profile(&self) -> usize {
+        self.profile
+    }
+
     // k8s: schedulinggates/scheduling_gates.go PreEnqueue
     fn gate(&self) -> Option<Plugin> {
         let gates = self.pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
@@ -100,6 +104,10 @@ struct Happens<'a>(&'a Cluster);
 impl Hints for Happens<'_> {
     type Pod = Asked;
     type Event = Event;
+
+    fn label(&self, event: &Event) -> &'static str {
+        event.label()
+    }
 
     fn may_help(&self, event: &Event, rejector: Plugin) -> bool {
         event.may_help(rejector)
@@ -235,6 +243,11 @@ impl Scheduler {
     /// Pods that were given nodes and are not known to be there.
     pub fn assumed(&self) -> usize {
         self.assumed.len()
+    }
+
+    /// The number of the profile of a pod that is being bound.
+    pub fn profile_of(&self, uid: &str) -> Option<usize> {
+        self.queue.get(uid).map(|waiting| waiting.pod.profile)
     }
 
     /// A line for each pod of the queue, at most so many.

@@ -4,6 +4,7 @@
 //! Bounds: labels are results, queues, plugins and the profile's name.
 // k8s: pkg/scheduler/metrics/metrics.go
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use pintle_sched_core::Profile;
+use pintle_sched_core::{Plugin, Profile};
 
-use crate::queue::Place;
+use crate::queue::{Moved, Place};
 
 const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
     the scheduling queue and might involve multiple scheduling attempts.";
@@ -43,6 +44,30 @@ struct Attempts {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct In {
     queue: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Move {
+    queue: &'static str,
+    event: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RejectedBy {
+    plugin: &'static str,
+    profile: Arc<str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AtPoint {
+    extension_point: &'static str,
+    status: &'static str,
+    profile: Arc<str>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Doing {
+    operation: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -100,6 +125,10 @@ pub struct SchedulerMetrics {
     preemptions: Counter,
     victims: Histogram,
     permits: Histograms<Permitted>,
+    moves: Family<Move, Counter>,
+    rejected: Family<RejectedBy, Gauge<i64, AtomicI64>>,
+    points: Histograms<AtPoint>,
+    doing: Family<Doing, Gauge<i64, AtomicI64>>,
     pending: Family<In, Gauge<i64, AtomicI64>>,
     cache: Family<Of, Gauge<i64, AtomicI64>>,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
@@ -168,6 +197,25 @@ impl SchedulerMetrics {
                 "[BETA] Duration of waiting on permit.",
                 Family::new_with_constructor(Doubling(0.001, 15)),
             ),
+            moves: at.add(
+                "scheduler_queue_incoming_pods",
+                "[STABLE] Number of pods added to scheduling queues by event and queue type.",
+            ),
+            rejected: at.add(
+                "scheduler_unschedulable_pods",
+                "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment \
+                 the gauge for all plugins that caused it to not schedule and so this metric have \
+                 meaning only when broken down by plugin.",
+            ),
+            points: at.put(
+                "scheduler_framework_extension_point_duration_seconds",
+                "[STABLE] Latency for running all plugins of a specific extension point.",
+                Family::new_with_constructor(Doubling(0.0001, 12)),
+            ),
+            doing: at.add(
+                "scheduler_goroutines",
+                "[BETA] Number of running goroutines split by the work they do such as binding.",
+            ),
             pending: at.add(
                 "scheduler_pending_pods",
                 PENDING_HELP,
@@ -219,6 +267,38 @@ impl SchedulerMetrics {
     /// A node was looked for.
     pub fn decided(&self, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
+    }
+
+    /// All plugins of a point have run for a pod of the profile of this number.
+    pub fn at_point(
+        &self,
+        point: &'static str,
+        status: &'static str,
+        profile: usize,
+        took: Duration,
+    ) {
+        let profile = Arc::clone(&self.profiles[profile]);
+        let label = AtPoint { extension_point: point, status, profile };
+        self.points.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    /// How pods moved in the queue, whom plugins have rejected, and how many bindings are under way.
+    pub fn queue(
+        &self,
+        moved: BTreeMap<Moved, u64>,
+        rejected: &BTreeMap<(Plugin, usize), usize>,
+        binding: usize,
+    ) {
+        for ((queue, event), count) in moved {
+            self.moves.get_or_create(&Move { queue, event }).inc_by(count);
+        }
+        let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for ((plugin, profile), count) in rejected {
+            let profile = Arc::clone(&self.profiles[*profile]);
+            let label = RejectedBy { plugin: plugin.name(), profile };
+            self.rejected.get_or_create(&label).set(signed(*count));
+        }
+        self.doing.get_or_create(&Doing { operation: "binding" }).set(signed(binding));
     }
 
     /// Room was made.

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -75,7 +75,7 @@ impl BindLane {
             };
             match prepared {
                 Ok(()) => Self::queue(&lane, job),
-                Err(error) => job.ends(Ended::Failed(error)),
+                Err(error) => job.ends(Ended::Failed(error), Duration::ZERO),
             }
         });
     }
@@ -96,8 +96,9 @@ impl BindLane {
             let (turn, client) = (Turn(Rc::clone(lane)), lane.client.clone());
             tokio::task::spawn_local(async move {
                 let _turn = turn;
+                let began = Instant::now();
                 let ended = job.make(client).await;
-                job.ends(ended);
+                job.ends(ended, began.elapsed());
             });
         }
     }
@@ -130,9 +131,9 @@ impl Job {
         }
     }
 
-    fn ends(self, ended: Ended) {
+    fn ends(self, ended: Ended, took: Duration) {
         let Self { pod, node, owed, .. } = self;
-        owed.pay(End::Bind(BindEnd { pod, node, ended }));
+        owed.pay(End::Bind(BindEnd { pod, node, ended, took }));
     }
 }
 

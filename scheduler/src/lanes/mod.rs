@@ -69,6 +69,8 @@ pub struct BindEnd {
     pub node: Rc<str>,
     /// How.
     pub ended: Ended,
+    /// How long it took, from when it had its turn.
+    pub took: Duration,
 }
 
 /// Whoever carries commands out.
@@ -157,6 +159,7 @@ impl Lanes {
                 pod: pod.clone(),
                 node: Rc::clone(&node),
                 ended: Ended::Failed("the task that bound it ended without an answer".to_owned()),
+                took: Duration::ZERO,
             })),
             under_way: Some(UnderWay::one_more(&self.under_way)),
         };

@@ -50,6 +50,10 @@ pub trait Candidate {
     }
     /// Who keeps it from being decided at all, if anybody does.
     fn gate(&self) -> Option<Plugin>;
+    /// The number of its profile.
+    fn profile(&self) -> usize {
+        0
+    }
     /// Whether it is not decided until [`Queue::released`] says so.
     fn is_held(&self) -> bool {
         false
@@ -62,6 +66,8 @@ pub trait Hints {
     type Pod: Candidate;
     /// What happens in a cluster.
     type Event: Clone;
+    /// Upstream's name of an event.
+    fn label(&self, event: &Self::Event) -> &'static str;
     /// Whether an event of this kind can help anybody whom this plugin rejected.
     fn may_help(&self, event: &Self::Event, rejector: Plugin) -> bool;
     /// Whether a pod that this plugin rejected may pass it after this event.
@@ -134,6 +140,8 @@ pub struct Waiting<P> {
     sees_from: u64,
     /// It was deleted while it was in flight.
     is_gone: bool,
+    /// It has been in a queue.
+    was_counted: bool,
 }
 
 type Uid = Rc<str>;
@@ -160,6 +168,25 @@ pub struct Queue<P, E> {
     events: VecDeque<E>,
     events_from: u64,
     numbered: u64,
+    /// Why pods move now, and how many have moved where for which reason since that was asked.
+    cause: &'static str,
+    moved: BTreeMap<Moved, u64>,
+    /// How many of those that wait each plugin of a profile has rejected.
+    rejected: BTreeMap<(Plugin, usize), usize>,
+}
+
+/// To which of upstream's queues, and why.
+pub type Moved = (&'static str, &'static str);
+
+/// Upstream's words for what is no event of the cluster.
+// k8s: pkg/scheduler/framework/events.go
+mod cause {
+    pub(super) const ADDED: &str = "UnschedulablePodAdd";
+    pub(super) const FAILED: &str = "ScheduleAttemptFailure";
+    pub(super) const BACKOFF_OVER: &str = "BackoffComplete";
+    pub(super) const POPPED_EARLY: &str = "PopFromBackoffQ";
+    pub(super) const RELEASED: &str = "ForceActivate";
+    pub(super) const WAITED_LONG: &str = "UnschedulableTimeout";
 }
 
 impl<P: Candidate, E: Clone> Queue<P, E> {
@@ -178,7 +205,20 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             events: VecDeque::new(),
             events_from: 0,
             numbered: 0,
+            cause: cause::ADDED,
+            moved: BTreeMap::new(),
+            rejected: BTreeMap::new(),
         }
+    }
+
+    /// How many pods have moved where since the last call, and why.
+    pub fn take_moved(&mut self) -> BTreeMap<Moved, u64> {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// How many of those that wait each plugin of a profile has rejected.
+    pub fn rejected(&self) -> &BTreeMap<(Plugin, usize), usize> {
+        &self.rejected
     }
 
     /// A pod that waits, by its uid.
@@ -227,8 +267,10 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             errors: 0,
             sees_from: 0,
             is_gone: false,
+            was_counted: false,
         };
         let uid: Uid = uid.into();
+        self.cause = cause::ADDED;
         self.pods.insert(Rc::clone(&uid), waiting);
         self.enter(&uid, Place::Active);
     }
@@ -245,6 +287,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         let Some((uid, _)) = self.pods.get_key_value(uid) else { return self.add(uid, pod, now) };
         let uid = Rc::clone(uid);
         let place = self.pods[&uid].place;
+        self.cause = hints.label(&event);
         self.take_out(&uid);
         self.change(&uid, |waiting| waiting.pod = pod);
         self.put(&uid, place);
@@ -269,6 +312,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     /// soonest. It is in flight until `done` or `back`.
     pub fn pop(&mut self, now: Duration) -> Option<(Rc<str>, Rc<P>)> {
         let active = self.active.first().map(|(_, uid)| uid);
+        if active.is_none() && !self.backoff.is_empty() {
+            *self.moved.entry(("active", cause::POPPED_EARLY)).or_default() += 1;
+        }
         let uid = active.or_else(|| self.backoff.first().map(|(_, _, uid)| uid));
         let uid = Rc::clone(uid?);
         self.take_out(&uid);
@@ -317,6 +363,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
             return;
         }
         let (uid, is_gone, sees_from) = (Rc::clone(uid), waiting.is_gone, waiting.sees_from);
+        self.cause = cause::FAILED;
         if is_gone {
             return self.leave(&uid);
         }
@@ -350,6 +397,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub fn happened(&mut self, hints: &impl Hints<Pod = P, Event = E>, event: &E, now: Duration) {
         let may_help = |by: &Option<Plugin>| by.is_none_or(|by| hints.may_help(event, by));
         if self.awaited.keys().any(may_help) {
+            self.cause = hints.label(event);
             let parked: Vec<Uid> = self.parked.iter().map(|(_, uid)| Rc::clone(uid)).collect();
             for uid in parked {
                 self.weigh(hints, &uid, event, now);
@@ -363,6 +411,7 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     pub fn released(&mut self, uid: &str, at_once: bool, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
         let (uid, place) = (Rc::clone(uid), waiting.place);
+        self.cause = cause::RELEASED;
         match place {
             Place::Unschedulable | Place::Gated if at_once => {
                 self.take_out(&uid);
@@ -378,10 +427,12 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
 
     /// What is due goes on: backoffs that are over, pods that have waited for too long.
     pub fn flush(&mut self, now: Duration) {
+        self.cause = cause::BACKOFF_OVER;
         while let Some(uid) = self.first_due(now) {
             self.take_out(&uid);
             self.put(&uid, Place::Active);
         }
+        self.cause = cause::WAITED_LONG;
         while let Some((since, uid)) = self.stays.first() {
             if now.saturating_sub(*since) <= self.settings.stay_max {
                 break;

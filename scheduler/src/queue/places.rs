@@ -10,6 +10,16 @@ use pintle_sched_core::Plugin;
 
 use super::{Candidate, Hints, Place, Queue, Turn, Uid, Waiting, Worth};
 
+/// Upstream's name of the queue, where pods wait.
+fn queue_of(place: Place) -> Option<&'static str> {
+    match place {
+        Place::Active => Some("active"),
+        Place::Backoff | Place::ErrorBackoff => Some("backoff"),
+        Place::Unschedulable | Place::Gated => Some("unschedulable"),
+        Place::InFlight | Place::Binding => None,
+    }
+}
+
 impl<P: Candidate, E: Clone> Queue<P, E> {
     /// A pod whose backoff is over.
     pub(super) fn first_due(&self, now: Duration) -> Option<Uid> {
@@ -98,7 +108,9 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
     }
 
     pub(super) fn put(&mut self, uid: &Uid, place: Place) {
+        let was = self.pods[uid].place;
         self.change(uid, |waiting| waiting.place = place);
+        self.count_move(uid, was);
         let waiting = &self.pods[uid];
         let until = self.backoff_of(waiting).unwrap_or_default();
         let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));
@@ -112,7 +124,40 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         };
     }
 
+    /// A pod waits somewhere, perhaps elsewhere than before.
+    fn count_move(&mut self, uid: &Uid, was: Place) {
+        let waiting = &self.pods[uid];
+        let Some(queue) = queue_of(waiting.place) else { return };
+        if queue_of(was) != Some(queue) || !waiting.was_counted {
+            *self.moved.entry((queue, self.cause)).or_default() += 1;
+        }
+        for (plugin, profile) in Self::rejected_by(waiting) {
+            *self.rejected.entry((plugin, profile)).or_default() += 1;
+        }
+        self.change(uid, |waiting| waiting.was_counted = true);
+    }
+
+    /// Who has rejected a pod that waits, with the number of its profile.
+    fn rejected_by(waiting: &Waiting<P>) -> Vec<(Plugin, usize)> {
+        let profile = waiting.pod.profile();
+        let all = waiting.rejectors.union(&waiting.pending);
+        all.map(|plugin| (*plugin, profile)).collect()
+    }
+
+    fn forget_rejected(&mut self, uid: &Uid) {
+        let waiting = &self.pods[uid];
+        if queue_of(waiting.place).is_none() {
+            return;
+        }
+        for key in Self::rejected_by(waiting) {
+            if let Some(count) = self.rejected.get_mut(&key) {
+                *count = count.saturating_sub(1);
+            }
+        }
+    }
+
     pub(super) fn take_out(&mut self, uid: &Uid) {
+        self.forget_rejected(uid);
         let waiting = &self.pods[uid];
         let until = self.backoff_of(waiting).unwrap_or_default();
         let (turn, number, uid) = (Self::turn(waiting), waiting.number, Rc::clone(uid));

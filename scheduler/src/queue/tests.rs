@@ -30,6 +30,10 @@ impl Hints for Fake {
     type Pod = Pod;
     type Event = Helps;
 
+    fn label(&self, _: &Helps) -> &'static str {
+        "NodeAdd"
+    }
+
     fn may_help(&self, event: &Helps, rejector: Plugin) -> bool {
         event.contains(&rejector)
     }
