@@ -26,6 +26,7 @@ pub mod extender;
 pub mod framework;
 pub mod lanes;
 mod lead;
+pub mod lean;
 pub mod mirror;
 pub mod prune;
 pub mod queue;

@@ -3,7 +3,7 @@
 //! Input: watches. Output: [`Told`], one object after the other, over one bounded channel. Owner: one
 //! task a kind. Bounds: `TOLD_MAX` changes wait; while the channel is full a watch is held back, and
 //! only the rest of one page of a list is kept here. Objects are stripped of what no decision reads
-//! before they are handed on. Nothing is ever written.
+//! before they are handed on; of pods that is not even read. Nothing is ever written.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
@@ -18,6 +18,7 @@ use pintle_api::informer::{FollowSpec, Object, ObjectKey, ObjectSink, Unreadable
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::lean::LeanPod;
 use crate::prune;
 
 /// Changes that wait for the one who takes them.
@@ -188,7 +189,26 @@ macro_rules! followed {
     };
 }
 
-followed!(Pod, "pods", "/api/v1/pods", LIVE_PODS);
+impl Followed for LeanPod {
+    const KIND: Kind = Kind::Pod;
+    const NAME: &'static str = "pods";
+    const PATH: &'static str = "/api/v1/pods";
+    const FIELDS: &'static str = LIVE_PODS;
+    fn thing(self, _: bool) -> Thing {
+        Thing::Pod(Box::new(self.0))
+    }
+}
+
+impl Followed for Pod {
+    const KIND: Kind = Kind::Pod;
+    const NAME: &'static str = LeanPod::NAME;
+    const PATH: &'static str = LeanPod::PATH;
+    const FIELDS: &'static str = LeanPod::FIELDS;
+    fn thing(self, _: bool) -> Thing {
+        Thing::Pod(Box::new(self))
+    }
+}
+
 followed!(Node, "nodes", "/api/v1/nodes");
 followed!(Namespace, "namespaces", "/api/v1/namespaces");
 followed!(Service, "services", "/api/v1/services");
@@ -230,7 +250,10 @@ pub fn follow_all(
         one::<CSIDriver>(client(), told, false),
         one::<CSIStorageCapacity>(client(), told, false),
         one::<VolumeAttachment>(client(), told, false),
-        one::<Pod>(client(), told, whole),
+        match whole {
+            true => one::<Pod>(client(), told, true),
+            false => one::<LeanPod>(client(), told, false),
+        },
     ]
 }
 

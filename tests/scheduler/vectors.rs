@@ -8,7 +8,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
+use k8s_openapi::api::core::v1::Pod;
 use pintle_scheduler::config;
+use pintle_scheduler::lean::LeanPod;
 use pintle_scheduler::prune::Prune;
 use serde_json::{Value, json};
 use xtask::upstream::Program;
@@ -59,10 +61,16 @@ fn question(seed: u64) -> Value {
     })
 }
 
+/// A pod as a watch reads it.
+fn lean(pod: Pod) -> Pod {
+    let read: LeanPod = serde_json::from_value(json!(pod)).expect("a pod");
+    read.0
+}
+
 /// The same as a watch hands it on: without what no decision reads.
 fn pruned(mut whole: Recording) -> Recording {
     whole.nodes = whole.nodes.into_iter().map(Prune::prune).collect();
-    whole.pods = whole.pods.into_iter().map(Prune::prune).collect();
+    whole.pods = whole.pods.into_iter().map(lean).collect();
     whole.namespaces = whole.namespaces.into_iter().map(Prune::prune).collect();
     whole.services = whole.services.into_iter().map(Prune::prune).collect();
     whole.replicasets = whole.replicasets.into_iter().map(Prune::prune).collect();
@@ -70,7 +78,7 @@ fn pruned(mut whole: Recording) -> Recording {
     let controllers = whole.replicationcontrollers.into_iter();
     whole.replicationcontrollers = controllers.map(Prune::prune).collect();
     for case in &mut whole.cases {
-        case["pod"] = json!(pod(case).prune());
+        case["pod"] = json!(lean(pod(case)));
     }
     whole
 }
