@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::PostParams;
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use super::{BindEnd, End, Owed};
+use super::{BindEnd, End, Owed, post};
 use crate::cycle::command::{Ended, PodRef};
 use crate::extender::call::{self, Caller};
 use crate::framework::Attempt;
@@ -24,6 +23,29 @@ const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// How often a pod is asked where it is, and the pause between.
 const ASK_MAX: u32 = 10;
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What the API server is sent.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Binding<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Meta<'a>,
+    target: Target<'a>,
+}
+
+#[derive(Serialize)]
+struct Meta<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    uid: &'a str,
+}
+
+#[derive(Serialize)]
+struct Target<'a> {
+    kind: &'static str,
+    name: &'a str,
+}
 
 /// A binding that is to be made.
 pub(super) struct Job {
@@ -139,16 +161,16 @@ impl Job {
 
 async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
-    let binding = json!({
-        "kind": "Binding",
-        "apiVersion": "v1",
-        "metadata": {"name": name, "namespace": namespace, "uid": &*pod.uid},
-        "target": {"kind": "Node", "name": node},
-    });
+    let binding = Binding {
+        kind: "Binding",
+        api_version: "v1",
+        metadata: Meta { name, namespace, uid: &pod.uid },
+        target: Target { kind: "Node", name: node },
+    };
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
+    let sent = tokio::time::timeout(ANSWER_MAX, post(&client, &path, &binding)).await;
     let pods = Api::<Pod>::namespaced(client, namespace);
-    let params = PostParams::default();
-    let sent = pods.create_subresource::<Value, Value>("binding", name, &params, &binding);
-    match tokio::time::timeout(ANSWER_MAX, sent).await {
+    match sent {
         Ok(Ok(_)) => Ended::Bound,
         // The API server has decided. A server that is in trouble may have bound it all the same.
         Ok(Err(kube::Error::Api(status))) if status.code < 500 => failed(&status.message),

@@ -21,11 +21,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::header::CONTENT_TYPE;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
 use pintle_daemon::tasks;
+use serde::Serialize;
+use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, mpsc};
 
 use self::bind::{BindLane, Job};
@@ -203,6 +206,13 @@ impl Lanes {
             owed.pay(End::Evict(Evicted { pod, all }));
         });
     }
+}
+
+/// Makes an object; of the answer it matters only that it was taken.
+async fn post(client: &kube::Client, path: &str, object: &impl Serialize) -> kube::Result<()> {
+    let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+    let request = hyper::Request::post(path).header(CONTENT_TYPE, "application/json").body(body);
+    client.request::<IgnoredAny>(request.map_err(kube::Error::HttpError)?).await.map(drop)
 }
 
 /// Deletes a victim; whether it is gone or going.

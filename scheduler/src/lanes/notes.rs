@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::post;
 use crate::cycle::command::{Note, PodRef};
 
 /// Notes that wait.
@@ -146,14 +147,12 @@ impl Sink {
     }
 
     async fn make(&self, at: Timestamp, note: &Note) -> Option<String> {
-        let event = event(at, note, &self.host);
+        let name = format!("{}.{:x}", note.about.key.name(), at.as_nanosecond());
+        let event = event(at, note, &name, &self.host);
         let namespace = note.about.key.namespace();
-        let events = Api::<Event>::namespaced(self.client.clone(), namespace);
-        let event: Event = serde_json::from_value(event).ok()?;
-        let params = PostParams::default();
-        let made = events.create(&params, &event);
-        match tokio::time::timeout(ANSWER_MAX, made).await {
-            Ok(Ok(event)) => event.metadata.name,
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        match tokio::time::timeout(ANSWER_MAX, post(&self.client, &path, &event)).await {
+            Ok(Ok(())) => Some(name),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "an event is lost");
                 None
@@ -206,9 +205,10 @@ fn reference(pod: &PodRef, version: Option<&str>) -> Value {
     of
 }
 
-fn event(at: Timestamp, note: &Note, host: &str) -> Value {
-    let name = format!("{}.{:x}", note.about.key.name(), at.as_nanosecond());
+fn event(at: Timestamp, note: &Note, name: &str, host: &str) -> Value {
     let mut event = json!({
+        "kind": "Event",
+        "apiVersion": "events.k8s.io/v1",
         "metadata": {"name": name, "namespace": note.about.key.namespace()},
         "eventTime": micro(at),
         "reportingController": &*note.reporter,
