@@ -19,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use pintle_api::{Access, ClientOptions};
@@ -39,6 +40,8 @@ const BOUND_MAX: Duration = Duration::from_secs(300);
 /// Pods a second when they come one after the other, and how many.
 const STEADY_RATE: usize = 100;
 const STEADY_PODS: usize = 1000;
+/// Pods that preempt others, on nodes that are all full.
+const PREEMPTIONS: usize = 150;
 /// Whoever takes no more than so many seconds of the processor in this time has nothing to do.
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
@@ -54,14 +57,17 @@ enum Workload {
     Affinity,
     /// Two of three fit nowhere.
     Misfits,
+    /// Each has to take the place of another.
+    Preemption,
 }
 
-const WORKLOADS: [(Workload, &str); 5] = [
+const WORKLOADS: [(Workload, &str); 6] = [
     (Workload::Basic, "basic"),
     (Workload::Spread, "spread over zones"),
     (Workload::AntiAffinity, "required anti-affinity"),
     (Workload::Affinity, "required affinity"),
     (Workload::Misfits, "one of three fits"),
+    (Workload::Preemption, "preemption"),
 ];
 
 /// A scheduler.
@@ -133,9 +139,10 @@ fn rows_of(name: &str, workload: Workload, ours: Found, theirs: Found) -> Vec<Ro
         bound: Some(bound),
     };
     let a_pod = |found: Found| 1e3 / found.pods_a_second;
+    let time = if workload == Workload::Basic { 1.0 } else { 0.1 };
     let mut rows = vec![
         row("CPU a pod", "ms", Goal::Ratio(0.05), ours.cpu_ms_a_pod, theirs.cpu_ms_a_pod),
-        row("time a pod", "ms", Goal::Ratio(1.0), a_pod(ours), a_pod(theirs)),
+        row("time a pod", "ms", Goal::Ratio(time), a_pod(ours), a_pod(theirs)),
         row("memory", "MiB", Goal::Ratio(0.25), ours.resident_mib, theirs.resident_mib),
     ];
     if workload == Workload::Basic {
@@ -216,8 +223,12 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
         "leaderElection": {"leaderElect": false},
         "clientConnection": {"qps": 5000, "burst": 5000},
     }))?;
+    let pods = if workload == Workload::Preemption { PREEMPTIONS } else { pods };
     with_client(cluster, async |client| {
         set_up(&client, nodes).await?;
+        if workload == Workload::Preemption {
+            fill(&client, nodes).await?;
+        }
         create_pods(&client, workload, "p", pods, None).await
     })?;
     let running = Running::start(cluster, side)?;
@@ -329,6 +340,25 @@ async fn set_up(client: &kube::Client, nodes: usize) -> Result<()> {
     made.buffer_unordered(AT_ONCE).try_collect().await
 }
 
+/// A pod of no importance on each node, where nothing else fits beside it.
+async fn fill(client: &kube::Client, nodes: usize) -> Result<()> {
+    let classes: Api<PriorityClass> = Api::all(client.clone());
+    create(&classes, json!({"metadata": {"name": "high"}, "value": 1000})).await?;
+    let all: Api<Pod> = Api::namespaced(client.clone(), "bench");
+    let made = stream::iter(0..nodes).map(|at| {
+        let all = all.clone();
+        async move {
+            let mut low = pod(Workload::Preemption, &format!("low{at:05}"), at);
+            low["spec"]["nodeName"] = format!("n{at:05}").into();
+            if let Some(spec) = low["spec"].as_object_mut() {
+                spec.remove("priorityClassName");
+            }
+            create(&all, low).await
+        }
+    });
+    made.buffer_unordered(AT_ONCE).try_collect().await
+}
+
 /// Whether there is a node for this one.
 fn fits(workload: Workload, at: usize) -> bool {
     workload != Workload::Misfits || at.is_multiple_of(3)
@@ -348,6 +378,12 @@ fn pod(workload: Workload, name: &str, at: usize) -> Value {
             spec["nodeSelector"] = json!({"nowhere": "at-all"});
         }
         Workload::Basic | Workload::Misfits => {}
+        Workload::Preemption => {
+            spec["containers"][0]["resources"]["requests"]["cpu"] = "3".into();
+            spec["priorityClassName"] = "high".into();
+            // Nobody runs it: it goes at once.
+            spec["terminationGracePeriodSeconds"] = 0.into();
+        }
         Workload::Spread => {
             spec["topologySpreadConstraints"] = json!([{"maxSkew": 1,
                 "topologyKey": "topology.kubernetes.io/zone",

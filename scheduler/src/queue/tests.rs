@@ -225,3 +225,30 @@ fn who_is_gone_does_not_come_back() {
     assert!(queue.get("flies").is_none() && queue.get("bound").is_none());
     assert_eq!((queue.kept_events(), popped(&mut queue, at(100))), (0, None));
 }
+
+#[test]
+fn moves_are_counted_under_upstreams_names_and_who_rejected_those_that_wait() {
+    let mut queue = rejected(FIT);
+    assert_eq!(queue.rejected()[&(FIT, 0)], 1);
+    queue.happened(&Fake, &vec![FIT], at(11));
+    queue.flush(at(13));
+    assert_eq!(queue.rejected()[&(FIT, 0)], 1, "until it is decided again");
+    popped(&mut queue, at(13)).expect("it waits");
+    assert_eq!(queue.rejected()[&(FIT, 0)], 0);
+    queue.back(&Fake, "p", [TAINTS].into(), Rejectors::new(), at(13));
+    queue.flush(at(1000));
+    let moved: Vec<(Moved, u64)> = queue.take_moved().into_iter().collect();
+    let expected = [
+        (("active", "BackoffComplete"), 1),
+        (("active", "UnschedulablePodAdd"), 1),
+        (("active", "UnschedulableTimeout"), 1),
+        (("backoff", "NodeAdd"), 1),
+        (("unschedulable", "ScheduleAttemptFailure"), 2),
+    ];
+    assert_eq!(moved, expected);
+    assert_eq!(queue.take_moved().len(), 0);
+    queue.add("gated", pod(0, true), at(1000));
+    let moved: Vec<(Moved, u64)> = queue.take_moved().into_iter().collect();
+    assert_eq!(moved, [(("unschedulable", "UnschedulablePodAdd"), 1)]);
+    assert_eq!(queue.rejected()[&(Plugin::SchedulingGates, 0)], 1);
+}
