@@ -129,3 +129,26 @@ fn what_an_extender_looks_after_nobody_else_counts() {
         refused("extenders: [{urlPrefix: 'http://x', filterVerbs: f}]\n").contains("filterVerbs")
     );
 }
+
+#[test]
+fn arguments_of_volume_binding_are_honoured_or_refused() {
+    let with = |plugin: &str, args: &str| {
+        format!("profiles:\n- pluginConfig:\n  - name: {plugin}\n    args: {args}\n")
+    };
+    let text = format!("{HEAD}{}", with("VolumeBinding", "{bindTimeoutSeconds: 7}"));
+    assert_eq!(profile(&text, None).expect("valid").volume_bind_timeout_seconds, 7);
+    for (plugin, args, says) in [
+        (
+            "VolumeBinding",
+            "{bindTimeoutSeconds: -1}",
+            "VolumeBinding].args.bindTimeoutSeconds: is -1",
+        ),
+        ("VolumeBinding", "{shape: [{utilization: 0, score: 0}]}", "StorageCapacityScoring"),
+        ("VolumeZone", "{zones: [a]}", "args.zones: VolumeZone has no arguments"),
+    ] {
+        let error = refused(&with(plugin, args));
+        assert!(error.contains(says), "{args}: {error}");
+    }
+    let nothing = with("VolumeZone", "{kind: VolumeZoneArgs}");
+    assert!(profile(&format!("{HEAD}{nothing}"), None).is_ok());
+}

@@ -207,34 +207,39 @@ pub(super) fn arguments(
             profile.preemption_candidates_percent = a.min_candidate_nodes_percentage.unwrap_or(10);
             profile.preemption_candidates_min = a.min_candidate_nodes_absolute.unwrap_or(100);
         }
-        "VolumeBinding" => {
-            let a: VolumeBindingArgs = args(config, path)?;
-            // k8s: validation_pluginargs.go ValidateVolumeBindingArgsWithOptions
-            if !a.shape.is_empty() {
-                let problem = "needs the feature gate StorageCapacityScoring, which this version does \
-                    not have: remove it";
-                return Err(field(&format!("{path}.shape"), problem));
-            }
-            let seconds = a.bind_timeout_seconds.unwrap_or(600);
-            profile.volume_bind_timeout_seconds = u64::try_from(seconds).map_err(|_| {
-                let problem = format!("is {seconds}, but must not be below zero");
-                field(&format!("{path}.bindTimeoutSeconds"), &problem)
-            })?;
-        }
-        // k8s: apis/config/types_pluginargs.go: the other plugins have no arguments
+        "VolumeBinding" => volumes(profile, &args(config, path)?, path)?,
+        "DynamicResources" => {}
         name => {
             known(name, path)?;
-            let given = config.args.as_object().into_iter().flatten();
-            let mut given = given.filter(|(name, _)| *name != "kind" && *name != "apiVersion");
-            if name != "DynamicResources"
-                && let Some((argument, _)) = given.next()
-            {
-                let problem = format!("{name} has no arguments: remove it");
-                return Err(field(&format!("{path}.{argument}"), &problem));
-            }
+            none(config, path)?;
         }
     }
     Ok(())
+}
+
+fn volumes(profile: &mut Profile, a: &VolumeBindingArgs, path: &str) -> Result<(), ConfigError> {
+    // k8s: validation_pluginargs.go ValidateVolumeBindingArgsWithOptions
+    if !a.shape.is_empty() {
+        let problem = "needs the feature gate StorageCapacityScoring, which this version does not \
+            have: remove it";
+        return Err(field(&format!("{path}.shape"), problem));
+    }
+    let seconds = a.bind_timeout_seconds.unwrap_or(600);
+    profile.volume_bind_timeout_seconds = u64::try_from(seconds).map_err(|_| {
+        let problem = format!("is {seconds}, but must not be below zero");
+        field(&format!("{path}.bindTimeoutSeconds"), &problem)
+    })?;
+    Ok(())
+}
+
+/// Most plugins have no arguments.
+// k8s: pkg/scheduler/apis/config/types_pluginargs.go
+fn none(config: &PluginConfig, path: &str) -> Result<(), ConfigError> {
+    let given = config.args.as_object().into_iter().flatten();
+    let mut given = given.filter(|(name, _)| *name != "kind" && *name != "apiVersion");
+    let Some((argument, _)) = given.next() else { return Ok(()) };
+    let problem = format!("{} has no arguments: remove it", config.name);
+    Err(field(&format!("{path}.{argument}"), &problem))
 }
 
 fn fit(profile: &mut Profile, a: FitArgs, path: &str) -> Result<(), ConfigError> {

@@ -122,16 +122,7 @@ impl Scheduler {
         if let Ok(rejected) = rejected {
             let _ = asked.rejected.set(rejected);
         }
-        asked.rejected_by.borrow_mut().clear();
-        match self.attempt(asked) {
-            Some(Ok(attempt)) => asking.attempt = Some(attempt),
-            Some(Err(Stopped::Failed(error))) => return Err(Why::error(error)),
-            Some(Err(Stopped::Rejected(name, _, reason))) => {
-                *asked.rejected_by.borrow_mut() = vec![name];
-                asking.refuse(Plugin::OutOfTree, reason);
-            }
-            None => {}
-        }
+        self.begin_attempt(asked, &mut asking)?;
         let consults = self.consults(&asked.pod);
         match said {
             Said::Nothing => {
@@ -183,6 +174,21 @@ impl Scheduler {
             }
             None => Err(Why::error("the cluster changed while it was looked at".to_owned())),
         }
+    }
+
+    /// What plugins of others say before any node is looked at.
+    fn begin_attempt(&mut self, asked: &Rc<Asked>, asking: &mut Asking) -> Result<(), Why> {
+        asked.rejected_by.borrow_mut().clear();
+        match self.attempt(asked) {
+            Some(Ok(attempt)) => asking.attempt = Some(attempt),
+            Some(Err(Stopped::Failed(error))) => return Err(Why::error(error)),
+            Some(Err(Stopped::Rejected(name, _, reason))) => {
+                *asked.rejected_by.borrow_mut() = vec![name];
+                asking.refuse(Plugin::OutOfTree, reason);
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// Who rejected it everywhere, and what preemption does about it.

@@ -111,6 +111,50 @@ impl pintle_api::Observer for SchedulerMetrics {
     }
 }
 
+/// Those of pods that wait, for whatever it is.
+struct OfWaiting {
+    permits: Histograms<Permitted>,
+    moves: Family<Move, Counter>,
+    rejected: Family<RejectedBy, Gauge<i64, AtomicI64>>,
+    doing: Family<Doing, Gauge<i64, AtomicI64>>,
+    pending: Family<In, Gauge<i64, AtomicI64>>,
+    cache: Family<Of, Gauge<i64, AtomicI64>>,
+}
+
+impl OfWaiting {
+    fn register(at: &mut Names<'_>) -> Self {
+        Self {
+            permits: at.put(
+                "scheduler_permit_wait_duration_seconds",
+                "[BETA] Duration of waiting on permit.",
+                Family::new_with_constructor(Doubling(0.001, 15)),
+            ),
+            moves: at.add(
+                "scheduler_queue_incoming_pods",
+                "[STABLE] Number of pods added to scheduling queues by event and queue type.",
+            ),
+            rejected: at.add(
+                "scheduler_unschedulable_pods",
+                "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment \
+                 the gauge for all plugins that caused it to not schedule and so this metric have \
+                 meaning only when broken down by plugin.",
+            ),
+            doing: at.add(
+                "scheduler_goroutines",
+                "[BETA] Number of running goroutines split by the work they do such as binding.",
+            ),
+            pending: at.add(
+                "scheduler_pending_pods",
+                PENDING_HELP,
+            ),
+            cache: at.add(
+                "scheduler_cache_size",
+                "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
+            ),
+        }
+    }
+}
+
 /// All of them.
 pub struct SchedulerMetrics {
     registry: Registry,
@@ -124,13 +168,8 @@ pub struct SchedulerMetrics {
     after_flush: Counter,
     preemptions: Counter,
     victims: Histogram,
-    permits: Histograms<Permitted>,
-    moves: Family<Move, Counter>,
-    rejected: Family<RejectedBy, Gauge<i64, AtomicI64>>,
     points: Histograms<AtPoint>,
-    doing: Family<Doing, Gauge<i64, AtomicI64>>,
-    pending: Family<In, Gauge<i64, AtomicI64>>,
-    cache: Family<Of, Gauge<i64, AtomicI64>>,
+    waiting: OfWaiting,
     leads: Family<Led, Gauge<i64, AtomicI64>>,
     requests: ApiRequests,
 }
@@ -192,38 +231,12 @@ impl SchedulerMetrics {
                 "[STABLE] Number of selected preemption victims",
                 doubling(1.0, 7),
             ),
-            permits: at.put(
-                "scheduler_permit_wait_duration_seconds",
-                "[BETA] Duration of waiting on permit.",
-                Family::new_with_constructor(Doubling(0.001, 15)),
-            ),
-            moves: at.add(
-                "scheduler_queue_incoming_pods",
-                "[STABLE] Number of pods added to scheduling queues by event and queue type.",
-            ),
-            rejected: at.add(
-                "scheduler_unschedulable_pods",
-                "[BETA] The number of unschedulable pods broken down by plugin name. A pod will increment \
-                 the gauge for all plugins that caused it to not schedule and so this metric have \
-                 meaning only when broken down by plugin.",
-            ),
             points: at.put(
                 "scheduler_framework_extension_point_duration_seconds",
                 "[STABLE] Latency for running all plugins of a specific extension point.",
                 Family::new_with_constructor(Doubling(0.0001, 12)),
             ),
-            doing: at.add(
-                "scheduler_goroutines",
-                "[BETA] Number of running goroutines split by the work they do such as binding.",
-            ),
-            pending: at.add(
-                "scheduler_pending_pods",
-                PENDING_HELP,
-            ),
-            cache: at.add(
-                "scheduler_cache_size",
-                "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
-            ),
+            waiting: OfWaiting::register(&mut at),
             leads: at.add(
                 "leader_election_master_status",
                 "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, \
@@ -290,15 +303,15 @@ impl SchedulerMetrics {
         binding: usize,
     ) {
         for ((queue, event), count) in moved {
-            self.moves.get_or_create(&Move { queue, event }).inc_by(count);
+            self.waiting.moves.get_or_create(&Move { queue, event }).inc_by(count);
         }
         let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         for ((plugin, profile), count) in rejected {
             let profile = Arc::clone(&self.profiles[*profile]);
             let label = RejectedBy { plugin: plugin.name(), profile };
-            self.rejected.get_or_create(&label).set(signed(*count));
+            self.waiting.rejected.get_or_create(&label).set(signed(*count));
         }
-        self.doing.get_or_create(&Doing { operation: "binding" }).set(signed(binding));
+        self.waiting.doing.get_or_create(&Doing { operation: "binding" }).set(signed(binding));
     }
 
     /// Room was made.
@@ -309,14 +322,14 @@ impl SchedulerMetrics {
 
     /// A pod has waited for permission.
     pub fn permitted(&self, result: &'static str, took: Duration) {
-        self.permits.get_or_create(&Permitted { result }).observe(took.as_secs_f64());
+        self.waiting.permits.get_or_create(&Permitted { result }).observe(took.as_secs_f64());
     }
 
     /// How many wait where, and how many nodes, pods and assumed pods are known.
     pub fn counts(&self, at: impl Fn(Place) -> usize, [nodes, pods, assumed]: [usize; 3]) {
         let put = |queue, count: usize| {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.pending.get_or_create(&In { queue }).set(count);
+            self.waiting.pending.get_or_create(&In { queue }).set(count);
         };
         put("active", at(Place::Active));
         put("backoff", at(Place::Backoff) + at(Place::ErrorBackoff));
@@ -324,7 +337,7 @@ impl SchedulerMetrics {
         put("gated", at(Place::Gated));
         for (r#type, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.cache.get_or_create(&Of { r#type }).set(count);
+            self.waiting.cache.get_or_create(&Of { r#type }).set(count);
         }
     }
 
