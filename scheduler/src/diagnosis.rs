@@ -146,13 +146,23 @@ pub struct Thinker {
 impl Thinker {
     /// Decides; the ties are in the scratch.
     pub fn decide(&mut self, mirror: &mut Mirror, asking: &Asking) -> Outcome {
-        let kept = self.kept(mirror, asking);
+        mirror.cluster.use_profile(&asking.profile);
+        let found = self.decide_beside(mirror, asking, &Kept::default());
+        if found.feasible == 0 || found.refusal.is_some() {
+            return found;
+        }
+        // Nodes that do not take the pod as they are need not be asked again.
+        let kept = self.kept(mirror, asking, true);
+        if kept.0.is_empty() { found } else { self.decide_beside(mirror, asking, &kept) }
+    }
+
+    fn decide_beside(&mut self, mirror: &Mirror, asking: &Asking, kept: &Kept) -> Outcome {
         let view = mirror.cluster.view();
         if let Some(refusal) = asking.refusal(view) {
             return Outcome { refusal: Some(refusal), ..Outcome::default() };
         }
         let claims = asking.of_claims();
-        let plugins = asking.of_rows(&kept, &claims);
+        let plugins = asking.of_rows(kept, &claims);
         select::decide_with(view, &asking.program, &plugins, &mut self.scratch)
     }
 
@@ -168,7 +178,7 @@ impl Thinker {
         {
             return self.decide(mirror, asking);
         }
-        let kept = self.kept(mirror, asking);
+        let kept = self.kept(mirror, asking, false);
         let mut sample = Sample { from: self.from, enough };
         let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
         let claims = asking.of_claims();
@@ -180,23 +190,32 @@ impl Thinker {
 
     /// Decides and keeps every score.
     pub fn decide_in_detail(&mut self, mirror: &mut Mirror, asking: &Asking) -> (Outcome, Detail) {
-        let kept = self.kept(mirror, asking);
+        let kept = self.kept(mirror, asking, false);
+        self.in_detail(mirror, asking, &kept)
+    }
+
+    fn in_detail(&mut self, mirror: &Mirror, asking: &Asking, kept: &Kept) -> (Outcome, Detail) {
         let view = mirror.cluster.view();
         if let Some(refusal) = asking.refusal(view) {
             let outcome = Outcome { refusal: Some(refusal), ..Outcome::default() };
             return (outcome, Detail::default());
         }
         let claims = asking.of_claims();
-        let plugins = asking.of_rows(&kept, &claims);
+        let plugins = asking.of_rows(kept, &claims);
         select::decide_in_detail(view, &asking.program, &plugins, &mut self.scratch)
     }
 
-    /// Nodes that pods of the same or a higher priority close, for which room is kept there.
+    /// Nodes that pods of the same or a higher priority close, for which room is kept there: all such,
+    /// or those that the last decision found feasible.
     // k8s: pkg/scheduler/framework/runtime/framework.go RunFilterPluginsWithNominatedPods
-    fn kept(&mut self, mirror: &mut Mirror, asking: &Asking) -> Kept {
+    fn kept(&mut self, mirror: &mut Mirror, asking: &Asking, only_feasible: bool) -> Kept {
         mirror.cluster.use_profile(&asking.profile);
         let mut kept = Kept::default();
         for (node, pods) in mirror.nominees(asking.uid(), asking.spec.priority) {
+            let is_feasible = |row| self.scratch.feasible.get(row);
+            if only_feasible && !mirror.cluster.row(&node).is_some_and(is_feasible) {
+                continue;
+            }
             let status = self.beside(mirror, asking, &node, &pods);
             kept.0.extend(status);
         }
@@ -243,10 +262,10 @@ impl Thinker {
 
     /// Why the pod fits nowhere; `None` when it does.
     pub fn diagnose(&mut self, mirror: &mut Mirror, asking: &Asking) -> Option<Diagnosis> {
-        let kept = self.kept(mirror, asking);
+        let kept = self.kept(mirror, asking, false);
         let budgets = mirror.budgets();
         let nodes = mirror.cluster.view().node_count();
-        let (outcome, detail) = self.decide_in_detail(mirror, asking);
+        let (outcome, detail) = self.in_detail(mirror, asking, &kept);
         if let Some(refusal) = &outcome.refusal {
             let preemption = self.preempt(mirror, asking, &[], &budgets);
             let text = explain::refused(nodes, refusal);
@@ -299,18 +318,23 @@ impl Thinker {
             .partition(|(row, _)| is_kept(*row));
         let scratch = &mut self.scratch;
         let mut run = preempt::dry_run(&mirror.cluster, pod, program, &free, budgets, scratch);
+        let is_soft = |(_, status): &&(u32, Status)| status.code == Code::Unschedulable;
+        let potential = free.iter().chain(&kept).filter(is_soft).count();
+        let wanted = preempt::candidates_wanted(&asking.profile, potential);
         for one in kept {
+            // k8s: pkg/scheduler/framework/preemption/preemption.go DryRunPreemption
+            if run.candidates.len() >= wanted && run.candidates.iter().any(|c| c.violations == 0) {
+                break;
+            }
             let node: Rc<str> = mirror.cluster.node_name(one.0).into();
             let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster| {
                 preempt::dry_run(cluster, pod, program, &[one], budgets, scratch)
             });
-            if run.chosen.is_none() && others.chosen.is_some() {
-                run.chosen = Some(run.candidates.len());
-            }
             run.potential.extend(others.potential);
             run.candidates.extend(others.candidates);
             run.rejected.extend(others.rejected);
         }
+        run.chosen = preempt::choose(&mirror.cluster, &run.candidates);
         run
     }
 }
