@@ -4,7 +4,7 @@
 //! for each node. Owner: pure but for the mirror's columns, which are as before at the end. Bounds:
 //! one decision, and the filters once more for each node on which room is kept for another pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -109,14 +109,14 @@ impl Asking {
 
 /// Rows that only pods with room kept for them close.
 #[derive(Debug, Default)]
-struct Kept(Vec<(u32, Status)>);
+struct Kept(HashMap<u32, Status>);
 
 impl RowPlugin for Kept {
     fn plugin(&self) -> Plugin {
         Plugin::NodeName
     }
     fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
-        self.0.iter().find(|(kept, _)| *kept == row).map(|(_, status)| status.clone())
+        self.0.get(&row).cloned()
     }
     fn score(&self, _: &View, _: &Program, _: u32) -> Option<i64> {
         None

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde::Serialize;
 
-use super::{BindEnd, End, Owed, post};
+use super::{BindEnd, End, Owed, path_of, post};
 use crate::cycle::command::{Ended, PodRef};
 use crate::extender::call::{self, Caller};
 use crate::framework::Attempt;
@@ -167,7 +167,7 @@ async fn bind(client: kube::Client, pod: &PodRef, node: &str) -> Ended {
         metadata: Meta { name, namespace, uid: &pod.uid },
         target: Target { kind: "Node", name: node },
     };
-    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding");
+    let path = path_of(&pod.key) + "/binding";
     let sent = tokio::time::timeout(ANSWER_MAX, post(&client, &path, &binding)).await;
     let pods = Api::<Pod>::namespaced(client, namespace);
     match sent {

@@ -21,11 +21,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::Method;
 use hyper::header::CONTENT_TYPE;
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
+use pintle_api::informer::ObjectKey;
 use pintle_daemon::tasks;
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -41,6 +42,8 @@ use crate::extender::{Consult, Consulted};
 use crate::framework::Attempt;
 use crate::volumes::bind::Write;
 
+/// What requests hold.
+const JSON: &str = "application/json";
 /// Bindings under way.
 const BINDS_MAX: usize = 128;
 /// Victims that are told to go at once.
@@ -208,11 +211,26 @@ impl Lanes {
     }
 }
 
-/// Makes an object; of the answer it matters only that it was taken.
-async fn post(client: &kube::Client, path: &str, object: &impl Serialize) -> kube::Result<()> {
+/// Sends an object; of the answer it matters only that it was taken.
+async fn send(
+    client: &kube::Client,
+    (method, path): (Method, &str),
+    content: &'static str,
+    object: &impl Serialize,
+) -> kube::Result<()> {
     let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
-    let request = hyper::Request::post(path).header(CONTENT_TYPE, "application/json").body(body);
+    let request = hyper::Request::builder().method(method).uri(path);
+    let request = request.header(CONTENT_TYPE, content).body(body);
     client.request::<IgnoredAny>(request.map_err(kube::Error::HttpError)?).await.map(drop)
+}
+
+async fn post(client: &kube::Client, path: &str, object: &impl Serialize) -> kube::Result<()> {
+    send(client, (Method::POST, path), JSON, object).await
+}
+
+/// Where a pod is found.
+fn path_of(key: &ObjectKey) -> String {
+    format!("/api/v1/namespaces/{}/pods/{}", key.namespace(), key.name())
 }
 
 /// Deletes a victim; whether it is gone or going.
@@ -224,7 +242,6 @@ async fn evict(
     message: &str,
     note: Note,
 ) -> bool {
-    let pods = Api::<Pod>::namespaced(client, victim.key.namespace());
     // A conflict is one of identity: a namesake is there.
     let is_gone =
         |error: &kube::Error| matches!(error, kube::Error::Api(s) if [404, 409].contains(&s.code));
@@ -232,15 +249,16 @@ async fn evict(
         tracing::warn!(%error, pod = victim.key.as_str(), "preemption failed");
         false
     };
-    match status::disrupt(&pods, &victim, message).await {
+    match status::disrupt(&client, &victim, message).await {
         Ok(()) => {}
         Err(error) if is_gone(&error) => return true,
         Err(error) => return failed(error),
     }
     let only = Preconditions { uid: Some(victim.uid.to_string()), ..Preconditions::default() };
     let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
-    match pods.delete(victim.key.name(), &params).await {
-        Ok(_) => notes.tell(note),
+    let path = path_of(&victim.key);
+    match send(&client, (Method::DELETE, &path), JSON, &params).await {
+        Ok(()) => notes.tell(note),
         Err(error) if is_gone(&error) => {}
         Err(error) => return failed(error),
     }

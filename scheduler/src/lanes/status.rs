@@ -6,17 +6,20 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::Method;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use pintle_api::informer::ObjectKey;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
+use super::path_of;
 use crate::cycle::command::PodRef;
+use crate::lean::LeanPod;
 
+/// A change of some fields, lists by their keys.
+const MERGE: &str = "application/strategic-merge-patch+json";
 /// How often a write is tried, and the first pause.
 const TRIES_MAX: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
@@ -109,9 +112,8 @@ impl StatusLane {
 
     async fn write(&self, said: &Said) {
         let key = ObjectKey::of(&*said.pod);
-        let pods = Api::<Pod>::namespaced(self.client.clone(), key.namespace());
         let patch = patch(&said.pod, said.condition.as_ref(), said.nominated.as_deref());
-        if let Err(error) = send(&pods, key.name(), &patch).await {
+        if let Err(error) = send(&self.client, &key, &patch).await {
             let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
             if !gone {
                 tracing::warn!(%error, pod = key.as_str(), "the pod's status was not written");
@@ -120,12 +122,12 @@ impl StatusLane {
     }
 }
 
-async fn send(pods: &Api<Pod>, name: &str, patch: &Value) -> kube::Result<()> {
+async fn send(client: &kube::Client, key: &ObjectKey, patch: &Value) -> kube::Result<()> {
     let mut pause = TRY_AGAIN;
+    let path = path_of(key) + "/status";
     for tried in 1.. {
-        let sent = pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        match sent {
-            Ok(_) => return Ok(()),
+        match super::send(client, (Method::PATCH, &path), MERGE, patch).await {
+            Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
                 return Err(kube::Error::Api(status));
             }
@@ -178,8 +180,13 @@ fn timed(all: &[PodCondition], condition: &PodCondition) -> Value {
 
 /// Tells a victim why it goes.
 // k8s: pkg/scheduler/framework/preemption/executor.go PreemptPod
-pub(super) async fn disrupt(pods: &Api<Pod>, victim: &PodRef, message: &str) -> kube::Result<()> {
-    let pod = pods.get(victim.key.name()).await?;
+pub(super) async fn disrupt(
+    client: &kube::Client,
+    victim: &PodRef,
+    message: &str,
+) -> kube::Result<()> {
+    let request = hyper::Request::get(path_of(&victim.key)).body(Vec::new());
+    let LeanPod(pod) = client.request(request.map_err(kube::Error::HttpError)?).await?;
     if pod.metadata.uid.as_deref() != Some(&*victim.uid) {
         return Ok(());
     }
@@ -191,7 +198,7 @@ pub(super) async fn disrupt(pods: &Api<Pod>, victim: &PodRef, message: &str) -> 
         observed_generation: pod.metadata.generation,
         ..PodCondition::default()
     };
-    send(pods, victim.key.name(), &patch(&pod, Some(&condition), None)).await
+    send(client, &victim.key, &patch(&pod, Some(&condition), None)).await
 }
 
 #[cfg(test)]
