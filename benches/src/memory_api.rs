@@ -1,0 +1,441 @@
+//! An API server of pods and nodes that live in memory, for what a scheduler can do when nothing
+//! behind it is slow.
+//!
+//! Input: how many nodes and pods. Output: lists, watches, bindings, statuses and events over HTTP/2
+//! and TLS, as JSON, to whoever asks; when each pod was bound. Owner: a thread of its own. Bounds: what
+//! the benchmark asks for. It knows what the two schedulers ask for and nothing else: no rights, no
+//! validation, no other kinds' objects.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::Result;
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Kinds that are asked for and of which there are none.
+const EMPTY: [(&str, &str); 19] = [
+    ("services", "Service"),
+    ("replicationcontrollers", "ReplicationController"),
+    ("persistentvolumes", "PersistentVolume"),
+    ("persistentvolumeclaims", "PersistentVolumeClaim"),
+    ("configmaps", "ConfigMap"),
+    ("replicasets", "ReplicaSet"),
+    ("statefulsets", "StatefulSet"),
+    ("poddisruptionbudgets", "PodDisruptionBudget"),
+    ("storageclasses", "StorageClass"),
+    ("csinodes", "CSINode"),
+    ("csidrivers", "CSIDriver"),
+    ("csistoragecapacities", "CSIStorageCapacity"),
+    ("volumeattachments", "VolumeAttachment"),
+    ("resourceclaims", "ResourceClaim"),
+    ("resourceslices", "ResourceSlice"),
+    ("deviceclasses", "DeviceClass"),
+    ("devicetaintrules", "DeviceTaintRule"),
+    ("namespaces", "Namespace"),
+    ("podgroups", "PodGroup"),
+];
+
+/// What there is at the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Nodes with 64 CPUs and room for 250 pods.
+    pub nodes: usize,
+    /// Pods on them, in turn.
+    pub bound: usize,
+    /// Pods without a node.
+    pub waiting: usize,
+    /// Whether these fit anywhere.
+    pub fits: bool,
+}
+
+/// A pod: where it is, and what its status says.
+#[derive(Default)]
+struct PodState {
+    node: Option<String>,
+    version: u64,
+    status: Value,
+}
+
+struct State {
+    version: u64,
+    fits: bool,
+    pods: Vec<PodState>,
+    /// Versions of nodes; each change is a label.
+    nodes: Vec<u64>,
+    watchers: HashMap<&'static str, Vec<UnboundedSender<Bytes>>>,
+    bound: Vec<Instant>,
+    statuses: usize,
+    events: usize,
+}
+
+/// The server.
+#[derive(Clone)]
+pub struct MemoryApi {
+    state: Arc<Mutex<State>>,
+    address: SocketAddr,
+    certificate: String,
+}
+
+impl MemoryApi {
+    /// Starts one on a thread of its own, which lives as long as the process.
+    ///
+    /// # Errors
+    /// When no port is free or no certificate can be made.
+    pub fn start(size: Size) -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let certificate = made.cert.pem();
+        let mut tls = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())?;
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let api = Self { state: Arc::new(Mutex::new(State::new(size))), address, certificate };
+        let served = api.clone();
+        std::thread::Builder::new().name("memory-api".to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            tokio::task::LocalSet::new()
+                .block_on(&runtime, served.serve(listener, TlsAcceptor::from(Arc::new(tls))))
+        })?;
+        Ok(api)
+    }
+
+    /// A kubeconfig for it.
+    #[must_use]
+    pub fn kubeconfig(&self, certificate: &std::path::Path) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "m",
+            "clusters": [{"name": "m", "cluster": {
+                "server": format!("https://{}", self.address),
+                "certificate-authority": certificate.display().to_string()}}],
+            "users": [{"name": "m", "user": {"token": "bench"}}],
+            "contexts": [{"name": "m", "context": {"cluster": "m", "user": "m"}}],
+        })
+    }
+
+    /// The authority of its certificate, as PEM.
+    #[must_use]
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    fn held(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When pods were bound, in order.
+    #[must_use]
+    pub fn bound(&self) -> Vec<Instant> {
+        self.held().bound.clone()
+    }
+
+    /// How many statuses and events were written.
+    #[must_use]
+    pub fn told(&self) -> (usize, usize) {
+        let state = self.held();
+        (state.statuses, state.events)
+    }
+
+    /// A node has another label than before.
+    pub fn change_node(&self, at: usize) {
+        self.held().change_node(at);
+    }
+
+    async fn serve(self, listener: std::net::TcpListener, tls: TlsAcceptor) -> Result<()> {
+        let listener = TcpListener::from_std(listener)?;
+        loop {
+            let (peer, _) = listener.accept().await?;
+            peer.set_nodelay(true)?;
+            let (api, tls) = (self.clone(), tls.clone());
+            tokio::task::spawn_local(async move {
+                let stream = tls.accept(peer).await?;
+                let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let service = service_fn(move |request| api.clone().answer(request));
+                let io = TokioIo::new(stream);
+                if is_h2 {
+                    let mut server = http2::Builder::new(TokioExecutor::new());
+                    server.max_concurrent_streams(1000);
+                    server.initial_stream_window_size(1 << 20);
+                    server.initial_connection_window_size(1 << 24);
+                    server.serve_connection(io, service).await?;
+                } else {
+                    http1::Builder::new().serve_connection(io, service).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let (head, body) = request.into_parts();
+        let path: Vec<String> =
+            head.uri.path().split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect();
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let query = head.uri.query().unwrap_or_default();
+        if head.method == Method::GET {
+            return Ok(self.read(&path, query));
+        }
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        Ok(self.write(&head.method, &path, body))
+    }
+
+    fn read(&self, path: &[&str], query: &str) -> Response<Body> {
+        let (version, resource) = match path {
+            ["api", "v1", rest @ ..] => ("v1".to_owned(), rest),
+            ["apis", group, version, rest @ ..] => (format!("{group}/{version}"), rest),
+            _ => return nothing(),
+        };
+        let ([resource] | ["namespaces", _, resource]) = resource else { return nothing() };
+        let known = [("pods", "Pod"), ("nodes", "Node")];
+        let kinds = known.iter().chain(&EMPTY);
+        let Some((resource, kind)) = kinds.into_iter().find(|(name, _)| name == resource) else {
+            return nothing();
+        };
+        match query.split('&').any(|part| part == "watch=true" || part == "watch=1") {
+            true => self.watch(resource, kind, &version, query),
+            false => full(StatusCode::OK, self.held().list(resource, kind, &version)),
+        }
+    }
+
+    fn watch(&self, name: &'static str, kind: &str, of: &str, query: &str) -> Response<Body> {
+        let (tell, told) = unbounded_channel();
+        let mut state = self.held();
+        if query.contains("sendInitialEvents=true") {
+            state.items(name).into_iter().for_each(|item| _ = tell.send(line("ADDED", &item)));
+            let mark = format!(
+                "{{\"kind\":\"{kind}\",\"apiVersion\":\"{of}\",\"metadata\":{{\"resourceVersion\":\
+                 \"{}\",\"annotations\":{{\"k8s.io/initial-events-end\":\"true\"}}}}}}",
+                state.version
+            );
+            let _ = tell.send(line("BOOKMARK", &mark));
+        }
+        state.watchers.entry(name).or_default().push(tell);
+        let next = async |mut told: UnboundedReceiver<Bytes>| Some((told.recv().await?, told));
+        let lines = stream::unfold(told, next).map(|line| Ok(Frame::data(line)));
+        response(StatusCode::OK, StreamBody::new(lines).boxed_unsync())
+    }
+
+    fn write(&self, method: &Method, path: &[&str], body: Bytes) -> Response<Body> {
+        let mut state = self.held();
+        match path {
+            ["api", "v1", "namespaces", _, "pods", name, "binding"] => {
+                let target = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+                let node = target["target"]["name"].as_str().unwrap_or_default();
+                state.bind(name, node);
+                let done = r#"{"kind":"Status","apiVersion":"v1","status":"Success","code":201}"#;
+                full(StatusCode::CREATED, done.to_owned())
+            }
+            ["api", "v1", "namespaces", _, "pods", name, "status"] if method == Method::PATCH => {
+                let patch = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+                match state.say(name, &patch["status"]) {
+                    Some(pod) => full(StatusCode::OK, pod),
+                    None => nothing(),
+                }
+            }
+            [.., "events"] | [.., "events", _] => {
+                state.events += 1;
+                response(StatusCode::CREATED, Full::new(body).boxed_unsync())
+            }
+            _ => nothing(),
+        }
+    }
+}
+
+impl State {
+    fn new(size: Size) -> Self {
+        let place = |at: usize| (at < size.bound).then(|| node_name(at % size.nodes));
+        let pods = (0..size.bound + size.waiting).map(|at| PodState {
+            node: place(at),
+            version: 1,
+            status: json!({}),
+        });
+        Self {
+            version: 1,
+            fits: size.fits,
+            pods: pods.collect(),
+            nodes: vec![1; size.nodes],
+            watchers: HashMap::new(),
+            bound: Vec::new(),
+            statuses: 0,
+            events: 0,
+        }
+    }
+
+    fn items(&self, resource: &str) -> Vec<String> {
+        match resource {
+            "pods" => (0..self.pods.len()).map(|at| self.pod(at)).collect(),
+            "nodes" => (0..self.nodes.len()).map(|at| self.node(at)).collect(),
+            "namespaces" => vec![
+                json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "bench",
+                    "uid": "ns", "resourceVersion": "1"}})
+                .to_string(),
+            ],
+            _ => Vec::new(),
+        }
+    }
+
+    fn list(&self, resource: &str, kind: &str, of: &str) -> String {
+        let mut text = format!(
+            "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{of}\",\"metadata\":{{\"resourceVersion\":\
+             \"{}\"}},\"items\":[",
+            self.version
+        );
+        text.push_str(&self.items(resource).join(","));
+        text.push_str("]}");
+        text
+    }
+
+    fn node(&self, at: usize) -> String {
+        let (name, version) = (node_name(at), self.nodes[at]);
+        format!(
+            r#"{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"{name}","uid":"{name}",
+            "resourceVersion":"{version}","labels":{{"kubernetes.io/hostname":"{name}",
+            "topology.kubernetes.io/zone":"z{}","changed":"{version}"}}}},"spec":{{}},"status":{{
+            "allocatable":{{"cpu":"64","memory":"256Gi","pods":"250"}},"capacity":{{"cpu":"64",
+            "memory":"256Gi","pods":"250"}},"conditions":[{{"type":"Ready","status":"True",
+            "lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"
+            }}]}}}}"#,
+            at % 10
+        )
+        .replace("\n            ", "")
+    }
+
+    fn pod(&self, at: usize) -> String {
+        let (name, pod) = (pod_name(at), &self.pods[at]);
+        let mut spec = String::new();
+        if let Some(node) = &pod.node {
+            let _ = write!(spec, "\"nodeName\":\"{node}\",");
+        } else if !self.fits {
+            spec.push_str("\"nodeSelector\":{\"nowhere\":\"at-all\"},");
+        }
+        format!(
+            r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"bench",
+            "uid":"{name}","resourceVersion":"{}","generation":1,"creationTimestamp":
+            "2026-01-01T00:00:00Z","labels":{{"app":"bench","group":"g{}"}}}},"spec":{{{spec}
+            "containers":[{{"name":"c","image":"registry.test/app:1","resources":{{"requests":{{
+            "cpu":"100m","memory":"128Mi"}}}},"terminationMessagePath":"/dev/termination-log",
+            "terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":
+            "Always","terminationGracePeriodSeconds":30,"dnsPolicy":"ClusterFirst",
+            "serviceAccountName":"default","serviceAccount":"default","securityContext":{{}},
+            "schedulerName":"default-scheduler","tolerations":[{{"key":
+            "node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute",
+            "tolerationSeconds":300}},{{"key":"node.kubernetes.io/unreachable","operator":"Exists",
+            "effect":"NoExecute","tolerationSeconds":300}}],"priority":0,"enableServiceLinks":true,
+            "preemptionPolicy":"PreemptLowerPriority"}},"status":{}}}"#,
+            pod.version,
+            at % 20,
+            pod.status
+        )
+        .replace("\n            ", "")
+    }
+
+    fn tell(&mut self, resource: &'static str, line: &Bytes) {
+        if let Some(watchers) = self.watchers.get_mut(resource) {
+            watchers.retain(|watcher| watcher.send(line.clone()).is_ok());
+        }
+    }
+
+    fn pod_changed(&mut self, at: usize) -> String {
+        self.version += 1;
+        self.pods[at].version = self.version;
+        let pod = self.pod(at);
+        self.tell("pods", &line("MODIFIED", &pod));
+        pod
+    }
+
+    fn bind(&mut self, name: &str, node: &str) {
+        let Some(at) = pod_number(name).filter(|at| *at < self.pods.len()) else { return };
+        self.pods[at].node = Some(node.to_owned());
+        self.pods[at].status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
+            "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        self.bound.push(Instant::now());
+        self.pod_changed(at);
+    }
+
+    /// Writes what a status says; the pod as it is then.
+    fn say(&mut self, name: &str, said: &Value) -> Option<String> {
+        let at = pod_number(name).filter(|at| *at < self.pods.len())?;
+        self.statuses += 1;
+        self.pods[at].status["phase"] = "Pending".into();
+        if said["conditions"].is_array() {
+            self.pods[at].status["conditions"] = said["conditions"].clone();
+        }
+        Some(self.pod_changed(at))
+    }
+
+    fn change_node(&mut self, at: usize) {
+        self.version += 1;
+        self.nodes[at] = self.version;
+        let node = self.node(at);
+        self.tell("nodes", &line("MODIFIED", &node));
+    }
+}
+
+fn node_name(at: usize) -> String {
+    format!("n{at:06}")
+}
+
+fn pod_name(at: usize) -> String {
+    format!("p{at:07}")
+}
+
+fn pod_number(name: &str) -> Option<usize> {
+    name.strip_prefix('p')?.parse().ok()
+}
+
+fn line(kind: &str, object: &str) -> Bytes {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
+}
+
+fn response(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    response
+}
+
+fn full(status: StatusCode, text: String) -> Response<Body> {
+    response(status, Full::new(Bytes::from(text)).boxed_unsync())
+}
+
+fn nothing() -> Response<Body> {
+    let text = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+        "reason": "NotFound", "message": "not here"});
+    full(StatusCode::NOT_FOUND, text.to_string())
+}
+
+/// Waits until as many pods are bound.
+///
+/// # Errors
+/// When that takes too long.
+pub fn wait_until_bound(api: &MemoryApi, count: usize, most: std::time::Duration) -> Result<()> {
+    let begun = Instant::now();
+    while api.bound().len() < count {
+        anyhow::ensure!(begun.elapsed() < most, "{} of {count} are bound", api.bound().len());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(())
+}
