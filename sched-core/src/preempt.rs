@@ -103,7 +103,25 @@ pub fn dry_run(
     budgets: &[Budget],
     scratch: &mut Scratch,
 ) -> DryRun {
-    dry_run_from(cluster, pod, program, statuses, (budgets, 0), scratch)
+    let trials = Trials { budgets, offset: 0, without: &|_, _, _| None };
+    dry_run_from(cluster, pod, program, statuses, &trials, scratch)
+}
+
+/// How nodes are tried.
+#[derive(Clone, Copy)]
+pub struct Trials<'a> {
+    /// Who protects pods.
+    pub budgets: &'a [Budget],
+    /// The potential node to begin with.
+    pub offset: usize,
+    /// What plugins of single nodes say of a row that these pods have left.
+    pub without: &'a dyn Fn(&Cluster, u32, &[PodId]) -> Option<Status>,
+}
+
+impl std::fmt::Debug for Trials<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trials").field("offset", &self.offset).finish_non_exhaustive()
+    }
 }
 
 /// How many candidates are enough among so many potential nodes.
@@ -125,7 +143,7 @@ pub fn dry_run_from(
     pod: &Pod,
     program: &Program,
     statuses: &[(u32, Status)],
-    (budgets, offset): (&[Budget], usize),
+    trials: &Trials<'_>,
     scratch: &mut Scratch,
 ) -> DryRun {
     let spec = pod.spec.as_ref();
@@ -144,11 +162,11 @@ pub fn dry_run_from(
     }
     let mut found = DryRun { potential, ..DryRun::default() };
     let wanted = candidates_wanted(&cluster.view().profile, found.potential.len());
-    let (skipped, first) = found.potential.split_at(offset % found.potential.len().max(1));
+    let (skipped, first) = found.potential.split_at(trials.offset % found.potential.len().max(1));
     let mut harmless = false;
     for row in first.iter().chain(skipped).copied() {
-        let mut trial = Trial::new(cluster, program, row, &scratch.spread);
-        match trial.victims(priority, budgets) {
+        let mut trial = Trial::new(cluster, program, row, trials, &scratch.spread);
+        match trial.victims(priority) {
             Ok(candidate) => {
                 harmless |= candidate.violations == 0;
                 found.candidates.push(candidate);
@@ -186,6 +204,7 @@ struct Trial<'a> {
     view: &'a View,
     program: &'a Program,
     row: u32,
+    trials: &'a Trials<'a>,
     numbers: Numbers,
     removed: Vec<PodId>,
     spread: HardSpread,
@@ -193,7 +212,13 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn new(cluster: &'a Cluster, program: &'a Program, row: u32, spread: &HardSpread) -> Self {
+    fn new(
+        cluster: &'a Cluster,
+        program: &'a Program,
+        row: u32,
+        trials: &'a Trials<'a>,
+        spread: &HardSpread,
+    ) -> Self {
         let view = cluster.view();
         let counted = program.spread_hard.iter().zip(&spread.counted);
         Self {
@@ -201,6 +226,7 @@ impl<'a> Trial<'a> {
             view,
             program,
             row,
+            trials,
             numbers: view.numbers(row),
             removed: Vec::new(),
             spread: HardSpread::of_domains(spread.domains.clone()),
@@ -209,7 +235,7 @@ impl<'a> Trial<'a> {
     }
 
     // k8s: defaultpreemption/default_preemption.go SelectVictimsOnNode
-    fn victims(&mut self, priority: i32, budgets: &[Budget]) -> Result<Candidate, Status> {
+    fn victims(&mut self, priority: i32) -> Result<Candidate, Status> {
         let pods = &self.cluster.pods;
         let mut lower: Vec<PodId> =
             pods.on_node(self.row).filter(|id| pods.get(*id).priority < priority).collect();
@@ -227,7 +253,7 @@ impl<'a> Trial<'a> {
         if let Some(status) = self.rejection() {
             return Err(status);
         }
-        let (violating, others) = self.split(&lower, budgets);
+        let (violating, others) = self.split(&lower, self.trials.budgets);
         let (mut victims, mut violations) = (Vec::new(), 0);
         for (id, violates) in
             violating.iter().map(|id| (*id, true)).chain(others.iter().map(|id| (*id, false)))
@@ -324,6 +350,9 @@ impl<'a> Trial<'a> {
             if let Some(s) = status::resources(self.program, &self.numbers, scalar, text) {
                 return Some(s);
             }
+        }
+        if let Some(status) = (self.trials.without)(self.cluster, self.row, &self.removed) {
+            return Some(status);
         }
         if on(Plugin::PodTopologySpread) && !self.program.spread_hard.is_empty() {
             let value =
@@ -514,8 +543,8 @@ mod tests {
                 select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);
             assert_eq!(outcome.feasible, 0);
             let statuses = explain::statuses(&cluster, &program, &detail, &mut scratch);
-            let from = (&budgets[..], offset);
-            let run = dry_run_from(&cluster, &urgent, &program, &statuses, from, &mut scratch);
+            let from = Trials { budgets: &budgets, offset, without: &|_, _, _| None };
+            let run = dry_run_from(&cluster, &urgent, &program, &statuses, &from, &mut scratch);
             let rows: Vec<u32> = run.candidates.iter().map(|c| c.row).collect();
             assert_eq!(rows, want, "{percent} percent, {least} at least, from {offset}");
             let chosen = run.candidates[run.chosen.expect("candidates")].violations;

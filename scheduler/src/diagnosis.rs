@@ -16,13 +16,14 @@ use pintle_sched_core::preempt::{self, DryRun, NOT_HELPFUL};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::select::{self, Detail, Outcome, Refusal, RowPlugin, Sample, Scratch};
 use pintle_sched_core::snapshot::objects::PodSpec;
+use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
 use crate::extender::consulted;
 use crate::framework::Attempt;
 use crate::mirror::Mirror;
-use crate::volumes::{Claims, OfPlugin, Refused};
+use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
 
 /// A pod that wants a node.
 #[derive(Clone, Debug)]
@@ -86,6 +87,23 @@ impl Asking {
     /// No node is looked at, for this reason, unless there is one already.
     pub fn refuse(&mut self, plugin: Plugin, reason: String) {
         self.refused.get_or_insert(Refused { plugin, reason });
+    }
+
+    /// Why plugins of single nodes reject a row that these pods have left.
+    fn without(
+        &self,
+        volumes: &Volumes,
+        cluster: &Cluster,
+        row: u32,
+        gone: &[PodId],
+    ) -> Option<Status> {
+        let of_claims = self.claims.as_ref().and_then(|claims| {
+            let uids = gone.iter().map(|id| cluster.text(cluster.pods().get(*id).key)).collect();
+            claims.rejection_without(volumes, cluster, row, &uids)
+        });
+        // Others look at nodes as they are: whoever goes.
+        let of_others = || self.attempt.as_ref()?.rejection(cluster.view(), row);
+        of_claims.or_else(of_others)
     }
 
     /// What failed in plugins of others.
@@ -303,21 +321,15 @@ impl Thinker {
         }
         let Asking { pod, program, .. } = asking;
         let nominees = mirror.nominees(asking.uid(), asking.spec.priority);
-        // Whose volumes keep the pod away stays of no use, whoever goes.
-        let view = mirror.cluster.view();
-        // The same for what plugins of others reject.
-        let is_near = |row: u32| {
-            asking.claims.as_ref().is_none_or(|claims| !claims.rejects(view, row))
-                && asking.attempt.as_ref().is_none_or(|attempt| !attempt.rejects(view, row))
-        };
         let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
-        let (kept, free): (Vec<_>, Vec<_>) = statuses
-            .iter()
-            .filter(|(row, _)| is_near(*row))
-            .cloned()
-            .partition(|(row, _)| is_kept(*row));
+        let (kept, free): (Vec<_>, Vec<_>) =
+            statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
+        let volumes = &mirror.volumes;
+        let without =
+            |cluster: &Cluster, row, gone: &[PodId]| asking.without(volumes, cluster, row, gone);
+        let trials = preempt::Trials { budgets, offset: 0, without: &without };
         let scratch = &mut self.scratch;
-        let mut run = preempt::dry_run(&mirror.cluster, pod, program, &free, budgets, scratch);
+        let mut run = preempt::dry_run_from(&mirror.cluster, pod, program, &free, &trials, scratch);
         let is_soft = |(_, status): &&(u32, Status)| status.code == Code::Unschedulable;
         let potential = free.iter().chain(&kept).filter(is_soft).count();
         let wanted = preempt::candidates_wanted(&asking.profile, potential);
@@ -328,7 +340,7 @@ impl Thinker {
             }
             let node: Rc<str> = mirror.cluster.node_name(one.0).into();
             let others = with_pods(&mut mirror.cluster, &node, &nominees[&node], |cluster| {
-                preempt::dry_run(cluster, pod, program, &[one], budgets, scratch)
+                preempt::dry_run_from(cluster, pod, program, &[one], &trials, scratch)
             });
             run.potential.extend(others.potential);
             run.candidates.extend(others.candidates);

@@ -607,3 +607,72 @@ fn a_pod_waits_for_its_own_claim_and_for_no_other() {
     scheduler.tell(Told::Set(claim("3", false)), at(31));
     assert!(binds_volumes(&decide(&mut scheduler, 31)).is_some());
 }
+
+/// A volume of a driver and the claim that has it, for one pod alone or not.
+fn of_driver(name: &str, mode: &str) -> [Thing; 2] {
+    let of = json!({"namespace": "default", "name": name, "uid": name});
+    let volume = json!({"metadata": {"name": name, "resourceVersion": "1"},
+        "spec": {"accessModes": [mode], "storageClassName": "made", "claimRef": of,
+            "capacity": {"storage": "5Gi"}, "csi": {"driver": "d", "volumeHandle": name}}});
+    let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name,
+            "resourceVersion": "1", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"accessModes": [mode], "storageClassName": "made", "volumeName": name,
+            "resources": {"requests": {"storage": "5Gi"}}}});
+    [Thing::PersistentVolume(object(volume)), Thing::PersistentVolumeClaim(object(claim))]
+}
+
+fn using(name: &str, claim: &str, priority: i32, at_node: Option<&str>) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["priority"] = json!(priority);
+        pod["spec"]["nodeName"] = json!(at_node);
+        pod["spec"]["volumes"] =
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
+    })
+}
+
+/// Who has to go, for whoever is decided.
+fn victims(commands: &[Command]) -> Vec<String> {
+    let all = commands.iter().filter_map(|command| match command {
+        Command::Evict { victims, .. } => Some(victims.iter().map(|v| v.key.name().to_owned())),
+        _ => None,
+    });
+    all.flatten().collect()
+}
+
+#[test]
+fn who_has_a_claim_for_one_pod_makes_way_for_a_higher_priority() {
+    let things = [node("a", "8"), node("b", "8"), using("low", "c", 0, Some("a"))];
+    let things = things.into_iter().chain(of_driver("c", "ReadWriteOncePod"));
+    let mut scheduler = knowing(things.collect());
+    scheduler.tell(Told::Set(using("same", "c", 0, None)), at(1));
+    let commands = decide(&mut scheduler, 1);
+    assert_eq!(victims(&commands), [""; 0]);
+    let why = "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with \
+        ReadWriteOncePod access mode already in-use by another pod.";
+    let message = condition(&commands).expect("a condition").1;
+    assert!(message.starts_with(why), "{message}");
+    scheduler.tell(Told::Set(using("high", "c", 5, None)), at(2));
+    let commands = decide(&mut scheduler, 2);
+    assert_eq!((victims(&commands), nominated(&commands)), (vec!["low".into()], vec!["a".into()]));
+}
+
+#[test]
+fn who_has_the_last_attachment_of_a_node_makes_way_for_a_higher_priority() {
+    let limit = Thing::CSINode(object(json!({"metadata": {"name": "a", "resourceVersion": "1"},
+        "spec": {"drivers": [{"name": "d", "nodeID": "a", "allocatable": {"count": 1}}]}})));
+    let things = [node("a", "8"), limit, using("low", "c", 0, Some("a"))];
+    let made = ["c", "e"].into_iter().flat_map(|name| of_driver(name, "ReadWriteOnce"));
+    let mut scheduler = knowing(things.into_iter().chain(made).collect());
+    scheduler.tell(Told::Set(using("high", "e", 5, None)), at(1));
+    let commands = decide(&mut scheduler, 1);
+    assert_eq!((victims(&commands), nominated(&commands)), (vec!["low".into()], vec!["a".into()]));
+    let Some(Command::Evict { pod, .. }) =
+        commands.iter().find(|command| matches!(command, Command::Evict { .. }))
+    else {
+        panic!("{commands:?}");
+    };
+    scheduler.tell(Told::Gone(using("low", "c", 0, Some("a"))), at(2));
+    scheduler.evicted(&Evicted { pod: pod.clone(), all: true }, at(2));
+    let (bound, node) = decide(&mut scheduler, 30).iter().find_map(bound).expect("it has room");
+    assert_eq!((bound.key.name(), &*node), ("high", "a"));
+}

@@ -173,9 +173,9 @@ impl Attempt {
         None
     }
 
-    /// Whether a row is rejected.
-    pub(crate) fn rejects(&self, view: &View, row: u32) -> bool {
-        self.run_filters(view, row).is_some()
+    /// Why a row is rejected, if it is.
+    pub(crate) fn rejection(&self, view: &View, row: u32) -> Option<Status> {
+        self.run_filters(view, row)
     }
 
     /// Scores all rows that are left.

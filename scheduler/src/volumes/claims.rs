@@ -1,21 +1,27 @@
 //! What a pod's volumes leave it of the nodes, as four plugins of single nodes.
 
-use pintle_sched_core::Plugin;
+use std::collections::HashSet;
+
+use pintle_api::informer::ObjectKey;
 use pintle_sched_core::bits::Bits;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::program::Program;
 use pintle_sched_core::select::RowPlugin;
 use pintle_sched_core::snapshot::View;
+use pintle_sched_core::{Cluster, Plugin};
 
 use super::binding::{Binding, Choice};
-use super::{limits, restrictions, zone};
+use super::restrictions::Disk;
+use super::{Volumes, limits, restrictions, zone};
 
 /// Rows that the plugins take out.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// A claim of the pod is for one pod, and has one.
-    pub(super) one_pod: bool,
-    /// Nodes with pods that have its disks.
+    /// Its claims, and those of them that are for one pod and have one.
+    pub(super) keys: Vec<ObjectKey>,
+    pub(super) one_pod: Vec<ObjectKey>,
+    /// Its disks, and nodes with pods that have them.
+    pub(super) own_disks: Vec<Disk>,
     pub(super) disks: Bits,
     /// Nodes that cannot attach as many.
     pub(super) too_many: Bits,
@@ -59,7 +65,9 @@ impl Claims {
             Plugin::VolumeRestrictions if self.disks.get(row) => {
                 says(soft, vec![restrictions::DISK_CONFLICT])
             }
-            Plugin::VolumeRestrictions if self.one_pod => says(soft, vec![restrictions::ONE_POD]),
+            Plugin::VolumeRestrictions if !self.one_pod.is_empty() => {
+                says(soft, vec![restrictions::ONE_POD])
+            }
             Plugin::NodeVolumeLimits if self.too_many.get(row) => {
                 says(soft, vec![limits::TOO_MANY])
             }
@@ -69,10 +77,28 @@ impl Claims {
         }
     }
 
-    /// Whether any plugin of the view's profile takes a node out.
-    pub fn rejects(&self, view: &View, row: u32) -> bool {
-        let on = PLUGINS.into_iter().filter(|plugin| view.profile().filters(*plugin));
-        on.into_iter().any(|plugin| self.rejection(plugin, row).is_some())
+    /// Why a plugin of the view's profile takes a node out that pods of these uids have left.
+    pub fn rejection_without(
+        &self,
+        volumes: &Volumes,
+        cluster: &Cluster,
+        row: u32,
+        gone: &HashSet<&str>,
+    ) -> Option<Status> {
+        let node = cluster.node_name(row);
+        let stays = |plugin: Plugin| match plugin {
+            Plugin::VolumeRestrictions => {
+                let is_used = |claim| volumes.users.is_used_without(claim, gone);
+                let disks = restrictions::is_taken(&volumes.users, node, &self.own_disks, gone);
+                disks || self.one_pod.iter().any(is_used)
+            }
+            Plugin::NodeVolumeLimits => volumes.is_too_many(node, &self.keys, gone),
+            _ => true,
+        };
+        let on = PLUGINS.into_iter().filter(|p| cluster.view().profile().filters(*p));
+        let found = on.filter_map(|plugin| Some((plugin, self.rejection(plugin, row)?)));
+        let mut found = found.filter(|(plugin, _)| stays(*plugin));
+        found.next().map(|(_, status)| status)
     }
 }
 

@@ -8,6 +8,7 @@ use pintle_api::informer::ObjectKey;
 use pintle_sched_core::Cluster;
 use pintle_sched_core::bits::Bits;
 
+use super::users::Gone;
 use super::{Volumes, class_of_claim, volume_name};
 
 pub(super) const TOO_MANY: &str = "node(s) exceed max volume count";
@@ -45,47 +46,75 @@ impl Volumes {
         if new.is_empty() {
             return rows;
         }
-        let mut attachments: HashMap<&str, Attached> = HashMap::new();
+        let attachments = self.attached(None);
+        for (node, csi) in &self.csi_nodes {
+            let is_over =
+                || self.is_over((node, csi), &new, attachments.get(&**node), &Gone::new());
+            if let Some(row) = cluster.row(node)
+                && is_over()
+            {
+                rows.set(row);
+            }
+        }
+        rows
+    }
+
+    /// Whether these claims would be too many on a node that these pods have left.
+    pub(super) fn is_too_many(&self, node: &str, claims: &[ObjectKey], gone: &Gone<'_>) -> bool {
+        let Some(csi) = self.csi_nodes.get(node) else { return false };
+        let mut new = Attached::new();
+        claims.iter().for_each(|claim| self.attach(claim, &mut new));
+        let attachments = self.attached(Some(node));
+        self.is_over((node, csi), &new, attachments.get(node), gone)
+    }
+
+    /// What is attached by node, or to this one alone.
+    fn attached(&self, node: Option<&str>) -> HashMap<&str, Attached> {
+        let mut found: HashMap<&str, Attached> = HashMap::new();
         for attachment in self.attachments.values() {
             let spec = &attachment.spec;
+            if node.is_some_and(|node| node != spec.node_name) {
+                continue;
+            }
             let volume = spec.source.persistent_volume_name.as_deref();
             let volume = volume.and_then(|name| self.volume(name));
             let csi = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref());
             let Some(csi) = csi.filter(|_| !spec.attacher.is_empty()) else { continue };
             let name = format!("{}/{}", spec.attacher, csi.volume_handle);
-            let on_node = attachments.entry(&spec.node_name).or_default();
-            on_node.insert(name, spec.attacher.clone());
+            found.entry(&spec.node_name).or_default().insert(name, spec.attacher.clone());
         }
-        for (node, csi) in &self.csi_nodes {
-            let is_concerned = limits(csi).any(|(driver, _)| new.values().any(|d| d == driver));
-            if !is_concerned {
-                continue;
-            }
-            let Some(row) = cluster.row(node) else { continue };
-            let mut there = Attached::new();
-            for user in self.users.on_node(node) {
-                user.claims.iter().for_each(|claim| self.attach(claim, &mut there));
-            }
-            let wanted = |driver: &str| {
-                let fresh = new.iter().filter(|(name, _)| !there.contains_key(*name));
-                fresh.filter(|(_, d)| *d == driver).count()
-            };
-            let others = attachments.get(node.as_str());
-            let used = |driver: &str| {
-                let unused = others.into_iter().flatten();
-                let unused = unused.filter(|(name, _)| !there.contains_key(*name));
-                let unused = unused.filter(|(_, d)| *d == driver).count();
-                there.values().filter(|d| *d == driver).count() + unused
-            };
-            let over = |(driver, most): (&str, i32)| {
-                let wanted = wanted(driver);
-                wanted > 0 && used(driver) + wanted > usize::try_from(most).unwrap_or(0)
-            };
-            if limits(csi).any(over) {
-                rows.set(row);
-            }
+        found
+    }
+
+    fn is_over(
+        &self,
+        (node, csi): (&str, &CSINode),
+        new: &Attached,
+        attached: Option<&Attached>,
+        gone: &Gone<'_>,
+    ) -> bool {
+        if !limits(csi).any(|(driver, _)| new.values().any(|d| d == driver)) {
+            return false;
         }
-        rows
+        let mut there = Attached::new();
+        for user in self.users.on_node(node, gone) {
+            user.claims.iter().for_each(|claim| self.attach(claim, &mut there));
+        }
+        let wanted = |driver: &str| {
+            let fresh = new.iter().filter(|(name, _)| !there.contains_key(*name));
+            fresh.filter(|(_, d)| *d == driver).count()
+        };
+        let used = |driver: &str| {
+            let unused = attached.into_iter().flatten();
+            let unused = unused.filter(|(name, _)| !there.contains_key(*name));
+            let unused = unused.filter(|(_, d)| *d == driver).count();
+            there.values().filter(|d| *d == driver).count() + unused
+        };
+        let over = |(driver, most): (&str, i32)| {
+            let wanted = wanted(driver);
+            wanted > 0 && used(driver) + wanted > usize::try_from(most).unwrap_or(0)
+        };
+        limits(csi).any(over)
     }
 
     /// Adds the volume of a claim, where a driver attaches it. Volumes of drivers that were once part

@@ -33,7 +33,10 @@ impl Volumes {
             return Ok(None);
         }
         let on = |plugin| cluster.view().profile().filters(plugin);
-        let one_pod = on(Plugin::VolumeRestrictions) && self.is_taken(&named)?;
+        let one_pod = match on(Plugin::VolumeRestrictions) {
+            true => self.taken(&named)?,
+            false => Vec::new(),
+        };
         if on(Plugin::VolumeBinding) {
             self.are_usable(pod, &named)?;
         }
@@ -50,21 +53,25 @@ impl Volumes {
         Ok(Some(Claims {
             one_pod,
             disks: restrictions::taken(cluster, &self.users, &disks),
+            own_disks: disks,
             too_many: self.too_many(cluster, &keys),
             outside: super::zone::outside(cluster, zoned.iter().map(|volume| &**volume)),
             binding: self.binding(cluster, &keys),
+            keys,
         }))
     }
 
-    /// Whether a claim that is for one pod has one.
-    fn is_taken(&self, named: &[Named]) -> Result<bool, Refused> {
-        let mut taken = false;
+    /// Claims that are for one pod and have one.
+    fn taken(&self, named: &[Named]) -> Result<Vec<ObjectKey>, Refused> {
+        let mut taken = Vec::new();
         for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
             let claim = self.claim(key).ok_or_else(|| Refused {
                 plugin: Plugin::VolumeRestrictions,
                 reason: format!("persistentvolumeclaim {:?} not found", key.name()),
             })?;
-            taken |= restrictions::is_for_one_pod(claim) && self.users.is_used(key);
+            if restrictions::is_for_one_pod(claim) && self.users.is_used(key) {
+                taken.push(key.clone());
+            }
         }
         Ok(taken)
     }

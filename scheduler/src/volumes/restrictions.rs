@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Volume};
 use pintle_sched_core::Cluster;
 use pintle_sched_core::bits::Bits;
 
-use super::users::Users;
+use super::users::{Gone, Users};
 
 pub(super) const DISK_CONFLICT: &str = "node(s) had no available disk";
 pub(super) const ONE_POD: &str = "node(s) unavailable due to PersistentVolumeClaim with \
@@ -72,6 +72,12 @@ pub(super) fn taken(cluster: &Cluster, users: &Users, disks: &[Disk]) -> Bits {
         }
     }
     rows
+}
+
+/// Whether a pod on a node, other than these, has a disk that these cannot be used beside.
+pub(super) fn is_taken(users: &Users, node: &str, disks: &[Disk], gone: &Gone<'_>) -> bool {
+    let mut there = users.on_node(node, gone).flat_map(|user| &user.disks);
+    there.any(|other| disks.iter().any(|disk| conflict(disk, other)))
 }
 
 /// Whether one pod alone may use a claim.

@@ -19,6 +19,9 @@ pub(super) struct User {
     pub(super) disks: Vec<Disk>,
 }
 
+/// Uids of pods that are thought away.
+pub(super) type Gone<'a> = HashSet<&'a str>;
+
 /// Who uses what.
 #[derive(Debug, Default)]
 pub struct Users {
@@ -105,10 +108,20 @@ impl Users {
         self.claims.contains_key(claim)
     }
 
-    /// Pods on a node.
-    pub(super) fn on_node(&self, node: &str) -> impl Iterator<Item = &User> {
+    /// Whether any pod but these uses a claim by its name.
+    pub(super) fn is_used_without(&self, claim: &ObjectKey, gone: &Gone<'_>) -> bool {
+        let of = |uid: &&&str| self.pods.get(**uid).is_some_and(|u| u.claims.contains(claim));
+        self.claims.get(claim).is_some_and(|count| *count > gone.iter().filter(of).count())
+    }
+
+    /// Pods on a node, but these.
+    pub(super) fn on_node<'a>(
+        &'a self,
+        node: &str,
+        gone: &'a Gone<'_>,
+    ) -> impl Iterator<Item = &'a User> {
         let uids = self.by_node.get(node).into_iter().flatten();
-        uids.filter_map(|uid| self.pods.get(uid))
+        uids.filter(|uid| !gone.contains(&***uid)).filter_map(|uid| self.pods.get(uid))
     }
 
     /// All of them.
