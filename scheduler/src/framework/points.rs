@@ -105,7 +105,7 @@ pub trait PreFilter {
     /// Asked once an attempt.
     ///
     /// # Errors
-    /// Why no node would do.
+    /// Why no node would do. Preemption is not tried then, whatever kind of no it is.
     fn pre_filter(&self, state: &CycleState, pod: &Pod) -> Result<Nodes, Rejection>;
 }
 
