@@ -107,6 +107,9 @@ pub fn dry_run(
     dry_run_from(cluster, pod, program, statuses, &trials, scratch)
 }
 
+/// What plugins of single nodes say of a row that these pods have left.
+pub type Without<'a> = dyn Fn(&Cluster, u32, &[PodId]) -> Option<Status> + 'a;
+
 /// How nodes are tried.
 #[derive(Clone, Copy)]
 pub struct Trials<'a> {
@@ -114,8 +117,8 @@ pub struct Trials<'a> {
     pub budgets: &'a [Budget],
     /// The potential node to begin with.
     pub offset: usize,
-    /// What plugins of single nodes say of a row that these pods have left.
-    pub without: &'a dyn Fn(&Cluster, u32, &[PodId]) -> Option<Status>,
+    /// What plugins of single nodes say.
+    pub without: &'a Without<'a>,
 }
 
 impl std::fmt::Debug for Trials<'_> {
