@@ -4,6 +4,8 @@
 //! Output: a `Profile`, valid once `validate` passed. Owner: the cluster that was made with it.
 //! Why typed: a program compiled for a profile never looks a name up again.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 
 /// A plugin of the default profile, in the order in which filters run.
@@ -151,6 +153,10 @@ pub struct Profile {
     pub preemption_candidates_min: i32,
     /// For how long a pod with a node waits for its volumes, in seconds.
     pub volume_bind_timeout_seconds: u64,
+    /// For how long devices for a pod are looked for on one node; zero for as long as it takes.
+    pub device_filter_timeout: Duration,
+    /// For how long a pod with a node waits until its devices are ready.
+    pub device_binding_timeout: Duration,
     /// Percent of the nodes that are enough to choose from when they pass; 0 is all of them.
     pub percentage_of_nodes: u32,
 }
@@ -190,6 +196,8 @@ impl Default for Profile {
             preemption_candidates_percent: 10,
             preemption_candidates_min: 100,
             volume_bind_timeout_seconds: 600,
+            device_filter_timeout: Duration::from_secs(10),
+            device_binding_timeout: Duration::from_secs(600),
             percentage_of_nodes: 0,
         }
     }

@@ -332,6 +332,11 @@ fn resources(cluster: &Cluster, program: &Program, row: u32, changes: &mut Vec<C
         let (all, used) = view.scalar(*name, row);
         check(cluster.text(*name), *asked, all.unwrap_or(0), used);
     }
+    for (name, asked) in &program.delegated {
+        if let (Some(all @ 1..), used) = view.scalar(*name, row) {
+            check(cluster.text(*name), *asked, all, used);
+        }
+    }
 }
 
 /// The requirements that the closest term of the pod's affinity finds unmet.

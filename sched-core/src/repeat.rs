@@ -268,6 +268,10 @@ impl Repeat {
                 && program.scalars.iter().all(|(name, asked)| {
                     let (all, used) = view.extended(*name, row);
                     *asked <= all.wrapping_sub(used)
+                })
+                && program.delegated.iter().all(|(name, asked)| {
+                    let (all, used) = view.extended(*name, row);
+                    all <= 0 || *asked <= all.wrapping_sub(used)
                 }));
         if !room || (!program.ports.is_empty() && self.ports_taken(view, row)) {
             return;

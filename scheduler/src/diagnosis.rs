@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
 use pintle_sched_core::intern::Str;
@@ -20,6 +21,10 @@ use pintle_sched_core::snapshot::pods::PodId;
 use pintle_sched_core::snapshot::{Cluster, DeltaError, View};
 use pintle_sched_core::{Plugin, Profile};
 
+use crate::devices::extended::is_of_resources;
+use crate::devices::known::Devices;
+use crate::devices::look::DeviceClaims;
+use crate::devices::row::OfDevices;
 use crate::extender::consulted;
 use crate::framework::Attempt;
 use crate::mirror::Mirror;
@@ -38,6 +43,8 @@ pub struct Asking {
     profile: Arc<Profile>,
     /// What its volumes leave it.
     claims: Option<Claims>,
+    /// What its claims of devices leave it.
+    devices: Option<DeviceClaims>,
     /// Why they leave it nothing.
     refused: Option<Refused>,
     /// What extenders said of the nodes.
@@ -63,12 +70,15 @@ impl Asking {
         mirror.cluster.use_profile(&profile);
         let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
         let program = mirror.cluster.compile(&pod)?;
-        let (claims, refused) = match mirror.claims(&pod) {
-            Ok(claims) => (claims, None),
-            Err(refused) => (None, Some(refused)),
+        let found = mirror.claims(&pod).and_then(|claims| {
+            mirror.device_claims(&pod, &spec, &profile).map(|devices| (claims, devices))
+        });
+        let (claims, devices, refused) = match found {
+            Ok((claims, devices)) => (claims, devices, None),
+            Err(refused) => (None, None, Some(refused)),
         };
         let (consulted, attempt) = (None, None);
-        Ok(Self { pod, spec, program, profile, claims, refused, consulted, attempt })
+        Ok(Self { pod, spec, program, profile, claims, devices, refused, consulted, attempt })
     }
 
     fn uid(&self) -> Str {
@@ -76,8 +86,9 @@ impl Asking {
     }
 
     /// Those who look at single nodes, beside the room that is kept there.
-    fn of_rows<'a>(&'a self, kept: &'a Kept, claims: &'a [OfPlugin<'a>]) -> Vec<&'a dyn RowPlugin> {
-        let claims = claims.iter().map(|plugin| plugin as &dyn RowPlugin);
+    fn of_rows<'a>(&'a self, kept: &'a Kept, claims: &'a OfClaims<'a>) -> Vec<&'a dyn RowPlugin> {
+        let devices = claims.1.iter().map(|plugin| plugin as &dyn RowPlugin);
+        let claims = claims.0.iter().map(|plugin| plugin as &dyn RowPlugin).chain(devices);
         let kept = (!kept.0.is_empty()).then_some(kept as &dyn RowPlugin);
         let consulted = self.consulted.as_ref().map(|rows| rows as &dyn RowPlugin);
         let attempt = self.attempt.as_deref().map(|attempt| attempt as &dyn RowPlugin);
@@ -92,7 +103,7 @@ impl Asking {
     /// Why plugins of single nodes reject a row that these pods have left.
     fn without(
         &self,
-        volumes: &Volumes,
+        (volumes, devices): (&Volumes, &Devices),
         cluster: &Cluster,
         row: u32,
         gone: &[PodId],
@@ -102,18 +113,21 @@ impl Asking {
             claims.rejection_without(volumes, cluster, row, &uids)
         });
         // Others look at nodes as they are: whoever goes.
+        let of_devices = || self.devices.as_ref()?.among(devices).rejection(row);
         let of_others = || self.attempt.as_ref()?.rejection(cluster.view(), row);
-        of_claims.or_else(of_others)
+        of_claims.or_else(of_devices).or_else(of_others)
     }
 
-    /// What failed in plugins of others.
+    /// What failed while nodes were looked at: of devices, and in plugins of others.
     pub fn failed(&self) -> Option<String> {
-        self.attempt.as_ref()?.error()
+        let of_devices = self.devices.as_ref().and_then(DeviceClaims::error);
+        of_devices.or_else(|| self.attempt.as_ref()?.error())
     }
 
-    /// The plugins of its volumes.
-    fn of_claims(&self) -> Vec<OfPlugin<'_>> {
-        self.claims.iter().flat_map(Claims::plugins).collect()
+    /// The plugins of its volumes and devices.
+    fn of_claims<'a>(&'a self, devices: &'a Devices) -> OfClaims<'a> {
+        let volumes = self.claims.iter().flat_map(Claims::plugins).collect();
+        (volumes, self.devices.as_ref().map(|claims| claims.among(devices)))
     }
 
     /// Why no node is looked at, where its volumes say so and nobody before them.
@@ -124,6 +138,9 @@ impl Asking {
         Some(early.unwrap_or_else(own))
     }
 }
+
+/// Plugins of volumes, and that of devices.
+type OfClaims<'a> = (Vec<OfPlugin<'a>>, Option<OfDevices<'a>>);
 
 /// Rows that only pods with room kept for them close.
 #[derive(Debug, Default)]
@@ -148,6 +165,10 @@ pub struct Diagnosis {
     pub statuses: Vec<(u32, Status)>,
     /// What preemption found.
     pub preemption: DryRun,
+    /// A claim that might do better without its devices.
+    pub gives_back: Option<Rc<ResourceClaim>>,
+    /// What is said of claims of devices.
+    pub of_claims: &'static str,
     /// The whole sentence.
     pub message: String,
 }
@@ -179,7 +200,7 @@ impl Thinker {
         if let Some(refusal) = asking.refusal(view) {
             return Outcome { refusal: Some(refusal), ..Outcome::default() };
         }
-        let claims = asking.of_claims();
+        let claims = asking.of_claims(&mirror.devices);
         let plugins = asking.of_rows(kept, &claims);
         select::decide_with(view, &asking.program, &plugins, &mut self.scratch)
     }
@@ -199,7 +220,7 @@ impl Thinker {
         let kept = self.kept(mirror, asking, false);
         let mut sample = Sample { from: self.from, enough };
         let (view, scratch) = (mirror.cluster.view(), &mut self.scratch);
-        let claims = asking.of_claims();
+        let claims = asking.of_claims(&mirror.devices);
         let plugins = asking.of_rows(&kept, &claims);
         let outcome = select::decide_sampled(view, &asking.program, &plugins, &mut sample, scratch);
         self.from = sample.from;
@@ -218,7 +239,7 @@ impl Thinker {
             let outcome = Outcome { refusal: Some(refusal), ..Outcome::default() };
             return (outcome, Detail::default());
         }
-        let claims = asking.of_claims();
+        let claims = asking.of_claims(&mirror.devices);
         let plugins = asking.of_rows(kept, &claims);
         select::decide_in_detail(view, &asking.program, &plugins, &mut self.scratch)
     }
@@ -250,7 +271,7 @@ impl Thinker {
     ) -> Option<(u32, Status)> {
         let row = mirror.cluster.row(node)?;
         let scratch = &mut self.scratch;
-        let (claims, kept) = (asking.of_claims(), Kept::default());
+        let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
         with_pods(&mut mirror.cluster, node, pods, |cluster| {
             explain::status_of_row(cluster, &asking.program, &plugins, row, scratch)
@@ -265,7 +286,7 @@ impl Thinker {
         let row = mirror.cluster.row(&node)?;
         mirror.cluster.use_profile(&asking.profile);
         let (program, scratch) = (&asking.program, &mut self.scratch);
-        let (claims, kept) = (asking.of_claims(), Kept::default());
+        let (claims, kept) = (asking.of_claims(&mirror.devices), Kept::default());
         let plugins = asking.of_rows(&kept, &claims);
         let view = mirror.cluster.view();
         let is_rejected = asking.refused.is_some()
@@ -287,8 +308,10 @@ impl Thinker {
         if let Some(refusal) = &outcome.refusal {
             let preemption = self.preempt(mirror, asking, &[], &budgets);
             let text = explain::refused(nodes, refusal);
-            let message = with_preemption(mirror, text, &preemption);
-            return Some(Diagnosis { statuses: Vec::new(), preemption, message });
+            let of_claims = of_claims(mirror.cluster.view(), None);
+            let message = with_preemption(mirror, text, of_claims, &preemption);
+            let (statuses, gives_back) = (Vec::new(), None);
+            return Some(Diagnosis { statuses, preemption, gives_back, of_claims, message });
         }
         if outcome.feasible > 0 {
             return None;
@@ -305,8 +328,12 @@ impl Thinker {
         let statuses: Vec<(u32, Status)> = statuses.into_iter().collect();
         let text = explain::summary(nodes, statuses.iter().map(|(_, status)| status));
         let preemption = self.preempt(mirror, asking, &statuses, &budgets);
-        let message = with_preemption(mirror, text, &preemption);
-        Some(Diagnosis { statuses, preemption, message })
+        let devices = asking.devices.as_ref();
+        let gives_back = devices.and_then(DeviceClaims::to_give_back);
+        let devices = devices.map(|_| gives_back.as_deref());
+        let of_claims = of_claims(mirror.cluster.view(), devices);
+        let message = with_preemption(mirror, text, of_claims, &preemption);
+        Some(Diagnosis { statuses, preemption, gives_back, of_claims, message })
     }
 
     fn preempt(
@@ -324,9 +351,9 @@ impl Thinker {
         let is_kept = |row: u32| nominees.contains_key(mirror.cluster.node_name(row));
         let (kept, free): (Vec<_>, Vec<_>) =
             statuses.iter().cloned().partition(|(row, _)| is_kept(*row));
-        let volumes = &mirror.volumes;
+        let known = (&mirror.volumes, &mirror.devices);
         let without =
-            |cluster: &Cluster, row, gone: &[PodId]| asking.without(volumes, cluster, row, gone);
+            |cluster: &Cluster, row, gone: &[PodId]| asking.without(known, cluster, row, gone);
         let trials = preempt::Trials { budgets, offset: 0, without: &without };
         let scratch = &mut self.scratch;
         let mut run = preempt::dry_run_from(&mirror.cluster, pod, program, &free, &trials, scratch);
@@ -386,29 +413,32 @@ fn ineligible(mirror: &Mirror, asking: &Asking, statuses: &[(u32, Status)]) -> O
     leaving.then(|| "not eligible due to a terminating pod on the nominated node.".to_owned())
 }
 
-fn claims(view: &View) -> &'static str {
-    match view.profile().filters(Plugin::DynamicResources) {
-        true => "no new claims to deallocate, ",
-        false => "",
+/// What is said of claims of devices that a pod has, and whether one of them gives some back.
+// k8s: dynamicresources/dynamicresources.go PostFilter
+fn of_claims(view: &View, gives_back: Option<Option<&ResourceClaim>>) -> &'static str {
+    match gives_back {
+        _ if !view.profile().filters(Plugin::DynamicResources) => "",
+        None => "no new claims to deallocate, ",
+        Some(None) => "still not schedulable, ",
+        Some(Some(claim)) if is_of_resources(claim) => "deletion of ResourceClaim completed, ",
+        Some(Some(_)) => "deallocation of ResourceClaim completed, ",
     }
 }
 
 /// The sentence of a pod for which extenders would have nobody go.
 // k8s: pkg/scheduler/framework/preemption/preemption.go Preempt
-pub fn without_candidate(mirror: &Mirror, text: &str) -> String {
-    let claims = claims(mirror.cluster.view());
-    format!("{text} {claims}preemption: no candidate node for preemption")
+pub fn without_candidate(text: &str, of_claims: &str) -> String {
+    format!("{text} {of_claims}preemption: no candidate node for preemption")
 }
 
 /// The sentence with what the plugins add that are asked when no node is left.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
-//      dynamicresources/dynamicresources.go, defaultpreemption/default_preemption.go PostFilter
-fn with_preemption(mirror: &Mirror, text: String, run: &DryRun) -> String {
+//      defaultpreemption/default_preemption.go PostFilter
+fn with_preemption(mirror: &Mirror, text: String, claims: &str, run: &DryRun) -> String {
     if run.chosen.is_some() {
         return text;
     }
     let view = mirror.cluster.view();
-    let claims = claims(view);
     if let Some(ineligible) = &run.ineligible {
         return format!("{text} {claims}preemption: {ineligible}");
     }

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{
     AWSElasticBlockStoreVolumeSource, Affinity, Container, ContainerPort, ContainerRestartRule,
     ContainerStatus, EphemeralVolumeSource, GCEPersistentDiskVolumeSource, ISCSIVolumeSource,
     ImageVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition, PodResourceClaim,
-    PodSchedulingGate, PodSpec, PodStatus, RBDVolumeSource, ResourceRequirements, Toleration,
-    TopologySpreadConstraint, Volume,
+    PodResourceClaimStatus, PodSchedulingGate, PodSpec, PodStatus, RBDVolumeSource,
+    ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
@@ -260,6 +260,7 @@ struct Status {
     container_statuses: Option<Vec<OneStatus>>,
     init_container_statuses: Option<Vec<OneStatus>>,
     conditions: Option<Vec<Condition>>,
+    resource_claim_statuses: Option<Vec<PodResourceClaimStatus>>,
 }
 
 impl From<Status> for PodStatus {
@@ -276,6 +277,7 @@ impl From<Status> for PodStatus {
             container_statuses: statuses(read.container_statuses),
             init_container_statuses: statuses(read.init_container_statuses),
             conditions: read.conditions.map(|all| all.into_iter().filter_map(kept).collect()),
+            resource_claim_statuses: read.resource_claim_statuses,
             ..Self::default()
         }
     }
@@ -368,6 +370,7 @@ mod tests {
             "phase": "Running", "startTime": "2024-01-01T00:00:00Z", "nominatedNodeName": "n",
             "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "1"},
             "resize": "Proposed",
+            "resourceClaimStatuses": [{"name": "r", "resourceClaimName": "x"}],
             "conditions": [{"type": "PodScheduled", "status": "False", "reason": "r", "message": "m",
                 "observedGeneration": 2, "lastTransitionTime": "2024-01-01T00:00:00Z"}],
         });

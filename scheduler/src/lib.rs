@@ -20,6 +20,8 @@ mod command_line;
 pub mod config;
 pub mod cycle;
 pub mod daemon;
+#[allow(dead_code, unused_imports)] // its plugin comes next
+mod devices;
 pub mod diagnosis;
 pub mod explain;
 pub mod extender;

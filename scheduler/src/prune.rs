@@ -9,10 +9,13 @@ use k8s_openapi::api::core::v1::{
     Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::devices::extended::EXTENDED;
 
 /// A kind that can be stripped.
 pub trait Prune {
@@ -124,5 +127,17 @@ whole!(
     CSINode,
     CSIDriver,
     CSIStorageCapacity,
-    VolumeAttachment
+    VolumeAttachment,
+    ResourceSlice,
+    DeviceClass
 );
+
+impl Prune for ResourceClaim {
+    fn prune(mut self) -> Self {
+        self.metadata.managed_fields = None;
+        if let Some(all) = &mut self.metadata.annotations {
+            all.retain(|name, _| name == EXTENDED);
+        }
+        self
+    }
+}

@@ -360,6 +360,9 @@ impl Running {
             }
             End::Evict(evicted) => self.scheduler.evicted(&evicted, now),
             End::Volumes(written) => self.scheduler.volumes_written(written, now),
+            End::Released(pod, claims) => self.scheduler.devices_released(&pod, claims, now),
+            End::GaveBack(ended) => self.scheduler.gave_back(&ended, now),
+            End::Devices(reserved) => self.scheduler.devices_reserved(reserved, now),
             End::Consult(consulted) => self.scheduler.consulted(consulted, now),
         }
         self.carry_out(Duration::ZERO);

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
@@ -46,10 +47,13 @@ pub enum Kind {
     CSIDriver,
     CSIStorageCapacity,
     VolumeAttachment,
+    ResourceClaim,
+    ResourceSlice,
+    DeviceClass,
 }
 
 /// All of them.
-pub const KINDS: [Kind; 15] = [
+pub const KINDS: [Kind; 18] = [
     Kind::Pod,
     Kind::Node,
     Kind::Namespace,
@@ -65,6 +69,9 @@ pub const KINDS: [Kind; 15] = [
     Kind::CSIDriver,
     Kind::CSIStorageCapacity,
     Kind::VolumeAttachment,
+    Kind::ResourceClaim,
+    Kind::ResourceSlice,
+    Kind::DeviceClass,
 ];
 
 /// An object of one of them.
@@ -86,6 +93,9 @@ pub enum Thing {
     CSIDriver(Box<CSIDriver>),
     CSIStorageCapacity(Box<CSIStorageCapacity>),
     VolumeAttachment(Box<VolumeAttachment>),
+    ResourceClaim(Box<ResourceClaim>),
+    ResourceSlice(Box<ResourceSlice>),
+    DeviceClass(Box<DeviceClass>),
 }
 
 impl Thing {
@@ -107,6 +117,9 @@ impl Thing {
             Self::CSIDriver(o) => &o.metadata,
             Self::CSIStorageCapacity(o) => &o.metadata,
             Self::VolumeAttachment(o) => &o.metadata,
+            Self::ResourceClaim(o) => &o.metadata,
+            Self::ResourceSlice(o) => &o.metadata,
+            Self::DeviceClass(o) => &o.metadata,
         }
     }
 
@@ -128,6 +141,9 @@ impl Thing {
             Self::CSIDriver(_) => Kind::CSIDriver,
             Self::CSIStorageCapacity(_) => Kind::CSIStorageCapacity,
             Self::VolumeAttachment(_) => Kind::VolumeAttachment,
+            Self::ResourceClaim(_) => Kind::ResourceClaim,
+            Self::ResourceSlice(_) => Kind::ResourceSlice,
+            Self::DeviceClass(_) => Kind::DeviceClass,
         }
     }
 
@@ -227,6 +243,9 @@ followed!(
     "/apis/storage.k8s.io/v1/csistoragecapacities"
 );
 followed!(VolumeAttachment, "volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments");
+followed!(ResourceClaim, "resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims");
+followed!(ResourceSlice, "resourceslices", "/apis/resource.k8s.io/v1/resourceslices");
+followed!(DeviceClass, "deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses");
 
 /// Follows all kinds with the client of `client`; each future runs until it is dropped. Pods and nodes
 /// may be wanted whole.
@@ -250,6 +269,9 @@ pub fn follow_all(
         one::<CSIDriver>(client(), told, false),
         one::<CSIStorageCapacity>(client(), told, false),
         one::<VolumeAttachment>(client(), told, false),
+        one::<ResourceClaim>(client(), told, false),
+        one::<ResourceSlice>(client(), told, false),
+        one::<DeviceClass>(client(), told, false),
         match whole {
             true => one::<Pod>(client(), told, true),
             false => one::<LeanPod>(client(), told, false),

@@ -9,6 +9,7 @@
 mod binds;
 #[path = "../tests/sched/compare.rs"]
 mod compare;
+mod devices;
 mod enrich;
 mod extender;
 #[path = "../tests/sched/generate.rs"]

@@ -103,6 +103,11 @@ impl Stand {
         Ours(cmd.spawn().expect("it starts"))
     }
 
+    /// The file with which a scheduler finds the API server.
+    pub fn credentials(&self) -> PathBuf {
+        self.cluster.layout().kubeconfig("scheduler")
+    }
+
     /// The arguments with which it serves on a port of the cluster's network.
     pub fn serving(&self) -> Vec<String> {
         let layout = self.cluster.layout();
@@ -152,6 +157,8 @@ impl Stand {
             {"apiGroups": ["storage.k8s.io"], "verbs": ["list", "watch"],
                 "resources": ["storageclasses", "csinodes", "csidrivers",
                     "csistoragecapacities", "volumeattachments"]},
+            {"apiGroups": ["resource.k8s.io"], "verbs": ["list", "watch"],
+                "resources": ["resourceclaims", "resourceslices", "deviceclasses"]},
             {"apiGroups": [""], "verbs": ["get"], "resources": ["pods"]},
             {"apiGroups": ["apps"], "verbs": ["list", "watch"],
                 "resources": ["replicasets", "statefulsets"]},

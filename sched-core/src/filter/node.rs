@@ -253,6 +253,16 @@ pub(crate) fn resources(
         };
         column.keep_fitting(*amount, mask);
     }
+    for (name, amount) in &program.delegated {
+        // Where nobody offers any, devices are looked for.
+        let Some(column) = view.scalars.get(name) else { continue };
+        let short = |row| {
+            let all = column.allocatable(row).unwrap_or(0);
+            all > 0 && *amount > all.wrapping_sub(column.used(row))
+        };
+        let short: Vec<u32> = mask.iter().filter(|row| short(*row)).collect();
+        short.into_iter().for_each(|row| mask.clear(row));
+    }
 }
 
 /// Whether the built-in resources fit.

@@ -122,6 +122,11 @@ pub(crate) fn resources(
         let (all, used) = scalar(*name);
         check(*amount, all.unwrap_or(0), used, &|| text(*name));
     }
+    for (name, amount) in &program.delegated {
+        if let (Some(all @ 1..), used) = scalar(*name) {
+            check(*amount, all, used, &|| text(*name));
+        }
+    }
     let plugin = Some(Plugin::NodeResourcesFit);
     (!reasons.is_empty()).then_some(Status { plugin, code, reasons })
 }

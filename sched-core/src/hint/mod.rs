@@ -53,6 +53,8 @@ pub struct Changes {
     pub gates: bool,
     /// It asks for less.
     pub requests: bool,
+    /// Claims of devices were made for it.
+    pub claims: bool,
 }
 
 impl Changes {
@@ -83,6 +85,8 @@ pub enum Event {
     Own(Str, Changes),
     /// A claim came or changed, by namespace and name.
     Claim(Rc<str>),
+    /// A claim of devices came or changed, by namespace and name.
+    ResourceClaim(Rc<str>),
     /// Something happened that nobody follows closely: it may help whoever waits for these.
     Other(&'static [Plugin]),
 }
@@ -119,9 +123,13 @@ impl Event {
             Self::Own(_, Changes { tolerations: true, .. }) => {
                 "UnschedulablePodUpdatePodToleration"
             }
+            Self::Own(_, Changes { claims: true, .. }) => {
+                "UnschedulablePodUpdatePodGeneratedResourceClaim"
+            }
             Self::Own(_, Changes { labels: true, .. }) => "UnschedulablePodUpdatePodLabel",
             Self::Own(..) => "UnschedulablePodUpdate",
             Self::Claim(_) => "PersistentVolumeClaimUpdate",
+            Self::ResourceClaim(_) => "ResourceClaimUpdate",
             Self::Other(_) => "Other",
         }
     }
@@ -149,6 +157,7 @@ impl Event {
             }
             Self::Own(_, changes) => changes.may_pass(rejector),
             Self::Claim(_) => pod::waits_for_volumes(rejector) || rejector == Plugin::VolumeZone,
+            Self::ResourceClaim(_) => rejector == Plugin::DynamicResources,
             Self::Other(waiting) => waiting.contains(&rejector),
         }
     }
@@ -248,7 +257,7 @@ impl Cluster {
             Event::PodGone(old) => pod::helps_gone(self, old, pod, rejector),
             Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
             // Whose claim it is, is known to whoever has the pod.
-            Event::Claim(_) => event.may_help(rejector),
+            Event::Claim(_) | Event::ResourceClaim(_) => event.may_help(rejector),
             Event::Other(waiting) => waiting.contains(&rejector),
         }
     }

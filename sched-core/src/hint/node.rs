@@ -97,6 +97,10 @@ fn fits_alone(cluster: &Cluster, program: &Program, node: &NodeSpec) -> bool {
         && asked.mem_bytes <= has.mem_bytes.max(0)
         && asked.eph_bytes <= has.eph_bytes.max(0)
         && scalars.all(|(name, amount)| *amount <= scalar(node, cluster.text(*name)))
+        && program.delegated.iter().all(|(name, amount)| {
+            let has = scalar(node, cluster.text(*name));
+            has <= 0 || *amount <= has
+        })
 }
 
 /// Whether there is more of anything that the pod asks for.
@@ -110,6 +114,8 @@ fn has_more(program: &Program, old: &NodeSpec, new: &NodeSpec) -> bool {
         || (asked.mem_bytes > 0 && is.mem_bytes > was.mem_bytes)
         || (asked.eph_bytes > 0 && is.eph_bytes > was.eph_bytes)
         || scalars.any(|(name, _)| scalar(new, name) > scalar(old, name))
+        // Devices may be there instead.
+        || !program.delegated.is_empty()
 }
 
 // k8s: podtopologyspread/plugin.go isSchedulableAfterNodeChange

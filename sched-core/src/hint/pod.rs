@@ -4,13 +4,7 @@ use super::*;
 
 /// Whoever looks at volumes and claims: other pods may give some back.
 pub(super) fn waits_for_volumes(by: Plugin) -> bool {
-    matches!(
-        by,
-        Plugin::VolumeRestrictions
-            | Plugin::NodeVolumeLimits
-            | Plugin::DynamicResources
-            | Plugin::VolumeBinding
-    )
+    matches!(by, Plugin::VolumeRestrictions | Plugin::NodeVolumeLimits | Plugin::VolumeBinding)
 }
 
 pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
@@ -20,6 +14,7 @@ pub(super) fn helps_itself(changes: Changes, by: Plugin) -> bool {
         Plugin::PodTopologySpread => changes.tolerations || changes.labels,
         Plugin::InterPodAffinity => changes.labels,
         Plugin::NodeResourcesFit => changes.requests,
+        Plugin::DynamicResources => changes.claims,
         Plugin::NodeDeclaredFeatures => true,
         _ => false,
     }

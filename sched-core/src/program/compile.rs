@@ -28,6 +28,9 @@ use crate::snapshot::objects::{
 };
 use crate::snapshot::view::{Effect, Taint};
 
+/// Names and amounts of extended resources.
+type Amounts = Box<[(Str, i64)]>;
+
 /// Label of a node's own name as a topology key.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -96,9 +99,8 @@ impl<'a> Compiler<'a> {
         let (pod_affinity, affinity_self) = self.required_affinity(affinity)?;
         let anti = self.required_anti(affinity)?;
         let preferred_pods = self.preferred_pods(affinity)?;
-        let scalars = self.scalars(&requests);
-        let names = requests.plain.scalars.iter();
-        let scalar_ids = names.map(|(n, _)| self.cluster.interner.intern(n)).collect();
+        let (delegated, scalars) = self.scalars(&requests);
+        let scalar_ids = self.names(&requests);
         let ports = host_ports(pod, self.interner()).into();
         let features = self.features();
         let gates = spec.and_then(|s| s.scheduling_gates.as_ref()).into_iter().flatten();
@@ -124,6 +126,7 @@ impl<'a> Compiler<'a> {
             ports,
             requests,
             scalars,
+            delegated,
             scalar_ids,
             images,
             image_containers,
@@ -262,7 +265,13 @@ impl<'a> Compiler<'a> {
 
     // ---- resources, images, features --------------------------------------------------------------
 
-    fn scalars(&mut self, requests: &PodRequests) -> Box<[(Str, i64)]> {
+    fn names(&mut self, requests: &PodRequests) -> Box<[Str]> {
+        let names = requests.plain.scalars.iter();
+        names.map(|(name, _)| self.cluster.interner.intern(name)).collect()
+    }
+
+    /// Extended resources that device classes offer, and the others.
+    fn scalars(&mut self, requests: &PodRequests) -> (Amounts, Amounts) {
         let ignored = |name: &str| {
             let group = name.split_once('/').map(|(group, _)| group);
             let native = group.is_none() || name.contains("kubernetes.io/");
@@ -275,7 +284,12 @@ impl<'a> Compiler<'a> {
                         .any(|g| Some(g.as_str()) == group))
         };
         let kept = requests.plain.scalars.iter().filter(|(name, v)| *v != 0 && !ignored(name));
-        kept.map(|(name, value)| (self.cluster.interner.intern(name), *value)).collect()
+        let (mut delegated, mut own) = (Vec::new(), Vec::new());
+        for (name, value) in kept {
+            let of = if self.cluster.of_devices.contains(name) { &mut delegated } else { &mut own };
+            of.push((self.cluster.interner.intern(name), *value));
+        }
+        (delegated.into(), own.into())
     }
 
     // k8s: imagelocality/image_locality.go sumImageScores, normalizedImageName

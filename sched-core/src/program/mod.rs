@@ -153,6 +153,8 @@ pub struct Program {
     pub requests: PodRequests,
     /// Extended resources that the filter looks at, sorted by name.
     pub scalars: Box<[(Str, i64)]>,
+    /// The same of those that device classes offer: nodes that offer none themselves need not have it.
+    pub delegated: Box<[(Str, i64)]>,
     /// Names of `requests.plain.scalars`, in its order.
     pub scalar_ids: Box<[Str]>,
     /// Images, normalised.

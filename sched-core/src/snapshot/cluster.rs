@@ -7,7 +7,7 @@
 //! Never walks all pods, except to begin a counter that nobody asked for before, and to free names.
 //! Why one writer: readers hold published epochs, so nothing here needs a lock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -22,6 +22,7 @@ use super::sparse::CowMap;
 use super::sweep::Free;
 use super::view::View;
 use super::workloads::Owners;
+use crate::bits::Bits;
 use crate::config::{Profile, Strategy};
 use crate::intern::{FastMap, Interner, LabelsId, Str};
 use crate::program::Program;
@@ -71,6 +72,8 @@ pub struct Cluster {
     pub(crate) owners: Owners,
     pub(super) digests: Vec<u64>,
     free_rows: Vec<u32>,
+    /// Extended resources that device classes offer.
+    pub(crate) of_devices: BTreeSet<String>,
     pub(super) programs: FastMap<u64, Vec<Arc<Program>>>,
     pub(super) programs_len: usize,
     /// Hashes what tenants write.
@@ -148,6 +151,7 @@ impl Cluster {
             owners: Owners::default(),
             digests: Vec::new(),
             free_rows: Vec::new(),
+            of_devices: BTreeSet::new(),
             programs: FastMap::default(),
             programs_len: 0,
             keyed: RandomState::new(),
@@ -178,6 +182,30 @@ impl Cluster {
     #[must_use]
     pub fn node_name(&self, row: u32) -> &str {
         self.interner.text(self.view.names[row as usize])
+    }
+
+    /// Extended resources that device classes offer from now on, for pods that are compiled later.
+    // k8s: noderesources/fit.go shouldDelegateResourceToDRA
+    pub fn set_of_devices(&mut self, names: BTreeSet<String>) {
+        self.of_devices = names;
+    }
+
+    /// Nodes that name an extended resource, and those of them that have some of it.
+    #[must_use]
+    pub fn rows_offering(&self, resource: &str) -> (Bits, Bits) {
+        let (mut named, mut some) = (Bits::default(), Bits::default());
+        named.reset(self.view.rows);
+        some.reset(self.view.rows);
+        let column = self.interner.find(resource).and_then(|name| self.view.scalars.get(&name));
+        for row in self.view.valid.iter() {
+            if let Some(amount) = column.and_then(|column| column.allocatable(row)) {
+                named.set(row);
+                if amount > 0 {
+                    some.set(row);
+                }
+            }
+        }
+        (named, some)
     }
 
     /// Row of a node.

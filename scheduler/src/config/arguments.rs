@@ -4,7 +4,10 @@
 //! that names the field. Pure.
 // k8s: pkg/scheduler/apis/config/validation/validation_pluginargs.go
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
+use pintle_api_types::duration::GoDuration;
 use pintle_sched_core::Profile;
 use pintle_sched_core::config::{SpreadDefaults, Strategy};
 use serde::de::DeserializeOwned;
@@ -91,6 +94,13 @@ struct AffinityArgs {
 struct PreemptionArgs {
     min_candidate_nodes_percentage: Option<i32>,
     min_candidate_nodes_absolute: Option<i32>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DeviceArgs {
+    filter_timeout: Option<GoDuration>,
+    binding_timeout: Option<GoDuration>,
 }
 
 #[derive(Deserialize)]
@@ -208,7 +218,7 @@ pub(super) fn arguments(
             profile.preemption_candidates_min = a.min_candidate_nodes_absolute.unwrap_or(100);
         }
         "VolumeBinding" => volumes(profile, &args(config, path)?, path)?,
-        "DynamicResources" => {}
+        "DynamicResources" => devices(profile, args(config, path)?, path)?,
         name => {
             known(name, path)?;
             none(config, path)?;
@@ -229,6 +239,22 @@ fn volumes(profile: &mut Profile, a: &VolumeBindingArgs, path: &str) -> Result<(
         let problem = format!("is {seconds}, but must not be below zero");
         field(&format!("{path}.bindTimeoutSeconds"), &problem)
     })?;
+    Ok(())
+}
+
+// k8s: validation_pluginargs.go ValidateDynamicResourcesArgs
+fn devices(profile: &mut Profile, a: DeviceArgs, path: &str) -> Result<(), ConfigError> {
+    let read = |name: &str, given: Option<GoDuration>, default: Duration, least: Duration| {
+        let Some(time) = given else { return Ok(default) };
+        let least = GoDuration::from_std(least);
+        let problem = || format!("is {time}, but must be at least {least}");
+        let path = format!("{path}.{name}");
+        if time < least { Err(field(&path, &problem())) } else { Ok(time.to_std()) }
+    };
+    let filter = read("filterTimeout", a.filter_timeout, Duration::from_secs(10), Duration::ZERO)?;
+    let second = Duration::from_secs(1);
+    let binding = read("bindingTimeout", a.binding_timeout, Duration::from_secs(600), second)?;
+    (profile.device_filter_timeout, profile.device_binding_timeout) = (filter, binding);
     Ok(())
 }
 

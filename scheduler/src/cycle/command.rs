@@ -4,8 +4,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use pintle_api::informer::ObjectKey;
 
+use super::Reserve;
 use crate::extender::Consult;
 use crate::framework::Attempt;
 use crate::volumes::bind::Write;
@@ -60,6 +62,30 @@ pub enum Command {
         pod: PodRef,
         /// What is to be written, in this order.
         writes: Vec<Write>,
+    },
+    /// Give claims the devices that were chosen and reserve them for a pod; a
+    /// [`Reserved`](super::Reserved) is owed.
+    ReserveDevices {
+        /// The pod.
+        pod: PodRef,
+        /// The number of the reservation.
+        number: u64,
+        /// The claims.
+        claims: Vec<Reserve>,
+    },
+    /// A pod uses these claims no longer; that it was done is owed.
+    ReleaseDevices {
+        /// The pod.
+        pod: PodRef,
+        /// The claims.
+        claims: Vec<Rc<ResourceClaim>>,
+    },
+    /// A claim gives its devices back, for a pod that waits; an [`Evicted`] is owed.
+    GiveDevicesBack {
+        /// The pod.
+        pod: PodRef,
+        /// The claim.
+        claim: Rc<ResourceClaim>,
     },
     /// Ask extenders; a [`Consulted`](crate::extender::Consulted) is owed.
     Consult(Consult),

@@ -49,6 +49,9 @@ impl Said {
     }
 }
 
+/// Why a pod fits nowhere, and what is said of its claims.
+type Text = (String, &'static str);
+
 /// An attempt that waits for an answer.
 #[derive(Debug)]
 pub(super) struct Consulting {
@@ -60,7 +63,7 @@ pub(super) struct Consulting {
 enum Stage {
     Kept(Rc<str>),
     Nodes(usize),
-    Victims { text: String, rejectors: Rejectors, known: HashMap<String, Str> },
+    Victims { text: Text, rejectors: Rejectors, known: HashMap<String, Str> },
 }
 
 impl Scheduler {
@@ -96,7 +99,7 @@ impl Scheduler {
         &mut self,
         uid: &Uid,
         asked: &Asked,
-        (text, rejectors): (String, Rejectors),
+        (text, rejectors): (Text, Rejectors),
         candidates: &[Candidate],
     ) -> Found {
         let cluster = &self.mirror.cluster;
@@ -158,7 +161,7 @@ impl Scheduler {
     fn make_room(
         &mut self,
         asked: &Asked,
-        (text, rejectors): (String, Rejectors),
+        (text, rejectors): (Text, Rejectors),
         known: &HashMap<String, Str>,
         victims: &BTreeMap<String, MetaVictims>,
         now: Duration,
@@ -177,8 +180,8 @@ impl Scheduler {
         let candidates: Vec<Candidate> = victims.iter().filter_map(candidate).collect();
         let chosen = preempt::choose(cluster, &candidates);
         let (message, nominated) = match chosen {
-            Some(at) => (text, self.preempt(asked, &candidates[at], now)),
-            None => (diagnosis::without_candidate(&self.mirror, &text), String::new()),
+            Some(at) => (text.0, self.preempt(asked, &candidates[at], now)),
+            None => (diagnosis::without_candidate(&text.0, text.1), String::new()),
         };
         Why { is_error: false, message, rejectors, nominated: Some(nominated) }
     }

@@ -19,15 +19,11 @@ use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Stopped};
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
-use crate::shadow::has_resource_claims;
 
 /// Longest sentence of an event, and how a longer one ends.
 // k8s: staging/src/k8s.io/api/events/v1 NoteLengthLimit, schedule_one.go truncateMessage
 const NOTE_MAX: usize = 1024;
 const CUT: &str = " ...";
-/// What is said of pods whose devices tie them to nodes.
-const NO_CLAIMS: &str =
-    "pods with resource claims are not scheduled by this version of pintle-scheduler";
 
 /// What came of looking for a node.
 pub(super) enum Found {
@@ -68,6 +64,9 @@ impl Scheduler {
         self.queue.flush(now);
         if self.volumes_due().is_some_and(|due| due <= now) {
             self.look_at_volumes(now);
+        }
+        if self.devices_due().is_some_and(|due| due <= now) {
+            self.look_at_devices(now);
         }
         let Some((uid, asked)) = self.queue.pop(now) else { return false };
         if self.skips(&uid, &asked) {
@@ -112,9 +111,6 @@ impl Scheduler {
         said: &Said,
         now: Duration,
     ) -> Result<Found, Why> {
-        if has_resource_claims(&asked.pod) {
-            return Err(Why::nowhere(NO_CLAIMS.to_owned(), Plugin::DynamicResources));
-        }
         let asking = Asking::new(&asked.pod, &mut self.mirror);
         let mut asking = asking.map_err(|error| Why::error(error.to_string()))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
@@ -209,10 +205,13 @@ impl Scheduler {
             // k8s: schedule_one.go findNodesThatFitPod
             rejectors.insert(Plugin::Extender);
         }
+        if let Some(claim) = &diagnosis.gives_back {
+            self.give_back(uid, asked, claim);
+        }
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());
         if chosen.is_some() && self.consults_about_victims(&asked.pod) {
-            let text = diagnosis.message;
+            let text = (diagnosis.message, diagnosis.of_claims);
             return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
         }
         let mut message = diagnosis.message;

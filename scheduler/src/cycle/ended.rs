@@ -24,6 +24,7 @@ impl Scheduler {
                     was_flushed: waiting.flushed,
                 });
                 self.queue.done(&pod.uid);
+                self.devices.is_bound(&pod.uid);
                 if let Some((attempt, _)) = self.attempts.remove(&pod.uid) {
                     attempt.post_bind(node);
                 }
@@ -45,6 +46,13 @@ impl Scheduler {
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.preempts.set(false);
             self.queue.released(uid, !evicted.all, now);
+        }
+    }
+
+    /// Takes how it ended that a claim was to give devices back: when it did, a watch tells of it.
+    pub fn gave_back(&mut self, ended: &Evicted, now: Duration) {
+        if !ended.all {
+            self.queue.later(&ended.pod.uid, now);
         }
     }
 

@@ -14,6 +14,7 @@ use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::{Asked, Assumed, Scheduler, Uid};
+use crate::devices::look::has_claims;
 use crate::mirror::Step;
 use crate::watch::{Kind, Thing, Told};
 
@@ -40,8 +41,9 @@ impl Scheduler {
         }
         let happened = self.mirror.take_happened();
         happened.iter().for_each(|event| self.happened(event, now));
-        if !happened.is_empty() && !self.binding_volumes.is_empty() {
+        if !happened.is_empty() {
             self.look_at_volumes(now);
+            self.look_at_devices(now);
         }
         if let Some(key) = key {
             self.queue_pod(&key, now);
@@ -74,7 +76,7 @@ impl Scheduler {
             self.assumed.remove_entry(uid)
         });
         if let Some((uid, _)) = &assumed {
-            self.waits_no_more(uid);
+            self.waits_no_more(uid, now);
         }
         let assumed = assumed.map(|(_, assumed)| assumed);
         self.mirror.make(step);
@@ -160,7 +162,7 @@ impl Scheduler {
             // Nothing of it matters any more but its end.
             let was = &assumed.asked.pod.metadata.deletion_timestamp;
             if pod.metadata.deletion_timestamp.is_some() && was.is_none() {
-                self.waits_no_more(&uid);
+                self.waits_no_more(&uid, now);
                 self.forget(&uid, now);
             }
             return;
@@ -169,13 +171,16 @@ impl Scheduler {
         let spec = Rc::new(spec);
         let changes = self.queue.get(&uid).map(|known| changes(&known.pod, &pod, &spec));
         let (own, key) = (spec.key, key.clone());
-        let preempts = self.queue.get(&uid).is_some_and(|known| known.pod.preempts.get());
-        let (rejected, preempts) = (OnceCell::new(), Cell::new(preempts));
+        let known = self.queue.get(&uid).map(|known| &known.pod);
+        let preempts = Cell::new(known.is_some_and(|known| known.preempts.get()));
+        let releases = Cell::new(known.is_some_and(|known| known.releases.get()));
+        let rejected = OnceCell::new();
         let plugins = self.plugins_of(profile).cloned();
         let by_priority = -i64::from(spec.priority);
         let rank = plugins.as_ref().and_then(|plugins| plugins.rank(&pod)).unwrap_or(by_priority);
         let rejected_by = self.queue.get(&uid).map(|known| known.pod.rejected_by.clone());
         let rejected_by = rejected_by.unwrap_or_else(|| RefCell::new(Vec::new()));
+        let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
         let asked = Asked {
             pod,
             key: key.clone(),
@@ -183,6 +188,8 @@ impl Scheduler {
             profile,
             rejected,
             preempts,
+            releases,
+            claims,
             plugins,
             rejected_by,
             rank,
@@ -221,14 +228,15 @@ impl Scheduler {
     fn pod_is_gone(&mut self, key: &ObjectKey, uid: &Uid, now: Duration) {
         self.names.remove(key);
         self.queue.remove(uid);
-        self.waits_no_more(uid);
+        self.waits_no_more(uid, now);
         self.forget(uid, now);
     }
 
-    /// A pod that waits for its volumes or for permission is bound or gone: nobody else ends its attempt.
-    fn waits_no_more(&mut self, uid: &Uid) {
+    /// A pod that waits for its volumes, its devices or permission is bound or gone: nobody else ends
+    /// its attempt.
+    fn waits_no_more(&mut self, uid: &Uid, now: Duration) {
         // What plugins keep account of a binding under way ends with its answer.
-        let waited = self.permits.contains_key(uid);
+        let waited = self.permits.contains_key(uid) | self.stop_waiting_for_devices(uid, now);
         if self.forget_volumes(uid) || waited {
             self.unreserve(uid);
             self.queue.done(uid);
@@ -237,8 +245,12 @@ impl Scheduler {
 
     /// A pod that was assumed takes nothing from its node any more.
     pub(super) fn forget(&mut self, uid: &Uid, now: Duration) -> Option<Rc<Asked>> {
-        let Assumed { asked, node, .. } = self.assumed.remove(uid)?;
+        let Some(Assumed { asked, node, .. }) = self.assumed.remove(uid) else {
+            self.forget_devices(uid, now);
+            return None;
+        };
         self.forget_volumes(uid);
+        self.forget_devices(uid, now);
         self.unreserve(uid);
         let pod = asked.spec.key;
         self.make(&Step::Gone { pod, last: None, node }, now);
@@ -265,10 +277,15 @@ fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
         || was.mem_bytes > is.mem_bytes
         || was.eph_bytes > is.eph_bytes
         || was.scalars.iter().any(|(name, amount)| scalar(name).is_none_or(|now| now < *amount));
+    let made = |pod: &Pod| {
+        let made = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.clone());
+        made.unwrap_or_default()
+    };
     Changes {
         labels: known.pod.metadata.labels != pod.metadata.labels,
         tolerations: tolerations(&known.pod) != tolerations(pod),
         gates: gated(&known.pod) && !gated(pod),
         requests: less,
+        claims: made(&known.pod) != made(pod),
     }
 }

@@ -14,6 +14,9 @@
 pub mod command;
 mod consult;
 mod decide;
+#[cfg(test)]
+mod device_tests;
+mod devices;
 mod ended;
 mod intake;
 mod permit;
@@ -36,7 +39,10 @@ use pintle_sched_core::{Cluster, Plugin, Profile};
 
 pub use self::command::{Command, Ended, Evicted, Fact};
 use self::consult::Consulting;
+pub use self::devices::{Reserve, Reserved};
 pub use self::volumes::Written;
+use crate::devices::known::Claims;
+use crate::devices::look;
 use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::extender::Extender;
@@ -62,6 +68,10 @@ pub struct Asked {
     rejected: OnceCell<Rejected>,
     /// Room is being made for it: it is not decided before that ended.
     preempts: Cell<bool>,
+    /// What it gave up is being written: it is not decided before that ended either.
+    releases: Cell<bool>,
+    /// Where its claims of devices are found, if it has any.
+    claims: Option<Claims>,
     /// Plugins of others that its profile runs, and those of them that rejected it.
     plugins: Option<Rc<Plugins>>,
     rejected_by: RefCell<Vec<Name>>,
@@ -87,6 +97,10 @@ impl Candidate for Asked {
         if gates.is_some_and(|gates| !gates.is_empty()) {
             return Some(Plugin::SchedulingGates);
         }
+        // k8s: dynamicresources/dynamicresources.go PreEnqueue
+        if self.claims.as_ref().is_some_and(|all| look::claims_of(&self.pod, all).is_err()) {
+            return Some(Plugin::DynamicResources);
+        }
         let by = self.plugins.as_ref()?.gate(&self.pod)?;
         *self.rejected_by.borrow_mut() = vec![by];
         Some(Plugin::OutOfTree)
@@ -94,7 +108,7 @@ impl Candidate for Asked {
 
     // k8s: defaultpreemption/default_preemption.go PreEnqueue
     fn is_held(&self) -> bool {
-        self.preempts.get()
+        self.preempts.get() || self.releases.get()
     }
 }
 
@@ -122,6 +136,12 @@ impl Hints for Happens<'_> {
         {
             return event.may_help(rejector) && users::uses(&pod.pod, claim);
         }
+        if let Event::ResourceClaim(claim) = event
+            && rejector == Plugin::DynamicResources
+        {
+            let all = pod.claims.as_ref();
+            return all.is_none_or(|all| look::uses(&pod.pod, all, claim));
+        }
         match pod.rejected.get() {
             Some(rejected) => self.0.helps(event, rejected, rejector),
             None => match event {
@@ -144,7 +164,7 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
         Event::PodGone(_) => Happened::PodGone,
         Event::Own(key, _) if *key != pod.spec.key => return false,
         Event::Own(..) => Happened::Itself,
-        Event::Claim(_) | Event::Other(_) => Happened::Other,
+        Event::Claim(_) | Event::ResourceClaim(_) | Event::Other(_) => Happened::Other,
     };
     let by = pod.rejected_by.borrow();
     pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod, happened))
@@ -174,6 +194,8 @@ pub struct Scheduler {
     consulting: Option<Consulting>,
     /// Pods with a node that wait for their volumes.
     binding_volumes: HashMap<Uid, volumes::Binding>,
+    /// Pods with a node that have claims of devices, until they are bound.
+    devices: devices::All,
     /// Pods with a node that wait for permission.
     permits: HashMap<Uid, permit::Waits>,
     extenders: Vec<Extender>,
@@ -197,6 +219,7 @@ impl Scheduler {
             names: HashMap::new(),
             consulting: None,
             binding_volumes: HashMap::new(),
+            devices: devices::All::default(),
             permits: HashMap::new(),
             extenders: Vec::new(),
             plugins: Vec::new(),
@@ -297,7 +320,8 @@ impl Scheduler {
     pub fn next_due(&self, is_blocked: bool) -> Option<Duration> {
         // Whoever may not be decided now waits for something else than the time.
         let waiting = self.queue.next_flush().filter(|_| !is_blocked);
-        waiting.into_iter().chain(self.volumes_due()).chain(self.permits_due()).min()
+        let prepared = [self.volumes_due(), self.devices_due(), self.permits_due()];
+        waiting.into_iter().chain(prepared.into_iter().flatten()).min()
     }
 
     /// Pods at a place of the queue.

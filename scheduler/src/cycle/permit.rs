@@ -43,6 +43,10 @@ impl Scheduler {
     /// A node was chosen: the pod counts as there, unless a plugin objects.
     // k8s: schedule_one.go assume
     pub(super) fn assume(&mut self, uid: &Uid, asked: Rc<Asked>, node: &Rc<str>, now: Duration) {
+        if let Err(error) = self.choose_devices(uid, &asked, node) {
+            self.unreserve(uid);
+            return self.refuse(uid, &asked, Why::error(error), now);
+        }
         self.nominate(&asked, "", now);
         self.choose_volumes(uid, &asked, node);
         self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
@@ -85,6 +89,7 @@ impl Scheduler {
     ) {
         self.assumed.remove(uid);
         self.forget_volumes(uid);
+        self.forget_devices(uid, now);
         self.unreserve(uid);
         let pod = asked.spec.key;
         self.mirror.make(&Step::Gone { pod, last: None, node: Rc::clone(node) });
@@ -125,13 +130,13 @@ impl Scheduler {
     pub(super) fn prepare(&mut self, uid: &Uid, now: Duration) {
         let prepares =
             self.attempts.get(uid).is_some_and(|(attempt, _)| attempt.prepares_binding());
-        let writes = self.begin_volumes(uid, now);
-        if writes || prepares {
+        let volumes = self.begin_volumes(uid, now);
+        let devices = self.begin_devices(uid);
+        if volumes || devices || prepares {
             self.tell_node(uid);
         }
-        if !writes && let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) {
-            let (asked, node) = (Rc::clone(asked), Rc::clone(node));
-            self.bind(uid, &asked, &node);
+        if !volumes && !devices {
+            self.bind_if_ready(uid);
         }
     }
 

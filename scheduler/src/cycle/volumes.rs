@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::command::{Command, PodRef};
 use super::decide::pod_ref;
-use super::{Asked, Scheduler, Uid};
+use super::{Asked, Assumed, Scheduler, Uid};
 use crate::volumes::bind::{Progress, Write};
 
 /// The volumes of a pod that has a node.
@@ -97,11 +97,8 @@ impl Scheduler {
                     self.volumes_failed(&uid, format!("binding volumes: {error}"), now);
                 }
                 Progress::Bound => {
-                    let binding = self.binding_volumes.remove(&uid);
-                    if let Some((binding, assumed)) = binding.zip(self.assumed.get(&uid)) {
-                        let asked = Rc::clone(&assumed.asked);
-                        self.bind(&uid, &asked, &binding.node);
-                    }
+                    self.binding_volumes.remove(&uid);
+                    self.bind_if_ready(&uid);
                 }
             }
         }
@@ -114,6 +111,17 @@ impl Scheduler {
         };
         let pod = pod_ref(&assumed.asked, uid);
         self.failed(&pod, format!("running PreBind plugin \"VolumeBinding\": {error}"), now);
+    }
+
+    /// Binds a pod that waits neither for volumes nor for devices any more.
+    pub(super) fn bind_if_ready(&mut self, uid: &Uid) {
+        if self.binding_volumes.contains_key(uid) || self.devices.waits(uid) {
+            return;
+        }
+        if let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) {
+            let (asked, node) = (Rc::clone(asked), Rc::clone(node));
+            self.bind(uid, &asked, &node);
+        }
     }
 
     /// What was chosen for a pod does not count any more; whether anything was.

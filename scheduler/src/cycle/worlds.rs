@@ -3,7 +3,9 @@
 //!
 //! A world has an API server that tells late and out of order between kinds, bindings that fail or
 //! whose answers come late, pods and nodes that change. At the end everything is told; then nobody
-//! may be left who would find a place.
+//! may be left who would find a place, and no device may have been given twice.
+
+mod claims;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -44,6 +46,9 @@ struct World {
     chance: Chance,
     nodes: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
+    claims: BTreeMap<String, Value>,
+    slices: BTreeMap<String, Value>,
+    of_claims: claims::UnderWay,
     untold: HashMap<Kind, VecDeque<Told>>,
     binds: Vec<(PodRef, Rc<str>)>,
     answers: Vec<(PodRef, Rc<str>, Ended)>,
@@ -61,6 +66,8 @@ struct World {
 fn thing(kind: Kind, value: &Value) -> Thing {
     match kind {
         Kind::Node => Thing::Node(object(value.clone())),
+        Kind::ResourceClaim => Thing::ResourceClaim(object(value.clone())),
+        Kind::ResourceSlice => Thing::ResourceSlice(object(value.clone())),
         _ => Thing::Pod(object(value.clone())),
     }
 }
@@ -71,6 +78,9 @@ impl World {
             chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            of_claims: claims::UnderWay::default(),
             untold: HashMap::new(),
             binds: Vec::new(),
             answers: Vec::new(),
@@ -87,23 +97,32 @@ impl World {
         self.untold.entry(kind).or_default().push_back(told);
     }
 
+    fn all(&mut self, kind: Kind) -> &mut BTreeMap<String, Value> {
+        match kind {
+            Kind::Node => &mut self.nodes,
+            Kind::ResourceClaim => &mut self.claims,
+            Kind::ResourceSlice => &mut self.slices,
+            _ => &mut self.pods,
+        }
+    }
+
     fn set(&mut self, kind: Kind, name: &str, mut value: Value) {
         self.numbered += 1;
         value["metadata"]["resourceVersion"] = self.numbered.to_string().into();
         self.tell(kind, Told::Set(thing(kind, &value)));
-        let all = if kind == Kind::Node { &mut self.nodes } else { &mut self.pods };
+        let all = self.all(kind);
         all.insert(name.to_owned(), value);
     }
 
     fn delete(&mut self, kind: Kind, name: &str) {
-        let all = if kind == Kind::Node { &mut self.nodes } else { &mut self.pods };
+        let all = self.all(kind);
         if let Some(value) = all.remove(name) {
             self.tell(kind, Told::Gone(thing(kind, &value)));
         }
     }
 
     fn any(&mut self, kind: Kind) -> Option<String> {
-        let all = if kind == Kind::Node { &self.nodes } else { &self.pods };
+        let all = self.all(kind);
         let names: Vec<String> = all.keys().cloned().collect();
         (!names.is_empty()).then(|| names[self.chance.below(names.len())].clone())
     }
@@ -121,6 +140,8 @@ impl World {
                 "pods": self.chance.of(&["2", "5"])}},
         });
         self.set(Kind::Node, &name, value);
+        let count = self.chance.below(3);
+        self.set(Kind::ResourceSlice, &name, claims::slice(&name, count));
     }
 
     fn change_node(&mut self) {
@@ -163,7 +184,7 @@ impl World {
         let key = self.chance.of(&["zone", "kubernetes.io/hostname"]);
         let term = json!([{"topologyKey": key, "labelSelector": selector}]);
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
-        match self.chance.below(9) {
+        match self.chance.below(11) {
             0 => spec["nodeSelector"] = json!({"disk": self.chance.of(&["ssd", "hdd"])}),
             1 => spec["affinity"] = json!({"podAffinity": {required: term}}),
             2 => spec["affinity"] = json!({"podAntiAffinity": {required: term}}),
@@ -177,6 +198,10 @@ impl World {
                 spec["containers"][0]["ports"] = ports;
             }
             6 => spec["schedulingGates"] = json!([{"name": "g"}]),
+            7..=8 => {
+                let claim = format!("c{}", self.chance.below(6));
+                spec["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);
+            }
             _ => {}
         }
         let uid = format!("u{}", self.numbered);
@@ -199,7 +224,10 @@ impl World {
 
     /// Something happens.
     fn happen(&mut self) {
-        match self.chance.below(16) {
+        match self.chance.below(20) {
+            16..=17 => self.new_claim(),
+            18 => self.end_claim(),
+            19 => _ = self.control_claims(),
             0 => self.new_node(),
             1 => self.change_node(),
             2..=7 => self.new_pod(),
@@ -236,6 +264,7 @@ impl World {
                 if leaving {
                     Ended::Failed("it is being deleted".to_owned())
                 } else {
+                    self.has_its_devices(&value, &node);
                     value["spec"]["nodeName"] = (*node).into();
                     self.set(Kind::Pod, pod.key.name(), value);
                     Ended::Bound
@@ -259,6 +288,9 @@ impl World {
             }
             Command::Evict { victims, pod, .. } => self.evictions.push((victims, pod)),
             Command::Consult(_) | Command::BindVolumes { .. } => panic!("nobody has any"),
+            other @ (Command::ReserveDevices { .. }
+            | Command::ReleaseDevices { .. }
+            | Command::GiveDevicesBack { .. }) => self.take_claims(other),
             Command::Tell(_) => {}
         }
     }
@@ -271,8 +303,8 @@ impl World {
     /// A status is written, or victims are told to go, each for itself.
     fn write(&mut self) -> bool {
         let (statuses, evictions) = (self.statuses.len(), self.evictions.len());
-        if statuses + evictions == 0 {
-            return false;
+        if statuses + evictions == 0 || self.chance.one_in(2) && self.write_claims() {
+            return self.write_claims();
         }
         let at = self.chance.below(statuses + evictions);
         if at < statuses {
@@ -324,11 +356,10 @@ impl World {
     /// One thing that was not told is told, or one binding's answer comes.
     fn deliver(&mut self, scheduler: &mut Scheduler) -> bool {
         let now = Duration::from_secs(self.now);
-        let kinds = [Kind::Pod, Kind::Node];
-        let kind = kinds[self.chance.below(2)];
-        let next = self.untold.get_mut(&kind).and_then(VecDeque::pop_front);
-        let other = kinds[usize::from(kind == Kind::Pod)];
-        let next = next.or_else(|| self.untold.get_mut(&other).and_then(VecDeque::pop_front));
+        let kinds = [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice];
+        let first = self.chance.below(kinds.len());
+        let mut turns = kinds.into_iter().cycle().skip(first).take(kinds.len());
+        let next = turns.find_map(|kind| self.untold.get_mut(&kind)?.pop_front());
         if let Some(told) = next {
             scheduler.tell(told, now);
             return true;
@@ -338,9 +369,12 @@ impl World {
 
     /// One that waits for an answer has it.
     fn answer(&mut self, scheduler: &mut Scheduler) -> bool {
+        if self.chance.one_in(2) && self.answer_claims(scheduler) {
+            return true;
+        }
         let (now, bindings) = (Duration::from_secs(self.now), self.answers.len());
         if bindings + self.evicted.len() == 0 {
-            return false;
+            return self.answer_claims(scheduler);
         }
         let at = self.chance.below(bindings + self.evicted.len());
         if at < bindings {
@@ -387,6 +421,7 @@ impl World {
                 || self.decide(scheduler)
                 || self.write()
                 || self.finish_victims()
+                || self.control_claims()
                 || !self.binds.is_empty()
             {
                 any = true;
@@ -464,7 +499,10 @@ impl World {
     fn nobody_fits(&self, scheduler: &Scheduler) {
         let nodes = self.nodes.values().map(|node| thing(Kind::Node, node));
         let pods = self.pods.values().map(|pod| thing(Kind::Pod, pod));
-        let mut fresh = knowing(nodes.chain(pods).collect());
+        let claims = self.claims.values().map(|claim| thing(Kind::ResourceClaim, claim));
+        let slices = self.slices.values().map(|slice| thing(Kind::ResourceSlice, slice));
+        let devices = claims.chain(slices).chain([claims::class()]);
+        let mut fresh = knowing(nodes.chain(pods).chain(devices).collect());
         for value in self.pods.values() {
             let is_free = value["spec"]["nodeName"].is_null()
                 && value["metadata"].get("deletionTimestamp").is_none()
@@ -485,7 +523,7 @@ impl World {
 fn world(seed: u64) {
     let mut world = World::new(seed);
     (0..4).for_each(|_| world.new_node());
-    let mut scheduler = knowing(Vec::new());
+    let mut scheduler = knowing(vec![claims::class()]);
     world.run(&mut scheduler);
     world.check(&scheduler);
 }

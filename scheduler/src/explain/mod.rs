@@ -128,10 +128,6 @@ pub fn explain(
     taken.iter().for_each(|step| mirror.take_back(step));
     answer.pod = ObjectKey::of(pod).as_str().to_owned();
     answer.bound_to = node.map(str::to_owned);
-    if crate::shadow::has_resource_claims(pod) {
-        let left_out = "its resource claims are not looked at: they may reject more";
-        answer.notes.push(left_out.to_owned());
-    }
     Ok(answer)
 }
 

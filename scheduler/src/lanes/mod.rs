@@ -4,6 +4,7 @@
 //!   Command ─┬─ Bind ───> BINDS_MAX at once ──Ended──> whoever decides
 //!            ├─ Status ─> one of a pod at a time, the latest wins, STATUS_LANES pods at once
 //!            ├─ BindVolumes > volumes and claims, one after the other
+//!            ├─ ReserveDevices, ReleaseDevices, GiveDevicesBack > claims of devices, the same
 //!            ├─ Evict ──> its victims, EVICTIONS_MAX at once
 //!            ├─ Consult > extenders, one after the other
 //!            └─ Tell ───> notes: events of events.k8s.io, the same again raises a count
@@ -13,6 +14,7 @@
 //! status a pod waits; `notes::WAITING_MAX` events wait, more are dropped.
 
 mod bind;
+mod devices;
 pub mod notes;
 mod status;
 mod volumes;
@@ -24,6 +26,7 @@ use std::time::Duration;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DeleteParams, Preconditions};
 use pintle_api::Clients;
 use pintle_api::informer::ObjectKey;
@@ -35,8 +38,8 @@ use tokio::sync::{Semaphore, mpsc};
 use self::bind::{BindLane, Job};
 use self::notes::Notes;
 use self::status::StatusLane;
-use crate::cycle::Written;
 use crate::cycle::command::{Command, Ended, Evicted, Note, PodRef};
+use crate::cycle::{Reserve, Reserved, Written};
 use crate::extender::call::{self, Caller};
 use crate::extender::{Consult, Consulted};
 use crate::framework::Attempt;
@@ -60,10 +63,16 @@ pub enum End {
     Bind(BindEnd),
     /// Making room.
     Evict(Evicted),
+    /// A pod uses claims no longer, which are so now, as far as they could be told.
+    Released(Rc<str>, Vec<ResourceClaim>),
+    /// A claim gave its devices back, for this pod, or could not.
+    GaveBack(Evicted),
     /// Extenders have answered.
     Consult(Consulted),
     /// What was chosen of a pod's volumes was written, or not.
     Volumes(Written),
+    /// Claims of devices were reserved for a pod, or not.
+    Devices(Reserved),
 }
 
 /// A binding that ended.
@@ -145,6 +154,23 @@ impl Lanes {
             Command::Bind { pod, node, object, attempt } => self.bind(pod, node, &object, attempt),
             Command::Consult(consult) => self.consult(consult),
             Command::BindVolumes { pod, writes } => self.bind_volumes(pod, writes),
+            Command::ReserveDevices { pod, number, claims } => self.reserve(pod, number, claims),
+            Command::ReleaseDevices { pod, claims } => {
+                let owed = self.owes(End::Released(Rc::clone(&pod.uid), Vec::new()));
+                let client = self.later.clone();
+                tokio::task::spawn_local(async move {
+                    let claims = devices::release(&client, &pod, &claims).await;
+                    owed.pay(End::Released(pod.uid, claims));
+                });
+            }
+            Command::GiveDevicesBack { pod, claim } => {
+                let owed = self.owes(End::GaveBack(Evicted { pod: pod.clone(), all: false }));
+                let client = self.later.clone();
+                tokio::task::spawn_local(async move {
+                    let all = devices::give_back(&client, &claim).await;
+                    owed.pay(End::GaveBack(Evicted { pod, all }));
+                });
+            }
             Command::Status { pod, condition, nominated } => {
                 self.status.put(pod, condition, nominated);
             }
@@ -177,17 +203,33 @@ impl Lanes {
     fn bind_volumes(&self, pod: PodRef, writes: Vec<Write>) {
         let error = Some("the task that wrote it ended without an answer".to_owned());
         let end = End::Volumes(Written { pod: pod.clone(), versions: Vec::new(), error });
-        let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
+        let owed = self.owes(end);
         let client = self.client.clone();
         tokio::task::spawn_local(async move {
             owed.pay(End::Volumes(volumes::write(client, pod, &writes).await));
         });
     }
 
+    fn reserve(&self, pod: PodRef, number: u64, claims: Vec<Reserve>) {
+        let error = Some("the task that reserved it ended without an answer".to_owned());
+        let end = Reserved { pod: pod.clone(), number, claims: Vec::new(), error };
+        let owed = self.owes(End::Devices(end));
+        let client = self.client.clone();
+        tokio::task::spawn_local(async move {
+            let (claims, error) = devices::reserve(&client, &pod, claims).await;
+            owed.pay(End::Devices(Reserved { pod, number, claims, error }));
+        });
+    }
+
+    /// What is told unless something else is.
+    fn owes(&self, end: End) -> Owed {
+        Owed { ends: self.ends.clone(), end: Some(end), under_way: None }
+    }
+
     fn consult(&self, consult: Consult) {
         let nobody = "the task that asks extenders ended without an answer".to_owned();
         let end = End::Consult(Consulted { about: consult.about.clone(), answer: Err(nobody) });
-        let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
+        let owed = self.owes(end);
         let extenders = Rc::clone(&self.extenders);
         tokio::task::spawn_local(async move {
             owed.pay(End::Consult(call::consult(&extenders, consult).await));
@@ -197,7 +239,7 @@ impl Lanes {
     // k8s: pkg/scheduler/framework/preemption/executor.go prepareCandidateAsync
     fn make_room(&self, pod: PodRef, victims: Vec<(PodRef, Note)>, message: String) {
         let end = End::Evict(Evicted { pod: pod.clone(), all: false });
-        let owed = Owed { ends: self.ends.clone(), end: Some(end), under_way: None };
+        let owed = self.owes(end);
         let (client, notes) = (self.later.clone(), self.notes.clone());
         let turns = Rc::clone(&self.evictions);
         tokio::task::spawn_local(async move {

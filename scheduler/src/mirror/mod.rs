@@ -24,6 +24,8 @@ use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
 pub use self::step::Step;
+use crate::devices::known::Devices;
+use crate::devices::look::{DeviceClaims, Times};
 use crate::framework::WholeNodes;
 use crate::volumes::bind::{Progress, Write};
 use crate::volumes::{Claims, Refused, Volumes};
@@ -68,7 +70,9 @@ pub struct Mirror {
     read_budgets: Option<Rc<[Budget]>>,
     /// Volumes and claims.
     pub volumes: Volumes,
-    /// What happened to them.
+    /// Devices and claims of them.
+    pub devices: Devices,
+    /// What happened to all these.
     happened: Vec<Event>,
     /// What workloads and namespaces said last: their status changes all the time.
     others: HashMap<(Kind, ObjectKey), u64>,
@@ -102,6 +106,7 @@ impl Mirror {
             budgets: BTreeMap::new(),
             read_budgets: None,
             volumes: Volumes::default(),
+            devices: Devices::default(),
             happened: Vec::new(),
             others: HashMap::new(),
             lists: HashMap::new(),
@@ -176,7 +181,7 @@ impl Mirror {
         found
     }
 
-    /// What happened to volumes and claims since the last call.
+    /// What happened to volumes, devices and claims since the last call.
     pub fn take_happened(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.happened)
     }
@@ -187,6 +192,22 @@ impl Mirror {
     /// When they leave it none.
     pub fn claims(&mut self, pod: &Pod) -> Result<Option<Claims>, Refused> {
         self.volumes.look(pod, &mut self.cluster)
+    }
+
+    /// What a pod's claims of devices leave it of the nodes.
+    ///
+    /// # Errors
+    /// When they leave it none.
+    pub fn device_claims(
+        &mut self,
+        pod: &Pod,
+        spec: &PodSpec,
+        profile: &Profile,
+    ) -> Result<Option<DeviceClaims>, Refused> {
+        let (filter, binding) = (profile.device_filter_timeout, profile.device_binding_timeout);
+        let of_nodes = (self.volumes.nodes_changed, Times { filter, binding });
+        let resources = &spec.requests.plain.scalars;
+        self.devices.look((pod, resources), &mut self.cluster, of_nodes)
     }
 
     /// How far the volumes of a pod on a node are.
@@ -245,6 +266,7 @@ impl Mirror {
             }
             Kind::PodDisruptionBudget => self.budgets.keys().cloned().collect(),
             kind if is_of_volumes(kind) => self.volumes.keys(kind),
+            kind if is_of_devices(kind) => self.devices.keys(kind),
             _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
         };
         let gone = known.into_iter().filter(|key| !list.seen.contains(key));
@@ -263,6 +285,11 @@ impl Mirror {
             }
             other if is_of_volumes(other.kind()) => {
                 self.happened.extend(self.volumes.set(other));
+                Vec::new()
+            }
+            other if is_of_devices(other.kind()) => {
+                self.happened.extend(self.devices.set(other));
+                self.cluster.set_of_devices(self.devices.resources());
                 Vec::new()
             }
             other => {
@@ -498,6 +525,10 @@ impl Mirror {
                 }
             }
             kind if is_of_volumes(kind) => self.happened.extend(self.volumes.gone(kind, key)),
+            kind if is_of_devices(kind) => {
+                self.happened.extend(self.devices.gone(kind, key));
+                self.cluster.set_of_devices(self.devices.resources());
+            }
             // Whose pods are still there keeps selecting them, until sched-core can forget it.
             _ => drop(self.others.remove(&(kind, key.clone()))),
         }
@@ -516,6 +547,10 @@ fn is_of_volumes(kind: Kind) -> bool {
             | Kind::CSIStorageCapacity
             | Kind::VolumeAttachment
     )
+}
+
+fn is_of_devices(kind: Kind) -> bool {
+    matches!(kind, Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass)
 }
 
 /// Whether annotations or what conditions say are others.

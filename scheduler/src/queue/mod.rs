@@ -425,6 +425,17 @@ impl<P: Candidate, E: Clone> Queue<P, E> {
         }
     }
 
+    /// A pod that waits is to be tried again once its backoff is over.
+    pub fn later(&mut self, uid: &str, now: Duration) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        if waiting.place == Place::Unschedulable {
+            let uid = Rc::clone(uid);
+            self.cause = cause::RELEASED;
+            self.take_out(&uid);
+            self.requeue(&uid, Worth::TryLater, now);
+        }
+    }
+
     /// What is due goes on: backoffs that are over, pods that have waited for too long.
     pub fn flush(&mut self, now: Duration) {
         self.cause = cause::BACKOFF_OVER;

@@ -197,12 +197,6 @@ fn unschedulable(pod: &Pod) -> Option<&str> {
     conditions.iter().find(is_refusal)?.message.as_deref()
 }
 
-/// Whether a pod's place depends on what is not compared yet.
-pub(crate) fn has_resource_claims(pod: &Pod) -> bool {
-    let claims = pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref());
-    claims.is_some_and(|claims| !claims.is_empty())
-}
-
 /// Whether volumes or devices tie a pod to nodes.
 pub(crate) fn has_claims(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();

@@ -1,0 +1,391 @@
+//! Pods with claims of devices, from the claim that is missing to the binding.
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use pintle_api::informer::ObjectKey;
+use serde_json::{Value, json};
+
+use super::command::PodRef;
+use super::tests::{at, bound, condition, decide, knowing, node, with};
+use super::*;
+use crate::devices::ready;
+use crate::watch::{Kind, Thing, Told};
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+    Box::new(serde_json::from_value(value).expect("an object of its kind"))
+}
+
+fn class() -> Thing {
+    let selector = json!([{"cel": {"expression": "device.driver == 'd.example'"}}]);
+    Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"}, "spec": {"selectors": selector}})))
+}
+
+/// The devices of a node.
+fn slice(node: &str, devices: &[&str]) -> Thing {
+    let devices: Vec<Value> = devices.iter().map(|name| json!({"name": name})).collect();
+    Thing::ResourceSlice(read(json!({
+        "metadata": {"name": format!("slice-{node}")},
+        "spec": {"driver": "d.example", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
+    })))
+}
+
+fn claim_value(name: &str, version: u32) -> Value {
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}});
+    json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"),
+            "resourceVersion": version.to_string()},
+        "spec": {"devices": {"requests": [request]}},
+    })
+}
+
+fn claim(name: &str) -> Thing {
+    Thing::ResourceClaim(read(claim_value(name, 1)))
+}
+
+/// A claim that has a device of a node, and these users.
+fn has(name: &str, version: u32, (node, device): (&str, &str), users: &[&str]) -> Thing {
+    let mut value = claim_value(name, version);
+    let result = json!({"driver": "d.example", "pool": node, "device": device, "request": "r"});
+    let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let users: Vec<Value> =
+        users.iter().map(|uid| json!({"resource": "pods", "name": uid, "uid": uid})).collect();
+    value["status"] = json!({
+        "allocation": {"devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}},
+        "reservedFor": users,
+    });
+    Thing::ResourceClaim(read(value))
+}
+
+/// A pod that uses a claim.
+fn user(name: &str, claim: &str) -> Thing {
+    with(name, "1", |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": claim}]);
+    })
+}
+
+/// What is to be written of claims, and by which number.
+fn reserves(commands: &[Command]) -> Option<(PodRef, u64, Vec<Reserve>)> {
+    commands.iter().find_map(|command| match command {
+        Command::ReserveDevices { pod, number, claims } => {
+            Some((pod.clone(), *number, claims.clone()))
+        }
+        _ => None,
+    })
+}
+
+/// The claims of a reservation as the API would have them.
+fn written(claims: &[Reserve], pod: &PodRef) -> Vec<ResourceClaim> {
+    let one = |reserve: &Reserve| {
+        let mut claim = (*reserve.claim).clone();
+        let status = claim.status.get_or_insert_default();
+        if let Some(allocation) = &reserve.allocation {
+            status.allocation = Some(allocation.clone());
+        }
+        let user = json!({"resource": "pods", "name": pod.key.name(), "uid": &*pod.uid});
+        let user = serde_json::from_value(user).expect("a user");
+        status.reserved_for.get_or_insert_default().push(user);
+        let version = claim.metadata.resource_version.take().unwrap_or_default();
+        let version: u64 = version.parse().expect("a number");
+        claim.metadata.resource_version = Some((version + 10).to_string());
+        claim
+    };
+    claims.iter().map(one).collect()
+}
+
+fn answer(
+    scheduler: &mut Scheduler,
+    (pod, number, claims): &(PodRef, u64, Vec<Reserve>),
+    now: u64,
+) -> Vec<Command> {
+    let claims = written(claims, pod);
+    let reserved = Reserved { pod: pod.clone(), number: *number, claims, error: None };
+    scheduler.devices_reserved(reserved, at(now));
+    scheduler.take_commands()
+}
+
+fn devices_of(claims: &[Reserve]) -> Vec<String> {
+    let results = claims.iter().filter_map(|reserve| reserve.allocation.as_ref()?.devices.as_ref());
+    let results = results.flat_map(|devices| devices.results.iter().flatten());
+    results.map(|result| format!("{}/{}", result.pool, result.device)).collect()
+}
+
+#[test]
+fn a_pod_gets_the_node_that_has_its_device() {
+    let things = vec![
+        class(),
+        node("a", "4"),
+        node("b", "4"),
+        slice("b", &["g0"]),
+        claim("c"),
+        user("p", "c"),
+    ];
+    let mut scheduler = knowing(things);
+    let commands = decide(&mut scheduler, 0);
+    assert!(commands.iter().all(|command| bound(command).is_none()), "not before it is reserved");
+    let asked = reserves(&commands).expect("it is reserved");
+    assert_eq!(devices_of(&asked.2), ["b/g0"]);
+    let commands = answer(&mut scheduler, &asked, 1);
+    let (pod, node) = commands.iter().find_map(bound).expect("it is bound");
+    assert_eq!((pod.key.as_str(), &*node), ("default/p", "b"));
+    scheduler.ended(&pod, &node, Ended::Bound, at(1));
+    // The device is taken: nobody else gets it, until it is given back.
+    let _ = scheduler.take_commands();
+    scheduler.tell(Told::Set(claim("other")), at(2));
+    scheduler.tell(Told::Set(user("q", "other")), at(2));
+    let commands = decide(&mut scheduler, 2);
+    let why = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, \
+        preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
+    assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
+    let mut free = claim_value("c", 20);
+    free["status"] = json!({});
+    scheduler.tell(Told::Set(Thing::ResourceClaim(read(free))), at(3));
+    let commands = decide(&mut scheduler, 5);
+    assert_eq!(devices_of(&reserves(&commands).expect("now it has one").2), ["b/g0"]);
+}
+
+#[test]
+fn who_has_no_claim_yet_is_not_tried() {
+    let things = vec![class(), node("a", "4"), slice("a", &["g0"]), user("p", "c")];
+    let mut scheduler = knowing(things);
+    assert_eq!(decide(&mut scheduler, 0), []);
+    assert_eq!(scheduler.count(Place::Gated), 1);
+    scheduler.tell(Told::Set(claim("c")), at(1));
+    assert!(reserves(&decide(&mut scheduler, 1)).is_some(), "it has come");
+}
+
+#[test]
+fn a_claim_that_is_made_for_another_pod_is_none() {
+    let from_template = |uid: &str| {
+        with("p", "1", |pod| {
+            pod["metadata"]["uid"] = json!(uid);
+            pod["spec"]["resourceClaims"] =
+                json!([{"name": "c", "resourceClaimTemplateName": "t"}]);
+            pod["status"] = json!({"resourceClaimStatuses":
+                [{"name": "c", "resourceClaimName": "made"}]});
+        })
+    };
+    let made_for = |uid: &str, version| {
+        let mut value = claim_value("made", version);
+        value["metadata"]["uid"] = json!(format!("for-{uid}"));
+        value["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod",
+            "name": "p", "uid": uid, "controller": true}]);
+        Thing::ResourceClaim(read(value))
+    };
+    let things = vec![class(), node("a", "4"), slice("a", &["g0"])];
+    let mut scheduler = knowing(things);
+    scheduler.tell(Told::Set(made_for("before", 1)), at(0));
+    scheduler.tell(Told::Set(from_template("now")), at(0));
+    assert_eq!((decide(&mut scheduler, 0), scheduler.count(Place::Gated)), (vec![], 1));
+    scheduler.tell(Told::Set(made_for("now", 2)), at(1));
+    assert!(reserves(&decide(&mut scheduler, 1)).is_some(), "it is its own");
+}
+
+#[test]
+fn a_claim_with_devices_leads_to_its_node() {
+    let things = vec![
+        class(),
+        node("a", "4"),
+        node("b", "4"),
+        has("c", 1, ("b", "g0"), &["p", "other"]),
+        user("p", "c"),
+    ];
+    let mut scheduler = knowing(things);
+    // It is reserved already: nothing has to be written, and the answer is as good as there.
+    let commands = decide(&mut scheduler, 0);
+    let asked = reserves(&commands).expect("asked for");
+    assert_eq!(asked.2, []);
+    let commands = answer(&mut scheduler, &asked, 0);
+    assert_eq!(&*commands.iter().find_map(bound).expect("bound").1, "b");
+}
+
+#[test]
+fn devices_that_nobody_else_uses_are_given_back_where_their_node_is_full() {
+    let things = vec![class(), node("a", "4"), has("c", 1, ("gone", "g0"), &["p"]), user("p", "c")];
+    let mut scheduler = knowing(things);
+    let commands = decide(&mut scheduler, 0);
+    let gives = |command: &Command| match command {
+        Command::GiveDevicesBack { claim, .. } => claim.metadata.name.clone(),
+        _ => None,
+    };
+    assert_eq!(commands.iter().find_map(gives).as_deref(), Some("c"));
+    let why = "0/1 nodes are available: 1 resourceclaim not available on the node. deallocation \
+        of ResourceClaim completed, preemption: 0/1 nodes are available: 1 Preemption is not \
+        helpful for scheduling.";
+    assert_eq!(condition(&commands), Some(("Unschedulable".to_owned(), why.to_owned())));
+}
+
+#[test]
+fn what_could_not_be_written_is_free_again() {
+    let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
+    let (pod, number, _) = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let error = Some("claim default/c got deleted in the meantime".to_owned());
+    let reserved = Reserved { pod, number, claims: Vec::new(), error };
+    scheduler.devices_reserved(reserved, at(1));
+    let commands = scheduler.take_commands();
+    let (reason, why) = condition(&commands).expect("it is told");
+    assert_eq!(reason, "SchedulerError");
+    assert!(why.ends_with("\"DynamicResources\": claim default/c got deleted in the meantime"));
+    assert_eq!(scheduler.assumed(), 0);
+    let again = reserves(&decide(&mut scheduler, 20)).expect("it is tried again");
+    assert_eq!(devices_of(&again.2), ["a/g0"]);
+}
+
+/// Nobody else gets devices of a pod that went away while they were being written.
+#[test]
+fn devices_are_let_go_once_their_reservation_ended() {
+    let things = vec![class(), node("a", "4"), slice("a", &["g0"]), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    scheduler.tell(Told::Gone(user("p", "c")), at(1));
+    scheduler.tell(Told::Set(claim("d")), at(1));
+    scheduler.tell(Told::Set(user("q", "d")), at(1));
+    assert!(reserves(&decide(&mut scheduler, 1)).is_none(), "it may still be given away");
+    let commands = answer(&mut scheduler, &asked, 2);
+    let released = |command: &Command| match command {
+        Command::ReleaseDevices { pod, claims } => Some((pod.uid.clone(), claims.len())),
+        _ => None,
+    };
+    assert_eq!(commands.iter().find_map(released), Some(("p".into(), 1)));
+    // The claim has it now, whoever that is for.
+    assert!(reserves(&decide(&mut scheduler, 3)).is_none(), "it was given away");
+    scheduler.tell(Told::Gone(claim("c")), at(4));
+    let key = ObjectKey::new("default", "c");
+    scheduler.tell(Told::Lost(Kind::ResourceClaim, key), at(4));
+    assert!(reserves(&decide(&mut scheduler, 20)).is_some(), "it is free");
+}
+
+#[test]
+fn a_pod_waits_until_its_devices_are_ready() {
+    let mut offered = json!({
+        "metadata": {"name": "s"},
+        "spec": {"driver": "d.example", "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}},
+    });
+    offered["spec"]["devices"] = json!([{"name": "g0", "bindsToNode": true,
+        "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}]);
+    let slice = Thing::ResourceSlice(read(offered));
+    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let commands = answer(&mut scheduler, &asked, 1);
+    assert!(commands.iter().all(|command| bound(command).is_none()), "not ready");
+    let told = commands.iter().any(|command| match command {
+        Command::Tell(note) => note.reason == "BindingConditionsPending",
+        _ => false,
+    });
+    assert!(told, "whoever looks at the pod is told what it waits for");
+    let mut claim = written(&asked.2, &asked.0).remove(0);
+    let said = |claim: &ResourceClaim, version: &str, kind: &str| {
+        let mut claim = claim.clone();
+        claim.metadata.resource_version = Some(version.to_owned());
+        let condition = json!({"type": kind, "status": "True", "reason": "R", "message": "m",
+            "lastTransitionTime": "2024-01-01T00:00:00Z"});
+        let devices = json!([{"driver": "d.example", "pool": "a", "device": "g0",
+            "conditions": [condition]}]);
+        let status = claim.status.get_or_insert_default();
+        status.devices = serde_json::from_value(devices).expect("devices");
+        claim
+    };
+    let ready = said(&claim, "30", "Ready");
+    scheduler.tell(Told::Set(Thing::ResourceClaim(Box::new(ready))), at(2));
+    let commands = scheduler.take_commands();
+    assert!(commands.iter().any(|command| bound(command).is_some()), "ready");
+    // Another that breaks.
+    claim.metadata.resource_version = Some("11".to_owned());
+    let broken = said(&claim, "31", "Broken");
+    let failed = ready::readiness(&broken);
+    let why = "device binding failed: claim=c, reason=R, message=\"m\"";
+    assert_eq!(failed, ready::Readiness::Failed(why.to_owned()));
+}
+
+#[test]
+fn devices_that_are_never_ready_are_given_up() {
+    let offered = json!({
+        "metadata": {"name": "s"},
+        "spec": {"driver": "d.example", "nodeName": "a",
+            "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "g0", "bindingConditions": ["Ready"],
+                "bindingFailureConditions": ["Broken"]}]},
+    });
+    let slice = Thing::ResourceSlice(read(offered));
+    let mut scheduler = knowing(vec![class(), node("a", "4"), slice, claim("c"), user("p", "c")]);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("asked for");
+    let _ = answer(&mut scheduler, &asked, 1);
+    assert_eq!(scheduler.next_due(false), Some(at(601)), "the time that they have");
+    assert!(!scheduler.decide_next(at(601)));
+    let commands = scheduler.take_commands();
+    let (_, why) = condition(&commands).expect("it is told");
+    assert!(why.contains("device binding timeout"), "{why}");
+    let is_released = |command: &Command| matches!(command, Command::ReleaseDevices { .. });
+    assert!(commands.iter().any(is_released), "it uses them no longer");
+}
+
+/// A class that offers an extended resource, and a pod that asks for two of it.
+fn offered() -> (Thing, Thing) {
+    let class = Thing::DeviceClass(read(json!({"metadata": {"name": "gpu"},
+        "spec": {"extendedResourceName": "x.example/gpu"}})));
+    let pod = with("p", "1", |pod| {
+        pod["spec"]["containers"][0]["resources"]["requests"]["x.example/gpu"] = json!("2");
+    });
+    (class, pod)
+}
+
+#[test]
+fn a_claim_is_made_where_no_device_plugin_offers_the_resource() {
+    let (class, pod) = offered();
+    let two = ["g0", "g1"];
+    let things = vec![class, node("a", "4"), node("b", "4"), slice("b", &two), pod];
+    let mut scheduler = knowing(things);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("it is reserved");
+    assert_eq!(devices_of(&asked.2), ["b/g0", "b/g1"]);
+    let [reserve] = &asked.2[..] else { panic!("{:?}", asked.2) };
+    assert_eq!(reserve.claim.metadata.generate_name.as_deref(), Some("p-extended-resources-"));
+    assert_eq!(reserve.mappings[0].request_name, "container-0-request-1");
+    // Made, but the pod was not told of it: the claim goes again.
+    let mut made = written(&[unversioned(reserve)], &asked.0).remove(0);
+    made.metadata.name = Some("p-extended-resources-1".to_owned());
+    made.metadata.uid = Some("made".to_owned());
+    let error = Some("no answer".to_owned());
+    let (pod, number) = (asked.0.clone(), asked.1);
+    let reserved = Reserved { pod, number, claims: vec![made.clone()], error };
+    scheduler.devices_reserved(reserved, at(1));
+    let released = |command: &Command| match command {
+        Command::ReleaseDevices { claims, .. } => claims[0].metadata.name.clone(),
+        _ => None,
+    };
+    let commands = scheduler.take_commands();
+    assert_eq!(commands.iter().find_map(released), made.metadata.name);
+    // It is still there when the pod is tried again.
+    scheduler.devices_released(&asked.0.uid, Vec::new(), at(2));
+    let commands = decide(&mut scheduler, 20);
+    let (_, why) = condition(&commands).expect("it is told");
+    assert!(why.contains("2 cannot schedule extended resource claim"), "{why}");
+    assert!(why.contains("deletion of ResourceClaim completed"), "{why}");
+    scheduler.tell(Told::Gone(Thing::ResourceClaim(Box::new(made))), at(21));
+    assert!(reserves(&decide(&mut scheduler, 40)).is_some(), "it is made anew");
+}
+
+/// A claim that has a version, for an API that gives it the next.
+fn unversioned(reserve: &Reserve) -> Reserve {
+    let mut claim = (*reserve.claim).clone();
+    claim.metadata.resource_version = Some("1".to_owned());
+    Reserve { claim: Rc::new(claim), ..reserve.clone() }
+}
+
+#[test]
+fn what_a_device_plugin_offers_is_taken_from_it() {
+    let (class, pod) = offered();
+    let has = |name: &str, gpus: &str| {
+        Thing::Node(read(json!({"metadata": {"name": name}, "status": {"allocatable":
+            {"cpu": "4", "memory": "8Gi", "pods": "10", "x.example/gpu": gpus}}})))
+    };
+    // One has too few, and its devices are for those who have none.
+    let few = vec![class.clone(), has("a", "1"), slice("a", &["g0", "g1"]), pod.clone()];
+    let commands = decide(&mut knowing(few), 0);
+    let (_, why) = condition(&commands).expect("it is told");
+    assert!(why.contains("1 Insufficient x.example/gpu"), "{why}");
+    let enough = vec![class, has("a", "2"), slice("a", &["g0", "g1"]), pod];
+    let commands = decide(&mut knowing(enough), 0);
+    assert!(commands.iter().any(|command| bound(command).is_some()), "nothing has to be made");
+}

@@ -1,0 +1,341 @@
+//! Devices of a pod that has a node: given to its claims, reserved for it, ready; then it is bound.
+//!
+//! ```text
+//!   Chosen ──ReserveDevices──> Writing ──Reserved──> Waits (binding conditions) ──> Held ──> bound
+//!      └─────────────── given up: taken back, ReleaseDevices ───────────────────────┘
+//! ```
+//! Input: what was chosen, what was written, what watches tell. Output: what is to be written, and the
+//! binding. Owner: the scheduler. Bounds: pods that were given nodes; `device_binding_timeout` of
+//! their profile until devices are ready.
+// k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go Reserve, PreBind, Unreserve
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Plugin;
+use pintle_sched_core::hint::Event;
+
+use super::command::{Command, PodRef};
+use super::decide::pod_ref;
+use super::{Asked, Scheduler, Uid};
+use crate::devices::extended::is_of_resources;
+use crate::devices::known::uid as uid_of;
+use crate::devices::look::is_reserved;
+use crate::devices::ready::{self, Readiness};
+
+/// A claim that a pod is to use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reserve {
+    /// As it is known.
+    pub claim: Rc<ResourceClaim>,
+    /// The devices that it is given, where it has none.
+    pub allocation: Option<AllocationResult>,
+    /// Which request of it is whose, of one that has to be made for extended resources.
+    pub mappings: Vec<ContainerExtendedResourceRequest>,
+}
+
+/// How a reservation ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reserved {
+    /// Whose.
+    pub pod: PodRef,
+    /// Its number.
+    pub number: u64,
+    /// The claims as they are now, in the order of the command; none after one that failed.
+    pub claims: Vec<ResourceClaim>,
+    /// Why one failed.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Chosen,
+    Writing,
+    /// Devices are being made ready, until then.
+    Waits(Duration),
+    Held,
+}
+
+/// Devices are free again.
+const FREED: Event = Event::Other(&[Plugin::DynamicResources]);
+
+/// The devices of a pod that has a node.
+#[derive(Debug)]
+struct Reserving {
+    pod: PodRef,
+    number: u64,
+    stage: Stage,
+    all: Vec<Reserve>,
+}
+
+/// Those of all pods.
+#[derive(Debug, Default)]
+pub(super) struct All {
+    of_pods: HashMap<Uid, Reserving>,
+    /// Given up while they were being written, by number.
+    leaving: HashMap<u64, Reserving>,
+    last: u64,
+}
+
+impl All {
+    /// Whether a pod waits for its devices.
+    pub(super) fn waits(&self, uid: &Uid) -> bool {
+        self.of_pods.get(uid).is_some_and(|one| one.stage != Stage::Held)
+    }
+
+    /// The claims of a reservation.
+    fn all_of(&mut self, uid: &Uid, number: u64) -> Option<&mut Vec<Reserve>> {
+        let one = self.of_pods.get_mut(uid).filter(|one| one.number == number);
+        one.or_else(|| self.leaving.get_mut(&number)).map(|one| &mut one.all)
+    }
+
+    /// A pod is bound: its devices are its own.
+    pub(super) fn is_bound(&mut self, uid: &Uid) {
+        self.of_pods.remove(uid);
+    }
+}
+
+impl Scheduler {
+    /// Counts the devices that a pod's claims get on a node as given.
+    // k8s: dynamicresources.go Reserve
+    pub(super) fn choose_devices(
+        &mut self,
+        uid: &Uid,
+        asked: &Asked,
+        node: &str,
+    ) -> Result<(), String> {
+        let profile = Rc::new(self.mirror.profile(asked.profile).clone());
+        self.mirror.cluster.use_profile(&profile);
+        let claims = self.mirror.device_claims(&asked.pod, &asked.spec, &profile);
+        let claims = claims.map_err(|why| why.reason)?;
+        let Some(claims) = claims else { return Ok(()) };
+        let row = self.mirror.cluster.row(node).ok_or("the node is gone")?;
+        let given = claims.among(&self.mirror.devices).at(row);
+        let given = given.map_err(|status| status.reasons.join(", "))?;
+        let all = claims.reserves(given);
+        if all.is_empty() {
+            return Ok(());
+        }
+        for Reserve { claim, allocation, .. } in &all {
+            if let Some(allocation) = allocation {
+                self.mirror.devices.give(claim, allocation.clone());
+            }
+        }
+        self.devices.last += 1;
+        let (pod, number) = (pod_ref(asked, uid), self.devices.last);
+        let reserving = Reserving { pod, number, stage: Stage::Chosen, all };
+        self.devices.of_pods.insert(Rc::clone(uid), reserving);
+        Ok(())
+    }
+
+    /// Has them written; whether the binding has to wait.
+    pub(super) fn begin_devices(&mut self, uid: &Uid) -> bool {
+        let Some(one) = self.devices.of_pods.get_mut(uid) else { return false };
+        one.stage = Stage::Writing;
+        let is_new = |reserve: &&Reserve| !is_reserved(&reserve.claim, uid);
+        let claims = one.all.iter().filter(is_new).cloned().collect();
+        let (pod, number) = (one.pod.clone(), one.number);
+        self.commands.push(Command::ReserveDevices { pod, number, claims });
+        true
+    }
+
+    /// Takes how writing ended.
+    pub fn devices_reserved(&mut self, reserved: Reserved, now: Duration) {
+        let uid = &reserved.pod.uid;
+        let made = reserved.claims.iter().find(|claim| is_of_resources(claim));
+        let wanted = self
+            .devices
+            .all_of(uid, reserved.number)
+            .and_then(|all| all.iter_mut().find(|r| is_unmade(&r.claim)));
+        if let (Some(made), Some(wanted)) = (made, wanted) {
+            let before = std::mem::replace(&mut wanted.claim, Rc::new(made.clone()));
+            let _ = self.mirror.devices.set_claim(made.clone());
+            self.mirror.devices.take_back(uid_of(&before));
+        }
+        for claim in &reserved.claims {
+            self.is_written(claim, now);
+        }
+        let is_it = |one: &&mut Reserving| one.number == reserved.number;
+        let Some(one) = self.devices.of_pods.get_mut(uid).filter(is_it) else {
+            return self.was_given_up(reserved, now);
+        };
+        take_newer(&mut one.all, reserved.claims);
+        if let Some(error) = reserved.error {
+            // What was not written counts until the pod is given up, which is now.
+            one.stage = Stage::Held;
+            return self.devices_failed(uid, error, now);
+        }
+        let profile = self.assumed.get(uid).map_or(0, |assumed| assumed.asked.profile);
+        let until = now.saturating_add(self.mirror.profile(profile).device_binding_timeout);
+        one.stage = Stage::Waits(until);
+        if one.all.iter().any(|reserve| ready::has_conditions(&reserve.claim))
+            && let Some(assumed) = self.assumed.get(uid)
+        {
+            let (asked, node) = (Rc::clone(&assumed.asked), &assumed.node);
+            let note = format!("waiting for binding conditions for device on node {node}");
+            self.note(&asked, false, ("BindingConditionsPending", "Scheduling"), note);
+        }
+        self.look_at_devices(now);
+    }
+
+    /// A claim was written: what it says counts from now on.
+    fn is_written(&mut self, claim: &ResourceClaim, now: Duration) {
+        let event = self.mirror.devices.set_claim(claim.clone());
+        self.mirror.devices.take_back(uid_of(claim));
+        event.iter().for_each(|event| self.happened(event, now));
+    }
+
+    /// The pod went elsewhere while its claims were being written.
+    fn was_given_up(&mut self, reserved: Reserved, now: Duration) {
+        if let Some(mut one) = self.devices.leaving.remove(&reserved.number) {
+            take_newer(&mut one.all, reserved.claims);
+            if !self.let_go(one, now) {
+                self.devices_released(&reserved.pod.uid, Vec::new(), now);
+            }
+        }
+    }
+
+    /// A pod uses claims no longer that it gave up, and this is what they are now: it may be decided
+    /// again.
+    pub fn devices_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
+        let told = claims.into_iter().filter_map(|claim| self.mirror.devices.set_claim(claim));
+        told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
+        if let Some(waiting) = self.queue.get(uid) {
+            waiting.pod.releases.set(false);
+            self.queue.released(uid, false, now);
+        }
+    }
+
+    /// A pod is not decided before what it gave up is written.
+    fn hold(&self, uid: &Uid) {
+        if let Some(waiting) = self.queue.get(uid) {
+            waiting.pod.releases.set(true);
+        }
+    }
+
+    /// Pods whose devices are ready are bound; those whose devices never will be, or were not in
+    /// time, look for another node.
+    // k8s: dynamicresources.go isPodReadyForBinding
+    pub(super) fn look_at_devices(&mut self, now: Duration) {
+        let waits = self.devices.of_pods.iter().filter_map(|(uid, one)| match one.stage {
+            Stage::Waits(until) => Some((Rc::clone(uid), until)),
+            _ => None,
+        });
+        for (uid, until) in waits.collect::<Vec<_>>() {
+            let Some(one) = self.devices.of_pods.get_mut(&uid) else { continue };
+            let known = &self.mirror.devices;
+            for reserve in &mut one.all {
+                let newest = known.claim(&ObjectKey::of(&*reserve.claim));
+                let newest = newest.filter(|claim| uid_of(claim) == uid_of(&reserve.claim));
+                reserve.claim = newest.unwrap_or_else(|| Rc::clone(&reserve.claim));
+            }
+            let mut found = Readiness::Ready;
+            for reserve in &one.all {
+                found = ready::readiness(&reserve.claim);
+                if found != Readiness::Ready {
+                    break;
+                }
+            }
+            match found {
+                Readiness::Ready => {
+                    one.stage = Stage::Held;
+                    self.bind_if_ready(&uid);
+                }
+                Readiness::Failed(error) => self.devices_failed(&uid, error, now),
+                Readiness::Waits if now >= until => {
+                    let error = "device binding timeout: context deadline exceeded";
+                    self.devices_failed(&uid, error.to_owned(), now);
+                }
+                Readiness::Waits => {}
+            }
+        }
+    }
+
+    fn devices_failed(&mut self, uid: &Uid, error: String, now: Duration) {
+        let Some(one) = self.devices.of_pods.get(uid) else { return };
+        let pod = one.pod.clone();
+        self.failed(&pod, format!("running PreBind plugin \"DynamicResources\": {error}"), now);
+    }
+
+    /// When devices of a pod have not been ready for too long, the first of them.
+    pub(super) fn devices_due(&self) -> Option<Duration> {
+        let until = |one: &Reserving| match one.stage {
+            Stage::Waits(until) => Some(until),
+            _ => None,
+        };
+        self.devices.of_pods.values().filter_map(until).min()
+    }
+
+    /// A pod is bound or gone though its devices are not ready; whether it waited for them.
+    pub(super) fn stop_waiting_for_devices(&mut self, uid: &Uid, now: Duration) -> bool {
+        let waits = self.devices.waits(uid);
+        if waits {
+            self.forget_devices(uid, now);
+        }
+        waits
+    }
+
+    /// What was chosen for a pod does not count any more. What is being written counts until that
+    /// ended, so that nobody else gets it meanwhile.
+    // k8s: dynamicresources.go Unreserve
+    pub(super) fn forget_devices(&mut self, uid: &Uid, now: Duration) {
+        let Some(one) = self.devices.of_pods.remove(uid) else { return };
+        match one.stage {
+            Stage::Writing => {
+                self.hold(uid);
+                self.devices.leaving.insert(one.number, one);
+            }
+            _ => _ = self.let_go(one, now),
+        }
+    }
+
+    /// Whether there is anything to be written.
+    fn let_go(&mut self, one: Reserving, now: Duration) -> bool {
+        let mut writes = false;
+        for reserve in one.all.iter().filter(|reserve| reserve.allocation.is_some()) {
+            self.mirror.devices.take_back(uid_of(&reserve.claim));
+        }
+        // Whoever is on a node, if by others, needs them there.
+        if self.mirror.node_of(&one.pod.key).is_none() {
+            let uid = &one.pod.uid;
+            let all = one.all.into_iter().map(|reserve| reserve.claim);
+            let is_to_go = |claim: &Rc<ResourceClaim>| match is_of_resources(claim) {
+                true => !is_unmade(claim),
+                false => is_reserved(claim, uid),
+            };
+            let claims: Vec<_> = all.filter(is_to_go).collect();
+            if !claims.is_empty() {
+                writes = true;
+                self.hold(uid);
+                self.commands.push(Command::ReleaseDevices { pod: one.pod, claims });
+            }
+        }
+        self.happened(&FREED, now);
+        writes
+    }
+
+    /// A claim keeps a pod off nodes that it could use otherwise: it is to look for other devices.
+    // k8s: dynamicresources.go PostFilter
+    pub(super) fn give_back(&mut self, uid: &Uid, asked: &Asked, claim: &Rc<ResourceClaim>) {
+        let (pod, claim) = (pod_ref(asked, uid), Rc::clone(claim));
+        self.commands.push(Command::GiveDevicesBack { pod, claim });
+    }
+}
+
+/// Whether a claim has to be made first.
+fn is_unmade(claim: &ResourceClaim) -> bool {
+    claim.metadata.name.is_none()
+}
+
+/// Claims as they are now.
+fn take_newer(all: &mut [Reserve], claims: Vec<ResourceClaim>) {
+    for claim in claims {
+        if let Some(one) = all.iter_mut().find(|one| uid_of(&one.claim) == uid_of(&claim)) {
+            one.claim = Rc::new(claim);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Claims of devices in a world: the API server's part, and that of their controller.
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::*;
+use crate::cycle::{Reserve, Reserved};
+
+/// What is under way of claims.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    reservations: Vec<(PodRef, u64, Vec<Reserve>)>,
+    releases: Vec<(PodRef, Vec<String>)>,
+    gives: Vec<(PodRef, Rc<ResourceClaim>)>,
+    reserved: Vec<Reserved>,
+    released: Vec<(Rc<str>, Vec<ResourceClaim>)>,
+    gave_back: Vec<Evicted>,
+}
+
+impl UnderWay {
+    fn writes(&self) -> usize {
+        self.reservations.len() + self.releases.len() + self.gives.len()
+    }
+}
+
+pub(super) fn class() -> Thing {
+    Thing::DeviceClass(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))
+}
+
+/// A node's devices.
+pub(super) fn slice(node: &str, count: usize) -> Value {
+    let devices: Vec<Value> = (0..count).map(|at| json!({"name": format!("g{at}")})).collect();
+    json!({"metadata": {"name": format!("s-{node}")},
+        "spec": {"driver": "d", "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
+}
+
+fn users(claim: &Value) -> Vec<Value> {
+    claim["status"]["reservedFor"].as_array().cloned().unwrap_or_default()
+}
+
+fn is_user(claim: &Value, uid: &str) -> bool {
+    users(claim).iter().any(|user| user["uid"] == uid)
+}
+
+/// Where a claim's devices are.
+fn place(claim: &Value) -> Option<String> {
+    let results = &claim["status"]["allocation"]["devices"]["results"];
+    results[0]["pool"].as_str().map(str::to_owned)
+}
+
+impl World {
+    pub(super) fn new_claim(&mut self) {
+        let name = format!("c{}", self.chance.below(6));
+        if self.claims.contains_key(&name) {
+            return;
+        }
+        self.numbered += 1;
+        let request = json!({"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}});
+        let uid = format!("u{}", self.numbered);
+        let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
+            "spec": {"devices": {"requests": [request]}}});
+        self.set(Kind::ResourceClaim, &name, claim);
+    }
+
+    /// Somebody deletes a claim: it goes once nobody uses it.
+    pub(super) fn end_claim(&mut self) {
+        let Some(name) = self.any(Kind::ResourceClaim) else { return };
+        let mut claim = self.claims[&name].clone();
+        claim["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
+        self.set(Kind::ResourceClaim, &name, claim);
+    }
+
+    /// What the controller of claims does: users that are gone use nothing, and claims without users
+    /// have nothing; whether there was anything to do.
+    // k8s: pkg/controller/resourceclaim/controller.go syncClaim
+    pub(super) fn control_claims(&mut self) -> bool {
+        let names: Vec<String> = self.claims.keys().cloned().collect();
+        let mut any = false;
+        for name in names {
+            let mut claim = self.claims[&name].clone();
+            let uids: Vec<&Value> = self.pods.values().map(|pod| &pod["metadata"]["uid"]).collect();
+            let all = users(&claim);
+            let left: Vec<Value> =
+                all.iter().filter(|user| uids.contains(&&user["uid"])).cloned().collect();
+            let is_leaving = claim["metadata"].get("deletionTimestamp").is_some();
+            if left.len() != all.len() {
+                claim["status"]["reservedFor"] = json!(left);
+                if left.is_empty() {
+                    claim["status"] = Value::Null;
+                }
+                self.set(Kind::ResourceClaim, &name, claim);
+                any = true;
+            } else if is_leaving && left.is_empty() {
+                self.delete(Kind::ResourceClaim, &name);
+                any = true;
+            }
+        }
+        any
+    }
+
+    pub(super) fn take_claims(&mut self, command: Command) {
+        let all = &mut self.of_claims;
+        match command {
+            Command::ReserveDevices { pod, number, claims } => {
+                all.reservations.push((pod, number, claims));
+            }
+            Command::ReleaseDevices { pod, claims } => {
+                let uid = |claim: &Rc<ResourceClaim>| claim.metadata.uid.clone().expect("a uid");
+                all.releases.push((pod, claims.iter().map(uid).collect()));
+            }
+            Command::GiveDevicesBack { pod, claim } => all.gives.push((pod, claim)),
+            other => panic!("{other:?} is not of claims"),
+        }
+    }
+
+    /// A write of claims is carried out; whether there was any.
+    pub(super) fn write_claims(&mut self) -> bool {
+        let all = &mut self.of_claims;
+        if all.writes() == 0 {
+            return false;
+        }
+        let at = self.chance.below(all.writes());
+        if at < all.reservations.len() {
+            let (pod, number, claims) = all.reservations.swap_remove(at);
+            self.reserve(pod, number, &claims);
+        } else if let at = at - all.reservations.len()
+            && at < all.releases.len()
+        {
+            let (pod, claims) = all.releases.swap_remove(at);
+            let claims = claims.iter().filter_map(|uid| self.release(&pod, uid)).collect();
+            self.of_claims.released.push((pod.uid, claims));
+        } else {
+            let at = at - all.reservations.len() - all.releases.len();
+            let (pod, claim) = all.gives.swap_remove(at);
+            let all = self.give_back(&claim);
+            self.of_claims.gave_back.push(Evicted { pod, all });
+        }
+        true
+    }
+
+    fn reserve(&mut self, pod: PodRef, number: u64, wanted: &[Reserve]) {
+        let (mut claims, mut error) = (Vec::new(), None);
+        for reserve in wanted {
+            match self.reserve_one(&pod, reserve) {
+                Ok(claim) => claims.push(claim),
+                Err(why) => {
+                    error = Some(why);
+                    break;
+                }
+            }
+        }
+        // It was written, and its answer lost.
+        if error.is_none() && self.chance.one_in(12) {
+            error = Some("no answer".to_owned());
+        }
+        self.of_claims.reserved.push(Reserved { pod, number, claims, error });
+    }
+
+    fn reserve_one(&mut self, pod: &PodRef, reserve: &Reserve) -> Result<ResourceClaim, String> {
+        let name = reserve.claim.metadata.name.clone().expect("a name");
+        let is_it = |claim: &&Value| {
+            claim["metadata"]["uid"].as_str() == reserve.claim.metadata.uid.as_deref()
+        };
+        let claim = self.claims.get(&name).filter(is_it);
+        let mut claim = claim.cloned().ok_or("not found")?;
+        if claim["metadata"].get("deletionTimestamp").is_some() {
+            return Err("deleted".to_owned());
+        }
+        if self.chance.one_in(10) {
+            return Err("no".to_owned());
+        }
+        let has = !claim["status"]["allocation"].is_null();
+        match &reserve.allocation {
+            Some(_) if has => return Err("allocated elsewhere".to_owned()),
+            Some(given) => claim["status"]["allocation"] = json!(given),
+            None if !has => return Err("deallocated elsewhere".to_owned()),
+            None => {}
+        }
+        let mut all = users(&claim);
+        if !is_user(&claim, &pod.uid) {
+            all.push(json!({"resource": "pods", "name": pod.key.name(), "uid": &*pod.uid}));
+        }
+        claim["status"]["reservedFor"] = json!(all);
+        self.set(Kind::ResourceClaim, &name, claim);
+        self.devices_are_given_once();
+        Ok(self.claim(&name))
+    }
+
+    fn release(&mut self, pod: &PodRef, uid: &str) -> Option<ResourceClaim> {
+        let mut all = self.claims.iter();
+        let (name, claim) = all.find(|(_, claim)| claim["metadata"]["uid"] == uid)?;
+        let (name, mut claim) = (name.clone(), claim.clone());
+        let left = users(&claim).into_iter().filter(|user| user["uid"] != *pod.uid);
+        claim["status"]["reservedFor"] = json!(left.collect::<Vec<_>>());
+        self.set(Kind::ResourceClaim, &name, claim);
+        Some(self.claim(&name))
+    }
+
+    fn claim(&self, name: &str) -> ResourceClaim {
+        serde_json::from_value(self.claims[name].clone()).expect("a claim")
+    }
+
+    fn give_back(&mut self, known: &ResourceClaim) -> bool {
+        let name = known.metadata.name.clone().expect("a name");
+        let Some(mut claim) = self.claims.get(&name).cloned() else { return false };
+        let version = claim["metadata"]["resourceVersion"].as_str();
+        if version != known.metadata.resource_version.as_deref() || self.chance.one_in(10) {
+            return false;
+        }
+        claim["status"] = Value::Null;
+        self.set(Kind::ResourceClaim, &name, claim);
+        true
+    }
+
+    /// One who waits for an answer has it; whether there was one.
+    pub(super) fn answer_claims(&mut self, scheduler: &mut Scheduler) -> bool {
+        let now = Duration::from_secs(self.now);
+        let all = &mut self.of_claims;
+        if let Some(reserved) = all.reserved.pop() {
+            scheduler.devices_reserved(reserved, now);
+        } else if let Some((pod, claims)) = all.released.pop() {
+            scheduler.devices_released(&pod, claims, now);
+        } else if let Some(ended) = all.gave_back.pop() {
+            scheduler.gave_back(&ended, now);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// A pod that is being bound has its claims there.
+    pub(super) fn has_its_devices(&self, pod: &Value, node: &str) {
+        let all = pod["spec"]["resourceClaims"].as_array();
+        for claim in all.into_iter().flatten() {
+            let name = claim["resourceClaimName"].as_str().expect("a name");
+            let claim = &self.claims[name];
+            let uid = pod["metadata"]["uid"].as_str().expect("a uid");
+            assert!(is_user(claim, uid), "{claim} is not reserved for {uid}");
+            assert_eq!(place(claim).as_deref(), Some(node), "{claim}");
+        }
+    }
+
+    fn devices_are_given_once(&self) {
+        let mut given: Vec<String> = Vec::new();
+        for claim in self.claims.values() {
+            let results = &claim["status"]["allocation"]["devices"]["results"];
+            let results = results.as_array().into_iter().flatten();
+            given.extend(results.map(|one| format!("{}/{}", one["pool"], one["device"])));
+        }
+        let count = given.len();
+        given.sort_unstable();
+        given.dedup();
+        assert_eq!(given.len(), count, "a device was given twice: {:?}", self.claims);
+    }
+}

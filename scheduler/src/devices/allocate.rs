@@ -1,0 +1,174 @@
+//! Which devices claims get on a node.
+//!
+//! ```text
+//!   slices ─pools─> what is near ─┐
+//!   claims ─prepare─> what they ask for ─search─> devices ─answer─> AllocationResults
+//! ```
+//! Input: claims without devices, a node, what is offered and what is taken. Output: an allocation
+//! for each claim, or why there is none. Owner: pure. Bounds: [`RESULTS_MAX`] devices a claim; the
+//! search tries every combination until one fits, or until its caller says that it is late.
+// k8s: staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
+
+use super::answer;
+use super::constraint::Constraint;
+use super::offer::{Offers, Place};
+use super::pools::{State, pools};
+use super::request::{ALL, EXACT, Request, asked, name, requests};
+use super::search::{Asked, Key, Search, Spot, Stop};
+use super::selectors::Selectors;
+use super::usage::Usage;
+
+/// Most devices of a claim.
+// k8s: staging/src/k8s.io/api/resource/v1/types.go AllocationResultsMaxSize
+pub(super) const RESULTS_MAX: usize = 32;
+
+/// What is offered, taken and known.
+#[derive(Clone, Copy)]
+pub(crate) struct World<'a> {
+    pub(crate) offers: &'a Offers,
+    pub(crate) usage: &'a Usage,
+    pub(crate) classes: &'a BTreeMap<String, Rc<DeviceClass>>,
+    pub(crate) selectors: &'a Selectors,
+    /// Whether the search has taken too long.
+    pub(crate) is_late: &'a dyn Fn() -> bool,
+}
+
+/// Why claims get nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing of what there is fits.
+    Nothing,
+    /// The same, and some of it cannot be used.
+    OnNode(String),
+    /// Nobody knows: the search took too long.
+    Late,
+    /// Something is wrong with a claim, a class or a device.
+    Error(String),
+}
+
+/// The devices of claims on a node, in the order of the claims.
+///
+/// # Errors
+/// Why they get none.
+// k8s: allocator_incubating.go Allocate
+pub(crate) fn allocate(
+    world: World,
+    place: &dyn Place,
+    claims: &[Rc<ResourceClaim>],
+    share_id: &mut dyn FnMut() -> String,
+) -> Result<Vec<AllocationResult>, Failure> {
+    let mut search = Search::new(world, place, claims, pools(world.offers, place));
+    for (at, claim) in claims.iter().enumerate() {
+        prepare(&mut search, at, claim).map_err(Failure::Error)?;
+    }
+    match search.run() {
+        Ok(true) => answer::results(&search, place.name(), share_id).map_err(Failure::Error),
+        Ok(false) if search.pools.iter().any(|pool| pool.state == State::Invalid) => {
+            Err(Failure::OnNode("invalid resource pools were encountered".to_owned()))
+        }
+        Ok(false) => Err(Failure::Nothing),
+        Err(Stop::Late) => Err(Failure::Late),
+        Err(Stop::TooMany) => Err(Failure::Error("allocation max size exceeded".to_owned())),
+        Err(Stop::Error(error)) => Err(Failure::Error(error)),
+    }
+}
+
+/// Reads what a claim asks for.
+fn prepare<'a>(search: &mut Search<'a>, at: usize, claim: &'a ResourceClaim) -> Result<(), String> {
+    let mut least = 0;
+    search.requests.push(Vec::new());
+    for (number, request) in requests(claim).iter().enumerate() {
+        search.requests[at].push(Vec::new());
+        let mut of_request = usize::MAX;
+        for (sub, request) in Request::all(request).into_iter().enumerate() {
+            let key = Key { claim: at, request: number, sub };
+            let asked = read(search, claim, request, key)?;
+            of_request = of_request.min(asked.count);
+            search.requests[at][number].push(asked);
+        }
+        least += if search.requests[at][number].is_empty() { 0 } else { of_request };
+    }
+    let name = name(claim);
+    if least > RESULTS_MAX {
+        return Err(format!(
+            "claim {name}: number of requested devices {least} exceeds the claim limit of \
+             {RESULTS_MAX}"
+        ));
+    }
+    let constraints = asked(claim).and_then(|asked| asked.constraints.as_deref());
+    let read = |(at, constraint)| {
+        Constraint::read(constraint).ok_or_else(|| {
+            format!(
+                "claim {name}, constraint #{at}: empty constraint (unsupported constraint type?)"
+            )
+        })
+    };
+    let all = constraints.unwrap_or_default().iter().enumerate().map(read);
+    search.constraints.push(all.collect::<Result<_, String>>()?);
+    Ok(())
+}
+
+/// Reads what a request asks for.
+// k8s: allocator_incubating.go validateDeviceRequest
+fn read<'a>(
+    search: &mut Search<'a>,
+    claim: &ResourceClaim,
+    request: Request<'a>,
+    key: Key,
+) -> Result<Asked<'a>, String> {
+    let whose = format!("claim {}, request {}", name(claim), request.name);
+    if let Some(at) = request.selectors.iter().position(|selector| selector.cel.is_none()) {
+        let why = "CEL expression empty (unsupported selector type?)";
+        return Err(format!("{whose}, selector #{at}: {why}"));
+    }
+    if request.class.is_empty() {
+        return Err(format!("{whose}: missing device class name (unsupported request type?)"));
+    }
+    let class = search.world.classes.get(request.class).cloned().ok_or_else(|| {
+        let (class, kind) = (request.class, "deviceclass.resource.k8s.io");
+        format!("{whose}: could not retrieve device class {class}: {kind} {class:?} not found")
+    })?;
+    let mut asked = Asked { request, class, count: 0, all: Vec::new() };
+    match request.mode {
+        EXACT => asked.count = usize::try_from(request.count).unwrap_or(usize::MAX),
+        ALL => {
+            asked.all = all_devices(search, &asked, key, &whose)?;
+            asked.count = asked.all.len();
+        }
+        other => return Err(format!("{whose}: unsupported count mode {other}")),
+    }
+    Ok(asked)
+}
+
+/// All devices that fit a request.
+fn all_devices(
+    search: &mut Search,
+    asked: &Asked,
+    key: Key,
+    whose: &str,
+) -> Result<Vec<Spot>, String> {
+    let mut found = Vec::new();
+    for pool in 0..search.pools.len() {
+        let id = &search.pools[pool].id;
+        let wants = format!("{whose}: asks for all devices, but resource pool {id} is currently");
+        match search.pools[pool].state {
+            State::Good => {}
+            State::Incomplete => return Err(format!("{wants} being updated")),
+            State::Invalid => return Err(format!("{wants} invalid")),
+        }
+        for slice in 0..search.pools[pool].near.len() {
+            for device in 0..search.pools[pool].near[slice].devices.len() {
+                let spot = Spot { pool, slice, device };
+                if search.fits(asked, key, spot)? && search.has_capacity(asked, spot) {
+                    found.push(spot);
+                }
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,136 @@
+//! How much of a device that several may have is asked for, and whether that is left.
+//!
+//! Input: what a request asks for, what a device has and what of it is used. Output: amounts.
+//! Owner: pure functions. Bounds: 32 capacities a device.
+// k8s: structured/internal/incubating/consumable_capacity.go
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::CapacityRequirements;
+use pintle_api_types::quantity::Amount;
+
+use super::offer::{Capacity, Counters, Policy, amount};
+
+/// What a request takes of a device.
+// k8s: GetConsumedCapacityFromRequest, calculateConsumedCapacity
+pub(super) fn consumed(
+    asked: Option<&CapacityRequirements>,
+    has: &BTreeMap<String, Capacity>,
+) -> Counters {
+    has.iter().map(|(name, capacity)| (name.clone(), one(asked, name, capacity))).collect()
+}
+
+fn one(asked: Option<&CapacityRequirements>, name: &str, capacity: &Capacity) -> Amount {
+    let asked = asked.and_then(|asked| asked.requests.as_ref()?.get(name)).map(amount);
+    let Some(asked) = asked else {
+        let default = capacity.policy.as_ref().and_then(|policy| policy.default);
+        return default.unwrap_or(capacity.value);
+    };
+    let Some(policy) = &capacity.policy else { return asked };
+    if let Some((least, _, step)) = policy.range {
+        return in_range(asked, least, step);
+    }
+    policy.values.iter().copied().find(|value| asked <= *value).unwrap_or(asked)
+}
+
+// k8s: roundUpRange
+fn in_range(asked: Amount, least: Amount, step: Option<Amount>) -> Amount {
+    if asked < least {
+        return least;
+    }
+    let Some(step) = step.map(Amount::units).filter(|step| *step > 0) else { return asked };
+    let over = asked.units().saturating_sub(least.units());
+    let steps = over.div_euclid(step) + i64::from(over % step != 0);
+    Amount::from_bytes(least.units().saturating_add(steps.saturating_mul(step)))
+}
+
+// k8s: violatesPolicy
+fn violates(taken: Amount, policy: &Policy) -> bool {
+    if policy.default == Some(taken) {
+        return false;
+    }
+    if let Some((least, most, step)) = policy.range {
+        let step = step.map(Amount::units).filter(|step| *step > 0);
+        let over = taken.units().saturating_sub(least.units());
+        return most.is_some_and(|most| taken > most) || step.is_some_and(|step| over % step != 0);
+    }
+    !policy.values.is_empty() && !policy.values.contains(&taken)
+}
+
+/// Whether a device has what a request takes beside what is used, and is being given out.
+// k8s: CmpRequestOverCapacity
+pub(super) fn is_left(
+    asked: Option<&CapacityRequirements>,
+    has: &BTreeMap<String, Capacity>,
+    used: [Option<&Counters>; 2],
+) -> bool {
+    let mut names = asked.iter().flat_map(|asked| asked.requests.iter().flatten());
+    if !names.all(|(name, _)| has.contains_key(name)) {
+        return false;
+    }
+    has.iter().all(|(name, capacity)| {
+        let taken = one(asked, name, capacity);
+        let used = used.into_iter().flatten().filter_map(|used| used.get(name));
+        let sum = used.fold(taken, |sum, used| sum + *used);
+        !capacity.policy.as_ref().is_some_and(|policy| violates(taken, policy))
+            && sum <= capacity.value
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn asked(amount: &str) -> CapacityRequirements {
+        serde_json::from_value(json!({"requests": {"memory": amount}})).expect("requirements")
+    }
+
+    fn has(policy: &Value) -> BTreeMap<String, Capacity> {
+        let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "allNodes": true,
+            "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "a", "capacity": {"memory":
+                {"value": "10Gi", "requestPolicy": policy}}}]}});
+        let slice = serde_json::from_value(slice).expect("a slice");
+        super::super::offer::Slice::read(&slice).devices[0].capacity.clone()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_rounded_as_the_device_wants_it() {
+        let range =
+            json!({"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "2Gi"}});
+        let values = json!({"default": "2Gi", "validValues": ["2Gi", "4Gi"]});
+        for (policy, request, want, is_good) in [
+            (&Value::Null, Some("3Gi"), "3Gi", true),
+            (&Value::Null, None, "10Gi", true),
+            (&Value::Null, Some("11Gi"), "11Gi", false),
+            (&range, None, "1Gi", true),
+            (&range, Some("1Mi"), "1Gi", true),
+            (&range, Some("2Gi"), "3Gi", true),
+            (&range, Some("5Gi"), "5Gi", true),
+            (&range, Some("8Gi"), "9Gi", false),
+            (&values, None, "2Gi", true),
+            (&values, Some("3Gi"), "4Gi", true),
+            (&values, Some("5Gi"), "5Gi", false),
+        ] {
+            let (has, request) = (has(policy), request.map(asked));
+            let taken = consumed(request.as_ref(), &has);
+            assert_eq!(Some(taken["memory"]), Amount::parse(want), "{policy} {request:?}");
+            let left = is_left(request.as_ref(), &has, [None, None]);
+            assert_eq!(left, is_good, "{policy} {request:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_gets_what_is_used_or_not_there() {
+        let (has, four) = (has(&Value::Null), asked("4Gi"));
+        let used =
+            |text: &str| Counters::from([("memory".into(), Amount::parse(text).expect(text))]);
+        let (three, four_used) = (used("3Gi"), used("4Gi"));
+        assert!(is_left(Some(&four), &has, [Some(&three), Some(&three)]));
+        assert!(!is_left(Some(&four), &has, [Some(&three), Some(&four_used)]));
+        let other = serde_json::from_value(json!({"requests": {"cores": "1"}})).expect("some");
+        assert!(!is_left(Some(&other), &has, [None, None]));
+    }
+}

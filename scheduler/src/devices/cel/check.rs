@@ -1,0 +1,158 @@
+//! What can be said of an expression before any device is looked at.
+//!
+//! Input: a tree. Output: the kind of value that it gives, as far as that is certain. Owner: pure
+//! functions. The API server has checked every stored expression with all of CEL's types; what is
+//! refused here is what nobody could evaluate: unknown names, functions and fields of a device.
+// k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go newCompiler
+
+use super::functions;
+use super::parse::{Fold, Node, Tree};
+use super::value::Value;
+
+/// What a device has.
+const FIELDS: [&str; 4] = ["driver", "allowMultipleAllocations", "attributes", "capacity"];
+/// Names of types.
+pub(super) const TYPES: [&str; 9] =
+    ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type"];
+
+/// The kind of an expression's value; `None` where it depends on the device.
+///
+/// # Errors
+/// What it names is not there.
+pub(super) fn kind(tree: &Tree) -> Result<Option<&'static str>, String> {
+    of(tree, &mut Vec::new())
+}
+
+fn of<'a>(tree: &'a Tree, names: &mut Vec<&'a str>) -> Result<Option<&'static str>, String> {
+    match &tree.node {
+        Node::Literal(value) => Ok(Some(value.kind())),
+        Node::Name(name) if names.contains(&&**name) => Ok(None),
+        Node::Name(name) if &**name == "device" => Ok(Some("kubernetes.DRADevice")),
+        Node::Name(name) if TYPES.contains(&&**name) => Ok(Some("type")),
+        Node::Name(name) => Err(undeclared(name)),
+        Node::Field { of: inner, name, .. } | Node::Has { of: inner, name } => {
+            let inner = of(inner, names)?;
+            field(inner, name, matches!(tree.node, Node::Has { .. }))
+        }
+        Node::Index { of: inner, at, .. } => {
+            of(inner, names)?;
+            of(at, names)?;
+            Ok(None)
+        }
+        Node::Call { name, target, args } => {
+            for arg in target.as_deref().into_iter().chain(args) {
+                of(arg, names)?;
+            }
+            let known = functions::signature(name, target.is_some(), args.len());
+            known.ok_or_else(|| undeclared(name))
+        }
+        Node::Operator { sign, sides } => operator(sign, sides, names),
+        Node::Not(inner) => {
+            of(inner, names)?;
+            Ok(Some("bool"))
+        }
+        Node::Minus(inner) => of(inner, names),
+        Node::And(parts) | Node::Or(parts) => logical(parts, names),
+        Node::If(parts) => {
+            of(&parts[0], names)?;
+            let (yes, no) = (of(&parts[1], names)?, of(&parts[2], names)?);
+            Ok(yes.filter(|_| yes == no))
+        }
+        Node::List(parts) => {
+            parts.iter().try_for_each(|part| of(part, names).map(drop))?;
+            Ok(Some("list"))
+        }
+        Node::Map(entries) => {
+            for (key, value) in entries {
+                of(key, names)?;
+                of(value, names)?;
+            }
+            Ok(Some("map"))
+        }
+        Node::Bind { name, value, body } => {
+            of(value, names)?;
+            names.push(name);
+            let kind = of(body, names);
+            names.pop();
+            kind
+        }
+        Node::Fold { kind, over, names: own, bodies } => {
+            of(over, names)?;
+            let known = names.len();
+            names.extend(own.iter().map(|name| &**name));
+            let checked = bodies.iter().try_for_each(|body| of(body, names).map(drop));
+            names.truncate(known);
+            checked.map(|()| folded(*kind))
+        }
+    }
+}
+
+fn logical<'a>(
+    parts: &'a [Tree],
+    names: &mut Vec<&'a str>,
+) -> Result<Option<&'static str>, String> {
+    for part in parts {
+        let kind = of(part, names)?;
+        if kind.is_some_and(|kind| kind != "bool") {
+            return Err(no_overload("&&, ||", kind));
+        }
+    }
+    Ok(Some("bool"))
+}
+
+fn folded(kind: Fold) -> Option<&'static str> {
+    match kind {
+        Fold::All | Fold::Exists | Fold::ExistsOne => Some("bool"),
+        Fold::Filter | Fold::Map => Some("list"),
+        Fold::OptMap | Fold::OptFlatMap => Some("optional_type"),
+    }
+}
+
+fn field(
+    inner: Option<&'static str>,
+    name: &str,
+    is_asked: bool,
+) -> Result<Option<&'static str>, String> {
+    if inner == Some("kubernetes.DRADevice") && !FIELDS.contains(&name) {
+        return Err(format!("undefined field '{name}'"));
+    }
+    let known = match name {
+        _ if is_asked => Some("bool"),
+        _ if inner != Some("kubernetes.DRADevice") => None,
+        "driver" => Some("string"),
+        "allowMultipleAllocations" => Some("bool"),
+        _ => Some("map"),
+    };
+    Ok(known)
+}
+
+fn operator<'a>(
+    sign: &str,
+    sides: &'a [Tree; 2],
+    names: &mut Vec<&'a str>,
+) -> Result<Option<&'static str>, String> {
+    let (left, right) = (of(&sides[0], names)?, of(&sides[1], names)?);
+    match sign {
+        "+" | "-" | "*" | "/" | "%" => Ok(left.or(right)),
+        "in" => Ok(Some("bool")),
+        _ => {
+            let numbers = [Value::Int(0), Value::Uint(0), Value::Double(0.0)].map(|v| v.kind());
+            let is_number = |kind: &str| numbers.contains(&kind);
+            match left.zip(right) {
+                // Numbers of different types have an order, and are never declared equal.
+                Some((a, b)) if a != b && !(is_number(a) && is_number(b)) => {
+                    Err(no_overload(sign, left))
+                }
+                _ => Ok(Some("bool")),
+            }
+        }
+    }
+}
+
+fn undeclared(name: &str) -> String {
+    format!("undeclared reference to '{name}' (in container '')")
+}
+
+fn no_overload(sign: &str, kind: Option<&str>) -> String {
+    format!("found no matching overload for '{sign}' applied to '{}'", kind.unwrap_or("dyn"))
+}

@@ -1,0 +1,339 @@
+//! The value of an expression for one device.
+//!
+//! Input: a checked tree, a device. Output: a value, or why there is none. Owner: one evaluation.
+//! Bounds: every node costs a step, texts and lists their size; `COST_MAX` steps are all.
+// k8s: vendor/github.com/google/cel-go/interpreter/{interpretable,attributes}.go
+
+use std::rc::Rc;
+
+use super::check::TYPES;
+use super::parse::{Fold, Node, Tree};
+use super::value::{Key, Map, Value};
+use super::{COST_MAX, functions};
+
+/// A value, or why there is none.
+pub(super) type Evaluated = Result<Value, String>;
+
+/// The value of a tree.
+///
+/// # Errors
+/// When it has none for this device.
+pub(super) fn evaluate(tree: &Tree, device: &Value) -> Evaluated {
+    let names = Names { name: "device", value: device.clone(), outer: None };
+    Evaluation { cost: 0 }.of(tree, &names)
+}
+
+/// What names mean, innermost first.
+struct Names<'a> {
+    name: &'a str,
+    value: Value,
+    outer: Option<&'a Names<'a>>,
+}
+
+impl Names<'_> {
+    fn find(&self, name: &str) -> Option<&Value> {
+        if self.name == name {
+            return Some(&self.value);
+        }
+        self.outer.and_then(|outer| outer.find(name))
+    }
+}
+
+/// One evaluation.
+pub(super) struct Evaluation {
+    cost: u64,
+}
+
+pub(super) fn no_overload() -> String {
+    "no such overload".to_owned()
+}
+
+/// How much it costs to read a value once.
+fn size(value: &Value) -> u64 {
+    match value {
+        Value::Str(text) => text.len() as u64 / 10,
+        Value::Bytes(bytes) => bytes.len() as u64 / 10,
+        Value::List(all) => all.len() as u64,
+        Value::Map(map) => map.entries.len() as u64,
+        _ => 0,
+    }
+}
+
+impl Evaluation {
+    /// Counts steps.
+    fn pay(&mut self, steps: u64) -> Result<(), String> {
+        self.cost = self.cost.saturating_add(steps);
+        match self.cost > COST_MAX {
+            true => Err("operation cancelled: actual cost limit exceeded".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn of(&mut self, tree: &Tree, names: &Names) -> Evaluated {
+        self.pay(1)?;
+        match &tree.node {
+            Node::Literal(value) => Ok(value.clone()),
+            Node::Name(name) => named(name, names),
+            Node::Field { of, name, optional } => {
+                let of = self.of(of, names)?;
+                select(&of, &Value::Str(Rc::clone(name)), *optional)
+            }
+            Node::Has { of, name } => {
+                let of = self.of(of, names)?;
+                Ok(find(&of, &Value::Str(Rc::clone(name)))?.is_some().into())
+            }
+            Node::Index { of, at, optional } => {
+                let of = self.of(of, names)?;
+                let at = self.of(at, names)?;
+                select(&of, &at, *optional)
+            }
+            Node::Call { name, target, args } => self.call(name, target.as_deref(), args, names),
+            Node::Operator { sign, sides } => {
+                let left = self.of(&sides[0], names)?;
+                let right = self.of(&sides[1], names)?;
+                self.pay(size(&left) + size(&right))?;
+                functions::operate(sign, &left, &right)
+            }
+            Node::Not(inner) => match self.of(inner, names)? {
+                Value::Bool(b) => Ok(Value::Bool(!b)),
+                _ => Err(no_overload()),
+            },
+            Node::Minus(inner) => functions::negate(&self.of(inner, names)?),
+            Node::And(parts) => self.until(parts, names, false),
+            Node::Or(parts) => self.until(parts, names, true),
+            Node::If(parts) => match self.of(&parts[0], names)? {
+                Value::Bool(true) => self.of(&parts[1], names),
+                Value::Bool(false) => self.of(&parts[2], names),
+                _ => Err(no_overload()),
+            },
+            Node::List(parts) => {
+                let all: Result<Vec<Value>, String> =
+                    parts.iter().map(|part| self.of(part, names)).collect();
+                Ok(Value::List(all?.into()))
+            }
+            Node::Map(entries) => self.map(entries, names),
+            Node::Bind { name, value, body } => {
+                let value = self.of(value, names)?;
+                self.of(body, &Names { name, value, outer: Some(names) })
+            }
+            Node::Fold { kind, over, names: own, bodies } => {
+                let over = self.of(over, names)?;
+                self.fold(*kind, &over, own, bodies, names)
+            }
+        }
+    }
+
+    /// Parts in any order: one that decides makes up for the errors of the others.
+    // k8s: vendor/github.com/google/cel-go/interpreter/interpretable.go evalOr, evalAnd
+    fn until(&mut self, parts: &[Tree], names: &Names, decides: bool) -> Evaluated {
+        let mut failed = None;
+        for part in parts {
+            match self.of(part, names) {
+                Ok(Value::Bool(b)) if b == decides => return Ok(Value::Bool(decides)),
+                Ok(Value::Bool(_)) => {}
+                Ok(_) => failed = failed.or_else(|| Some(no_overload())),
+                Err(_) if self.cost > COST_MAX => {
+                    return Err(self.pay(0).err().unwrap_or_default());
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(Value::Bool(!decides)), Err)
+    }
+
+    fn map(&mut self, entries: &[(Tree, Tree)], names: &Names) -> Evaluated {
+        let mut map = Map::default();
+        for (key, value) in entries {
+            let key = self.of(key, names)?;
+            let key = Key::of(&key).ok_or("unsupported key type")?;
+            let value = self.of(value, names)?;
+            if map.entries.insert(key, value).is_some() {
+                return Err("Failed with repeated key".to_owned());
+            }
+        }
+        Ok(Value::Map(Rc::new(map)))
+    }
+
+    fn call(
+        &mut self,
+        name: &str,
+        target: Option<&Tree>,
+        args: &[Tree],
+        names: &Names,
+    ) -> Evaluated {
+        let mut values = Vec::with_capacity(args.len() + 1);
+        for arg in target.into_iter().chain(args) {
+            // Of `a.orValue(b)`, b is looked at only where a has nothing.
+            if let [Value::Optional(Some(value))] = &values[..] {
+                match name {
+                    "orValue" => return Ok(Value::clone(value)),
+                    "or" => return Ok(values.swap_remove(0)),
+                    _ => {}
+                }
+            }
+            values.push(self.of(arg, names)?);
+        }
+        self.pay(values.iter().map(size).sum())?;
+        let result = functions::call(name, target.is_some(), &values)?;
+        self.pay(size(&result))?;
+        Ok(result)
+    }
+
+    fn fold(
+        &mut self,
+        kind: Fold,
+        over: &Value,
+        own: &[Rc<str>],
+        bodies: &[Tree],
+        names: &Names,
+    ) -> Evaluated {
+        let entries = entries(kind, over, own.len())?;
+        let mut result = Folded::default();
+        for (key, value) in entries {
+            self.pay(1)?;
+            let first = Names { name: &own[0], value: key, outer: Some(names) };
+            let second = value.zip(own.get(1)).map(|(value, name)| Names {
+                name,
+                value,
+                outer: Some(&first),
+            });
+            let inner = second.as_ref().unwrap_or(&first);
+            let [mapped @ .., last] = bodies else { return Err(no_overload()) };
+            // The middle one of three chooses.
+            let chosen = match mapped.first() {
+                Some(filter) => truth(&self.of(filter, inner)?)?,
+                None => true,
+            };
+            if !chosen {
+                continue;
+            }
+            if let Some(answer) = result.add(kind, self.of(last, inner), &first.value)? {
+                return Ok(answer);
+            }
+            if self.cost > COST_MAX {
+                self.pay(0)?;
+            }
+        }
+        result.end(kind)
+    }
+}
+
+/// What a fold has found so far.
+#[derive(Default)]
+struct Folded {
+    failed: Option<String>,
+    count: usize,
+    list: Vec<Value>,
+}
+
+impl Folded {
+    /// Takes what one entry gives; the answer, where that decides.
+    fn add(
+        &mut self,
+        kind: Fold,
+        found: Evaluated,
+        entry: &Value,
+    ) -> Result<Option<Value>, String> {
+        match kind {
+            Fold::All | Fold::Exists => {
+                let decides = kind == Fold::Exists;
+                match found.and_then(|value| truth(&value)) {
+                    Ok(answer) if answer == decides => return Ok(Some(Value::Bool(decides))),
+                    Ok(_) => {}
+                    Err(error) => self.failed = self.failed.take().or(Some(error)),
+                }
+            }
+            Fold::ExistsOne => self.count += usize::from(truth(&found?)?),
+            Fold::Filter => {
+                if truth(&found?)? {
+                    self.list.push(entry.clone());
+                }
+            }
+            Fold::Map => self.list.push(found?),
+            Fold::OptMap => return Ok(Some(Value::Optional(Some(Rc::new(found?))))),
+            Fold::OptFlatMap => return found.map(Some),
+        }
+        Ok(None)
+    }
+
+    fn end(self, kind: Fold) -> Evaluated {
+        match kind {
+            Fold::All | Fold::Exists => match self.failed {
+                Some(error) => Err(error),
+                None => Ok(Value::Bool(kind == Fold::All)),
+            },
+            Fold::ExistsOne => Ok(Value::Bool(self.count == 1)),
+            Fold::Filter | Fold::Map => Ok(Value::List(self.list.into())),
+            Fold::OptMap | Fold::OptFlatMap => Ok(Value::Optional(None)),
+        }
+    }
+}
+
+fn truth(value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Bool(b) => Ok(*b),
+        _ => Err(no_overload()),
+    }
+}
+
+fn named(name: &str, names: &Names) -> Evaluated {
+    if let Some(value) = names.find(name) {
+        return Ok(value.clone());
+    }
+    let kind = TYPES.into_iter().find(|kind| *kind == name);
+    kind.map(Value::Type).ok_or_else(|| format!("no such attribute(s): {name}"))
+}
+
+type Entries = Vec<(Value, Option<Value>)>;
+
+/// What a fold goes over: the values of a list, the keys of a map, both where two are wanted.
+fn entries(kind: Fold, over: &Value, names: usize) -> Result<Entries, String> {
+    let is_optional = matches!(kind, Fold::OptMap | Fold::OptFlatMap);
+    Ok(match over {
+        Value::Optional(value) if is_optional => {
+            value.iter().map(|value| (Value::clone(value), None)).collect()
+        }
+        _ if is_optional => return Err(no_overload()),
+        Value::List(all) if names == 2 => {
+            let numbered = |(at, value): (usize, &Value)| {
+                (Value::Int(i64::try_from(at).unwrap_or(i64::MAX)), Some(value.clone()))
+            };
+            all.iter().enumerate().map(numbered).collect()
+        }
+        Value::List(all) => all.iter().map(|value| (value.clone(), None)).collect(),
+        Value::Map(map) => {
+            map.entries.iter().map(|(key, value)| (key.value(), Some(value.clone()))).collect()
+        }
+        _ => return Err(no_overload()),
+    })
+}
+
+/// What a value has under a key.
+fn find(of: &Value, key: &Value) -> Result<Option<Value>, String> {
+    match of {
+        Value::Map(map) => Ok(map.find(key)),
+        Value::List(all) => {
+            let Some(Key::Number(at)) = Key::of(key) else {
+                return Err(format!("unsupported index type '{}' in list", key.kind()));
+            };
+            Ok(usize::try_from(at).ok().and_then(|at| all.get(at)).cloned())
+        }
+        Value::Optional(None) => Ok(None),
+        Value::Optional(Some(value)) => find(value, key),
+        _ => Ok(None),
+    }
+}
+
+fn select(of: &Value, key: &Value, optional: bool) -> Evaluated {
+    let found = find(of, key)?;
+    // What is looked up in an optional value is optional itself.
+    if optional || matches!(of, Value::Optional(_)) {
+        return Ok(Value::Optional(found.map(Rc::new)));
+    }
+    found.ok_or_else(|| match (of, key) {
+        (Value::List(_), Value::Int(at)) => format!("index out of bounds: {at}"),
+        (_, Value::Str(name)) => format!("no such key: {name}"),
+        (_, Value::Int(at)) => format!("no such key: {at}"),
+        _ => "no such key".to_owned(),
+    })
+}

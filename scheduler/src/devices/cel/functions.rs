@@ -1,0 +1,450 @@
+//! Operators and functions of values.
+//!
+//! Input: values. Output: a value, or upstream's words for why there is none. Owner: pure.
+//! Bounds: the size of the values; whoever calls counts what that costs.
+// k8s: vendor/github.com/google/cel-go/{common/stdlib,ext}, apiserver/pkg/cel/library
+
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use pintle_api_types::quantity::Amount;
+
+use super::eval::{Evaluated, no_overload};
+use super::texts;
+use super::value::{Key, Value};
+use super::version::Version;
+
+/// Functions: the name, whether it belongs to a value, how many arguments, and what they give.
+type Signature = (&'static str, bool, &'static [usize], Option<&'static str>);
+
+const INT: Option<&str> = Some("int");
+const BOOL: Option<&str> = Some("bool");
+const TEXT: Option<&str> = Some("string");
+const LIST: Option<&str> = Some("list");
+const QUANTITY: Option<&str> = Some("kubernetes.Quantity");
+const VERSION: Option<&str> = Some("kubernetes.Semver");
+const OPTIONAL: Option<&str> = Some("optional_type");
+
+const SIGNATURES: [Signature; 65] = [
+    ("size", false, &[1], INT),
+    ("size", true, &[0], INT),
+    ("type", false, &[1], Some("type")),
+    ("dyn", false, &[1], None),
+    ("bool", false, &[1], BOOL),
+    ("int", false, &[1], INT),
+    ("uint", false, &[1], Some("uint")),
+    ("double", false, &[1], Some("double")),
+    ("string", false, &[1], TEXT),
+    ("bytes", false, &[1], Some("bytes")),
+    ("contains", true, &[1], BOOL),
+    ("startsWith", true, &[1], BOOL),
+    ("endsWith", true, &[1], BOOL),
+    ("matches", true, &[1], BOOL),
+    ("matches", false, &[2], BOOL),
+    ("find", true, &[1], TEXT),
+    ("findAll", true, &[1, 2], LIST),
+    ("charAt", true, &[1], TEXT),
+    ("indexOf", true, &[1, 2], INT),
+    ("lastIndexOf", true, &[1, 2], INT),
+    ("lowerAscii", true, &[0], TEXT),
+    ("upperAscii", true, &[0], TEXT),
+    ("replace", true, &[2, 3], TEXT),
+    ("split", true, &[1, 2], LIST),
+    ("substring", true, &[1, 2], TEXT),
+    ("trim", true, &[0], TEXT),
+    ("join", true, &[0, 1], TEXT),
+    ("isSorted", true, &[0], BOOL),
+    ("sum", true, &[0], None),
+    ("min", true, &[0], None),
+    ("max", true, &[0], None),
+    ("distinct", true, &[0], LIST),
+    ("reverse", true, &[0], LIST),
+    ("slice", true, &[2], LIST),
+    ("sort", true, &[0], LIST),
+    ("flatten", true, &[0], LIST),
+    ("lists.range", false, &[1], LIST),
+    ("sets.contains", false, &[2], BOOL),
+    ("sets.equivalent", false, &[2], BOOL),
+    ("sets.intersects", false, &[2], BOOL),
+    ("quantity", false, &[1], QUANTITY),
+    ("isQuantity", false, &[1], BOOL),
+    ("isInteger", true, &[0], BOOL),
+    ("asInteger", true, &[0], INT),
+    ("asApproximateFloat", true, &[0], Some("double")),
+    ("sign", true, &[0], INT),
+    ("add", true, &[1], QUANTITY),
+    ("sub", true, &[1], QUANTITY),
+    ("isLessThan", true, &[1], BOOL),
+    ("isGreaterThan", true, &[1], BOOL),
+    ("compareTo", true, &[1], INT),
+    ("semver", false, &[1, 2], VERSION),
+    ("isSemver", false, &[1, 2], BOOL),
+    ("major", true, &[0], INT),
+    ("minor", true, &[0], INT),
+    ("patch", true, &[0], INT),
+    ("optional.of", false, &[1], OPTIONAL),
+    ("optional.ofNonZeroValue", false, &[1], OPTIONAL),
+    ("optional.none", false, &[0], OPTIONAL),
+    ("hasValue", true, &[0], BOOL),
+    ("value", true, &[0], None),
+    ("or", true, &[1], OPTIONAL),
+    ("orValue", true, &[1], None),
+    ("first", true, &[0], OPTIONAL),
+    ("last", true, &[0], OPTIONAL),
+];
+
+/// What a function gives: the kind of its value, if that is always the same; `None` for none such.
+pub(super) fn signature(name: &str, is_member: bool, args: usize) -> Option<Option<&'static str>> {
+    let is_it = |s: &&Signature| s.0 == name && s.1 == is_member && s.2.contains(&args);
+    SIGNATURES.iter().find(is_it).map(|s| s.3)
+}
+
+/// An operator between two values.
+pub(super) fn operate(sign: &str, left: &Value, right: &Value) -> Evaluated {
+    let ordered = |is: fn(Ordering) -> bool| match left.order(right) {
+        Some(order) => Ok(Value::Bool(is(order))),
+        // Not a number is neither less nor more.
+        None if left.is_number() && right.is_number() => Ok(Value::Bool(false)),
+        None => Err(no_overload()),
+    };
+    match sign {
+        "==" => Ok(Value::Bool(left.equals(right))),
+        "!=" => Ok(Value::Bool(!left.equals(right))),
+        "<" => ordered(Ordering::is_lt),
+        "<=" => ordered(Ordering::is_le),
+        ">" => ordered(Ordering::is_gt),
+        ">=" => ordered(Ordering::is_ge),
+        "in" => contains(left, right),
+        "+" => add(left, right),
+        _ => calculate(sign, left, right),
+    }
+}
+
+fn contains(value: &Value, of: &Value) -> Evaluated {
+    match of {
+        Value::List(all) => Ok(Value::Bool(all.iter().any(|one| one.equals(value)))),
+        Value::Map(map) => {
+            Ok(Value::Bool(Key::of(value).is_some_and(|key| map.entries.contains_key(&key))))
+        }
+        _ => Err(no_overload()),
+    }
+}
+
+fn add(left: &Value, right: &Value) -> Evaluated {
+    match (left, right) {
+        (Value::Str(a), Value::Str(b)) => Ok(Value::Str(format!("{a}{b}").into())),
+        (Value::Bytes(a), Value::Bytes(b)) => Ok(Value::Bytes([&a[..], &b[..]].concat().into())),
+        (Value::List(a), Value::List(b)) => Ok(Value::List([&a[..], &b[..]].concat().into())),
+        _ => calculate("+", left, right),
+    }
+}
+
+fn calculate(sign: &str, left: &Value, right: &Value) -> Evaluated {
+    let zero = |is_zero: bool| match sign {
+        "/" if is_zero => Err("division by zero".to_owned()),
+        "%" if is_zero => Err("modulus by zero".to_owned()),
+        _ => Ok(()),
+    };
+    match (left, right) {
+        (Value::Int(a), Value::Int(b)) => {
+            zero(*b == 0)?;
+            let found = match sign {
+                "+" => a.checked_add(*b),
+                "-" => a.checked_sub(*b),
+                "*" => a.checked_mul(*b),
+                "/" => a.checked_div(*b),
+                _ => a.checked_rem(*b),
+            };
+            found.map(Value::Int).ok_or_else(|| "integer overflow".to_owned())
+        }
+        (Value::Uint(a), Value::Uint(b)) => {
+            zero(*b == 0)?;
+            let found = match sign {
+                "+" => a.checked_add(*b),
+                "-" => a.checked_sub(*b),
+                "*" => a.checked_mul(*b),
+                "/" => a.checked_div(*b),
+                _ => a.checked_rem(*b),
+            };
+            found.map(Value::Uint).ok_or_else(|| "unsigned integer overflow".to_owned())
+        }
+        (Value::Double(a), Value::Double(b)) => match sign {
+            "+" => Ok(Value::Double(a + b)),
+            "-" => Ok(Value::Double(a - b)),
+            "*" => Ok(Value::Double(a * b)),
+            "/" => Ok(Value::Double(a / b)),
+            _ => Err(no_overload()),
+        },
+        _ => Err(no_overload()),
+    }
+}
+
+/// A number with its sign changed.
+pub(super) fn negate(value: &Value) -> Evaluated {
+    match value {
+        Value::Int(n) => {
+            n.checked_neg().map(Value::Int).ok_or_else(|| "integer overflow".to_owned())
+        }
+        Value::Double(n) => Ok(Value::Double(-n)),
+        _ => Err(no_overload()),
+    }
+}
+
+/// Calls a function; where it belongs to a value, that is the first.
+pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
+    match (name, args) {
+        ("size", [of]) => size(of),
+        ("type", [of]) => Ok(Value::Type(of.kind())),
+        ("dyn", [of]) => Ok(of.clone()),
+        ("bool" | "int" | "uint" | "double" | "string" | "bytes", [of]) if !is_member => {
+            convert(name, of)
+        }
+        ("quantity", [Value::Str(text)]) => match Amount::parse(text) {
+            Some(amount) => Ok(Value::Quantity(amount)),
+            None => Err(BAD_QUANTITY.to_owned()),
+        },
+        ("isQuantity", [Value::Str(text)]) => Ok(Value::Bool(Amount::parse(text).is_some())),
+        ("semver", _) => version(args).map(|version| Value::Version(Rc::new(version))),
+        ("isSemver", [Value::Str(_), ..]) => Ok(Value::Bool(version(args).is_ok())),
+        ("optional.of", [of]) => Ok(Value::Optional(Some(Rc::new(of.clone())))),
+        ("optional.none", []) => Ok(Value::Optional(None)),
+        ("optional.ofNonZeroValue", [of]) => {
+            Ok(Value::Optional((!is_zero(of)).then(|| Rc::new(of.clone()))))
+        }
+        (_, [Value::Quantity(a), rest @ ..]) => of_quantity(name, *a, rest),
+        (_, [Value::Version(a), rest @ ..]) => of_version(name, a, rest),
+        (_, [Value::Optional(of), rest @ ..]) => of_optional(name, of.as_ref(), rest),
+        (_, [Value::List(a), Value::List(b)]) if name.starts_with("sets.") => {
+            Ok(Value::Bool(of_sets(name, a, b)))
+        }
+        (_, [Value::List(all), rest @ ..]) => of_list(name, all, rest),
+        (_, [Value::Str(text), rest @ ..]) => texts::call(name, text, rest),
+        ("lists.range", [Value::Int(end)]) => {
+            // Whoever wants more pays for it with an error.
+            let end = (*end).min(i64::try_from(super::COST_MAX).unwrap_or(i64::MAX));
+            Ok(Value::List((0..end).map(Value::Int).collect()))
+        }
+        _ => Err(no_overload()),
+    }
+}
+
+/// What the parser of quantities says.
+// k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go ErrFormatWrong
+const BAD_QUANTITY: &str = "quantities must match the regular expression \
+    '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
+fn size(of: &Value) -> Evaluated {
+    let count = match of {
+        Value::Str(text) => text.chars().count(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(all) => all.len(),
+        Value::Map(map) => map.entries.len(),
+        _ => return Err(no_overload()),
+    };
+    Ok(Value::Int(i64::try_from(count).unwrap_or(i64::MAX)))
+}
+
+fn is_zero(of: &Value) -> bool {
+    match of {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Int(n) => *n == 0,
+        Value::Uint(n) => *n == 0,
+        Value::Double(n) => *n == 0.0,
+        _ => matches!(size(of), Ok(Value::Int(0))),
+    }
+}
+
+fn convert(to: &str, of: &Value) -> Evaluated {
+    if to == of.kind() {
+        return Ok(of.clone());
+    }
+    let out = || "integer overflow".to_owned();
+    let wrong = |text: &str| format!("type conversion error from 'string' to '{to}': {text:?}");
+    match (to, of) {
+        ("bool", Value::Str(text)) => match &**text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
+            other => Err(wrong(other)),
+        },
+        ("int", Value::Uint(n)) => i64::try_from(*n).map(Value::Int).map_err(|_| out()),
+        ("int", Value::Double(n)) if n.abs() < 9.2e18 => Ok(Value::Int(*n as i64)),
+        ("int", Value::Str(text)) => text.parse().map(Value::Int).map_err(|_| wrong(text)),
+        ("uint", Value::Int(n)) => u64::try_from(*n).map(Value::Uint).map_err(|_| out()),
+        ("uint", Value::Double(n)) if (0.0..1.8e19).contains(n) => Ok(Value::Uint(*n as u64)),
+        ("uint", Value::Str(text)) => text.parse().map(Value::Uint).map_err(|_| wrong(text)),
+        ("int" | "uint", Value::Double(_)) => Err(out()),
+        ("double", Value::Int(n)) => Ok(Value::Double(*n as f64)),
+        ("double", Value::Uint(n)) => Ok(Value::Double(*n as f64)),
+        ("double", Value::Str(text)) => text.parse().map(Value::Double).map_err(|_| wrong(text)),
+        ("string", Value::Bool(b)) => Ok(b.to_string().as_str().into()),
+        ("string", Value::Int(n)) => Ok(n.to_string().as_str().into()),
+        ("string", Value::Uint(n)) => Ok(n.to_string().as_str().into()),
+        ("string", Value::Double(n)) => Ok(n.to_string().as_str().into()),
+        ("string", Value::Bytes(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.into()),
+            Err(_) => Err("invalid UTF-8 in bytes, cannot convert to string".to_owned()),
+        },
+        ("bytes", Value::Str(text)) => Ok(Value::Bytes(text.as_bytes().into())),
+        _ => Err(no_overload()),
+    }
+}
+
+fn version(args: &[Value]) -> Result<Version, String> {
+    match args {
+        [Value::Str(text)] | [Value::Str(text), Value::Bool(false)] => Version::parse(text),
+        [Value::Str(text), Value::Bool(true)] => Version::normalise(text),
+        _ => Err(no_overload()),
+    }
+}
+
+fn compared(name: &str, order: Ordering) -> Evaluated {
+    match name {
+        "isLessThan" => Ok(Value::Bool(order.is_lt())),
+        "isGreaterThan" => Ok(Value::Bool(order.is_gt())),
+        "compareTo" => Ok(Value::Int(order as i64)),
+        _ => Err(no_overload()),
+    }
+}
+
+fn of_quantity(name: &str, a: Amount, rest: &[Value]) -> Evaluated {
+    let other = match rest {
+        [Value::Quantity(b)] => Some(*b),
+        [Value::Int(n)] => Amount::parse(&n.to_string()),
+        _ => None,
+    };
+    match (name, other) {
+        ("isInteger", None) => Ok(Value::Bool(whole(a).is_some())),
+        ("asInteger", None) => {
+            let error = "cannot convert value to integer";
+            whole(a).map(Value::Int).ok_or_else(|| error.to_owned())
+        }
+        ("asApproximateFloat", None) => {
+            let plain = a.canonical();
+            let float = whole(a).map_or_else(|| approximate(a, &plain), |n| n as f64);
+            Ok(Value::Double(float))
+        }
+        ("sign", None) => Ok(Value::Int(a.cmp(&Amount::ZERO) as i64)),
+        ("add", Some(b)) => Ok(Value::Quantity(a + b)),
+        ("sub", Some(b)) => Ok(Value::Quantity(a.minus(b))),
+        (_, Some(b)) if matches!(rest, [Value::Quantity(_)]) => compared(name, a.cmp(&b)),
+        _ => Err(no_overload()),
+    }
+}
+
+fn whole(a: Amount) -> Option<i64> {
+    let inside = |n: i64| n != i64::MAX && n != i64::MIN;
+    Some(a.units()).filter(|n| a.is_whole() && inside(*n))
+}
+
+fn approximate(a: Amount, canonical: &str) -> f64 {
+    let end = canonical.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(canonical.len());
+    let count: f64 = canonical[..end].parse().unwrap_or(0.0);
+    let scale = match &canonical[end..] {
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        _ => return a.units() as f64,
+    };
+    count * scale
+}
+
+fn of_version(name: &str, a: &Version, rest: &[Value]) -> Evaluated {
+    let number = |at: usize| Ok(Value::Int(i64::try_from(a.numbers[at]).unwrap_or(i64::MAX)));
+    match (name, rest) {
+        ("major", []) => number(0),
+        ("minor", []) => number(1),
+        ("patch", []) => number(2),
+        (_, [Value::Version(b)]) => compared(name, a.cmp(b)),
+        _ => Err(no_overload()),
+    }
+}
+
+fn of_optional(name: &str, of: Option<&Rc<Value>>, rest: &[Value]) -> Evaluated {
+    match (name, rest) {
+        ("hasValue", []) => Ok(Value::Bool(of.is_some())),
+        ("value", []) => {
+            of.map(|of| Value::clone(of)).ok_or_else(|| "optional.none() dereference".to_owned())
+        }
+        ("orValue", [other]) => Ok(of.map_or_else(|| other.clone(), |of| Value::clone(of))),
+        ("or", [other]) => {
+            Ok(of.map_or_else(|| other.clone(), |of| Value::Optional(Some(Rc::clone(of)))))
+        }
+        _ => Err(no_overload()),
+    }
+}
+
+fn of_sets(name: &str, a: &[Value], b: &[Value]) -> bool {
+    let all_in = |some: &[Value], of: &[Value]| {
+        some.iter().all(|one| of.iter().any(|other| other.equals(one)))
+    };
+    match name {
+        "sets.contains" => all_in(b, a),
+        "sets.equivalent" => all_in(a, b) && all_in(b, a),
+        _ => a.iter().any(|one| b.iter().any(|other| other.equals(one))),
+    }
+}
+
+fn of_list(name: &str, all: &[Value], rest: &[Value]) -> Evaluated {
+    let order = |a: &Value, b: &Value| a.order(b).ok_or_else(no_overload);
+    let sorted = || {
+        let mut sorted = all.to_vec();
+        all.iter().zip(all.iter().skip(1)).try_for_each(|(a, b)| order(a, b).map(drop))?;
+        sorted.sort_by(|a, b| a.order(b).unwrap_or(Ordering::Equal));
+        Ok::<_, String>(sorted)
+    };
+    let some = |value: Option<&Value>| Value::Optional(value.map(|v| Rc::new(v.clone())));
+    match (name, rest) {
+        ("join", _) => texts::join(all, rest),
+        ("isSorted", []) => {
+            let mut pairs = all.iter().zip(all.iter().skip(1));
+            let found: Result<Vec<bool>, String> =
+                pairs.by_ref().map(|(a, b)| order(a, b).map(Ordering::is_le)).collect();
+            Ok(Value::Bool(found?.into_iter().all(|is| is)))
+        }
+        ("sum", []) => match all.split_first() {
+            None => Ok(Value::Int(0)),
+            Some((first, rest)) => {
+                rest.iter().try_fold(first.clone(), |sum, one| calculate("+", &sum, one))
+            }
+        },
+        ("min" | "max", []) => {
+            let sorted = sorted()?;
+            let found = if name == "min" { sorted.first() } else { sorted.last() };
+            found.cloned().ok_or_else(|| format!("{name} called on empty list"))
+        }
+        ("indexOf", [one]) => Ok(position(all.iter().position(|other| other.equals(one)))),
+        ("lastIndexOf", [one]) => Ok(position(all.iter().rposition(|other| other.equals(one)))),
+        ("distinct", []) => {
+            let mut found: Vec<Value> = Vec::new();
+            for one in all {
+                if !found.iter().any(|other| other.equals(one)) {
+                    found.push(one.clone());
+                }
+            }
+            Ok(Value::List(found.into()))
+        }
+        ("reverse", []) => Ok(Value::List(all.iter().rev().cloned().collect())),
+        ("sort", []) => Ok(Value::List(sorted()?.into())),
+        ("flatten", []) => {
+            let inner = |one: &Value| match one {
+                Value::List(inner) => inner.to_vec(),
+                other => vec![other.clone()],
+            };
+            Ok(Value::List(all.iter().flat_map(inner).collect()))
+        }
+        ("slice", [Value::Int(from), Value::Int(to)]) => {
+            let at = |n: &i64| usize::try_from(*n).unwrap_or(usize::MAX);
+            let part = all.get(at(from)..at(to)).map(|part| Value::List(part.into()));
+            part.ok_or_else(|| format!("cannot slice({from}, {to}), list is length {}", all.len()))
+        }
+        ("first", []) => Ok(some(all.first())),
+        ("last", []) => Ok(some(all.last())),
+        _ => Err(no_overload()),
+    }
+}
+
+/// A place in a list or a text; -1 for none.
+pub(super) fn position(at: Option<usize>) -> Value {
+    Value::Int(at.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1))
+}

@@ -1,0 +1,244 @@
+//! The words of an expression.
+//!
+//! Input: text, at most [`TEXT_BYTES_MAX`] of it. Output: tokens, each with the byte where it begins.
+//! Owner: pure functions.
+
+use std::rc::Rc;
+
+use super::TEXT_BYTES_MAX;
+use super::value::Value;
+
+/// A word.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Token {
+    /// A name.
+    Name(Rc<str>),
+    /// A number, a text, bytes.
+    Literal(Value),
+    /// An operator or a bracket.
+    Sign(&'static str),
+}
+
+/// Longer ones first: the first that fits is taken.
+const SIGNS: [&str; 25] = [
+    "==", "!=", "<=", ">=", "&&", "||", "<", ">", "+", "-", "*", "/", "%", "!", "?", ":", ".", ",",
+    "(", ")", "[", "]", "{", "}", "=",
+];
+
+/// Splits a text into words.
+///
+/// # Errors
+/// The first thing that is none, as a sentence.
+pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(format!("expression has more than {TEXT_BYTES_MAX} bytes"));
+    }
+    let mut lexer = Lexer { text, at: 0 };
+    let mut found = Vec::new();
+    while lexer.skip_space() {
+        let from = lexer.at;
+        found.push((from, lexer.token()?));
+    }
+    Ok(found)
+}
+
+struct Lexer<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Lexer<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    /// Whether anything is left behind blanks and comments.
+    fn skip_space(&mut self) -> bool {
+        loop {
+            let rest = self.rest();
+            let blank = rest.len() - rest.trim_start().len();
+            self.at += blank;
+            if !self.rest().starts_with("//") {
+                return !self.rest().is_empty();
+            }
+            self.at += self.rest().find('\n').unwrap_or(self.rest().len());
+        }
+    }
+
+    fn token(&mut self) -> Result<Token, String> {
+        if let Some(text) = self.text_literal()? {
+            return Ok(Token::Literal(text));
+        }
+        let rest = self.rest();
+        let digits = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+        if digits(rest) || (rest.starts_with('.') && digits(&rest[1..])) {
+            return self.number().map(Token::Literal);
+        }
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        if end > 0 {
+            self.at += end;
+            return Ok(Token::Name(rest[..end].into()));
+        }
+        let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) else {
+            let odd = rest.chars().next().unwrap_or_default();
+            return Err(format!("Syntax error: token recognition error at: '{odd}'"));
+        };
+        self.at += sign.len();
+        Ok(Token::Sign(sign))
+    }
+
+    fn number(&mut self) -> Result<Value, String> {
+        let rest = self.rest();
+        let bad = |text: &str| format!("Syntax error: invalid number '{text}'");
+        if let Some(hex) = rest.strip_prefix("0x") {
+            let end = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
+            let number = u64::from_str_radix(&hex[..end], 16).map_err(|_| bad(&rest[..end + 2]))?;
+            self.at += end + 2;
+            return self.whole(number).ok_or_else(|| bad(&rest[..end + 2]));
+        }
+        let end = number_end(rest);
+        let text = &rest[..end];
+        self.at += end;
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            let number = text.parse().map_err(|_| bad(text))?;
+            return self.whole(number).ok_or_else(|| bad(text));
+        }
+        text.parse().map(Value::Double).map_err(|_| bad(text))
+    }
+
+    /// A whole number; the least one is written with a sign, which is applied later.
+    fn whole(&mut self, number: u64) -> Option<Value> {
+        if self.rest().starts_with(['u', 'U']) {
+            self.at += 1;
+            return Some(Value::Uint(number));
+        }
+        match i64::try_from(number) {
+            Ok(number) => Some(Value::Int(number)),
+            Err(_) if number == i64::MIN.unsigned_abs() => Some(Value::Int(i64::MIN)),
+            Err(_) => None,
+        }
+    }
+
+    fn text_literal(&mut self) -> Result<Option<Value>, String> {
+        let rest = self.rest();
+        let marks = rest.find(['"', '\'']).filter(|at| *at <= 2);
+        let Some(marks) = marks else { return Ok(None) };
+        let (prefix, body) = rest.split_at(marks);
+        let prefix = prefix.to_ascii_lowercase();
+        let (raw, bytes) = match prefix.as_str() {
+            "" => (false, false),
+            "r" => (true, false),
+            "b" => (false, true),
+            "rb" | "br" => (true, true),
+            _ => return Ok(None),
+        };
+        let one = &body[..1];
+        let mark = if body.starts_with(&one.repeat(3)) { one.repeat(3) } else { one.to_owned() };
+        let body = &body[mark.len()..];
+        let end = text_end(body, &mark, raw).ok_or("Syntax error: unterminated string")?;
+        self.at += marks + mark.len() * 2 + end;
+        let read =
+            if raw { body.as_bytes()[..end].to_vec() } else { unescape(&body[..end], bytes)? };
+        if bytes {
+            return Ok(Some(Value::Bytes(read.into())));
+        }
+        let text = String::from_utf8(read).map_err(|_| "Syntax error: invalid UTF-8")?;
+        Ok(Some(Value::Str(text.into())))
+    }
+}
+
+fn number_end(text: &str) -> usize {
+    let digits = |from: usize| {
+        let rest = &text[from..];
+        from + rest.bytes().take_while(u8::is_ascii_digit).count()
+    };
+    let mut end = digits(0);
+    if text[end..].starts_with('.') && digits(end + 1) > end + 1 {
+        end = digits(end + 1);
+    }
+    if text[end..].starts_with(['e', 'E']) {
+        let sign = usize::from(text[end + 1..].starts_with(['+', '-']));
+        if digits(end + 1 + sign) > end + 1 + sign {
+            end = digits(end + 1 + sign);
+        }
+    }
+    end
+}
+
+/// Where the closing mark is.
+fn text_end(body: &str, mark: &str, raw: bool) -> Option<usize> {
+    let mut at = 0;
+    while at < body.len() {
+        let rest = &body[at..];
+        if rest.starts_with(mark) {
+            return Some(at);
+        }
+        let mut chars = rest.chars();
+        let first = chars.next()?;
+        if mark.len() == 1 && first == '\n' {
+            return None;
+        }
+        at += first.len_utf8();
+        if first == '\\' && !raw {
+            at += chars.next()?.len_utf8();
+        }
+    }
+    None
+}
+
+fn unescape(body: &str, bytes: bool) -> Result<Vec<u8>, String> {
+    let mut read = Vec::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(at) = rest.find('\\') {
+        read.extend_from_slice(&rest.as_bytes()[..at]);
+        let (code, after) = escape(&rest[at + 1..])
+            .ok_or_else(|| "Syntax error: unable to unescape string".to_owned())?;
+        match code {
+            Escape::Number(number) if bytes => read.push(number),
+            Escape::Number(number) => push(&mut read, char::from(number)),
+            Escape::Char(c) => push(&mut read, c),
+        }
+        rest = after;
+    }
+    read.extend_from_slice(rest.as_bytes());
+    Ok(read)
+}
+
+fn push(read: &mut Vec<u8>, c: char) {
+    read.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+}
+
+enum Escape {
+    Char(char),
+    Number(u8),
+}
+
+/// What stands behind a backslash, and the rest.
+fn escape(text: &str) -> Option<(Escape, &str)> {
+    let first = text.chars().next()?;
+    let rest = &text[first.len_utf8()..];
+    let plain = |c: char| Some((Escape::Char(c), rest));
+    let hex = |count: usize| {
+        let number = u32::from_str_radix(rest.get(..count)?, 16).ok()?;
+        Some((number, &rest[count..]))
+    };
+    match first {
+        'a' => plain('\u{7}'),
+        'b' => plain('\u{8}'),
+        'f' => plain('\u{c}'),
+        'n' => plain('\n'),
+        'r' => plain('\r'),
+        't' => plain('\t'),
+        'v' => plain('\u{b}'),
+        '\\' | '\'' | '"' | '`' | '?' => plain(first),
+        'x' | 'X' => hex(2).map(|(n, rest)| (Escape::Number(n as u8), rest)),
+        'u' => hex(4).and_then(|(n, rest)| Some((Escape::Char(char::from_u32(n)?), rest))),
+        'U' => hex(8).and_then(|(n, rest)| Some((Escape::Char(char::from_u32(n)?), rest))),
+        '0'..='3' => {
+            let number = u8::from_str_radix(text.get(..3)?, 8).ok()?;
+            Some((Escape::Number(number), &text[3..]))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,457 @@
+//! From words to a tree.
+//!
+//! Input: tokens. Output: a tree of [`Node`]s at most [`DEPTH_MAX`] deep, macros in it. Owner: pure
+//! functions. Names are not looked up here: see `check`.
+
+use std::rc::Rc;
+
+use super::DEPTH_MAX;
+use super::lex::{Token, tokens};
+use super::value::Value;
+
+/// A node, and how deep the tree below it is.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    pub(super) node: Node,
+    depth: usize,
+}
+
+/// A part of an expression.
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Literal(Value),
+    Name(Rc<str>),
+    /// `of.name`, or `of.?name`.
+    Field {
+        of: Box<Tree>,
+        name: Rc<str>,
+        optional: bool,
+    },
+    /// `has(of.name)`.
+    Has {
+        of: Box<Tree>,
+        name: Rc<str>,
+    },
+    /// `of[at]`, or `of[?at]`.
+    Index {
+        of: Box<Tree>,
+        at: Box<Tree>,
+        optional: bool,
+    },
+    Call {
+        name: Rc<str>,
+        target: Option<Box<Tree>>,
+        args: Vec<Tree>,
+    },
+    Operator {
+        sign: &'static str,
+        sides: Box<[Tree; 2]>,
+    },
+    Not(Box<Tree>),
+    Minus(Box<Tree>),
+    And(Vec<Tree>),
+    Or(Vec<Tree>),
+    If(Box<[Tree; 3]>),
+    List(Vec<Tree>),
+    Map(Vec<(Tree, Tree)>),
+    /// `cel.bind(name, value, body)`.
+    Bind {
+        name: Rc<str>,
+        value: Box<Tree>,
+        body: Box<Tree>,
+    },
+    /// `over.all(name, body)` and its like.
+    Fold {
+        kind: Fold,
+        over: Box<Tree>,
+        names: Vec<Rc<str>>,
+        bodies: Vec<Tree>,
+    },
+}
+
+/// What is made of the entries of a list or a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fold {
+    All,
+    Exists,
+    ExistsOne,
+    Filter,
+    Map,
+    /// `optMap` and `optFlatMap` of the one entry that an optional value has, or not.
+    OptMap,
+    OptFlatMap,
+}
+
+/// Words that are no names.
+// k8s: vendor/github.com/google/cel-go/parser/parser.go reservedIds
+const RESERVED: [&str; 18] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+/// Names of functions that are written like members of these.
+const PREFIXES: [&str; 4] = ["optional", "cel", "sets", "math"];
+
+/// Reads an expression.
+///
+/// # Errors
+/// Why it is none.
+pub(super) fn parse(text: &str) -> Result<Tree, String> {
+    let tokens = tokens(text)?;
+    let mut parser = Parser { tokens: &tokens, at: 0, nested: 0 };
+    let tree = parser.expression()?;
+    match parser.peek() {
+        None => Ok(tree),
+        Some(_) => Err(parser.unexpected()),
+    }
+}
+
+type Parsed = Result<Tree, String>;
+
+/// Operators by how much they bind, the least first.
+const LEVELS: [&[&str]; 5] =
+    [&["||"], &["&&"], &["<", "<=", ">=", ">", "==", "!=", "in"], &["+", "-"], &["*", "/", "%"]];
+
+/// Two values with an operator between them; long chains of `&&` and `||` are not deep.
+fn joined(sign: &'static str, left: Tree, right: Tree) -> Parsed {
+    let (depth, below) = (left.depth, right.depth);
+    let (node, depth) = match (sign, left.node) {
+        ("||", Node::Or(mut parts)) => {
+            parts.push(right);
+            (Node::Or(parts), depth.max(below + 1))
+        }
+        ("&&", Node::And(mut parts)) => {
+            parts.push(right);
+            (Node::And(parts), depth.max(below + 1))
+        }
+        (_, node) => {
+            let sides = [Tree { node, depth }, right];
+            let node = match sign {
+                "||" => Node::Or(sides.into()),
+                "&&" => Node::And(sides.into()),
+                _ => Node::Operator { sign, sides: Box::new(sides) },
+            };
+            (node, 1 + depth.max(below))
+        }
+    };
+    deep_enough(depth)?;
+    Ok(Tree { node, depth })
+}
+
+fn tree<'a>(node: Node, below: impl IntoIterator<Item = &'a Tree>) -> Parsed {
+    let depth = 1 + below.into_iter().map(|tree| tree.depth).max().unwrap_or(0);
+    deep_enough(depth)?;
+    Ok(Tree { node, depth })
+}
+
+fn deep_enough(depth: usize) -> Result<(), String> {
+    match depth > DEPTH_MAX {
+        true => Err(format!("expression recursion limit exceeded: {DEPTH_MAX}")),
+        false => Ok(()),
+    }
+}
+
+struct Parser<'a> {
+    tokens: &'a [(usize, Token)],
+    at: usize,
+    nested: usize,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at).map(|(_, token)| token)
+    }
+
+    fn sees(&self, sign: &str) -> bool {
+        matches!(self.peek(), Some(Token::Sign(found)) if *found == sign)
+    }
+
+    fn takes(&mut self, sign: &str) -> bool {
+        let sees = self.sees(sign);
+        self.at += usize::from(sees);
+        sees
+    }
+
+    fn wants(&mut self, sign: &str) -> Result<(), String> {
+        if self.takes(sign) { Ok(()) } else { Err(self.unexpected()) }
+    }
+
+    fn unexpected(&self) -> String {
+        match self.tokens.get(self.at) {
+            None => "Syntax error: mismatched input '<EOF>'".to_owned(),
+            Some((at, Token::Sign(sign))) => {
+                format!("Syntax error: mismatched input '{sign}' at byte {at}")
+            }
+            Some((at, _)) => format!("Syntax error: mismatched input at byte {at}"),
+        }
+    }
+
+    /// A name behind a dot or before a bracket.
+    fn name(&mut self) -> Result<Rc<str>, String> {
+        match self.peek() {
+            Some(Token::Name(name)) => {
+                let name = Rc::clone(name);
+                self.at += 1;
+                Ok(name)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn expression(&mut self) -> Parsed {
+        self.nested += 1;
+        deep_enough(self.nested)?;
+        let condition = self.operators(0)?;
+        let found = if self.takes("?") {
+            let yes = self.operators(0)?;
+            self.wants(":")?;
+            let all = [condition, yes, self.expression()?];
+            let depth = all.each_ref().map(|tree| tree.depth).into_iter().max().unwrap_or(0);
+            deep_enough(depth + 1)?;
+            Tree { node: Node::If(Box::new(all)), depth: depth + 1 }
+        } else {
+            condition
+        };
+        self.nested -= 1;
+        Ok(found)
+    }
+
+    /// What stands between operators that bind at least as much as `least`.
+    fn operators(&mut self, least: usize) -> Parsed {
+        let mut left = self.unary()?;
+        while let Some((sign, level)) = self.operator(least) {
+            let right = self.operators(level + 1)?;
+            left = joined(sign, left, right)?;
+        }
+        Ok(left)
+    }
+
+    fn operator(&mut self, least: usize) -> Option<(&'static str, usize)> {
+        let sign = match self.peek()? {
+            Token::Sign(sign) => *sign,
+            Token::Name(name) if &**name == "in" => "in",
+            _ => return None,
+        };
+        let level = LEVELS.iter().position(|signs| signs.contains(&sign))?;
+        if level < least {
+            return None;
+        }
+        self.at += 1;
+        Some((sign, level))
+    }
+
+    fn unary(&mut self) -> Parsed {
+        let Some(sign) = ["!", "-"].into_iter().find(|sign| self.sees(sign)) else {
+            return self.member();
+        };
+        let mut count = 0;
+        while self.takes(sign) {
+            count += 1;
+        }
+        let inner = self.member()?;
+        if count % 2 == 0 {
+            return Ok(inner);
+        }
+        let depth = inner.depth + 1;
+        deep_enough(depth)?;
+        let node = match (sign, inner.node) {
+            ("!", node) => Node::Not(Box::new(Tree { node, depth: inner.depth })),
+            (_, Node::Literal(Value::Int(n))) => Node::Literal(Value::Int(n.wrapping_neg())),
+            (_, Node::Literal(Value::Double(n))) => Node::Literal(Value::Double(-n)),
+            (_, node) => Node::Minus(Box::new(Tree { node, depth: inner.depth })),
+        };
+        Ok(Tree { node, depth })
+    }
+
+    fn member(&mut self) -> Parsed {
+        let mut of = self.primary()?;
+        loop {
+            if self.takes(".") {
+                let optional = self.takes("?");
+                let name = self.name()?;
+                of = match self.takes("(") {
+                    true if !optional => self.method(of, name)?,
+                    _ => {
+                        let depth = of.depth + 1;
+                        deep_enough(depth)?;
+                        Tree { node: Node::Field { of: Box::new(of), name, optional }, depth }
+                    }
+                };
+            } else if self.takes("[") {
+                let optional = self.takes("?");
+                let at = self.expression()?;
+                self.wants("]")?;
+                let depth = 1 + of.depth.max(at.depth);
+                deep_enough(depth)?;
+                let (inner, at) = (Box::new(of), Box::new(at));
+                of = Tree { node: Node::Index { of: inner, at, optional }, depth };
+            } else {
+                return Ok(of);
+            }
+        }
+    }
+
+    fn primary(&mut self) -> Parsed {
+        if self.takes("(") {
+            let inner = self.expression()?;
+            self.wants(")")?;
+            return Ok(inner);
+        }
+        if self.takes("[") {
+            let all = self.all("]")?;
+            let depth = 1 + all.iter().map(|tree| tree.depth).max().unwrap_or(0);
+            deep_enough(depth)?;
+            return Ok(Tree { node: Node::List(all), depth });
+        }
+        if self.takes("{") {
+            return self.map();
+        }
+        self.takes(".");
+        match self.peek().cloned() {
+            Some(Token::Literal(value)) => {
+                self.at += 1;
+                tree(Node::Literal(value), [])
+            }
+            Some(Token::Name(name)) => self.named(name),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn named(&mut self, name: Rc<str>) -> Parsed {
+        if RESERVED.contains(&&*name) {
+            return Err(format!("Syntax error: reserved identifier: {name}"));
+        }
+        self.at += 1;
+        let value = match &*name {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            "null" => Value::Null,
+            "has" if self.sees("(") => return self.has(),
+            _ if self.takes("(") => {
+                let args = self.all(")")?;
+                return call(name, None, args);
+            }
+            _ => return tree(Node::Name(name), []),
+        };
+        tree(Node::Literal(value), [])
+    }
+
+    fn has(&mut self) -> Parsed {
+        self.wants("(")?;
+        let mut args = self.all(")")?;
+        let only = args.pop().filter(|_| args.is_empty());
+        match only {
+            Some(Tree { node: Node::Field { of, name, optional: false }, depth }) => {
+                Ok(Tree { node: Node::Has { of, name }, depth })
+            }
+            _ => Err("invalid argument to has() macro".to_owned()),
+        }
+    }
+
+    fn all(&mut self, end: &str) -> Result<Vec<Tree>, String> {
+        let mut found = Vec::new();
+        while !self.takes(end) {
+            found.push(self.expression()?);
+            if !self.takes(",") {
+                self.wants(end)?;
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn map(&mut self) -> Parsed {
+        let (mut found, mut depth) = (Vec::new(), 0);
+        while !self.takes("}") {
+            let key = self.expression()?;
+            self.wants(":")?;
+            let value = self.expression()?;
+            depth = depth.max(key.depth).max(value.depth);
+            found.push((key, value));
+            if !self.takes(",") {
+                self.wants("}")?;
+                break;
+            }
+        }
+        deep_enough(depth + 1)?;
+        Ok(Tree { node: Node::Map(found), depth: depth + 1 })
+    }
+
+    /// A call of a member: a function with a prefix, a macro, or a function of the value before it.
+    fn method(&mut self, of: Tree, name: Rc<str>) -> Parsed {
+        let args = self.all(")")?;
+        if let Node::Name(prefix) = &of.node
+            && PREFIXES.contains(&&**prefix)
+        {
+            let full = format!("{prefix}.{name}");
+            return if full == "cel.bind" { bind(args) } else { call(full.into(), None, args) };
+        }
+        match fold(&name, args.len()) {
+            Some((kind, names)) => folded(kind, names, of, args),
+            None => call(name, Some(of), args),
+        }
+    }
+}
+
+fn call(name: Rc<str>, target: Option<Tree>, args: Vec<Tree>) -> Parsed {
+    let below = target.iter().chain(&args).map(|tree| tree.depth).max().unwrap_or(0);
+    deep_enough(below + 1)?;
+    Ok(Tree { node: Node::Call { name, target: target.map(Box::new), args }, depth: below + 1 })
+}
+
+/// The macro of this name, and how many names its body sees.
+fn fold(name: &str, args: usize) -> Option<(Fold, usize)> {
+    Some(match (name, args) {
+        ("all", 2 | 3) => (Fold::All, args - 1),
+        ("exists", 2 | 3) => (Fold::Exists, args - 1),
+        ("exists_one", 2) => (Fold::ExistsOne, 1),
+        ("existsOne", 2 | 3) => (Fold::ExistsOne, args - 1),
+        ("filter", 2) => (Fold::Filter, 1),
+        ("map", 2 | 3) => (Fold::Map, 1),
+        ("optMap", 2) => (Fold::OptMap, 1),
+        ("optFlatMap", 2) => (Fold::OptFlatMap, 1),
+        _ => return None,
+    })
+}
+
+fn variable(arg: Tree) -> Result<Rc<str>, String> {
+    match arg.node {
+        Node::Name(name) => Ok(name),
+        _ => Err("argument must be a simple name".to_owned()),
+    }
+}
+
+fn folded(kind: Fold, names: usize, over: Tree, args: Vec<Tree>) -> Parsed {
+    let mut args = args.into_iter();
+    let names = args.by_ref().take(names).map(variable).collect::<Result<Vec<_>, _>>()?;
+    let bodies: Vec<Tree> = args.collect();
+    // What a fold does for each entry is deeper than it is written.
+    let below = bodies.iter().map(|tree| tree.depth).chain([over.depth]).max().unwrap_or(0);
+    deep_enough(below + 1)?;
+    let over = Box::new(over);
+    Ok(Tree { node: Node::Fold { kind, over, names, bodies }, depth: below + 1 })
+}
+
+fn bind(args: Vec<Tree>) -> Parsed {
+    let [name, value, body] = <[Tree; 3]>::try_from(args)
+        .map_err(|_| "cel.bind() wants a name, a value and an expression".to_owned())?;
+    let name = variable(name)?;
+    let depth = 1 + value.depth.max(body.depth);
+    deep_enough(depth)?;
+    Ok(Tree { node: Node::Bind { name, value: Box::new(value), body: Box::new(body) }, depth })
+}

@@ -1,0 +1,183 @@
+//! What selectors say of a device, and what is none.
+//!
+//! Cases are those that compile_test.go and the libraries' tests describe, in words of our own.
+// k8s: staging/src/k8s.io/dynamic-resource-allocation/cel/compile_test.go
+
+use std::rc::Rc;
+
+use pintle_api_types::quantity::Amount;
+
+use super::*;
+
+/// A device of the driver `dra.example.com`.
+fn device() -> Value {
+    let empty = || Value::Map(Rc::new(Map::default()));
+    let map = |map: Map| Value::Map(Rc::new(map));
+    let version = Version::parse("1.2.3").expect("a version");
+    let own = Map::of([
+        ("model", "a100".into()),
+        ("cores", Value::Int(8)),
+        ("healthy", true.into()),
+        ("firmware", Value::Version(Rc::new(version))),
+    ]);
+    let other = Map::of([("rack", "r1".into())]);
+    let memory = Value::Quantity(Amount::parse("40Gi").expect("a quantity"));
+    let attributes = Map::of([("dra.example.com", map(own)), ("pci.example.com", map(other))]);
+    let capacity = Map::of([("dra.example.com", map(Map::of([("memory", memory)])))]);
+    map(Map::of([
+        ("driver", "dra.example.com".into()),
+        ("allowMultipleAllocations", false.into()),
+        ("attributes", map(attributes.or(empty()))),
+        ("capacity", map(capacity.or(empty()))),
+    ]))
+}
+
+fn answer(text: &str) -> Result<bool, String> {
+    Selector::compile(text)?.matches(&device())
+}
+
+/// What stands for the long names in the tables below.
+fn full(text: &str) -> String {
+    text.replace("ATTR", "device.attributes['dra.example.com']")
+        .replace("CAP", "device.capacity['dra.example.com']")
+}
+
+#[test]
+fn selectors_say_what_fits() {
+    for (text, want) in [
+        ("true", true),
+        ("device.driver == 'dra.example.com'", true),
+        ("device.driver != \"dra.example.com\"", false),
+        ("device.driver in ['a', 'dra.example.com']", true),
+        ("ATTR.model == 'a100' && ATTR.cores >= 8", true),
+        ("ATTR.cores > 8 || ATTR.healthy", true),
+        ("ATTR.healthy", true),
+        ("!ATTR.healthy", false),
+        ("ATTR.cores == 8.0 && ATTR.cores < 8.5 && ATTR.cores == 8u", true),
+        ("ATTR.cores == 'eight'", false),
+        ("ATTR.cores * 2 - 1 == 15 && ATTR.cores / 3 == 2 && ATTR.cores % 3 == 2", true),
+        ("-ATTR.cores < -7 && --ATTR.cores == 8", true),
+        ("device.attributes['pci.example.com'].rack == 'r1'", true),
+        ("'pci.example.com' in device.attributes && !('x' in device.attributes)", true),
+        ("has(ATTR.model) && !has(ATTR.absent)", true),
+        ("has(device.attributes['no.such.domain'].model)", false),
+        ("device.attributes['no.such.domain'].?model.orValue('none') == 'none'", true),
+        ("ATTR.?model.orValue('none') == 'a100'", true),
+        ("ATTR[?'absent'].hasValue()", false),
+        ("ATTR.?model.optMap(m, m + 'x').value() == 'a100x'", true),
+        ("ATTR.?absent.or(optional.of('b')).value() == 'b'", true),
+        ("CAP.memory.isGreaterThan(quantity('39Gi'))", true),
+        ("CAP.memory.isLessThan(quantity('40Gi'))", false),
+        ("CAP.memory.compareTo(quantity('40960Mi')) == 0 && CAP.memory == quantity('40Gi')", true),
+        ("CAP.memory.sub(quantity('39Gi')).asInteger() == 1073741824", true),
+        ("quantity('1500m').isInteger() || isQuantity('one') || !isQuantity('1')", false),
+        ("quantity('250m').asApproximateFloat() == 0.25 && quantity('-1').sign() == -1", true),
+        ("ATTR.firmware.isGreaterThan(semver('1.2.2')) && ATTR.firmware.major() == 1", true),
+        ("ATTR.firmware.compareTo(semver('v1.10', true)) < 0", true),
+        ("ATTR.firmware == semver('1.2.3') && isSemver('1.0.0') && !isSemver('1.0')", true),
+        ("cel.bind(dra, ATTR, dra.model.startsWith('a') && dra.cores == 8)", true),
+        ("['a100', 'h100'].exists(m, m == ATTR.model)", true),
+        ("device.attributes.all(domain, domain.endsWith('.example.com'))", true),
+        ("ATTR.exists_one(name, name == 'cores') && size(ATTR) == 4", true),
+        ("[1, 2, 3].map(n, n * n).filter(n, n > 1) == [4, 9]", true),
+        ("[1, 2, 3].map(n, n > 1, n * n).sum() == 13", true),
+        ("{'a': 1}.all(k, v, k == 'a' && v == 1)", true),
+        ("ATTR.model.matches('^[a-z][0-9]+$') && ATTR.model.size() == 4", true),
+        ("ATTR.model.upperAscii().split('1').join('-') == 'A-00'", true),
+        ("'abcabc'.indexOf('c') == 2 && 'abcabc'.lastIndexOf('a') == 3", true),
+        ("'äbc'.substring(1) == 'bc' && 'äbc'.charAt(0) == 'ä' && ' x '.trim() == 'x'", true),
+        ("sets.contains([1, 2], [2]) && !sets.intersects([1], [2])", true),
+        ("int('7') + 1 == ATTR.cores && string(8) == '8' && double(1) == 1.0", true),
+        ("ATTR.cores > 4 ? ATTR.healthy : false", true),
+        ("type(ATTR.model) == string && type(1) == int", true),
+        ("'\\u00e4\\x41\\101' == 'äAA' && r'\\n' == '\\\\n' && '''a'b''' == \"a'b\"", true),
+        ("b'ab' == bytes('ab') && 0x10 == 16 && 1e3 == 1000.0 // the end", true),
+        ("device.allowMultipleAllocations", false),
+    ] {
+        assert_eq!(answer(&full(text)), Ok(want), "{text}");
+    }
+}
+
+#[test]
+fn what_decides_makes_up_for_errors() {
+    for (text, want) in [
+        ("ATTR.absent == 1 || true", true),
+        ("true || ATTR.absent == 1", true),
+        ("ATTR.absent == 1 && false", false),
+        ("['absent', 'model'].exists(n, ATTR[n] == 'a100')", true),
+        ("['absent', 'model'].all(n, ATTR[n] == 'b100')", false),
+        ("false ? ATTR.absent : true", true),
+    ] {
+        assert_eq!(answer(&full(text)), Ok(want), "{text}");
+    }
+}
+
+#[test]
+fn errors_are_told_in_words_that_upstream_has() {
+    for (text, want) in [
+        ("ATTR.absent == 1", "no such key: absent"),
+        ("device.attributes['no.such.domain'].x", "no such key: x"),
+        ("ATTR.absent == 1 || false", "no such key: absent"),
+        ("ATTR.model < 1", "no such overload"),
+        ("!ATTR.model", "no such overload"),
+        ("1 / (ATTR.cores - 8) == 1", "division by zero"),
+        ("ATTR.cores + 9223372036854775807 > 0", "integer overflow"),
+        ("[1][ATTR.cores] == 1", "index out of bounds: 8"),
+        ("ATTR.?absent.value()", "optional.none() dereference"),
+        ("quantity(ATTR.model) == CAP.memory", "quantities must match the regular expression"),
+        ("ATTR.model", "CEL result of type string could not be converted to bool: "),
+    ] {
+        let found = answer(&full(text)).expect_err(text);
+        assert!(found.starts_with(want), "{text}: {found}");
+    }
+}
+
+#[test]
+fn what_nobody_could_evaluate_is_refused_before() {
+    for (text, want) in [
+        ("", "mismatched input"),
+        ("device.driver ==", "mismatched input"),
+        ("device.driver = 'a'", "mismatched input '='"),
+        ("(true", "mismatched input"),
+        ("'open", "unterminated string"),
+        ("a.b", "undeclared reference to 'a'"),
+        ("device.attribute['x'].y", "undefined field 'attribute'"),
+        ("device.driver.first(1)", "undeclared reference to 'first'"),
+        ("[1].exists(device.driver, true)", "argument must be a simple name"),
+        ("has(device)", "invalid argument to has() macro"),
+        ("1 + 1", "must evaluate to bool or the unknown type, not int"),
+        ("device.driver", "must evaluate to bool or the unknown type, not string"),
+        ("device.driver == 5", "found no matching overload for '=='"),
+        ("package == 1", "reserved identifier: package"),
+        ("#", "token recognition error at: '#'"),
+    ] {
+        let found = Selector::compile(text).expect_err(text);
+        assert!(found.contains(want), "{text}: {found}");
+    }
+}
+
+#[test]
+fn no_expression_takes_more_than_its_share() {
+    let deep = format!("{}true{}", "(".repeat(5000), ")".repeat(5000));
+    assert!(Selector::compile(&deep).expect_err("deep").contains("recursion limit"));
+    let long = format!("1{} > 0", " + 1".repeat(2000));
+    assert!(Selector::compile(&long).expect_err("long").contains("recursion limit"));
+    let wide = format!("true{}", " && true".repeat(1000));
+    assert_eq!(answer(&wide), Ok(true));
+    let huge = format!("'{}' == ''", "x".repeat(TEXT_BYTES_MAX));
+    assert!(Selector::compile(&huge).expect_err("huge").contains("bytes"));
+    let ten = "[0,1,2,3,4,5,6,7,8,9]";
+    let many = format!(
+        "{ten}.all(a, {ten}.all(b, {ten}.all(c, {ten}.all(d, {ten}.all(e, {ten}.all(f, \
+         a + b + c + d + e + f >= 0))))))"
+    );
+    let found = answer(&many).expect_err("many");
+    assert_eq!(found, "operation cancelled: actual cost limit exceeded");
+    let nested = format!("{}true{}", "(".repeat(DEPTH_MAX - 1), ")".repeat(DEPTH_MAX - 1));
+    assert_eq!(answer(&nested), Ok(true));
+    let grows = "cel.bind(a, 'xxxxxxxxxxxxxxxxxxxx', ".repeat(30) + "true" + &")".repeat(30);
+    assert_eq!(answer(&grows), Ok(true));
+    let doubled = (0..40).fold("'x'".to_owned(), |text, _| format!("cel.bind(a, {text}, a + a)"));
+    let found = answer(&format!("{doubled} == ''")).expect_err("doubled");
+    assert_eq!(found, "operation cancelled: actual cost limit exceeded");
+}

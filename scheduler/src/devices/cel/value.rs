@@ -1,0 +1,182 @@
+//! Values of expressions.
+//!
+//! Owner: pure data, shared by counting. Bounds: what an expression can make within its cost.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use pintle_api_types::quantity::Amount;
+
+use super::version::Version;
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Str(Rc<str>),
+    Bytes(Rc<[u8]>),
+    List(Rc<[Value]>),
+    Map(Rc<Map>),
+    Quantity(Amount),
+    Version(Rc<Version>),
+    Optional(Option<Rc<Value>>),
+    /// The name of a type.
+    Type(&'static str),
+}
+
+/// A map. One with a default has, for whoever looks an entry up, a value under every name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Map {
+    pub(super) entries: BTreeMap<Key, Value>,
+    pub(super) default: Option<Value>,
+}
+
+/// What a map has values under: whole numbers are the same however they are written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Bool(bool),
+    Number(i128),
+    Str(Rc<str>),
+}
+
+impl Key {
+    pub(super) fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::Bool(b) => Some(Self::Bool(*b)),
+            Value::Int(n) => Some(Self::Number(i128::from(*n))),
+            Value::Uint(n) => Some(Self::Number(i128::from(*n))),
+            Value::Double(n) if n.fract() == 0.0 && n.abs() < 1e19 => {
+                Some(Self::Number(*n as i128))
+            }
+            Value::Str(text) => Some(Self::Str(Rc::clone(text))),
+            _ => None,
+        }
+    }
+
+    pub(super) fn value(&self) -> Value {
+        match self {
+            Self::Bool(b) => Value::Bool(*b),
+            Self::Number(n) => i64::try_from(*n).map_or(Value::Uint(*n as u64), Value::Int),
+            Self::Str(text) => Value::Str(Rc::clone(text)),
+        }
+    }
+}
+
+impl Map {
+    /// Of names.
+    pub(crate) fn of<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
+        let named = |(name, value): (&str, Value)| (Key::Str(name.into()), value);
+        Self { entries: entries.into_iter().map(named).collect(), default: None }
+    }
+
+    /// The same, in which every name has a value.
+    pub(crate) fn or(mut self, default: Value) -> Self {
+        self.default = Some(default);
+        self
+    }
+
+    pub(super) fn find(&self, key: &Value) -> Option<Value> {
+        let found = Key::of(key).and_then(|key| self.entries.get(&key));
+        found.or(self.default.as_ref()).cloned()
+    }
+}
+
+impl From<bool> for Value {
+    fn from(b: bool) -> Self {
+        Self::Bool(b)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Str(text.into())
+    }
+}
+
+impl Value {
+    /// The name of its type.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::Str(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::Quantity(_) => "kubernetes.Quantity",
+            Self::Version(_) => "kubernetes.Semver",
+            Self::Optional(_) => "optional_type",
+            Self::Type(_) => "type",
+        }
+    }
+
+    /// Whether two are the same; what is of different kinds is not, but numbers compare as such.
+    pub(super) fn equals(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (Self::Str(a), Self::Str(b)) => a == b,
+            (Self::Bytes(a), Self::Bytes(b)) => a == b,
+            (Self::Quantity(a), Self::Quantity(b)) => a == b,
+            (Self::Version(a), Self::Version(b)) => a == b,
+            (Self::Type(a), Self::Type(b)) => a == b,
+            (Self::Optional(a), Self::Optional(b)) => match (a, b) {
+                (Some(a), Some(b)) => a.equals(b),
+                (a, b) => a.is_none() && b.is_none(),
+            },
+            (Self::List(a), Self::List(b)) => {
+                a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.equals(b))
+            }
+            (Self::Map(a), Self::Map(b)) => {
+                let same = |(key, value): (&Key, &Value)| {
+                    b.entries.get(key).is_some_and(|other| other.equals(value))
+                };
+                a.entries.len() == b.entries.len() && a.entries.iter().all(same)
+            }
+            _ => self.number_order(other) == Some(Ordering::Equal),
+        }
+    }
+
+    /// The order of two, where they have one.
+    pub(super) fn order(&self, other: &Self) -> Option<Ordering> {
+        match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
+            (Self::Str(a), Self::Str(b)) => Some(a.cmp(b)),
+            (Self::Bytes(a), Self::Bytes(b)) => Some(a.cmp(b)),
+            _ => self.number_order(other),
+        }
+    }
+
+    /// Whether both are numbers.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self, Self::Int(_) | Self::Uint(_) | Self::Double(_))
+    }
+
+    fn number_order(&self, other: &Self) -> Option<Ordering> {
+        let whole = |value: &Self| match value {
+            Self::Int(n) => Some(i128::from(*n)),
+            Self::Uint(n) => Some(i128::from(*n)),
+            _ => None,
+        };
+        match (self, other) {
+            (Self::Double(a), Self::Double(b)) => a.partial_cmp(b),
+            (Self::Double(a), b) => a.partial_cmp(&(whole(b)? as f64)),
+            (a, Self::Double(b)) => (whole(a)? as f64).partial_cmp(b),
+            (a, b) => Some(whole(a)?.cmp(&whole(b)?)),
+        }
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind() == other.kind() && self.equals(other)
+    }
+}

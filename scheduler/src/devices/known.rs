@@ -1,0 +1,247 @@
+//! What is known of devices and of who has them.
+//!
+//! Input: slices, classes and claims as they are told; what was decided and is not written yet.
+//! Output: who has what, and the claims of pods. Owner: the mirror; pure but for the clock. Bounds:
+//! what the API server has.
+// k8s: pkg/scheduler/framework/plugins/dynamicresources/dra_manager.go
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::bits::Bits;
+use pintle_sched_core::hint::Event;
+use pintle_sched_core::{Cluster, Plugin};
+
+use super::extended;
+use super::offer::{Offers, Slice};
+use super::selectors::Selectors;
+use super::usage::Usage;
+use crate::watch::{Kind, Thing};
+
+/// Claims by name, as the newest is that anybody told of.
+pub(crate) type Claims = Rc<RefCell<HashMap<ObjectKey, Rc<ResourceClaim>>>>;
+
+/// Devices that a claim is being given.
+#[derive(Debug)]
+struct Given {
+    key: ObjectKey,
+    allocation: AllocationResult,
+}
+
+/// Rows of nodes that meet a selector, and of which nodes: the selector is kept, so that its place in
+/// memory is nobody else's.
+#[derive(Debug)]
+struct Reachable {
+    _selector: Rc<NodeSelector>,
+    nodes: u64,
+    rows: Rc<Bits>,
+}
+
+/// What is known.
+#[derive(Debug)]
+pub struct Devices {
+    claims: Claims,
+    /// By uid of the claim: decided, and not known to be written.
+    given: HashMap<String, Given>,
+    pub(super) offers: Offers,
+    pub(super) classes: BTreeMap<String, Rc<DeviceClass>>,
+    /// Names of classes by the extended resource that they offer.
+    pub(super) extended: BTreeMap<String, String>,
+    pub(super) usage: Usage,
+    pub(super) selectors: Selectors,
+    reachable: HashMap<*const NodeSelector, Reachable>,
+    /// Names by row, of nodes as they were at that count.
+    names: (u64, Rc<[Rc<str>]>),
+    pub(super) clock: fn() -> SystemTime,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self {
+            claims: Claims::default(),
+            given: HashMap::new(),
+            offers: Offers::default(),
+            classes: BTreeMap::new(),
+            extended: BTreeMap::new(),
+            usage: Usage::default(),
+            selectors: Selectors::default(),
+            reachable: HashMap::new(),
+            names: (0, Rc::new([])),
+            clock: SystemTime::now,
+        }
+    }
+}
+
+fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// The uid of a claim.
+pub(crate) fn uid(claim: &ResourceClaim) -> &str {
+    claim.metadata.uid.as_deref().unwrap_or_default()
+}
+
+/// The devices that a claim has, as far as it says so.
+pub(crate) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
+    claim.status.as_ref()?.allocation.as_ref()
+}
+
+impl Devices {
+    /// The claims, which others may look at.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// A claim.
+    pub(crate) fn claim(&self, key: &ObjectKey) -> Option<Rc<ResourceClaim>> {
+        self.claims.borrow().get(key).cloned()
+    }
+
+    /// Whether a claim is being given devices.
+    pub(super) fn is_given(&self, claim: &ResourceClaim) -> bool {
+        self.given.contains_key(uid(claim))
+    }
+
+    /// Takes an object as it is now; who may be helped by it.
+    pub(crate) fn set(&mut self, thing: Thing) -> Option<Event> {
+        let waits = Some(Event::Other(&[Plugin::DynamicResources]));
+        match thing {
+            Thing::ResourceClaim(claim) => self.set_claim(*claim),
+            Thing::ResourceSlice(slice) => {
+                self.offers.set(Slice::read(&slice));
+                waits
+            }
+            Thing::DeviceClass(class) => {
+                let name = class.metadata.name.clone().unwrap_or_default();
+                self.classes.insert(name, Rc::new(*class));
+                self.extended = extended::resources(self.classes.values());
+                Some(Event::Other(&[Plugin::DynamicResources, Plugin::NodeResourcesFit]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a claim, unless a newer one is known.
+    // k8s: dynamicresources.go isSchedulableAfterClaimChange
+    pub(crate) fn set_claim(&mut self, claim: ResourceClaim) -> Option<Event> {
+        let key = ObjectKey::of(&claim);
+        let old = self.claim(&key);
+        if old.as_ref().is_some_and(|old| version(&old.metadata) > version(&claim.metadata)) {
+            return None;
+        }
+        let new = Rc::new(claim);
+        old.as_deref().into_iter().for_each(|old| self.count(old, false));
+        self.count(&new, true);
+        self.claims.borrow_mut().insert(key.clone(), Rc::clone(&new));
+        let had = old.as_deref().and_then(allocation).is_some();
+        if had && allocation(&new).is_none() {
+            return Some(Event::Other(&[Plugin::DynamicResources]));
+        }
+        let is_same = old.is_some_and(|old| uid(&old) == uid(&new) && old.status == new.status);
+        (!is_same).then(|| Event::ResourceClaim(key.as_str().into()))
+    }
+
+    /// Counts what a claim says that it has, unless it counts as being given already.
+    fn count(&mut self, claim: &ResourceClaim, is_there: bool) {
+        if let Some(allocation) = allocation(claim).filter(|_| !self.is_given(claim)) {
+            match is_there {
+                true => self.usage.add(allocation),
+                false => self.usage.remove(allocation),
+            }
+        }
+    }
+
+    /// Takes the end of an object; who may be helped by it.
+    pub(crate) fn gone(&mut self, kind: Kind, key: &ObjectKey) -> Option<Event> {
+        match kind {
+            Kind::ResourceClaim => {
+                let old = self.claims.borrow_mut().remove(key)?;
+                self.count(&old, false);
+                // It gave them back before, if all was told.
+                let frees = allocation(&old).is_some() || extended::is_of_resources(&old);
+                return frees.then_some(Event::Other(&[Plugin::DynamicResources]));
+            }
+            Kind::ResourceSlice => self.offers.remove(key.name()),
+            Kind::DeviceClass => {
+                self.classes.remove(key.name());
+                self.extended = extended::resources(self.classes.values());
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Extended resources that classes offer.
+    pub(crate) fn resources(&self) -> BTreeSet<String> {
+        self.extended.keys().cloned().collect()
+    }
+
+    /// The names of all objects of a kind.
+    pub(crate) fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+        let unspaced = |name: &String| ObjectKey::new("", name);
+        match kind {
+            Kind::ResourceClaim => self.claims.borrow().keys().cloned().collect(),
+            Kind::ResourceSlice => self.offers.names().map(unspaced).collect(),
+            Kind::DeviceClass => self.classes.keys().map(unspaced).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A claim is being given these devices.
+    // k8s: dra_manager.go SignalClaimPendingAllocation
+    pub(crate) fn give(&mut self, claim: &ResourceClaim, allocation: AllocationResult) {
+        self.take_back(uid(claim));
+        self.count(claim, false);
+        self.usage.add(&allocation);
+        let given = Given { key: ObjectKey::of(claim), allocation };
+        self.given.insert(uid(claim).to_owned(), given);
+    }
+
+    /// A claim is not being given anything any more: what it says itself counts.
+    // k8s: dra_manager.go MaybeRemoveClaimPendingAllocation
+    pub(crate) fn take_back(&mut self, uid_of_claim: &str) {
+        let Some(given) = self.given.remove(uid_of_claim) else { return };
+        self.usage.remove(&given.allocation);
+        let claim = self.claim(&given.key).filter(|claim| uid(claim) == uid_of_claim);
+        claim.iter().for_each(|claim| self.count(claim, true));
+    }
+
+    /// Names of nodes by row.
+    pub(super) fn names(&mut self, cluster: &Cluster, nodes: u64) -> Rc<[Rc<str>]> {
+        let rows = cluster.view().row_count();
+        if self.names.0 != nodes || self.names.1.len() != rows {
+            let name = |row: usize| cluster.node_name(u32::try_from(row).unwrap_or(0)).into();
+            self.names = (nodes, (0..rows).map(name).collect());
+        }
+        Rc::clone(&self.names.1)
+    }
+
+    /// Rows of nodes that meet each selector of a slice or a device.
+    pub(super) fn reachable(
+        &mut self,
+        cluster: &mut Cluster,
+        nodes: u64,
+    ) -> HashMap<*const NodeSelector, Rc<Bits>> {
+        let slices = self.offers.all().flat_map(|slice| slice.selectors());
+        let mut all = HashMap::new();
+        for selector in slices {
+            let at = Rc::as_ptr(selector);
+            let known = self.reachable.remove(&at).filter(|known| known.nodes == nodes);
+            let known = known.unwrap_or_else(|| Reachable {
+                _selector: Rc::clone(selector),
+                nodes,
+                rows: Rc::new(cluster.rows_matching(&selector.node_selector_terms)),
+            });
+            all.insert(at, known);
+        }
+        // Those of slices that are gone are forgotten.
+        self.reachable = all;
+        self.reachable.iter().map(|(at, known)| (*at, Rc::clone(&known.rows))).collect()
+    }
+}

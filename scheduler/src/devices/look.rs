@@ -1,0 +1,221 @@
+//! The claims of a pod before any node is looked at.
+// k8s: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go PreEnqueue, PreFilter
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{NodeSelector, Pod, PodResourceClaim};
+use k8s_openapi::api::resource::v1::{DeviceRequest, ResourceClaim};
+use pintle_api::informer::ObjectKey;
+use pintle_sched_core::bits::Bits;
+use pintle_sched_core::{Cluster, Plugin};
+
+use super::extended::Extended;
+use super::known::{Claims, Devices, allocation};
+use super::request::{name, requests};
+use super::row::Memory;
+use super::{ready, request};
+use crate::volumes::Refused;
+
+/// Who may use a claim at most.
+// k8s: staging/src/k8s.io/api/resource/v1/types.go ResourceClaimReservedForMaxSize
+const USERS_MAX: usize = 256;
+
+/// What a profile says of the time that devices may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Looking for devices on one node; zero for as long as it takes.
+    pub filter: Duration,
+    /// Until a node is ready to use devices.
+    pub binding: Duration,
+}
+
+/// A claim of a pod.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) claim: Rc<ResourceClaim>,
+    /// Where its devices can be used; `None` for everywhere, or where it has none yet.
+    pub(super) reach: Option<Rc<Bits>>,
+    /// Its devices were not made ready.
+    pub(super) is_broken: bool,
+}
+
+/// The claims of a pod that has any.
+#[derive(Clone, Debug)]
+pub struct DeviceClaims {
+    pub(super) all: Vec<Own>,
+    /// Those of them without devices.
+    pub(super) wanted: Vec<Rc<ResourceClaim>>,
+    /// Extended resources that it asks for and that classes offer.
+    pub(super) extended: Option<Extended>,
+    pub(super) names: Rc<[Rc<str>]>,
+    pub(super) reachable: Rc<HashMap<*const NodeSelector, Rc<Bits>>>,
+    pub(super) times: Times,
+    /// The pod.
+    pub(super) uid: String,
+    /// What was found so far.
+    pub(super) memory: RefCell<Memory>,
+}
+
+/// Whether a pod has claims of devices.
+pub(crate) fn has_claims(pod: &Pod) -> bool {
+    !named(pod).is_empty()
+}
+
+fn named(pod: &Pod) -> &[PodResourceClaim] {
+    let claims = pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_deref());
+    claims.unwrap_or_default()
+}
+
+/// The name of a claim, and whether it was made for the pod; `None` where there is to be none.
+// k8s: staging/src/k8s.io/dynamic-resource-allocation/resourceclaim/resourceclaim.go Name
+fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<(ObjectKey, bool)>, String> {
+    let whose = ObjectKey::of(pod);
+    let key = |name: &str| ObjectKey::new(whose.namespace(), name);
+    if let Some(name) = &claim.resource_claim_name {
+        return Ok(Some((key(name), false)));
+    }
+    let pod_name = whose.as_str();
+    if claim.resource_claim_template_name.is_none() {
+        let (claim, why) = (&claim.name, "none of the supported fields are set");
+        return Err(format!("pod \"{pod_name}\", spec.resourceClaim {claim:?}: {why}"));
+    }
+    let made = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
+    match made.into_iter().flatten().find(|made| made.name == claim.name) {
+        Some(made) => Ok(made.resource_claim_name.as_deref().map(|name| (key(name), true))),
+        None => Err(format!("pod \"{pod_name}\": ResourceClaim not created yet")),
+    }
+}
+
+/// The claims of a pod, in its order.
+///
+/// # Errors
+/// When one is not there, or is no longer or not its.
+// k8s: dynamicresources.go foreachPodResourceClaim
+pub(crate) fn claims_of(pod: &Pod, known: &Claims) -> Result<Vec<Rc<ResourceClaim>>, String> {
+    let known = known.borrow();
+    let mut found = Vec::new();
+    for claim in named(pod) {
+        let Some((key, is_made)) = name_of(pod, claim)? else { continue };
+        let missing = || format!("could not find ResourceClaim {:?}", key.as_str());
+        let claim = known.get(&key).ok_or_else(missing)?;
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Err(format!("resourceclaim {:?} is being deleted", key.name()));
+        }
+        let owners = claim.metadata.owner_references.iter().flatten();
+        let mut owners = owners.filter(|owner| owner.controller == Some(true));
+        let is_its = owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref());
+        if is_made && !is_its {
+            return Err(format!(
+                "ResourceClaim {} was not created for Pod {} (Pod is not owner)",
+                key.as_str(),
+                ObjectKey::of(pod).as_str()
+            ));
+        }
+        found.push(Rc::clone(claim));
+    }
+    Ok(found)
+}
+
+/// Whether a pod uses a claim of this name, and has all its claims.
+pub(crate) fn uses(pod: &Pod, known: &Claims, claim: &str) -> bool {
+    let all = claims_of(pod, known);
+    all.is_ok_and(|all| all.iter().any(|own| ObjectKey::of(&**own).as_str() == claim))
+}
+
+/// Whether a pod may use a claim already.
+// k8s: resourceclaim.go IsReservedForPod
+pub(crate) fn is_reserved(claim: &ResourceClaim, uid: &str) -> bool {
+    let users = claim.status.as_ref().and_then(|status| status.reserved_for.as_ref());
+    users.into_iter().flatten().any(|user| user.uid == uid)
+}
+
+impl Devices {
+    /// What a pod's claims leave it of the nodes; `None` for a pod without any.
+    ///
+    /// # Errors
+    /// When they leave it none.
+    pub(crate) fn look(
+        &mut self,
+        (pod, resources): (&Pod, &[(String, i64)]),
+        cluster: &mut Cluster,
+        (nodes, times): (u64, Times),
+    ) -> Result<Option<DeviceClaims>, Refused> {
+        let on = cluster.view().profile().filters(Plugin::DynamicResources);
+        let is_offered =
+            |(name, amount): &(String, i64)| *amount != 0 && self.extended.contains_key(name);
+        let is_extended = resources.iter().any(is_offered);
+        if !(has_claims(pod) || is_extended) || !on {
+            return Ok(None);
+        }
+        let refused = |reason| Refused { plugin: Plugin::DynamicResources, reason };
+        let claims = claims_of(pod, self.claims()).map_err(refused)?;
+        if claims.is_empty() && !is_extended {
+            return Ok(None);
+        }
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let (mut all, mut wanted) = (Vec::new(), Vec::new());
+        for claim in claims {
+            let (mut reach, mut is_broken) = (None, false);
+            match allocation(&claim) {
+                Some(has) => {
+                    if !is_reserved(&claim, &uid) && users(&claim) >= USERS_MAX {
+                        return Err(refused("resourceclaim in use".to_owned()));
+                    }
+                    let selector = has.node_selector.as_ref();
+                    let mut rows = |s: &NodeSelector| cluster.rows_matching(&s.node_selector_terms);
+                    reach = selector.map(|selector| Rc::new(rows(selector)));
+                    is_broken = ready::is_broken(&claim, times.binding, (self.clock)());
+                }
+                None => {
+                    self.is_possible(&claim).map_err(refused)?;
+                    wanted.push(Rc::clone(&claim));
+                }
+            }
+            all.push(Own { claim, reach, is_broken });
+        }
+        let extended = is_extended.then(|| self.extended(pod, resources, cluster));
+        let reachable = match wanted.is_empty() && extended.is_none() {
+            true => HashMap::new(),
+            false => self.reachable(cluster, nodes),
+        };
+        let names = self.names(cluster, nodes);
+        let (reachable, memory) = (Rc::new(reachable), RefCell::default());
+        Ok(Some(DeviceClaims { all, wanted, extended, names, reachable, times, uid, memory }))
+    }
+
+    /// Whether a claim may be given devices at all.
+    fn is_possible(&self, claim: &ResourceClaim) -> Result<(), String> {
+        let whose = name(claim);
+        if self.is_given(claim) {
+            return Err(format!("resource claim {whose} is in the process of being allocated"));
+        }
+        requests(claim).iter().try_for_each(|request| self.has_class(&whose, request))
+    }
+
+    // k8s: dynamicresources.go validateDeviceClass
+    fn has_class(&self, whose: &str, request: &DeviceRequest) -> Result<(), String> {
+        let all = request::Request::all(request);
+        if all.is_empty() {
+            let name = &request.name;
+            return Err(format!("resource claim {whose}, request {name}: unknown request type"));
+        }
+        for one in all {
+            let (name, class) = (one.full_name(), one.class);
+            if class.is_empty() {
+                return Err(format!("request {name}: unsupported request type"));
+            }
+            if !self.classes.contains_key(class) {
+                return Err(format!("request {name}: device class {class} does not exist"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn users(claim: &ResourceClaim) -> usize {
+    let status = claim.status.as_ref();
+    status.and_then(|status| status.reserved_for.as_ref()).map_or(0, Vec::len)
+}

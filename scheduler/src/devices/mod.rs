@@ -1,0 +1,28 @@
+//! Devices: what drivers offer, what claims ask for, and who gets which.
+//!
+//! ```text
+//!   slices, classes ─> offer ─┐
+//!   claims ─> known ─────────-┼─ look(pod) ─> DeviceClaims ─row─> allocate (search, answer)
+//!                 ^           │
+//!                 └─ give, take back: what is decided and not written yet
+//! ```
+// k8s: pkg/scheduler/framework/plugins/dynamicresources
+
+pub(crate) mod allocate;
+mod answer;
+mod capacity;
+pub(crate) mod cel;
+mod constraint;
+pub(crate) mod extended;
+pub(crate) mod known;
+pub(crate) mod look;
+pub(crate) mod offer;
+mod pools;
+pub(crate) mod ready;
+pub(crate) mod request;
+pub(crate) mod row;
+mod search;
+pub(crate) mod selectors;
+#[cfg(test)]
+mod tests;
+pub(crate) mod usage;

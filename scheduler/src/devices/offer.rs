@@ -1,0 +1,331 @@
+//! What drivers offer: slices of pools, read once.
+//!
+//! Input: ResourceSlices of the API. Output: the same with quantities as numbers and each device as
+//! selectors see it. Owner: the devices; pure. Bounds: what the API has; 128 devices a slice.
+// k8s: staging/src/k8s.io/dynamic-resource-allocation/{api/types.go,cel/compile.go}
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::resource::v1::{
+    self as api, Counter, DeviceAttribute, DeviceTaint, ResourceSlice,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use pintle_api_types::quantity::Amount;
+
+use super::cel::{Map, Value, Version};
+
+/// A device among all devices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct DeviceId {
+    pub(crate) driver: Rc<str>,
+    pub(crate) pool: Rc<str>,
+    pub(crate) device: Rc<str>,
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.driver, self.pool, self.device)
+    }
+}
+
+/// Counters by name.
+pub(super) type Counters = BTreeMap<String, Amount>;
+
+/// Where devices can be used.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Reach {
+    Node(String),
+    Everywhere,
+    Nodes(Rc<NodeSelector>),
+    /// Each device says it.
+    PerDevice,
+    /// A field that nobody knows here says it.
+    Nowhere,
+}
+
+impl Reach {
+    fn of(name: Option<&String>, all: Option<bool>, selector: Option<&NodeSelector>) -> Self {
+        match (name.filter(|name| !name.is_empty()), selector) {
+            (Some(name), _) => Self::Node(name.clone()),
+            (None, _) if all == Some(true) => Self::Everywhere,
+            (None, Some(selector)) => Self::Nodes(Rc::new(selector.clone())),
+            (None, None) => Self::Nowhere,
+        }
+    }
+
+    /// Whether a node is one of them.
+    // k8s: structured/internal/incubating/pools_incubating.go NodeMatches
+    pub(super) fn is(&self, place: &dyn Place) -> bool {
+        match self {
+            Self::Node(name) => name == place.name(),
+            Self::Everywhere => true,
+            Self::Nodes(selector) => place.meets(selector),
+            Self::PerDevice | Self::Nowhere => false,
+        }
+    }
+}
+
+/// A node that somebody wants to use devices on.
+pub(crate) trait Place {
+    /// Its name.
+    fn name(&self) -> &str;
+    /// Whether it meets a selector of a slice or a device.
+    fn meets(&self, selector: &Rc<NodeSelector>) -> bool;
+}
+
+/// A slice of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    pub(super) name: String,
+    pub(super) driver: Rc<str>,
+    pub(super) pool: Rc<str>,
+    pub(super) generation: i64,
+    /// How many slices the pool has in this generation.
+    pub(super) count: i64,
+    pub(super) reach: Reach,
+    /// Sets of counters, in a slice that has these instead of devices.
+    pub(super) shared: Vec<(String, Counters)>,
+    pub(super) devices: Vec<Device>,
+}
+
+/// A device.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) id: DeviceId,
+    /// Where it can be used, as far as it is the device that says it.
+    pub(super) reach: Reach,
+    pub(super) attributes: BTreeMap<String, DeviceAttribute>,
+    pub(super) capacity: BTreeMap<String, Capacity>,
+    /// Which counters it takes, by the name of their set.
+    pub(super) consumes: Vec<(String, Counters)>,
+    pub(super) taints: Vec<DeviceTaint>,
+    /// Who has it is tied to the node.
+    pub(super) binds_to_node: bool,
+    pub(super) conditions: Option<Vec<String>>,
+    pub(super) failures: Option<Vec<String>>,
+    /// Several claims may have parts of it.
+    pub(super) is_shareable: bool,
+    /// As selectors see it, or why they cannot.
+    pub(super) value: Result<Value, String>,
+}
+
+/// How much of something a device has, and how much of it may be asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Capacity {
+    pub(super) value: Amount,
+    pub(super) policy: Option<Policy>,
+}
+
+/// Which amounts may be asked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Policy {
+    pub(super) default: Option<Amount>,
+    /// Least, most and step.
+    pub(super) range: Option<(Amount, Option<Amount>, Option<Amount>)>,
+    pub(super) values: Vec<Amount>,
+}
+
+/// A quantity of the API; what it let through is one.
+pub(super) fn amount(quantity: &Quantity) -> Amount {
+    Amount::parse(&quantity.0).unwrap_or_default()
+}
+
+fn counters(all: &BTreeMap<String, Counter>) -> Counters {
+    all.iter().map(|(name, counter)| (name.clone(), amount(&counter.value))).collect()
+}
+
+impl Slice {
+    /// Reads a slice.
+    pub(crate) fn read(slice: &ResourceSlice) -> Self {
+        let spec = &slice.spec;
+        let (driver, pool): (Rc<str>, Rc<str>) =
+            (spec.driver.as_str().into(), spec.pool.name.as_str().into());
+        let per_device = spec.per_device_node_selection == Some(true);
+        let own = Reach::of(spec.node_name.as_ref(), spec.all_nodes, spec.node_selector.as_ref());
+        let reach = match own {
+            Reach::Nowhere if per_device => Reach::PerDevice,
+            own => own,
+        };
+        let read = |device: &api::Device| Device::read(device, &driver, &pool, per_device);
+        let shared = spec.shared_counters.iter().flatten();
+        Self {
+            name: slice.metadata.name.clone().unwrap_or_default(),
+            generation: spec.pool.generation,
+            count: spec.pool.resource_slice_count,
+            reach,
+            shared: shared.map(|set| (set.name.clone(), counters(&set.counters))).collect(),
+            devices: spec.devices.iter().flatten().map(read).collect(),
+            driver,
+            pool,
+        }
+    }
+
+    /// Selectors of nodes that it has itself, and its devices have.
+    pub(super) fn selectors(&self) -> impl Iterator<Item = &Rc<NodeSelector>> {
+        let all = std::iter::once(&self.reach).chain(self.devices.iter().map(|d| &d.reach));
+        all.filter_map(|reach| match reach {
+            Reach::Nodes(selector) => Some(selector),
+            _ => None,
+        })
+    }
+}
+
+impl Device {
+    fn read(device: &api::Device, driver: &Rc<str>, pool: &Rc<str>, per_device: bool) -> Self {
+        let (driver, pool) = (Rc::clone(driver), Rc::clone(pool));
+        let node = device.node_name.as_ref();
+        let reach = match per_device {
+            true => Reach::of(node, device.all_nodes, device.node_selector.as_ref()),
+            false => Reach::Everywhere,
+        };
+        let capacity = device.capacity.iter().flatten();
+        let capacity = capacity.map(|(name, capacity)| (name.clone(), Capacity::read(capacity)));
+        let consumes = device.consumes_counters.iter().flatten();
+        let capacity = capacity.collect();
+        Self {
+            value: value(device, &driver, &capacity),
+            id: DeviceId { driver, pool, device: device.name.as_str().into() },
+            reach,
+            attributes: device.attributes.clone().unwrap_or_default(),
+            capacity,
+            consumes: consumes.map(|c| (c.counter_set.clone(), counters(&c.counters))).collect(),
+            taints: device.taints.clone().unwrap_or_default(),
+            binds_to_node: device.binds_to_node == Some(true),
+            conditions: device.binding_conditions.clone(),
+            failures: device.binding_failure_conditions.clone(),
+            is_shareable: device.allow_multiple_allocations == Some(true),
+        }
+    }
+
+    /// An attribute by its full name, which of the driver's own ones is its domain and their name.
+    // k8s: structured/internal/incubating/allocator_incubating.go lookupAttribute
+    pub(super) fn attribute(&self, name: &str) -> Option<&DeviceAttribute> {
+        let own = || {
+            let (domain, name) = name.split_once('/')?;
+            self.attributes.get(name).filter(|_| domain == &*self.id.driver)
+        };
+        self.attributes.get(name).or_else(own)
+    }
+}
+
+impl Capacity {
+    fn read(capacity: &api::DeviceCapacity) -> Self {
+        let policy = capacity.request_policy.as_ref().map(|policy| Policy {
+            default: policy.default.as_ref().map(amount),
+            range: policy.valid_range.as_ref().map(|range| {
+                let (most, step) =
+                    (range.max.as_ref().map(amount), range.step.as_ref().map(amount));
+                (amount(&range.min), most, step)
+            }),
+            values: policy.valid_values.iter().flatten().map(amount).collect(),
+        });
+        Self { value: amount(&capacity.value), policy }
+    }
+}
+
+/// What selectors see under `device`.
+// k8s: cel/compile.go DeviceMatches, getAttributeValue
+fn value(
+    device: &api::Device,
+    driver: &str,
+    capacity: &BTreeMap<String, Capacity>,
+) -> Result<Value, String> {
+    let attribute = |(name, attribute): (&String, &DeviceAttribute)| {
+        let value = match attribute {
+            DeviceAttribute { int: Some(n), .. } => Value::Int(*n),
+            DeviceAttribute { bool: Some(b), .. } => Value::Bool(*b),
+            DeviceAttribute { string: Some(text), .. } => Value::Str(text.as_str().into()),
+            DeviceAttribute { version: Some(text), .. } => match Version::parse(text) {
+                Ok(version) => Value::Version(Rc::new(version)),
+                Err(error) => {
+                    return Err(format!("attribute {name}: parse semantic version: {error}"));
+                }
+            },
+            _ => return Err(format!("attribute {name}: unsupported attribute value")),
+        };
+        Ok((name.clone(), value))
+    };
+    let attributes = device.attributes.iter().flatten().map(attribute);
+    let attributes = attributes.collect::<Result<Vec<_>, String>>()?;
+    let capacity = capacity.iter().map(|(name, c)| (name.clone(), Value::Quantity(c.value)));
+    let several = device.allow_multiple_allocations == Some(true);
+    Ok(Value::Map(Rc::new(Map::of([
+        ("driver", driver.into()),
+        ("allowMultipleAllocations", several.into()),
+        ("attributes", by_domain(attributes, driver)),
+        ("capacity", by_domain(capacity.collect(), driver)),
+    ]))))
+}
+
+/// Values by domain and name; whoever asks for a domain that is not there finds an empty one.
+fn by_domain(all: Vec<(String, Value)>, driver: &str) -> Value {
+    let mut domains: BTreeMap<String, Vec<(String, Value)>> = BTreeMap::new();
+    for (full, value) in all {
+        let (domain, name) = full.split_once('/').unwrap_or((driver, &full));
+        domains.entry(domain.to_owned()).or_default().push((name.to_owned(), value));
+    }
+    let map = |map: Map| Value::Map(Rc::new(map));
+    let inner = |all: &[(String, Value)]| {
+        map(Map::of(all.iter().map(|(name, value)| (name.as_str(), value.clone()))))
+    };
+    let domains = domains.iter().map(|(domain, all)| (domain.as_str(), inner(all)));
+    map(Map::of(domains).or(map(Map::default())))
+}
+
+/// All slices, as nodes see them.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    all: BTreeMap<String, Rc<Slice>>,
+    /// Names of those of single nodes, and of the others.
+    by_node: HashMap<String, Vec<String>>,
+    others: Vec<String>,
+}
+
+impl Offers {
+    /// A slice is as it is now.
+    pub(crate) fn set(&mut self, slice: Slice) {
+        self.remove(&slice.name);
+        let names = self.place_of(&slice);
+        names.push(slice.name.clone());
+        self.all.insert(slice.name.clone(), Rc::new(slice));
+    }
+
+    /// A slice is gone.
+    pub(crate) fn remove(&mut self, name: &str) {
+        let Some(old) = self.all.remove(name) else { return };
+        self.place_of(&old).retain(|other| other != name);
+        if let Reach::Node(node) = &old.reach
+            && self.by_node.get(node).is_some_and(Vec::is_empty)
+        {
+            self.by_node.remove(node);
+        }
+    }
+
+    fn place_of(&mut self, slice: &Slice) -> &mut Vec<String> {
+        match &slice.reach {
+            Reach::Node(node) if slice.shared.is_empty() => {
+                self.by_node.entry(node.clone()).or_default()
+            }
+            _ => &mut self.others,
+        }
+    }
+
+    /// The names of all.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.all.keys()
+    }
+
+    /// All slices.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Rc<Slice>> {
+        self.all.values()
+    }
+
+    /// Those that may have devices for a node.
+    pub(super) fn near<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Rc<Slice>> {
+        let own = self.by_node.get(node).into_iter().flatten();
+        own.chain(&self.others).filter_map(|name| self.all.get(name))
+    }
+}

@@ -1,0 +1,87 @@
+//! Whether the devices of a claim are ready to be used on their node.
+//!
+//! Input: claims with devices, the time. Output: yes, not yet, or why never. Owner: pure functions.
+// k8s: dynamicresources.go isClaimReadyForBinding, isClaimTimeout
+
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::api::resource::v1::{
+    AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim,
+};
+
+use super::known::allocation;
+
+/// How far devices are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    Ready,
+    Waits,
+    /// Somebody said that they will not be.
+    Failed(String),
+}
+
+fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    let devices = allocation(claim).and_then(|allocation| allocation.devices.as_ref());
+    devices.into_iter().flat_map(|devices| devices.results.iter().flatten())
+}
+
+/// Conditions of a device that have to be true first.
+fn conditions(device: &DeviceRequestAllocationResult) -> &[String] {
+    device.binding_conditions.as_deref().unwrap_or_default()
+}
+
+/// Whether somebody has to make devices ready.
+pub(crate) fn has_conditions(claim: &ResourceClaim) -> bool {
+    results(claim).any(|device| !conditions(device).is_empty())
+}
+
+fn status_of<'a>(
+    claim: &'a ResourceClaim,
+    device: &DeviceRequestAllocationResult,
+) -> Option<&'a AllocatedDeviceStatus> {
+    let all = claim.status.as_ref()?.devices.as_ref()?;
+    let id = (&device.driver, &device.pool, &device.device);
+    all.iter().find(|status| (&status.driver, &status.pool, &status.device) == id)
+}
+
+/// Whether a claim's devices are ready.
+pub(crate) fn readiness(claim: &ResourceClaim) -> Readiness {
+    if allocation(claim).is_none() {
+        return Readiness::Waits;
+    }
+    for device in results(claim).filter(|device| !conditions(device).is_empty()) {
+        let Some(status) = status_of(claim, device) else { return Readiness::Waits };
+        let said = status.conditions.as_deref().unwrap_or_default();
+        let is_true = |kind: &String| said.iter().find(|c| c.type_ == *kind && c.status == "True");
+        let failures = device.binding_failure_conditions.iter().flatten();
+        if let Some(failed) = failures.filter_map(is_true).next() {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            let (reason, message) = (&failed.reason, &failed.message);
+            return Readiness::Failed(format!(
+                "device binding failed: claim={name}, reason={reason}, message={message:?}"
+            ));
+        }
+        if conditions(device).iter().any(|kind| is_true(kind).is_none()) {
+            return Readiness::Waits;
+        }
+    }
+    Readiness::Ready
+}
+
+/// Whether its devices have been waited for too long.
+pub(crate) fn is_late(claim: &ResourceClaim, most: Duration, now: SystemTime) -> bool {
+    let since = allocation(claim).and_then(|allocation| allocation.allocation_timestamp.as_ref());
+    let since = since.map(|time| SystemTime::from(time.0));
+    let until = since.and_then(|since| since.checked_add(most));
+    until.is_some_and(|until| until < now)
+        && results(claim).any(|device| device.binding_conditions.is_some())
+}
+
+/// Whether a claim should look for other devices.
+pub(super) fn is_broken(claim: &ResourceClaim, most: Duration, now: SystemTime) -> bool {
+    match readiness(claim) {
+        Readiness::Ready => false,
+        Readiness::Waits => is_late(claim, most, now),
+        Readiness::Failed(_) => true,
+    }
+}

@@ -1,0 +1,124 @@
+//! Requests of a claim, and alternatives of a request, as one thing.
+//!
+//! Input: claims of the API. Output: what one request or alternative asks for. Owner: pure
+//! functions.
+
+use k8s_openapi::api::resource::v1::{
+    CapacityRequirements, DeviceClaim, DeviceRequest, DeviceSelector, DeviceSubRequest,
+    DeviceTaint, DeviceToleration, ExactDeviceRequest, ResourceClaim,
+};
+
+/// A request, or an alternative of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) name: &'a str,
+    /// The request that this is an alternative of.
+    pub(super) parent: Option<&'a str>,
+    pub(super) class: &'a str,
+    pub(super) mode: &'a str,
+    pub(super) count: i64,
+    /// It watches over devices, whoever has them.
+    pub(super) is_admin: bool,
+    pub(super) selectors: &'a [DeviceSelector],
+    pub(super) tolerations: &'a Option<Vec<DeviceToleration>>,
+    pub(super) capacity: Option<&'a CapacityRequirements>,
+}
+
+/// Devices that are counted.
+pub(super) const EXACT: &str = "ExactCount";
+/// All devices that fit.
+pub(super) const ALL: &str = "All";
+
+impl<'a> Request<'a> {
+    fn exact(request: &'a DeviceRequest, exact: &'a ExactDeviceRequest) -> Self {
+        Self {
+            name: &request.name,
+            parent: None,
+            class: &exact.device_class_name,
+            mode: exact.allocation_mode.as_deref().unwrap_or(EXACT),
+            count: exact.count.unwrap_or(1),
+            is_admin: exact.admin_access == Some(true),
+            selectors: exact.selectors.as_deref().unwrap_or_default(),
+            tolerations: &exact.tolerations,
+            capacity: exact.capacity.as_ref(),
+        }
+    }
+
+    fn alternative(request: &'a DeviceRequest, sub: &'a DeviceSubRequest) -> Self {
+        Self {
+            name: &sub.name,
+            parent: Some(&request.name),
+            class: &sub.device_class_name,
+            mode: sub.allocation_mode.as_deref().unwrap_or(EXACT),
+            count: sub.count.unwrap_or(1),
+            is_admin: false,
+            selectors: sub.selectors.as_deref().unwrap_or_default(),
+            tolerations: &sub.tolerations,
+            capacity: sub.capacity.as_ref(),
+        }
+    }
+
+    /// The alternatives of a request, best first; the request itself where it has none.
+    pub(super) fn all(request: &'a DeviceRequest) -> Vec<Self> {
+        let subs = request.first_available.iter().flatten();
+        let subs: Vec<Self> = subs.map(|sub| Self::alternative(request, sub)).collect();
+        match &request.exactly {
+            Some(exact) if subs.is_empty() => vec![Self::exact(request, exact)],
+            _ => subs,
+        }
+    }
+
+    /// The name under which a result says whose it is.
+    pub(super) fn full_name(&self) -> String {
+        let parent = self.parent.map(|parent| format!("{parent}/"));
+        format!("{}{}", parent.unwrap_or_default(), self.name)
+    }
+
+    /// The name of the request, and of the alternative.
+    pub(super) fn names(&self) -> (&'a str, Option<&'a str>) {
+        self.parent.map_or((self.name, None), |parent| (parent, Some(self.name)))
+    }
+
+    /// Whether a taint keeps it from a device.
+    // k8s: structured/internal/incubating/allocator_incubating.go taintPreventsAllocation
+    pub(super) fn is_kept_off(&self, taints: &[DeviceTaint]) -> bool {
+        let is_hard =
+            |taint: &&DeviceTaint| taint.effect == "NoSchedule" || taint.effect == "NoExecute";
+        let tolerated = |taint: &DeviceTaint| {
+            self.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint))
+        };
+        taints.iter().filter(is_hard).any(|taint| !tolerated(taint))
+    }
+}
+
+// k8s: resourceclaim/devicetoleration.go ToleratesTaint
+fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let is = |wanted: &Option<String>, has: &str| {
+        wanted.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == has)
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    is(&toleration.effect, &taint.effect)
+        && is(&toleration.key, &taint.key)
+        && match toleration.operator.as_deref().unwrap_or_default() {
+            "" | "Equal" => text(&toleration.value) == text(&taint.value),
+            "Exists" => true,
+            _ => false,
+        }
+}
+
+/// What a claim asks for.
+pub(super) fn asked(claim: &ResourceClaim) -> Option<&DeviceClaim> {
+    claim.spec.devices.as_ref()
+}
+
+/// The requests of a claim.
+pub(super) fn requests(claim: &ResourceClaim) -> &[DeviceRequest] {
+    asked(claim).and_then(|asked| asked.requests.as_deref()).unwrap_or_default()
+}
+
+/// Namespace and name of a claim.
+pub(crate) fn name(claim: &ResourceClaim) -> String {
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (namespace, name) = (part(&claim.metadata.namespace), part(&claim.metadata.name));
+    format!("{namespace}/{name}")
+}

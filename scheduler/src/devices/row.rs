@@ -1,0 +1,267 @@
+//! What a pod's claims say of single nodes: which have the devices, and how good these are.
+//!
+//! Input: what is known of devices, a pod's claims, rows that other plugins left. Output: statuses,
+//! scores, and the devices of the node that is chosen. Owner: one decision. Bounds: each row is looked at
+//! once a decision, for `Times::filter` at most; the first that takes longer ends the attempt.
+// k8s: dynamicresources.go Filter, PostFilter, Score
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
+use pintle_sched_core::Plugin;
+use pintle_sched_core::bits::Bits;
+use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::program::Program;
+use pintle_sched_core::select::RowPlugin;
+use pintle_sched_core::snapshot::View;
+
+use super::allocate::{Failure, World, allocate};
+use super::extended::Made;
+use super::known::{Devices, allocation};
+use super::look::{DeviceClaims, Own, is_reserved};
+use super::offer::Place;
+use super::request::requests;
+use crate::cycle::Reserve;
+
+/// What a plugin gives a node at most.
+const SCORE_MAX: i64 = 100;
+/// Most alternatives of a request.
+// k8s: staging/src/k8s.io/api/resource/v1/types.go FirstAvailableDeviceRequestMaxSize
+const ALTERNATIVES_MAX: usize = 8;
+
+/// What claims get on a node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    /// Devices for the claims that want some, in their order.
+    pub(super) devices: Vec<AllocationResult>,
+    /// The claim that is made for extended resources, whose devices come last.
+    pub(super) extended: Option<Rc<Made>>,
+}
+
+/// What they get, or why nothing.
+type Found = Result<Given, Status>;
+
+/// What was found of rows in one decision.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// How good its devices are, or why it has none.
+    rows: HashMap<u32, Result<i64, Status>>,
+    scores: HashMap<u32, i64>,
+    /// Claims whose devices are no good on some node, by number.
+    unavailable: BTreeSet<usize>,
+    /// What failed: nobody else is looked at.
+    error: Option<String>,
+}
+
+/// The claims of a pod among devices as they are.
+#[derive(Clone, Copy)]
+pub struct OfDevices<'a> {
+    devices: &'a Devices,
+    claims: &'a DeviceClaims,
+}
+
+/// A node.
+struct At<'a> {
+    name: &'a str,
+    row: u32,
+    reachable: &'a HashMap<*const NodeSelector, Rc<Bits>>,
+}
+
+impl Place for At<'_> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn meets(&self, selector: &Rc<NodeSelector>) -> bool {
+        self.reachable.get(&Rc::as_ptr(selector)).is_some_and(|rows| rows.get(self.row))
+    }
+}
+
+fn rejected(reason: &str) -> Status {
+    Status {
+        plugin: Some(Plugin::DynamicResources),
+        code: Code::UnschedulableAndUnresolvable,
+        reasons: vec![reason.to_owned()],
+    }
+}
+
+impl DeviceClaims {
+    /// The same as a plugin.
+    pub fn among<'a>(&'a self, devices: &'a Devices) -> OfDevices<'a> {
+        OfDevices { devices, claims: self }
+    }
+
+    /// What failed while nodes were looked at.
+    pub fn error(&self) -> Option<String> {
+        self.memory.borrow().error.clone()
+    }
+
+    /// The claims with the devices that they are to be given, where they have none.
+    pub(crate) fn with(&self, given: &Given) -> Vec<(Rc<ResourceClaim>, Option<AllocationResult>)> {
+        let mut given = given.devices.iter();
+        let mut one = |claim: &Rc<ResourceClaim>| match allocation(claim) {
+            Some(_) => None,
+            None => given.next().cloned(),
+        };
+        self.all.iter().map(|own| (Rc::clone(&own.claim), one(&own.claim))).collect()
+    }
+
+    /// What has to be written for a node with these devices.
+    pub(crate) fn reserves(&self, given: Given) -> Vec<Reserve> {
+        let own = self.with(&given).into_iter();
+        let own =
+            own.map(|(claim, allocation)| Reserve { claim, allocation, mappings: Vec::new() });
+        let made = given.extended.map(|made| Reserve {
+            claim: Rc::clone(&made.claim),
+            allocation: given.devices.last().cloned(),
+            mappings: made.mappings.clone(),
+        });
+        own.chain(made).collect()
+    }
+
+    /// A claim that keeps the pod off nodes and is nobody else's: it might do better without its
+    /// devices.
+    pub(crate) fn to_give_back(&self) -> Option<Rc<ResourceClaim>> {
+        let old = || self.extended.as_ref()?.old.clone();
+        let memory = self.memory.borrow();
+        let mut all = memory.unavailable.iter().map(|at| &self.all[*at].claim);
+        let is_free = |claim: &&Rc<ResourceClaim>| {
+            let users = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref());
+            match users.unwrap_or_default() {
+                [] => true,
+                [_] => is_reserved(claim, &self.uid),
+                _ => false,
+            }
+        };
+        all.find(is_free).cloned().or_else(old)
+    }
+}
+
+impl OfDevices<'_> {
+    /// Why a node is rejected, if it is.
+    pub(crate) fn rejection(&self, row: u32) -> Option<Status> {
+        if let Some(known) = self.claims.memory.borrow().rows.get(&row) {
+            return known.clone().err();
+        }
+        let found = self.at(row).map(|given| self.raw_score(&given));
+        let status = found.clone().err();
+        self.claims.memory.borrow_mut().rows.insert(row, found);
+        status
+    }
+
+    /// The devices of the claims that want some on a node.
+    pub(crate) fn at(&self, row: u32) -> Found {
+        if let Some(error) = self.claims.error() {
+            return Err(rejected(&error));
+        }
+        let is_off =
+            |own: &Own| own.is_broken || own.reach.as_ref().is_some_and(|rows| !rows.get(row));
+        let extended = self.claims.extended.as_ref();
+        let made = match extended.map(|extended| extended.at(row)) {
+            None => None,
+            Some(made) => made.map_err(rejected)?,
+        };
+        let all = self.claims.all.iter().enumerate();
+        let unavailable: Vec<usize> =
+            all.filter(|(_, own)| is_off(own)).map(|(at, _)| at).collect();
+        let devices = self.allocate(row, made.as_deref())?;
+        if !unavailable.is_empty() {
+            self.claims.memory.borrow_mut().unavailable.extend(unavailable);
+            return Err(rejected("resourceclaim not available on the node"));
+        }
+        Ok(Given { devices, extended: made })
+    }
+
+    fn allocate(&self, row: u32, made: Option<&Made>) -> Result<Vec<AllocationResult>, Status> {
+        let (claims, devices) = (self.claims, self.devices);
+        let made = made.map(|made| Rc::clone(&made.claim));
+        let wanted: Vec<_> = claims.wanted.iter().cloned().chain(made).collect();
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let name = claims.names.get(row as usize).map_or("", |name| &**name);
+        let place = At { name, row, reachable: &claims.reachable };
+        let (began, most) = (Instant::now(), claims.times.filter);
+        let world = World {
+            offers: &devices.offers,
+            usage: &devices.usage,
+            classes: &devices.classes,
+            selectors: &devices.selectors,
+            is_late: &|| !most.is_zero() && began.elapsed() >= most,
+        };
+        let mut share_id = uuid;
+        let error = match allocate(world, &place, &wanted, &mut share_id) {
+            Ok(found) => return Ok(found),
+            Err(Failure::Nothing) => return Err(rejected("cannot allocate all claims")),
+            Err(Failure::OnNode(why)) => return Err(rejected(&why)),
+            Err(Failure::Late) => format!("node {name}: timed out trying to allocate devices"),
+            Err(Failure::Error(error)) => error,
+        };
+        let error = format!("running {:?} filter plugin: {error}", "DynamicResources");
+        claims.memory.borrow_mut().error.get_or_insert_with(|| error.clone());
+        Err(rejected(&error))
+    }
+
+    /// How good the alternatives are that a node's devices are of: the earlier, the better.
+    // k8s: dynamicresources.go computeScore
+    fn raw_score(&self, given: &Given) -> i64 {
+        if self.claims.wanted.is_empty() {
+            return 0;
+        }
+        let all = self.claims.with(given);
+        let of_claim = |(claim, given): &(Rc<ResourceClaim>, Option<AllocationResult>)| {
+            let has = given.as_ref().or_else(|| allocation(claim));
+            let has = has.and_then(|has| has.devices.as_ref()?.results.as_ref());
+            let has: HashSet<&str> = has.into_iter().flatten().map(|r| &*r.request).collect();
+            let requests = requests(claim).iter().filter(|request| request.exactly.is_none());
+            let of_request = |request: &DeviceRequest| {
+                let subs = request.first_available.iter().flatten().enumerate();
+                let is_had = |name: &str| has.contains(&*format!("{}/{name}", request.name));
+                let subs = subs.filter(|(_, sub)| is_had(&sub.name));
+                subs.map(|(at, _)| ALTERNATIVES_MAX.saturating_sub(at)).sum::<usize>()
+            };
+            requests.map(of_request).sum::<usize>()
+        };
+        i64::try_from(all.iter().map(of_claim).sum::<usize>()).unwrap_or(0)
+    }
+}
+
+/// A random name: of a part of a device, or of a claim that is not made yet.
+pub(super) fn uuid() -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    let now = Instant::now();
+    let random = |salt: u8| u128::from(RandomState::new().hash_one((now, salt)));
+    let bits = (random(0) << 64) | random(1);
+    // Version 4, variant 1 of RFC 9562.
+    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    parts.join("-")
+}
+
+impl RowPlugin for OfDevices<'_> {
+    fn plugin(&self) -> Plugin {
+        Plugin::DynamicResources
+    }
+
+    fn filter(&self, _: &View, _: &Program, row: u32) -> Option<Status> {
+        self.rejection(row)
+    }
+
+    fn prepare(&self, _: &View, feasible: &Bits) {
+        let mut memory = self.claims.memory.borrow_mut();
+        let raw = |row| memory.rows.get(&row).and_then(|found| found.clone().ok()).unwrap_or(0);
+        let raw: Vec<(u32, i64)> = feasible.iter().map(|row| (row, raw(row))).collect();
+        // k8s: plugins/helper/normalize_score.go DefaultNormalizeScore
+        let most = raw.iter().map(|(_, score)| *score).max().unwrap_or(0).max(1);
+        let scores = raw.into_iter().map(|(row, score)| (row, score * SCORE_MAX / most));
+        memory.scores = scores.collect();
+    }
+
+    fn score(&self, _: &View, _: &Program, row: u32) -> Option<i64> {
+        self.claims.memory.borrow().scores.get(&row).copied()
+    }
+}

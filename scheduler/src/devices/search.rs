@@ -1,0 +1,407 @@
+//! The search for devices that go together.
+//!
+//! Requests are served one after the other, each device of a request from where the one before it
+//! was found: the first full solution wins, as upstream's does, and what is tried in which order is
+//! upstream's too.
+//! Input: what claims ask for, pools. Output: the devices of each claim. Owner: one allocation.
+//! Bounds: exhaustive; [`World::is_late`] ends it.
+// k8s: structured/internal/incubating/allocator_incubating.go allocateOne, allocateDevice
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use pintle_api_types::quantity::Amount;
+
+use super::allocate::{RESULTS_MAX, World};
+use super::capacity;
+use super::constraint::Constraint;
+use super::offer::{Counters, Device, DeviceId, Place, Reach, Slice};
+use super::pools::{Pool, State};
+use super::request::{ALL, Request, name};
+use super::usage::Parts;
+
+/// Steps between two looks at the time.
+const STEPS_UNSEEN: u64 = 64;
+
+/// A request, or an alternative of one, of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) claim: usize,
+    pub(super) request: usize,
+    pub(super) sub: usize,
+}
+
+/// Where a device is: by its numbers, in the order in which devices are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Spot {
+    pub(super) pool: usize,
+    pub(super) slice: usize,
+    pub(super) device: usize,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) request: Request<'a>,
+    pub(super) class: Rc<DeviceClass>,
+    pub(super) count: usize,
+    /// Which, where all are wanted.
+    pub(super) all: Vec<Spot>,
+}
+
+/// A device that a request has.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub(super) key: Key,
+    pub(super) spot: Spot,
+    /// What it has of it, where several may.
+    pub(super) part: Option<Counters>,
+}
+
+/// Why the search ends without an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The claim would have too many devices whatever is tried next.
+    TooMany,
+    Late,
+    Error(String),
+}
+
+/// Counters of a pool, by the names of set and counter.
+type PoolCounters = BTreeMap<(String, String), Amount>;
+
+/// A search.
+pub(super) struct Search<'a> {
+    pub(super) world: World<'a>,
+    place: &'a dyn Place,
+    pub(super) claims: &'a [Rc<ResourceClaim>],
+    pub(super) pools: Vec<Pool>,
+    /// By claim, request and alternative.
+    pub(super) requests: Vec<Vec<Vec<Asked<'a>>>>,
+    pub(super) constraints: Vec<Vec<Constraint>>,
+    /// Which alternative was chosen, by claim and request.
+    pub(super) selected: HashMap<(usize, usize), usize>,
+    pub(super) results: Vec<Vec<Chosen>>,
+    fits: HashMap<(Key, Spot), bool>,
+    /// Which claims are being given a device.
+    giving: HashMap<DeviceId, BTreeSet<usize>>,
+    parts: HashMap<DeviceId, Parts>,
+    /// Counters of pools before this search, and what it takes of them.
+    left: HashMap<usize, PoolCounters>,
+    taken: HashMap<usize, PoolCounters>,
+    steps: u64,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        world: World<'a>,
+        place: &'a dyn Place,
+        claims: &'a [Rc<ResourceClaim>],
+        pools: Vec<Pool>,
+    ) -> Self {
+        Self {
+            world,
+            place,
+            claims,
+            pools,
+            requests: Vec::new(),
+            constraints: Vec::new(),
+            selected: HashMap::new(),
+            results: vec![Vec::new(); claims.len()],
+            fits: HashMap::new(),
+            giving: HashMap::new(),
+            parts: HashMap::new(),
+            left: HashMap::new(),
+            taken: HashMap::new(),
+            steps: 0,
+        }
+    }
+
+    /// Whether there is a solution: it is in `results`.
+    pub(super) fn run(&mut self) -> Result<bool, Stop> {
+        self.request(0, 0)
+    }
+
+    pub(super) fn slice(&self, spot: Spot) -> &Rc<Slice> {
+        &self.pools[spot.pool].near[spot.slice]
+    }
+
+    pub(super) fn device(&self, spot: Spot) -> &Device {
+        &self.slice(spot).devices[spot.device]
+    }
+
+    /// Goes on with a request of a claim, its first alternative first.
+    fn request(&mut self, claim: usize, request: usize) -> Result<bool, Stop> {
+        let Some(requests) = self.requests.get(claim) else { return Ok(true) };
+        let Some(subs) = requests.get(request) else {
+            return match self.request(claim + 1, 0) {
+                // With other devices for the claims before it, it may need fewer.
+                Err(Stop::TooMany) if claim + 1 < self.requests.len() => Ok(false),
+                found => found,
+            };
+        };
+        if subs.first().is_none_or(|asked| asked.request.parent.is_none()) {
+            return self.one(Key { claim, request, sub: 0 }, 0, Spot::default());
+        }
+        let mut all_too_many = true;
+        for sub in 0..subs.len() {
+            match self.one(Key { claim, request, sub }, 0, Spot::default()) {
+                Err(Stop::TooMany) => {}
+                Ok(false) => all_too_many = false,
+                Ok(true) => {
+                    self.selected.insert((claim, request), sub);
+                    return Ok(true);
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        if all_too_many { Err(Stop::TooMany) } else { Ok(false) }
+    }
+
+    /// Finds the device of this number for a request, and all that come after it.
+    fn one(&mut self, key: Key, number: usize, from: Spot) -> Result<bool, Stop> {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_UNSEEN) && (self.world.is_late)() {
+            return Err(Stop::Late);
+        }
+        let asked = &self.requests[key.claim][key.request][key.sub];
+        let wants_all = asked.request.mode == ALL;
+        if wants_all && asked.all.is_empty() {
+            return Ok(false);
+        }
+        if number >= asked.count {
+            return self.request(key.claim, key.request + 1);
+        }
+        let others = asked.count - number;
+        if self.results[key.claim].len().saturating_add(others) > RESULTS_MAX {
+            return Err(Stop::TooMany);
+        }
+        if wants_all {
+            let spot = asked.all[number];
+            return self.tries(key, number, spot, Spot::default());
+        }
+        self.search_from(key, number, from)
+    }
+
+    /// Tries one device after the other.
+    fn search_from(&mut self, key: Key, number: usize, from: Spot) -> Result<bool, Stop> {
+        for pool in from.pool..self.pools.len() {
+            if self.pools[pool].state != State::Good {
+                continue;
+            }
+            let in_pool = pool == from.pool;
+            for slice in if in_pool { from.slice } else { 0 }..self.pools[pool].near.len() {
+                let in_slice = in_pool && slice == from.slice;
+                let first = if in_slice { from.device } else { 0 };
+                for device in first..self.pools[pool].near[slice].devices.len() {
+                    let spot = Spot { pool, slice, device };
+                    let next = Spot { device: device + 1, ..spot };
+                    if self.is_candidate(key, spot).map_err(Stop::Error)?
+                        && self.tries(key, number, spot, next)?
+                    {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes a device and goes on; gives it up when that leads nowhere.
+    fn tries(&mut self, key: Key, number: usize, spot: Spot, next: Spot) -> Result<bool, Stop> {
+        if !self.take(key, spot)? {
+            return Ok(false);
+        }
+        let found = self.one(key, number + 1, next);
+        if found != Ok(true) {
+            self.give_back(key);
+        }
+        found
+    }
+
+    fn is_candidate(&mut self, key: Key, spot: Spot) -> Result<bool, String> {
+        if self.is_in_use(key, spot) {
+            return Ok(false);
+        }
+        let asked = self.requests[key.claim][key.request][key.sub].clone();
+        Ok(self.fits(&asked, key, spot)? && self.has_capacity(&asked, spot))
+    }
+
+    /// Whether somebody has the device, or the claim itself where it only watches over it.
+    fn is_in_use(&self, key: Key, spot: Spot) -> bool {
+        let asked = &self.requests[key.claim][key.request][key.sub];
+        let device = self.device(spot);
+        let giving = self.giving.get(&device.id);
+        match asked.request.is_admin {
+            true => giving.is_some_and(|claims| claims.contains(&key.claim)),
+            false => {
+                self.world.usage.is_taken(&device.id)
+                    || giving.is_some_and(|claims| !claims.is_empty())
+            }
+        }
+    }
+
+    /// Whether class, request and device allow it.
+    // k8s: allocator_incubating.go isSelectable
+    pub(super) fn fits(&mut self, asked: &Asked, key: Key, spot: Spot) -> Result<bool, String> {
+        if let Some(known) = self.fits.get(&(key, spot)) {
+            return Ok(*known);
+        }
+        let device = self.device(spot);
+        let class = asked.class.metadata.name.as_deref().unwrap_or_default();
+        let of_class = asked.class.spec.selectors.as_deref().unwrap_or_default();
+        let selectors = self.world.selectors;
+        let claim = || format!("claim {}", name(&self.claims[key.claim]));
+        let found = selectors.all_match(of_class, device, || format!("class {class}"))?
+            && selectors.all_match(asked.request.selectors, device, claim)?
+            && (self.slice(spot).reach != Reach::PerDevice || device.reach.is(self.place));
+        self.fits.insert((key, spot), found);
+        Ok(found)
+    }
+
+    /// Whether as much of it is left as is asked for.
+    pub(super) fn has_capacity(&self, asked: &Asked, spot: Spot) -> bool {
+        let device = self.device(spot);
+        let used = [self.world.usage.parts(&device.id), self.parts.get(&device.id)];
+        let used = used.map(|parts| parts.map(|parts| &parts.used));
+        capacity::is_left(asked.request.capacity, &device.capacity, used)
+    }
+
+    /// Takes a device for a request, if nothing is against it.
+    fn take(&mut self, key: Key, spot: Spot) -> Result<bool, Stop> {
+        let asked = self.requests[key.claim][key.request][key.sub].clone();
+        let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
+        let device = &slice.devices[spot.device];
+        let is_busy = self.is_in_use(key, spot) && !(device.is_shareable && request.is_admin);
+        if is_busy
+            || request.is_kept_off(&device.taints)
+            || !self.has_capacity(&asked, spot)
+            || !self.take_counters(spot.pool, device)
+        {
+            return Ok(false);
+        }
+        let (parent, sub) = request.names();
+        let constraints = &mut self.constraints[key.claim];
+        let refused = constraints.iter_mut().position(|one| !one.add(parent, sub, device));
+        if let Some(refused) = refused {
+            constraints[..refused].iter_mut().for_each(|one| one.remove(parent, sub));
+            self.give_counters_back(spot.pool, device);
+            if request.mode != ALL {
+                return Ok(false);
+            }
+            // A claim that wants all of them and does not want them together makes no sense.
+            let (claim, request) = (name(&self.claims[key.claim]), request.name);
+            return Err(Stop::Error(format!(
+                "claim {claim}, request {request}: cannot add device {} because a claim \
+                 constraint would not be satisfied",
+                device.id
+            )));
+        }
+        let part =
+            device.is_shareable.then(|| capacity::consumed(request.capacity, &device.capacity));
+        match &part {
+            Some(part) => self.parts.entry(device.id.clone()).or_default().add(part),
+            None => {
+                self.giving.entry(device.id.clone()).or_default().insert(key.claim);
+            }
+        }
+        self.results[key.claim].push(Chosen { key, spot, part });
+        Ok(true)
+    }
+
+    /// Gives up the last device of a claim.
+    fn give_back(&mut self, key: Key) {
+        let Some(Chosen { spot, part, .. }) = self.results[key.claim].pop() else { return };
+        let slice = Rc::clone(self.slice(spot));
+        let device = &slice.devices[spot.device];
+        match part {
+            Some(part) => {
+                if self.parts.get_mut(&device.id).is_some_and(|parts| parts.remove(&part)) {
+                    self.parts.remove(&device.id);
+                }
+            }
+            None => {
+                if let Some(claims) = self.giving.get_mut(&device.id) {
+                    claims.remove(&key.claim);
+                }
+            }
+        }
+        let asked = &self.requests[key.claim][key.request][key.sub];
+        let (parent, sub) = asked.request.names();
+        self.constraints[key.claim].iter_mut().for_each(|one| one.remove(parent, sub));
+        self.give_counters_back(spot.pool, device);
+    }
+
+    /// Whether a device takes of the counters: not where others have a part of it already.
+    fn counts(&self, device: &Device) -> bool {
+        let is_shared = device.is_shareable
+            && (self.world.usage.parts(&device.id).is_some()
+                || self.parts.contains_key(&device.id));
+        !device.consumes.is_empty() && !is_shared
+    }
+
+    /// Takes what a device needs of its pool's counters, if it is left. Upstream has one account
+    /// for pools of the same name, whatever their drivers; here each has its own.
+    // k8s: allocator_incubating.go checkAvailableCounters
+    fn take_counters(&mut self, pool: usize, device: &Device) -> bool {
+        if !self.counts(device) {
+            return true;
+        }
+        let left = self.left.entry(pool).or_insert_with(|| left(&self.pools[pool], &self.world));
+        let taken = self.taken.entry(pool).or_default();
+        let needs = needs(device);
+        let is_left = needs.iter().all(|(name, amount)| {
+            let sum = taken.get(name).map_or(*amount, |sum| *sum + *amount);
+            left.get(name).is_some_and(|left| sum <= *left)
+        });
+        // A counter of which more is used than there is keeps everybody off.
+        let is_good = is_left && !left.values().any(|left| left.is_negative());
+        if is_good {
+            for (name, amount) in needs {
+                let sum = taken.get(&name).map_or(amount, |sum| *sum + amount);
+                taken.insert(name, sum);
+            }
+        }
+        is_good
+    }
+
+    fn give_counters_back(&mut self, pool: usize, device: &Device) {
+        // Asked after it was given up, so that the first of several parts gives them back.
+        if !self.counts(device) {
+            return;
+        }
+        let Some(taken) = self.taken.get_mut(&pool) else { return };
+        for (name, amount) in needs(device) {
+            if let Some(sum) = taken.get_mut(&name) {
+                *sum = sum.minus(amount);
+            }
+        }
+    }
+}
+
+fn needs(device: &Device) -> Vec<((String, String), Amount)> {
+    let of_set = |(set, counters): &(String, Counters)| {
+        let one = |(name, amount): (&String, &Amount)| ((set.clone(), name.clone()), *amount);
+        counters.iter().map(one).collect::<Vec<_>>()
+    };
+    device.consumes.iter().flat_map(of_set).collect()
+}
+
+/// What the devices that somebody has leave of a pool's counters.
+fn left(pool: &Pool, world: &World) -> PoolCounters {
+    let mut left = PoolCounters::new();
+    for (set, counters) in &pool.counters {
+        left.extend(counters.iter().map(|(name, amount)| ((set.clone(), name.clone()), *amount)));
+    }
+    let slices = pool.near.iter().chain(&pool.far);
+    let devices = slices.flat_map(|slice| &slice.devices);
+    for device in devices.filter(|device| world.usage.is_used(&device.id)) {
+        for (name, amount) in needs(device) {
+            if let Some(sum) = left.get_mut(&name) {
+                *sum = sum.minus(amount);
+            }
+        }
+    }
+    left
+}
