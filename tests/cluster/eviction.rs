@@ -47,17 +47,17 @@ fn assert_disrupted(pod: &Pod) {
     assert_eq!(reason, Some("TerminationByKubelet"), "{conditions:?}");
 }
 
-/// A node whose pods have `POD_MEMORY_MIB`, and which forgets pressure soon.
-fn short_of_memory(test: &TestCluster) {
+/// Configuration of a node whose pods have `POD_MEMORY_MIB`, and which forgets pressure soon.
+pub fn little_memory(test: &TestCluster) -> Value {
     let node = test.node_until("is there", |_| true);
     let capacity = node.status.and_then(|status| status.capacity).unwrap_or_default();
     let memory: u64 = capacity["memory"].0.trim_end_matches("Ki").parse().expect("a number");
-    test.configure_agent(&json!({
+    json!({
         "enforceNodeAllocatable": ["pods"],
         "systemReserved": {"memory": format!("{}Ki", memory - POD_MEMORY_MIB * 1024)},
         "evictionHard": {"memory.available": format!("{LEFT_MIB}Mi")},
         "evictionPressureTransitionPeriod": "5s",
-    }));
+    })
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn pods_over_their_own_limits_of_disk_go_and_say_which_limit() {
 fn a_pod_that_eats_the_memory_of_all_goes_before_the_kernel_kills_and_nobody_else_does() {
     let test = TestCluster::take();
     test.empty_nodes();
-    short_of_memory(&test);
+    test.configure_agent(&little_memory(&test));
     let asks = |name: &str, mib: u64| {
         let holds = container("c", &["/box", "hog", "40"])
             .with("resources", json!({"requests": {"memory": format!("{mib}Mi")}}));
@@ -155,7 +155,7 @@ fn a_pod_that_eats_the_memory_of_all_goes_before_the_kernel_kills_and_nobody_els
 fn of_two_that_eat_memory_one_goes_when_one_is_enough() {
     let test = TestCluster::take();
     test.empty_nodes();
-    short_of_memory(&test);
+    test.configure_agent(&little_memory(&test));
     for name in ["first", "second"] {
         test.apply(&bound(name, &[container("c", &["/box", "hog", "100"])]));
         test.pod_until(name, "is ready", |p| condition(p, "Ready"));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use xtask::shell;
 
 /// What the agent's own command prints on the node.
-fn ask(test: &TestCluster, args: &[&str]) -> Result<String> {
+pub fn ask(test: &TestCluster, args: &[&str]) -> Result<String> {
     let mut command = test.cluster().node_command(NODE, Path::new(agent_binary()))?;
     shell::capture(command.args(args))
 }

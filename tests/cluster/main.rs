@@ -8,7 +8,10 @@
 
 mod certificates;
 mod eviction;
+mod eviction_beside;
+mod eviction_cache;
 mod eviction_disks;
+mod eviction_ground;
 mod explain;
 mod killed;
 mod metrics;

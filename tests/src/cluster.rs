@@ -124,6 +124,12 @@ impl TestCluster {
         self.restart_agent();
     }
 
+    /// The same with these flags as well.
+    pub fn configure_agent_with(&self, fields: &Value, flags: &[&str]) {
+        self.cluster.flag_agent(NODE, flags).expect("written");
+        self.configure_agent(fields);
+    }
+
     /// The agent's kubeconfig as it is outside of this test.
     pub fn kubeconfig(&self) -> Value {
         serde_json::from_str(&self.kubeconfig).expect("the harness wrote it")
@@ -148,6 +154,7 @@ impl TestCluster {
         }
         if self.configured.replace(false) {
             self.cluster.configure_agent(NODE, &json!({}))?;
+            self.cluster.flag_agent(NODE, &[])?;
             self.cluster.kill(AGENT)?;
         }
         if self.cluster.pid(AGENT).is_none() {

@@ -111,9 +111,21 @@ fn signal(gauge: &Gauge) -> Value {
         "metForSeconds": seconds(gauge.met_for),
         "perSecond": gauge.per_second,
         "metInSeconds": seconds(gauge.met_in),
+        "stall": gauge.stall.map(|stall| json!({
+            "percent": stall.now.map(percent),
+            "thresholdPercent": percent(stall.least),
+            "cache": stall.cache,
+            "sparesCache": stall.spares_cache(),
+            "words": stall.words(),
+        })),
         "next": gauge.next.as_ref().map(|next| json!({
             "pod": next.pod,
             "why": next.rule.words(),
         })),
     })
+}
+
+/// Percent of hundredths of a percent.
+fn percent(hundredths: u16) -> f64 {
+    f64::from(hundredths) / 100.0
 }

@@ -129,6 +129,12 @@ impl Cluster {
         node::configure_agent(self, node, fields)
     }
 
+    /// Sets flags of the node's agent, from its next start on.
+    pub fn flag_agent(&self, node: &str, flags: &[&str]) -> Result<()> {
+        self.check_node(node)?;
+        node::flag_agent(self, node, flags)
+    }
+
     /// Starts whatever does not run and waits until every node is ready.
     pub fn up(&self) -> Result<()> {
         apt::require_root("there is no way around it: namespaces and containers are made")?;

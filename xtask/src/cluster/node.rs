@@ -27,6 +27,9 @@ pub const RUNTIME_CGROUP: &str = "system.slice/containerd.service";
 /// The agent's state folder, as the node sees it.
 const AGENT_ROOT: &str = "/var/lib/kubelet";
 
+/// Where a node's folder has more flags of its agent, a line each.
+const FLAGS: &str = "agent-flags";
+
 /// Which program is a node's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Agent {
@@ -186,6 +189,8 @@ fn agent_command(cluster: &Cluster, node: &str, program: &Path) -> Result<Comman
     cmd.arg(format!("--root-dir={AGENT_ROOT}"));
     cmd.arg(format!("--hostname-override={node}"));
     cmd.arg(format!("--node-ip={}", address(node)));
+    let flags = fs::read_to_string(cluster.layout.node(node).join(FLAGS)).unwrap_or_default();
+    cmd.args(flags.lines());
     Ok(cmd)
 }
 
@@ -194,6 +199,13 @@ pub(super) fn configure_agent(cluster: &Cluster, node: &str, fields: &Value) -> 
     let dir = cluster.layout.node(node);
     fs::create_dir_all(&dir)?;
     Ok(fs::write(dir.join("kubelet-extra.json"), serde_json::to_vec_pretty(fields)?)?)
+}
+
+/// Sets flags of the agent beside those that every node has.
+pub(super) fn flag_agent(cluster: &Cluster, node: &str, flags: &[&str]) -> Result<()> {
+    let dir = cluster.layout.node(node);
+    fs::create_dir_all(&dir)?;
+    Ok(fs::write(dir.join(FLAGS), flags.join("\n"))?)
 }
 
 /// A command inside the node, with the runtime's programs and kubectl on its PATH.

@@ -381,7 +381,8 @@ impl Evictor {
         let second = ranked.get(1).map(|(_, weight)| weight);
         let rule = rank::rule(starved, weight, second);
         let others = ranked.iter().map(|(of, weight)| Runner::of(of, *weight)).collect();
-        self.note(Eviction::of(&victim, of, rule, others, now));
+        let stall = self.trends.stall(first.signal, scene.settings);
+        self.note(Eviction { stall, ..Eviction::of(&victim, of, rule, others, now) });
         self.met.weigh(observation);
         self.now_does(
             Doing::Evicting {

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use pintle_api_types::ids::{Mono, Now, PodUid, UnixNanos};
 use pintle_api_types::pod;
+use pintle_api_types::quantity::Amount;
 use serde::{Deserialize, Serialize};
 
 use super::evictor::{Evictor, Victim};
 use super::observed::{Layout, Observation, Reading};
 use super::rank::{self, Evictable, EvictionRule, Uses, Weight};
-use super::signal::Signal;
-use super::threshold::{Settings, Threshold};
+use super::signal::{Signal, Starved};
+use super::threshold::{Settings, Threshold, signed};
 
 /// Samples of each signal that are kept.
 pub const SAMPLES_MAX: usize = 12;
@@ -25,7 +26,15 @@ pub const RUNNERS_MAX: usize = 5;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trends {
     samples: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
+    /// The same of what is left when page cache counts as left; of memory alone.
+    #[serde(default)]
+    with_cache: BTreeMap<Signal, VecDeque<(Mono, u64)>>,
     last: BTreeMap<Signal, Reading>,
+    /// What the last look told of stall and page cache, as `Observation` has it.
+    #[serde(default)]
+    stall: Option<u16>,
+    #[serde(default)]
+    cache: BTreeMap<Signal, u64>,
     layout: Layout,
 }
 
@@ -59,6 +68,9 @@ pub struct Eviction {
     pub runners: Vec<Runner>,
     /// How many came into question.
     pub of: usize,
+    /// What decided beside what was left, if something did.
+    #[serde(default)]
+    pub stall: Option<Stall>,
 }
 
 /// One threshold and how far the node is from it.
@@ -80,8 +92,21 @@ pub struct Gauge {
     pub per_second: Option<f64>,
     /// When the threshold is met if it goes on like this.
     pub met_in: Option<Duration>,
+    /// What decides beside what is left, for memory with `--pintle-psi-eviction`.
+    pub stall: Option<Stall>,
     /// Who would have to go, when somebody asked what pods use.
     pub next: Option<Next>,
+}
+
+/// How much the node waits for memory, in hundredths of a percent of the last ten seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// Now; `None` where the kernel does not count it, and what is left decides alone.
+    pub now: Option<u16>,
+    /// From so much on page cache counts as used.
+    pub least: u16,
+    /// Bytes of page cache that are left as well while it is less.
+    pub cache: u64,
 }
 
 /// The pod that would have to go next.
@@ -131,6 +156,7 @@ impl Eviction {
             message: victim.message.clone(),
             runners,
             of: count,
+            stall: None,
         }
     }
 
@@ -146,7 +172,8 @@ impl Eviction {
             EvictionRule::Limit | EvictionRule::Alone => String::new(),
             _ => format!(" ({others} more came into question)"),
         };
-        format!("{}: {rule}{among}", self.signal)
+        let stall = self.stall.map(|stall| format!("; {}", stall.words())).unwrap_or_default();
+        format!("{}: {rule}{among}{stall}", self.signal)
     }
 
     /// Those that came into question beside it, the next one first, a line each.
@@ -172,32 +199,87 @@ impl Trends {
     pub fn add(&mut self, observation: &Observation, now: Mono) {
         self.layout = observation.layout;
         for (signal, reading) in &observation.readings {
-            let samples = self.samples.entry(*signal).or_default();
-            while samples.len() >= SAMPLES_MAX {
-                samples.pop_front();
+            sample(&mut self.samples, *signal, (now, reading.available));
+            if let Some(cache) = observation.cache.get(signal) {
+                let left = reading.available.saturating_add(*cache);
+                sample(&mut self.with_cache, *signal, (now, left));
             }
-            samples.push_back((now, reading.available));
         }
         self.last.clone_from(&observation.readings);
+        (self.stall, self.cache) = (observation.stall, observation.cache.clone());
         self.samples.retain(|signal, _| observation.readings.contains_key(signal));
+        self.with_cache.retain(|signal, _| observation.cache.contains_key(signal));
+    }
+
+    /// What decides beside what is left, if something does.
+    pub(super) fn stall(&self, signal: Signal, settings: &Settings) -> Option<Stall> {
+        let least = settings.stall_min.filter(|_| signal.starved() == Starved::Memory)?;
+        let cache = self.cache.get(&signal).copied().unwrap_or(0);
+        Some(Stall { now: self.stall, least, cache })
     }
 
     /// How much more of it is left each second: the slope of a line through the samples.
-    #[allow(clippy::cast_precision_loss)]
     pub fn per_second(&self, signal: Signal) -> Option<f64> {
-        let samples = self.samples.get(&signal).filter(|samples| samples.len() > 1)?;
-        let (first, from) = *samples.front()?;
-        let points = samples
-            .iter()
-            .map(|(at, left)| (at.since(first).as_secs_f64(), *left as f64 - from as f64));
-        let points: Vec<_> = points.collect();
-        let count = points.len() as f64;
-        let mean_at = points.iter().map(|(at, _)| at).sum::<f64>() / count;
-        let mean_left = points.iter().map(|(_, left)| left).sum::<f64>() / count;
-        let spread: f64 = points.iter().map(|(at, _)| (at - mean_at).powi(2)).sum();
-        let both: f64 = points.iter().map(|(at, left)| (at - mean_at) * (left - mean_left)).sum();
-        (spread > 0.0).then(|| both / spread)
+        slope(self.samples.get(&signal)?)
     }
+
+    /// When so much is left, if it goes on like this.
+    fn met_in(&self, signal: Signal, least: i64, stall: Option<Stall>) -> Option<Duration> {
+        let available = self.last.get(&signal)?.available;
+        match stall.filter(Stall::spares_cache) {
+            Some(stall) => {
+                let slope = slope(self.with_cache.get(&signal)?)?;
+                reaches(available.saturating_add(stall.cache), least, slope)
+            }
+            None => reaches(available, least, self.per_second(signal)?),
+        }
+    }
+}
+
+impl Stall {
+    /// Page cache counts as left.
+    pub fn spares_cache(&self) -> bool {
+        self.now.is_some_and(|now| now < self.least)
+    }
+
+    /// What it makes of page cache.
+    pub fn words(&self) -> String {
+        let percent = |hundredths: u16| format!("{}.{:02}%", hundredths / 100, hundredths % 100);
+        let cache = Amount::from_bytes(signed(self.cache)).canonical();
+        let Some(now) = self.now else {
+            return format!("the kernel counts no stall, so {cache} of page cache count as used");
+        };
+        let (now, least) = (percent(now), percent(self.least));
+        match self.spares_cache() {
+            true => format!("stall {now}, less than {least}: {cache} of page cache count as left"),
+            false => format!("stall {now}, {least} or more: {cache} of page cache count as used"),
+        }
+    }
+}
+
+/// Keeps the last ones.
+fn sample(of: &mut BTreeMap<Signal, VecDeque<(Mono, u64)>>, signal: Signal, sample: (Mono, u64)) {
+    let samples = of.entry(signal).or_default();
+    while samples.len() >= SAMPLES_MAX {
+        samples.pop_front();
+    }
+    samples.push_back(sample);
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn slope(samples: &VecDeque<(Mono, u64)>) -> Option<f64> {
+    let samples = Some(samples).filter(|samples| samples.len() > 1)?;
+    let (first, from) = *samples.front()?;
+    let points = samples
+        .iter()
+        .map(|(at, left)| (at.since(first).as_secs_f64(), *left as f64 - from as f64));
+    let points: Vec<_> = points.collect();
+    let count = points.len() as f64;
+    let mean_at = points.iter().map(|(at, _)| at).sum::<f64>() / count;
+    let mean_left = points.iter().map(|(_, left)| left).sum::<f64>() / count;
+    let spread: f64 = points.iter().map(|(at, _)| (at - mean_at).powi(2)).sum();
+    let both: f64 = points.iter().map(|(at, left)| (at - mean_at) * (left - mean_left)).sum();
+    (spread > 0.0).then(|| both / spread)
 }
 
 /// See the module's header. `pods` are those that may be evicted.
@@ -214,6 +296,8 @@ pub fn report(
         let per_second = trends.per_second(threshold.signal);
         let since = evictor.met().since().iter().find(|(of, _)| *of == threshold);
         let least = threshold.least(reading).units();
+        let stall = trends.stall(threshold.signal, settings);
+        let met_in = trends.met_in(threshold.signal, least, stall);
         let next = uses.and_then(|uses| next(threshold.signal, trends.layout, pods, uses));
         Some(Gauge {
             signal: threshold.signal,
@@ -223,7 +307,8 @@ pub fn report(
             grace: threshold.grace,
             met_for: since.map(|(_, since)| now.mono.since(*since)),
             per_second,
-            met_in: per_second.and_then(|slope| reaches(reading.available, least, slope)),
+            met_in,
+            stall,
             next,
         })
     };

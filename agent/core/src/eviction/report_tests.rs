@@ -34,3 +34,39 @@ fn a_threshold_is_reached_only_when_it_goes_and_is_not_there() {
     }
     assert_eq!(reaches(u64::MAX, 0, -f64::MIN_POSITIVE), None, "beyond all time");
 }
+
+#[test]
+fn page_cache_that_counts_as_left_is_no_way_to_the_threshold() {
+    let (mut trends, signal) = (Trends::default(), Signal::MemoryAvailable);
+    for (seconds, available) in [(0_u32, 900_u64), (10, 500), (20, 100)] {
+        let reading = Reading { available, capacity: 1_000, ..Reading::default() };
+        let look = Observation {
+            readings: [(signal, reading)].into(),
+            cache: [(signal, 900 - available)].into(),
+            stall: Some(50),
+            ..Observation::default()
+        };
+        trends.add(&look, Mono::default().plus(Duration::from_secs(seconds.into())));
+    }
+    let least = |stall_min| Settings { stall_min, ..Settings::default() };
+    assert_eq!(trends.stall(signal, &least(None)), None, "the kubelet's rule");
+    assert_eq!(trends.stall(Signal::NodeFsAvailable, &least(Some(1000))), None);
+    let stall = trends.stall(signal, &least(Some(1000))).expect("it decides");
+    assert_eq!(stall, Stall { now: Some(50), least: 1000, cache: 800 });
+    assert_eq!(trends.met_in(signal, 50, Some(stall)), None, "what is left stays at 900");
+    let stalled = Stall { now: Some(1000), ..stall };
+    let soon = Some(Duration::from_millis(1250));
+    assert_eq!(trends.met_in(signal, 50, Some(stalled)), soon);
+    assert_eq!(trends.met_in(signal, 50, None), soon);
+}
+
+#[test]
+fn stall_is_told_with_what_it_makes_of_page_cache() {
+    for (now, least, said) in [
+        (Some(7), 1000, "stall 0.07%, less than 10.00%: 2Ki of page cache count as left"),
+        (Some(1000), 1000, "stall 10.00%, 10.00% or more: 2Ki of page cache count as used"),
+        (None, 1000, "the kernel counts no stall, so 2Ki of page cache count as used"),
+    ] {
+        assert_eq!(Stall { now, least, cache: 2048 }.words(), said);
+    }
+}

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::tests::{Case, NOW, check, start, waiting};
 use super::*;
 use crate::eviction::rank::{EvictionRule, Weight};
-use crate::eviction::report::{Eviction, Runner};
+use crate::eviction::report::{Eviction, Runner, Stall};
 use crate::status::testing::{SECOND, container};
 
 /// A deleted pod that has ended.
@@ -282,6 +282,7 @@ fn evicted(rule: EvictionRule) -> Eviction {
             runner("ns/third", false, -5),
         ],
         of: 3,
+        stall: None,
     }
 }
 
@@ -314,6 +315,15 @@ fn evicted_pods_say_for_what_by_which_rule_and_who_else_it_could_have_been() {
     let told = limited.explain();
     assert!(told.sentence.contains("it uses more of a disk than it may; it was told"), "{told:?}");
     assert!(told.remedy.is_some_and(|remedy| remedy.starts_with("let it write less")));
+
+    // Where stall decides as well, it is told.
+    let stall = Some(Stall { now: Some(1234), least: 1000, cache: 20 << 20 });
+    let mut stalled = Case::new(of_spec(), failed.clone()).stage(Stage::Finished);
+    let of_stall = Eviction { stall, ..evicted(EvictionRule::Usage) };
+    stalled.view.evicted = Some(Arc::new(of_stall));
+    let said = "question); stall 12.34%, 10.00% or more: 20Mi of page cache count as used; it was";
+    let sentence = stalled.explain().sentence;
+    assert!(sentence.contains(said), "{sentence}");
 
     // While it ends, and where an earlier agent evicted it.
     let mut ending = Case::ready().stage(Stage::Terminating);

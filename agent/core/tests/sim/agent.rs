@@ -98,12 +98,12 @@ impl World {
             }
             Command::FetchNode { ticket } => self.fetch_node(ticket),
             Command::Shutdown(record) => self.shutdown_goes_on(record),
+            Command::Measure { ticket, pods, .. } => self.measure(ticket, &pods),
+            Command::Pressure(pressure) => self.pressure_is(pressure),
+            Command::Evicted { uid, .. } => self.told_to_go(&uid),
             Command::Event { .. }
             | Command::Count(_)
-            | Command::Measure { .. }
             | Command::Reclaim { .. }
-            | Command::Pressure(_)
-            | Command::Evicted { .. }
             | Command::NodeEvent(_) => {}
         }
     }

@@ -171,6 +171,7 @@ impl Checker {
             let reason = statuses.get(uid).and_then(|status| status.reason.as_deref());
             match reason.unwrap_or_default() {
                 "DeadlineExceeded" => steps || !api.is_some_and(|api| api.knows_start(uid)),
+                "Evicted" => !api.is_some_and(|api| api.knows_end(uid)),
                 "NodeAffinity" => true,
                 // Whichever agent told of its end.
                 _ => again.contains(uid),

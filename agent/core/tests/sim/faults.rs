@@ -42,6 +42,8 @@ pub enum Fault {
     Restored,
     /// The machine shuts down, or is about to and stays up. Never drawn: such a world ends early.
     Shutdown,
+    /// Pods take more memory than there is.
+    Memory,
 }
 
 const ALL: [Fault; 17] = [

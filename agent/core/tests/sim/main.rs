@@ -19,6 +19,7 @@ mod machine;
 mod node;
 mod pods;
 mod runtime;
+mod shortage;
 mod truth;
 mod world;
 
@@ -219,6 +220,25 @@ fn a_machine_shuts_down_while_its_agent_dies_at_any_step() {
         assert!(stats.worlds == 1 || stats.shutdowns > stats.worlds / 3, "{stats:?}");
         assert!(stats.worlds == 1 || stats.crashed_in_shutdown > stats.worlds / 10, "{stats:?}");
     }
+}
+
+#[test]
+fn who_takes_too_much_memory_goes_alone_and_soon_whatever_happens_to_the_agent() {
+    for (first, faults) in [
+        (90_000, Faults::API.and(Fault::Memory)),
+        (91_000, Faults::API_CRASHES.and(Fault::Calls).and(Fault::Memory)),
+    ] {
+        let stats = run_all(&seeds(first, 40), |seed| World::new(seed, faults));
+        assert!(stats.worlds == 1 || stats.evicted > stats.worlds / 2, "{stats:?}");
+        assert!(stats.worlds == 1 || stats.evicted_late < stats.evicted / 10, "{stats:?}");
+    }
+}
+
+#[test]
+fn static_pods_stay_whatever_they_take() {
+    let stats =
+        run_all(&seeds(92_000, 20), |seed| World::new(seed, Faults::ALL.and(Fault::Memory)));
+    assert_eq!(stats.evicted, 0);
 }
 
 #[test]

@@ -25,11 +25,12 @@ use crate::node::{Node, NodeNews};
 use crate::pods::{Behaviour, Manifest};
 use crate::rng::Rng;
 use crate::runtime::Runtime;
+use crate::shortage::{self, Shortage};
 
 pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1_000 * MS;
 /// Time during which manifests change and faults happen.
-const BUSY: u64 = 240 * S;
+pub const BUSY: u64 = 240 * S;
 /// Time that the node has afterwards.
 const QUIET: u64 = 900 * S;
 /// How much longer it lasts while something is to be written.
@@ -54,6 +55,10 @@ pub struct Stats {
     pub shutdowns: u64,
     pub given_up: u64,
     pub crashed_in_shutdown: u64,
+    /// Pods that were told to go for want of memory.
+    pub evicted: u64,
+    /// Those of them that took nothing, because the look was overtaken.
+    pub evicted_late: u64,
 }
 
 impl Stats {
@@ -69,6 +74,8 @@ impl Stats {
         self.shutdowns += other.shutdowns;
         self.given_up += other.given_up;
         self.crashed_in_shutdown += other.crashed_in_shutdown;
+        self.evicted += other.evicted;
+        self.evicted_late += other.evicted_late;
     }
 }
 
@@ -113,6 +120,8 @@ pub enum Event {
     Wire(Wire),
     /// What the machine is about to do.
     Machine(MachineNews),
+    /// A pod begins to take too much memory.
+    Greed,
 }
 
 pub struct World {
@@ -157,6 +166,7 @@ pub struct World {
     pub api: Option<ApiServer>,
     recording: Option<Recording>,
     pub machine: Machine,
+    pub shortage: Shortage,
 }
 
 /// By pod: a container's id, and what its probes said last.
@@ -194,6 +204,7 @@ impl World {
             api: faults.has(Fault::Api).then(ApiServer::new),
             recording: None,
             machine: Machine::default(),
+            shortage: Shortage::default(),
         };
         world.plan_events();
         world
@@ -238,6 +249,9 @@ impl World {
         }
         if faults.has(Fault::Shutdown) {
             self.plan_shutdown();
+        }
+        if faults.has(Fault::Memory) {
+            self.plan_shortage();
         }
         if faults.has(Fault::Crashes) {
             self.crash_in = Some(self.rng.range(1, 400));
@@ -327,6 +341,7 @@ impl World {
         self.check.converged(&self.manifests, &self.runtime, self.now, self.faults);
         self.api_converged();
         self.told_the_truth();
+        self.enough_is_left();
         self.stats.completed += self.api.as_ref().map_or(0, |api| api.completed);
         for uid in &self.prepared {
             let wanted = self.manifests.values().any(|m| m.uid == *uid);
@@ -360,6 +375,7 @@ impl World {
             Event::Sweep => self.sweep(),
             Event::Wire(wire) => self.wire(wire),
             Event::Machine(news) => self.machine_says(news),
+            Event::Greed => self.greed(),
             Event::SetClock { by_ns } => self.skew_ns += by_ns,
             Event::Deaf { on } => {
                 self.deaf = on;
@@ -667,7 +683,7 @@ impl World {
             node,
             admission: Arc::new(self.node.unseen()),
             has_node_object: self.api.is_some(),
-            eviction: Default::default(),
+            eviction: shortage::settings(self.faults),
             garbage: Default::default(),
         };
         let read = |text: &String| checkpoint::decode(text.as_bytes()).expect("a checkpoint");
@@ -682,6 +698,7 @@ impl World {
         self.agent = Some(agent);
         (self.pulls, self.probing, self.reads) = Default::default();
         self.machine_boot();
+        self.shortage_boot();
         self.list_failures = match self.faults.has(Fault::Lists) && self.busy() {
             true => self.rng.range(0, 5),
             false => 0,

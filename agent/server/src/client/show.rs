@@ -166,6 +166,9 @@ pub(super) fn pressure(answer: &Value, look: &Look) -> String {
         1 => "Nothing has been measured yet, or no threshold is set.\n".to_owned(),
         _ => look.table(&rows),
     };
+    for signal in items(&answer["signals"]).filter(|signal| signal["stall"].is_object()) {
+        let _ = writeln!(out, "{}: {}", text(&signal["signal"]), text(&signal["stall"]["words"]));
+    }
     for (index, eviction) in items(&answer["evictions"]).enumerate() {
         if index == 0 {
             out.push_str("Evicted:\n");
@@ -307,6 +310,10 @@ reg/b:1   10      -        stays: a container has it
         let mut with_images = answer.clone();
         with_images["images"] = images;
         assert_eq!(pressure(&with_images, &PLAIN), format!("{expected}{more}"));
+        let mut with_stall = answer;
+        with_stall["signals"][0]["stall"] = json!({"words": "stall 0.10%, less than 10.00%"});
+        let shown = pressure(&with_stall, &PLAIN);
+        assert!(shown.contains("\nmemory.available: stall 0.10%, less than 10.00%\nEvicted:\n"));
         assert!(pressure(&json!({}), &PLAIN).starts_with("Nothing has been measured"));
     }
 

@@ -1,0 +1,175 @@
+//! The memory of a world: now and then a pod takes nearly all of it, until nothing of it runs.
+//!
+//! Rules: nobody goes but who takes too much, as far as a look can know, one at a time, and nobody
+//! who is spared; soon after, the node has enough again and says so. Looks take their time, and some
+//! are lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use pintle_agent_core::eviction::observed::{Observation, PodUse, Reading, Scope};
+use pintle_agent_core::eviction::signal::Signal;
+use pintle_agent_core::eviction::threshold::{Level, Settings, Threshold};
+use pintle_agent_core::node::conditions::Pressure;
+use pintle_agent_core::observed::RunState;
+use pintle_agent_core::types::{Mono, PodUid};
+use pintle_agent_core::worker::Input;
+use pintle_api_types::quantity::Amount;
+
+use crate::faults::Fault;
+use crate::world::{BUSY, Event, MS, S, World};
+
+/// All memory, what has to be left of it, and what a greedy pod takes, in bytes.
+const CAPACITY: u64 = 1_000;
+const LEAST: i64 = 100;
+const TAKEN: u64 = 950;
+/// How long pressure is told after it was seen last.
+const TRANSITION: Duration = Duration::from_secs(30);
+/// How long a greedy pod may run: looks by the clock, the ends of others that go before it, its own.
+const SOON: Duration = Duration::from_secs(120);
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub struct Shortage {
+    /// Pods that take too much whenever they run.
+    greedy: BTreeSet<PodUid>,
+    /// Of whom the last look told that was to tell of pods, and who took too much.
+    weighed: BTreeMap<PodUid, bool>,
+    /// Whom this run of the agent told to go last.
+    victim: Option<PodUid>,
+    /// What the agent says of the node.
+    is_told: bool,
+}
+
+/// Hard, for all of the node's memory.
+pub fn settings(faults: crate::faults::Faults) -> Settings {
+    if !faults.has(Fault::Memory) {
+        return Settings::default();
+    }
+    let memory = Threshold {
+        signal: Signal::MemoryAvailable,
+        level: Level::Amount(Amount::from_bytes(LEAST)),
+        grace: Duration::ZERO,
+        min_reclaim: None,
+    };
+    Settings { thresholds: vec![memory], transition: TRANSITION, ..Settings::default() }
+}
+
+impl World {
+    pub fn plan_shortage(&mut self) {
+        for _ in 0..self.rng.range(1, 6) {
+            let when = self.rng.range(0, BUSY);
+            self.at(when, Event::Greed);
+        }
+    }
+
+    /// One of the pods that run takes too much from now on; the kernel may say so.
+    pub fn greed(&mut self) {
+        let running: BTreeSet<_> = self.running().map(|(uid, _)| uid.clone()).collect();
+        let running: Vec<_> = running.into_iter().collect();
+        if running.is_empty() {
+            return;
+        }
+        let uid = self.rng.pick(&running).clone();
+        self.shortage.greedy.insert(uid);
+        if self.rng.chance(70) {
+            self.tell(Input::MemoryLow);
+        }
+    }
+
+    /// A look at the node; its answer comes later, or never.
+    pub fn measure(&mut self, ticket: u64, pods: &Scope) {
+        if self.trouble(Fault::Calls, 10) {
+            return;
+        }
+        let at = self.clocks().wall;
+        let reading = Reading { available: self.memory_left(), capacity: CAPACITY, at };
+        let observation = Observation {
+            at,
+            readings: BTreeMap::from([(Signal::MemoryAvailable, reading)]),
+            pods: (*pods != Scope::Nobody).then(|| self.uses()),
+            ..Observation::default()
+        };
+        if let Some(uses) = &observation.pods {
+            let takes = |of: &PodUse| of.working_set == Some(TAKEN);
+            let weighed = uses.iter().map(|(uid, of)| (uid.clone(), takes(of)));
+            self.shortage.weighed = weighed.collect();
+        }
+        let delay = self.rng.range(MS, 2 * S);
+        let input = Input::Pressure { ticket, observation: Box::new(observation) };
+        self.at(delay, Event::ToAgent(self.run, input));
+    }
+
+    /// The agent tells a pod to go.
+    pub fn told_to_go(&mut self, uid: &PodUid) {
+        let (known, shortage) = (&self.check.known[uid], &self.shortage);
+        assert!(!known.of_folder, "{uid} is evicted, and it is a static pod");
+        // A look is overtaken when somebody comes, who has no figures and goes first as upstream, or
+        // when whoever took too much then has ended by itself.
+        let runs = |of: &PodUid| self.running().any(|(running, _)| running == of);
+        let is_late = !shortage.weighed.contains_key(uid)
+            || !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
+        assert!(is_late || shortage.greedy.contains(uid), "{uid} is evicted, and takes nothing");
+        let is_late = is_late && !shortage.greedy.contains(uid);
+        self.stats.evicted_late += u64::from(is_late);
+        if let Some(before) = shortage.victim.as_ref().filter(|before| *before != uid) {
+            let runs = self.running().any(|(of, _)| of == before);
+            assert!(!runs, "{uid} is evicted while {before} has still to end");
+        }
+        self.shortage.victim = Some(uid.clone());
+        self.stats.evicted += 1;
+    }
+
+    pub fn pressure_is(&mut self, pressure: Pressure) {
+        self.shortage.is_told = pressure.memory;
+    }
+
+    /// The agent is another one.
+    pub fn shortage_boot(&mut self) {
+        (self.shortage.victim, self.shortage.is_told) = (None, false);
+    }
+
+    /// Nobody who may be evicted takes too much for long, and the node says what is true.
+    pub fn enough_is_left(&self) {
+        let greedy = self.running().filter(|(uid, _)| self.shortage.greedy.contains(*uid));
+        let (mut spared, mut fresh) = (false, false);
+        for (uid, since) in greedy {
+            let (is_static, age) = (self.check.known[uid].of_folder, self.now.since(since));
+            assert!(is_static || age < SOON, "{uid} takes too much for {age:?} and goes on");
+            spared |= is_static && age > SOON;
+            fresh |= age <= SOON;
+        }
+        let ended = |uid: &PodUid, at: Mono| {
+            self.shortage.greedy.contains(uid) && self.now.since(at) < SOON
+        };
+        fresh |= self.runtime.containers.values().any(|c| ended(&c.uid, c.finished_at));
+        let is_told = self.shortage.is_told;
+        assert!(fresh || is_told == spared, "pressure is told as {is_told}, not {spared}");
+    }
+
+    /// Pods that run, with the start of each of their containers.
+    fn running(&self) -> impl Iterator<Item = (&PodUid, Mono)> {
+        let containers = self.runtime.containers.values();
+        let running = containers.filter(|c| c.state == RunState::Running);
+        running.map(|c| (&c.uid, c.started_at))
+    }
+
+    fn uses(&self) -> BTreeMap<PodUid, PodUse> {
+        let mut uses = BTreeMap::new();
+        for uid in self.check.known.keys() {
+            let use_of = |bytes| PodUse { working_set: Some(bytes), ..PodUse::default() };
+            uses.insert(uid.clone(), use_of(0));
+        }
+        for (uid, _) in self.running().filter(|(uid, _)| self.shortage.greedy.contains(*uid)) {
+            if let Some(of) = uses.get_mut(uid) {
+                of.working_set = Some(TAKEN);
+            }
+        }
+        uses
+    }
+
+    fn memory_left(&self) -> u64 {
+        let takes = self.running().any(|(uid, _)| self.shortage.greedy.contains(uid));
+        CAPACITY - if takes { TAKEN } else { 0 }
+    }
+}
