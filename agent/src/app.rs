@@ -290,7 +290,9 @@ impl Parts {
         let (config, runtime) = (&self.config, &self.runtime);
         let pods = PodGauge::new(self.gauges.clone(), config, setup.clone(), runtime.clone());
         let root_dir = config.flags.root_dir.clone();
-        let lookout = Lookout::new(root_dir, setup, pods, runtime.clone(), self.views.clone())?;
+        let settings = pintle_agent_core::eviction::Settings::of(config);
+        let (runtime, views) = (runtime.clone(), self.views.clone());
+        let lookout = Lookout::new((root_dir, settings), setup, pods, runtime, views)?;
         let (looks, orders) = mpsc::channel(LOOKS_MAX);
         tasks::singleton("lookout", lookout.run(orders, self.inputs.clone()));
         Some(looks)

@@ -1,9 +1,10 @@
 //! Looks at what the node has left when it is told to, and says when that would be worth it: the
-//! kernel says that memory gets short, or something goes so fast that the next look would be late.
+//! kernel says that memory gets short, or page cache keeps it from saying so and memory alone was
+//! read, or something goes so fast that the next look would be late.
 //!
 //! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
 //! `Input::MemoryLow`. Effects: one job of the pool for each look, and `PodGauge` when pods are to be
-//! weighed. What does not answer within `READ_MAX` is absent from the look. Bounds: one look at a
+//! weighed. A peek at memory is a job as well. What does not answer within `READ_MAX` is absent from the look. Bounds: one look at a
 //! time; `SOONEST` between two hints.
 
 use std::collections::BTreeMap;
@@ -12,9 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pintle_agent_core::cgroup::names::CgroupSetup;
+use pintle_agent_core::eviction::Settings;
 use pintle_agent_core::eviction::observed::{Layout, Observation, Reading, Scope};
 use pintle_agent_core::eviction::signal::Signal;
 use pintle_agent_core::worker::Input;
+use pintle_agent_host::pressure::lines::Line;
 use pintle_agent_host::pressure::memory_watch::MemoryWatch;
 use pintle_agent_host::pressure::node;
 use pintle_agent_host::pressure::node::{Memory, NodeReader, RuntimeDisks};
@@ -31,8 +34,10 @@ const SOONEST: Duration = Duration::from_millis(250);
 /// Who looks by the clock looks so often.
 // k8s: pkg/kubelet/kubelet.go evictionMonitoringPeriod
 const USUAL: Duration = Duration::from_secs(10);
-/// Looks until something would be gone, at the rate at which it goes.
+/// Looks until a threshold would be met, or nothing left, at the rate at which something goes.
 const LOOKS_BEFORE_END: u32 = 4;
+/// Of which memory there are lines, in the order of `NodeReader::memory_dirs`.
+const MEMORY: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 /// How often the runtime is asked where its disks are.
 const DISKS_EVERY: Duration = Duration::from_secs(300);
 
@@ -50,18 +55,20 @@ pub(crate) struct Order {
 /// Looks; one task has it.
 pub(crate) struct Lookout {
     reader: Arc<Mutex<NodeReader>>,
+    settings: Settings,
     pods: PodGauge,
     runtime: Client,
     views: Views,
     watch: MemoryWatch,
     disks: Option<(Instant, RuntimeDisks)>,
     last: BTreeMap<Signal, Reading>,
+    lines: BTreeMap<Signal, Line>,
 }
 
 impl Lookout {
     /// A lookout of this node; `None`, told, where there are no cgroups.
     pub(crate) fn new(
-        root_dir: PathBuf,
+        (root_dir, settings): (PathBuf, Settings),
         setup: &CgroupSetup,
         pods: PodGauge,
         runtime: Client,
@@ -71,33 +78,38 @@ impl Lookout {
             .inspect_err(|error| tracing::warn!(%error, "nobody is evicted: nothing is measured"))
             .ok()?;
         let watch = MemoryWatch::new(reader.is_v2(), reader.memory_dirs().into_iter().flatten());
-        let (reader, last) = (Arc::new(Mutex::new(reader)), BTreeMap::new());
-        Some(Self { reader, pods, runtime, views, watch, disks: None, last })
+        let (last, lines) = (BTreeMap::new(), BTreeMap::new());
+        let reader = Arc::new(Mutex::new(reader));
+        Some(Self { reader, settings, pods, runtime, views, watch, disks: None, last, lines })
     }
 
     /// Looks until nobody asks or hears any more.
     pub(crate) async fn run(mut self, mut orders: mpsc::Receiver<Order>, to: mpsc::Sender<Input>) {
-        let mut due = None;
+        let (mut hint_at, mut peek_at) = (None, None);
         loop {
-            let hint = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             let input = tokio::select! {
                 order = orders.recv() => {
                     let Some(order) = order else { return };
-                    let (observation, soonest) = self.look(&order).await;
-                    due = soonest.map(|after| tokio::time::Instant::now() + after);
+                    let (observation, soonest, peek) = self.look(&order).await;
+                    (hint_at, peek_at) = (soonest.map(from_now), peek.map(from_now));
                     let observation = Box::new(observation);
                     Input::Pressure { ticket: order.ticket, observation }
                 }
                 () = self.watch.fired() => Input::MemoryLow,
-                () = hint => {
-                    due = None;
+                () = sleep_until(hint_at) => {
+                    hint_at = None;
                     Input::MemoryLow
                 }
+                () = sleep_until(peek_at) => match self.peek().await {
+                    Ok(again) => {
+                        peek_at = again.map(from_now);
+                        continue;
+                    }
+                    Err(IsLow) => {
+                        peek_at = None;
+                        Input::MemoryLow
+                    }
+                },
             };
             if to.send(input).await.is_err() {
                 return;
@@ -105,44 +117,66 @@ impl Lookout {
         }
     }
 
-    async fn look(&mut self, order: &Order) -> (Observation, Option<Duration>) {
+    /// What there is, when to look again if not by the clock, and when to peek at memory until then.
+    async fn look(&mut self, order: &Order) -> (Observation, Option<Duration>, Option<Duration>) {
         let disks = self.runtime_disks().await;
-        let reader = Arc::clone(&self.reader);
-        let read = move || {
-            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            reader.read(&disks)
-        };
-        let place = Place::own("pressure").within(READ_MAX);
-        let reading = blocking::run(place, read).await.unwrap_or_else(|error| {
+        let reading = self.read(move |reader| reader.read(&disks)).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "what the node has left cannot be read");
             node::Reading { at: pintle_daemon::clock::now(), ..node::Reading::default() }
         });
-        for (index, memory) in [reading.memory, reading.pods_memory].into_iter().enumerate() {
-            self.arm(index, memory);
-        }
-        let readings = readings(&reading);
-        let soonest = pace(&self.last, &readings);
-        self.last.clone_from(&readings);
+        let seen = observation(&reading);
+        let peek = self.draw_lines(&reading, &seen);
+        let counted = seen
+            .readings
+            .keys()
+            .filter_map(|signal| Some((*signal, self.settings.counted(*signal, &seen)?)));
+        let counted = counted.collect();
+        let soonest = pace(&self.settings, &self.last, &counted);
+        self.last = counted;
         let pods = self.pods.read(&self.views.load(), &order.pods, order.disks).await;
-        let layout =
-            Layout { images_apart: reading.images_apart, layers_apart: reading.layers_apart };
-        let cache = [
-            (Signal::MemoryAvailable, reading.memory),
-            (Signal::AllocatableMemoryAvailable, reading.pods_memory),
-        ];
-        let cache = cache.into_iter().filter_map(|(of, memory)| Some((of, memory?.active_cache)));
-        let (at, stall, cache) = (reading.at, reading.stall, cache.collect());
-        (Observation { at, readings, layout, stall, cache, pods }, soonest)
+        (Observation { pods, ..seen }, soonest, peek)
     }
 
-    /// The kernel says when half of what is left now is gone.
-    fn arm(&mut self, index: usize, memory: Option<Memory>) {
-        let Some(memory) = memory else { return };
-        let half = memory.available() / 2;
-        let line = memory.usage_that_leaves(half);
-        if let Err(error) = self.watch.arm(index, line, half / 4) {
-            tracing::debug!(%error, "memory is looked at by the clock alone");
+    /// Whether memory alone is at a line, or when to peek again.
+    async fn peek(&mut self) -> Result<Option<Duration>, IsLow> {
+        let Ok(reading) = self.read(NodeReader::read_memory).await else { return Ok(None) };
+        let seen = observation(&reading);
+        let mut again = None;
+        for (signal, line) in &self.lines {
+            let Some(counted) = self.settings.counted(*signal, &seen) else { continue };
+            if counted.available <= line.left {
+                return Err(IsLow);
+            }
+            again = soonest(again, line.peek_in(counted.available));
         }
+        Ok(again)
+    }
+
+    async fn read(
+        &self,
+        what: impl FnOnce(&mut NodeReader) -> node::Reading + Send + 'static,
+    ) -> Result<node::Reading, blocking::Blocked> {
+        let reader = Arc::clone(&self.reader);
+        let read = move || what(&mut reader.lock().unwrap_or_else(PoisonError::into_inner));
+        blocking::run(Place::own("pressure").within(READ_MAX), read).await
+    }
+
+    /// The kernel says when a line is crossed, where it can; when to peek where it cannot.
+    fn draw_lines(&mut self, reading: &node::Reading, seen: &Observation) -> Option<Duration> {
+        let (mut peek, memories) = (None, [reading.memory, reading.pods_memory]);
+        self.lines.clear();
+        for (index, (signal, memory)) in MEMORY.into_iter().zip(memories).enumerate() {
+            let counted = self.settings.counted(signal, seen);
+            let Some((memory, counted)) = memory.zip(counted) else { continue };
+            let left = counted.available;
+            let line = Line::of(&memory, left, self.settings.least(signal, &counted));
+            if let Err(error) = self.watch.arm(index, line.usage, line.tolerance) {
+                tracing::debug!(%error, "memory is looked at by the clock alone");
+            }
+            peek = soonest(peek, line.peek_in(left));
+            self.lines.insert(signal, line);
+        }
+        peek
     }
 
     /// Where images and writable layers lie; as it was told last while the runtime does not answer.
@@ -163,6 +197,23 @@ impl Lookout {
             self.disks = Some((Instant::now(), RuntimeDisks { images, layers }));
         }
         self.disks.as_ref().map(|(_, disks)| disks.clone()).unwrap_or_default()
+    }
+}
+
+/// No more is left of some memory than its line says.
+struct IsLow;
+
+/// What was read, without pods.
+fn observation(of: &node::Reading) -> Observation {
+    let cache = MEMORY.into_iter().zip([of.memory, of.pods_memory]);
+    let cache = cache.filter_map(|(signal, memory)| Some((signal, memory?.active_cache)));
+    Observation {
+        at: of.at,
+        readings: readings(of),
+        layout: Layout { images_apart: of.images_apart, layers_apart: of.layers_apart },
+        stall: of.stall,
+        cache: cache.collect(),
+        pods: None,
     }
 }
 
@@ -198,23 +249,47 @@ fn readings(of: &node::Reading) -> BTreeMap<Signal, Reading> {
 }
 
 /// When the next look should be, if not by the usual clock: something that goes fast is seen some
-/// times before it is gone.
-fn pace(before: &BTreeMap<Signal, Reading>, now: &BTreeMap<Signal, Reading>) -> Option<Duration> {
+/// times before its threshold is met, and again before it is gone.
+fn pace(
+    settings: &Settings,
+    before: &BTreeMap<Signal, Reading>,
+    now: &BTreeMap<Signal, Reading>,
+) -> Option<Duration> {
     let pace_of = |(signal, now): (&Signal, &Reading)| {
         let before = before.get(signal)?;
         let gone = before.available.checked_sub(now.available).filter(|gone| *gone > 0)?;
-        let left = u32::try_from(now.available / gone).ok()?;
-        now.at.since(before.at).checked_mul(left)
+        let above = now.available.checked_sub(settings.least(*signal, now));
+        let spare = above.filter(|above| *above > 0).unwrap_or(now.available);
+        let nanos = now.at.since(before.at).as_nanos() * u128::from(spare) / u128::from(gone);
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
     };
     let soonest = now.iter().filter_map(pace_of).min()? / LOOKS_BEFORE_END;
     (soonest < USUAL).then(|| soonest.max(SOONEST))
 }
 
+fn soonest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
+fn from_now(after: Duration) -> tokio::time::Instant {
+    tokio::time::Instant::now() + after
+}
+
+/// Never, without a time.
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pintle_agent_core::eviction::threshold::{Level, Threshold};
     use pintle_agent_core::types::UnixNanos;
     use pintle_agent_host::disk::FileSystem;
+    use pintle_api_types::quantity::Amount;
 
     const SECOND: i64 = 1_000_000_000;
 
@@ -232,12 +307,24 @@ mod tests {
             (900, 800, None),
             // Forty a second, for ten seconds more.
             (800, 400, Some(Duration::from_millis(2500))),
-            (900, 90, Some(SOONEST)),
+            (900, 80, Some(SOONEST)),
             (900, 0, Some(SOONEST)),
         ] {
-            assert_eq!(pace(&memory(0, before), &memory(10, now)), expected, "{before} {now}");
+            let found = pace(&Settings::default(), &memory(0, before), &memory(10, now));
+            assert_eq!(found, expected, "{before} {now}");
         }
-        assert_eq!(pace(&BTreeMap::new(), &memory(0, 1)), None);
+        assert_eq!(pace(&Settings::default(), &BTreeMap::new(), &memory(0, 1)), None);
+        let least = Threshold {
+            signal: Signal::MemoryAvailable,
+            level: Level::Amount(Amount::from_bytes(400)),
+            grace: Duration::ZERO,
+            min_reclaim: None,
+        };
+        let settings = Settings { thresholds: vec![least], ..Settings::default() };
+        let of = |before, now| pace(&settings, &memory(0, before), &memory(10, now));
+        // Forty a second, and two hundred above the threshold.
+        assert_eq!(of(1000, 600), Some(Duration::from_millis(1250)));
+        assert_eq!(of(800, 400), Some(Duration::from_millis(2500)), "it is met: until the end");
     }
 
     #[test]

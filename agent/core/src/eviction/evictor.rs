@@ -71,6 +71,10 @@ struct Asked {
     at: Mono,
     pods: Scope,
     disks: bool,
+    /// Where all pods are asked for: those that there were. Who comes later does not go for having no
+    /// figures.
+    #[serde(default)]
+    known: BTreeSet<PodUid>,
 }
 
 /// A pod that has to go.
@@ -211,10 +215,11 @@ impl Evictor {
     }
 
     /// The look that is due, if one is: at which pods, and at their disks as well. `limited` are those
-    /// that may use so much of a disk and no more.
+    /// that may use so much of a disk and no more, `all` those that may be ended.
     pub fn ask(
         &mut self,
         limited: impl FnOnce() -> BTreeSet<PodUid>,
+        all: impl FnOnce() -> BTreeSet<PodUid>,
         now: Mono,
     ) -> Option<(u64, Scope, bool)> {
         if self.asked.is_some() || now < self.look_at {
@@ -229,7 +234,8 @@ impl Evictor {
             _ => (Scope::Nobody, false),
         };
         let ticket = self.next_ticket();
-        self.asked = Some(Asked { ticket, at: now, pods: pods.clone(), disks });
+        let known = if pods == Scope::All { all() } else { BTreeSet::new() };
+        self.asked = Some(Asked { ticket, at: now, pods: pods.clone(), disks, known });
         Some((ticket, pods, disks))
     }
 
@@ -361,7 +367,8 @@ impl Evictor {
             self.look_at = now.mono.plus(SOON);
             return Vec::new();
         };
-        let pods = scene.pods.iter().copied();
+        let is_weighed = |uid| asked.known.contains(uid) || uses.contains_key(uid);
+        let pods = scene.pods.iter().copied().filter(|pod| is_weighed(pod.uid));
         let ranked = rank::rank(pods, uses, first.signal, observation.layout);
         let Some((of, weight)) = ranked.first() else {
             self.rest(now.mono);

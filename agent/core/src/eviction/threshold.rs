@@ -104,20 +104,28 @@ impl Settings {
         }
     }
 
-    /// The node has less of it than it has to have; with `resolving` less than would settle it. Page
-    /// cache is memory that can be had back at once: where stall decides, it counts as available
-    /// unless the node stalls. A kernel that does not count stall leaves it to what is left.
+    /// The node has less of it than it has to have; with `resolving` less than would settle it.
     pub fn is_met(&self, of: &Threshold, seen: &Observation, resolving: bool) -> bool {
-        let Some(reading) = seen.readings.get(&of.signal) else { return false };
-        let is_memory = of.signal.starved() == Starved::Memory;
-        match (self.stall_min, seen.stall) {
-            (Some(min), Some(stall)) if is_memory && stall < min => {
-                let cache = seen.cache.get(&of.signal).copied().unwrap_or(0);
-                let available = reading.available.saturating_add(cache);
-                of.is_met(&Reading { available, ..*reading }, resolving)
-            }
-            _ => of.is_met(reading, resolving),
-        }
+        self.counted(of.signal, seen).is_some_and(|reading| of.is_met(&reading, resolving))
+    }
+
+    /// What was read, as thresholds are held against it. Page cache is memory that can be had back at
+    /// once: where stall decides, it counts as available unless the node stalls. A kernel that does
+    /// not count stall leaves it to what is left.
+    pub fn counted(&self, signal: Signal, seen: &Observation) -> Option<Reading> {
+        let reading = *seen.readings.get(&signal)?;
+        let is_memory = signal.starved() == Starved::Memory;
+        let spares = self.stall_min.zip(seen.stall).is_some_and(|(min, stall)| stall < min);
+        let cache = seen.cache.get(&signal).filter(|_| is_memory && spares);
+        let available = reading.available.saturating_add(cache.copied().unwrap_or(0));
+        Some(Reading { available, ..reading })
+    }
+
+    /// How much has to be left at once: the greatest of its hard thresholds.
+    pub fn least(&self, signal: Signal, reading: &Reading) -> u64 {
+        let hard = self.thresholds.iter().filter(|of| of.is_hard() && of.signal == signal);
+        let least = hard.map(|of| of.least(reading).units()).max();
+        least.and_then(|least| u64::try_from(least).ok()).unwrap_or(0)
     }
 
     /// There is something to look after.

@@ -48,7 +48,11 @@ impl Pods {
             });
             limited.map(|worker| worker.uid().clone()).collect()
         };
-        if let Some((ticket, pods, disks)) = self.evictor.ask(limited, now.mono) {
+        let all = || {
+            let all = workers.values().filter(|worker| worker.may_be_evicted());
+            all.map(|worker| worker.uid().clone()).collect()
+        };
+        if let Some((ticket, pods, disks)) = self.evictor.ask(limited, all, now.mono) {
             self.out.push(Command::Measure { ticket, pods, disks });
         }
     }

@@ -264,7 +264,9 @@ impl World {
         let going = |uid: &PodUid| self.pods.iter().any(|pod| pod.uid == *uid && !pod.is_gone);
         let all_gone = !self.evictor.victims().iter().any(going);
         self.evictor.pass(all_gone, now);
-        if let Some((ticket, pods, _)) = self.evictor.ask(Default::default, now) {
+        let (is_evictable, pods) = (SimPod::is_evictable, &self.pods);
+        let all = || pods.iter().filter(|of| is_evictable(of)).map(|of| of.uid.clone()).collect();
+        if let Some((ticket, pods, _)) = self.evictor.ask(Default::default, all, now) {
             self.begin_look(ticket, pods);
         }
         let (left, stalls) = (self.left(), self.stalls());

@@ -61,6 +61,8 @@ pub struct ApiServer {
     watched_until: Mono,
     /// Counts the watches of the agent; events of an earlier one are lost.
     epoch: u64,
+    /// The agent watches. What changes between two watches is in the list of the next.
+    watches: bool,
     sources: Sources,
     queue: StatusQueue,
     said_ready: bool,
@@ -82,6 +84,7 @@ impl ApiServer {
             out: false,
             watched_until: Mono::PAST,
             epoch: 0,
+            watches: false,
             sources: Sources::new([SourceKind::Api]),
             queue: StatusQueue::default(),
             said_ready: false,
@@ -128,6 +131,10 @@ impl ApiServer {
         self.objects.contains_key(name)
     }
 
+    fn end_watch(&mut self) {
+        (self.epoch, self.watches) = (self.epoch + 1, false);
+    }
+
     fn pod(&self, name: &str) -> Pod {
         serde_json::from_value(self.objects[name].clone()).expect("a pod")
     }
@@ -150,6 +157,7 @@ impl World {
     pub fn api_boot(&mut self) {
         let run = self.run;
         let Some(api) = self.api.as_mut() else { return };
+        api.end_watch();
         api.sources = Sources::new([SourceKind::Api]);
         (api.queue, api.said_ready, api.ticks_at) = (StatusQueue::default(), false, None);
         self.at(MS, Event::Wire(Wire::List { run }));
@@ -210,8 +218,11 @@ impl World {
     /// The watch delivers in order, late, sometimes twice, and sometimes it breaks.
     fn api_watch(&mut self, gone: bool, pod: Pod) {
         let (run, epoch) = (self.run, self.api().epoch);
+        if !self.api().watches {
+            return;
+        }
         if self.trouble(Fault::Api, 4) {
-            self.api().epoch += 1;
+            self.api().end_watch();
             let delay = self.rng.range(100 * MS, 5_000 * MS);
             self.at(delay, Event::Wire(Wire::List { run }));
             return;
@@ -232,7 +243,7 @@ impl World {
                 self.api().out = on;
                 let run = self.run;
                 // The watch breaks with the connection and comes back after it.
-                self.api().epoch += 1;
+                self.api().end_watch();
                 if !on {
                     self.at(50 * MS, Event::Wire(Wire::List { run }));
                 }
@@ -302,7 +313,7 @@ impl World {
         let said = |object: &Value| (uid_of(object), object["status"].clone());
         api.said_before = api.objects.values().map(said).collect();
         api.restored = true;
-        api.epoch += 1;
+        api.end_watch();
         self.forget_undone();
         self.at(50 * MS, Event::Wire(Wire::List { run }));
     }
@@ -323,6 +334,7 @@ impl World {
             return self.at(500 * MS, Event::Wire(Wire::List { run }));
         }
         self.api().epoch += 1;
+        self.api().watches = true;
         let epoch = self.api().epoch;
         let names: Vec<_> = self.api().objects.keys().cloned().collect();
         let pods = names.iter().map(|name| self.api().pod(name)).collect();

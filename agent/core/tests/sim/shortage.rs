@@ -104,11 +104,9 @@ impl World {
     pub fn told_to_go(&mut self, uid: &PodUid) {
         let (known, shortage) = (&self.check.known[uid], &self.shortage);
         assert!(!known.of_folder, "{uid} is evicted, and it is a static pod");
-        // A look is overtaken when somebody comes, who has no figures and goes first as upstream, or
-        // when whoever took too much then has ended by itself.
+        // A look is overtaken when whoever took too much then has ended by itself.
         let runs = |of: &PodUid| self.running().any(|(running, _)| running == of);
-        let is_late = !shortage.weighed.contains_key(uid)
-            || !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
+        let is_late = !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
         assert!(is_late || shortage.greedy.contains(uid), "{uid} is evicted, and takes nothing");
         let is_late = is_late && !shortage.greedy.contains(uid);
         self.stats.evicted_late += u64::from(is_late);

@@ -29,8 +29,8 @@ const STALL: &str = "some 100000 1000000";
 const MOVED_MIN: u64 = 4 << 20;
 /// How often the use of a cgroup of v2 is read: one file of one line.
 const PEEK: Duration = Duration::from_secs(1);
-/// A cgroup that stalls all the time is no news each time.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Time between two hints: the kernel tells of stall once in a second, of use each time it crosses.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Watches over the memory of some cgroups.
 #[derive(Debug)]

@@ -62,14 +62,6 @@ impl Memory {
     pub fn available(&self) -> u64 {
         self.capacity.saturating_sub(self.working_set)
     }
-
-    /// The use at which `left` bytes are left, as the kernel counts use: with the page cache that it
-    /// could drop.
-    // k8s: pkg/kubelet/eviction/memory_threshold_notifier.go UpdateThreshold
-    pub fn usage_that_leaves(&self, left: u64) -> u64 {
-        let inactive = self.usage.saturating_sub(self.working_set);
-        self.capacity.saturating_sub(left).saturating_add(inactive)
-    }
 }
 
 /// Where images and writable layers lie.
@@ -112,8 +104,21 @@ impl NodeReader {
 
     /// Everything anew.
     pub fn read(&mut self, disks: &RuntimeDisks) -> Reading {
-        self.sampler.begin();
         let of = |path: &Option<PathBuf>| path.as_deref().and_then(file_system);
+        Reading {
+            node_fs: file_system(&self.root_dir),
+            image_fs: of(&disks.images),
+            container_fs: of(&disks.layers).or_else(|| of(&disks.images)),
+            images_apart: apart(Some(&self.root_dir), disks.images.as_deref()),
+            layers_apart: apart(disks.images.as_deref(), disks.layers.as_deref()),
+            pids: pids(),
+            ..self.read_memory()
+        }
+    }
+
+    /// Memory and stall alone, without a disk to wait for.
+    pub fn read_memory(&mut self) -> Reading {
+        self.sampler.begin();
         let pods = self.sampler.sample(&self.pods, false);
         let of_pods = pods.as_ref().and_then(|sample| sample.pressure.as_ref());
         // The second is that of memory. Version 1 of cgroups has none.
@@ -123,12 +128,7 @@ impl NodeReader {
             memory: self.sampler.sample("/", false).map(|sample| self.memory(&sample)),
             pods_memory: pods.map(|sample| self.memory(&sample)),
             stall: of_pods.max(stall()),
-            node_fs: file_system(&self.root_dir),
-            image_fs: of(&disks.images),
-            container_fs: of(&disks.layers).or_else(|| of(&disks.images)),
-            images_apart: apart(Some(&self.root_dir), disks.images.as_deref()),
-            layers_apart: apart(disks.images.as_deref(), disks.layers.as_deref()),
-            pids: pids(),
+            ..Reading::default()
         }
     }
 
@@ -186,6 +186,8 @@ mod tests {
         let reading = reader.read(&disks);
         let memory = reading.memory.expect("of the node");
         assert!(memory.available() > 0 && memory.working_set > 0, "{memory:?}");
+        let alone = reader.read_memory();
+        assert!(alone.memory.is_some() && alone.node_fs.is_none());
         assert_eq!(reading.pods_memory, None, "there is no such cgroup");
         assert_eq!(reading.image_fs.map(|fs| fs.capacity_bytes), {
             reading.node_fs.map(|fs| fs.capacity_bytes)
@@ -205,13 +207,5 @@ mod tests {
         for (percent, expected) in [(0.0, 0), (0.88, 88), (10.0, 1_000), (100.0, 10_000)] {
             assert_eq!(hundredths(percent), expected);
         }
-    }
-
-    #[test]
-    fn the_line_that_the_kernel_watches_counts_the_page_cache() {
-        let memory = Memory { capacity: 1000, working_set: 300, usage: 450, active_cache: 90 };
-        assert_eq!(memory.available(), 700);
-        assert_eq!(memory.usage_that_leaves(100), 1050);
-        assert_eq!(memory.usage_that_leaves(2000), 150, "more than there is");
     }
 }

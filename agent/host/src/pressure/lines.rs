@@ -1,0 +1,94 @@
+//! When memory is worth a look: how little has to be left, and who says that it is.
+//!
+//! Pure. The kernel tells when a cgroup uses so much, page cache included. Where cache is dropped for
+//! what grows, the use stays where it is and the kernel says nothing: there memory alone is read, the
+//! more often the less has to go. `pressure::memory_watch` listens; the lookout of the agent reads.
+// k8s: pkg/kubelet/eviction/memory_threshold_notifier.go UpdateThreshold (a line at the threshold alone)
+
+use std::time::Duration;
+
+use super::node::Memory;
+
+/// So many bytes a second are taken at the most, as peeks have it: between two of them no more goes
+/// than what is left above the line.
+pub const FASTEST: u64 = 512 << 20;
+/// The least and the most time between two peeks.
+pub const PEEKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
+/// The kernel drops cache before the last bytes are used: this part of the capacity, and never more.
+const UNUSED_PART: u64 = 32;
+
+/// How little of one memory has to be left for a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// A look is due when no more than this is left.
+    pub left: u64,
+    /// The use at which the kernel is to say so.
+    pub usage: u64,
+    /// A line that moved by less may stay where it is.
+    pub tolerance: u64,
+    /// The cgroup cannot use so much before its cache is dropped.
+    pub is_hidden: bool,
+}
+
+impl Line {
+    /// That of memory of which `left` bytes are left and `least` have to be. Half of what is left, so
+    /// that it is known how fast it goes; and the threshold, which is never stepped over.
+    pub fn of(memory: &Memory, left: u64, least: u64) -> Self {
+        let line = if left > least { least.max(left / 2) } else { left / 2 };
+        let usage = memory.usage.saturating_add(left - line);
+        let most = memory.capacity - memory.capacity / UNUSED_PART;
+        Self { left: line, usage, tolerance: (left - line) / 4, is_hidden: usage > most }
+    }
+
+    /// When it is to be read whether the line is met, where the kernel does not say so; `None` where
+    /// it does, or where the next look by the clock is soon enough.
+    pub fn peek_in(&self, left: u64) -> Option<Duration> {
+        let millis = left.saturating_sub(self.left) / (FASTEST / 1_000);
+        let after = Duration::from_millis(millis).max(PEEKS.0);
+        Some(after).filter(|after| self.is_hidden && *after < PEEKS.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory(usage: u64) -> Memory {
+        Memory { capacity: 1_024 * MIB, usage: usage * MIB, ..Memory::default() }
+    }
+
+    #[test]
+    fn a_line_is_half_of_what_is_left_and_never_beyond_the_threshold() {
+        for (left, least, line) in
+            [(1_000, 0, 500), (1_000, 400, 500), (600, 400, 400), (401, 400, 400), (400, 400, 200)]
+        {
+            let line_of = Line::of(&memory(0), left * MIB, least * MIB);
+            assert_eq!(line_of.left, line * MIB, "{left} {least}");
+            assert_eq!(line_of.usage, (left - line) * MIB);
+        }
+        assert_eq!(Line::of(&memory(7), 0, 0).left, 0, "nothing is left");
+    }
+
+    #[test]
+    fn where_cache_fills_the_memory_the_kernel_says_nothing() {
+        let of = |usage| Line::of(&memory(usage), 600 * MIB, 400 * MIB);
+        assert!(!of(424).is_hidden, "without cache");
+        assert!(of(900).is_hidden && of(1_024).is_hidden);
+    }
+
+    #[test]
+    fn peeks_are_the_closer_the_less_has_to_go() {
+        let of = |usage, left| {
+            let memory = Memory { capacity: u64::MAX, usage, ..Memory::default() };
+            Line::of(&memory, left, 100 * MIB).peek_in(left)
+        };
+        assert_eq!(of(0, 400 * MIB), None, "the kernel says it");
+        let near = of(u64::MAX, 110 * MIB).expect("hidden");
+        assert_eq!(near, PEEKS.0);
+        let far = of(u64::MAX, 4_096 * MIB).expect("hidden");
+        assert!(far > Duration::from_secs(3) && far < PEEKS.1, "{far:?}");
+        assert_eq!(of(u64::MAX, 1 << 40), None, "the clock is soon enough");
+    }
+}
