@@ -3,9 +3,9 @@
 //! read, or something goes so fast that the next look would be late.
 //!
 //! Owner: one task. Input: `Order`, one at a time. Output: `Input::Pressure` to each,
-//! `Input::MemoryLow`. Effects: one job of the pool for each look, and `PodGauge` when pods are to be
-//! weighed. A peek at memory is a job as well. What does not answer within `READ_MAX` is absent from the look. Bounds: one look at a
-//! time; `SOONEST` between two hints.
+//! `Input::MemoryLow`. Effects: one job of the pool for each look and each peek at memory, and
+//! `PodGauge` when pods are to be weighed. What does not answer within `READ_MAX` is absent from the
+//! look. Bounds: one look at a time; `SOONEST` between two hints.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
