@@ -40,7 +40,14 @@ pub fn command_line(registry: Registry) -> ExitCode {
     };
     // A word is a command of ours; anything else is what kube-scheduler would be started with.
     match args.get(1).map(String::as_str) {
-        Some(word) if !word.starts_with('-') => ended(command(Cli::parse().command)),
+        Some(word) if !word.starts_with('-') => match Cli::try_parse_from(&args) {
+            Ok(cli) => ended(command(cli.command)),
+            Err(error) if error.use_stderr() => complain([mistake(&error)]),
+            Err(help) => {
+                let _ = help.print();
+                ExitCode::SUCCESS
+            }
+        },
         _ => match daemon::parse(&args[1.min(args.len())..], &registry) {
             Ok(daemon::Command::Print(text)) => {
                 // A reader that has seen enough, as `head`, is no reason to fail.
@@ -68,6 +75,14 @@ fn ended(result: anyhow::Result<()>) -> ExitCode {
         // A mistake in a file is the user's to read, without a trace of our own calls.
         Err(error) => complain([format!("{error:#}")]),
     }
+}
+
+/// What is wrong with the arguments, in one sentence: the parser's first paragraph.
+fn mistake(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let what = first.join(" ");
+    format!("{}; --help tells what there is", what.trim_start_matches("error: "))
 }
 
 fn complain(errors: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {

@@ -150,3 +150,24 @@ fn a_configuration_changes_the_choice() {
     let packed = files.json(&[&both[..], &["--config", "pack.yaml"]].concat());
     assert_eq!(packed["placed"][0]["node"], "full");
 }
+
+#[test]
+fn mistakes_in_arguments_are_told_in_a_sentence() {
+    let told = [
+        (
+            &["shadow"][..],
+            "the following required arguments were not provided: --kubeconfig <FILE>",
+        ),
+        (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
+        (&["explain", "--frob"], "unexpected argument '--frob' found"),
+    ];
+    for (arguments, what) in told {
+        let output = Command::new(env!("CARGO_BIN_EXE_pintle-scheduler"))
+            .args(arguments)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said, format!("pintle-scheduler: {what}; --help tells what there is\n"));
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    }
+}
