@@ -20,7 +20,6 @@ mod command_line;
 pub mod config;
 pub mod cycle;
 pub mod daemon;
-#[allow(dead_code, unused_imports)] // its plugin comes next
 mod devices;
 pub mod diagnosis;
 pub mod explain;
@@ -39,3 +38,4 @@ pub mod volumes;
 pub mod watch;
 
 pub use self::command_line::command_line;
+pub use self::devices::alone;

@@ -9,6 +9,7 @@
 mod binds;
 #[path = "../tests/sched/compare.rs"]
 mod compare;
+mod device_vectors;
 mod devices;
 mod enrich;
 mod extender;

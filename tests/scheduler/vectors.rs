@@ -27,7 +27,7 @@ const PODS: u64 = 20;
 /// Differences that are worth printing.
 const DIFFERENCES_SHOWN: usize = 10;
 
-fn number(name: &str, default: u64) -> u64 {
+pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 

@@ -1,6 +1,7 @@
 // Command upstream is every component of a Kubernetes cluster in one program. The name it is called
 // under chooses the component, so one link step and one file in the cache serve all of them.
-// Beside them, `scheduler-vectors` asks the scheduling framework alone.
+// Beside them, `scheduler-vectors` asks the scheduling framework alone, `device-vectors` the allocator of
+// devices.
 package main
 
 import (
@@ -48,9 +49,12 @@ func main() {
 	if name == "scheduler-vectors" {
 		os.Exit(vectors.Main())
 	}
+	if name == "device-vectors" {
+		os.Exit(vectors.DevicesMain())
+	}
 	command, known := components[name]
 	if !known {
-		names := []string{"etcd", "scheduler-vectors"}
+		names := []string{"etcd", "scheduler-vectors", "device-vectors"}
 		for each := range components {
 			names = append(names, each)
 		}

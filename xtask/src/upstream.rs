@@ -23,11 +23,14 @@ pub const VERSION: &str = "v1.36.3";
 const RECIPE: &str = "1";
 /// The oldest Go that fetches by itself the compiler which go.mod asks for.
 const GO_MIN: u32 = 21;
-/// What the programs of the module are made from.
-const MODULE_FILES: [&str; 5] =
-    ["go.mod", "go.sum", "main.go", "coredns/main.go", "vectors/vectors.go"];
+/// What every program of the module is made from; for upstream's own programs, that is all.
+const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
+/// The same for the components and what asks some of them alone.
+const COMPONENT_FILES: [&str; 5] =
+    ["go.mod", "go.sum", "main.go", "vectors/vectors.go", "vectors/devices.go"];
 /// The components that the multi-call program is linked under.
-const COMPONENTS: [&str; 8] = [
+const COMPONENTS: [&str; 9] = [
+    "device-vectors",
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -105,6 +108,8 @@ impl Program {
             Self::MetricsServer => {
                 (module_dir().join("metrics-server"), &["go.mod", "go.sum", "main.go"])
             }
+            Self::Components => (module_dir(), &COMPONENT_FILES),
+            Self::CoreDns => (module_dir(), &["go.mod", "go.sum", "coredns/main.go"]),
             _ => (module_dir(), &MODULE_FILES),
         }
     }

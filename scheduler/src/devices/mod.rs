@@ -9,6 +9,7 @@
 // k8s: pkg/scheduler/framework/plugins/dynamicresources
 
 pub(crate) mod allocate;
+pub mod alone;
 mod answer;
 mod capacity;
 pub(crate) mod cel;

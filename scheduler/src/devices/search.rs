@@ -274,10 +274,7 @@ impl<'a> Search<'a> {
         let (slice, request) = (Rc::clone(self.slice(spot)), asked.request);
         let device = &slice.devices[spot.device];
         let is_busy = self.is_in_use(key, spot) && !(device.is_shareable && request.is_admin);
-        if is_busy
-            || request.is_kept_off(&device.taints)
-            || !self.has_capacity(&asked, spot)
-            || !self.take_counters(spot.pool, device)
+        if is_busy || request.is_kept_off(&device.taints) || !self.take_counters(spot.pool, device)
         {
             return Ok(false);
         }
@@ -297,6 +294,12 @@ impl<'a> Search<'a> {
                  constraint would not be satisfied",
                 device.id
             )));
+        }
+        // Only now: a constraint that is against it is told, whether or not enough of it is left.
+        if !self.has_capacity(&asked, spot) {
+            self.constraints[key.claim].iter_mut().for_each(|one| one.remove(parent, sub));
+            self.give_counters_back(spot.pool, device);
+            return Ok(false);
         }
         let part =
             device.is_shareable.then(|| capacity::consumed(request.capacity, &device.capacity));

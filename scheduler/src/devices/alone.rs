@@ -1,0 +1,109 @@
+//! What claims get on one node, by objects alone.
+//!
+//! Input: a node, classes, slices, what is taken. Output: devices, or why there are none. Owner: pure.
+//! Bounds: the objects; the search takes as long as it takes. The daemon does not come here: this is
+//! for comparing the same search with another allocator.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Node, NodeSelector};
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
+use pintle_sched_core::{Cluster, Profile};
+
+use super::allocate::{Failure, World, allocate};
+use super::offer::{Offers, Place, Slice};
+use super::selectors::Selectors;
+use super::usage::Usage;
+
+/// The share of a device that several may have is called so, where others make up a name each time.
+pub const SHARE: &str = "share";
+
+/// Why claims get no devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoDevices {
+    /// This node does not have them; why, where that is more than that.
+    Here(String),
+    /// Something is wrong that is so for all nodes.
+    Anywhere(String),
+}
+
+/// What is offered on a node, and what of it is taken.
+pub struct Alone {
+    offers: Offers,
+    classes: BTreeMap<String, Rc<DeviceClass>>,
+    usage: Usage,
+    selectors: Selectors,
+    node: OneNode,
+}
+
+/// A node, and which selectors of slices and devices it meets.
+struct OneNode {
+    name: String,
+    meets: HashMap<*const NodeSelector, bool>,
+}
+
+impl Place for OneNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn meets(&self, selector: &Rc<NodeSelector>) -> bool {
+        self.meets.get(&Rc::as_ptr(selector)).copied().unwrap_or(false)
+    }
+}
+
+impl Alone {
+    /// Reads the objects.
+    ///
+    /// # Errors
+    /// When the node cannot be read.
+    pub fn new(
+        node: &Node,
+        classes: Vec<DeviceClass>,
+        slices: &[ResourceSlice],
+        taken: &[AllocationResult],
+    ) -> Result<Self, String> {
+        let mut cluster = Cluster::new(Profile::default());
+        cluster.set_node(node).map_err(|error| error.to_string())?;
+        let (mut offers, mut usage) = (Offers::default(), Usage::default());
+        slices.iter().for_each(|slice| offers.set(Slice::read(slice)));
+        taken.iter().for_each(|taken| usage.add(taken));
+        let named =
+            |class: DeviceClass| (class.metadata.name.clone().unwrap_or_default(), Rc::new(class));
+        let mut meets = HashMap::new();
+        for selector in offers.all().flat_map(|slice| slice.selectors()) {
+            let rows = cluster.rows_matching(&selector.node_selector_terms);
+            meets.insert(Rc::as_ptr(selector), rows.count() > 0);
+        }
+        let name = node.metadata.name.clone().unwrap_or_default();
+        Ok(Self {
+            offers,
+            classes: classes.into_iter().map(named).collect(),
+            usage,
+            selectors: Selectors::default(),
+            node: OneNode { name, meets },
+        })
+    }
+
+    /// The devices of claims without any, in their order.
+    ///
+    /// # Errors
+    /// Why they get none.
+    pub fn devices(&self, claims: Vec<ResourceClaim>) -> Result<Vec<AllocationResult>, NoDevices> {
+        let world = World {
+            offers: &self.offers,
+            usage: &self.usage,
+            classes: &self.classes,
+            selectors: &self.selectors,
+            is_late: &|| false,
+        };
+        let claims: Vec<_> = claims.into_iter().map(Rc::new).collect();
+        let found = allocate(world, &self.node, &claims, &mut || SHARE.to_owned());
+        found.map_err(|failure| match failure {
+            Failure::Nothing | Failure::Late => NoDevices::Here(String::new()),
+            Failure::OnNode(why) => NoDevices::Here(why),
+            Failure::Error(why) => NoDevices::Anywhere(why),
+        })
+    }
+}

@@ -1,0 +1,387 @@
+//! Upstream's allocator of devices and ours, asked about the same made-up nodes, drivers and claims.
+//!
+//! Upstream's runs in a program of its own (`tests/upstream/vectors/devices.go`), fed a world a line;
+//! devices, their order, configuration, node selectors, and what is said where there are none, have to
+//! be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
+use pintle_scheduler::alone::{Alone, NoDevices, SHARE};
+use serde_json::{Value, json};
+use xtask::upstream::Program;
+
+use crate::generate::Dice;
+use crate::vectors::number;
+
+/// Pods in CI.
+const PODS: u64 = 8_000;
+/// Pods of a world.
+const PODS_OF_WORLD: u64 = 8;
+/// Differences that are worth printing.
+const SHOWN: usize = 5;
+
+const DRIVERS: [&str; 2] = ["d.example", "e.example"];
+const MODELS: [&str; 3] = ["a100", "h100", "l4"];
+const AMOUNTS: [&str; 6] = ["1Gi", "2Gi", "3Gi", "1500Mi", "4Gi", "8Gi"];
+
+/// What claims and classes ask of devices; the last ones have no answer for some or all of them.
+const SELECTORS: [&str; 12] = [
+    "device.driver == 'd.example'",
+    "device.attributes['d.example'].?model.orValue('l4') == 'a100'",
+    "device.attributes[device.driver].?numa.orValue(0) == 0",
+    "!device.allowMultipleAllocations",
+    "'memory' in device.capacity[device.driver]",
+    "'x.example' in device.attributes && device.attributes['x.example'].rack != 'r1'",
+    "cel.bind(c, device.capacity[device.driver], has(c.memory) \
+        && c.memory.compareTo(quantity('2Gi')) >= 0)",
+    "device.attributes[device.driver].all(name, name != 'broken')",
+    "device.attributes[device.driver].?firmware.optMap(f, f.isGreaterThan(semver('1.2.0')))\
+        .orValue(true)",
+    "device.driver.startsWith('d.') || device.attributes['e.example'].numa > 0",
+    "device.attributes['d.example'].model == 'h100'",
+    "device.capacity['e.example'].memory.isLessThan(quantity('3Gi'))",
+];
+
+/// Some of a list's numbers, in order, each with this chance.
+fn some(dice: &mut Dice, count: usize, percent: usize) -> Vec<usize> {
+    (0..count).filter(|_| dice.chance(percent)).collect()
+}
+
+fn selectors(dice: &mut Dice, percent: usize) -> Value {
+    // Those without an answer end everything, and so are seldom.
+    let known = if dice.chance(15) { SELECTORS.len() } else { SELECTORS.len() - 3 };
+    let count = if dice.chance(percent) { 1 + dice.below(2) } else { 0 };
+    let cel = |at: usize| json!({"cel": {"expression": SELECTORS[at]}});
+    (0..count).map(|_| cel(dice.below(known))).collect()
+}
+
+/// Where a slice, or a device, can be used.
+fn reach(dice: &mut Dice) -> (&'static str, Value) {
+    match dice.below(8) {
+        0 => ("nodeName", json!("other")),
+        1 => ("allNodes", json!(true)),
+        2 | 3 => {
+            let zone = json!({"key": "zone", "operator": "In", "values": [dice.pick(&["a", "b"])]});
+            let disk = json!({"key": "disk", "operator": "Exists"});
+            let all = if dice.chance(30) { json!([zone, disk]) } else { json!([zone]) };
+            ("nodeSelector", json!({"nodeSelectorTerms": [{"matchExpressions": all}]}))
+        }
+        _ => ("nodeName", json!("n")),
+    }
+}
+
+fn capacity(dice: &mut Dice, is_shared: bool) -> Value {
+    let mut all = json!({"memory": {"value": dice.pick(&AMOUNTS)}});
+    if is_shared {
+        let mut bandwidth = json!({"value": dice.pick(&["4Gi", "8Gi"])});
+        match dice.below(3) {
+            0 => {
+                let range = json!({"min": "1Gi", "max": "3Gi", "step": "512Mi"});
+                bandwidth["requestPolicy"] = json!({"default": "1Gi", "validRange": range});
+            }
+            1 => {
+                bandwidth["requestPolicy"] =
+                    json!({"default": "1Gi", "validValues": ["1Gi", "2Gi", "4Gi"]});
+            }
+            _ => {}
+        }
+        all["bandwidth"] = bandwidth;
+    }
+    all
+}
+
+fn taints(dice: &mut Dice) -> Value {
+    let effect = dice.pick(&["NoSchedule", "NoExecute", "None"]);
+    json!([{"key": dice.pick(&["broken", "old"]), "value": "yes", "effect": effect}])
+}
+
+fn device(dice: &mut Dice, name: &str, (has_counters, per_device): (bool, bool)) -> Value {
+    let mut attributes = json!({});
+    if dice.chance(70) {
+        attributes["model"] = json!({"string": dice.pick(&MODELS)});
+    }
+    if dice.chance(70) {
+        attributes["numa"] = json!({"int": dice.below(2)});
+    }
+    if dice.chance(40) {
+        attributes["firmware"] = json!({"version": dice.pick(&["1.2.0", "1.10.1", "2.0.0-rc.1"])});
+    }
+    if dice.chance(40) {
+        attributes["x.example/rack"] = json!({"string": dice.pick(&["r1", "r2"])});
+    }
+    let is_shared = dice.chance(25);
+    let mut device = json!({"name": name, "attributes": attributes});
+    if dice.chance(75) {
+        device["capacity"] = capacity(dice, is_shared);
+    }
+    if is_shared {
+        device["allowMultipleAllocations"] = json!(true);
+    }
+    if dice.chance(15) {
+        device["taints"] = taints(dice);
+    }
+    if has_counters && dice.chance(70) {
+        let amount = dice.pick(&["10", "20", "40"]);
+        device["consumesCounters"] =
+            json!([{"counterSet": "card", "counters": {"units": {"value": amount}}}]);
+    }
+    if per_device {
+        let (field, value) = reach(dice);
+        device[field] = value;
+    }
+    if dice.chance(10) {
+        device["bindsToNode"] = json!(true);
+    }
+    if dice.chance(10) {
+        device["bindingConditions"] = json!(["ready"]);
+        device["bindingFailureConditions"] = json!(["failed"]);
+    }
+    device
+}
+
+/// The slices of a pool, whole and sound most of the time.
+fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
+    let (driver, name) = (dice.pick(&DRIVERS), format!("pool-{at}"));
+    let (has_counters, per_device) = (dice.chance(30), dice.chance(20));
+    let (field, value) = match per_device {
+        true => ("perDeviceNodeSelection", json!(true)),
+        false => reach(dice),
+    };
+    let with_devices = 1 + usize::from(dice.chance(25));
+    let count = with_devices + usize::from(has_counters) + usize::from(dice.chance(5));
+    let spec = |generation: usize| {
+        let pool = json!({"name": name, "generation": generation, "resourceSliceCount": count});
+        let mut spec = json!({"driver": driver, "pool": pool});
+        spec[field] = value.clone();
+        spec
+    };
+    let mut specs = Vec::new();
+    for slice in 0..with_devices {
+        let mut spec = spec(2);
+        let names = (0..1 + dice.below(4)).map(|n| match dice.below(60) {
+            0 => "twice".to_owned(),
+            _ => format!("dev-{slice}-{n}"),
+        });
+        let names: Vec<String> = names.collect();
+        spec["devices"] =
+            names.iter().map(|name| device(dice, name, (has_counters, per_device))).collect();
+        specs.push(spec);
+    }
+    if has_counters {
+        let mut spec = spec(2);
+        let amount = dice.pick(&["40", "60"]);
+        spec["sharedCounters"] =
+            json!([{"name": "card", "counters": {"units": {"value": amount}}}]);
+        specs.push(spec);
+    }
+    if dice.chance(10) {
+        // What is left of an older state.
+        let mut spec = spec(1);
+        spec["devices"] = json!([device(dice, "old", (false, per_device))]);
+        specs.push(spec);
+    }
+    let named = |(number, spec): (usize, Value)| json!({"metadata": {"name": format!("{name}-{number}")}, "spec": spec});
+    specs.into_iter().enumerate().map(named).collect()
+}
+
+/// What a request and an alternative of one have in common.
+fn wish(dice: &mut Dice) -> Value {
+    let class = dice.pick(&["any", "any", "typed", "configured"]);
+    let mut wish = json!({"deviceClassName": class, "selectors": selectors(dice, 40)});
+    match dice.below(10) {
+        0 | 1 => wish["allocationMode"] = json!("All"),
+        2 | 3 => {
+            wish["allocationMode"] = json!("ExactCount");
+            wish["count"] = json!(1 + dice.below(3));
+        }
+        _ => {
+            wish["allocationMode"] = json!("ExactCount");
+            wish["count"] = json!(1);
+        }
+    }
+    if dice.chance(15) {
+        let key = dice.pick(&["broken", "old"]);
+        wish["tolerations"] = json!([{"key": key, "operator": "Exists"}]);
+    }
+    if dice.chance(20) {
+        let what = dice.pick(&["memory", "bandwidth", "bandwidth"]);
+        wish["capacity"] = json!({"requests": {what: dice.pick(&AMOUNTS)}});
+    }
+    wish
+}
+
+fn request(dice: &mut Dice, name: &str) -> Value {
+    if dice.chance(25) {
+        let subs: Vec<Value> = (0..1 + dice.below(3))
+            .map(|at| {
+                let mut sub = wish(dice);
+                sub["name"] = json!(format!("sub-{at}"));
+                sub
+            })
+            .collect();
+        return json!({"name": name, "firstAvailable": subs});
+    }
+    let mut exactly = wish(dice);
+    if dice.chance(8) {
+        exactly["adminAccess"] = json!(true);
+    }
+    json!({"name": name, "exactly": exactly})
+}
+
+fn claim(dice: &mut Dice, name: &str) -> Value {
+    let requests: Vec<Value> =
+        (0..1 + dice.below(3)).map(|at| request(dice, &format!("r{at}"))).collect();
+    let mut devices = json!({"requests": requests});
+    if dice.chance(30) {
+        let attribute = dice.pick(&["d.example/model", "d.example/numa", "x.example/rack"]);
+        let kind = dice.pick(&["matchAttribute", "matchAttribute", "distinctAttribute"]);
+        let mut constraint = json!({kind: attribute});
+        if dice.chance(40) {
+            constraint["requests"] = json!(["r0"]);
+        }
+        devices["constraints"] = json!([constraint]);
+    }
+    if dice.chance(15) {
+        let opaque = json!({"driver": "d.example", "parameters": {"of": name}});
+        let names = some(dice, requests.len(), 50);
+        let names: Vec<String> = names.into_iter().map(|at| format!("r{at}")).collect();
+        devices["config"] = json!([{"requests": names, "opaque": opaque}]);
+    }
+    json!({"metadata": {"name": name, "namespace": "ns", "uid": name},
+        "spec": {"devices": devices}})
+}
+
+/// Devices that others have, and parts of those that several may have.
+fn taken(dice: &mut Dice, slices: &[Value]) -> Vec<Value> {
+    let mut results = Vec::new();
+    for slice in slices {
+        let spec = &slice["spec"];
+        for device in spec["devices"].as_array().into_iter().flatten() {
+            if !dice.chance(20) {
+                continue;
+            }
+            let mut result = json!({"request": "r", "driver": spec["driver"],
+                "pool": spec["pool"]["name"], "device": device["name"]});
+            if device["allowMultipleAllocations"] == true {
+                result["shareID"] = json!(format!("taken-{}", results.len()));
+                let capacity = device["capacity"].as_object().into_iter().flatten();
+                let used = capacity.map(|(name, _)| (name.clone(), json!("1Gi")));
+                result["consumedCapacity"] = Value::Object(used.collect());
+            }
+            results.push(result);
+        }
+    }
+    results.into_iter().map(|result| json!({"devices": {"results": [result]}})).collect()
+}
+
+fn world(seed: u64) -> Value {
+    let mut dice = Dice::new(seed);
+    let dice = &mut dice;
+    let mut labels = json!({"kubernetes.io/hostname": "n", "zone": dice.pick(&["a", "b"])});
+    if dice.chance(50) {
+        labels["disk"] = json!("ssd");
+    }
+    let slices: Vec<Value> = (0..1 + dice.below(3)).flat_map(|at| pool(dice, at)).collect();
+    let config = json!([{"opaque": {"driver": "d.example", "parameters": {"of": "class"}}}]);
+    let class = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
+    let pods: Vec<Vec<Value>> = (0..PODS_OF_WORLD)
+        .map(|_| (0..1 + dice.below(2)).map(|at| claim(dice, &format!("c{at}"))).collect())
+        .collect();
+    json!({"seed": seed,
+        "node": {"metadata": {"name": "n", "labels": labels}},
+        "classes": [class("any", json!({})), class("typed", json!({"selectors": selectors(dice, 90)})),
+            class("configured", json!({"config": config, "selectors": selectors(dice, 20)}))],
+        "taken": taken(dice, &slices), "slices": slices, "pods": pods, "answers": null})
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    T::deserialize(value).expect("an object")
+}
+
+/// The shares of devices, whose names are made up each time, under one name.
+fn same_shares(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(share) = fields.get_mut("shareID") {
+                *share = json!(SHARE);
+            }
+            fields.values_mut().for_each(same_shares);
+        }
+        Value::Array(all) => all.iter_mut().for_each(same_shares),
+        _ => {}
+    }
+}
+
+fn answer(found: Result<Vec<AllocationResult>, NoDevices>) -> Value {
+    match found {
+        Ok(allocations) => json!({ "allocations": allocations }),
+        Err(NoDevices::Here(why)) if why.is_empty() => json!({}),
+        Err(NoDevices::Here(why)) => json!({ "onNode": why }),
+        Err(NoDevices::Anywhere(why)) => json!({ "error": why }),
+    }
+}
+
+/// What is seen of a world, and what differs in it.
+fn compare(line: &str, seen: &mut [usize; 3]) -> Vec<String> {
+    let mut world: Value = serde_json::from_str(line).expect("an answer");
+    let (classes, slices): (Vec<DeviceClass>, Vec<ResourceSlice>) =
+        (read(&world["classes"]), read(&world["slices"]));
+    let (node, taken): (Node, Vec<AllocationResult>) =
+        (read(&world["node"]), read(&world["taken"]));
+    let alone = Alone::new(&node, classes, &slices, &taken).expect("a node");
+    let pods: Vec<Vec<ResourceClaim>> = read(&world["pods"]);
+    let mut found = Vec::new();
+    for (at, claims) in pods.into_iter().enumerate() {
+        let ours = answer(alone.devices(claims));
+        let theirs = &mut world["answers"][at];
+        same_shares(theirs);
+        let kind = ["allocations", "error"].iter().position(|kind| theirs[kind] != Value::Null);
+        seen[kind.unwrap_or(2)] += 1;
+        if ours != *theirs {
+            let seed = &world["seed"];
+            found.push(format!(
+                "seed {seed} pod {at}:\nours   {ours}\ntheirs {}",
+                world["answers"][at]
+            ));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_claim_gets_the_devices_that_upstream_gives_it() {
+    let pods = number("PINTLE_VECTOR_CASES", PODS);
+    let first = number("PINTLE_SEED", 1);
+    let seeds = first..first + pods.div_ceil(PODS_OF_WORLD);
+    let folder = Program::Components.ensure().expect("upstream's programs");
+    let mut command = Command::new(folder.join("device-vectors"));
+    let mut program =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut questions = program.stdin.take().expect("a pipe");
+    let asked = seeds.clone();
+    let writer = thread::spawn(move || {
+        for seed in asked {
+            writeln!(questions, "{}", world(seed)).expect("it reads");
+        }
+    });
+    let (mut worlds, mut seen, mut found) = (0, [0; 3], Vec::new());
+    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
+        worlds += 1;
+        found.extend(compare(&line.expect("a line"), &mut seen));
+    }
+    assert!(program.wait().expect("it ends").success(), "device-vectors failed");
+    writer.join().expect("all questions are asked");
+    let [given, failed, none] = seen;
+    let differences = found.len();
+    println!(
+        "{worlds} worlds: {given} get devices, {none} none, {failed} fail, {differences} differ"
+    );
+    assert_eq!(worlds, seeds.end - seeds.start);
+    assert!(seen.iter().all(|count| *count > 0), "one kind of answer was never seen");
+    found.truncate(SHOWN);
+    assert!(found.is_empty(), "{differences} differ\n{}", found.join("\n"));
+}
