@@ -5,6 +5,7 @@
 //! be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -325,38 +326,15 @@ fn answer(found: Result<Vec<AllocationResult>, NoDevices>) -> Value {
     }
 }
 
-/// What is seen of a world, and what differs in it.
-fn compare(line: &str, seen: &mut [usize; 3]) -> Vec<String> {
-    let mut world: Value = serde_json::from_str(line).expect("an answer");
-    let (classes, slices): (Vec<DeviceClass>, Vec<ResourceSlice>) =
-        (read(&world["classes"]), read(&world["slices"]));
-    let (node, taken): (Node, Vec<AllocationResult>) =
-        (read(&world["node"]), read(&world["taken"]));
-    let alone = Alone::new(&node, classes, &slices, &taken).expect("a node");
-    let pods: Vec<Vec<ResourceClaim>> = read(&world["pods"]);
-    let mut found = Vec::new();
-    for (at, claims) in pods.into_iter().enumerate() {
-        let ours = answer(alone.devices(claims));
-        let theirs = &mut world["answers"][at];
-        same_shares(theirs);
-        let kind = ["allocations", "error"].iter().position(|kind| theirs[kind] != Value::Null);
-        seen[kind.unwrap_or(2)] += 1;
-        if ours != *theirs {
-            let seed = &world["seed"];
-            found.push(format!(
-                "seed {seed} pod {at}:\nours   {ours}\ntheirs {}",
-                world["answers"][at]
-            ));
-        }
-    }
-    found
+/// A pod's claims, what they get of ours, and of upstream's.
+pub(crate) struct Asked<'a> {
+    pub(crate) claims: &'a Value,
+    pub(crate) ours: &'a Value,
+    pub(crate) theirs: &'a Value,
 }
 
-#[test]
-fn every_claim_gets_the_devices_that_upstream_gives_it() {
-    let pods = number("PINTLE_VECTOR_CASES", PODS);
-    let first = number("PINTLE_SEED", 1);
-    let seeds = first..first + pods.div_ceil(PODS_OF_WORLD);
+/// Asks both about the worlds of these seeds, and tells each pod's answers.
+pub(crate) fn ask(seeds: Range<u64>, world: fn(u64) -> Value, mut tell: impl FnMut(Asked)) {
     let folder = Program::Components.ensure().expect("upstream's programs");
     let mut command = Command::new(folder.join("device-vectors"));
     let mut program =
@@ -368,20 +346,56 @@ fn every_claim_gets_the_devices_that_upstream_gives_it() {
             writeln!(questions, "{}", world(seed)).expect("it reads");
         }
     });
-    let (mut worlds, mut seen, mut found) = (0, [0; 3], Vec::new());
+    let mut worlds = 0;
     for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
         worlds += 1;
-        found.extend(compare(&line.expect("a line"), &mut seen));
+        answers(&line.expect("a line"), &mut tell);
     }
     assert!(program.wait().expect("it ends").success(), "device-vectors failed");
     writer.join().expect("all questions are asked");
-    let [given, failed, none] = seen;
-    let differences = found.len();
-    println!(
-        "{worlds} worlds: {given} get devices, {none} none, {failed} fail, {differences} differ"
-    );
     assert_eq!(worlds, seeds.end - seeds.start);
-    assert!(seen.iter().all(|count| *count > 0), "one kind of answer was never seen");
+}
+
+fn answers(line: &str, tell: &mut impl FnMut(Asked)) {
+    let mut world: Value = serde_json::from_str(line).expect("an answer");
+    let (classes, slices): (Vec<DeviceClass>, Vec<ResourceSlice>) =
+        (read(&world["classes"]), read(&world["slices"]));
+    let (node, taken): (Node, Vec<AllocationResult>) =
+        (read(&world["node"]), read(&world["taken"]));
+    let alone = Alone::new(&node, classes, &slices, &taken).expect("a node");
+    let pods: Vec<Vec<ResourceClaim>> = read(&world["pods"]);
+    for (at, claims) in pods.into_iter().enumerate() {
+        same_shares(&mut world["answers"][at]);
+        let ours = answer(alone.devices(claims));
+        let (claims, theirs) = (&world["pods"][at], &world["answers"][at]);
+        tell(Asked { claims, ours: &ours, theirs });
+    }
+}
+
+/// How many cases are asked about, and the first seed.
+pub(crate) fn number_of_cases(default: u64) -> (u64, u64) {
+    (number("PINTLE_VECTOR_CASES", default), number("PINTLE_SEED", 1))
+}
+
+#[test]
+fn every_claim_gets_the_devices_that_upstream_gives_it() {
+    let (pods, first) = number_of_cases(PODS);
+    let (mut given, mut failed, mut none, mut found) = (0, 0, 0, Vec::new());
+    ask(first..first + pods.div_ceil(PODS_OF_WORLD), world, |Asked { claims, ours, theirs }| {
+        let has = |kind: &str| theirs[kind] != Value::Null;
+        let kind = match (has("allocations"), has("error")) {
+            (true, _) => &mut given,
+            (_, true) => &mut failed,
+            _ => &mut none,
+        };
+        *kind += 1;
+        if ours != theirs {
+            found.push(format!("{claims}\nours   {ours}\ntheirs {theirs}"));
+        }
+    });
+    let differ = found.len();
+    println!("{given} get devices, {none} none, {failed} fail, {differ} differ");
+    assert!([given, none, failed].iter().all(|count| *count > 0), "an answer was never seen");
     found.truncate(SHOWN);
-    assert!(found.is_empty(), "{differences} differ\n{}", found.join("\n"));
+    assert!(found.is_empty(), "{differ} differ\n{}", found.join("\n"));
 }

@@ -24,6 +24,7 @@ mod recorded;
 #[path = "../tests/sched/reference.rs"]
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod reference;
+mod selector_vectors;
 mod shadow;
 mod stand;
 mod vectors;

@@ -15,7 +15,7 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use pintle_api_types::quantity::Amount;
 
-use super::cel::{Map, Value, Version};
+use super::cel::{self, Map, Value, Version};
 
 /// A device among all devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -186,7 +186,7 @@ impl Device {
         let consumes = device.consumes_counters.iter().flatten();
         let capacity = capacity.collect();
         Self {
-            value: value(device, &driver, &capacity),
+            value: value(device, &driver),
             id: DeviceId { driver, pool, device: device.name.as_str().into() },
             reach,
             attributes: device.attributes.clone().unwrap_or_default(),
@@ -228,11 +228,7 @@ impl Capacity {
 
 /// What selectors see under `device`.
 // k8s: cel/compile.go DeviceMatches, getAttributeValue
-fn value(
-    device: &api::Device,
-    driver: &str,
-    capacity: &BTreeMap<String, Capacity>,
-) -> Result<Value, String> {
+fn value(device: &api::Device, driver: &str) -> Result<Value, String> {
     let attribute = |(name, attribute): (&String, &DeviceAttribute)| {
         let value = match attribute {
             DeviceAttribute { int: Some(n), .. } => Value::Int(*n),
@@ -250,7 +246,9 @@ fn value(
     };
     let attributes = device.attributes.iter().flatten().map(attribute);
     let attributes = attributes.collect::<Result<Vec<_>, String>>()?;
-    let capacity = capacity.iter().map(|(name, c)| (name.clone(), Value::Quantity(c.value)));
+    let capacity = device.capacity.iter().flatten().filter_map(|(name, capacity)| {
+        Some((name.clone(), Value::Quantity(cel::Quantity::parse(&capacity.value.0)?)))
+    });
     let several = device.allow_multiple_allocations == Some(true);
     Ok(Value::Map(Rc::new(Map::of([
         ("driver", driver.into()),

@@ -4,6 +4,7 @@
 //! Bounds: every node costs a step, texts and lists their size; `COST_MAX` steps are all.
 // k8s: vendor/github.com/google/cel-go/interpreter/{interpretable,attributes}.go
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::check::TYPES;
@@ -19,21 +20,32 @@ pub(super) type Evaluated = Result<Value, String>;
 /// # Errors
 /// When it has none for this device.
 pub(super) fn evaluate(tree: &Tree, device: &Value) -> Evaluated {
-    let names = Names { name: "device", value: device.clone(), outer: None };
+    let names = Names { name: "device", is: Is::Value(device.clone()), outer: None };
     Evaluation { cost: 0 }.of(tree, &names)
 }
 
 /// What names mean, innermost first.
 struct Names<'a> {
     name: &'a str,
-    value: Value,
+    is: Is<'a>,
     outer: Option<&'a Names<'a>>,
 }
 
-impl Names<'_> {
-    fn find(&self, name: &str) -> Option<&Value> {
+/// What a name means.
+enum Is<'a> {
+    Value(Value),
+    /// What is bound to it, evaluated among these names once somebody asks, whatever comes of it.
+    Bound {
+        to: &'a Tree,
+        names: &'a Names<'a>,
+        found: OnceCell<Evaluated>,
+    },
+}
+
+impl<'a> Names<'a> {
+    fn find(&self, name: &str) -> Option<&Is<'a>> {
         if self.name == name {
-            return Some(&self.value);
+            return Some(&self.is);
         }
         self.outer.and_then(|outer| outer.find(name))
     }
@@ -46,6 +58,12 @@ pub(super) struct Evaluation {
 
 pub(super) fn no_overload() -> String {
     "no such overload".to_owned()
+}
+
+/// Whether it is a list without anything in it as it is written.
+// k8s: vendor/github.com/google/cel-go/interpreter/optimizations.go maybeOptimizeSetMembership
+fn is_empty(tree: &Tree) -> bool {
+    matches!(&tree.node, Node::List(parts) if parts.is_empty())
 }
 
 /// How much it costs to read a value once.
@@ -73,7 +91,7 @@ impl Evaluation {
         self.pay(1)?;
         match &tree.node {
             Node::Literal(value) => Ok(value.clone()),
-            Node::Name(name) => named(name, names),
+            Node::Name(name) => self.named(name, names),
             Node::Field { of, name, optional } => {
                 let of = self.of(of, names)?;
                 select(&of, &Value::Str(Rc::clone(name)), *optional)
@@ -88,6 +106,8 @@ impl Evaluation {
                 select(&of, &at, *optional)
             }
             Node::Call { name, target, args } => self.call(name, target.as_deref(), args, names),
+            // Nothing is in there, whatever it is.
+            Node::Operator { sign: "in", sides } if is_empty(&sides[1]) => Ok(Value::Bool(false)),
             Node::Operator { sign, sides } => {
                 let left = self.of(&sides[0], names)?;
                 let right = self.of(&sides[1], names)?;
@@ -113,8 +133,8 @@ impl Evaluation {
             }
             Node::Map(entries) => self.map(entries, names),
             Node::Bind { name, value, body } => {
-                let value = self.of(value, names)?;
-                self.of(body, &Names { name, value, outer: Some(names) })
+                let is = Is::Bound { to: value, names, found: OnceCell::new() };
+                self.of(body, &Names { name, is, outer: Some(names) })
             }
             Node::Fold { kind, over, names: own, bodies } => {
                 let over = self.of(over, names)?;
@@ -139,6 +159,23 @@ impl Evaluation {
             }
         }
         failed.map_or(Ok(Value::Bool(!decides)), Err)
+    }
+
+    fn named(&mut self, name: &str, names: &Names) -> Evaluated {
+        match names.find(name) {
+            Some(Is::Value(value)) => Ok(value.clone()),
+            Some(Is::Bound { to, names, found }) => match found.get() {
+                Some(found) => found.clone(),
+                None => {
+                    let value = self.of(to, names);
+                    found.get_or_init(|| value).clone()
+                }
+            },
+            None => {
+                let kind = TYPES.into_iter().find(|kind| *kind == name);
+                kind.map(Value::Type).ok_or_else(|| format!("no such attribute(s): {name}"))
+            }
+        }
     }
 
     fn map(&mut self, entries: &[(Tree, Tree)], names: &Names) -> Evaluated {
@@ -191,24 +228,28 @@ impl Evaluation {
         let mut result = Folded::default();
         for (key, value) in entries {
             self.pay(1)?;
-            let first = Names { name: &own[0], value: key, outer: Some(names) };
+            let entry = key.clone();
+            let first = Names { name: &own[0], is: Is::Value(key), outer: Some(names) };
             let second = value.zip(own.get(1)).map(|(value, name)| Names {
                 name,
-                value,
+                is: Is::Value(value),
                 outer: Some(&first),
             });
             let inner = second.as_ref().unwrap_or(&first);
             let [mapped @ .., last] = bodies else { return Err(no_overload()) };
             // The middle one of three chooses.
             let chosen = match mapped.first() {
-                Some(filter) => truth(&self.of(filter, inner)?)?,
-                None => true,
+                Some(filter) => self.of(filter, inner).and_then(|value| truth(&value)),
+                None => Ok(true),
             };
-            if !chosen {
-                continue;
-            }
-            if let Some(answer) = result.add(kind, self.of(last, inner), &first.value)? {
-                return Ok(answer);
+            match chosen {
+                Ok(true) => {
+                    if let Some(answer) = result.add(kind, self.of(last, inner), &entry)? {
+                        return Ok(answer);
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => result.failed = Some(error),
             }
             if self.cost > COST_MAX {
                 self.pay(0)?;
@@ -243,13 +284,20 @@ impl Folded {
                     Err(error) => self.failed = self.failed.take().or(Some(error)),
                 }
             }
-            Fold::ExistsOne => self.count += usize::from(truth(&found?)?),
-            Fold::Filter => {
-                if truth(&found?)? {
+            // Of conditions the last error counts, of values the first: that is how upstream's loop
+            // hands on what it has.
+            Fold::ExistsOne | Fold::Filter => match found.and_then(|value| truth(&value)) {
+                Ok(true) => {
+                    self.count += 1;
                     self.list.push(entry.clone());
                 }
-            }
-            Fold::Map => self.list.push(found?),
+                Ok(false) => {}
+                Err(error) => self.failed = Some(error),
+            },
+            Fold::Map => match found {
+                Ok(value) => self.list.push(value),
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            },
             Fold::OptMap => return Ok(Some(Value::Optional(Some(Rc::new(found?))))),
             Fold::OptFlatMap => return found.map(Some),
         }
@@ -257,15 +305,15 @@ impl Folded {
     }
 
     fn end(self, kind: Fold) -> Evaluated {
-        match kind {
-            Fold::All | Fold::Exists => match self.failed {
-                Some(error) => Err(error),
-                None => Ok(Value::Bool(kind == Fold::All)),
-            },
-            Fold::ExistsOne => Ok(Value::Bool(self.count == 1)),
-            Fold::Filter | Fold::Map => Ok(Value::List(self.list.into())),
-            Fold::OptMap | Fold::OptFlatMap => Ok(Value::Optional(None)),
+        if let Some(error) = self.failed {
+            return Err(error);
         }
+        Ok(match kind {
+            Fold::All | Fold::Exists => Value::Bool(kind == Fold::All),
+            Fold::ExistsOne => Value::Bool(self.count == 1),
+            Fold::Filter | Fold::Map => Value::List(self.list.into()),
+            Fold::OptMap | Fold::OptFlatMap => Value::Optional(None),
+        })
     }
 }
 
@@ -274,14 +322,6 @@ fn truth(value: &Value) -> Result<bool, String> {
         Value::Bool(b) => Ok(*b),
         _ => Err(no_overload()),
     }
-}
-
-fn named(name: &str, names: &Names) -> Evaluated {
-    if let Some(value) = names.find(name) {
-        return Ok(value.clone());
-    }
-    let kind = TYPES.into_iter().find(|kind| *kind == name);
-    kind.map(Value::Type).ok_or_else(|| format!("no such attribute(s): {name}"))
 }
 
 type Entries = Vec<(Value, Option<Value>)>;

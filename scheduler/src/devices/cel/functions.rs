@@ -10,6 +10,7 @@ use std::rc::Rc;
 use pintle_api_types::quantity::Amount;
 
 use super::eval::{Evaluated, no_overload};
+use super::quantity::{self, Quantity};
 use super::texts;
 use super::value::{Key, Value};
 use super::version::Version;
@@ -71,7 +72,7 @@ const SIGNATURES: [Signature; 65] = [
     ("isInteger", true, &[0], BOOL),
     ("asInteger", true, &[0], INT),
     ("asApproximateFloat", true, &[0], Some("double")),
-    ("sign", true, &[0], INT),
+    ("sign", false, &[1], INT),
     ("add", true, &[1], QUANTITY),
     ("sub", true, &[1], QUANTITY),
     ("isLessThan", true, &[1], BOOL),
@@ -108,6 +109,13 @@ pub(super) fn operate(sign: &str, left: &Value, right: &Value) -> Evaluated {
         None => Err(no_overload()),
     };
     match sign {
+        // Upstream's comparison fails there, and what failed is not the same.
+        "==" if matches!((left, right), (Value::Quantity(_), Value::Quantity(q)) if q.is_sum) => {
+            Err(no_overload())
+        }
+        "!=" if matches!((left, right), (Value::Quantity(_), Value::Quantity(q)) if q.is_sum) => {
+            Ok(Value::Bool(true))
+        }
         "==" => Ok(Value::Bool(left.equals(right))),
         "!=" => Ok(Value::Bool(!left.equals(right))),
         "<" => ordered(Ordering::is_lt),
@@ -199,11 +207,12 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
         ("bool" | "int" | "uint" | "double" | "string" | "bytes", [of]) if !is_member => {
             convert(name, of)
         }
-        ("quantity", [Value::Str(text)]) => match Amount::parse(text) {
-            Some(amount) => Ok(Value::Quantity(amount)),
-            None => Err(BAD_QUANTITY.to_owned()),
+        ("quantity", [Value::Str(text)]) => match Quantity::parse(text) {
+            Some(quantity) => Ok(Value::Quantity(quantity)),
+            None => Err(quantity::why_not(text).to_owned()),
         },
-        ("isQuantity", [Value::Str(text)]) => Ok(Value::Bool(Amount::parse(text).is_some())),
+        ("isQuantity", [Value::Str(text)]) => Ok(Value::Bool(Quantity::parse(text).is_some())),
+        ("sign", [Value::Quantity(a)]) => Ok(Value::Int(a.amount.cmp(&Amount::ZERO) as i64)),
         ("semver", _) => version(args).map(|version| Value::Version(Rc::new(version))),
         ("isSemver", [Value::Str(_), ..]) => Ok(Value::Bool(version(args).is_ok())),
         ("optional.of", [of]) => Ok(Value::Optional(Some(Rc::new(of.clone())))),
@@ -227,11 +236,6 @@ pub(super) fn call(name: &str, is_member: bool, args: &[Value]) -> Evaluated {
         _ => Err(no_overload()),
     }
 }
-
-/// What the parser of quantities says.
-// k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go ErrFormatWrong
-const BAD_QUANTITY: &str = "quantities must match the regular expression \
-    '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
 fn size(of: &Value) -> Evaluated {
     let count = match of {
@@ -260,7 +264,7 @@ fn convert(to: &str, of: &Value) -> Evaluated {
         return Ok(of.clone());
     }
     let out = || "integer overflow".to_owned();
-    let wrong = |text: &str| format!("type conversion error from 'string' to '{to}': {text:?}");
+    let wrong = |_: &str| format!("type conversion error from 'string' to '{to}'");
     match (to, of) {
         ("bool", Value::Str(text)) => match &**text {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
@@ -280,7 +284,7 @@ fn convert(to: &str, of: &Value) -> Evaluated {
         ("string", Value::Bool(b)) => Ok(b.to_string().as_str().into()),
         ("string", Value::Int(n)) => Ok(n.to_string().as_str().into()),
         ("string", Value::Uint(n)) => Ok(n.to_string().as_str().into()),
-        ("string", Value::Double(n)) => Ok(n.to_string().as_str().into()),
+        ("string", Value::Double(n)) => Ok(texts::shortest(*n).as_str().into()),
         ("string", Value::Bytes(bytes)) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.into()),
             Err(_) => Err("invalid UTF-8 in bytes, cannot convert to string".to_owned()),
@@ -307,34 +311,31 @@ fn compared(name: &str, order: Ordering) -> Evaluated {
     }
 }
 
-fn of_quantity(name: &str, a: Amount, rest: &[Value]) -> Evaluated {
+fn of_quantity(name: &str, a: Quantity, rest: &[Value]) -> Evaluated {
     let other = match rest {
         [Value::Quantity(b)] => Some(*b),
-        [Value::Int(n)] => Amount::parse(&n.to_string()),
+        [Value::Int(n)] => Quantity::whole(*n),
         _ => None,
     };
     match (name, other) {
-        ("isInteger", None) => Ok(Value::Bool(whole(a).is_some())),
+        ("isInteger", None) => Ok(Value::Bool(a.integer().is_some())),
         ("asInteger", None) => {
             let error = "cannot convert value to integer";
-            whole(a).map(Value::Int).ok_or_else(|| error.to_owned())
+            a.integer().map(Value::Int).ok_or_else(|| error.to_owned())
         }
         ("asApproximateFloat", None) => {
-            let plain = a.canonical();
-            let float = whole(a).map_or_else(|| approximate(a, &plain), |n| n as f64);
-            Ok(Value::Double(float))
+            let whole =
+                a.amount.is_whole().then(|| a.amount.units()).filter(|n| n.abs() < i64::MAX);
+            let plain = || approximate(a.amount, &a.amount.canonical());
+            Ok(Value::Double(whole.map_or_else(plain, |n| n as f64)))
         }
-        ("sign", None) => Ok(Value::Int(a.cmp(&Amount::ZERO) as i64)),
-        ("add", Some(b)) => Ok(Value::Quantity(a + b)),
+        ("add", Some(b)) => Ok(Value::Quantity(a.plus(b))),
         ("sub", Some(b)) => Ok(Value::Quantity(a.minus(b))),
-        (_, Some(b)) if matches!(rest, [Value::Quantity(_)]) => compared(name, a.cmp(&b)),
+        (_, Some(b)) if matches!(rest, [Value::Quantity(_)]) => {
+            compared(name, a.amount.cmp(&b.amount))
+        }
         _ => Err(no_overload()),
     }
-}
-
-fn whole(a: Amount) -> Option<i64> {
-    let inside = |n: i64| n != i64::MAX && n != i64::MIN;
-    Some(a.units()).filter(|n| a.is_whole() && inside(*n))
 }
 
 fn approximate(a: Amount, canonical: &str) -> f64 {
@@ -434,9 +435,15 @@ fn of_list(name: &str, all: &[Value], rest: &[Value]) -> Evaluated {
             Ok(Value::List(all.iter().flat_map(inner).collect()))
         }
         ("slice", [Value::Int(from), Value::Int(to)]) => {
-            let at = |n: &i64| usize::try_from(*n).unwrap_or(usize::MAX);
-            let part = all.get(at(from)..at(to)).map(|part| Value::List(part.into()));
-            part.ok_or_else(|| format!("cannot slice({from}, {to}), list is length {}", all.len()))
+            let wrong = |why: &str| Err(format!("cannot slice({from}, {to}), {why}"));
+            let (Ok(start), Ok(end)) = (usize::try_from(*from), usize::try_from(*to)) else {
+                return wrong("negative indexes not supported");
+            };
+            match all.get(start..end) {
+                Some(part) => Ok(Value::List(part.into())),
+                None if start > end => wrong("start index must be less than or equal to end index"),
+                None => wrong(&format!("list is length {}", all.len())),
+            }
         }
         ("first", []) => Ok(some(all.first())),
         ("last", []) => Ok(some(all.last())),

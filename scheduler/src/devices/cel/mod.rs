@@ -13,12 +13,14 @@ mod eval;
 mod functions;
 mod lex;
 mod parse;
+mod quantity;
 #[cfg(test)]
 mod tests;
 mod texts;
 mod value;
 mod version;
 
+pub(crate) use self::quantity::Quantity;
 pub(crate) use self::value::{Map, Value};
 pub(crate) use self::version::Version;
 

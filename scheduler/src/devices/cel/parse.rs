@@ -105,7 +105,7 @@ const RESERVED: [&str; 18] = [
     "while",
 ];
 /// Names of functions that are written like members of these.
-const PREFIXES: [&str; 4] = ["optional", "cel", "sets", "math"];
+const PREFIXES: [&str; 4] = ["optional", "cel", "sets", "lists"];
 
 /// Reads an expression.
 ///

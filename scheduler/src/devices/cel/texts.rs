@@ -61,8 +61,11 @@ fn list<'a>(texts: impl Iterator<Item = &'a str>) -> Value {
 
 fn split(text: &str, by: &str, most: usize) -> Evaluated {
     if by.is_empty() {
-        let mut ends = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
-        return Ok(list(ends.by_ref().take(most)));
+        // The last one is the rest.
+        let starts = text.char_indices().map(|(at, _)| at).take(most);
+        let starts: Vec<usize> = starts.collect();
+        let ends = starts.iter().skip(1).copied().chain([text.len()]);
+        return Ok(list(starts.iter().zip(ends).map(|(from, to)| &text[*from..to])));
     }
     Ok(list(text.splitn(most, by)))
 }
@@ -81,34 +84,65 @@ fn placed(name: &str, text: &str, rest: &[Value]) -> Evaluated {
         }
         ("substring", [Value::Int(from)]) => Ok(part(at(from)?, chars.len()).as_str().into()),
         ("substring", [Value::Int(from), Value::Int(to)]) => {
-            let (from_at, to_at) = (at(from)?, at(to)?);
-            if from_at > to_at {
+            if from > to {
                 return Err(format!("invalid substring range. start: {from}, end: {to}"));
             }
-            Ok(part(from_at, to_at).as_str().into())
+            Ok(part(at(from)?, at(to)?).as_str().into())
         }
         ("indexOf", [Value::Str(wanted), from @ ..]) => {
-            let wanted: Vec<char> = wanted.chars().collect();
-            let from = match from {
-                [Value::Int(from)] => at(from)?,
-                _ => 0,
-            };
-            let mut places = from..=chars.len().saturating_sub(wanted.len());
-            Ok(position(places.find(|at| chars[*at..].starts_with(&wanted))))
+            let from = if let [Value::Int(from)] = from { *from } else { 0 };
+            place(&chars, wanted, from, false)
         }
+        ("lastIndexOf", [Value::Str(wanted)]) if wanted.len() > text.len() => Ok(position(None)),
         ("lastIndexOf", [Value::Str(wanted), until @ ..]) => {
-            let wanted: Vec<char> = wanted.chars().collect();
-            let Some(last) = chars.len().checked_sub(wanted.len()) else {
-                return Ok(position(None));
-            };
+            let last = chars.len() - usize::from(!wanted.is_empty());
             let until = match until {
-                [Value::Int(until)] => at(until)?.min(last),
-                _ => last,
+                [Value::Int(until)] => *until,
+                _ => i64::try_from(last).unwrap_or(i64::MAX),
             };
-            Ok(position((0..=until).rev().find(|at| chars[*at..].starts_with(&wanted))))
+            place(&chars, wanted, until, true)
         }
         _ => Err(no_overload()),
     }
+}
+
+/// The shortest text of a number, as Go's format `g` has it.
+pub(super) fn shortest(number: f64) -> String {
+    if !number.is_finite() {
+        return if number.is_nan() {
+            "NaN"
+        } else if number > 0.0 {
+            "+Inf"
+        } else {
+            "-Inf"
+        }
+        .into();
+    }
+    let scientific = format!("{number:e}");
+    let (digits, power) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match power.parse::<i32>().unwrap_or(0) {
+        -4..=5 => number.to_string(),
+        power => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.abs()),
+    }
+}
+
+/// Where a text is in another, the places being limited by `at`. Nothing is at any place, even one
+/// that is not there.
+// k8s: vendor/github.com/google/cel-go/ext/strings.go indexOfOffset, lastIndexOfOffset
+fn place(chars: &[char], wanted: &str, at: i64, is_last: bool) -> Evaluated {
+    if wanted.is_empty() {
+        return Ok(Value::Int(at));
+    }
+    let limit = usize::try_from(at).map_err(|_| format!("index out of range: {at}"))?;
+    if limit >= chars.len() {
+        return Ok(position(None));
+    }
+    let wanted: Vec<char> = wanted.chars().collect();
+    let is_there = |at: &usize| chars[*at..].starts_with(&wanted);
+    Ok(position(match is_last {
+        true => (0..=limit).rev().find(is_there),
+        false => (limit..chars.len()).find(is_there),
+    }))
 }
 
 /// The texts of a list in one.

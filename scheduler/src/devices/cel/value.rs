@@ -6,8 +6,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use pintle_api_types::quantity::Amount;
-
+use super::quantity::Quantity;
 use super::version::Version;
 
 /// A value.
@@ -22,7 +21,7 @@ pub(crate) enum Value {
     Bytes(Rc<[u8]>),
     List(Rc<[Value]>),
     Map(Rc<Map>),
-    Quantity(Amount),
+    Quantity(Quantity),
     Version(Rc<Version>),
     Optional(Option<Rc<Value>>),
     /// The name of a type.
@@ -125,7 +124,7 @@ impl Value {
             (Self::Bool(a), Self::Bool(b)) => a == b,
             (Self::Str(a), Self::Str(b)) => a == b,
             (Self::Bytes(a), Self::Bytes(b)) => a == b,
-            (Self::Quantity(a), Self::Quantity(b)) => a == b,
+            (Self::Quantity(a), Self::Quantity(b)) => a.amount == b.amount,
             (Self::Version(a), Self::Version(b)) => a == b,
             (Self::Type(a), Self::Type(b)) => a == b,
             (Self::Optional(a), Self::Optional(b)) => match (a, b) {

@@ -92,7 +92,10 @@ impl Version {
 }
 
 fn number(name: &str, text: &str) -> Result<u64, String> {
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+    if text.is_empty() {
+        return Err("strconv.ParseUint: parsing \"\": invalid syntax".to_owned());
+    }
+    if !text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(format!("Invalid character(s) found in {name} number {text:?}"));
     }
     if text.len() > 1 && text.starts_with('0') {
