@@ -3,10 +3,12 @@
 //!
 //! The server is a thread of this program (`memory_api`), over TLS and HTTP/2, and shares the two cores
 //! with the scheduler. Workloads: *capacity*, pods that wait when the scheduler starts; *full*, the
-//! same beside 150,000 pods that have nodes; *storm*, 10,000 pods that fit nowhere while nodes change.
+//! same beside 150,000 pods that have nodes; *storm*, 10,000 pods that fit nowhere while nodes change;
+//! *steady*, pods that come at a steady rate; *churn* (asked for by its whole name, for
+//! `PINTLE_BENCH_MINUTES`), nodes and pods that come and go under names that were never there before.
 //! Times are the server's, from the first binding to the last; processor time and memory are the
-//! scheduler's. `PINTLE_BENCH_WORKLOAD` (a part of a name); kube-scheduler is left out of *full*, for
-//! which it would need gigabytes.
+//! scheduler's. `PINTLE_BENCH_WORKLOAD` (a part of a name); `PINTLE_BENCH_ALONE` leaves kube-scheduler
+//! out of all, as it is left out of *full*, for which it would need gigabytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +16,10 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use pintle_benches::bench_report;
+use pintle_benches::load::{Cpu, memory_mib};
 use pintle_benches::memory_api::{MemoryApi, Size, wait_until_bound};
-use pintle_benches::table::{Goal, Row};
+use pintle_benches::table::{Goal, Row, Spread};
+use pintle_benches::{bench_report, count};
 use serde_json::json;
 use xtask::shell;
 use xtask::upstream::Program;
@@ -30,8 +33,16 @@ const HOPELESS: usize = 10_000;
 const CHANGES: usize = 500;
 /// For all bindings of a workload, and for all to be told.
 const MOST: Duration = Duration::from_secs(300);
-/// Processor time is counted in these.
-const TICKS_A_SECOND: f64 = 100.0;
+/// Pods a second when they come one after the other in *steady*, and how many.
+const STEADY_RATE: usize = 100;
+const STEADY_PODS: usize = 2000;
+/// In *churn*: pods that come and go in a second, how many there are, for how many seconds a node
+/// lives of all that there are, pods of one batch, how often memory is looked at.
+const CHURN_RATE: usize = 100;
+const CHURN_PODS: usize = 3000;
+const CHURN_NODES: usize = 200;
+const CHURN_BATCH: usize = 50;
+const CHURN_LOOK: Duration = Duration::from_secs(5);
 /// Whoever takes no more than so many seconds of the processor in this time has nothing to do.
 const IDLE_FOR: Duration = Duration::from_secs(2);
 const IDLE_SECONDS: f64 = 0.05;
@@ -47,57 +58,92 @@ struct Side {
 struct Found {
     /// A pod, or a change of a node.
     cpu_ms: f64,
+    /// Of these, in the kernel; printed.
+    #[expect(dead_code)]
+    system_ms: f64,
     a_second: f64,
     resident_mib: f64,
+    wait_p50_ms: f64,
+    wait_p99_ms: f64,
+}
+
+impl Found {
+    fn of(cpu: Cpu, count: usize) -> Self {
+        let each = cpu * 1e3 / count as f64;
+        Self { cpu_ms: each.seconds(), system_ms: each.system, ..Self::default() }
+    }
 }
 
 fn main() -> Result<()> {
     let ours = Side { name: "ours", program: release()? };
-    let theirs = Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? };
+    let alone = std::env::var_os("PINTLE_BENCH_ALONE").is_some();
+    let theirs = match alone {
+        true => None,
+        false => Some(Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? }),
+    };
     let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
     let wanted = |name: &str| name.contains(&only);
+    let theirs = theirs.as_ref();
     let mut rows = Vec::new();
-    let ratio = |measure: &str, unit, goal, ours: f64, bound: f64| Row {
-        measure: measure.to_owned(),
-        unit,
-        goal,
-        ours,
-        bound: Some(bound),
-    };
-    let few = Size { nodes: 1000, bound: 0, waiting: WAITING, fits: true };
+    let few = Size { nodes: 1000, bound: 0, waiting: WAITING, fits: true, batch: None };
     let mut plain = None;
     if wanted("capacity") {
-        let (a, b) = (bind_all(&ours, few)?, bind_all(&theirs, few)?);
+        let a = bind_all(&ours, few)?;
         plain = Some(a);
-        println!("capacity: ours {a:.3?}, kube-scheduler {b:.3?}");
-        let time = |found: Found| 1e3 / found.a_second;
-        rows.push(ratio("capacity: time a pod", "ms", Goal::Ratio(0.05), time(a), time(b)));
-        rows.push(ratio("capacity: CPU a pod", "ms", Goal::Ratio(0.05), a.cpu_ms, b.cpu_ms));
-        let (a, b) = (a.resident_mib, b.resident_mib);
-        rows.push(ratio("capacity: memory", "MiB", Goal::Ratio(0.25), a, b));
+        rows.extend(capacity(a, theirs.map(|side| bind_all(side, few)).transpose()?));
     }
     if wanted("full") {
-        let beside = |bound| Size { nodes: 1000, bound, ..few };
-        let plain = match plain {
-            Some(found) => found,
-            None => bind_all(&ours, beside(0))?,
-        };
-        let full = bind_all(&ours, beside(BOUND))?;
+        let plain = plain.map_or_else(|| bind_all(&ours, few), Ok)?;
+        let full = bind_all(&ours, Size { bound: BOUND, ..few })?;
         println!("full: ours {full:.3?}");
         let time = |found: Found| 1e3 / found.a_second;
         let measure = "full: time a pod beside 150,000, and beside none";
-        rows.push(ratio(measure, "ms", Goal::Ratio(1.05), time(full), time(plain)));
+        rows.push(row(measure, "ms", Goal::Ratio(1.05), time(full), Some(time(plain))));
     }
     if wanted("storm") {
-        let (a, b) = (storm(&ours)?, storm(&theirs)?);
+        let (a, b) = (storm(&ours)?, theirs.map(storm).transpose()?);
         println!("storm: ours {a:.3?}, kube-scheduler {b:.3?}");
-        let measure = "storm: CPU a change of a node";
-        rows.push(ratio(measure, "ms", Goal::Ratio(0.05), a.cpu_ms, b.cpu_ms));
-        let (a, b) = (a.resident_mib, b.resident_mib);
-        rows.push(ratio("storm: memory", "MiB", Goal::Ratio(0.25), a, b));
+        let of = |of: fn(Found) -> f64| (of(a), b.map(of));
+        let (a, b) = of(|found| found.cpu_ms);
+        rows.push(row("storm: CPU a change of a node", "ms", Goal::Ratio(0.05), a, b));
+        let (a, b) = of(|found| found.resident_mib);
+        rows.push(row("storm: memory", "MiB", Goal::Ratio(0.25), a, b));
+    }
+    if wanted("steady") {
+        let (a, b) = (steady(&ours)?, theirs.map(steady).transpose()?);
+        println!("steady: ours {a:.3?}, kube-scheduler {b:.3?}");
+        let of = |of: fn(Found) -> f64| (of(a), b.map(of));
+        let (a, b) = of(|found| found.cpu_ms);
+        rows.push(row("steady: CPU a pod", "ms", Goal::Ratio(0.05), a, b));
+        let (a, b) = of(|found| found.wait_p50_ms);
+        rows.push(row("steady: wait, p50", "ms", Goal::None, a, b));
+        let (a, b) = of(|found| found.wait_p99_ms);
+        rows.push(row("steady: wait, p99", "ms", Goal::Ratio(0.1), a, b));
+    }
+    if only == "churn" {
+        let minutes = count("PINTLE_BENCH_MINUTES", 10);
+        let (begin, end) = churn(&ours, Duration::from_secs(minutes as u64 * 60))?;
+        let measure = "churn: memory of the last quarter, and of the second";
+        rows.push(row(measure, "MiB", Goal::Ratio(1.05), end, Some(begin)));
     }
     bench_report::show("sched_memory", "kube-scheduler", &rows)?;
     Ok(())
+}
+
+fn row(measure: &str, unit: &'static str, goal: Goal, ours: f64, bound: Option<f64>) -> Row {
+    Row { measure: measure.to_owned(), unit, goal, ours, bound }
+}
+
+fn capacity(a: Found, b: Option<Found>) -> [Row; 3] {
+    println!("capacity: ours {a:.3?}, kube-scheduler {b:.3?}");
+    let of = |of: fn(Found) -> f64| (of(a), b.map(of));
+    let (time, cpu) = (of(|found| 1e3 / found.a_second), of(|found| found.cpu_ms));
+    let memory = of(|found| found.resident_mib);
+    [
+        row("capacity: time a pod", "ms", Goal::Ratio(0.05), time.0, time.1),
+        row("capacity: CPU a pod", "ms", Goal::Ratio(0.05), cpu.0, cpu.1),
+        row("capacity: memory", "MiB", Goal::Ratio(0.25), memory.0, memory.1),
+    ]
 }
 
 /// Our program as it is shipped.
@@ -144,26 +190,19 @@ impl Running {
         Ok(Self(cmd.spawn()?))
     }
 
-    /// Processor time in seconds, most memory in MiB.
-    fn used(&self) -> Result<(f64, f64)> {
-        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.0.id()));
-        let stat = of("stat")?;
-        let fields: Vec<&str> =
-            stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-        let status = of("status")?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok());
-        Ok(((ticks(11) + ticks(12)) / TICKS_A_SECOND, kib.unwrap_or(0.0) / 1024.0))
+    /// Processor time so far, most memory in MiB.
+    fn used(&self) -> Result<(Cpu, f64)> {
+        let pid = i32::try_from(self.0.id())?;
+        Ok((Cpu::of(pid)?, memory_mib(pid, "VmHWM:")?))
     }
 
     /// Waits until it has nothing left to do.
     fn wait_until_idle(&self) -> Result<()> {
         let begun = Instant::now();
-        let mut before = self.used()?.0;
+        let mut before = self.used()?.0.seconds();
         loop {
             std::thread::sleep(IDLE_FOR);
-            let now = self.used()?.0;
+            let now = self.used()?.0.seconds();
             if now - before <= IDLE_SECONDS {
                 return Ok(());
             }
@@ -183,13 +222,13 @@ fn bind_all(side: &Side, size: Size) -> Result<Found> {
     let bound = api.bound();
     let (first, last) = bound.first().zip(bound.last()).context("some are bound")?;
     let a_second = bound.len() as f64 / last.duration_since(*first).as_secs_f64();
-    Ok(Found { cpu_ms: cpu * 1e3 / bound.len() as f64, a_second, resident_mib })
+    Ok(Found { a_second, resident_mib, ..Found::of(cpu, bound.len()) })
 }
 
 /// Nodes change while many pods fit nowhere.
 fn storm(side: &Side) -> Result<Found> {
     let dir = tempfile::tempdir()?;
-    let size = Size { nodes: 1000, bound: 0, waiting: HOPELESS, fits: false };
+    let size = Size { nodes: 1000, bound: 0, waiting: HOPELESS, fits: false, batch: None };
     let api = MemoryApi::start(size)?;
     let running = Running::start(side, &api, dir.path())?;
     let begun = Instant::now();
@@ -202,6 +241,66 @@ fn storm(side: &Side) -> Result<Found> {
     (0..CHANGES).for_each(|at| api.change_node(at % size.nodes));
     running.wait_until_idle()?;
     let (after, resident_mib) = running.used()?;
-    let cpu_ms = (after - before) * 1e3 / CHANGES as f64;
-    Ok(Found { cpu_ms, a_second: 0.0, resident_mib })
+    Ok(Found { resident_mib, ..Found::of(after - before, CHANGES) })
+}
+
+/// Pods come at a steady rate; each one's wait is from its creation to its binding.
+fn steady(side: &Side) -> Result<Found> {
+    let dir = tempfile::tempdir()?;
+    let api =
+        MemoryApi::start(Size { nodes: 1000, bound: 0, waiting: 0, fits: true, batch: None })?;
+    let running = Running::start(side, &api, dir.path())?;
+    running.wait_until_idle()?;
+    let (before, _) = running.used()?;
+    let begun = Instant::now();
+    for at in 0..STEADY_PODS {
+        let due = begun + Duration::from_secs_f64(at as f64 / STEADY_RATE as f64);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        api.add_pod();
+    }
+    wait_until_bound(&api, STEADY_PODS, MOST)?;
+    let (after, resident_mib) = running.used()?;
+    let waits = Spread::of(api.waits());
+    let (wait_p50_ms, wait_p99_ms) = (waits.p50(), waits.at(0.99));
+    let cost = Found::of(after - before, STEADY_PODS);
+    Ok(Found { resident_mib, wait_p50_ms, wait_p99_ms, ..cost })
+}
+
+/// Nodes and pods come and go under new names, pods in batches with selectors of their own. What
+/// stays in memory in the second quarter of the time, and in the last, in MiB.
+fn churn(side: &Side, lasts: Duration) -> Result<(f64, f64)> {
+    let dir = tempfile::tempdir()?;
+    let batch = Some(CHURN_BATCH);
+    let size = Size { nodes: CHURN_NODES, bound: 0, waiting: CHURN_PODS, fits: true, batch };
+    let api = MemoryApi::start(size)?;
+    let running = Running::start(side, &api, dir.path())?;
+    wait_until_bound(&api, CHURN_PODS, MOST)?;
+    let pid = i32::try_from(running.0.id())?;
+    let begun = Instant::now();
+    let (mut seen, mut looked) = (Vec::new(), Duration::ZERO);
+    for at in 0.. {
+        let due = Duration::from_secs_f64(at as f64 / CHURN_RATE as f64);
+        if due >= lasts {
+            break;
+        }
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        api.add_pod();
+        api.remove_pod(at);
+        if at % CHURN_RATE == 0 {
+            api.replace_node(at / CHURN_RATE);
+        }
+        if begun.elapsed() >= looked + CHURN_LOOK {
+            looked = begun.elapsed();
+            let resident = memory_mib(pid, "VmRSS:")?;
+            println!("churn: {} s, {resident:.1} MiB", looked.as_secs());
+            seen.push(resident);
+        }
+    }
+    let (cpu, most) = running.used()?;
+    let pods = api.bound().len();
+    println!("churn: {pods} bindings, {:.1} s of the processor, {most:.1} MiB", cpu.seconds());
+    ensure!(seen.len() >= 8, "it did not last long enough to see anything");
+    let quarter = seen.len() / 4;
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    Ok((mean(&seen[quarter..2 * quarter]), mean(&seen[3 * quarter..])))
 }

@@ -6,7 +6,7 @@
 //! the benchmark asks for. It knows what the two schedulers ask for and nothing else: no rights, no
 //! validation, no other kinds' objects.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -55,6 +55,12 @@ const EMPTY: [(&str, &str); 19] = [
     ("podgroups", "PodGroup"),
 ];
 
+/// Events that are remembered.
+const LOG_MAX: usize = 4096;
+
+/// By which nodes are told apart that pods spread over.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
 /// What there is at the beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
@@ -66,6 +72,8 @@ pub struct Size {
     pub waiting: usize,
     /// Whether these fit anywhere.
     pub fits: bool,
+    /// So many pods share a label that they spread by, the next ones have another one.
+    pub batch: Option<usize>,
 }
 
 /// A pod: where it is, and what its status says.
@@ -74,15 +82,20 @@ struct PodState {
     node: Option<String>,
     version: u64,
     status: Value,
+    bound: Option<Instant>,
+    is_gone: bool,
 }
 
 struct State {
     version: u64,
-    fits: bool,
+    size: Size,
     pods: Vec<PodState>,
-    /// Versions of nodes; each change is a label.
+    /// Versions of nodes, 0 for one that is gone; each change is a label.
     nodes: Vec<u64>,
     watchers: HashMap<&'static str, Vec<UnboundedSender<Bytes>>>,
+    /// What happened last, for watches that begin where another one or a list ended.
+    log: VecDeque<(u64, &'static str, Bytes)>,
+    created: Vec<Instant>,
     bound: Vec<Instant>,
     statuses: usize,
     events: usize,
@@ -158,6 +171,34 @@ impl MemoryApi {
         (state.statuses, state.events)
     }
 
+    /// A pod is created; it has the next number.
+    pub fn add_pod(&self) {
+        self.held().add_pod();
+    }
+
+    /// A pod is deleted.
+    pub fn remove_pod(&self, at: usize) {
+        self.held().remove_pod(at);
+    }
+
+    /// A node goes with its pods, and one of another name comes.
+    pub fn replace_node(&self, at: usize) {
+        self.held().replace_node(at);
+    }
+
+    /// How long pods that were created waited for their binding, in milliseconds, in order of creation;
+    /// those that were bound.
+    #[must_use]
+    pub fn waits(&self) -> Vec<f64> {
+        let state = self.held();
+        let first = state.pods.len() - state.created.len();
+        let ms = |(at, created): (usize, &Instant)| {
+            let bound = state.pods[first + at].bound?;
+            Some(bound.duration_since(*created).as_secs_f64() * 1e3)
+        };
+        state.created.iter().enumerate().filter_map(ms).collect()
+    }
+
     /// A node has another label than before.
     pub fn change_node(&self, at: usize) {
         self.held().change_node(at);
@@ -230,6 +271,9 @@ impl MemoryApi {
                 state.version
             );
             let _ = tell.send(line("BOOKMARK", &mark));
+        } else if let Some(from) = version_of(query) {
+            let missed = state.log.iter().filter(|(at, of, _)| *at > from && *of == name);
+            missed.for_each(|(_, _, line)| _ = tell.send(line.clone()));
         }
         state.watchers.entry(name).or_default().push(tell);
         let next = async |mut told: UnboundedReceiver<Bytes>| Some((told.recv().await?, told));
@@ -270,13 +314,16 @@ impl State {
             node: place(at),
             version: 1,
             status: json!({}),
+            ..PodState::default()
         });
         Self {
             version: 1,
-            fits: size.fits,
+            size,
             pods: pods.collect(),
             nodes: vec![1; size.nodes],
             watchers: HashMap::new(),
+            log: VecDeque::new(),
+            created: Vec::new(),
             bound: Vec::new(),
             statuses: 0,
             events: 0,
@@ -285,8 +332,14 @@ impl State {
 
     fn items(&self, resource: &str) -> Vec<String> {
         match resource {
-            "pods" => (0..self.pods.len()).map(|at| self.pod(at)).collect(),
-            "nodes" => (0..self.nodes.len()).map(|at| self.node(at)).collect(),
+            "pods" => {
+                let there = (0..self.pods.len()).filter(|at| !self.pods[*at].is_gone);
+                there.map(|at| self.pod(at)).collect()
+            }
+            "nodes" => {
+                let there = (0..self.nodes.len()).filter(|at| self.nodes[*at] > 0);
+                there.map(|at| self.node(at)).collect()
+            }
             "namespaces" => vec![
                 json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "bench",
                     "uid": "ns", "resourceVersion": "1"}})
@@ -312,7 +365,7 @@ impl State {
         format!(
             r#"{{"kind":"Node","apiVersion":"v1","metadata":{{"name":"{name}","uid":"{name}",
             "resourceVersion":"{version}","labels":{{"kubernetes.io/hostname":"{name}",
-            "topology.kubernetes.io/zone":"z{}","changed":"{version}"}}}},"spec":{{}},"status":{{
+            "{ZONE}":"z{}","changed":"{version}"}}}},"spec":{{}},"status":{{
             "allocatable":{{"cpu":"64","memory":"256Gi","pods":"250"}},"capacity":{{"cpu":"64",
             "memory":"256Gi","pods":"250"}},"conditions":[{{"type":"Ready","status":"True",
             "lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"
@@ -327,13 +380,24 @@ impl State {
         let mut spec = String::new();
         if let Some(node) = &pod.node {
             let _ = write!(spec, "\"nodeName\":\"{node}\",");
-        } else if !self.fits {
+        } else if !self.size.fits {
             spec.push_str("\"nodeSelector\":{\"nowhere\":\"at-all\"},");
+        }
+        let mut labels = format!("\"app\":\"bench\",\"group\":\"g{}\"", at % 20);
+        if let Some(batch) = self.size.batch {
+            let batch = at / batch;
+            let _ = write!(labels, ",\"batch\":\"b{batch}\"");
+            let _ = write!(
+                spec,
+                "\"topologySpreadConstraints\":[{{\"maxSkew\":3,\"topologyKey\":\"{ZONE}\",\
+                 \"whenUnsatisfiable\":\"DoNotSchedule\",\"labelSelector\":{{\"matchLabels\":\
+                 {{\"batch\":\"b{batch}\"}}}}}}],"
+            );
         }
         format!(
             r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"bench",
             "uid":"{name}","resourceVersion":"{}","generation":1,"creationTimestamp":
-            "2026-01-01T00:00:00Z","labels":{{"app":"bench","group":"g{}"}}}},"spec":{{{spec}
+            "2026-01-01T00:00:00Z","labels":{{{labels}}}}},"spec":{{{spec}
             "containers":[{{"name":"c","image":"registry.test/app:1","resources":{{"requests":{{
             "cpu":"100m","memory":"128Mi"}}}},"terminationMessagePath":"/dev/termination-log",
             "terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}}],"restartPolicy":
@@ -344,14 +408,16 @@ impl State {
             "tolerationSeconds":300}},{{"key":"node.kubernetes.io/unreachable","operator":"Exists",
             "effect":"NoExecute","tolerationSeconds":300}}],"priority":0,"enableServiceLinks":true,
             "preemptionPolicy":"PreemptLowerPriority"}},"status":{}}}"#,
-            pod.version,
-            at % 20,
-            pod.status
+            pod.version, pod.status
         )
         .replace("\n            ", "")
     }
 
     fn tell(&mut self, resource: &'static str, line: &Bytes) {
+        if self.log.len() >= LOG_MAX {
+            self.log.pop_front();
+        }
+        self.log.push_back((self.version, resource, line.clone()));
         if let Some(watchers) = self.watchers.get_mut(resource) {
             watchers.retain(|watcher| watcher.send(line.clone()).is_ok());
         }
@@ -366,23 +432,66 @@ impl State {
     }
 
     fn bind(&mut self, name: &str, node: &str) {
-        let Some(at) = pod_number(name).filter(|at| *at < self.pods.len()) else { return };
+        let Some(at) = self.pod_at(name) else { return };
         self.pods[at].node = Some(node.to_owned());
         self.pods[at].status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
             "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-        self.bound.push(Instant::now());
+        let now = Instant::now();
+        self.pods[at].bound = Some(now);
+        self.bound.push(now);
         self.pod_changed(at);
     }
 
     /// Writes what a status says; the pod as it is then.
     fn say(&mut self, name: &str, said: &Value) -> Option<String> {
-        let at = pod_number(name).filter(|at| *at < self.pods.len())?;
+        let at = self.pod_at(name)?;
         self.statuses += 1;
         self.pods[at].status["phase"] = "Pending".into();
         if said["conditions"].is_array() {
             self.pods[at].status["conditions"] = said["conditions"].clone();
         }
         Some(self.pod_changed(at))
+    }
+
+    fn pod_at(&self, name: &str) -> Option<usize> {
+        pod_number(name).filter(|at| self.pods.get(*at).is_some_and(|pod| !pod.is_gone))
+    }
+
+    fn add_pod(&mut self) {
+        self.version += 1;
+        let status = json!({"phase": "Pending"});
+        self.pods.push(PodState { version: self.version, status, ..PodState::default() });
+        let pod = self.pod(self.pods.len() - 1);
+        self.created.push(Instant::now());
+        self.tell("pods", &line("ADDED", &pod));
+    }
+
+    fn remove_pod(&mut self, at: usize) {
+        if std::mem::replace(&mut self.pods[at].is_gone, true) {
+            return;
+        }
+        self.version += 1;
+        self.pods[at].version = self.version;
+        let pod = self.pod(at);
+        // Of what is gone only that is kept.
+        (self.pods[at].node, self.pods[at].status) = (None, Value::Null);
+        self.tell("pods", &line("DELETED", &pod));
+    }
+
+    fn replace_node(&mut self, at: usize) {
+        let name = node_name(at);
+        let on_it = |at: &usize| self.pods[*at].node.as_deref() == Some(&name);
+        let pods: Vec<usize> = (0..self.pods.len()).filter(on_it).collect();
+        pods.into_iter().for_each(|at| self.remove_pod(at));
+        self.version += 1;
+        self.nodes[at] = self.version;
+        let node = self.node(at);
+        self.tell("nodes", &line("DELETED", &node));
+        self.nodes[at] = 0;
+        self.version += 1;
+        self.nodes.push(self.version);
+        let node = self.node(self.nodes.len() - 1);
+        self.tell("nodes", &line("ADDED", &node));
     }
 
     fn change_node(&mut self, at: usize) {
@@ -403,6 +512,12 @@ fn pod_name(at: usize) -> String {
 
 fn pod_number(name: &str) -> Option<usize> {
     name.strip_prefix('p')?.parse().ok()
+}
+
+/// The version that a watch begins at.
+fn version_of(query: &str) -> Option<u64> {
+    let of = |part: &str| part.strip_prefix("resourceVersion=")?.parse().ok();
+    query.split('&').find_map(of)
 }
 
 fn line(kind: &str, object: &str) -> Bytes {

@@ -25,6 +25,7 @@ pub mod diagnosis;
 pub mod explain;
 pub mod extender;
 pub mod framework;
+pub mod kept;
 pub mod lanes;
 mod lead;
 pub mod lean;

@@ -10,6 +10,7 @@ use pintle_api::informer::ObjectKey;
 use super::Reserve;
 use crate::extender::Consult;
 use crate::framework::Attempt;
+use crate::kept::KeptPod;
 use crate::volumes::bind::Write;
 
 /// A pod that something is done to.
@@ -92,7 +93,7 @@ pub enum Command {
     /// Write into the pod's status why it has no node, or which one is kept for it.
     Status {
         /// The pod as it was told last.
-        pod: Rc<Pod>,
+        pod: Rc<KeptPod>,
         /// The condition, without times.
         condition: Option<PodCondition>,
         /// The node that is kept; empty for none any more.

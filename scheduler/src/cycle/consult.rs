@@ -118,7 +118,7 @@ impl Scheduler {
     }
 
     fn ask(&mut self, uid: &Uid, asked: &Asked, question: Question, stage: Stage) -> Found {
-        let consult = Consult { pod: Rc::clone(&asked.pod), about: pod_ref(asked, uid), question };
+        let consult = Consult { pod: asked.pod.whole(), about: pod_ref(asked, uid), question };
         self.commands.push(Command::Consult(consult));
         self.consulting = Some(Consulting { uid: Rc::clone(uid), stage });
         Found::Later
@@ -131,7 +131,7 @@ impl Scheduler {
         let Some(waiting) = self.queue.get(&uid) else { return };
         let asked = Rc::clone(&waiting.pod);
         let is_there = self.mirror.waiting(&asked.key).is_some_and(|pod| {
-            pod.metadata.uid.as_deref() == Some(&*uid) && pod.metadata.deletion_timestamp.is_none()
+            pod.uid() == Some(&*uid) && pod.whole().metadata.deletion_timestamp.is_none()
         });
         if !is_there {
             return self.queue.done(&uid);

@@ -94,7 +94,7 @@ impl Scheduler {
 
     // k8s: schedule_one.go skipPodSchedule
     fn skips(&mut self, uid: &Uid, asked: &Asked) -> bool {
-        if asked.pod.metadata.deletion_timestamp.is_some() {
+        if asked.pod.whole().metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (asked.key.namespace(), asked.key.name());
             let note = format!("skip schedule deleting pod: {namespace}/{name}");
             self.note(asked, true, ("FailedScheduling", "Scheduling"), note);
@@ -111,7 +111,8 @@ impl Scheduler {
         said: &Said,
         now: Duration,
     ) -> Result<Found, Why> {
-        let asking = Asking::new(&asked.pod, &mut self.mirror);
+        let pod = asked.pod.whole();
+        let asking = Asking::new(&pod, &mut self.mirror);
         let mut asking = asking.map_err(|error| Why::error(error.to_string()))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
@@ -119,7 +120,7 @@ impl Scheduler {
             let _ = asked.rejected.set(rejected);
         }
         self.begin_attempt(asked, &mut asking)?;
-        let consults = self.consults(&asked.pod);
+        let consults = self.consults(&pod);
         match said {
             Said::Nothing => {
                 if let Some(node) = self.thinker.kept_node_fits(&mut self.mirror, &asking) {
@@ -210,7 +211,7 @@ impl Scheduler {
         }
         let run = &diagnosis.preemption;
         let chosen = run.chosen.map(|at| run.candidates[at].clone());
-        if chosen.is_some() && self.consults_about_victims(&asked.pod) {
+        if chosen.is_some() && self.consults_about_victims(&asked.pod.whole()) {
             let text = (diagnosis.message, diagnosis.of_claims);
             return Ok(self.ask_about_victims(uid, asked, (text, rejectors), &run.candidates));
         }
@@ -295,7 +296,7 @@ impl Scheduler {
     }
 
     pub(super) fn bind(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
-        let (pod, object) = (pod_ref(asked, uid), Rc::clone(&asked.pod));
+        let (pod, object) = (pod_ref(asked, uid), asked.pod.whole());
         let attempt = self.attempts.get(uid).map(|(attempt, _)| Rc::clone(attempt));
         self.commands.push(Command::Bind { pod, node: Rc::clone(node), object, attempt });
     }
@@ -308,7 +309,7 @@ impl Scheduler {
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The API may still be about to hear of the node that was kept before.
-        let said = said_node(&asked.pod);
+        let said = asked.pod.nominated_node().unwrap_or_default();
         let nominated = why.nominated.filter(|node| changed || node != said);
         self.say(asked, reason, why.message, nominated);
     }
@@ -336,15 +337,16 @@ impl Scheduler {
     ) {
         let note = cut(&message);
         self.note(asked, true, ("FailedScheduling", "Scheduling"), note);
+        let whole = asked.pod.whole();
         let condition = PodCondition {
             type_: "PodScheduled".to_owned(),
             status: "False".to_owned(),
             reason: Some(reason.to_owned()),
             message: Some(message),
-            observed_generation: asked.pod.metadata.generation,
+            observed_generation: whole.metadata.generation,
             ..PodCondition::default()
         };
-        let is_new = !has_condition(&asked.pod, &condition);
+        let is_new = !has_condition(&whole, &condition);
         if is_new || nominated.is_some() {
             self.commands.push(Command::Status {
                 pod: Rc::clone(&asked.pod),
@@ -370,7 +372,7 @@ impl Scheduler {
         let note = Note {
             about: pod_ref(asked, &uid),
             reporter: self.reporter(asked),
-            version: asked.pod.metadata.resource_version.clone(),
+            version: asked.pod.version().map(str::to_owned),
             related: None,
             warning,
             reason,
@@ -379,12 +381,6 @@ impl Scheduler {
         };
         self.commands.push(Command::Tell(note));
     }
-}
-
-/// The node that is kept for a pod, as the API says; empty for none.
-pub(super) fn said_node(pod: &Pod) -> &str {
-    let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
-    said.unwrap_or_default()
 }
 
 /// Whether the pod says so already.

@@ -110,7 +110,7 @@ impl Scheduler {
     ) -> Result<(), String> {
         let profile = Rc::new(self.mirror.profile(asked.profile).clone());
         self.mirror.cluster.use_profile(&profile);
-        let claims = self.mirror.device_claims(&asked.pod, &asked.spec, &profile);
+        let claims = self.mirror.device_claims(&asked.pod.whole(), &asked.spec, &profile);
         let claims = claims.map_err(|why| why.reason)?;
         let Some(claims) = claims else { return Ok(()) };
         let row = self.mirror.cluster.row(node).ok_or("the node is gone")?;

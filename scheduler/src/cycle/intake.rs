@@ -146,7 +146,7 @@ impl Scheduler {
 
     /// Whatever was told of this pod: it is queued as long as it has no node, and only then.
     pub(super) fn queue_pod(&mut self, key: &ObjectKey, now: Duration) {
-        let Some(pod) = self.mirror.waiting(key).cloned() else {
+        let Some(kept) = self.mirror.waiting(key).cloned() else {
             if let Some(uid) = self.names.get(key).cloned() {
                 match self.mirror.node_of(key) {
                     Some(_) => self.pod_has_a_node(key, &uid),
@@ -155,13 +155,17 @@ impl Scheduler {
             }
             return;
         };
+        let uid: Uid = kept.uid().unwrap_or(key.as_str()).into();
+        if self.queue.get(&uid).is_some_and(|known| Rc::ptr_eq(&known.pod.pod, &kept)) {
+            return;
+        }
+        let pod = kept.whole();
         // k8s: pkg/scheduler/eventhandlers.go responsibleForPod
         let Some(profile) = self.mirror.profile_number(&pod) else { return };
-        let uid: Uid = pod.metadata.uid.as_deref().unwrap_or(key.as_str()).into();
         if let Some(assumed) = self.assumed.get(&uid) {
             // Nothing of it matters any more but its end.
-            let was = &assumed.asked.pod.metadata.deletion_timestamp;
-            if pod.metadata.deletion_timestamp.is_some() && was.is_none() {
+            let was = |asked: &Asked| asked.pod.whole().metadata.deletion_timestamp.is_some();
+            if pod.metadata.deletion_timestamp.is_some() && !was(&assumed.asked) {
                 self.waits_no_more(&uid, now);
                 self.forget(&uid, now);
             }
@@ -182,10 +186,11 @@ impl Scheduler {
         let rejected_by = rejected_by.unwrap_or_else(|| RefCell::new(Vec::new()));
         let claims = has_claims(&pod).then(|| Rc::clone(self.mirror.devices.claims()));
         let asked = Asked {
-            pod,
+            pod: kept,
             key: key.clone(),
             spec,
             profile,
+            is_gated: is_gated(&pod),
             rejected,
             preempts,
             releases,
@@ -258,15 +263,17 @@ impl Scheduler {
     }
 }
 
+fn is_gated(pod: &Pod) -> bool {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
+    gates.is_some_and(|gates| !gates.is_empty())
+}
+
 /// What of a pod without a node changed that somebody may wait for.
 // k8s: pkg/scheduler/framework/events.go PodSchedulingPropertiesChange
 fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
+    let was_told = known.pod.whole();
     let tolerations = |pod: &Pod| {
         pod.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(0, |all| all.len())
-    };
-    let gated = |pod: &Pod| {
-        let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref());
-        gates.is_some_and(|gates| !gates.is_empty())
     };
     let (was, is) = (&known.spec.requests.plain, &spec.requests.plain);
     let scalar = |name: &str| {
@@ -282,10 +289,10 @@ fn changes(known: &Asked, pod: &Pod, spec: &PodSpec) -> Changes {
         made.unwrap_or_default()
     };
     Changes {
-        labels: known.pod.metadata.labels != pod.metadata.labels,
-        tolerations: tolerations(&known.pod) != tolerations(pod),
-        gates: gated(&known.pod) && !gated(pod),
+        labels: was_told.metadata.labels != pod.metadata.labels,
+        tolerations: tolerations(&was_told) != tolerations(pod),
+        gates: known.is_gated && !is_gated(pod),
         requests: less,
-        claims: made(&known.pod) != made(pod),
+        claims: made(&was_told) != made(pod),
     }
 }

@@ -31,7 +31,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::hint::{Event, Rejected};
 use pintle_sched_core::snapshot::objects::PodSpec;
@@ -47,6 +46,7 @@ use crate::diagnosis::Thinker;
 use crate::explain::{self, Explanation};
 use crate::extender::Extender;
 use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
+use crate::kept::KeptPod;
 use crate::mirror::Mirror;
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
 use crate::volumes::users;
@@ -57,13 +57,14 @@ type Uid = Rc<str>;
 #[derive(Debug)]
 pub struct Asked {
     /// As it was told last.
-    pub pod: Rc<Pod>,
+    pub pod: Rc<KeptPod>,
     /// Its name.
     pub key: ObjectKey,
     /// What it asks for.
     spec: Rc<PodSpec>,
     /// The number of its profile.
     profile: usize,
+    is_gated: bool,
     /// As hints see it, once it was decided.
     rejected: OnceCell<Rejected>,
     /// Room is being made for it: it is not decided before that ended.
@@ -93,15 +94,15 @@ impl Candidate for Asked {
 
     // k8s: schedulinggates/scheduling_gates.go PreEnqueue
     fn gate(&self) -> Option<Plugin> {
-        let gates = self.pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-        if gates.is_some_and(|gates| !gates.is_empty()) {
+        if self.is_gated {
             return Some(Plugin::SchedulingGates);
         }
         // k8s: dynamicresources/dynamicresources.go PreEnqueue
-        if self.claims.as_ref().is_some_and(|all| look::claims_of(&self.pod, all).is_err()) {
+        let lacks = |all: &Claims| look::claims_of(&self.pod.whole(), all).is_err();
+        if self.claims.as_ref().is_some_and(lacks) {
             return Some(Plugin::DynamicResources);
         }
-        let by = self.plugins.as_ref()?.gate(&self.pod)?;
+        let by = self.plugins.as_ref()?.gate(&self.pod.whole())?;
         *self.rejected_by.borrow_mut() = vec![by];
         Some(Plugin::OutOfTree)
     }
@@ -134,13 +135,13 @@ impl Hints for Happens<'_> {
         if let Event::Claim(claim) = event
             && rejector != Plugin::Extender
         {
-            return event.may_help(rejector) && users::uses(&pod.pod, claim);
+            return event.may_help(rejector) && users::uses(&pod.pod.whole(), claim);
         }
         if let Event::ResourceClaim(claim) = event
             && rejector == Plugin::DynamicResources
         {
             let all = pod.claims.as_ref();
-            return all.is_none_or(|all| look::uses(&pod.pod, all, claim));
+            return all.is_none_or(|all| look::uses(&pod.pod.whole(), all, claim));
         }
         match pod.rejected.get() {
             Some(rejected) => self.0.helps(event, rejected, rejector),
@@ -167,7 +168,7 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
         Event::Claim(_) | Event::ResourceClaim(_) | Event::Other(_) => Happened::Other,
     };
     let by = pod.rejected_by.borrow();
-    pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod, happened))
+    pod.plugins.as_ref().is_none_or(|plugins| plugins.may_help(&by, &pod.pod.whole(), happened))
 }
 
 /// A pod that has a node of which the API has not told yet.
@@ -288,7 +289,7 @@ impl Scheduler {
 
     /// Why a pod that waits has no node; `None` for one that does not wait.
     pub fn explain(&mut self, pod: &ObjectKey) -> Option<Explanation> {
-        let waits = self.mirror.waiting(pod).cloned()?;
+        let waits = self.mirror.waiting(pod)?.whole();
         explain::explain(&mut self.mirror, &mut self.thinker, &waits).ok()
     }
 

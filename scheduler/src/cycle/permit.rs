@@ -37,7 +37,7 @@ impl Scheduler {
     pub(super) fn attempt(&mut self, asked: &Rc<Asked>) -> Option<Result<Rc<Attempt>, Stopped>> {
         let plugins = Rc::clone(self.plugins_of(asked.profile)?);
         let nodes = self.mirror.whole_rows();
-        Some(Attempt::begin(&plugins, &asked.pod, nodes).map(Rc::new))
+        Some(Attempt::begin(&plugins, &asked.pod.whole(), nodes).map(Rc::new))
     }
 
     /// A node was chosen: the pod counts as there, unless a plugin objects.
@@ -50,7 +50,7 @@ impl Scheduler {
         self.nominate(&asked, "", now);
         self.choose_volumes(uid, &asked, node);
         self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
-        self.mirror.volumes.users.put(uid, &asked.pod, node);
+        self.mirror.volumes.users.put(uid, &asked.pod.whole(), node);
         let is_told = false;
         let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
         self.assumed.insert(Rc::clone(uid), assumed);
@@ -122,7 +122,7 @@ impl Scheduler {
     fn shows(&self, uid: &Uid, waits: &Waits) {
         let Some(Assumed { asked, node, .. }) = self.assumed.get(uid) else { return };
         let pending = waits.pending.keys().cloned().collect();
-        let waiting = WaitingPod { pod: Rc::clone(&asked.pod), node: Rc::clone(node), pending };
+        let waiting = WaitingPod { pod: asked.pod.whole(), node: Rc::clone(node), pending };
         self.handle.waits(uid, waiting);
     }
 
@@ -240,7 +240,7 @@ impl Scheduler {
         let asked = Rc::clone(&waiting.pod);
         *asked.rejected_by.borrow_mut() = rejected_by.unwrap_or_default();
         self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
-        let said = !super::decide::said_node(&asked.pod).is_empty();
+        let said = asked.pod.nominated_node().is_some();
         let nominated = Some(String::new()).filter(|_| said || is_told);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         self.say(&asked, reason, why.message, nominated);

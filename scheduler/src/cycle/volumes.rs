@@ -37,7 +37,7 @@ pub struct Written {
 impl Scheduler {
     /// Counts the volumes of a pod on a node as chosen.
     pub(super) fn choose_volumes(&mut self, uid: &Uid, asked: &Asked, node: &Rc<str>) {
-        let claims = self.mirror.claims(&asked.pod).ok().flatten();
+        let claims = self.mirror.claims(&asked.pod.whole()).ok().flatten();
         let row = self.mirror.cluster.row(node);
         let choice = claims.zip(row).and_then(|(claims, row)| claims.choice(row));
         let Some(choice) = choice else { return };

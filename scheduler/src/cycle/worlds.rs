@@ -279,8 +279,8 @@ impl World {
         match command {
             Command::Bind { pod, node, .. } => self.binds.push((pod, node)),
             Command::Status { pod, nominated, .. } => {
-                let uid = pod.metadata.uid.as_deref().expect("a uid").into();
-                let pod = PodRef { key: ObjectKey::of(&*pod), uid };
+                let uid = pod.uid().expect("a uid").into();
+                let pod = PodRef { key: ObjectKey::of(&*pod.whole()), uid };
                 if let Some(node) = nominated {
                     self.statuses.retain(|(waiting, _)| *waiting != pod);
                     self.statuses.push((pod, node));
@@ -510,7 +510,8 @@ impl World {
             if !is_free {
                 continue;
             }
-            let pod: Pod = serde_json::from_value(value.clone()).expect("a pod");
+            let pod: k8s_openapi::api::core::v1::Pod =
+                serde_json::from_value(value.clone()).expect("a pod");
             let asking = Asking::new(&pod, &mut fresh.mirror).expect("it can be read");
             let outcome = fresh.thinker.decide(&mut fresh.mirror, &asking);
             let uid = value["metadata"]["uid"].as_str().expect("a uid");

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::path_of;
 use crate::cycle::command::PodRef;
+use crate::kept::KeptPod;
 use crate::lean::LeanPod;
 
 /// A change of some fields, lists by their keys.
@@ -28,7 +29,7 @@ type Uid = Rc<str>;
 
 /// What is to be written.
 struct Said {
-    pod: Rc<Pod>,
+    pod: Rc<KeptPod>,
     condition: Option<PodCondition>,
     nominated: Option<String>,
 }
@@ -56,11 +57,11 @@ impl StatusLane {
     /// Takes one; what waits of the same pod is replaced.
     pub(super) fn put(
         &self,
-        pod: Rc<Pod>,
+        pod: Rc<KeptPod>,
         condition: Option<PodCondition>,
         nominated: Option<String>,
     ) {
-        let uid: Uid = pod.metadata.uid.as_deref().unwrap_or_default().into();
+        let uid: Uid = pod.uid().unwrap_or_default().into();
         let mut waiting = self.waiting.borrow_mut();
         let said = match waiting.remove(&uid) {
             Some(old) => Said {
@@ -111,8 +112,9 @@ impl StatusLane {
     }
 
     async fn write(&self, said: &Said) {
-        let key = ObjectKey::of(&*said.pod);
-        let patch = patch(&said.pod, said.condition.as_ref(), said.nominated.as_deref());
+        let pod = said.pod.whole();
+        let key = ObjectKey::of(&*pod);
+        let patch = patch(&pod, said.condition.as_ref(), said.nominated.as_deref());
         if let Err(error) = send(&self.client, &key, &patch).await {
             let gone = matches!(&error, kube::Error::Api(s) if [404, 409].contains(&s.code));
             if !gone {

@@ -3,7 +3,8 @@
 //!
 //! Input: [`Told`] by watches. Output: [`Step`]s, and the cluster they lead to. Owner: one task.
 //! Bounds: what the API server has. Of a bound pod nothing is kept but its row in the columns and its
-//! name; of a node what was read of it, as ids; of a pod without a node the stripped object.
+//! name; of a node what was read of it, as ids; of a pod without a node the stripped object, or its
+//! text (`kept`).
 //! An object that cannot be used is left out, counted and told once.
 
 mod step;
@@ -27,6 +28,7 @@ pub use self::step::Step;
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, Times};
 use crate::framework::WholeNodes;
+use crate::kept::{KeptPod, Shelf};
 use crate::volumes::bind::{Progress, Write};
 use crate::volumes::{Claims, Refused, Volumes};
 use crate::watch::{KINDS, Kind, Thing, Told};
@@ -56,7 +58,8 @@ pub struct Mirror {
     /// By which pods are decided, at least one.
     profiles: Vec<Arc<Profile>>,
     /// Pods without a node, by key.
-    waiting: HashMap<ObjectKey, Rc<Pod>>,
+    waiting: HashMap<ObjectKey, Rc<KeptPod>>,
+    shelf: Shelf,
     /// Uids of bound pods by key.
     bound: HashMap<ObjectKey, (Str, Rc<str>)>,
     nominated: HashMap<Str, Nominee>,
@@ -97,6 +100,7 @@ impl Mirror {
             cluster: Cluster::new(Profile::clone(&profiles[0])),
             profiles,
             waiting: HashMap::new(),
+            shelf: Shelf::default(),
             bound: HashMap::new(),
             nominated: HashMap::new(),
             nodes: HashMap::new(),
@@ -144,7 +148,7 @@ impl Mirror {
     }
 
     /// A pod without a node.
-    pub fn waiting(&self, key: &ObjectKey) -> Option<&Rc<Pod>> {
+    pub fn waiting(&self, key: &ObjectKey) -> Option<&Rc<KeptPod>> {
         self.waiting.get(key)
     }
 
@@ -365,7 +369,7 @@ impl Mirror {
             }
             None => {
                 self.bound.remove(&key);
-                self.waiting.insert(key, Rc::new(pod));
+                self.waiting.insert(key, self.shelf.keep(pod));
             }
         }
         steps
@@ -383,8 +387,8 @@ impl Mirror {
         };
         let mut steps = Vec::new();
         // A namesake that came before it and whose end was not told.
-        let waits =
-            self.waiting.get(key).cloned().filter(|known| known.metadata.uid == pod.metadata.uid);
+        let is_it = |known: &Rc<KeptPod>| known.uid() == pod.metadata.uid.as_deref();
+        let waits = self.waiting.get(key).cloned().filter(is_it);
         let is_other = match self.bound.get(key) {
             Some((uid, _)) => *uid != spec.key,
             None => waits.is_none() && self.waiting.contains_key(key),
@@ -410,10 +414,15 @@ impl Mirror {
     /// What a state of a pod changes of the node that is kept for it. What is known here may be newer
     /// than what the API says: only what differs from the state before it counts.
     // k8s: pkg/scheduler/backend/queue/nominator.go updateNominatedPodUnlocked
-    fn nomination_of(&self, pod: &Pod, spec: &Rc<PodSpec>, before: Option<&Pod>) -> Option<Step> {
+    fn nomination_of(
+        &self,
+        pod: &Pod,
+        spec: &Rc<PodSpec>,
+        before: Option<&KeptPod>,
+    ) -> Option<Step> {
         let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
         let said = if has_node { None } else { nominated_node(pod) };
-        if !has_node && before.is_some_and(|before| nominated_node(before) == said) {
+        if !has_node && before.is_some_and(|before| before.nominated_node() == said) {
             return None;
         }
         let old = self.nominated.get(&spec.key).cloned();
@@ -431,7 +440,7 @@ impl Mirror {
                 steps.push(Step::Gone { pod: uid, last, node });
                 Some(uid)
             }
-            (None, Some(pod)) => self.cluster.read_pod(&pod).ok().map(|spec| spec.key),
+            (None, Some(pod)) => self.cluster.read_pod(&pod.whole()).ok().map(|spec| spec.key),
             (None, None) => None,
         };
         if let Some((pod, old)) = uid.and_then(|uid| Some((uid, self.nominated.get(&uid)?.clone())))
@@ -444,6 +453,8 @@ impl Mirror {
     /// Nodes are kept as they are told from now on.
     pub fn keep_nodes(&mut self) {
         self.whole_nodes.get_or_insert_default();
+        // Whoever wants them asks about pods whatever happens.
+        self.shelf = Shelf::of_objects();
     }
 
     /// Nodes as they were told, by row, where they are kept.

@@ -165,12 +165,12 @@ impl Shadow {
         let before = self.mirror.waiting(&ObjectKey::of(&**pod))?;
         let scheduler = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref());
         let name = self.followed.profile.scheduler_name.as_str();
-        if before.metadata.uid != pod.metadata.uid
+        if before.uid() != pod.metadata.uid.as_deref()
             || scheduler.unwrap_or("default-scheduler") != name
         {
             return None;
         }
-        let before = Rc::clone(before);
+        let before = before.whole();
         if let Some(node) = node_name(pod) {
             return Some(Decision::Bound { before, node: node.to_owned() });
         }

@@ -1,0 +1,205 @@
+//! Pods without a node: those that were looked at last as objects, all others as text.
+//!
+//! Input: a pod as a watch told it. Output: the same pod, whenever somebody looks at it. Owner: one
+//! thread; the shelf is shared by all its pods. An object of the API takes 7 KB, its text a tenth of
+//! that, and of ten thousand pods that wait each is looked at once in a while. Bounds: `WHOLE_MAX`
+//! objects beside those that events ask about, and those that somebody holds.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// Pods that are kept as objects though nobody holds them.
+const WHOLE_MAX: usize = 256;
+
+/// Those that are objects now, the one that was unpacked first first.
+type Whole = VecDeque<Weak<KeptPod>>;
+
+/// Where waiting pods are kept.
+#[derive(Clone, Debug, Default)]
+pub struct Shelf {
+    whole: Rc<RefCell<Whole>>,
+    /// Something asks about each of them all the time.
+    keeps_all: bool,
+}
+
+/// A pod without a node.
+#[derive(Debug)]
+pub struct KeptPod {
+    whole: RefCell<Option<Rc<Pod>>>,
+    text: OnceCell<Box<[u8]>>,
+    shelf: Shelf,
+    own: Weak<Self>,
+    uid: Option<Box<str>>,
+    version: Option<Box<str>>,
+    nominated: Option<Box<str>>,
+}
+
+impl Shelf {
+    /// One that keeps all pods as objects.
+    #[must_use]
+    pub fn of_objects() -> Self {
+        Self { keeps_all: true, ..Self::default() }
+    }
+
+    /// Keeps a pod.
+    pub fn keep(&self, pod: Pod) -> Rc<KeptPod> {
+        let packs = !self.keeps_all && !is_asked_about(&pod);
+        let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+        let nominated = nominated.filter(|name| !name.is_empty()).map(Box::from);
+        let text = |text: &Option<String>| text.as_deref().map(Box::from);
+        let (uid, version) = (text(&pod.metadata.uid), text(&pod.metadata.resource_version));
+        let kept = Rc::new_cyclic(|own| KeptPod {
+            whole: RefCell::new(Some(Rc::new(pod))),
+            text: OnceCell::new(),
+            shelf: self.clone(),
+            own: Weak::clone(own),
+            uid,
+            version,
+            nominated,
+        });
+        if packs {
+            self.is_whole(&kept);
+        }
+        kept
+    }
+
+    /// One more is an object: another one is none any more.
+    fn is_whole(&self, pod: &Rc<KeptPod>) {
+        let mut whole = self.whole.borrow_mut();
+        whole.push_back(Rc::downgrade(pod));
+        if whole.len() > WHOLE_MAX
+            && let Some(first) = whole.pop_front().and_then(|first| first.upgrade())
+        {
+            first.pack();
+        }
+    }
+}
+
+impl KeptPod {
+    /// Its uid.
+    pub fn uid(&self) -> Option<&str> {
+        self.uid.as_deref()
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    /// The node that the API says is kept for it.
+    pub fn nominated_node(&self) -> Option<&str> {
+        self.nominated.as_deref()
+    }
+
+    /// As it was told.
+    pub fn whole(&self) -> Rc<Pod> {
+        if let Some(pod) = &*self.whole.borrow() {
+            return Rc::clone(pod);
+        }
+        let text = self.text.get().map(|text| &**text).unwrap_or_default();
+        let pod = serde_json::from_slice::<Pod>(text).expect("what was written from a pod");
+        let pod = Rc::new(pod);
+        *self.whole.borrow_mut() = Some(Rc::clone(&pod));
+        if let Some(own) = self.own.upgrade() {
+            self.shelf.is_whole(&own);
+        }
+        pod
+    }
+
+    fn pack(&self) {
+        let mut whole = self.whole.borrow_mut();
+        if let Some(pod) = &*whole {
+            self.text.get_or_init(|| {
+                let text = serde_json::to_vec(&**pod).expect("a pod has names for keys");
+                text.into_boxed_slice()
+            });
+        }
+        *whole = None;
+    }
+}
+
+impl PartialEq for KeptPod {
+    fn eq(&self, other: &Self) -> bool {
+        self.whole() == other.whole()
+    }
+}
+
+/// Whether each event of a claim asks what the pod has of them.
+fn is_asked_about(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.is_some_and(|spec| spec.volumes.is_some() || spec.resource_claims.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(at: usize, spec: serde_json::Value) -> Pod {
+        let pod = json!({
+            "metadata": {"name": format!("p{at}"), "namespace": "d", "uid": "u",
+                "creationTimestamp": "2024-01-01T00:00:00Z", "labels": {"a": "b"}},
+            "spec": spec,
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "m",
+                "lastTransitionTime": "2024-01-01T00:00:00Z"}]}});
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn plain(at: usize) -> Pod {
+        let requests = json!({"requests": {"cpu": "1", "memory": "1Gi"}});
+        let selector = json!([{"maxSkew": 1, "topologyKey": "zone", "labelSelector": {},
+            "whenUnsatisfiable": "DoNotSchedule"}]);
+        pod(
+            at,
+            json!({"containers": [{"name": "c", "resources": requests}],
+            "topologySpreadConstraints": selector, "tolerations": [{"operator": "Exists"}]}),
+        )
+    }
+
+    fn objects(kept: &[Rc<KeptPod>]) -> usize {
+        kept.iter().filter(|one| one.whole.borrow().is_some()).count()
+    }
+
+    #[test]
+    fn whoever_is_not_looked_at_is_text_and_the_same_pod_whenever_it_is() {
+        let shelf = Shelf::default();
+        let kept: Vec<_> = (0..WHOLE_MAX + 10).map(|at| shelf.keep(plain(at))).collect();
+        assert_eq!(objects(&kept), WHOLE_MAX);
+        for round in 0..2 {
+            for (at, one) in kept.iter().enumerate() {
+                assert_eq!(*one.whole(), plain(at), "{round}");
+                assert_eq!(objects(&kept), WHOLE_MAX);
+            }
+        }
+        let (held, text) = (kept[0].whole(), kept[0].text.get().map(|text| text.len()));
+        kept[0].pack();
+        assert_eq!((*kept[0].whole()).clone(), (*held).clone(), "whoever holds it has it");
+        assert!(text.is_some_and(|bytes| bytes < 700), "{text:?}");
+    }
+
+    #[test]
+    fn those_that_are_gone_are_forgotten() {
+        let shelf = Shelf::default();
+        (0..3 * WHOLE_MAX).for_each(|at| drop(shelf.keep(plain(at))));
+        assert_eq!(shelf.whole.borrow().len(), WHOLE_MAX);
+        let kept: Vec<_> = (0..WHOLE_MAX).map(|at| shelf.keep(plain(at))).collect();
+        assert_eq!(objects(&kept), WHOLE_MAX);
+    }
+
+    #[test]
+    fn what_events_ask_about_stays() {
+        let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+        let shelf = Shelf::default();
+        let with = shelf.keep(pod(0, json!({"containers": [], "volumes": [claim]})));
+        let all = Shelf::of_objects();
+        let one = all.keep(plain(1));
+        let rest: Vec<_> = (0..2 * WHOLE_MAX).map(|at| shelf.keep(plain(at))).collect();
+        let others: Vec<_> = (0..2 * WHOLE_MAX).map(|at| all.keep(plain(at))).collect();
+        assert_eq!((objects(&rest), objects(&others)), (WHOLE_MAX, 2 * WHOLE_MAX));
+        assert!(with.whole.borrow().is_some() && one.whole.borrow().is_some());
+    }
+}
