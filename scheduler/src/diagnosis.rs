@@ -34,7 +34,7 @@ use crate::volumes::{Claims, OfPlugin, Refused, Volumes};
 #[derive(Clone, Debug)]
 pub struct Asking {
     /// The pod, without a node's name.
-    pub pod: Pod,
+    pub pod: Rc<Pod>,
     /// As the columns have it.
     pub spec: Rc<PodSpec>,
     /// Compiled.
@@ -64,11 +64,28 @@ impl Asking {
         if let Some(spec) = &mut pod.spec {
             spec.node_name = None;
         }
+        let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
+        Self::with_spec(Rc::new(pod), &spec, mirror)
+    }
+
+    /// The same of a pod without a node's name, of which this was read before.
+    ///
+    /// # Errors
+    /// When it cannot be compiled.
+    pub fn with_spec(
+        pod: Rc<Pod>,
+        spec: &Rc<PodSpec>,
+        mirror: &mut Mirror,
+    ) -> Result<Self, DeltaError> {
         // They may ask for labels that nobody asked for, after which programs are compiled again.
         mirror.budgets();
         let profile = Arc::clone(mirror.profile(mirror.profile_number(&pod).unwrap_or(0)));
         mirror.cluster.use_profile(&profile);
-        let spec = Rc::new(mirror.cluster.read_pod(&pod)?);
+        let spec = match spec.terms.is_empty() {
+            true => Rc::clone(spec),
+            // Its terms may have been forgotten since: they are known again from now on.
+            false => Rc::new(mirror.cluster.read_pod(&pod)?),
+        };
         let program = mirror.cluster.compile(&pod)?;
         let found = mirror.claims(&pod).and_then(|claims| {
             mirror.device_claims(&pod, &spec, &profile).map(|devices| (claims, devices))

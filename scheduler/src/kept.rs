@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::snapshot::objects::PodSpec;
 
 /// Pods that are kept as objects though nobody holds them.
 const WHOLE_MAX: usize = 256;
@@ -32,6 +33,7 @@ pub struct KeptPod {
     text: OnceCell<Box<[u8]>>,
     shelf: Shelf,
     own: Weak<Self>,
+    spec: Rc<PodSpec>,
     uid: Option<Box<str>>,
     version: Option<Box<str>>,
     nominated: Option<Box<str>>,
@@ -44,8 +46,8 @@ impl Shelf {
         Self { keeps_all: true, ..Self::default() }
     }
 
-    /// Keeps a pod.
-    pub fn keep(&self, pod: Pod) -> Rc<KeptPod> {
+    /// Keeps a pod with what was read of it.
+    pub fn keep(&self, pod: Pod, spec: Rc<PodSpec>) -> Rc<KeptPod> {
         let packs = !self.keeps_all && !is_asked_about(&pod);
         let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
         let nominated = nominated.filter(|name| !name.is_empty()).map(Box::from);
@@ -56,6 +58,7 @@ impl Shelf {
             text: OnceCell::new(),
             shelf: self.clone(),
             own: Weak::clone(own),
+            spec,
             uid,
             version,
             nominated,
@@ -79,6 +82,11 @@ impl Shelf {
 }
 
 impl KeptPod {
+    /// As the columns have it.
+    pub fn spec(&self) -> &Rc<PodSpec> {
+        &self.spec
+    }
+
     /// Its uid.
     pub fn uid(&self) -> Option<&str> {
         self.uid.as_deref()
@@ -135,6 +143,7 @@ fn is_asked_about(pod: &Pod) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use pintle_sched_core::{Cluster, Profile};
     use serde_json::json;
 
     use super::*;
@@ -160,6 +169,11 @@ mod tests {
         )
     }
 
+    fn keep(shelf: &Shelf, pod: Pod) -> Rc<KeptPod> {
+        let spec = Cluster::new(Profile::default()).read_pod(&pod).expect("it can be read");
+        shelf.keep(pod, Rc::new(spec))
+    }
+
     fn objects(kept: &[Rc<KeptPod>]) -> usize {
         kept.iter().filter(|one| one.whole.borrow().is_some()).count()
     }
@@ -167,7 +181,7 @@ mod tests {
     #[test]
     fn whoever_is_not_looked_at_is_text_and_the_same_pod_whenever_it_is() {
         let shelf = Shelf::default();
-        let kept: Vec<_> = (0..WHOLE_MAX + 10).map(|at| shelf.keep(plain(at))).collect();
+        let kept: Vec<_> = (0..WHOLE_MAX + 10).map(|at| keep(&shelf, plain(at))).collect();
         assert_eq!(objects(&kept), WHOLE_MAX);
         for round in 0..2 {
             for (at, one) in kept.iter().enumerate() {
@@ -184,9 +198,9 @@ mod tests {
     #[test]
     fn those_that_are_gone_are_forgotten() {
         let shelf = Shelf::default();
-        (0..3 * WHOLE_MAX).for_each(|at| drop(shelf.keep(plain(at))));
+        (0..3 * WHOLE_MAX).for_each(|at| drop(keep(&shelf, plain(at))));
         assert_eq!(shelf.whole.borrow().len(), WHOLE_MAX);
-        let kept: Vec<_> = (0..WHOLE_MAX).map(|at| shelf.keep(plain(at))).collect();
+        let kept: Vec<_> = (0..WHOLE_MAX).map(|at| keep(&shelf, plain(at))).collect();
         assert_eq!(objects(&kept), WHOLE_MAX);
     }
 
@@ -194,11 +208,11 @@ mod tests {
     fn what_events_ask_about_stays() {
         let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
         let shelf = Shelf::default();
-        let with = shelf.keep(pod(0, json!({"containers": [], "volumes": [claim]})));
+        let with = keep(&shelf, pod(0, json!({"containers": [], "volumes": [claim]})));
         let all = Shelf::of_objects();
-        let one = all.keep(plain(1));
-        let rest: Vec<_> = (0..2 * WHOLE_MAX).map(|at| shelf.keep(plain(at))).collect();
-        let others: Vec<_> = (0..2 * WHOLE_MAX).map(|at| all.keep(plain(at))).collect();
+        let one = keep(&all, plain(1));
+        let rest: Vec<_> = (0..2 * WHOLE_MAX).map(|at| keep(&shelf, plain(at))).collect();
+        let others: Vec<_> = (0..2 * WHOLE_MAX).map(|at| keep(&all, plain(at))).collect();
         assert_eq!((objects(&rest), objects(&others)), (WHOLE_MAX, 2 * WHOLE_MAX));
         assert!(with.whole.borrow().is_some() && one.whole.borrow().is_some());
     }

@@ -112,7 +112,7 @@ impl Scheduler {
         now: Duration,
     ) -> Result<Found, Why> {
         let pod = asked.pod.whole();
-        let asking = Asking::new(&pod, &mut self.mirror);
+        let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.mirror);
         let mut asking = asking.map_err(|error| Why::error(error.to_string()))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);

@@ -171,8 +171,7 @@ impl Scheduler {
             }
             return;
         }
-        let Ok(spec) = self.mirror.cluster.read_pod(&pod) else { return };
-        let spec = Rc::new(spec);
+        let spec = Rc::clone(kept.spec());
         let changes = self.queue.get(&uid).map(|known| changes(&known.pod, &pod, &spec));
         let (own, key) = (spec.key, key.clone());
         let known = self.queue.get(&uid).map(|known| &known.pod);

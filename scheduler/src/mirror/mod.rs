@@ -306,7 +306,10 @@ impl Mirror {
     /// What a state of an object changes of pods and nodes, without taking it.
     pub fn foresee(&mut self, thing: &Thing) -> Vec<Step> {
         match thing {
-            Thing::Pod(pod) => self.steps_of(pod, &ObjectKey::of(&**pod)).unwrap_or_default(),
+            Thing::Pod(pod) => {
+                let found = self.steps_of(pod, &ObjectKey::of(&**pod));
+                found.map(|(_, steps)| steps).unwrap_or_default()
+            }
             Thing::Node(node) => self.read_node(node).into_iter().collect(),
             _ => Vec::new(),
         }
@@ -353,30 +356,30 @@ impl Mirror {
         }
     }
 
-    fn set_pod(&mut self, pod: Pod) -> Vec<Step> {
+    fn set_pod(&mut self, mut pod: Pod) -> Vec<Step> {
         let key = ObjectKey::of(&pod);
-        let Some(steps) = self.steps_of(&pod, &key) else { return Vec::new() };
+        let Some((spec, steps)) = self.steps_of(&pod, &key) else { return Vec::new() };
         match node_name(&pod) {
             Some(_) if is_over(&pod) => {
                 self.bound.remove(&key);
             }
             Some(node) => {
                 self.waiting.remove(&key);
-                if let Ok(spec) = self.cluster.read_pod(&pod) {
-                    self.volumes.users.put(self.cluster.text(spec.key), &pod, node);
-                    self.bound.insert(key, (spec.key, node.into()));
-                }
+                self.volumes.users.put(self.cluster.text(spec.key), &pod, node);
+                self.bound.insert(key, (spec.key, node.into()));
             }
             None => {
                 self.bound.remove(&key);
-                self.waiting.insert(key, self.shelf.keep(pod));
+                // It may be an empty one.
+                pod.spec.iter_mut().for_each(|spec| spec.node_name = None);
+                self.waiting.insert(key, self.shelf.keep(pod, spec));
             }
         }
         steps
     }
 
-    /// `None` for a pod that cannot be used.
-    fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<Vec<Step>> {
+    /// What was read of a pod and what it changes; `None` for one that cannot be used.
+    fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<(Rc<PodSpec>, Vec<Step>)> {
         let spec = match self.cluster.read_pod(pod) {
             Ok(spec) => Rc::new(spec),
             Err(error) => {
@@ -397,18 +400,19 @@ impl Mirror {
             steps.extend(self.end_of_pod(key, None));
         }
         steps.extend(self.nomination_of(pod, &spec, waits.as_deref()));
-        let Some(node) = node_name(pod) else { return Some(steps) };
+        let Some(node) = node_name(pod) else { return Some((spec, steps)) };
         let node: Rc<str> = node.into();
         match self.cluster.pods().find(spec.key).map(|id| self.cluster.pods().get(id).terminating) {
             _ if is_over(pod) => steps.extend(self.end_of_pod(key, Some(pod))),
-            None => steps.push(Step::Bound(spec, node)),
+            None => steps.push(Step::Bound(Rc::clone(&spec), node)),
             Some(terminating) => {
                 // What else may change of a bound pod is seldom, and is not taken back.
                 let old = PodSpec { terminating, ..(*spec).clone() };
-                steps.push(Step::Changed { old: Rc::new(old), new: spec, node });
+                let (old, new) = (Rc::new(old), Rc::clone(&spec));
+                steps.push(Step::Changed { old, new, node });
             }
         }
-        Some(steps)
+        Some((spec, steps))
     }
 
     /// What a state of a pod changes of the node that is kept for it. What is known here may be newer
@@ -440,7 +444,7 @@ impl Mirror {
                 steps.push(Step::Gone { pod: uid, last, node });
                 Some(uid)
             }
-            (None, Some(pod)) => self.cluster.read_pod(&pod.whole()).ok().map(|spec| spec.key),
+            (None, Some(pod)) => Some(pod.spec().key),
             (None, None) => None,
         };
         if let Some((pod, old)) = uid.and_then(|uid| Some((uid, self.nominated.get(&uid)?.clone())))
