@@ -1,8 +1,8 @@
 //! What the API server tells of the kinds that decisions read.
 //!
 //! Input: watches. Output: [`Told`], one object after the other, over one bounded channel. Owner: one
-//! task a kind. Bounds: `TOLD_MAX` changes wait; while the channel is full a watch is held back, and
-//! only the rest of one page of a list is kept here. Objects are stripped of what no decision reads
+//! task a kind. Bounds: `TOLD_MAX` changes wait; while the channel is full a watch or list is held back,
+//! and only the rest of one piece of a list is kept here. Objects are stripped of what no decision reads
 //! before they are handed on; of pods that is not even read. Nothing is ever written.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
@@ -23,7 +23,7 @@ use crate::lean::LeanPod;
 use crate::prune;
 
 /// Changes that wait for the one who takes them.
-pub const TOLD_MAX: usize = 4096;
+pub const TOLD_MAX: usize = 512;
 /// Pods that ended hold nothing any more.
 // k8s: pkg/scheduler/scheduler.go NewInformerFactory
 const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -309,8 +309,13 @@ impl Tell {
     }
 
     async fn send(&mut self, told: Told) {
-        for kept in std::mem::take(&mut self.kept).into_iter().chain([told]) {
-            // Nobody takes it only when the process is about to end.
+        self.send_kept().await;
+        // Nobody takes it only when the process is about to end.
+        let _ = self.told.send(told).await;
+    }
+
+    async fn send_kept(&mut self) {
+        for kept in std::mem::take(&mut self.kept) {
             let _ = self.told.send(kept).await;
         }
     }
@@ -328,6 +333,10 @@ impl<T: Followed> ObjectSink<T> for Tell {
 
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>) {
         self.offer(Told::Unreadable(T::KIND, lost.map(|lost| lost.key)));
+    }
+
+    async fn has_room(&mut self) {
+        self.send_kept().await;
     }
 
     async fn complete(&mut self) {

@@ -16,6 +16,10 @@ pub trait ObjectSink<T> {
     /// One of the list that cannot be read: whatever was known of it stays. `None` when not even its
     /// name can be; then nobody knows who is gone.
     fn listed_unreadable(&mut self, lost: Option<UnreadableObject>);
+    /// Some of the list were told: no more is read of it until this is done.
+    fn has_room(&mut self) -> impl Future<Output = ()> {
+        ready(())
+    }
     /// The list is complete, and nothing else is there.
     fn complete(&mut self) -> impl Future<Output = ()>;
     /// It was added or modified.

@@ -130,6 +130,7 @@ impl<T: Object, S: ObjectSink<T>> FollowTask<T, S> {
                 }
             });
             fed.map_err(no_list)?;
+            self.sink.has_room().await;
         }
         scanner.finish().map_err(no_list)
     }
