@@ -20,7 +20,7 @@ use crate::config::{Plugin, Profile, SpreadDefaults};
 use crate::intern::{Interner, LabelsId, Str};
 use crate::requests::PodRequests;
 use crate::selector::Selector;
-use crate::snapshot::cluster::{Cluster, DeltaError};
+use crate::snapshot::cluster::Cluster;
 use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
 use crate::snapshot::keys::KeyId;
 use crate::snapshot::objects::{
@@ -39,16 +39,10 @@ const TAINT_UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 // k8s: podtopologyspread/plugin.go systemDefaultConstraints
 const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
 
-impl Cluster {
-    /// Compiles a pod. Equal pods share one program.
-    ///
-    /// # Errors
-    /// When a quantity or a selector of the pod cannot be read.
-    pub fn compile(&mut self, pod: &Pod) -> Result<Arc<Program>, DeltaError> {
-        self.sweep_if_due();
-        let program = Compiler::new(self, pod).program()?;
-        Ok(self.share(program))
-    }
+/// Compiles a pod, whatever was compiled before.
+pub(super) fn compile(cluster: &mut Cluster, pod: &Pod) -> Result<Arc<Program>, ObjectError> {
+    let program = Compiler::new(cluster, pod).program()?;
+    Ok(cluster.share(program))
 }
 
 struct Compiler<'a> {

@@ -8,6 +8,8 @@
 
 mod compile;
 pub(crate) mod node_terms;
+mod prepare;
+pub(crate) mod template;
 
 use crate::intern::{Lease, Str};
 use crate::requests::PodRequests;
@@ -184,3 +186,6 @@ pub struct Program {
     /// Keeps the strings that it refers to.
     pub(crate) lease: Lease,
 }
+
+#[cfg(test)]
+mod tests;

@@ -73,6 +73,7 @@ impl Cluster {
                 continue;
             }
             self.own_keys[at].1 = true;
+            self.templates.clear();
             self.view.own_keys_version += 1;
             self.view.epoch += 1;
             for id in self.pods.iter().collect::<Vec<_>>() {
@@ -117,7 +118,7 @@ impl Cluster {
         within && term.selector.matches(&class.labels)
     }
 
-    pub(super) fn term(&mut self, key: &TermKey) -> TermId {
+    pub(crate) fn term(&mut self, key: &TermKey) -> TermId {
         if let Some(id) = self.term_ids.get(key) {
             return *id;
         }

@@ -26,6 +26,7 @@ use crate::bits::Bits;
 use crate::config::{Profile, Strategy};
 use crate::intern::{FastMap, Interner, LabelsId, Str};
 use crate::program::Program;
+use crate::program::template::Templates;
 use crate::requests::PodRequests;
 
 /// Why a delta was refused; the tables are as before.
@@ -67,7 +68,7 @@ pub struct Cluster {
     pub(super) counter_ids: HashMap<CounterKey, CounterId>,
     pub(super) term_ids: HashMap<TermKey, TermId>,
     /// `OWN_KEYS`, and which of them a selector ever mentioned.
-    pub(super) own_keys: [(Str, bool); OWN_KEYS.len()],
+    pub(crate) own_keys: [(Str, bool); OWN_KEYS.len()],
     pub(crate) namespaces: FastMap<Str, LabelsId>,
     pub(crate) owners: Owners,
     pub(super) digests: Vec<u64>,
@@ -76,6 +77,8 @@ pub struct Cluster {
     pub(crate) of_devices: BTreeSet<String>,
     pub(super) programs: FastMap<u64, Vec<Arc<Program>>>,
     pub(super) programs_len: usize,
+    /// What pods of one workload have in common.
+    pub(crate) templates: Templates,
     /// Hashes what tenants write.
     pub(super) keyed: RandomState,
     pub(super) free: Free,
@@ -154,6 +157,7 @@ impl Cluster {
             of_devices: BTreeSet::new(),
             programs: FastMap::default(),
             programs_len: 0,
+            templates: Templates::default(),
             keyed: RandomState::new(),
             free: Free::default(),
             changed: None,
@@ -187,7 +191,10 @@ impl Cluster {
     /// Extended resources that device classes offer from now on, for pods that are compiled later.
     // k8s: noderesources/fit.go shouldDelegateResourceToDRA
     pub fn set_of_devices(&mut self, names: BTreeSet<String>) {
-        self.of_devices = names;
+        if self.of_devices != names {
+            self.of_devices = names;
+            self.templates.clear();
+        }
     }
 
     /// Nodes that name an extended resource, and those of them that have some of it.

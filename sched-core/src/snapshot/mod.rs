@@ -16,7 +16,7 @@ pub mod pods;
 pub mod sparse;
 mod sweep;
 pub mod view;
-mod workloads;
+pub(crate) mod workloads;
 
 pub use cluster::{Cluster, DeltaError};
 pub use view::View;

@@ -126,7 +126,7 @@ pub struct PodSpec {
     /// All request variants.
     pub requests: PodRequests,
     /// Affinity terms that act on incoming pods.
-    pub terms: Vec<TermKey>,
+    pub terms: Arc<[TermKey]>,
     /// Host ports.
     pub ports: Vec<HostPort>,
     /// Priority.
@@ -163,8 +163,12 @@ pub fn own_key(key: &str) -> Option<u8> {
 /// A pod's labels: those that other pods may share, and its own.
 pub fn split_labels(pod: &Pod, interner: &mut Interner) -> (LabelsId, OwnLabels) {
     let all = pod.metadata.labels.iter().flatten();
-    let own = all.clone().filter_map(|(k, v)| Some((own_key(k)?, v.as_str().into()))).collect();
-    (interner.intern_labels(all.filter(|(k, _)| own_key(k).is_none())), own)
+    (interner.intern_labels(all.filter(|(k, _)| own_key(k).is_none())), own_labels(pod))
+}
+
+fn own_labels(pod: &Pod) -> OwnLabels {
+    let all = pod.metadata.labels.iter().flatten();
+    all.filter_map(|(k, v)| Some((own_key(k)?, v.as_str().into()))).collect()
 }
 
 impl PodSpec {
@@ -176,7 +180,6 @@ impl PodSpec {
         let name = pod.metadata.name.as_deref().ok_or(ObjectError::NoName)?;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
         let namespace = interner.intern(namespace);
-        let start = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
         let owners = pod.metadata.owner_references.iter().flatten();
         let (labels, own) = split_labels(pod, interner);
         Ok(Self {
@@ -186,17 +189,45 @@ impl PodSpec {
             labels,
             own,
             requests: PodRequests::of(pod)?,
-            terms: existing_terms(pod, namespace, interner)?,
+            terms: existing_terms(pod, namespace, interner)?.into(),
             ports: host_ports(pod, interner),
             priority: pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0),
-            start_ns: start
-                .map_or(NO_START, |t| i64::try_from(t.0.as_nanosecond()).unwrap_or(NO_START - 1)),
+            start_ns: start_ns(pod),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             preempted: is_preempted(pod),
             daemon: owners.filter(|o| o.controller == Some(true)).any(|o| o.kind == "DaemonSet"),
             lease: interner.lease(),
         })
     }
+
+    /// Reads another pod of the same template.
+    ///
+    /// # Errors
+    /// When it has no name.
+    pub(crate) fn like(&self, pod: &Pod, interner: &mut Interner) -> Result<Self, ObjectError> {
+        let name = pod.metadata.name.as_deref().ok_or(ObjectError::NoName)?;
+        Ok(Self {
+            key: pod_key(pod, interner),
+            name: interner.intern(name),
+            namespace: self.namespace,
+            labels: self.labels,
+            own: own_labels(pod),
+            requests: self.requests.clone(),
+            terms: Arc::clone(&self.terms),
+            ports: self.ports.clone(),
+            priority: self.priority,
+            start_ns: start_ns(pod),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            preempted: is_preempted(pod),
+            daemon: self.daemon,
+            lease: interner.lease(),
+        })
+    }
+}
+
+fn start_ns(pod: &Pod) -> i64 {
+    let start = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+    start.map_or(NO_START, |t| i64::try_from(t.0.as_nanosecond()).unwrap_or(NO_START - 1))
 }
 
 /// The identity of a pod: its uid, or namespace/name where there is none.

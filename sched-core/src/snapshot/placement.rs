@@ -78,23 +78,8 @@ impl Cluster {
     }
 
     fn place(&mut self, pod: &Pod, node: &str, assumed: bool) -> Result<PodId, DeltaError> {
-        self.sweep_if_due();
-        let spec = PodSpec::of(pod, &mut self.interner)?;
+        let spec = self.read_pod(pod)?;
         Ok(self.place_spec(&spec, node, assumed))
-    }
-
-    /// Reads a pod once, to be placed any number of times.
-    ///
-    /// # Errors
-    /// When the pod cannot be read.
-    pub fn read_pod(&mut self, pod: &Pod) -> Result<PodSpec, DeltaError> {
-        self.sweep_if_due();
-        let spec = PodSpec::of(pod, &mut self.interner)?;
-        // Its terms become known now, so that a view published after this shows whom they select.
-        for term in &spec.terms {
-            self.term(term);
-        }
-        Ok(spec)
     }
 
     /// Places a pod that was read before; replaces one of the same identity.
@@ -150,7 +135,7 @@ impl Cluster {
             && *self.pods.requests.get(row.requests) == spec.requests
             && *self.pods.ports.get(row.ports) == spec.ports
             && *self.pods.own.get(row.own) == spec.own
-            && terms.iter().map(|t| &self.view.terms.get(t.0).key).eq(&spec.terms)
+            && terms.iter().map(|t| &self.view.terms.get(t.0).key).eq(spec.terms.iter())
     }
 
     pub(super) fn attach(&mut self, id: PodId, row: u32) {

@@ -79,6 +79,9 @@ impl Cluster {
 
     /// Frees what nothing refers to.
     pub fn sweep(&mut self) {
+        // They hold programs and numbers of strings without a lease of their own.
+        self.templates.clear();
+        self.owners.forget_changes();
         let used = self.sweep_programs();
         self.sweep_terms();
         self.sweep_counters(&used.counters);

@@ -11,8 +11,10 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, ReplicationController, Service};
 
 use super::cluster::Cluster;
+use super::objects::own_key;
 use super::sweep::mark_selector;
 use crate::intern::{FastMap, Str};
+use crate::program::template::Asked;
 use crate::selector::Selector;
 
 /// Workloads by namespace and name.
@@ -22,9 +24,35 @@ pub(crate) struct Owners {
     pub(crate) controllers: FastMap<(Str, Str), BTreeMap<String, String>>,
     pub(crate) replica_sets: FastMap<(Str, Str), Selector>,
     pub(crate) stateful_sets: FastMap<(Str, Str), Selector>,
+    /// Labels of single pods that some selector ever asked for, by position in `OWN_KEYS`.
+    pub(crate) own_asked: Asked,
+    /// When a workload of a namespace changed last, by `clock`; since the last sweep.
+    changes: FastMap<Str, u64>,
+    clock: u64,
 }
 
 impl Owners {
+    /// When a workload of a namespace changed last.
+    pub(crate) fn changed(&self, namespace: Str) -> u64 {
+        self.changes.get(&namespace).copied().unwrap_or_default()
+    }
+
+    /// Templates of before are gone.
+    pub(super) fn forget_changes(&mut self) {
+        self.changes.clear();
+    }
+
+    fn change(&mut self, namespace: Str) {
+        self.clock += 1;
+        self.changes.insert(namespace, self.clock);
+    }
+
+    /// A selector asks for these keys. A workload need not select the first pod of a template, so
+    /// that compiling does not tell.
+    fn ask<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
+        keys.filter_map(own_key).for_each(|at| self.own_asked[usize::from(at)] = true);
+    }
+
     /// Passes on every string that is referred to.
     pub(super) fn words(&self, mark: &mut impl FnMut(Str)) {
         for (namespace, services) in &self.services {
@@ -53,6 +81,7 @@ impl Cluster {
         if self.namespaces.insert(name, labels) == Some(labels) {
             return;
         }
+        self.templates.clear();
         self.select_anew(name);
     }
 
@@ -61,6 +90,7 @@ impl Cluster {
         if let Some(name) = self.interner.find(name)
             && self.namespaces.remove(&name).is_some()
         {
+            self.templates.clear();
             self.select_anew(name);
         }
     }
@@ -83,11 +113,16 @@ impl Cluster {
     /// Adds or changes a service.
     pub fn set_service(&mut self, service: &Service) {
         let Some((namespace, name)) = self.identity(&service.metadata) else { return };
+        let selector = service.spec.as_ref().and_then(|s| s.selector.clone());
+        self.owners.ask(selector.iter().flatten().map(|(key, _)| key.as_str()));
         let services = self.owners.services.entry(namespace).or_default();
-        match service.spec.as_ref().and_then(|s| s.selector.clone()) {
+        let before = match selector.clone() {
             Some(selector) => services.insert(name, selector),
             None => services.remove(&name),
         };
+        if before != selector {
+            self.owners.change(namespace);
+        }
     }
 
     /// Removes a service.
@@ -98,6 +133,7 @@ impl Cluster {
             if services.is_empty() {
                 self.owners.services.remove(&namespace);
             }
+            self.owners.change(namespace);
         }
     }
 
@@ -105,12 +141,20 @@ impl Cluster {
     pub fn set_replication_controller(&mut self, controller: &ReplicationController) {
         let Some(key) = self.identity(&controller.metadata) else { return };
         let selector = controller.spec.as_ref().and_then(|s| s.selector.clone());
-        self.owners.controllers.insert(key, selector.unwrap_or_default());
+        let selector = selector.unwrap_or_default();
+        self.owners.ask(selector.keys().map(String::as_str));
+        if self.owners.controllers.insert(key, selector.clone()) != Some(selector) {
+            self.owners.change(key.0);
+        }
     }
 
     /// Removes a replication controller.
     pub fn remove_replication_controller(&mut self, namespace: &str, name: &str) {
-        self.known(namespace, name).map(|key| self.owners.controllers.remove(&key));
+        if let Some(key) = self.known(namespace, name)
+            && self.owners.controllers.remove(&key).is_some()
+        {
+            self.owners.change(key.0);
+        }
     }
 
     /// Adds or changes a replica set; one whose selector cannot be read selects nothing.
@@ -118,12 +162,21 @@ impl Cluster {
         let Some(key) = self.identity(&set.metadata) else { return };
         let selector = set.spec.as_ref().map(|s| &s.selector);
         let selector = Selector::from_api(selector, &mut self.interner);
-        self.owners.replica_sets.insert(key, selector.unwrap_or(Selector::Nothing));
+        let selector = selector.unwrap_or(Selector::Nothing);
+        if self.owners.replica_sets.get(&key) != Some(&selector) {
+            self.ask(&selector);
+            self.owners.change(key.0);
+            self.owners.replica_sets.insert(key, selector);
+        }
     }
 
     /// Removes a replica set.
     pub fn remove_replica_set(&mut self, namespace: &str, name: &str) {
-        self.known(namespace, name).map(|key| self.owners.replica_sets.remove(&key));
+        if let Some(key) = self.known(namespace, name)
+            && self.owners.replica_sets.remove(&key).is_some()
+        {
+            self.owners.change(key.0);
+        }
     }
 
     /// Adds or changes a stateful set; one whose selector cannot be read selects nothing.
@@ -131,12 +184,27 @@ impl Cluster {
         let Some(key) = self.identity(&set.metadata) else { return };
         let selector = set.spec.as_ref().map(|s| &s.selector);
         let selector = Selector::from_api(selector, &mut self.interner);
-        self.owners.stateful_sets.insert(key, selector.unwrap_or(Selector::Nothing));
+        let selector = selector.unwrap_or(Selector::Nothing);
+        if self.owners.stateful_sets.get(&key) != Some(&selector) {
+            self.ask(&selector);
+            self.owners.change(key.0);
+            self.owners.stateful_sets.insert(key, selector);
+        }
     }
 
     /// Removes a stateful set.
     pub fn remove_stateful_set(&mut self, namespace: &str, name: &str) {
-        self.known(namespace, name).map(|key| self.owners.stateful_sets.remove(&key));
+        if let Some(key) = self.known(namespace, name)
+            && self.owners.stateful_sets.remove(&key).is_some()
+        {
+            self.owners.change(key.0);
+        }
+    }
+
+    fn ask(&mut self, selector: &Selector) {
+        if let Selector::All(requirements) = selector {
+            self.owners.ask(requirements.iter().map(|r| self.interner.text(r.key)));
+        }
     }
 
     fn known(&self, namespace: &str, name: &str) -> Option<(Str, Str)> {

@@ -1,0 +1,116 @@
+//! From an API pod to what decides and counts it: by its template where there is one.
+//!
+//! Input: a pod. Output: its program, its row, or both for the price of one look. Owner: the writer of
+//! the cluster. Bounds: without a template as much as the compiler and the reader cost.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::template::{self, Template};
+use super::{Program, compile};
+use crate::snapshot::cluster::{Cluster, DeltaError};
+use crate::snapshot::objects::{ObjectError, PodSpec};
+
+impl Cluster {
+    /// Compiles a pod. Equal pods share one program.
+    ///
+    /// # Errors
+    /// When a quantity or a selector of the pod cannot be read.
+    pub fn compile(&mut self, pod: &Pod) -> Result<Arc<Program>, DeltaError> {
+        self.sweep_if_due();
+        let print = self.print(pod);
+        if let Some(found) = self.template(print, pod)
+            && let Some(program) = found.program(&self.view.profile)
+            && !is_named(pod)
+        {
+            return Ok(Arc::clone(program));
+        }
+        let program = compile::compile(self, pod)?;
+        if let Ok(spec) = self.read_anew(pod) {
+            self.keep(pod, &spec, Some(&program));
+        }
+        Ok(program)
+    }
+
+    /// Reads a pod once, to be placed any number of times.
+    ///
+    /// # Errors
+    /// When the pod cannot be read.
+    pub fn read_pod(&mut self, pod: &Pod) -> Result<PodSpec, DeltaError> {
+        self.sweep_if_due();
+        let print = self.print(pod);
+        if let Some(spec) = self.read_again(print, pod) {
+            return Ok(spec?);
+        }
+        let spec = self.read_anew(pod)?;
+        self.keep(pod, &spec, None);
+        Ok(spec)
+    }
+
+    /// Compiles a pod and reads it.
+    ///
+    /// # Errors
+    /// As `compile` and `read_pod`.
+    pub fn prepare(&mut self, pod: &Pod) -> Result<(Arc<Program>, PodSpec), DeltaError> {
+        self.sweep_if_due();
+        let print = self.print(pod);
+        let found = self.template(print, pod).and_then(|t| t.program(&self.view.profile));
+        if let Some(program) = found.filter(|_| !is_named(pod)).cloned()
+            && let Some(spec) = self.read_again(print, pod)
+        {
+            return Ok((program, spec?));
+        }
+        // Its terms first: they may ask for labels that tell single pods apart.
+        let spec = self.read_anew(pod)?;
+        let program = compile::compile(self, pod)?;
+        self.keep(pod, &spec, Some(&program));
+        Ok((program, spec))
+    }
+
+    fn print(&self, pod: &Pod) -> Option<u64> {
+        template::print(pod, &self.own_asked())
+    }
+
+    fn template(&self, print: Option<u64>, pod: &Pod) -> Option<&Template> {
+        self.templates.find(print?, pod, &self.own_asked(), &self.owners)
+    }
+
+    fn read_again(
+        &mut self,
+        print: Option<u64>,
+        pod: &Pod,
+    ) -> Option<Result<PodSpec, ObjectError>> {
+        let asked = self.own_asked();
+        let found = self.templates.find(print?, pod, &asked, &self.owners)?;
+        Some(found.spec.like(pod, &mut self.interner))
+    }
+
+    fn read_anew(&mut self, pod: &Pod) -> Result<PodSpec, ObjectError> {
+        let spec = PodSpec::of(pod, &mut self.interner)?;
+        // Its terms become known now, so that a view published after this shows whom they select.
+        for term in spec.terms.iter() {
+            self.term(term);
+        }
+        Ok(spec)
+    }
+
+    /// Keeps what a pod was read as for those that are like it.
+    fn keep(&mut self, pod: &Pod, spec: &PodSpec, program: Option<&Arc<Program>>) {
+        // What is asked for may just have become more.
+        let Some(print) = self.print(pod) else { return };
+        let program = program.filter(|_| !is_named(pod)).map(|p| (&self.view.profile, p));
+        let workloads = self.owners.changed(spec.namespace);
+        self.templates.keep(print, pod, (workloads, spec), program);
+    }
+
+    /// Labels of single pods that counters, terms or workloads ask for.
+    fn own_asked(&self) -> template::Asked {
+        std::array::from_fn(|at| self.own_keys[at].1 || self.owners.own_asked[at])
+    }
+}
+
+/// A program says on which node its pod is already, a template does not.
+fn is_named(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref().is_some_and(|n| !n.is_empty()))
+}
