@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use crate::sync::{Arc, ArcCell, AtomicU64, Mutex, MutexGuard, Ordering};
 
 mod cluster;
+mod epochs;
 
 pub use cluster::{Conflict, Shared};
 
@@ -95,7 +96,12 @@ pub struct Published<V>(ArcCell<V>);
 impl<V> Published<V> {
     /// Publishes the first epoch.
     pub fn new(view: V) -> Self {
-        Self(ArcCell::new(Arc::new(view)))
+        Self::of(Arc::new(view))
+    }
+
+    /// The same with one that somebody holds already.
+    pub fn of(view: Arc<V>) -> Self {
+        Self(ArcCell::new(view))
     }
 
     /// The current epoch.
@@ -105,7 +111,12 @@ impl<V> Published<V> {
 
     /// Replaces the epoch; readers keep the one they hold.
     pub fn publish(&self, view: V) {
-        self.0.store(Arc::new(view));
+        self.replace(Arc::new(view));
+    }
+
+    /// The same with one that somebody holds already.
+    pub fn replace(&self, view: Arc<V>) {
+        self.0.store(view);
     }
 }
 
@@ -168,3 +179,6 @@ impl<S, R> Combiner<S, R> {
         self.waiting.lock().expect("a push does not panic")
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

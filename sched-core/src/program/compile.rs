@@ -386,7 +386,7 @@ impl<'a> Compiler<'a> {
 
     fn topology(&mut self, key: &str) -> KeyId {
         let key = self.interner().intern(key);
-        Arc::make_mut(&mut self.cluster.view.keys).intern(key)
+        self.cluster.key(key)
     }
 
     /// What the services and the controller of the pod select.

@@ -7,6 +7,7 @@
 
 use std::sync::OnceLock;
 
+use super::epochs::Epochs;
 use super::{Claim, Combiner, PLACEMENT, Published, REACHING};
 use crate::filter::interpod;
 use crate::intern::Str;
@@ -14,6 +15,7 @@ use crate::program::Program;
 use crate::snapshot::chunk::CHUNK_ROWS;
 use crate::snapshot::counters::TermKind;
 use crate::snapshot::objects::PodSpec;
+use crate::snapshot::replica::Change;
 use crate::snapshot::{Cluster, View};
 use crate::sync::Arc;
 
@@ -66,25 +68,33 @@ impl Claims {
     }
 }
 
+/// What whoever holds the writer's seat works on.
+#[derive(Debug)]
+struct Writer {
+    cluster: Cluster,
+    epochs: Epochs,
+}
+
 /// A cluster shared by several deciders.
 #[derive(Debug)]
 pub struct Shared {
     view: Published<View>,
     rows: Claims,
     whole: Claim,
-    writer: Combiner<Cluster, Reservation>,
+    writer: Combiner<Writer, Reservation>,
 }
 
 impl Shared {
     /// Shares a cluster.
     #[must_use]
-    pub fn new(cluster: Cluster) -> Self {
-        let view = cluster.publish();
+    pub fn new(mut cluster: Cluster) -> Self {
+        let view = Arc::new(cluster.publish());
+        let epochs = Epochs::of(&mut cluster, Arc::clone(&view));
         Self {
             rows: Claims::of(&view),
             whole: Claim::at(view.whole),
-            view: Published::new(view),
-            writer: Combiner::new(cluster),
+            view: Published::of(view),
+            writer: Combiner::new(Writer { cluster, epochs }),
         }
     }
 
@@ -117,34 +127,41 @@ impl Shared {
         }
         let node = view.names[row as usize];
         let item = Reservation { pod: Arc::clone(pod), node, reaching };
-        self.writer.hand_over(item, apply, |cluster| self.view.publish(cluster.publish()));
+        self.writer.hand_over(item, apply, |writer| self.publish(writer));
         Ok(())
     }
 
     /// Changes the cluster by other deltas than reservations, and publishes the result. Whoever
     /// decided before loses: what the API says is true, whatever a decider saw.
     pub fn with_cluster<T>(&self, with: impl FnOnce(&mut Cluster) -> T) -> T {
-        let finish = |cluster: &mut Cluster| self.view.publish(cluster.publish());
-        let change = |cluster: &mut Cluster| {
+        let finish = |writer: &mut Writer| self.publish(writer);
+        let change = |writer: &mut Writer| {
+            let cluster = &mut writer.cluster;
             let before = cluster.view.epoch;
-            cluster.changed = Some(Vec::new());
             let result = with(cluster);
             // One entry a change, as a version counts one a change.
-            for row in cluster.changed.take().into_iter().flatten() {
-                self.rows.of_row(row).invalidate(1);
+            for change in cluster.log.iter().flatten() {
+                if let Change::Numbers(row, _) = change {
+                    self.rows.of_row(*row).invalidate(1);
+                }
             }
             if before != cluster.view.epoch {
                 self.whole.invalidate(PLACEMENT + REACHING);
                 cluster.view.whole += PLACEMENT + REACHING;
             }
-            self.view.publish(cluster.publish());
+            self.publish(writer);
             result
         };
         self.writer.with(change, apply, finish)
     }
+
+    fn publish(&self, writer: &mut Writer) {
+        writer.epochs.publish(&mut writer.cluster, &self.view);
+    }
 }
 
-fn apply(cluster: &mut Cluster, r: Reservation) {
+fn apply(writer: &mut Writer, r: Reservation) {
+    let cluster = &mut writer.cluster;
     cluster.place_on(&r.pod, r.node, true);
     cluster.view.whole += PLACEMENT + if r.reaching { REACHING } else { 0 };
 }

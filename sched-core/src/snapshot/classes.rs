@@ -123,7 +123,7 @@ impl Cluster {
             return *id;
         }
         self.mention(&key.selector);
-        let topology = Arc::make_mut(&mut self.view.keys).intern(key.topology);
+        let topology = self.key(key.topology);
         let term = Term { key: key.clone(), topology, domains: Vec::new(), total: 0 };
         let id = TermId(self.view.terms.put(term, &mut self.free.terms));
         self.term_ids.insert(key.clone(), id);
@@ -133,6 +133,12 @@ impl Cluster {
             }
         }
         id
+    }
+
+    /// The id of a label key of nodes; the table is not copied for one that is known.
+    pub(crate) fn key(&mut self, name: Str) -> KeyId {
+        let known = self.view.keys.find(name);
+        known.unwrap_or_else(|| Arc::make_mut(&mut self.view.keys).intern(name))
     }
 
     /// A counter of these pods that also counts by `topology`, begun if nobody asked before.

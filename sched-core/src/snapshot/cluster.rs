@@ -18,6 +18,7 @@ use super::counters::{CounterId, CounterKey, CowVec, TermId, TermKey};
 use super::index;
 use super::objects::{NodeSpec, OWN_KEYS, ObjectError};
 use super::pods::{PodId, PodTable};
+use super::replica::Change;
 use super::sparse::CowMap;
 use super::sweep::Free;
 use super::view::View;
@@ -82,8 +83,8 @@ pub struct Cluster {
     /// Hashes what tenants write.
     pub(super) keyed: RandomState,
     pub(super) free: Free,
-    /// Rows that changed, one entry a change, while somebody asks.
-    pub(crate) changed: Option<Vec<u32>>,
+    /// What pods changed, and each change of a row's numbers, while somebody asks.
+    pub(crate) log: Option<Vec<Change>>,
 }
 
 /// Whether the kernels cover a profile's scores of utilisation and of balance.
@@ -160,7 +161,7 @@ impl Cluster {
             templates: Templates::default(),
             keyed: RandomState::new(),
             free: Free::default(),
-            changed: None,
+            log: None,
         }
     }
 
@@ -421,9 +422,6 @@ impl Cluster {
 
     /// Replaces the numbers of a row.
     pub(super) fn set_numbers(&mut self, row: u32, numbers: &Numbers) {
-        self.view.set_numbers(row, numbers);
-        if let Some(changed) = &mut self.changed {
-            changed.push(row);
-        }
+        self.view.record(&mut self.log, Change::Numbers(row, *numbers));
     }
 }

@@ -195,17 +195,19 @@ const BLOCK: usize = 32;
 pub struct CowVec<T> {
     blocks: Arc<Vec<Arc<Vec<Arc<T>>>>>,
     len: usize,
+    /// Counts changes by others than `item_mut`.
+    shape: u64,
 }
 
 impl<T> Clone for CowVec<T> {
     fn clone(&self) -> Self {
-        Self { blocks: Arc::clone(&self.blocks), len: self.len }
+        Self { blocks: Arc::clone(&self.blocks), len: self.len, shape: self.shape }
     }
 }
 
 impl<T> Default for CowVec<T> {
     fn default() -> Self {
-        Self { blocks: Arc::default(), len: 0 }
+        Self { blocks: Arc::default(), len: 0, shape: 0 }
     }
 }
 
@@ -230,12 +232,19 @@ impl<T: Clone> CowVec<T> {
 
     /// The item at `at` for writing; copied first when a reader still holds it.
     pub fn get_mut(&mut self, at: u32) -> &mut T {
+        self.shape += 1;
+        self.item_mut(at)
+    }
+
+    /// The same for changes that are recorded and done again on copies.
+    pub(crate) fn item_mut(&mut self, at: u32) -> &mut T {
         let block = &mut Arc::make_mut(&mut self.blocks)[at as usize / BLOCK];
         Arc::make_mut(&mut Arc::make_mut(block)[at as usize % BLOCK])
     }
 
     /// Appends and returns the index.
     pub fn push(&mut self, item: T) -> u32 {
+        self.shape += 1;
         let blocks = Arc::make_mut(&mut self.blocks);
         if self.len.is_multiple_of(BLOCK) {
             blocks.push(Arc::default());
@@ -255,6 +264,22 @@ impl<T: Clone> CowVec<T> {
             }
             None => self.push(item),
         }
+    }
+
+    /// Equal for two copies that differ by recorded changes only.
+    pub(crate) fn shape(&self) -> u64 {
+        self.shape
+    }
+
+    /// Whether both are the same copy.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.blocks, &other.blocks)
+    }
+
+    /// Becomes the same copy.
+    pub(crate) fn share(&mut self, other: &Self) {
+        super::replica::share(&mut self.blocks, &other.blocks);
+        (self.len, self.shape) = (other.len, other.shape);
     }
 
     /// All items.

@@ -13,6 +13,7 @@ pub mod keys;
 pub mod objects;
 mod placement;
 pub mod pods;
+pub(crate) mod replica;
 pub mod sparse;
 mod sweep;
 pub mod view;

@@ -10,6 +10,7 @@ use super::cluster::{Cluster, DeltaError};
 use super::counters::TermId;
 use super::objects::{ObjectError, PodSpec, is_final, pod_key};
 use super::pods::{NONE, PodId, PodRow};
+use super::replica::Change;
 use crate::intern::Str;
 
 impl Cluster {
@@ -162,39 +163,28 @@ impl Cluster {
         n.mem_nonzero = n.mem_nonzero.wrapping_add(sign.wrapping_mul(requests.nonzero_mem_bytes));
         n.pods_used += sign;
         self.set_numbers(row, &n);
-        let requests = self.pods.requests.get(self.pods.get(id).requests);
+        let pod = self.pods.get(id);
+        let requests = self.pods.requests.get(pod.requests);
+        let (view, log) = (&mut self.view, &mut self.log);
         for (name, amount) in &requests.plain.scalars {
             let name = self.interner.intern(name);
-            self.view.scalars.entry(name).add_used(row, sign.wrapping_mul(*amount));
+            if view.scalars.get(&name).is_none() {
+                // From now on somebody has a column for it.
+                view.scalars.entry(name);
+            }
+            view.record(log, Change::Scalar(name, row, sign.wrapping_mul(*amount)));
         }
-        self.count_ports(id, row, delta);
-        let pod = self.pods.get(id);
+        for port in self.pods.ports.get(pod.ports) {
+            view.record(log, Change::Port(*port, row, delta));
+        }
         let live = !pod.terminating;
         for counter in &self.classes[pod.class as usize].counters {
-            let counter = self.view.counters.get_mut(counter.0);
-            if live || !counter.key.live_only {
-                counter.add(row, delta, &self.view.keys);
+            if live || !view.counters.get(counter.0).key.live_only {
+                view.record(log, Change::Counter(*counter, row, delta));
             }
         }
         for term in self.pods.terms.get(pod.terms) {
-            self.view.terms_version += 1;
-            self.view.terms.get_mut(term.0).add(row, delta, &self.view.keys);
-        }
-    }
-
-    fn count_ports(&mut self, id: PodId, row: u32, delta: i32) {
-        let ports = self.pods.ports.get(self.pods.get(id).ports);
-        for port in ports {
-            let key = (port.protocol, port.port);
-            let users = self.view.ports.entry(key);
-            if delta > 0 {
-                users.take(port.ip, row, self.view.rows);
-                continue;
-            }
-            users.free(port.ip, row);
-            if users.is_free() {
-                self.view.ports.remove(&key);
-            }
+            view.record(log, Change::Term(*term, row, delta));
         }
     }
 }

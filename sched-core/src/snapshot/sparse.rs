@@ -25,17 +25,19 @@ type Shard<K, V> = Arc<FastMap<K, Arc<V>>>;
 #[derive(Debug)]
 pub struct CowMap<K, V> {
     shards: Arc<Vec<Shard<K, V>>>,
+    /// Counts changes by others than `item_mut` and `take_out`.
+    shape: u64,
 }
 
 impl<K, V> Clone for CowMap<K, V> {
     fn clone(&self) -> Self {
-        Self { shards: Arc::clone(&self.shards) }
+        Self { shards: Arc::clone(&self.shards), shape: self.shape }
     }
 }
 
 impl<K, V> Default for CowMap<K, V> {
     fn default() -> Self {
-        Self { shards: Arc::default() }
+        Self { shards: Arc::default(), shape: 0 }
     }
 }
 
@@ -53,6 +55,12 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
 
     /// The value of a key for writing, new if there is none; copied when a reader still holds it.
     pub fn entry(&mut self, key: K) -> &mut V {
+        self.shape += 1;
+        self.item_mut(key)
+    }
+
+    /// The same for changes that are recorded and done again on copies.
+    pub(crate) fn item_mut(&mut self, key: K) -> &mut V {
         let shards = Arc::make_mut(&mut self.shards);
         if shards.is_empty() {
             shards.resize_with(SHARDS, Arc::default);
@@ -63,10 +71,32 @@ impl<K: Copy + Eq + Hash, V: Clone + Default> CowMap<K, V> {
 
     /// Takes a key out.
     pub fn remove(&mut self, key: &K) {
+        self.shape += 1;
+        self.take_out(key);
+    }
+
+    /// The same for changes that are recorded and done again on copies.
+    pub(crate) fn take_out(&mut self, key: &K) {
         if self.get(key).is_some() {
             let shards = Arc::make_mut(&mut self.shards);
             Arc::make_mut(&mut shards[Self::shard(key)]).remove(key);
         }
+    }
+
+    /// Equal for two copies that differ by recorded changes only.
+    pub(crate) fn shape(&self) -> u64 {
+        self.shape
+    }
+
+    /// Whether both are the same copy.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shards, &other.shards)
+    }
+
+    /// Becomes the same copy.
+    pub(crate) fn share(&mut self, other: &Self) {
+        super::replica::share(&mut self.shards, &other.shards);
+        self.shape = other.shape;
     }
 
     /// All keys and values, in no order.

@@ -1,0 +1,76 @@
+//! The epochs that deciders read: each follows the writer's view in place, once nobody reads it.
+//!
+//! Input: the writer's view and the changes since the last publication. Output: the next epoch. Owner:
+//! whoever holds the writer's seat. Bounds: `EPOCHS_MAX` copies of what pods change, and
+//! `CHANGES_MAX` changes that one of them lacks.
+//! Why several copies: publishing one that shares everything makes the next change of each chunk and
+//! counter copy it. A copy that nobody reads any more catches up by the few changes it lacks. See adr/0107.
+
+use std::collections::VecDeque;
+
+use super::Published;
+use crate::snapshot::replica::Change;
+use crate::snapshot::{Cluster, View};
+use crate::sync::Arc;
+
+/// Copies that are kept: the published one, one a decider that is still reading, and one to write.
+const EPOCHS_MAX: usize = 8;
+/// Changes that a copy may lack; one further behind is given up, and another begun that shares all.
+const CHANGES_MAX: usize = 1024;
+
+/// Epochs, the oldest first and the published one last, and what happened since the oldest.
+#[derive(Debug)]
+pub(super) struct Epochs {
+    /// Each with the number of changes that it has seen.
+    copies: VecDeque<(Arc<View>, u64)>,
+    changes: VecDeque<Change>,
+    /// The number of the first of `changes`.
+    first: u64,
+}
+
+impl Epochs {
+    /// Begins to record with a published copy of a cluster.
+    pub(super) fn of(cluster: &mut Cluster, published: Arc<View>) -> Self {
+        cluster.log = Some(Vec::new());
+        Self { copies: [(published, 0)].into(), changes: VecDeque::new(), first: 0 }
+    }
+
+    /// Publishes what the cluster has become, if it is not what it was.
+    pub(super) fn publish(&mut self, cluster: &mut Cluster, cell: &Published<View>) {
+        self.changes.extend(cluster.log.iter_mut().flat_map(|log| log.drain(..)));
+        let last = self.first + self.changes.len() as u64;
+        let (published, seen) = self.copies.back().expect("one is published");
+        if *seen == last && published.shows(&cluster.view) {
+            return;
+        }
+        let next = self.next(cluster);
+        cell.replace(Arc::clone(&next));
+        self.copies.push_back((next, last));
+        self.forget(last);
+    }
+
+    /// A copy that nobody reads, brought up to date; a new one where all are read.
+    fn next(&mut self, cluster: &Cluster) -> Arc<View> {
+        for at in 0..self.copies.len() {
+            let (copy, seen) = &mut self.copies[at];
+            let from = (*seen - self.first) as usize;
+            if let Some(view) = Arc::get_mut(copy) {
+                view.follow(&cluster.view, self.changes.range(from..));
+                return self.copies.remove(at).expect("found above").0;
+            }
+        }
+        Arc::new(cluster.publish())
+    }
+
+    /// Gives up what is too old, and the changes that every copy has seen.
+    fn forget(&mut self, last: u64) {
+        while self.copies.len() > EPOCHS_MAX
+            || self.copies.front().is_some_and(|(_, seen)| seen + (CHANGES_MAX as u64) < last)
+        {
+            self.copies.pop_front();
+        }
+        let oldest = self.copies.front().map_or(last, |(_, seen)| *seen);
+        self.changes.drain(..(oldest - self.first) as usize);
+        self.first = oldest;
+    }
+}

@@ -1,0 +1,159 @@
+//! Copies of a view that follow it: what pods change is done again on a copy instead of being copied.
+//!
+//! Input: changes in their order. Output: a view equal to the writer's. Owner: `Cluster` records
+//! while somebody asks, `shared::epochs` does them again. Bounds: a placement is one row, and one entry a
+//! counter, term, resource and port of the pod.
+//! Only changes that pods make are recorded. Whatever else changes a table that they touch (nodes with
+//! other labels, new counters, resources, sweeps) changes its shape, and the copy begins anew as one that
+//! shares all tables; tables that pods never touch are compared by address and shared.
+
+use std::sync::Arc;
+
+use super::chunk::Numbers;
+use super::counters::{CounterId, TermId};
+use super::view::{HostPort, View};
+use crate::intern::Str;
+
+/// What a pod changes in the tables.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// A row has these numbers.
+    Numbers(u32, Numbers),
+    /// So many more pods of a counter on a row.
+    Counter(CounterId, u32, i32),
+    /// So many more pods with a term on a row.
+    Term(TermId, u32, i32),
+    /// So much more of an extended resource is requested on a row.
+    Scalar(Str, u32, i64),
+    /// A user more or less of a host port on a row.
+    Port(HostPort, u32, i32),
+}
+
+impl View {
+    /// Does a change, and records it where somebody asks.
+    pub(super) fn record(&mut self, log: &mut Option<Vec<Change>>, change: Change) {
+        self.apply(&change);
+        if let Some(log) = log {
+            log.push(change);
+        }
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Numbers(row, numbers) => self.set_numbers(*row, numbers),
+            Change::Counter(id, row, delta) => {
+                self.counters.item_mut(id.0).add(*row, *delta, &self.keys);
+            }
+            Change::Term(id, row, delta) => {
+                self.terms_version += 1;
+                self.terms.item_mut(id.0).add(*row, *delta, &self.keys);
+            }
+            Change::Scalar(name, row, amount) => {
+                self.scalars.item_mut(*name).add_used(*row, *amount);
+            }
+            Change::Port(port, row, delta) => self.count_port(port, *row, *delta),
+        }
+    }
+
+    fn count_port(&mut self, port: &HostPort, row: u32, delta: i32) {
+        let key = (port.protocol, port.port);
+        let users = self.ports.item_mut(key);
+        if delta > 0 {
+            users.take(port.ip, row, self.rows);
+            return;
+        }
+        users.free(port.ip, row);
+        if users.is_free() {
+            self.ports.take_out(&key);
+        }
+    }
+
+    /// Becomes equal to `other`, of which it is a copy to which these changes were not done yet.
+    pub(crate) fn follow<'a>(&mut self, other: &Self, changes: impl Iterator<Item = &'a Change>) {
+        if !self.has_shape_of(other) {
+            *self = other.clone();
+            return;
+        }
+        changes.for_each(|change| self.apply(change));
+        self.share_rest(other);
+    }
+
+    /// Whether a copy to which every change was done shows what `other` does.
+    pub(crate) fn shows(&self, other: &Self) -> bool {
+        self.has_shape_of(other)
+            && (self.epoch, self.whole, self.terms_version, self.own_keys_version)
+                == (other.epoch, other.whole, other.terms_version, other.own_keys_version)
+            && self.class_terms.is(&other.class_terms)
+            && Arc::ptr_eq(&self.profile, &other.profile)
+            && self.images.is(&other.images)
+            && self.features.is(&other.features)
+            && Arc::ptr_eq(&self.taints, &other.taints)
+            && Arc::ptr_eq(&self.valid, &other.valid)
+            && Arc::ptr_eq(&self.unschedulable, &other.unschedulable)
+            && Arc::ptr_eq(&self.names, &other.names)
+            && Arc::ptr_eq(&self.row_index, &other.row_index)
+    }
+
+    /// Whether nothing but recorded changes happened to the tables that pods touch.
+    fn has_shape_of(&self, other: &Self) -> bool {
+        // Domains are counted by the labels of nodes as they were when a pod came.
+        Arc::ptr_eq(&self.keys, &other.keys)
+            && self.rows == other.rows
+            && self.counters.shape() == other.counters.shape()
+            && self.terms.shape() == other.terms.shape()
+            && self.scalars.shape() == other.scalars.shape()
+            && self.ports.shape() == other.ports.shape()
+    }
+
+    fn share_rest(&mut self, other: &Self) {
+        // Every field is named, so that a new one is put where it belongs.
+        let Self {
+            profile,
+            epoch,
+            whole,
+            rows: _,
+            valid,
+            nodes,
+            names,
+            row_index,
+            chunks: _,
+            wide: _,
+            wide_rows: _,
+            unschedulable,
+            keys: _,
+            taints,
+            images,
+            features,
+            scalars: _,
+            ports: _,
+            wildcard_ip: _,
+            empty_text: _,
+            fit_is_default,
+            balance_is_default,
+            counters: _,
+            terms: _,
+            terms_version,
+            class_terms,
+            own_keys_version,
+        } = other;
+        share(&mut self.profile, profile);
+        share(&mut self.valid, valid);
+        share(&mut self.names, names);
+        share(&mut self.row_index, row_index);
+        share(&mut self.unschedulable, unschedulable);
+        share(&mut self.taints, taints);
+        self.images.share(images);
+        self.features.share(features);
+        self.class_terms.share(class_terms);
+        (self.epoch, self.whole, self.nodes) = (*epoch, *whole, *nodes);
+        (self.fit_is_default, self.balance_is_default) = (*fit_is_default, *balance_is_default);
+        (self.terms_version, self.own_keys_version) = (*terms_version, *own_keys_version);
+    }
+}
+
+/// Takes another pointer, where it is another: counting who shares it costs more than looking.
+pub(super) fn share<T: ?Sized>(mine: &mut Arc<T>, other: &Arc<T>) {
+    if !Arc::ptr_eq(mine, other) {
+        *mine = Arc::clone(other);
+    }
+}
