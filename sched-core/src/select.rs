@@ -23,6 +23,7 @@ use crate::snapshot::view::View;
 
 mod row;
 mod sample;
+mod shape;
 
 pub use self::row::{Rejector, rejector};
 pub use self::sample::{Sample, sample_size};
@@ -107,6 +108,7 @@ pub struct Scratch {
     pub total: Vec<i32>,
     fit: Vec<u8>,
     balance: Vec<u8>,
+    shapes: shape::Shapes,
     column: Vec<f64>,
     pub(crate) layered: Layered,
     pub(crate) image_sums: Vec<i64>,
@@ -203,6 +205,11 @@ fn run(
         return Outcome { refusal: Some(refusal), ..Outcome::default() };
     }
     scratch.resize(view);
+    if detail.is_none() {
+        shape::enter(view, program, scratch);
+    } else {
+        scratch.shapes.leave();
+    }
     filter_all(view, program, plugins, scratch, detail.as_deref_mut());
     if let Some(sample) = sample {
         sample.take(&view.valid, view.rows, &mut scratch.feasible);
@@ -220,7 +227,10 @@ fn run(
     }
     scratch.ties.reset(view.rows);
     let best = if detail.is_none() {
-        utilisation(view, program, scratch);
+        match scratch.shapes.current() {
+            Some(shape) => simd::widen(&shape.scores, &mut scratch.total),
+            None => _ = utilisation(view, program, scratch),
+        }
         let best = layered::score_all(view, program, scratch);
         if score_rows(view, program, plugins, scratch) { greatest(view, scratch) } else { best }
     } else {
@@ -248,7 +258,10 @@ fn filter_all(
         filter_in_detail(view, program, plugins, scratch, &mut mask, detail);
     } else {
         for plugin in COLUMN_FILTERS {
-            filter::apply(plugin, view, program, scratch, &mut mask);
+            match scratch.shapes.current() {
+                Some(shape) if plugin == Plugin::NodeResourcesFit => mask.and(&shape.fits),
+                _ => filter::apply(plugin, view, program, scratch, &mut mask),
+            }
         }
         for plugin in plugins.iter().filter(|p| view.profile.filters(p.plugin())) {
             reject_rows(view, program, *plugin, &mut mask, &mut |_, _| ());

@@ -265,6 +265,20 @@ pub(crate) fn resources(
     }
 }
 
+/// Whether all resources of one row fit: what [`resources`] finds for it.
+pub(crate) fn fits_row(view: &View, program: &Program, n: &Numbers, row: u32) -> bool {
+    let free = |name| {
+        let (all, used) = view.scalar(name, row);
+        all.map(|all| (all, all.wrapping_sub(used)))
+    };
+    fits_numbers(program, n)
+        && program.scalars.iter().all(|(name, asked)| free(*name).is_some_and(|f| *asked <= f.1))
+        && program.delegated.iter().all(|(name, asked)| {
+            // Where nobody offers any, devices are looked for.
+            free(*name).is_none_or(|(all, free)| all <= 0 || *asked <= free)
+        })
+}
+
 /// Whether the built-in resources fit.
 pub(crate) fn fits_numbers(program: &Program, n: &Numbers) -> bool {
     let r = &program.requests.plain;

@@ -167,6 +167,30 @@ pub fn combine(fit: &[u8], balance: &[u8], w: (i32, i32), base: i32, total: &mut
     }
 }
 
+/// `out = fit * w.0 + balance * w.1`; what does not fit into 16 bits belongs to rows without scores.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn combine_narrow(fit: &[u8], balance: &[u8], w: (u16, u16), out: &mut [u16]) {
+    for ((o, f), b) in out.iter_mut().zip(fit).zip(balance) {
+        *o = u16::from(*f).wrapping_mul(w.0).wrapping_add(u16::from(*b).wrapping_mul(w.1));
+    }
+}
+
+/// `total = scores`.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn widen(scores: &[u16], total: &mut [i32]) {
+    for (t, s) in total.iter_mut().zip(scores) {
+        *t = i32::from(*s);
+    }
+}
+
 /// Table of a key with few values, by value id; longer ids do not occur.
 pub type NarrowTable = [f64; 64];
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 
+use super::changes::Changes;
 use super::chunk::{CHUNK_ROWS, Numbers};
 use super::counters::{CounterId, CounterKey, CowVec, TermId, TermKey};
 use super::index;
@@ -125,6 +126,7 @@ impl Cluster {
                 names: Arc::default(),
                 row_index: Arc::default(),
                 chunks: Arc::default(),
+                changes: Changes::default(),
                 wide: Arc::default(),
                 wide_rows: Arc::default(),
                 unschedulable: Arc::default(),

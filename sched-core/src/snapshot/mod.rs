@@ -4,6 +4,7 @@
 //! readers get; `chunk`, `keys`, `sparse`, `counters` and `pods` are its tables; `objects` reads API
 //! objects. A filter or a score never sees an API object.
 
+pub(crate) mod changes;
 pub mod chunk;
 mod classes;
 pub mod cluster;

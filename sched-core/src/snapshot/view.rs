@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::changes::Changes;
 use super::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use super::counters::{Counter, CowVec, Term, TermId};
 use super::index::Index;
@@ -67,6 +68,8 @@ pub struct View {
     /// Rows by name, over `names`.
     pub(crate) row_index: Arc<Index>,
     pub(crate) chunks: Arc<Vec<Arc<Chunk>>>,
+    /// Rows whose numbers or extended resources changed lately.
+    pub(crate) changes: Changes,
     pub(crate) wide: Arc<FastMap<u32, Numbers>>,
     pub(crate) wide_rows: Arc<Bits>,
     pub(crate) unschedulable: Arc<Bits>,
@@ -205,5 +208,6 @@ impl View {
         }
         let version = &mut chunk.version[at];
         *version = version.checked_add(1).expect("fewer than 2^32 changes of a node");
+        self.changes.push(row);
     }
 }

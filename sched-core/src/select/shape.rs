@@ -1,0 +1,325 @@
+//! What the numbers of nodes say to a pod, kept by what it asks for: where it fits, and the weighted
+//! scores of utilisation and balance there.
+//!
+//! Input: views, programs. Output: a bitset and a column by row. Owner: the scratch of one decider.
+//! Bounds: `SHAPES_MAX` shapes and `BYTES_MAX` bytes, of which the longest unused goes first; a decision
+//! computes again the rows that changed since the shape was last asked for, all of them when that
+//! is longer ago than the cluster remembers (`snapshot::changes`).
+//! Why with the decider and not with the cluster: the writer would pay for every shape with every
+//! placement, also for shapes that nobody asks for any more (docs/adr/0106).
+
+use std::hash::{BuildHasher, BuildHasherDefault};
+use std::sync::Arc;
+
+use super::{Scratch, numbers};
+use crate::bits::Bits;
+use crate::config::{Plugin, Profile};
+use crate::filter::node;
+use crate::intern::{FastHasher, Str};
+use crate::program::Program;
+use crate::requests::PodRequests;
+use crate::score::resources;
+use crate::simd;
+use crate::snapshot::chunk::CHUNK_ROWS;
+use crate::snapshot::view::View;
+
+/// Shapes that a decider keeps.
+const SHAPES_MAX: usize = 64;
+/// Bytes of all shapes that a decider keeps, but for the last two.
+const BYTES_MAX: usize = 64 << 20;
+/// Most that a plugin gives.
+const SCORE_MAX: i64 = 100;
+
+/// What a column depends on beside the nodes.
+#[derive(Debug)]
+struct Key {
+    profile: Arc<Profile>,
+    requests: PodRequests,
+    scalars: Box<[(Str, i64)]>,
+    delegated: Box<[(Str, i64)]>,
+}
+
+impl Key {
+    fn is(&self, view: &View, program: &Program) -> bool {
+        Arc::ptr_eq(&self.profile, &view.profile)
+            && self.requests == program.requests
+            && self.scalars == program.scalars
+            && self.delegated == program.delegated
+    }
+}
+
+/// One shape.
+#[derive(Debug)]
+pub(super) struct Shape {
+    hash: u64,
+    key: Key,
+    /// Weights of utilisation and balance.
+    weights: (i64, i64),
+    /// The decision that last asked for it.
+    used: u64,
+    /// The state of the rows that it was computed for.
+    stamp: u64,
+    /// Rows where the pod fits.
+    pub(super) fits: Bits,
+    /// Weighted scores by row, meaningful where it fits.
+    pub(super) scores: Vec<u16>,
+}
+
+/// The shapes that a decider keeps.
+#[derive(Debug, Default)]
+pub(super) struct Shapes {
+    shapes: Vec<Shape>,
+    decisions: u64,
+    /// The shape of the decision that is being taken.
+    current: Option<usize>,
+}
+
+impl Shapes {
+    /// The shape of this decision, when there is one.
+    pub(super) fn current(&self) -> Option<&Shape> {
+        self.current.map(|at| &self.shapes[at])
+    }
+
+    /// From now on there is none.
+    pub(super) fn leave(&mut self) {
+        self.current = None;
+    }
+
+    /// A place for a new shape, given the rows of the table.
+    fn place(&mut self, rows: usize) -> usize {
+        let most = (BYTES_MAX / (rows * 2 + rows / 8 + 1)).clamp(2, SHAPES_MAX);
+        while self.shapes.len() >= most {
+            let oldest = self.shapes.iter().enumerate().min_by_key(|(_, shape)| shape.used);
+            let at = oldest.map(|(at, _)| at).expect("two at least");
+            self.shapes.swap_remove(at);
+        }
+        self.shapes.len()
+    }
+}
+
+/// Weights of the scores that a shape has, when they fit.
+fn weights(view: &View, program: &Program) -> Option<(i64, i64)> {
+    let profile = &view.profile;
+    let balance = Plugin::NodeResourcesBalancedAllocation;
+    let skips = resources::balance_skips(profile, program);
+    let balance = if skips { 0 } else { profile.weight(balance) };
+    let fit = profile.weight(Plugin::NodeResourcesFit);
+    let most = fit.checked_add(balance)?.checked_mul(SCORE_MAX)?;
+    (0..=i64::from(u16::MAX)).contains(&most).then_some((fit, balance))
+}
+
+/// Makes the program's shape the current one, up to date with the view.
+pub(super) fn enter(view: &View, program: &Program, scratch: &mut Scratch) {
+    let mut shapes = std::mem::take(&mut scratch.shapes);
+    shapes.decisions += 1;
+    shapes.current = find(&mut shapes, view, program, scratch);
+    scratch.shapes = shapes;
+}
+
+fn find(
+    shapes: &mut Shapes,
+    view: &View,
+    program: &Program,
+    scratch: &mut Scratch,
+) -> Option<usize> {
+    let hash = BuildHasherDefault::<FastHasher>::default().hash_one(&program.requests);
+    let same = |shape: &Shape| shape.hash == hash && shape.key.is(view, program);
+    let at = match shapes.shapes.iter().position(same) {
+        Some(at) => {
+            shapes.shapes[at].refresh(view, program, scratch);
+            at
+        }
+        None => {
+            let weights = weights(view, program)?;
+            let at = shapes.place(view.rows);
+            let mut shape = Shape::new(view, program, hash, weights);
+            shape.compute(view, program, scratch);
+            shapes.shapes.push(shape);
+            at
+        }
+    };
+    shapes.shapes[at].used = shapes.decisions;
+    Some(at)
+}
+
+impl Shape {
+    fn new(view: &View, program: &Program, hash: u64, weights: (i64, i64)) -> Self {
+        let key = Key {
+            profile: Arc::clone(&view.profile),
+            requests: program.requests.clone(),
+            scalars: program.scalars.clone(),
+            delegated: program.delegated.clone(),
+        };
+        let (fits, scores) = (Bits::default(), Vec::new());
+        Self { hash, key, weights, used: 0, stamp: 0, fits, scores }
+    }
+
+    /// Computes what changed.
+    fn refresh(&mut self, view: &View, program: &Program, scratch: &mut Scratch) {
+        let rows = view.chunks.len() * CHUNK_ROWS;
+        if rows < self.scores.len() {
+            // Another cluster: no table of rows ever shrinks.
+            return self.compute(view, program, scratch);
+        }
+        self.scores.resize(rows, 0);
+        self.fits.grow(view.rows);
+        if view.changes.since(self.stamp, |row| self.row(view, program, row)) {
+            self.stamp = view.changes.stamp();
+        } else {
+            self.compute(view, program, scratch);
+        }
+    }
+
+    /// Computes one row.
+    fn row(&mut self, view: &View, program: &Program, row: u32) {
+        let n = view.numbers(row);
+        let filters = view.profile.filters(Plugin::NodeResourcesFit);
+        if filters && !node::fits_row(view, program, &n, row) {
+            return self.fits.clear(row);
+        }
+        self.fits.set(row);
+        let (mut score, (fit, balance)) = (0, self.weights);
+        if fit != 0 {
+            let of = resources::fit_score_default(view, program, &n, row) as u8;
+            score += fit * i64::from(of);
+        }
+        if balance != 0 {
+            let of = resources::balance_score_default(view, program, &n, row) as u8;
+            score += balance * i64::from(of);
+        }
+        self.scores[row as usize] = u16::try_from(score).expect("weights were looked at");
+    }
+
+    /// Computes all rows.
+    fn compute(&mut self, view: &View, program: &Program, scratch: &mut Scratch) {
+        self.stamp = view.changes.stamp();
+        self.fits.copy_from(&view.valid, view.rows);
+        if view.profile.filters(Plugin::NodeResourcesFit) {
+            node::resources(view, program, &mut scratch.node, &mut self.fits);
+        }
+        let (fit, balance) = self.weights;
+        // The kernels look at the rows of a mask.
+        std::mem::swap(&mut scratch.feasible, &mut self.fits);
+        numbers(view, program, scratch, fit != 0, balance != 0);
+        std::mem::swap(&mut scratch.feasible, &mut self.fits);
+        self.scores.clear();
+        self.scores.resize(view.chunks.len() * CHUNK_ROWS, 0);
+        let weights = (fit as u16, balance as u16);
+        simd::combine_narrow(&scratch.fit, &scratch.balance, weights, &mut self.scores);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::Cluster;
+    use crate::config::Strategy;
+    use crate::select::{decide, decide_in_detail};
+    use crate::snapshot::tests::{node_with, pod_with};
+
+    /// Numbers that look like chance.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 33) % end
+        }
+    }
+
+    fn pod(name: &str, shape: u64) -> k8s_openapi::api::core::v1::Pod {
+        pod_with(name, |p| {
+            let gpu = if shape.is_multiple_of(3) { "1" } else { "0" };
+            p["metadata"]["uid"] = json!(name);
+            p["spec"]["containers"][0]["resources"]["requests"] = json!({
+                "cpu": format!("{}m", 100 + shape * 130), "memory": format!("{}Mi", shape * 90),
+                "example.com/gpu": gpu});
+        })
+    }
+
+    /// One change of a cluster: a node comes, changes or goes, a pod comes or goes.
+    fn change(cluster: &mut Cluster, dice: &mut Dice, at: u64) {
+        let name = format!("n{}", dice.below(90));
+        match dice.below(8) {
+            0 => {
+                let (cpu, gpu) = (dice.below(9), dice.below(4));
+                // Some are beyond what the columns hold.
+                let mem = if dice.below(5) == 0 { "80Ti" } else { "3Gi" };
+                let node = node_with(&name, |n| {
+                    let list = &mut n["status"]["allocatable"];
+                    (list["cpu"], list["memory"]) = (json!(cpu.to_string()), json!(mem));
+                    if gpu != 0 {
+                        list["example.com/gpu"] = json!(gpu.to_string());
+                    }
+                });
+                cluster.set_node(&node).expect("node");
+            }
+            1 => _ = cluster.remove_node(&name),
+            2..=5 => {
+                let pod = pod(&format!("p{at}"), dice.below(7));
+                _ = cluster.assume(&pod, &name);
+            }
+            _ => _ = cluster.remove_pod(&pod(&format!("p{}", dice.below(at + 1)), 0)),
+        }
+    }
+
+    fn assert_kept_equals_fresh(cluster: &mut Cluster, kept: &mut Scratch, shape: u64) {
+        let program = cluster.compile(&pod("asks", shape)).expect("pod");
+        let short = decide(cluster.view(), &program, kept);
+        let mut fresh = Scratch::default();
+        let (long, _) = decide_in_detail(cluster.view(), &program, &[], &mut fresh);
+        assert_eq!(short, long);
+        if short.feasible > 0 {
+            assert_eq!((&kept.feasible, &kept.ties), (&fresh.feasible, &fresh.ties));
+        }
+        for row in fresh.feasible.iter() {
+            assert_eq!(kept.total[row as usize], fresh.total[row as usize], "row {row}");
+        }
+    }
+
+    #[test]
+    fn kept_shapes_equal_fresh_ones_after_any_deltas() {
+        let most = Profile { strategy: Strategy::MostAllocated, ..Profile::default() };
+        let profiles = [Arc::new(Profile::default()), Arc::new(most)];
+        let (mut kept, mut dice) = (Scratch::default(), Dice(7));
+        let mut cluster = Cluster::new(Profile::default());
+        let mut fork = cluster.clone();
+        for at in 0..6_000 {
+            change(&mut cluster, &mut dice, at);
+            if dice.below(40) == 0 {
+                // Two copies go separate ways, and one decider sees both.
+                std::mem::swap(&mut cluster, &mut fork);
+            }
+            if dice.below(400) == 0 {
+                fork = cluster.clone();
+            }
+            // At times so much happens that the cluster does not remember it all.
+            if at % 3_000 > 1_600 && dice.below(3) == 0 {
+                cluster.use_profile(&profiles[dice.below(2) as usize]);
+                assert_kept_equals_fresh(&mut cluster, &mut kept, dice.below(7));
+            }
+        }
+        let shapes = &kept.shapes.shapes;
+        assert!(shapes.len() > 7 && shapes.iter().any(|s| s.fits.count() > 20), "{}", shapes.len());
+    }
+
+    #[test]
+    fn the_longest_unused_shape_goes_first() {
+        let mut cluster = Cluster::new(Profile::default());
+        cluster.set_node(&node_with("n", |_| ())).expect("node");
+        let mut scratch = Scratch::default();
+        for shape in 0..SHAPES_MAX as u64 * 2 {
+            for shape in [1, shape + 2] {
+                let program = cluster.compile(&pod("asks", shape)).expect("pod");
+                decide(cluster.view(), &program, &mut scratch);
+            }
+        }
+        let asked = |shape: &Shape| shape.key.requests.plain.cpu_milli;
+        let shapes = &scratch.shapes.shapes;
+        assert_eq!(shapes.len(), SHAPES_MAX);
+        assert!(shapes.iter().any(|s| asked(s) == 230), "asked for again and again");
+        assert!(!shapes.iter().any(|s| asked(s) == 360), "asked for once, long ago");
+    }
+}
