@@ -1,10 +1,10 @@
-//! What the numbers of nodes say to a pod, kept by what it asks for: where it fits, and the weighted
-//! scores of utilisation and balance there.
+//! What the numbers of nodes say to a pod, kept by what it asks for: where it fits, and the
+//! weighted scores of utilisation and balance there.
 //!
 //! Input: views, programs. Output: a bitset and a column by row. Owner: the scratch of one decider.
-//! Bounds: `SHAPES_MAX` shapes and `BYTES_MAX` bytes, of which the longest unused goes first; a decision
-//! computes again the rows that changed since the shape was last asked for, all of them when that
-//! is longer ago than the cluster remembers (`snapshot::changes`).
+//! Bounds: `SHAPES_MAX` shapes and `BYTES_MAX` bytes, of which the longest unused goes first; a
+//! decision computes again the rows that changed since the shape was last asked for, all of them
+//! when that is longer ago than the cluster remembers (`snapshot::changes`).
 //! Why with the decider and not with the cluster: the writer would pay for every shape with every
 //! placement, also for shapes that nobody asks for any more (docs/adr/0106).
 

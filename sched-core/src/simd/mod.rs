@@ -167,7 +167,7 @@ pub fn combine(fit: &[u8], balance: &[u8], w: (i32, i32), base: i32, total: &mut
     }
 }
 
-/// `out = fit * w.0 + balance * w.1`; what does not fit into 16 bits belongs to rows without scores.
+/// `out = fit * w.0 + balance * w.1`; what 16 bits do not hold belongs to rows without scores.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",

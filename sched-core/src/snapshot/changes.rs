@@ -1,7 +1,8 @@
 //! Which rows changed lately: what somebody who kept results by row has to compute again.
 //!
-//! Input: rows whose numbers change. Output: a stamp that names the state of all rows, and the rows that
-//! changed since an older stamp. Owner: the writer of the cluster; readers hold it within a view.
+//! Input: rows whose numbers change. Output: a stamp that names the state of all rows, and the rows
+//! that changed since an older stamp. Owner: the writer of the cluster; readers hold it within a
+//! view.
 //! Bounds: the last `BLOCK * BLOCKS` changes; who comes later computes all rows. A change after a
 //! publication copies one block.
 //! Why stamps from one source: two clusters, or two copies of one that went separate ways, never
