@@ -144,6 +144,17 @@ fn device(dice: &mut Dice, name: &str, (has_counters, per_device): (bool, bool))
     device
 }
 
+/// The devices of a slice; seldom two of one name.
+fn devices(dice: &mut Dice, slice: usize, has: (bool, bool)) -> Value {
+    let names: Vec<String> = (0..1 + dice.below(4))
+        .map(|n| match dice.below(60) {
+            0 => "twice".to_owned(),
+            _ => format!("dev-{slice}-{n}"),
+        })
+        .collect();
+    names.iter().map(|name| device(dice, name, has)).collect()
+}
+
 /// The slices of a pool, whole and sound most of the time.
 fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
     let (driver, name) = (dice.pick(&DRIVERS), format!("pool-{at}"));
@@ -160,18 +171,13 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
         spec[field] = value.clone();
         spec
     };
-    let mut specs = Vec::new();
-    for slice in 0..with_devices {
-        let mut spec = spec(2);
-        let names = (0..1 + dice.below(4)).map(|n| match dice.below(60) {
-            0 => "twice".to_owned(),
-            _ => format!("dev-{slice}-{n}"),
-        });
-        let names: Vec<String> = names.collect();
-        spec["devices"] =
-            names.iter().map(|name| device(dice, name, (has_counters, per_device))).collect();
-        specs.push(spec);
-    }
+    let mut specs: Vec<Value> = (0..with_devices)
+        .map(|slice| {
+            let mut spec = spec(2);
+            spec["devices"] = devices(dice, slice, (has_counters, per_device));
+            spec
+        })
+        .collect();
     if has_counters {
         let mut spec = spec(2);
         let amount = dice.pick(&["40", "60"]);
@@ -185,7 +191,10 @@ fn pool(dice: &mut Dice, at: usize) -> Vec<Value> {
         spec["devices"] = json!([device(dice, "old", (false, per_device))]);
         specs.push(spec);
     }
-    let named = |(number, spec): (usize, Value)| json!({"metadata": {"name": format!("{name}-{number}")}, "spec": spec});
+    let named = |(number, spec): (usize, Value)| {
+        let name = format!("{name}-{number}");
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
     specs.into_iter().enumerate().map(named).collect()
 }
 
