@@ -164,7 +164,7 @@ pub fn module_file(module: &str, path: &str) -> Result<PathBuf> {
 }
 
 /// `go`, at work in the module, whatever the environment says about flags.
-fn go() -> Result<Command> {
+pub(crate) fn go() -> Result<Command> {
     let program = shell::which(&["go"]).or_else(|| {
         let usual = PathBuf::from("/usr/local/go/bin/go");
         usual.is_file().then_some(usual)
@@ -186,7 +186,7 @@ fn module_dir() -> PathBuf {
 }
 
 /// Smaller files, and the version: without it the components call themselves v0.0.0.
-fn linker_flags() -> String {
+pub(crate) fn linker_flags() -> String {
     let mut numbers = VERSION.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
     let mut flags = "-s -w".to_owned();

@@ -6,5 +6,6 @@ import (
 	_ "k8s.io/kubernetes/test/e2e"
 	_ "k8s.io/kubernetes/test/e2e_node"
 	_ "k8s.io/kubernetes/test/images/agnhost/netexec"
+	_ "k8s.io/kubernetes/test/integration/scheduler_perf"
 	_ "k8s.io/sample-apiserver/pkg/cmd/server"
 )

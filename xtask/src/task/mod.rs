@@ -9,6 +9,7 @@ mod e2e_node;
 mod layers;
 mod licences;
 mod prepare;
+mod scheduler_suites;
 mod test;
 mod tidy;
 mod vm;
@@ -35,6 +36,7 @@ usage: cargo xtask TASK
   cluster          a real cluster on this machine: up, down, kubectl ... (alone: its usage)
   conformance      upstream's end-to-end tests on such a cluster (--focus RE, --fast, --agent A)
   e2e-node         upstream's suite for one node (--agent A, --focus RE, --label EXPR)
+  scheduler-suites upstream's tests of the scheduler (--scheduler S, --focus TEXT, --perf)
   differential     pods on our agent and on the kubelet, everything compared (--focus RE, --keep)
   vm [OPTION]... -- CMD
                    CMD in a guest with cgroup v2 (--seconds, --share, --memory, --cpus, --systemd)
@@ -51,6 +53,7 @@ pub fn run(args: &[String]) -> Result<ExitCode> {
         ["cluster", rest @ ..] => cluster::run(rest),
         ["conformance", rest @ ..] => conformance::run(rest),
         ["e2e-node", rest @ ..] => e2e_node::run(rest),
+        ["scheduler-suites", rest @ ..] => scheduler_suites::run(rest),
         ["differential", rest @ ..] => differential::run(rest),
         ["vm", rest @ ..] => vm::run(rest),
         ["tidy"] => tidy::run(),

@@ -1,0 +1,260 @@
+// What upstream's scheduler gets when its tests are pointed at another program: laid into
+// k8s.io/kubernetes/pkg/scheduler when the tests are built, never built here.
+//
+// Where PINTLE_SCHEDULER names a program, a scheduler that a test starts keeps its caches, which
+// tests look at, and decides nothing: the program does, with the same configuration in a file, the
+// same credentials and the same feature gates. Without the variable everything is upstream's.
+package scheduler
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/util/feature"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	schedulerapi "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/utils/ptr"
+)
+
+// ElsewhereProgram is the scheduler that tests are pointed at; empty for upstream's own.
+var ElsewhereProgram = os.Getenv("PINTLE_SCHEDULER")
+
+// elsewhereMinor is the release, 1.36, whose gates the program knows.
+const elsewhereMinor = 36
+
+// elsewheres has what each scheduler of this process was made with: *Scheduler to *elsewhere.
+var elsewheres sync.Map
+
+// elsewhere is a scheduler of a test, and the port that the program serves in its place.
+type elsewhere struct {
+	options schedulerOptions
+	port    int
+}
+
+func (sched *Scheduler) rememberElsewhere(options schedulerOptions) {
+	if ElsewhereProgram != "" {
+		elsewheres.Store(sched, &elsewhere{options: options, port: freePort()})
+	}
+}
+
+// decideHereOrElsewhere decides until the context ends, in this process or in the program.
+func (sched *Scheduler) decideHereOrElsewhere(ctx context.Context) {
+	if ElsewhereProgram == "" {
+		wait.UntilWithContext(ctx, sched.ScheduleOne, 0)
+		return
+	}
+	found, _ := elsewheres.Load(sched)
+	other := found.(*elsewhere)
+	go sched.drainElsewhere(klog.FromContext(ctx))
+	if err := other.run(ctx); err != nil && ctx.Err() == nil {
+		// The test fails by itself, and those after it go on.
+		fmt.Fprintf(os.Stderr, "PINTLE_SCHEDULER=%s: %v\n", ElsewhereProgram, err)
+	}
+}
+
+// drainElsewhere takes pods out of the queue of this process, which nobody else does.
+func (sched *Scheduler) drainElsewhere(logger klog.Logger) {
+	for {
+		pod, err := sched.NextPod(logger)
+		if err != nil || pod == nil || pod.Pod == nil {
+			return
+		}
+		sched.SchedulingQueue.Done(pod.Pod.UID)
+	}
+}
+
+func (other *elsewhere) run(ctx context.Context) error {
+	if names := len(other.options.frameworkOutOfTreeRegistry); names > 0 {
+		return fmt.Errorf("the test has %d plugins in its own process, where no other program can call them", names)
+	}
+	dir, err := os.MkdirTemp("", "pintle-elsewhere")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := writeElsewhereKubeconfig(other.options.kubeConfig, kubeconfig); err != nil {
+		return err
+	}
+	config := filepath.Join(dir, "config.yaml")
+	if err := other.writeConfig(config, kubeconfig); err != nil {
+		return err
+	}
+	if kept := os.Getenv("PINTLE_SCHEDULER_CONFIGS"); kept != "" {
+		text, _ := os.ReadFile(config)
+		_ = os.WriteFile(filepath.Join(kept, fmt.Sprintf("%d-%d.yaml", os.Getpid(), other.port)), text, 0o644)
+	}
+	args := []string{
+		"--config=" + config,
+		"--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", other.port),
+		"--authorization-always-allow-paths=/metrics",
+	}
+	return RunElsewhere(ctx, append(args, ElsewhereGates()...))
+}
+
+// RunElsewhere runs the program with these arguments until the context ends.
+func RunElsewhere(ctx context.Context, args []string) error {
+	// The program is to end with this process, which the kernel counts by the thread.
+	runtime.LockOSThread()
+	cmd := exec.Command(ElsewhereProgram, args...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("ended: %v", err)
+	case <-ctx.Done():
+		_ = cmd.Process.Kill()
+		<-ended
+		return nil
+	}
+}
+
+func writeElsewhereKubeconfig(rest *restclient.Config, path string) error {
+	host := rest.Host
+	if !strings.Contains(host, "://") {
+		host = "https://" + host
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["test"] = &clientcmdapi.Cluster{
+		Server:                   host,
+		TLSServerName:            rest.ServerName,
+		InsecureSkipTLSVerify:    rest.Insecure,
+		CertificateAuthority:     rest.CAFile,
+		CertificateAuthorityData: rest.CAData,
+	}
+	config.AuthInfos["test"] = &clientcmdapi.AuthInfo{
+		Token:                 rest.BearerToken,
+		ClientCertificate:     rest.CertFile,
+		ClientCertificateData: rest.CertData,
+		ClientKey:             rest.KeyFile,
+		ClientKeyData:         rest.KeyData,
+	}
+	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	config.CurrentContext = "test"
+	return clientcmd.WriteToFile(*config, path)
+}
+
+// writeConfig writes what the options say as the file that a scheduler is started with.
+func (other *elsewhere) writeConfig(path, kubeconfig string) error {
+	var versioned configv1.KubeSchedulerConfiguration
+	scheme.Scheme.Default(&versioned)
+	config := schedulerapi.KubeSchedulerConfiguration{}
+	if err := scheme.Scheme.Convert(&versioned, &config, nil); err != nil {
+		return err
+	}
+	options := other.options
+	config.Profiles = options.profiles
+	config.Extenders = options.extenders
+	config.Parallelism = options.parallelism
+	config.PercentageOfNodesToScore = ptr.To(options.percentageOfNodesToScore)
+	// A file cannot ask for no backoff at all, which options can.
+	config.PodInitialBackoffSeconds = max(options.podInitialBackoffSeconds, 1)
+	config.PodMaxBackoffSeconds = max(options.podMaxBackoffSeconds, 1)
+	config.LeaderElection.LeaderElect = false
+	config.ClientConnection.Kubeconfig = kubeconfig
+	// Clients of tests are limited by their tests alone.
+	config.ClientConnection.QPS, config.ClientConnection.Burst = 5000, 5000
+	info, ok := apiruntime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), apiruntime.ContentTypeYAML)
+	if !ok {
+		return fmt.Errorf("configurations have no YAML")
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return scheme.Codecs.EncoderForVersion(info.Serializer, configv1.SchemeGroupVersion).Encode(&config, file)
+}
+
+// ElsewhereGates are the arguments that switch what the test has switched in its own process.
+func ElsewhereGates() []string {
+	// A test that plays an older release asks for gates which no scheduler of this one has.
+	if feature.DefaultMutableFeatureGate.EmulationVersion().Minor() < elsewhereMinor {
+		return nil
+	}
+	var pairs []string
+	for name, spec := range feature.DefaultMutableFeatureGate.GetAll() {
+		if is := feature.DefaultFeatureGate.Enabled(name); is != spec.Default && !spec.LockToDefault {
+			pairs = append(pairs, fmt.Sprintf("%s=%t", name, is))
+		}
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	slices.Sort(pairs)
+	return []string{"--feature-gates=" + strings.Join(pairs, ",")}
+}
+
+// HasElsewhere is whether the program knows at least so many `nodes` or `pods`; true without one.
+func (sched *Scheduler) HasElsewhere(kind string, count int) bool {
+	known, isElsewhere := sched.countElsewhere(kind)
+	return !isElsewhere || known >= count
+}
+
+// IsElsewhere is whether the program knows just so many; true without one.
+func (sched *Scheduler) IsElsewhere(kind string, count int) bool {
+	known, isElsewhere := sched.countElsewhere(kind)
+	return !isElsewhere || known == count
+}
+
+func (sched *Scheduler) countElsewhere(kind string) (int, bool) {
+	found, ok := elsewheres.Load(sched)
+	if !ok {
+		return 0, false
+	}
+	url := fmt.Sprintf("https://127.0.0.1:%d/metrics", found.(*elsewhere).port)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	answer, err := client.Get(url)
+	if err != nil {
+		return -1, true
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		line := lines.Text()
+		if strings.HasPrefix(line, "scheduler_cache_size{") && strings.Contains(line, fmt.Sprintf("type=%q", kind)) {
+			count, err := strconv.Atoi(line[strings.LastIndexByte(line, ' ')+1:])
+			if err == nil {
+				return count, true
+			}
+		}
+	}
+	return -1, true
+}
+
+func freePort() int {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}

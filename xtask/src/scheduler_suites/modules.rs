@@ -1,0 +1,131 @@
+//! Upstream's module with the patch in it, and the test programs that are built from it.
+//!
+//! Input: Go's module cache and `tests/upstream/_scheduler`. Output: a second module cache in ours,
+//! where everything is a link to the first but the files that the patch changes or adds; Go's build
+//! cache has all other packages from the components already. Files of a module cache cannot be
+//! replaced by an overlay, and another path of the module would compile all of it again.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::patch::Patch;
+use crate::image::sha256;
+use crate::shell::{capture, timed};
+use crate::upstream::{self, VERSION};
+use crate::{cache, repository};
+
+/// Changes whenever the way of building does.
+const RECIPE: &str = "1";
+/// Where the patch is, and what it adds.
+const PATCH_DIR: &str = "tests/upstream/_scheduler";
+/// The module's folder in a module cache, without its version.
+const MODULE: &str = "kubernetes";
+
+/// Upstream's module with the patch in it.
+pub(super) struct Patched {
+    cache: PathBuf,
+    stamp: String,
+}
+
+impl Patched {
+    /// Finds it or makes it.
+    pub(super) fn ensure() -> Result<Self> {
+        let dir = repository().join(PATCH_DIR);
+        let text = fs::read_to_string(dir.join("patch.txt")).context("read the patch")?;
+        let patch = Patch::parse(&text)?;
+        let mut all = format!("{RECIPE} {VERSION}\n{text}").into_bytes();
+        for (_, ours) in &patch.added {
+            all.extend(fs::read(dir.join(ours)).with_context(|| format!("read {ours}"))?);
+        }
+        for file in ["go.mod", "go.sum"] {
+            all.extend(fs::read(repository().join("tests/upstream").join(file))?);
+        }
+        let stamp = sha256(&all);
+        let modules = upstream::module_file("k8s.io/kubernetes", "")?;
+        let modules = modules.ancestors().nth(2).context("a module lies in a module cache")?;
+        let cache = cache::content_entry("scheduler-modules", &stamp, |staging, _| {
+            link_all(modules, staging, &patch, &dir)
+        })?;
+        Ok(Self { cache, stamp })
+    }
+
+    /// The module cache that it is in.
+    pub(super) fn modules(&self) -> &Path {
+        &self.cache
+    }
+
+    /// The folder of a package of upstream's module.
+    pub(super) fn package(&self, path: &str) -> PathBuf {
+        self.cache.join(format!("k8s.io/{MODULE}@{VERSION}")).join(path)
+    }
+
+    /// The test program of a package of upstream's module.
+    pub(super) fn test_program(&self, path: &str) -> Result<PathBuf> {
+        let name = path.replace('/', "_");
+        let done = cache::entry(&format!("upstream/{name}"), &self.stamp, |staging, _| {
+            timed("build", &format!("tests of {path}"), || {
+                let mut go = self.go()?;
+                go.args(["test", "-c", "-mod=readonly", "-trimpath", "-ldflags"]);
+                go.arg(upstream::linker_flags()).arg("-o").arg(staging.join(&name));
+                capture(go.arg(format!("k8s.io/{MODULE}/{path}"))).map(drop)
+            })
+        })?;
+        Ok(done.join(name))
+    }
+
+    fn go(&self) -> Result<Command> {
+        let mut go = upstream::go()?;
+        go.env("GOMODCACHE", &self.cache);
+        Ok(go)
+    }
+}
+
+/// Links a module cache into `staging` and lays the patch over it.
+fn link_all(modules: &Path, staging: &Path, patch: &Patch, ours: &Path) -> Result<()> {
+    let versioned = format!("{MODULE}@{VERSION}");
+    let k8s = staging.join("k8s.io");
+    fs::create_dir(&k8s)?;
+    for (from, to) in
+        [(modules.to_owned(), staging.to_owned()), (modules.join("k8s.io"), k8s.clone())]
+    {
+        for entry in fs::read_dir(&from).with_context(|| format!("list {}", from.display()))? {
+            let name = entry?.file_name();
+            if name != "k8s.io" && name != *versioned {
+                symlink(from.join(&name), to.join(&name))?;
+            }
+        }
+    }
+    let module = k8s.join(&versioned);
+    link_tree(&modules.join("k8s.io").join(&versioned), &module)?;
+    for file in patch.files() {
+        let path = module.join(file);
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        // The file itself is also the other cache's.
+        fs::remove_file(&path)?;
+        fs::write(&path, patch.apply(file, &text)?)?;
+    }
+    for (path, file) in &patch.added {
+        fs::copy(ours.join(file), module.join(path)).with_context(|| format!("lay {file}"))?;
+    }
+    Ok(())
+}
+
+/// A folder with the same files under their names: links where the file system has them, else
+/// copies. Links by name would do for Go but for files that it embeds.
+fn link_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to).with_context(|| format!("create {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            link_tree(&from, &to)?;
+        } else if fs::hard_link(&from, &to).is_err() {
+            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+        }
+    }
+    Ok(())
+}

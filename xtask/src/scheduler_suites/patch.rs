@@ -1,0 +1,117 @@
+//! The patch that points upstream's scheduler tests at another program, read and applied. Pure.
+//!
+//! Input: the text of `tests/upstream/_scheduler/patch.txt` and upstream's files. Output: what
+//! becomes of each file. Lines that are to be replaced must stand in their file once: a release
+//! that has changed them is refused.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Lines of a file, and what they become.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Change {
+    old: String,
+    new: String,
+}
+
+/// What is changed and added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Patch {
+    changes: BTreeMap<String, Vec<Change>>,
+    /// Path in upstream's module, and the file of ours that is laid there.
+    pub(super) added: Vec<(String, String)>,
+}
+
+impl Patch {
+    /// Reads a patch: `add PATH FILE`, `file PATH`, and below it blocks of lines with `-` and `+`.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let mut patch = Self::default();
+        let mut file = String::new();
+        let mut change = Change::default();
+        // An empty line ends the last block.
+        for line in text.lines().chain([""]) {
+            if let Some(old) = line.strip_prefix('-') {
+                change.old += &format!("{old}\n");
+                continue;
+            }
+            if let Some(new) = line.strip_prefix('+') {
+                change.new += &format!("{new}\n");
+                continue;
+            }
+            if change != Change::default() {
+                ensure!(
+                    !file.is_empty() && !change.old.is_empty(),
+                    "before {line:?}: of what file, and which lines?"
+                );
+                patch.changes.entry(file.clone()).or_default().push(std::mem::take(&mut change));
+            }
+            match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+                [] => {}
+                [first, ..] if first.starts_with('#') => {}
+                ["file", path] => file = (*path).to_owned(),
+                ["add", path, ours] => patch.added.push(((*path).to_owned(), (*ours).to_owned())),
+                _ => bail!("neither `file`, `add` nor changed lines: {line:?}"),
+            }
+        }
+        Ok(patch)
+    }
+
+    /// The files that are changed.
+    pub(super) fn files(&self) -> impl Iterator<Item = &str> {
+        self.changes.keys().map(String::as_str)
+    }
+
+    /// What becomes of the text of a file.
+    pub(super) fn apply(&self, file: &str, text: &str) -> Result<String> {
+        // With a line's end before it, a block is found as whole lines only.
+        let mut text = format!("\n{text}");
+        for Change { old, new } in self.changes.get(file).into_iter().flatten() {
+            let whole = text.match_indices(old).filter(|(at, _)| text[..*at].ends_with('\n'));
+            let places: Vec<usize> = whole.map(|(at, _)| at).collect();
+            let &[at] = places.as_slice() else {
+                bail!("{file} has these lines {} times, not once:\n{old}", places.len());
+            };
+            text.replace_range(at..at + old.len(), new);
+        }
+        Ok(text.strip_prefix('\n').context("a file begins with its first line")?.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "# why\nadd x/new.go ours.go\n\nfile x/a.go\n-\tgo b()\n+\tgo c()\n+\td()\n\n-e\n+\n";
+
+    #[test]
+    fn whole_lines_that_stand_once_become_others() {
+        let patch = Patch::parse(TEXT).expect("a patch");
+        assert_eq!(patch.added, [("x/new.go".to_owned(), "ours.go".to_owned())]);
+        assert_eq!(patch.files().collect::<Vec<_>>(), ["x/a.go"]);
+        let text = patch.apply("x/a.go", "e\n\tgo b()\nme\n").expect("it fits");
+        assert_eq!(text, "\n\tgo c()\n\td()\nme\n");
+        for other in ["\tgo b()\n", "e\n\tgo b()\n\tgo b()\n", "e\n\tgo b() \n"] {
+            assert!(patch.apply("x/a.go", other).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn lines_of_no_file_and_unknown_words_are_refused() {
+        for text in ["-a\n+b\n", "file x\n+b\n", "replace x\n"] {
+            assert!(Patch::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_repositorys_own_patch_names_files_that_are_there() {
+        let dir = crate::repository().join("tests/upstream/_scheduler");
+        let text = std::fs::read_to_string(dir.join("patch.txt")).expect("the patch");
+        let patch = Patch::parse(&text).expect("a patch");
+        assert!(patch.files().count() > 0);
+        for (_, ours) in &patch.added {
+            assert!(dir.join(ours).is_file(), "{ours}");
+        }
+    }
+}
