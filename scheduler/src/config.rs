@@ -330,6 +330,11 @@ fn of_profile(file: &File, from: &FileProfile, at: usize) -> Result<Profile, Con
     let filter = Point::Filter;
     one_point(&mut profile, &from.plugins.filter, filter, &format!("{path}.filter"))?;
     one_point(&mut profile, &from.plugins.score, Point::Score, &format!("{path}.score"))?;
+    let (filters, weights) = (profile.filters, profile.weights);
+    let path_of = |point: &str| format!("{path}.{point}");
+    let (pre_filter, pre_score) = (&from.plugins.pre_filter, &from.plugins.pre_score);
+    preparation(pre_filter, &PREPARE_FILTERS, |at| filters[at], &path_of("preFilter"))?;
+    preparation(pre_score, &PREPARE_SCORES, |at| weights[at] != 0, &path_of("preScore"))?;
     other_points(&mut profile, &from.plugins, &path)?;
     let mut seen: Vec<&str> = Vec::new();
     for config in &from.plugin_config {
@@ -449,9 +454,7 @@ fn other_points(profile: &mut Profile, points: &Points, path: &str) -> Result<()
     for (name, set, defaults) in [
         ("preEnqueue", &points.pre_enqueue, &["SchedulingGates"][..]),
         ("queueSort", &points.queue_sort, &["PrioritySort"][..]),
-        ("preFilter", &points.pre_filter, none),
         ("postFilter", &points.post_filter, &["DynamicResources", "DefaultPreemption"][..]),
-        ("preScore", &points.pre_score, none),
         ("reserve", &points.reserve, &["VolumeBinding", "DynamicResources"][..]),
         ("permit", &points.permit, none),
         ("preBind", &points.pre_bind, &["VolumeBinding", "DynamicResources"][..]),
@@ -481,6 +484,62 @@ fn other_points(profile: &mut Profile, points: &Points, path: &str) -> Result<()
                 plugin.name
             );
             return Err(field(&path, &problem));
+        }
+    }
+    Ok(())
+}
+
+/// Plugins whose filters read what they have prepared once for a pod.
+// k8s: pkg/scheduler/framework/plugins/* PreFilter
+const PREPARE_FILTERS: [&str; 11] = [
+    "DynamicResources",
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeDeclaredFeatures",
+    "NodePorts",
+    "NodeResourcesFit",
+    "NodeVolumeLimits",
+    "PodTopologySpread",
+    "VolumeBinding",
+    "VolumeRestrictions",
+    "VolumeZone",
+];
+/// Plugins whose scores do.
+// k8s: pkg/scheduler/framework/plugins/* PreScore
+const PREPARE_SCORES: [&str; 7] = [
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeResourcesBalancedAllocation",
+    "NodeResourcesFit",
+    "PodTopologySpread",
+    "TaintToleration",
+    "VolumeBinding",
+];
+
+/// Plugins prepare for what they do, and nothing else: a set that has all of them prepare is what
+/// happens anyway, one that takes what it reads from a plugin is refused.
+fn preparation(
+    set: &PluginSet,
+    preparing: &[&str],
+    does: impl Fn(usize) -> bool,
+    path: &str,
+) -> Result<(), ConfigError> {
+    check(set, path)?;
+    let off = |name: &str| set.disabled.iter().any(|d| d.name == "*" || d.name == name);
+    let on = |name: &str| set.enabled.iter().any(|e| e.name == name);
+    for which in Plugin::ALL.into_iter().filter(|which| does(*which as usize)) {
+        let name = which.name();
+        if preparing.contains(&name) && off(name) && !on(name) {
+            let problem =
+                format!("{name} cannot do without; disable it where it filters or scores");
+            return Err(field(path, &problem));
+        }
+    }
+    for plugin in &set.enabled {
+        let does = Plugin::from_name(&plugin.name).is_some_and(|which| does(which as usize));
+        if !does || !preparing.contains(&plugin.name.as_str()) {
+            let problem = format!("{:?} has nothing to prepare here", plugin.name);
+            return Err(field(path, &problem));
         }
     }
     Ok(())

@@ -81,6 +81,7 @@ fn a_point_that_cannot_be_honoured_is_refused() {
         ("permit: {enabled: [{name: NodePorts}]}", "permit"),
         ("preFilter: {disabled: [{name: '*'}]}", "preFilter"),
         ("preScore: {disabled: [{name: InterPodAffinity}]}", "InterPodAffinity"),
+        ("preScore: {enabled: [{name: ImageLocality}]}", "nothing to prepare"),
         ("bind: {disabled: [{name: DefaultBinder}]}", "DefaultBinder"),
         ("queueSort: {disabled: [{name: '*'}]}", "PrioritySort"),
         ("multiPoint: {disabled: [{name: '*'}]}", "PrioritySort"),
@@ -97,6 +98,13 @@ fn a_point_that_cannot_be_honoured_is_refused() {
     assert!(refused(scores).contains("extenders[0].weight"));
     let same = plugins("queueSort: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}]}");
     assert_eq!(profile(&format!("{HEAD}{same}"), None).expect("no change"), Profile::default());
+    let alone = plugins(
+        "preScore: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity}]}, \
+         score: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity, weight: 1}]}, \
+         preFilter: {enabled: [{name: VolumeRestrictions}]}",
+    );
+    let alone = profile(&format!("{HEAD}{alone}"), None).expect("what happens anyway");
+    assert_eq!(alone.weights.iter().sum::<i64>(), 1);
     let calm = plugins("postFilter: {disabled: [{name: DefaultPreemption}]}");
     let calm = profile(&format!("{HEAD}{calm}"), None).expect("honoured");
     assert!(!calm.preemption && Profile::default().preemption);

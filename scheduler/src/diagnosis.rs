@@ -360,7 +360,8 @@ impl Thinker {
         statuses: &[(u32, Status)],
         budgets: &[preempt::Budget],
     ) -> DryRun {
-        if let Some(ineligible) = ineligible(mirror, asking, statuses) {
+        let disabled = (!asking.profile.preemption).then(|| DISABLED.to_owned());
+        if let Some(ineligible) = disabled.or_else(|| ineligible(mirror, asking, statuses)) {
             return DryRun { ineligible: Some(ineligible), ..DryRun::default() };
         }
         let Asking { pod, program, .. } = asking;
@@ -448,6 +449,9 @@ pub fn without_candidate(text: &str, of_claims: &str) -> String {
     format!("{text} {of_claims}preemption: no candidate node for preemption")
 }
 
+/// Why nobody preempts in a profile without DefaultPreemption.
+const DISABLED: &str = "DefaultPreemption is disabled.";
+
 /// The sentence with what the plugins add that are asked when no node is left.
 // k8s: pkg/scheduler/framework/runtime/framework.go RunPostFilterPlugins,
 //      defaultpreemption/default_preemption.go PostFilter
@@ -457,6 +461,10 @@ fn with_preemption(mirror: &Mirror, text: String, claims: &str, run: &DryRun) ->
     }
     let view = mirror.cluster.view();
     if let Some(ineligible) = &run.ineligible {
+        if ineligible == DISABLED {
+            // Of what is joined by commas, the last is missing.
+            return format!("{text} {claims}").trim_end_matches([' ', ',']).to_owned();
+        }
         return format!("{text} {claims}preemption: {ineligible}");
     }
     let nodes = view.node_count();

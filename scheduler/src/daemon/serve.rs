@@ -40,9 +40,8 @@ use super::{Serving, Settings};
 use crate::explain::Explanation;
 
 const COMPONENT: &str = "kube-scheduler";
-/// Paths that are there.
-const PATHS: [&str; 8] =
-    ["/configz", "/flagz", "/healthz", "/livez", "/metrics", EXPLAIN, "/readyz", "/statusz"];
+/// Paths that `/statusz` names: those of kube-scheduler, which does not name itself.
+const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"];
 /// Why a pod has no node: `?pod=NAMESPACE/NAME`, as text or, asked for by `Accept`, as JSON.
 const EXPLAIN: &str = "/pintle/explain";
 /// Questions that wait, and how long one does.
