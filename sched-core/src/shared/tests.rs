@@ -39,9 +39,9 @@ fn dice(state: &mut u64) -> usize {
 fn node(at: usize, roll: usize) -> Node {
     from_value(json!({"metadata": {"name": format!("n{at}"), "labels": {
         "zone": format!("z{}", roll % 3), "kubernetes.io/hostname": format!("n{at}")}},
-        "spec": {"unschedulable": roll % 7 == 0},
+        "spec": {"unschedulable": roll.is_multiple_of(7)},
         "status": {"images": [{"names": [format!("i{}", roll % 4)], "sizeBytes": 1}], "allocatable": {
-            "cpu": if roll % 11 == 0 { "9999999" } else { "64" }, "memory": "64Gi", "pods": "50",
+            "cpu": if roll.is_multiple_of(11) { "9999999" } else { "64" }, "memory": "64Gi", "pods": "50",
             "example.com/gpu": "8"}}}))
     .expect("a node")
 }
@@ -74,7 +74,7 @@ fn pod(at: usize, roll: usize) -> Pod {
 fn step(shared: &Shared, at: usize, roll: usize, pods: &mut Vec<Pod>) {
     match roll % 16 {
         0 => _ = shared.with_cluster(|c| c.set_node(&node(roll / 16 % 12, roll / 256))),
-        1 if at % 8 == 0 => {
+        1 if at.is_multiple_of(8) => {
             _ = shared.with_cluster(|c| c.remove_node(&format!("n{}", roll / 16 % 12)))
         }
         2 => shared.with_cluster(Cluster::sweep),
@@ -110,7 +110,7 @@ fn every_epoch_shows_what_the_writer_holds_and_keeps_it_while_it_is_read() {
             let held = shared.with_cluster(|c| contents(c.view()));
             assert_eq!(contents(&view), held, "seed {seed} step {at}");
             // Some readers take their time.
-            if roll % 3 == 0 {
+            if roll.is_multiple_of(3) {
                 read.push((Arc::clone(&view), held));
             }
             if read.len() > roll / 7 % 12 {

@@ -33,6 +33,9 @@ impl View {
     /// Does a change, and records it where somebody asks.
     pub(super) fn record(&mut self, log: &mut Option<Vec<Change>>, change: Change) {
         self.apply(&change);
+        if let Change::Numbers(row, _) = change {
+            self.changes.push(row);
+        }
         if let Some(log) = log {
             log.push(change);
         }
@@ -117,6 +120,7 @@ impl View {
             names,
             row_index,
             chunks: _,
+            changes,
             wide: _,
             wide_rows: _,
             unschedulable,
@@ -145,6 +149,8 @@ impl View {
         self.images.share(images);
         self.features.share(features);
         self.class_terms.share(class_terms);
+        // The writer's stamps: whoever kept results by an epoch before it finds them here.
+        self.changes.clone_from(changes);
         (self.epoch, self.whole, self.nodes) = (*epoch, *whole, *nodes);
         (self.fit_is_default, self.balance_is_default) = (*fit_is_default, *balance_is_default);
         (self.terms_version, self.own_keys_version) = (*terms_version, *own_keys_version);

@@ -190,7 +190,7 @@ impl View {
         (all.unwrap_or(0), used)
     }
 
-    /// Replaces the numbers of a row.
+    /// Replaces the numbers of a row; that it changed is noted where changes are recorded.
     pub(crate) fn set_numbers(&mut self, row: u32, numbers: &Numbers) {
         let at = row as usize % CHUNK_ROWS;
         let chunk = Arc::make_mut(&mut Arc::make_mut(&mut self.chunks)[row as usize / CHUNK_ROWS]);
@@ -208,6 +208,5 @@ impl View {
         }
         let version = &mut chunk.version[at];
         *version = version.checked_add(1).expect("fewer than 2^32 changes of a node");
-        self.changes.push(row);
     }
 }
