@@ -2,8 +2,10 @@
 //!
 //! Input: the tables of a cluster. Output: the same tables without what only gone objects named.
 //! Owner: the writer of the cluster. Bounds: a sweep looks at everything that can be freed, and at
-//! the names of each pod; it runs when there is twice as much as was left by the last one, so
-//! that its cost per object is constant and the memory of any churn is that of what is alive.
+//! the names of each pod; it runs when as much has come as the last one found in use, so that the
+//! memory of any churn is a small multiple of what is alive. What is only leased does not count:
+//! whoever holds a lease for long protects all that came in its time, which must not become more
+//! and more.
 //! Places of a table are given again. Nobody can mistake one: a program that is held outside keeps
 //! its class, its counters and its keys.
 
@@ -72,13 +74,18 @@ impl Cluster {
     /// being read is not yet referred to.
     pub(crate) fn sweep_if_due(&mut self) {
         if self.vocabulary() >= self.free.due.max(SWEEP_MIN) {
-            self.sweep();
-            self.free.due = self.vocabulary() * 2;
+            let in_use = self.sweep_all();
+            self.free.due = self.vocabulary() + in_use.max(SWEEP_MIN);
         }
     }
 
     /// Frees what nothing refers to.
     pub fn sweep(&mut self) {
+        self.sweep_all();
+    }
+
+    /// Frees what nothing refers to; how many things are in use, leased or not.
+    fn sweep_all(&mut self) -> usize {
         // They hold programs and numbers of strings without a lease of their own.
         self.templates.clear();
         self.owners.forget_changes();
@@ -92,6 +99,8 @@ impl Cluster {
         }
         let mut marks = self.marks();
         self.interner.sweep(&mut marks);
+        let tables = self.vocabulary() - self.interner.len();
+        tables + (marks.texts.len() + marks.labels.len()).min(self.interner.len())
     }
 
     /// Forgets programs that only the cache holds; what the others refer to.

@@ -296,6 +296,30 @@ fn a_million_pods_come_and_go_in_the_memory_of_a_thousand() {
 }
 
 #[test]
+fn whoever_holds_what_was_read_of_nodes_does_not_keep_ever_more_of_what_is_gone() {
+    let mut cluster = cluster(&["a"]);
+    let read = cluster.read_pod(&pod("p")).expect("pod");
+    let mut held: std::collections::VecDeque<_> = Default::default();
+    let mut most = [0; 4];
+    for at in 0..4_000 {
+        held.push_back(cluster.read_node(&node(&format!("n-{at}"))).expect("node"));
+        if held.len() > 50 {
+            held.pop_front();
+        }
+        for pod in 0..30 {
+            cluster.sweep_if_due();
+            let mut spec = read.clone();
+            spec.key = cluster.interner.intern(&format!("uid-{at}-{pod}"));
+            spec.name = cluster.interner.intern(&format!("pod-{at}-{pod}"));
+            let id = cluster.place_spec(&spec, "a", false);
+            cluster.remove(id);
+        }
+        most[at / 1_000] = most[at / 1_000].max(cluster.vocabulary());
+    }
+    assert!(most[3] * 10 <= most[1] * 11, "{most:?} things at most");
+}
+
+#[test]
 fn a_program_that_is_held_keeps_what_it_refers_to() {
     let mut cluster = cluster(&["a"]);
     cluster.assume(&job(1), "a").expect("room");
