@@ -415,6 +415,7 @@ impl Running {
         let known = [nodes, bound, self.scheduler.assumed()];
         let metrics = &self.state.metrics;
         metrics.counts(|place| self.scheduler.count(place), known);
+        metrics.unreadable(self.scheduler.mirror.unreadable());
         let moved = self.scheduler.queue.take_moved();
         metrics.queue(moved, self.scheduler.queue.rejected(), self.lanes.under_way());
     }

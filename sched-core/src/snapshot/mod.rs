@@ -2,7 +2,7 @@
 //!
 //! `cluster` is the only writer (with `workloads`, `placement`, `classes` and `sweep`); `view` is what
 //! readers get; `chunk`, `keys`, `sparse`, `counters` and `pods` are its tables; `objects` reads API
-//! objects. A filter or a score never sees an API object.
+//! objects, `readable` leaves out what means nothing. A filter or a score never sees an API object.
 
 pub(crate) mod changes;
 pub mod chunk;
@@ -14,6 +14,7 @@ pub mod keys;
 pub mod objects;
 mod placement;
 pub mod pods;
+mod readable;
 pub(crate) mod replica;
 pub mod sparse;
 mod sweep;

@@ -10,6 +10,7 @@ use super::cluster::{Cluster, DeltaError};
 use super::counters::TermId;
 use super::objects::{ObjectError, PodSpec, is_final, pod_key};
 use super::pods::{NONE, PodId, PodRow};
+use super::readable::readable;
 use super::replica::Change;
 use crate::intern::Str;
 
@@ -81,6 +82,21 @@ impl Cluster {
     fn place(&mut self, pod: &Pod, node: &str, assumed: bool) -> Result<PodId, DeltaError> {
         let spec = self.read_pod(pod)?;
         Ok(self.place_spec(&spec, node, assumed))
+    }
+
+    /// Reads a pod as far as it can be read, and says what was left out if anything was. What has no
+    /// meaning counts for nothing; all else of the pod counts.
+    ///
+    /// # Errors
+    /// When the pod has no name.
+    pub fn read_pod_as_it_is(
+        &mut self,
+        pod: &Pod,
+    ) -> Result<(PodSpec, Option<DeltaError>), DeltaError> {
+        match self.read_pod(pod) {
+            Ok(spec) => Ok((spec, None)),
+            Err(error) => self.read_pod(&readable(pod)).map(|spec| (spec, Some(error))),
+        }
     }
 
     /// Places a pod that was read before; replaces one of the same identity.

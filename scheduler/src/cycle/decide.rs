@@ -17,6 +17,7 @@ use super::consult::Said;
 use super::{Asked, Scheduler, Uid};
 use crate::diagnosis::{Asking, Diagnosis};
 use crate::framework::{Attempt, Stopped};
+use crate::mirror::flawed::in_full;
 use crate::mirror::{Nominee, Step};
 use crate::queue::Rejectors;
 
@@ -113,7 +114,7 @@ impl Scheduler {
     ) -> Result<Found, Why> {
         let pod = asked.pod.whole();
         let asking = Asking::with_spec(Rc::clone(&pod), &asked.spec, &mut self.mirror);
-        let mut asking = asking.map_err(|error| Why::error(error.to_string()))?;
+        let mut asking = asking.map_err(|error| Why::error(in_full(&error)))?;
         asking.consulted = said.of_all(&self.mirror.cluster);
         let rejected = self.mirror.cluster.rejected(&asked.spec, &asking.program);
         if let Ok(rejected) = rejected {

@@ -18,6 +18,8 @@ mod decide;
 mod device_tests;
 mod devices;
 mod ended;
+#[cfg(test)]
+mod flaw_tests;
 mod intake;
 mod permit;
 #[cfg(test)]

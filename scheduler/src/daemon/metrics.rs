@@ -20,6 +20,7 @@ use prometheus_client::registry::Registry;
 use pintle_sched_core::{Plugin, Profile};
 
 use crate::queue::{Moved, Place};
+use crate::watch::Kind;
 
 const SLI_HELP: &str = "[BETA] E2e latency for a pod being scheduled, from the time the pod enters \
     the scheduling queue and might involve multiple scheduling attempts.";
@@ -76,6 +77,11 @@ struct Of {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfKind {
+    kind: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Permitted {
     result: &'static str,
 }
@@ -119,6 +125,7 @@ struct OfWaiting {
     doing: Family<Doing, Gauge<i64, AtomicI64>>,
     pending: Family<In, Gauge<i64, AtomicI64>>,
     cache: Family<Of, Gauge<i64, AtomicI64>>,
+    unreadable: Family<OfKind, Gauge<i64, AtomicI64>>,
 }
 
 impl OfWaiting {
@@ -150,6 +157,11 @@ impl OfWaiting {
             cache: at.add(
                 "scheduler_cache_size",
                 "[ALPHA] Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
+            ),
+            unreadable: at.add(
+                "pintle_unreadable_objects",
+                "Objects of the API of which something cannot be read, by kind; what can be read of pods \
+                 counts.",
             ),
         }
     }
@@ -338,6 +350,15 @@ impl SchedulerMetrics {
         for (r#type, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.waiting.cache.get_or_create(&Of { r#type }).set(count);
+        }
+    }
+
+    /// How many objects there are of which something cannot be read.
+    pub fn unreadable(&self, counts: BTreeMap<Kind, usize>) {
+        for (kind, count) in counts {
+            let label = OfKind { kind: format!("{kind:?}") };
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.waiting.unreadable.get_or_create(&label).set(count);
         }
     }
 

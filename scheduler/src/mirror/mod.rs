@@ -5,8 +5,9 @@
 //! Bounds: what the API server has. Of a bound pod nothing is kept but its row in the columns and its
 //! name; of a node what was read of it, as ids; of a pod without a node the stripped object, or its
 //! text (`kept`).
-//! An object that cannot be used is left out, counted and told once.
+//! Of an object what cannot be read is left out; it is counted, and told once.
 
+pub(crate) mod flawed;
 mod step;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,6 +25,7 @@ use pintle_sched_core::preempt::Budget;
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
+use self::flawed::Flawed;
 pub use self::step::Step;
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, Times};
@@ -81,7 +83,7 @@ pub struct Mirror {
     others: HashMap<(Kind, ObjectKey), u64>,
     lists: HashMap<Kind, Listing>,
     complete: HashSet<Kind>,
-    unusable: u64,
+    flawed: Flawed,
 }
 
 impl Mirror {
@@ -115,7 +117,7 @@ impl Mirror {
             others: HashMap::new(),
             lists: HashMap::new(),
             complete: HashSet::new(),
-            unusable: 0,
+            flawed: Flawed::default(),
         }
     }
 
@@ -142,9 +144,9 @@ impl Mirror {
         KINDS.into_iter().filter(|kind| !self.complete.contains(kind))
     }
 
-    /// Objects that could not be used so far.
-    pub fn unusable(&self) -> u64 {
-        self.unusable
+    /// Objects of which something cannot be read, by kind.
+    pub fn unreadable(&self) -> BTreeMap<Kind, usize> {
+        self.flawed.counts()
     }
 
     /// A pod without a node.
@@ -243,7 +245,7 @@ impl Mirror {
                 self.set(thing)
             }
             Told::Unreadable(kind, key) => {
-                self.unusable += 1;
+                key.iter().for_each(|key| self.flawed.put_undecoded(kind, key));
                 let list = self.lists.entry(kind).or_default();
                 list.nameless |= key.is_none();
                 list.seen.extend(key);
@@ -273,6 +275,8 @@ impl Mirror {
             kind if is_of_devices(kind) => self.devices.keys(kind),
             _ => self.others.keys().filter(|(k, _)| *k == kind).map(|(_, k)| k.clone()).collect(),
         };
+        let flawed = self.flawed.keys(kind).cloned().collect::<Vec<_>>();
+        let known: HashSet<ObjectKey> = known.into_iter().chain(flawed).collect();
         let gone = known.into_iter().filter(|key| !list.seen.contains(key));
         gone.collect::<Vec<_>>().iter().flat_map(|key| self.gone(kind, key, None)).collect()
     }
@@ -380,14 +384,7 @@ impl Mirror {
 
     /// What was read of a pod and what it changes; `None` for one that cannot be used.
     fn steps_of(&mut self, pod: &Pod, key: &ObjectKey) -> Option<(Rc<PodSpec>, Vec<Step>)> {
-        let spec = match self.cluster.read_pod(pod) {
-            Ok(spec) => Rc::new(spec),
-            Err(error) => {
-                self.unusable += 1;
-                tracing::debug!(pod = key.as_str(), %error, "a pod cannot be used");
-                return None;
-            }
-        };
+        let spec = self.spec_of(pod, key)?;
         let mut steps = Vec::new();
         // A namesake that came before it and whose end was not told.
         let is_it = |known: &Rc<KeptPod>| known.uid() == pod.metadata.uid.as_deref();
@@ -439,8 +436,8 @@ impl Mirror {
         let mut steps = Vec::new();
         let uid = match (self.bound.get(key).cloned(), self.waiting.get(key).cloned()) {
             (Some((uid, node)), _) => {
-                let last = last.and_then(|pod| self.cluster.read_pod(pod).ok());
-                let last = last.filter(|spec| spec.key == uid).map(Rc::new);
+                let last = last.and_then(|pod| self.cluster.read_pod_as_it_is(pod).ok());
+                let last = last.map(|(spec, _)| spec).filter(|spec| spec.key == uid).map(Rc::new);
                 steps.push(Step::Gone { pod: uid, last, node });
                 Some(uid)
             }
@@ -502,14 +499,16 @@ impl Mirror {
     }
 
     fn read_node(&mut self, node: &Node) -> Option<Step> {
+        let key = ObjectKey::of(node);
         match self.cluster.read_node(node) {
             Ok(spec) => {
+                self.flawed.take(Kind::Node, &key);
                 let old = self.nodes.get(&spec.name).cloned();
                 Some(Step::Node { old, new: Some(Rc::new(spec)) })
             }
             Err(error) => {
-                self.unusable += 1;
-                tracing::debug!(node = node.metadata.name, %error, "a node cannot be used");
+                let stays = "it stays what it was, if it was known";
+                self.flawed.put(Kind::Node, &key, (stays, &error));
                 None
             }
         }
@@ -525,6 +524,7 @@ impl Mirror {
     /// Takes the end of an object.
     pub fn gone(&mut self, kind: Kind, key: &ObjectKey, last: Option<&Thing>) -> Vec<Step> {
         let steps = self.foresee_end(kind, key, last);
+        self.flawed.take(kind, key);
         match kind {
             Kind::Pod => {
                 self.waiting.remove(key);
