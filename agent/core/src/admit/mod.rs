@@ -15,7 +15,7 @@ mod apparmor;
 mod fit;
 mod node;
 mod placement;
-mod preempt;
+pub(crate) mod preempt;
 mod resize;
 mod taken;
 #[cfg(test)]

@@ -410,6 +410,28 @@ fn an_evicted_pod_tells_that_the_node_ended_it() {
     assert_eq!(world.derive(), status, "deriving again changes nothing");
 }
 
+/// As the kubelet has it, and upstream's tests of critical pods ask for.
+#[test]
+fn a_pod_that_made_room_and_ended_well_has_succeeded_and_tells_who_ended_it() {
+    for (reason, code, phase, told) in [
+        ("Preempting", 0, "Succeeded", None),
+        ("Preempting", 137, "Failed", Some("Preempting")),
+        ("Evicted", 0, "Failed", Some("Evicted")),
+        ("NodeShutdown", 0, "Failed", Some("NodeShutdown")),
+    ] {
+        let mut world = World::new(one("Always")).with(vec![exited("a", "1", code)]);
+        let message = format!("{}memory. ", crate::eviction::message::OF_NODE);
+        world.verdict = Some(Verdict { message, ..verdict(reason) });
+        world.lifecycle = Lifecycle::Terminated;
+        let status = world.derive();
+        let found = (status.phase.as_deref(), status.reason.as_deref());
+        assert_eq!(found, (Some(phase), told), "{reason} {code}");
+        let target = condition(&status, "DisruptionTarget");
+        assert_eq!(target, ("True".into(), "TerminationByKubelet".into()), "{reason} {code}");
+        assert_eq!(world.derive(), status, "deriving again changes nothing");
+    }
+}
+
 #[test]
 fn a_pod_that_exceeded_a_limit_of_its_own_is_no_target_of_a_disruption() {
     let mut world = World::new(one("Always")).with(vec![exited("a", "1", 143)]);
