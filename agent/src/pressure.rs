@@ -120,6 +120,8 @@ impl Lookout {
     /// What there is, when to look again if not by the clock, and when to peek at memory until then.
     async fn look(&mut self, order: &Order) -> (Observation, Option<Duration>, Option<Duration>) {
         let disks = self.runtime_disks().await;
+        // What is left comes last: whoever ended while pods were read has made room for all of them.
+        let pods = self.pods.read(&self.views.load(), &order.pods, order.disks).await;
         let reading = self.read(move |reader| reader.read(&disks)).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "what the node has left cannot be read");
             node::Reading { at: pintle_daemon::clock::now(), ..node::Reading::default() }
@@ -133,7 +135,6 @@ impl Lookout {
         let counted = counted.collect();
         let soonest = pace(&self.settings, &self.last, &counted);
         self.last = counted;
-        let pods = self.pods.read(&self.views.load(), &order.pods, order.disks).await;
         (Observation { pods, ..seen }, soonest, peek)
     }
 

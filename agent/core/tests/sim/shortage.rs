@@ -77,39 +77,41 @@ impl World {
         }
     }
 
-    /// A look at the node; its answer comes later, or never.
+    /// A look at the node, pods first; what is left is read later, or never.
     pub fn measure(&mut self, ticket: u64, pods: &Scope) {
         if self.trouble(Fault::Calls, 10) {
             return;
         }
-        let at = self.clocks().wall;
-        let reading = Reading { available: self.memory_left(), capacity: CAPACITY, at };
-        let observation = Observation {
-            at,
-            readings: BTreeMap::from([(Signal::MemoryAvailable, reading)]),
-            pods: (*pods != Scope::Nobody).then(|| self.uses()),
-            ..Observation::default()
-        };
-        if let Some(uses) = &observation.pods {
+        let pods = (*pods != Scope::Nobody).then(|| self.uses());
+        if let Some(uses) = &pods {
             let takes = |of: &PodUse| of.working_set == Some(TAKEN);
             let weighed = uses.iter().map(|(uid, of)| (uid.clone(), takes(of)));
             self.shortage.weighed = weighed.collect();
         }
         let delay = self.rng.range(MS, 2 * S);
-        let input = Input::Pressure { ticket, observation: Box::new(observation) };
-        self.at(delay, Event::ToAgent(self.run, input));
+        self.at(delay, Event::Looked { run: self.run, ticket, pods });
     }
 
-    /// The agent tells a pod to go.
+    /// The look ends with what is left.
+    pub fn looked(&mut self, ticket: u64, pods: Option<BTreeMap<PodUid, PodUse>>) {
+        let at = self.clocks().wall;
+        let reading = Reading { available: self.memory_left(), capacity: CAPACITY, at };
+        let readings = BTreeMap::from([(Signal::MemoryAvailable, reading)]);
+        let observation = Observation { at, readings, pods, ..Observation::default() };
+        self.tell(Input::Pressure { ticket, observation: Box::new(observation) });
+    }
+
+    /// The agent tells a pod to go: one that takes too much, while somebody does.
     pub fn told_to_go(&mut self, uid: &PodUid) {
         let (known, shortage) = (&self.check.known[uid], &self.shortage);
         assert!(!known.of_folder, "{uid} is evicted, and it is a static pod");
-        // A look is overtaken when whoever took too much then has ended by itself.
+        assert!(self.memory_left() < CAPACITY, "{uid} is evicted, and nobody takes too much");
+        // Whoever took too much when pods were weighed has ended, and now somebody else does.
         let runs = |of: &PodUid| self.running().any(|(running, _)| running == of);
-        let is_late = !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
-        assert!(is_late || shortage.greedy.contains(uid), "{uid} is evicted, and takes nothing");
-        let is_late = is_late && !shortage.greedy.contains(uid);
-        self.stats.evicted_late += u64::from(is_late);
+        let is_overtaken = !shortage.weighed.iter().any(|(of, takes)| *takes && runs(of));
+        let is_greedy = shortage.greedy.contains(uid);
+        assert!(is_greedy || is_overtaken, "{uid} is evicted, and takes nothing");
+        self.stats.evicted_late += u64::from(!is_greedy);
         if let Some(before) = shortage.victim.as_ref().filter(|before| *before != uid) {
             let runs = self.running().any(|(of, _)| of == before);
             assert!(!runs, "{uid} is evicted while {before} has still to end");

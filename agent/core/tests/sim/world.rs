@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pintle_agent_core::eviction::observed::PodUse;
 use pintle_agent_core::ledger as checkpoint;
 use pintle_agent_core::observed::{ObservedPod, RunState, TaskExit};
 use pintle_agent_core::sync::backoff::Curve;
@@ -122,6 +123,8 @@ pub enum Event {
     Machine(MachineNews),
     /// A pod begins to take too much memory.
     Greed,
+    /// A look at the node ends, with what its pods took when it began.
+    Looked { run: u64, ticket: u64, pods: Option<BTreeMap<PodUid, PodUse>> },
 }
 
 pub struct World {
@@ -376,6 +379,8 @@ impl World {
             Event::Wire(wire) => self.wire(wire),
             Event::Machine(news) => self.machine_says(news),
             Event::Greed => self.greed(),
+            Event::Looked { run, ticket, pods } if run == self.run => self.looked(ticket, pods),
+            Event::Looked { .. } => {}
             Event::SetClock { by_ns } => self.skew_ns += by_ns,
             Event::Deaf { on } => {
                 self.deaf = on;
