@@ -15,7 +15,7 @@ mod apparmor;
 mod fit;
 mod node;
 mod placement;
-pub(crate) mod preempt;
+mod preempt;
 mod resize;
 mod taken;
 #[cfg(test)]
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::request::sysctl::FORBIDDEN_REASON;
+pub use crate::status::PREEMPTING;
 use crate::status::Verdict;
 use pintle_api_types::ids::PodUid;
 use pintle_api_types::pod;
@@ -35,7 +36,7 @@ use pintle_api_types::pod::resources::Amounts;
 
 pub(crate) use apparmor::ANNOTATION as APPARMOR_ANNOTATION;
 pub use node::{Allocatable, Features, Node};
-pub use preempt::{EVENT_MESSAGE as PREEMPTED, REASON as PREEMPTING};
+pub use preempt::EVENT_MESSAGE as PREEMPTED;
 pub use resize::infeasible;
 pub use taken::{Others, Taken};
 pub use update::{LACKING, lacking};

@@ -12,8 +12,6 @@ use super::{Admitted, Grant, Refusal};
 use pintle_api_types::pod;
 use pintle_api_types::pod::qos::{self, QosClass};
 
-/// Reason of a victim's status and event.
-pub const REASON: &str = "Preempting";
 /// Message of a victim's status and event.
 pub const EVENT_MESSAGE: &str = "Preempted in order to admit critical pod";
 

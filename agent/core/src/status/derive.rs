@@ -16,7 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Subject};
 use super::{DeriveInput, Lifecycle, Verdict, conditions, phase, resources, restarting};
-use crate::admit::preempt;
 use crate::eviction::{self, message};
 use crate::observed::ObservedPod;
 use crate::types::NodeFacts;
@@ -193,7 +192,7 @@ fn settle(input: &DeriveInput, previous: &PodStatus, statuses: &[ContainerStatus
     };
     // Who made room for a critical pod and ended well while it did has succeeded: upstream's own tests
     // ask for that. Whoever has to go for anything else was not done.
-    let has_made_room = verdict.reason == preempt::REASON && stopped(input);
+    let has_made_room = verdict.reason == phase::PREEMPTING && stopped(input);
     match phase::of(input, statuses, true) {
         phase::SUCCEEDED if has_made_room => phase::SUCCEEDED,
         _ => phase::FAILED,

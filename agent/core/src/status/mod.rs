@@ -31,7 +31,7 @@ use pintle_api_types::ids::{ContainerId, UnixNanos};
 pub use conditions::sandbox_serves;
 pub use derive::{derive, pod_ips, settled_phase};
 pub use ended::{Ended, ended};
-pub use phase::{FAILED, PENDING, RUNNING, SUCCEEDED, is_terminal};
+pub use phase::{FAILED, PENDING, PREEMPTING, RUNNING, SUCCEEDED, is_terminal};
 pub use restarting::is_restarting;
 pub use task_exit::ending;
 

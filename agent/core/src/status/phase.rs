@@ -19,6 +19,9 @@ pub const SUCCEEDED: &str = "Succeeded";
 /// Ended, and not all well.
 pub const FAILED: &str = "Failed";
 
+/// Reason of the status and event of a pod that makes room for a critical one.
+pub const PREEMPTING: &str = "Preempting";
+
 /// True for a phase that a pod never leaves.
 pub fn is_terminal(phase: Option<&str>) -> bool {
     matches!(phase, Some(SUCCEEDED | FAILED))
