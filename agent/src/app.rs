@@ -16,6 +16,7 @@ mod cluster;
 mod host;
 mod host_processes;
 mod kernel_tunables;
+mod own_code;
 mod reserve;
 mod shutdown;
 mod sources;
@@ -150,6 +151,7 @@ pub async fn run(config: Config) -> Result<()> {
     }
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
+    own_code::start();
     let ledger = Ledger::start(parts.config.flags.root_dir.clone());
     driver.run(stop.asked(), ledger).await;
     server.stopping();

@@ -1,10 +1,12 @@
-//! The allocator of the daemons: mimalloc, told to give memory back soon.
+//! The memory of the daemons: mimalloc, told to give it back soon, and the program's file (`code`).
 //!
 //! A daemon names this crate and calls `give_back_soon` first thing. mimalloc keeps what was freed
 //! for a second, which is right for programs that compute: a daemon that mostly waits and now and
 //! then reads a list of all pods pays for each of its bursts with resident memory.
 
-#![deny(unsafe_code)] // allowed for one call into the allocator
+#![deny(unsafe_code)] // allowed for calls into the allocator and about the program's pages
+
+pub mod code;
 
 use std::ffi::c_long;
 
