@@ -230,7 +230,7 @@ fn who_takes_too_much_memory_goes_alone_and_soon_whatever_happens_to_the_agent()
     ] {
         let stats = run_all(&seeds(first, 40), |seed| World::new(seed, faults));
         assert!(stats.worlds == 1 || stats.evicted > stats.worlds / 2, "{stats:?}");
-        assert!(stats.worlds == 1 || stats.evicted_late < stats.evicted / 10, "{stats:?}");
+        assert!(stats.worlds == 1 || stats.evicted_late <= stats.evicted / 100, "{stats:?}");
     }
 }
 
