@@ -90,14 +90,12 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
     if processes.pid(&holder(node)).is_none() {
         crate::node::cgroups::create(&layout.cgroup(node))?;
         network::write_etc(layout, node, "cni/net.d/00-pods.conflist", &config::pod_network(node))?;
-        network::start_node(layout, processes, node, &cluster.nodes)?;
         let root = layout.node(node).join("containerd");
-        if layout.disk(node).exists() {
+        if !root.exists() {
             // Another file system takes no links.
-            capture(Command::new("cp").arg("-a").arg(template.join(".")).arg(&root))?;
-        } else {
-            link_tree(template, &root)?;
+            fill_root(template, &root, !layout.disk(node).exists())?;
         }
+        network::start_node(layout, processes, node, &cluster.nodes)?;
     }
     let runtime = Runtime::ensure(Version::V2_1)?;
     let file = layout.node(node).join("containerd.toml");
@@ -120,18 +118,23 @@ pub(super) fn start_runtime(cluster: &Cluster, node: &str, template: &Path) -> R
 }
 
 /// Fills containerd's root from the template: links to files that never change, which are nearly
-/// all, and copies of the databases that do.
-fn link_tree(template: &Path, root: &Path) -> Result<()> {
-    let from = template.join(".");
-    capture(Command::new("cp").args(["-al"]).arg(&from).arg(root))?;
+/// all, and copies of the databases that do. It has its name once it is whole.
+fn fill_root(template: &Path, root: &Path, links: bool) -> Result<()> {
+    let part = root.with_extension("part");
+    fs::create_dir_all(part.parent().expect("it is in a node's folder"))?;
+    if part.exists() {
+        fs::remove_dir_all(&part).with_context(|| format!("remove {}", part.display()))?;
+    }
+    let how = if links { "-al" } else { "-a" };
+    capture(Command::new("cp").arg(how).arg(template).arg(&part))?;
     let mut find = Command::new("find");
-    find.arg(root).args(["-name", "*.db", "-links", "+1"]);
+    find.arg(&part).args(["-name", "*.db", "-links", "+1"]);
     for path in capture(&mut find)?.lines().map(Path::new) {
         let copy = path.with_extension("copy");
         fs::copy(path, &copy).with_context(|| format!("copy {}", path.display()))?;
         fs::rename(&copy, path)?;
     }
-    Ok(())
+    fs::rename(&part, root).with_context(|| format!("rename {}", part.display()))
 }
 
 /// Starts the agent and kube-proxy; what runs already stays.
@@ -266,4 +269,29 @@ pub(super) fn check_ready(cluster: &Cluster, node: &str) -> Result<()> {
     let message = ready.and_then(|c| c["message"].as_str()).unwrap_or("no condition Ready");
     ensure!(is_ready, "node {node} is not ready: {message}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_that_was_left_half_is_filled_anew_and_shares_no_database() {
+        for links in [true, false] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let (template, root) = (dir.path().join("template"), dir.path().join("containerd"));
+            fs::create_dir(&template).expect("template");
+            for name in ["layer", "meta.db"] {
+                fs::write(template.join(name), "whole").expect("a file");
+            }
+            fs::create_dir(root.with_extension("part")).expect("what is left");
+            fs::write(root.with_extension("part").join("half"), "").expect("what is left");
+            fill_root(&template, &root, links).expect("filled");
+            assert!(!root.join("half").exists() && !root.with_extension("part").exists());
+            fs::write(root.join("meta.db"), "changed").expect("a change");
+            let text = |name| fs::read_to_string(template.join(name)).expect("a text");
+            assert_eq!((text("meta.db"), text("layer")), ("whole".into(), "whole".into()));
+            assert_eq!(fs::read_to_string(root.join("layer")).expect("a layer"), "whole");
+        }
+    }
 }
