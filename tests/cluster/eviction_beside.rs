@@ -43,6 +43,12 @@ const SCENARIOS: [Scenario; 5] = [
     Scenario { name: "memory", run: |ground| ground.memory(), told: &MEMORY },
 ];
 
+/// What takes its time: grace periods, and what grows until it is too much.
+const SLOW: [Scenario; 2] = [
+    Scenario { name: "a flood of logs", run: |ground| ground.log_flood(), told: &DISK },
+    Scenario { name: "a soft threshold", run: |ground| ground.soft(), told: &DISK },
+];
+
 impl Scenario {
     /// What was seen of its pods and told of the node.
     fn seen(&self, ground: &Ground<'_>) -> Vec<String> {
@@ -151,11 +157,21 @@ impl Ground<'_> {
 #[test]
 #[ignore = "takes minutes: the kubelet looks at its disks rarely"]
 fn the_kubelet_ends_the_same_pods_in_the_same_words() {
+    ends_alike(&SCENARIOS);
+}
+
+#[test]
+#[ignore = "takes minutes: the kubelet looks at its disks rarely"]
+fn the_kubelet_ends_the_same_pods_for_what_takes_its_time() {
+    ends_alike(&SLOW);
+}
+
+fn ends_alike(scenarios: &[Scenario]) {
     let test = TestCluster::beside_the_kubelet();
     test.empty_nodes();
-    let of_node = |node: &String| {
+    let of_node = |node: &String| -> Vec<_> {
         let ground = Ground::take(&test, node);
-        SCENARIOS.map(|scenario| scenario.seen(&ground))
+        scenarios.iter().map(|scenario| scenario.seen(&ground)).collect()
     };
     let [ours, theirs] = [0, 1].map(|index| of_node(&test.cluster().nodes()[index]));
     let differing = |(scenario, (ours, theirs)): (&Scenario, (&Vec<String>, &Vec<String>))| {
@@ -165,6 +181,6 @@ fn the_kubelet_ends_the_same_pods_in_the_same_words() {
         (!is_same).then(|| format!("{name}, ours and the kubelet's: {ours:#?} {theirs:#?}"))
     };
     let all: Vec<_> =
-        SCENARIOS.iter().zip(ours.iter().zip(&theirs)).filter_map(differing).collect();
+        scenarios.iter().zip(ours.iter().zip(&theirs)).filter_map(differing).collect();
     assert!(all.is_empty(), "{}", all.join("\n"));
 }

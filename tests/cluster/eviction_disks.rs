@@ -42,7 +42,7 @@ impl Ground<'_> {
     }
 
     /// Somebody's log fills the disk; somebody else has asked for more than it uses.
-    fn log_flood(&self) -> Vec<String> {
+    pub fn log_flood(&self) -> Vec<String> {
         let holds = "head -c 20971520 /dev/zero > /v/file; exec /box pause";
         self.create("holder", script("c", holds), json!({"ephemeral-storage": "32Mi"}));
         self.wrote("holder", 20 << 20);
@@ -94,13 +94,13 @@ impl Ground<'_> {
     }
 
     /// A disk is short for longer than it may be: who goes is given time, though less than it wants.
-    fn soft(&self) -> Vec<String> {
+    pub fn soft(&self) -> Vec<String> {
         self.configure(json!({
             "evictionSoft": {"nodefs.available": format!("{}Mi", NODE_LEFT_MIB + 40)},
             "evictionSoftGracePeriod": {"nodefs.available": format!("{}s", GRACE.as_secs())},
             "evictionMaxPodGracePeriod": 20,
         }));
-        let polite = "trap 'sleep 2; exit 0' TERM; head -c 52428800 /dev/zero > /v/file; \
+        let polite = "trap 'sleep 2; exit 3' TERM; head -c 52428800 /dev/zero > /v/file; \
                       while :; do sleep 0.1; done";
         self.create("polite", script("c", polite), json!({}));
         self.wrote("polite", 50 << 20);
@@ -108,7 +108,7 @@ impl Ground<'_> {
         self.disks.leave(NODE_FS, NODE_LEFT_MIB + 10);
         let gone = self.evicted("polite");
         assert!(begin.elapsed() >= GRACE, "{:?}", begin.elapsed());
-        assert_eq!(last_end(&gone, "c"), Some((0, "Completed")), "it had its time");
+        assert_eq!(last_end(&gone, "c"), Some((3, "Error")), "it had its time");
         let seen = self.end(&["polite"], &[], "DiskPressure");
         self.disks.lighten(NODE_FS);
         seen
