@@ -56,8 +56,14 @@ enum Doing {
     Watching,
     /// Something is being freed.
     Reclaiming { ticket: u64, signal: Signal, before: u64 },
-    /// It was freed, and the node has to show it.
-    Settling { signal: Signal, expected: u64, emergency: u64 },
+    /// It was freed, and the node has to show it, unless not even all that was freed would do.
+    Settling {
+        signal: Signal,
+        expected: u64,
+        emergency: u64,
+        #[serde(default)]
+        freed: u64,
+    },
     /// Somebody has to go: what pods use is being asked for.
     Weighing { signal: Signal },
     /// These have to go.
@@ -253,13 +259,14 @@ impl Evictor {
             return;
         }
         // Of inodes nobody tells how many there were: some more have to be seen.
-        let some = u64::from(freed.containers > 0 || freed.images > 0);
-        let more = match signal.starved() {
-            Starved::Inodes => some,
-            _ => freed.bytes / 10 * SEEN_TENTHS,
+        let some = freed.containers > 0 || freed.images > 0;
+        let (more, freed) = match signal.starved() {
+            Starved::Inodes if some => (1, u64::MAX),
+            Starved::Inodes => (0, 0),
+            _ => (freed.bytes / 10 * SEEN_TENTHS, freed.bytes),
         };
         let (expected, emergency) = (before.saturating_add(more), before / 2);
-        self.now_does(Doing::Settling { signal, expected, emergency }, now);
+        self.now_does(Doing::Settling { signal, expected, emergency, freed }, now);
     }
 
     /// The answer to a look; nothing when it is none that was asked for.
@@ -278,9 +285,8 @@ impl Evictor {
         match self.doing.clone() {
             Doing::Watching => self.watch(scene, asked.disks),
             Doing::Reclaiming { .. } => Vec::new(),
-            Doing::Settling { signal, expected, emergency } => {
-                let reading = observation.readings.get(&signal);
-                self.settle(scene, reading, (expected, emergency));
+            Doing::Settling { signal, expected, emergency, freed } => {
+                self.settle(scene, signal, (expected, emergency, freed));
                 Vec::new()
             }
             Doing::Weighing { .. } => self.weigh(scene, &asked),
@@ -328,15 +334,25 @@ impl Evictor {
 
     /// Whether what was freed can be seen, and whether it was enough. Pods go only for thresholds that
     /// are still met: a soft one whose grace period is not over does not make them go for another.
-    fn settle(&mut self, scene: &Scene<'_>, reading: Option<&Reading>, bounds: (u64, u64)) {
-        let (now, (expected, emergency)) = (scene.now.mono, bounds);
+    fn settle(&mut self, scene: &Scene<'_>, signal: Signal, bounds: (u64, u64, u64)) {
+        let (now, (expected, emergency, freed)) = (scene.now.mono, bounds);
         if !met::is_short(scene.settings, scene.observation) {
             self.rest(now);
             return;
         }
         let fresh = self.met.fresh(scene.observation);
+        let reading = scene.observation.readings.get(&signal);
         let available = reading.map_or(0, |reading| reading.available);
-        let is_seen = available >= expected || available < emergency;
+        // Who writes meanwhile hides what was freed; where not even all of that would do, nobody waits.
+        let is_lacking = |first: &&Threshold| {
+            let best = |r: &Reading| Reading { available: r.available.saturating_add(freed), ..*r };
+            reading.is_some_and(|reading| first.is_met(&best(reading), true))
+        };
+        let is_lacking = fresh
+            .first()
+            .filter(|first| first.signal == signal)
+            .is_some_and(|first| is_lacking(&first));
+        let is_seen = available >= expected || available < emergency || is_lacking;
         let is_stale = fresh.is_empty() && self.met.is_acting();
         if (is_stale || !is_seen) && now.since(self.since) < SETTLE_MAX {
             self.look_at = now.plus(SOON);

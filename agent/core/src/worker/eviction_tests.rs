@@ -53,6 +53,8 @@ struct Scarce {
     shows_after: Duration,
     /// What was freed and is not seen yet, and when it will be.
     unseen: (u64, UnixNanos),
+    /// What each pod writes between two looks.
+    writes: u64,
     /// Readings are those of this time and no newer.
     stale: Option<UnixNanos>,
     /// Disks have what a pod wrote as long as its containers are there, dead or not.
@@ -72,6 +74,7 @@ impl Scarce {
             uses: BTreeMap::new(),
             garbage: 0,
             shows_after: Duration::ZERO,
+            writes: 0,
             unseen: (0, UnixNanos::NEVER),
             stale: None,
             logs_stay: false,
@@ -148,6 +151,7 @@ impl Scarce {
     fn answer(&mut self) -> bool {
         let free = self.free_memory();
         if let Some((ticket, pods, disks)) = self.host.looks.pop() {
+            self.uses.values_mut().for_each(|(_, disk)| *disk += self.writes);
             let observation = Box::new(self.observe(&pods, disks));
             self.host.tell(Input::Pressure { ticket, observation });
         } else if let Some(ticket) = self.host.reclaims.pop() {
@@ -302,6 +306,17 @@ fn when_nothing_can_be_freed_the_pod_that_uses_most_goes() {
     node.want(pod("b", 0), 1, 4_500);
     node.pass(60);
     assert_eq!(node.victims(), ["a"]);
+}
+
+#[test]
+fn who_goes_on_writing_does_not_put_the_decision_off() {
+    for garbage in [0, 50] {
+        let mut node = Scarce::with(hard());
+        node.want(pod("a", 0), 1, 9_100);
+        (node.garbage, node.writes) = (garbage * MI, MI);
+        node.pass(15);
+        assert_eq!(node.victims(), ["a"], "{garbage}: {:?}", node.evicted);
+    }
 }
 
 #[test]
