@@ -268,7 +268,8 @@ impl<'a> Trial<'a> {
                 violations += usize::from(violates);
             }
         }
-        victims.sort_by_key(importance);
+        // Of equals, those behind a budget stay first.
+        victims.sort_by_key(|id| (Reverse(pods.get(*id).priority), pods.get(*id).start_ns));
         Ok(Candidate { row: self.row, victims, violations })
     }
 

@@ -17,6 +17,7 @@ mod extender;
 #[allow(dead_code, reason = "what tests of columns use besides")]
 mod generate;
 mod plugins;
+mod preemption_vectors;
 mod profiles;
 #[path = "../tests/sched/recorded.rs"]
 #[allow(dead_code, reason = "what tests of recordings use besides")]

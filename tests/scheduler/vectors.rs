@@ -68,7 +68,7 @@ fn lean(pod: Pod) -> Pod {
 }
 
 /// The same as a watch hands it on: without what no decision reads.
-fn pruned(mut whole: Recording) -> Recording {
+pub(crate) fn pruned(mut whole: Recording) -> Recording {
     whole.nodes = whole.nodes.into_iter().map(Prune::prune).collect();
     whole.pods = whole.pods.into_iter().map(lean).collect();
     whole.namespaces = whole.namespaces.into_iter().map(Prune::prune).collect();
@@ -107,7 +107,7 @@ fn differences(line: &str) -> Vec<String> {
     found
 }
 
-fn start() -> Child {
+pub(crate) fn start() -> Child {
     let folder = Program::Components.ensure().expect("upstream's programs");
     let mut command = Command::new(folder.join("scheduler-vectors"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts")

@@ -26,8 +26,14 @@ const GO_MIN: u32 = 21;
 /// What every program of the module is made from; for upstream's own programs, that is all.
 const MODULE_FILES: [&str; 2] = ["go.mod", "go.sum"];
 /// The same for the components and what asks some of them alone.
-const COMPONENT_FILES: [&str; 5] =
-    ["go.mod", "go.sum", "main.go", "vectors/vectors.go", "vectors/devices.go"];
+const COMPONENT_FILES: [&str; 6] = [
+    "go.mod",
+    "go.sum",
+    "main.go",
+    "vectors/vectors.go",
+    "vectors/preemption.go",
+    "vectors/devices.go",
+];
 /// The components that the multi-call program is linked under.
 const COMPONENTS: [&str; 9] = [
     "device-vectors",

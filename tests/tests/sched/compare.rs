@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::config::Plugin;
 use pintle_sched_core::explain;
 use pintle_sched_core::filter::status::{Code, Status};
+use pintle_sched_core::preempt::{self, Budget};
 use pintle_sched_core::select::{self, Detail, Outcome, Refusal, Scratch};
 use pintle_sched_core::{Cluster, Profile};
 use serde_json::{Value, json};
@@ -58,6 +59,63 @@ pub(crate) fn compare(
     } else if outcome.refusal.is_none() {
         compare_scores((cluster, profile), (&outcome, &detail, &scratch), case, report);
     }
+}
+
+/// Reports what preemption would do for the pod of a case that fits nowhere: what, ours, recorded.
+pub(crate) fn compare_preemption(
+    cluster: &mut Cluster,
+    budgets: &[Budget],
+    case: &Value,
+    report: &mut dyn FnMut(&str, Value, Value),
+) {
+    let pod = pod(case);
+    let program = cluster.compile(&pod).expect("recorded pod compiles");
+    let mut scratch = Scratch::default();
+    let (outcome, detail) = select::decide_in_detail(cluster.view(), &program, &[], &mut scratch);
+    report("feasible", json!(outcome.feasible), json!(0));
+    let statuses = explain::statuses(cluster, &program, &detail, &mut scratch);
+    compare_statuses(cluster, &statuses, case, report);
+    let run = preempt::dry_run(cluster, &pod, &program, &statuses, budgets, &mut scratch);
+    report("eligible", json!(run.ineligible.is_none()), case["eligible"].clone());
+    report("eligible message", json!(run.ineligible), case["eligible_message"].clone());
+    let name = |row: u32| cluster.node_name(row).to_owned();
+    let mut potential: Vec<String> = run.potential.iter().map(|r| name(*r)).collect();
+    potential.sort_unstable();
+    report("potential nodes", json!(potential), sorted(&case["potential_nodes"]));
+    let candidates: Value = run
+        .candidates
+        .iter()
+        .map(|c| {
+            let victims: Vec<_> = c.victims.iter().map(|id| cluster.pod_name(*id)).collect();
+            (name(c.row), json!({"victims": victims, "pdb_violations": c.violations}))
+        })
+        .collect();
+    report("candidates", candidates, case["candidates"].clone());
+    let rejected = run.rejected.iter().map(|(row, s)| {
+        let mut status = as_recorded(s);
+        status.as_object_mut().expect("map").remove("absent");
+        (name(*row), status)
+    });
+    report("rejected", rejected.collect(), case["rejected"].clone());
+    let chosen = run.chosen.map(|at| name(run.candidates[at].row));
+    match case.get("chosen") {
+        Some(theirs) => {
+            let theirs = theirs.as_str().filter(|c| !c.is_empty());
+            report("chosen", json!(chosen), json!(theirs));
+        }
+        // Of nodes that are equally good upstream takes one by chance.
+        None => {
+            let tied = case["tied"].as_array().map_or(&[][..], Vec::as_slice);
+            let is_one = chosen.as_ref().map_or(tied.is_empty(), |c| tied.contains(&json!(c)));
+            report("chosen", json!(chosen), if is_one { json!(chosen) } else { json!(tied) });
+        }
+    }
+    if let Some(reason) = case["postfilter"]["reasons"].get(1) {
+        let nodes = cluster.view().node_count();
+        report("postfilter", json!(preempt::summary(nodes, &run)), reason.clone());
+    }
+    let text = explain::summary(cluster.view().node_count(), statuses.iter().map(|(_, s)| s));
+    report("message", json!(text), case["message"].clone());
 }
 
 /// The pod of a case.

@@ -15,6 +15,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
@@ -42,16 +43,19 @@ const lineBytesMax = 1 << 28
 
 // cluster is a line; Cases are pods in the input and answers in the output.
 type cluster struct {
-	Seed                   uint64                      `json:"seed"`
-	Config                 string                      `json:"config"`
-	Nodes                  []*v1.Node                  `json:"nodes,omitempty"`
-	Pods                   []*v1.Pod                   `json:"pods,omitempty"`
-	Namespaces             []*v1.Namespace             `json:"namespaces,omitempty"`
-	Services               []*v1.Service               `json:"services,omitempty"`
-	ReplicaSets            []*appsv1.ReplicaSet        `json:"replicasets,omitempty"`
-	StatefulSets           []*appsv1.StatefulSet       `json:"statefulsets,omitempty"`
-	ReplicationControllers []*v1.ReplicationController `json:"replicationcontrollers,omitempty"`
-	Cases                  []*answer                   `json:"cases"`
+	Seed                   uint64                        `json:"seed"`
+	Config                 string                        `json:"config"`
+	Nodes                  []*v1.Node                    `json:"nodes,omitempty"`
+	Pods                   []*v1.Pod                     `json:"pods,omitempty"`
+	Namespaces             []*v1.Namespace               `json:"namespaces,omitempty"`
+	Services               []*v1.Service                 `json:"services,omitempty"`
+	ReplicaSets            []*appsv1.ReplicaSet          `json:"replicasets,omitempty"`
+	StatefulSets           []*appsv1.StatefulSet         `json:"statefulsets,omitempty"`
+	ReplicationControllers []*v1.ReplicationController   `json:"replicationcontrollers,omitempty"`
+	Budgets                []*policy.PodDisruptionBudget `json:"poddisruptionbudgets,omitempty"`
+	// Preempt asks what preemption would do for pods that fit nowhere.
+	Preempt bool      `json:"preempt,omitempty"`
+	Cases   []*answer `json:"cases"`
 }
 
 // answer is a case.
@@ -69,6 +73,7 @@ type answer struct {
 	Total        map[string]int64            `json:"total"`
 	Message      *string                     `json:"message,omitempty"`
 	Error        *string                     `json:"error,omitempty"`
+	*attempt
 }
 
 type preFilter struct {
@@ -190,12 +195,14 @@ type decider struct {
 	framework framework.Framework
 	snapshot  *internalcache.Snapshot
 	instances map[string]fwk.Plugin
+	budgets   []*policy.PodDisruptionBudget
+	preempts  bool
 }
 
 func newDecider(ctx context.Context, c *cluster, profile *config.KubeSchedulerProfile) (*decider, error) {
 	client := fake.NewSimpleClientset(c.listed()...)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	d := &decider{snapshot: internalcache.NewEmptySnapshot(), instances: map[string]fwk.Plugin{}}
+	d := &decider{snapshot: internalcache.NewEmptySnapshot(), instances: map[string]fwk.Plugin{}, budgets: c.Budgets, preempts: c.Preempt}
 	cache := internalcache.New(ctx, nil, false)
 	devices, err := newDRAManager(ctx, client, factory)
 	if err != nil {
@@ -205,6 +212,7 @@ func newDecider(ctx context.Context, c *cluster, profile *config.KubeSchedulerPr
 		frameworkruntime.WithClientSet(client),
 		frameworkruntime.WithInformerFactory(factory),
 		frameworkruntime.WithSnapshotSharedLister(d.snapshot),
+		frameworkruntime.WithPodNominator(nobody{}),
 		frameworkruntime.WithSharedDRAManager(devices),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithPodGroupManager(cache),
@@ -323,7 +331,10 @@ func (d *decider) decide(ctx context.Context, a *answer) error {
 	a.Feasible = len(feasible)
 	if len(feasible) == 0 {
 		a.unschedulable(len(nodes), diagnosis)
-		return nil
+		if d.preempts {
+			a.attempt, err = d.preempt(ctx, state, a.Pod, len(nodes), diagnosis.NodeToStatus)
+		}
+		return err
 	}
 	return d.score(ctx, state, a, feasible)
 }
