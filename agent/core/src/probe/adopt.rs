@@ -27,8 +27,22 @@ pub fn beginning(
     if !is_from_before(seen.started_at, agent_started_at) {
         return Beginning { age, ..Beginning::default() };
     }
-    let started = has_started(pod, seen).unwrap_or_else(|| age > startup_time_max(container));
+    let started = has_started(pod, seen).unwrap_or_else(|| must_have_started(container, age));
     Beginning { age, started, ready: was_ready(pod).unwrap_or(true) }
+}
+
+/// A container that ran before the agent did, for longer than its startup probe may go on.
+pub fn outlived_its_start(
+    container: &Container,
+    seen: &ObservedContainer,
+    (agent_started_at, now): (UnixNanos, UnixNanos),
+) -> bool {
+    is_from_before(seen.started_at, agent_started_at)
+        && must_have_started(container, now.since(seen.started_at))
+}
+
+fn must_have_started(container: &Container, age: Duration) -> bool {
+    age > startup_time_max(container)
 }
 
 /// What the pod's status says about the start of this very container.

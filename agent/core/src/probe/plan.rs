@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 
-use crate::worker::ProbeKind;
+use super::ProbeKind;
 
 /// All kinds, in the order in which a container's probes are kept.
 pub const KINDS: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness];

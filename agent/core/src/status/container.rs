@@ -16,6 +16,7 @@ use super::DeriveInput;
 use super::ended::{Ended, ended};
 use super::{resources, restarting};
 use crate::observed::{ObservedContainer, RunState};
+use crate::probe::adopt;
 use crate::types::is_from_before;
 use pintle_api_types::ids::{ContainerId, ContainerKind, UnixNanos};
 use pintle_api_types::pod::{self, containers, restart};
@@ -317,7 +318,7 @@ fn apply_probes(
     }
     let running = state.is_some_and(|state| state.running.is_some());
     let running = newest.filter(|_| running);
-    let started = running.is_some_and(|newest| has_started(input, subject, &newest.id));
+    let started = running.is_some_and(|newest| has_started(input, subject, newest));
     status.started = Some(started);
     status.ready = match subject.kind {
         ContainerKind::Init => state
@@ -327,16 +328,23 @@ fn apply_probes(
     };
 }
 
-fn has_started(input: &DeriveInput, subject: &Subject, id: &ContainerId) -> bool {
-    if let Some(started) = input.probes.started.get(id) {
+fn has_started(input: &DeriveInput, subject: &Subject, newest: &ObservedContainer) -> bool {
+    if let Some(started) = input.probes.started.get(&newest.id) {
         return *started;
     }
     // Without a probe a container has started once it runs, and one that had started stays so.
-    subject.container.startup_probe.is_none()
-        || subject.old.is_some_and(|old| {
-            old.started == Some(true)
-                && old.container_id.as_deref() == Some(&qualified_id(input, id))
-        })
+    if subject.container.startup_probe.is_none() {
+        return true;
+    }
+    let id = qualified_id(input, &newest.id);
+    match subject.old.filter(|old| old.container_id.as_deref() == Some(&id)) {
+        Some(old) => old.started == Some(true),
+        // A static pod's status is nowhere while the agent starts.
+        None => {
+            let times = (input.node.agent_started_at, input.now);
+            adopt::outlived_its_start(subject.container, newest, times)
+        }
+    }
 }
 
 /// Until its probe has been asked, a container of an earlier agent stays as ready as it was.

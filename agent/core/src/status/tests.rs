@@ -62,6 +62,32 @@ fn a_probed_container_of_an_earlier_agent_stays_ready_until_it_is_asked() {
 }
 
 #[test]
+fn a_static_pod_of_an_earlier_agent_has_started_once_its_probe_would_have_killed_it() {
+    // The container began at 901 s.
+    for (agent, failures, old, want) in [
+        (905, 3, None, false),
+        (912, 3, None, true),
+        (912, 3, Some(("containerd://0", false)), true),
+        (912, 3, Some(("containerd://1", false)), false),
+        (912, 900, None, false),
+        (912, 900, Some(("containerd://1", true)), true),
+    ] {
+        let probe = json!({"exec": {}, "periodSeconds": 1, "failureThreshold": failures});
+        let probed = json!({"name": "a", "image": "i", "startupProbe": probe});
+        let mut manifest = pod(json!({"containers": [probed]}));
+        if let Some((id, started)) = old {
+            manifest["status"] = json!({"containerStatuses": [{"name": "a", "image": "i",
+                "imageID": "", "ready": true, "restartCount": 0, "containerID": id,
+                "started": started}]});
+        }
+        let mut world = World::new(manifest).with(vec![container("a", "1")]);
+        world.node.agent_started_at = UnixNanos(agent * SECOND);
+        let started = main_status(&world.derive(), "a").started;
+        assert_eq!(started, Some(want), "agent {agent}, {failures} failures, was {old:?}");
+    }
+}
+
+#[test]
 fn a_container_between_creation_and_start_waits_for_what_it_waited_for_before() {
     let back_off = json!({"containerStatuses": [{"name": "a", "image": "i", "imageID": "",
         "ready": false, "restartCount": 1,

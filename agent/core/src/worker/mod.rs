@@ -68,6 +68,7 @@ use crate::eviction::signal::Signal;
 use crate::garbage::containers::Limits;
 use crate::node::conditions::{NodeEvent, Pressure};
 use crate::observed::{ObservedPod, TaskExit};
+pub use crate::probe::ProbeKind;
 use crate::shutdown::{Notice, Record};
 pub use crate::status::Verdict;
 use crate::sync::backoff::Curve;
@@ -218,17 +219,6 @@ pub enum Input {
     RelistEvery(Duration),
     /// Time has passed: look at whatever is due.
     Tick,
-}
-
-/// Which probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum ProbeKind {
-    /// Restarts the container.
-    Liveness,
-    /// Takes it out of service.
-    Readiness,
-    /// Holds the other two back.
-    Startup,
 }
 
 /// One pod as a list call shows it; compared with what is known to find pods worth a read.
