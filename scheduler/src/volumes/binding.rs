@@ -35,9 +35,13 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 pub(super) struct Binding {
     /// Nodes of the volumes that claims have; `None` for a volume that is not there.
     bound: Vec<Option<Rc<Bits>>>,
-    /// Claims that get their volumes with a node, the smallest first.
+    /// Claims that get their volumes with a node: those that are being provisioned in the pod's order,
+    /// then the others, the smallest first.
     wanted: Vec<Wanted>,
 }
+
+/// A volume and its nodes.
+type Candidate = (String, Rc<Bits>);
 
 /// A claim that gets its volume with a node.
 #[derive(Clone, Debug)]
@@ -45,8 +49,11 @@ struct Wanted {
     key: ObjectKey,
     /// It is being provisioned on this node; there may be no node of that name any more.
     selected: Option<Option<u32>>,
+    /// The volume that somebody gave to it, with its nodes: no other will do, unless it is chosen for
+    /// the same claim already, which a pod may name twice.
+    given: Option<Candidate>,
     /// Volumes that would do, the best first, with their nodes.
-    candidates: Vec<(String, Rc<Bits>)>,
+    candidates: Vec<Candidate>,
     /// Nodes where one can be made, and of these those with room for it.
     provision: Option<(Bits, Option<Bits>)>,
 }
@@ -89,9 +96,14 @@ impl Binding {
         let (mut made, found): (Vec<&Wanted>, Vec<&Wanted>) =
             self.wanted.iter().partition(|wanted| wanted.selected.is_some());
         for wanted in found {
-            let is_free = |name: &String| choice.bindings.iter().all(|(chosen, _)| chosen != name);
-            let mut there = wanted.candidates.iter().filter(|(_, rows)| rows.get(row));
-            match there.find(|(name, _)| is_free(name)) {
+            let bindings = &choice.bindings;
+            let is_free = |(name, _): &&Candidate| bindings.iter().all(|(taken, _)| taken != name);
+            let is_there = |(_, rows): &&Candidate| rows.get(row);
+            let found = match wanted.given.as_ref().filter(is_free) {
+                Some(given) => Some(given).filter(is_there),
+                None => wanted.candidates.iter().filter(is_there).find(is_free),
+            };
+            match found {
                 Some((name, _)) => choice.bindings.push((name.clone(), wanted.key.clone())),
                 None => made.push(wanted),
             }
@@ -110,11 +122,11 @@ impl Binding {
     }
 }
 
-/// The largest volume that there is room for; `None` for none.
-// k8s: binder.go volumeLimit
-pub(super) fn limit(capacity: &CSIStorageCapacity) -> Option<Amount> {
+/// The largest volume that there is room for, in whole bytes; `None` for none.
+// k8s: binder.go volumeLimit, capacitySufficient
+pub(super) fn limit(capacity: &CSIStorageCapacity) -> Option<i64> {
     let size = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
-    size.and_then(|size| Amount::parse(&size.0))
+    size.and_then(|size| Amount::parse(&size.0)).map(Amount::units)
 }
 
 impl Volumes {
@@ -130,8 +142,8 @@ impl Volumes {
                 binding.wanted.push(self.wanted(cluster, key, &claim));
             }
         }
-        let size = |wanted: &Wanted| self.claims.get(&wanted.key).map(|claim| asked(claim));
-        binding.wanted.sort_by_key(size);
+        let size = |key: &ObjectKey| self.claims.get(key).map(|claim| asked(claim));
+        binding.wanted.sort_by_key(|w| w.selected.is_none().then(|| size(&w.key)));
         binding
     }
 
@@ -142,18 +154,21 @@ impl Volumes {
         claim: &PersistentVolumeClaim,
     ) -> Wanted {
         let selected = annotation(&claim.metadata, SELECTED).map(|node| cluster.row(node));
-        let candidates = self.candidates(claim).into_iter();
-        let candidates = candidates.map(|volume| {
+        let (given, candidates) = self.candidates(claim);
+        let mut with_nodes = |volume: Rc<PersistentVolume>| {
             let name = volume.metadata.name.clone().unwrap_or_default();
             (name, self.reachable(cluster, &volume))
-        });
-        let candidates = candidates.collect();
+        };
+        let given = given.map(&mut with_nodes);
+        let candidates = candidates.into_iter().map(with_nodes).collect();
         let class = self.classes.get(class_of_claim(claim)).cloned();
         let provision = class.and_then(|class| self.provision(cluster, claim, &class));
-        Wanted { key: key.clone(), selected, candidates, provision }
+        Wanted { key: key.clone(), selected, given, candidates, provision }
     }
 
-    /// Nodes that can have a volume.
+    /// Nodes that can have a volume. Their labels alone count: what a term says of a node's name is
+    /// not asked.
+    // k8s: component-helpers/storage/volume/helpers.go CheckNodeAffinity
     pub(super) fn reachable(
         &mut self,
         cluster: &mut Cluster,
@@ -168,7 +183,16 @@ impl Volumes {
         }
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
         let rows = match affinity.and_then(|affinity| affinity.required.as_ref()) {
-            Some(required) => cluster.rows_matching(&required.node_selector_terms),
+            Some(required) => {
+                let terms = required.node_selector_terms.iter().cloned();
+                let terms: Vec<_> = terms.map(without_names).collect();
+                match terms.iter().any(Option::is_none) {
+                    true => cluster.all_rows(),
+                    false => {
+                        cluster.rows_matching(&terms.into_iter().flatten().collect::<Vec<_>>())
+                    }
+                }
+            }
             None => cluster.all_rows(),
         };
         let rows = Rc::new(rows);
@@ -176,12 +200,15 @@ impl Volumes {
         rows
     }
 
-    /// Volumes that a claim could have, the best first.
+    /// The volume that was given to a claim, and others that it could have, the best first.
     // k8s: component-helpers/storage/volume/pv_helpers.go FindMatchingVolume
-    fn candidates(&self, claim: &PersistentVolumeClaim) -> Vec<Rc<PersistentVolume>> {
+    fn candidates(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> (Option<Rc<PersistentVolume>>, Vec<Rc<PersistentVolume>>) {
         let size = asked(claim);
         let class = class_of_claim(claim);
-        let mut found: Vec<(Amount, Rc<PersistentVolume>)> = Vec::new();
+        let (mut given, mut found) = (None, Vec::new());
         for name in self.volumes.keys() {
             let Some(volume) = self.volume(name) else { continue };
             let room = capacity(volume);
@@ -194,8 +221,10 @@ impl Volumes {
             }
             match belongs(volume, claim) {
                 Some(false) => continue,
-                // Somebody gave it to this claim: no other will do.
-                Some(true) => return vec![Rc::clone(volume)],
+                Some(true) => {
+                    given.get_or_insert_with(|| Rc::clone(volume));
+                    continue;
+                }
                 None => {}
             }
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -207,7 +236,7 @@ impl Volumes {
             }
         }
         found.sort_by_key(|(room, _)| *room);
-        found.into_iter().map(|(_, volume)| volume).collect()
+        (given, found.into_iter().map(|(_, volume)| volume).collect())
     }
 
     /// Where a volume can be made, and of these the nodes with room for it.
@@ -235,7 +264,7 @@ impl Volumes {
         if !counts || requests(claim).is_none() {
             return Some((nodes, None));
         }
-        let size = asked(claim);
+        let size = asked(claim).units();
         let mut roomy = Bits::default();
         roomy.reset(nodes.words().len() * 64);
         let name = class.metadata.name.as_deref().unwrap_or_default();
@@ -252,6 +281,15 @@ impl Volumes {
 
 fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> NodeSelectorRequirement {
     NodeSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values }
+}
+
+/// A term of nodes without what it says of their names; `None` for one that says nothing else, which
+/// all meet.
+// k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go nodeSelectorTerm.match
+fn without_names(mut term: NodeSelectorTerm) -> Option<NodeSelectorTerm> {
+    let names = term.match_fields.take().is_some_and(|fields| !fields.is_empty());
+    let labels = term.match_expressions.as_ref().is_some_and(|all| !all.is_empty());
+    (labels || !names).then_some(term)
 }
 
 /// A selector of labels as one of nodes: the operators are the same.

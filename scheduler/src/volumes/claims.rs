@@ -23,6 +23,8 @@ pub struct Claims {
     /// Its disks, and nodes with pods that have them.
     pub(super) own_disks: Vec<Disk>,
     pub(super) disks: Bits,
+    /// A claim that is not there, where nobody asked before what volumes are attached.
+    pub(super) unknown: Option<String>,
     /// Nodes that cannot attach as many.
     pub(super) too_many: Bits,
     /// Nodes in other zones than its volumes.
@@ -68,6 +70,9 @@ impl Claims {
             Plugin::VolumeRestrictions if !self.one_pod.is_empty() => {
                 says(soft, vec![restrictions::ONE_POD])
             }
+            Plugin::NodeVolumeLimits if self.unknown.is_some() => {
+                says(hard, self.unknown.iter().map(String::as_str).collect())
+            }
             Plugin::NodeVolumeLimits if self.too_many.get(row) => {
                 says(soft, vec![limits::TOO_MANY])
             }
@@ -88,11 +93,13 @@ impl Claims {
         let node = cluster.node_name(row);
         let stays = |plugin: Plugin| match plugin {
             Plugin::VolumeRestrictions => {
-                let is_used = |claim| volumes.users.is_used_without(claim, gone);
+                let is_used = |claim| volumes.users.is_used(claim, cluster, gone);
                 let disks = restrictions::is_taken(&volumes.users, node, &self.own_disks, gone);
                 disks || self.one_pod.iter().any(is_used)
             }
-            Plugin::NodeVolumeLimits => volumes.is_too_many(node, &self.keys, gone),
+            Plugin::NodeVolumeLimits => {
+                self.unknown.is_some() || volumes.is_too_many(node, &self.keys, gone)
+            }
             _ => true,
         };
         let on = PLUGINS.into_iter().filter(|p| cluster.view().profile().filters(*p));

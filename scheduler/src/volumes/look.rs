@@ -1,13 +1,16 @@
 //! A pod's volumes before any node is looked at.
 // k8s: the PreFilter functions of volumerestrictions, volumebinding and volumezone
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::{Cluster, Plugin};
 
+use super::binding::Binding;
 use super::claims::Claims;
-use super::users::{claim_of, volumes};
-use super::{Volumes, is_bound, restrictions, volume_name};
+use super::users::{Gone, claim_of, volumes};
+use super::{Volumes, class_of_claim, is_bound, restrictions, volume_name};
 
 /// Why no node can take a pod, whatever pods go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,42 +37,46 @@ impl Volumes {
         }
         let on = |plugin| cluster.view().profile().filters(plugin);
         let one_pod = match on(Plugin::VolumeRestrictions) {
-            true => self.taken(&named)?,
+            true => self.taken(&named, cluster)?,
             false => Vec::new(),
         };
-        if on(Plugin::VolumeBinding) {
+        let binds = on(Plugin::VolumeBinding);
+        if binds {
             self.are_usable(pod, &named)?;
         }
-        let zones = on(Plugin::VolumeZone);
-        let own = named.iter().filter(|(_, is_made)| zones && !is_made);
-        let zoned = own.filter_map(|(key, _)| volume_name(self.claim(key)?).map(str::to_owned));
-        let zoned: Vec<String> = zoned.collect();
-        if let Some(missing) = zoned.iter().find(|name| self.volume(name).is_none()) {
-            let reason = format!("persistentvolume {missing:?} not found");
-            return Err(Refused { plugin: Plugin::VolumeZone, reason });
-        }
+        let zoned = match on(Plugin::VolumeZone) {
+            true => self.zoned(&named).map_err(|reason| {
+                let plugin = Plugin::VolumeZone;
+                Refused { plugin, reason }
+            })?,
+            false => Vec::new(),
+        };
         let keys: Vec<ObjectKey> = named.into_iter().map(|(key, _)| key).collect();
-        let zoned: Vec<_> = zoned.iter().filter_map(|name| self.volume(name).cloned()).collect();
+        let unknown = keys.iter().find(|key| self.claim(key).is_none());
         Ok(Some(Claims {
             one_pod,
             disks: restrictions::taken(cluster, &self.users, &disks),
             own_disks: disks,
+            unknown: unknown.map(|key| {
+                let (name, key) = (key.name(), key.as_str());
+                format!("looking up PVC {key}: persistentvolumeclaim {name:?} not found")
+            }),
             too_many: self.too_many(cluster, &keys),
             outside: super::zone::outside(cluster, zoned.iter().map(|volume| &**volume)),
-            binding: self.binding(cluster, &keys),
+            binding: if binds { self.binding(cluster, &keys) } else { Binding::default() },
             keys,
         }))
     }
 
     /// Claims that are for one pod and have one.
-    fn taken(&self, named: &[Named]) -> Result<Vec<ObjectKey>, Refused> {
-        let mut taken = Vec::new();
+    fn taken(&self, named: &[Named], cluster: &Cluster) -> Result<Vec<ObjectKey>, Refused> {
+        let (mut taken, nobody) = (Vec::new(), Gone::new());
         for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
             let claim = self.claim(key).ok_or_else(|| Refused {
                 plugin: Plugin::VolumeRestrictions,
                 reason: format!("persistentvolumeclaim {:?} not found", key.name()),
             })?;
-            if restrictions::is_for_one_pod(claim) && self.users.is_used(key) {
+            if restrictions::is_for_one_pod(claim) && self.users.is_used(key, cluster, &nobody) {
                 taken.push(key.clone());
             }
         }
@@ -100,10 +107,45 @@ impl Volumes {
         }
     }
 
+    /// The volumes of claims that have one.
+    // k8s: volumezone/volume_zone.go getPVbyPod
+    fn zoned(&self, named: &[Named]) -> Result<Vec<Rc<PersistentVolume>>, String> {
+        let mut volumes = Vec::new();
+        for (key, _) in named.iter().filter(|(_, is_made)| !is_made) {
+            let claim = self.claim(key);
+            let claim =
+                claim.ok_or_else(|| format!("persistentvolumeclaim {:?} not found", key.name()))?;
+            let Some(name) = volume_name(claim) else {
+                self.waits(claim)?;
+                continue;
+            };
+            let volume = self.volume(name);
+            let volume = volume.ok_or_else(|| format!("persistentvolume {name:?} not found"))?;
+            volumes.push(Rc::clone(volume));
+        }
+        Ok(volumes)
+    }
+
+    /// A claim without a volume has to be one that gets it with a node.
+    fn waits(&self, claim: &PersistentVolumeClaim) -> Result<(), String> {
+        let class = class_of_claim(claim);
+        if class.is_empty() {
+            let words = "PersistentVolumeClaim had no pv name and storageClass name";
+            return Err(words.to_owned());
+        }
+        if !self.classes.contains_key(class) {
+            return Err(format!("storageclass.storage.k8s.io {class:?} not found"));
+        }
+        match self.waits_for_consumer(claim) {
+            true => Ok(()),
+            false => Err("PersistentVolume had no name".to_owned()),
+        }
+    }
+
     /// Whether a claim gets its volume only when a pod that uses it has a node.
     // k8s: component-helpers/storage/volume/pv_helpers.go IsDelayBindingMode
     pub(super) fn waits_for_consumer(&self, claim: &PersistentVolumeClaim) -> bool {
-        let class = self.classes.get(super::class_of_claim(claim));
+        let class = self.classes.get(class_of_claim(claim));
         let mode = class.and_then(|class| class.volume_binding_mode.as_deref());
         volume_name(claim).is_none() && mode == Some("WaitForFirstConsumer")
     }

@@ -360,3 +360,161 @@ fn what_was_chosen_counts_until_it_is_told_or_taken_back() {
     let reset = Progress::Failed("ClaimRef got reset for pv \"v\"".to_owned());
     assert_eq!(progress(&mut volumes), reset);
 }
+
+#[test]
+fn names_of_nodes_in_the_affinity_of_a_volume_say_nothing() {
+    let named = |expressions: Value| {
+        volume("v", "5Gi", &[], move |v| {
+            let field = json!({"key": "metadata.name", "operator": "In", "values": ["a"]});
+            v["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms":
+                [{"matchFields": [field], "matchExpressions": expressions}]}});
+        })
+    };
+    let mut volumes = known(vec![bound_claim("c", "v"), named(json!([]))]);
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+    let host = json!([{"key": "host", "operator": "In", "values": ["b"]}]);
+    let mut volumes = known(vec![bound_claim("c", "v"), named(host)]);
+    assert_eq!(reasons(&mut volumes, &["c"]), [AFFINITY, "", AFFINITY]);
+}
+
+fn chosen(volumes: &mut Volumes, claims: &[&str]) -> (Vec<String>, Vec<String>) {
+    let found = volumes.look(&pod(claims), &mut cluster()).expect("some").expect("it");
+    let choice = found.choice(0).expect("it fits");
+    let bindings = choice.bindings.into_iter().map(|(volume, _)| volume).collect();
+    (bindings, choice.provisions.iter().map(|key| key.name().to_owned()).collect())
+}
+
+#[test]
+fn a_claim_that_is_named_twice_gets_two_volumes() {
+    let given = |v: &mut Value| v["spec"]["claimRef"] = json!({"namespace": "ns", "name": "c"});
+    let mut volumes = known(vec![
+        claim("c", |_| ()),
+        volume("any", "6Gi", &["a"], |_| ()),
+        volume("given", "50Gi", &["a"], given),
+    ]);
+    let both = vec!["given".to_owned(), "any".to_owned()];
+    assert_eq!(chosen(&mut volumes, &["c", "c"]), (both, vec![]));
+}
+
+#[test]
+fn what_is_being_provisioned_comes_first_in_the_order_of_the_pod() {
+    let made = |size: &'static str, selected: bool| {
+        move |claim: &mut Value| {
+            claim["spec"]["storageClassName"] = json!("made");
+            claim["spec"]["resources"]["requests"]["storage"] = json!(size);
+            if selected {
+                claim["metadata"]["annotations"] =
+                    json!({"volume.kubernetes.io/selected-node": "a"});
+            }
+        }
+    };
+    let mut volumes = known(vec![
+        class("made", "WaitForFirstConsumer", "csi.x"),
+        claim("a", made("9Gi", false)),
+        claim("b", made("1Gi", false)),
+        claim("c", made("8Gi", true)),
+        claim("d", made("2Gi", true)),
+    ]);
+    let order = ["c", "d", "b", "a"].map(str::to_owned).to_vec();
+    assert_eq!(chosen(&mut volumes, &["a", "b", "c", "d"]), (vec![], order));
+}
+
+#[test]
+fn room_for_a_volume_is_counted_in_whole_bytes() {
+    let driver = json!({"metadata": {"name": "csi.x"}, "spec": {"storageCapacity": true}});
+    let room = json!({"metadata": {"name": "r", "namespace": "x"}, "storageClassName": "made",
+        "capacity": "1100m", "nodeTopology": {}});
+    let mut volumes = known(vec![
+        class("made", "WaitForFirstConsumer", "csi.x"),
+        claim("c", |c| {
+            c["spec"]["storageClassName"] = json!("made");
+            c["spec"]["resources"]["requests"]["storage"] = json!("1500m");
+        }),
+        Thing::CSIDriver(object(driver)),
+        Thing::CSIStorageCapacity(object(room)),
+    ]);
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+}
+
+#[test]
+fn who_is_on_a_node_that_is_gone_keeps_no_claim_to_himself() {
+    let one = |c: &mut Value| c["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    let mut volumes = known(vec![
+        claim("c", one),
+        volume("v", "5Gi", &[], |v| v["spec"]["accessModes"] = json!(["ReadWriteOncePod"])),
+    ]);
+    volumes.users.put("other", &pod(&["c"]), "gone");
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+    volumes.users.put("other", &pod(&["c", "c"]), "b");
+    assert_eq!(reasons(&mut volumes, &["c"]), [restrictions::ONE_POD; 3]);
+    volumes.users.take("other");
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+}
+
+#[test]
+fn a_part_of_a_zone_that_no_node_can_be_in_leaves_the_others() {
+    let zone = |v: &mut Value| {
+        v["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "z___y"});
+    };
+    let mut volumes = known(vec![bound_claim("c", "v"), volume("v", "5Gi", &[], zone)]);
+    assert_eq!(reasons(&mut volumes, &["c"]), ["", "", ""]);
+}
+
+/// What a pod is told by a profile that has these plugins alone.
+fn told(volumes: &mut Volumes, plugins: &[&str], claims: &[&str]) -> String {
+    let enabled = ["PrioritySort", "DefaultBinder"].iter().chain(plugins);
+    let enabled: Vec<Value> = enabled.map(|name| json!({"name": name})).collect();
+    let plugins = json!({"multiPoint": {"disabled": [{"name": "*"}], "enabled": enabled}});
+    let file = json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration", "profiles": [{"plugins": plugins}]});
+    let profile = crate::config::profile(&file.to_string(), None).expect("a configuration");
+    let mut cluster = cluster();
+    cluster.use_profile(&std::sync::Arc::new(profile));
+    match volumes.look(&pod(claims), &mut cluster) {
+        Err(refused) => refused.reason,
+        Ok(claims) => {
+            let claims = claims.expect("it has volumes");
+            let program = cluster.compile(&pod(&[])).expect("a pod");
+            let on = claims.plugins();
+            let on = on.iter().filter(|plugin| {
+                let plugin = pintle_sched_core::select::RowPlugin::plugin(*plugin);
+                cluster.view().profile().filters(plugin)
+            });
+            let mut statuses = on.map(|plugin| {
+                pintle_sched_core::select::RowPlugin::filter(plugin, cluster.view(), &program, 0)
+            });
+            let status = statuses.find_map(|status| status);
+            status.map(|status| status.reasons.join(", ")).unwrap_or_default()
+        }
+    }
+}
+
+#[test]
+fn each_plugin_speaks_for_itself_where_those_before_it_are_off() {
+    let mut volumes = known(vec![
+        claim("none", |c| c["spec"]["storageClassName"] = json!("none")),
+        claim("classless", |c| c["spec"]["storageClassName"] = json!("")),
+        class("now", "Immediate", "csi.x"),
+        claim("now", |c| c["spec"]["storageClassName"] = json!("now")),
+        claim("waits", |_| ()),
+        bound_claim("away", "v"),
+    ]);
+    let classless = "PersistentVolumeClaim had no pv name and storageClass name";
+    for (plugin, claim, words) in [
+        ("VolumeZone", "x", "persistentvolumeclaim \"x\" not found"),
+        ("VolumeZone", "none", "storageclass.storage.k8s.io \"none\" not found"),
+        ("VolumeZone", "classless", classless),
+        ("VolumeZone", "now", "PersistentVolume had no name"),
+        ("VolumeZone", "away", "persistentvolume \"v\" not found"),
+        ("VolumeZone", "waits", ""),
+        ("NodeVolumeLimits", "x", "looking up PVC ns/x: persistentvolumeclaim \"x\" not found"),
+        ("NodeVolumeLimits", "away", ""),
+        ("VolumeBinding", "waits", NO_MATCH),
+    ] {
+        assert_eq!(told(&mut volumes, &[plugin], &[claim]), words, "{plugin} of {claim}");
+    }
+    // Without VolumeBinding nothing is bound.
+    set(&mut volumes, volume("v", "5Gi", &[], |_| ()));
+    assert_eq!(chosen(&mut volumes, &["waits"]).0, ["v"]);
+    assert_eq!(told(&mut volumes, &["VolumeZone"], &["waits"]), "");
+}

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use pintle_api::informer::ObjectKey;
+use pintle_sched_core::Cluster;
 
 use super::restrictions::{self, Disk};
 
@@ -27,9 +28,8 @@ pub(super) type Gone<'a> = HashSet<&'a str>;
 pub struct Users {
     pods: HashMap<Rc<str>, User>,
     by_node: HashMap<Rc<str>, HashSet<Rc<str>>>,
-    /// How often a claim is used by its own name: volumes of a pod that were made for it do not
-    /// count.
-    claims: HashMap<ObjectKey, usize>,
+    /// Pods that use a claim by its own name: volumes of a pod that were made for it do not count.
+    claims: HashMap<ObjectKey, HashSet<Rc<str>>>,
 }
 
 /// The volumes of a pod.
@@ -75,10 +75,10 @@ impl Users {
             return;
         }
         self.take(uid);
-        for claim in own {
-            *self.claims.entry(claim).or_default() += 1;
-        }
         let uid: Rc<str> = uid.into();
+        for claim in own {
+            self.claims.entry(claim).or_default().insert(Rc::clone(&uid));
+        }
         self.by_node.entry(Rc::clone(&user.node)).or_default().insert(Rc::clone(&uid));
         self.pods.insert(uid, user);
     }
@@ -88,9 +88,9 @@ impl Users {
         let Some(user) = self.pods.remove(uid) else { return };
         for claim in &user.claims {
             // One that was made for the pod was not counted.
-            if let Some(count) = self.claims.get_mut(claim) {
-                *count -= 1;
-                if *count == 0 {
+            if let Some(uids) = self.claims.get_mut(claim) {
+                uids.remove(uid);
+                if uids.is_empty() {
                     self.claims.remove(claim);
                 }
             }
@@ -103,15 +103,14 @@ impl Users {
         }
     }
 
-    /// Whether any pod uses a claim by its name.
-    pub(super) fn is_used(&self, claim: &ObjectKey) -> bool {
-        self.claims.contains_key(claim)
-    }
-
-    /// Whether any pod but these uses a claim by its name.
-    pub(super) fn is_used_without(&self, claim: &ObjectKey, gone: &Gone<'_>) -> bool {
-        let of = |uid: &&&str| self.pods.get(**uid).is_some_and(|u| u.claims.contains(claim));
-        self.claims.get(claim).is_some_and(|count| *count > gone.iter().filter(of).count())
+    /// Whether any pod but these uses a claim by its name. Pods of nodes that are not there do not
+    /// count.
+    // k8s: pkg/scheduler/backend/cache/cache.go updateNodeInfoSnapshotList
+    pub(super) fn is_used(&self, claim: &ObjectKey, cluster: &Cluster, gone: &Gone<'_>) -> bool {
+        let uids = self.claims.get(claim).into_iter().flatten();
+        let mut pods =
+            uids.filter(|uid| !gone.contains(&***uid)).filter_map(|uid| self.pods.get(uid));
+        pods.any(|user| cluster.row(&user.node).is_some())
     }
 
     /// Pods on a node, but these.

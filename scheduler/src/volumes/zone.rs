@@ -48,12 +48,13 @@ pub(super) fn outside<'a>(
             if values.iter().any(|value| value.is_empty()) {
                 continue;
             }
-            let by_key = term(vec![requirement(key, "In", Some(values.clone()))]);
-            let by_today = term(vec![
-                requirement(key, "DoesNotExist", None),
-                requirement(today, "In", Some(values)),
-            ]);
-            let inside = cluster.rows_matching(&[by_key, by_today]);
+            // A part that cannot be the value of a label is no node's: each has terms of its own.
+            let terms = values.into_iter().flat_map(|value| {
+                let is = |key| requirement(key, "In", Some(vec![value.clone()]));
+                let by_today = vec![requirement(key, "DoesNotExist", None), is(today)];
+                [term(vec![is(key)]), term(by_today)]
+            });
+            let inside = cluster.rows_matching(&terms.collect::<Vec<_>>());
             let mut wrong = somewhere.clone();
             wrong.and_not(&inside);
             outside.or(&wrong);
