@@ -29,5 +29,7 @@ mod selector_vectors;
 mod shadow;
 mod stand;
 mod vectors;
+mod volume_vectors;
+mod volume_worlds;
 mod volumes;
 mod world;

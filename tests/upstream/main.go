@@ -1,7 +1,7 @@
 // Command upstream is every component of a Kubernetes cluster in one program. The name it is called
 // under chooses the component, so one link step and one file in the cache serve all of them.
 // Beside them, `scheduler-vectors` asks the scheduling framework alone, `device-vectors` the allocator of
-// devices.
+// devices, `volume-vectors` the plugins of volumes.
 package main
 
 import (
@@ -52,9 +52,12 @@ func main() {
 	if name == "device-vectors" {
 		os.Exit(vectors.DevicesMain())
 	}
+	if name == "volume-vectors" {
+		os.Exit(vectors.VolumesMain())
+	}
 	command, known := components[name]
 	if !known {
-		names := []string{"etcd", "scheduler-vectors", "device-vectors"}
+		names := []string{"etcd", "scheduler-vectors", "device-vectors", "volume-vectors"}
 		for each := range components {
 			names = append(names, each)
 		}

@@ -1,0 +1,208 @@
+//! Upstream's plugins of volumes and ours, asked about the same made-up nodes, claims and volumes.
+//!
+//! Upstream's run in a program of their own (`tests/upstream/vectors/volumes.go`), fed a world a line;
+//! why no node is looked at, what is said of each node, and the volumes that the pod would have there
+//! have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it
+//! begins.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Range;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use k8s_openapi::api::core::v1::Pod;
+use pintle_sched_core::explain;
+use pintle_sched_core::select::Refusal;
+use pintle_scheduler::config;
+use pintle_scheduler::diagnosis::{Asking, Thinker};
+use pintle_scheduler::lean::LeanPod;
+use pintle_scheduler::mirror::Mirror;
+use pintle_scheduler::prune::Prune as _;
+use pintle_scheduler::volumes::Choice;
+use pintle_scheduler::watch::Thing;
+use serde_json::{Value, json};
+use xtask::upstream::Program;
+
+use crate::compare::as_recorded;
+use crate::device_vectors::number_of_cases;
+use crate::volume_worlds::{PODS_OF_WORLD, world};
+
+/// Pods in CI.
+const PODS: u64 = 8_000;
+/// Differences that are worth printing.
+const SHOWN: usize = 5;
+
+fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    T::deserialize(value).expect("an object")
+}
+
+/// A pod as a watch reads it.
+fn lean(value: &Value) -> Pod {
+    let LeanPod(pod) = read(value);
+    pod
+}
+
+/// A world as watches tell of it.
+fn mirror(world: &Value) -> Mirror {
+    let text = world["config"].as_str().expect("a configuration");
+    let profile = config::profile(text, None).expect("a configuration that upstream took");
+    let mut mirror = Mirror::new(profile);
+    let mut tell = |kind: &str, thing: fn(&Value) -> Thing| {
+        for value in world[kind].as_array().into_iter().flatten() {
+            for step in mirror.set(thing(value)) {
+                mirror.make(&step);
+            }
+        }
+    };
+    tell("nodes", |v| Thing::Node(Box::new(read::<k8s_openapi::api::core::v1::Node>(v).prune())));
+    tell("pods", |value| Thing::Pod(Box::new(lean(value))));
+    tell("claims", |value| Thing::PersistentVolumeClaim(read(value)));
+    tell("volumes", |value| Thing::PersistentVolume(read(value)));
+    tell("classes", |value| Thing::StorageClass(read(value)));
+    tell("csinodes", |value| Thing::CSINode(read(value)));
+    tell("drivers", |value| Thing::CSIDriver(read(value)));
+    tell("capacities", |value| Thing::CSIStorageCapacity(read(value)));
+    tell("attachments", |value| Thing::VolumeAttachment(read(value)));
+    mirror
+}
+
+fn chosen(choice: &Choice) -> Value {
+    let pair = |(volume, claim): &(String, _)| json!([volume, claim_name(claim)]);
+    let bindings: Vec<Value> = choice.bindings.iter().map(pair).collect();
+    let provisions: Vec<&str> = choice.provisions.iter().map(claim_name).collect();
+    json!({"bindings": bindings, "provisions": provisions})
+}
+
+fn claim_name(key: &pintle_api::informer::ObjectKey) -> &str {
+    key.as_str()
+}
+
+/// What ours says of a pod: before nodes are looked at, of each node, and the volumes it would have
+/// where it fits.
+fn ours(mirror: &mut Mirror, pod: &Pod) -> Value {
+    let asking = Asking::new(pod, mirror).expect("a pod that can be read");
+    let mut thinker = Thinker::default();
+    let (outcome, detail) = thinker.decide_in_detail(mirror, &asking);
+    if let Some(refusal) = &outcome.refusal {
+        let Refusal::PreFilter(plugin, reason) = refusal else { panic!("{refusal:?}") };
+        let hard = "UnschedulableAndUnresolvable";
+        return json!({"prefilter":
+            {"status": hard, "plugin": plugin.name(), "reasons": [reason], "nodes": null},
+            "filter": null, "chosen": null, "scored": false});
+    }
+    let program = &asking.program;
+    let statuses = explain::statuses(&mirror.cluster, program, &detail, &mut thinker.scratch);
+    let statuses: BTreeMap<u32, Value> =
+        statuses.iter().map(|(row, status)| (*row, as_recorded(status))).collect();
+    let claims = mirror.claims(pod).expect("it was not refused");
+    let (mut filter, mut volumes) = (json!({}), json!({}));
+    for row in mirror.cluster.all_rows().iter() {
+        let name = mirror.cluster.node_name(row);
+        let status = statuses.get(&row).cloned();
+        let choice = claims.as_ref().and_then(|claims| claims.choice(row));
+        if let Some(choice) = choice.filter(|c| status.is_none() && *c != Choice::default()) {
+            volumes[name] = chosen(&choice);
+        }
+        filter[name] = status.unwrap_or_else(|| json!({"status": "Success"}));
+    }
+    let before = json!({"status": "Success", "plugin": "", "reasons": null, "nodes": null});
+    json!({"prefilter": before, "filter": filter, "chosen": volumes, "scored": false})
+}
+
+/// Upstream keeps volumes also of nodes that a later plugin takes out, and keeps none as empty.
+fn theirs(case: &Value) -> Value {
+    let mut said = case.clone();
+    let said = said.as_object_mut().expect("a case");
+    said.remove("pod");
+    let fits = |node: &str| case["filter"][node]["status"] == "Success";
+    if let Some(nodes) = said["chosen"].as_object_mut() {
+        let none = chosen(&Choice::default());
+        nodes.retain(|node, volumes| fits(node) && *volumes != none);
+    }
+    json!(said)
+}
+
+/// A pod, what ours says of it, and what upstream says.
+struct Asked<'a> {
+    world: &'a Value,
+    pod: &'a Value,
+    ours: Value,
+    theirs: Value,
+}
+
+/// Asks both about the worlds of these seeds, and tells of each pod.
+fn ask(seeds: Range<u64>, mut tell: impl FnMut(Asked)) {
+    let folder = Program::Components.ensure().expect("upstream's programs");
+    let mut command = Command::new(folder.join("volume-vectors"));
+    let mut program =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut questions = program.stdin.take().expect("a pipe");
+    let asked = seeds.clone();
+    let writer = thread::spawn(move || {
+        for seed in asked {
+            writeln!(questions, "{}", world(seed)).expect("it reads");
+        }
+    });
+    let mut worlds = 0;
+    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
+        worlds += 1;
+        let world: Value = serde_json::from_str(&line.expect("a line")).expect("an answer");
+        let mut mirror = mirror(&world);
+        for case in world["cases"].as_array().into_iter().flatten() {
+            let (pod, ours) = (&case["pod"], ours(&mut mirror, &lean(&case["pod"])));
+            tell(Asked { world: &world, pod, ours, theirs: theirs(case) });
+        }
+    }
+    assert!(program.wait().expect("it ends").success(), "volume-vectors failed");
+    writer.join().expect("all questions are asked");
+    assert_eq!(worlds, seeds.end - seeds.start);
+}
+
+/// All that the plugins have to say, and what they choose.
+const WORDS: [&str; 18] = [
+    "node(s) had no available disk",
+    "access mode already in-use by another pod",
+    "node(s) exceed max volume count",
+    "looking up PVC",
+    "node(s) didn't find available persistent volumes to bind",
+    "node(s) didn't match PersistentVolume's node affinity",
+    "node(s) did not have enough free storage",
+    "bound to non-existent pv(s)",
+    "bound to non-existent persistentvolume",
+    "is being deleted",
+    "pod has unbound immediate PersistentVolumeClaims",
+    "waiting for ephemeral volume controller",
+    "was not created for pod",
+    "node(s) had no available volume zone",
+    "[\"persistentvolume \\\"v",
+    "storageclass.storage.k8s.io",
+    "\"bindings\":[[",
+    "\"provisions\":[\"",
+];
+
+#[test]
+fn every_pod_gets_the_volumes_and_reasons_that_upstream_gives_it() {
+    let (pods, first) = number_of_cases(PODS);
+    let (mut seen, mut found, mut fit) = ([0; WORDS.len()], Vec::new(), 0);
+    let seeds = first..first + pods.div_ceil(PODS_OF_WORLD);
+    ask(seeds, |Asked { world, pod, ours, theirs }| {
+        let text = theirs.to_string();
+        let said = WORDS.iter().map(|words| usize::from(text.contains(words)));
+        seen.iter_mut().zip(said).for_each(|(count, said)| *count += said);
+        fit += usize::from(text.contains(r#"{"status":"Success"}"#));
+        if ours != theirs {
+            let (seed, name) = (&world["seed"], &pod["metadata"]["name"]);
+            let volumes = &pod["spec"]["volumes"];
+            found.push(format!("seed {seed} {name} {volumes}\nours   {ours}\ntheirs {theirs}"));
+        }
+    });
+    let differ = found.len();
+    for (words, count) in WORDS.iter().zip(seen) {
+        println!("{count:7} pods: {words}");
+    }
+    println!("{pods} pods, {fit} fit somewhere, {differ} differ");
+    found.truncate(SHOWN);
+    assert!(found.is_empty(), "{differ} differ\n{}", found.join("\n"));
+    assert!(pods < PODS || seen.iter().all(|count| *count > 0), "something was never said");
+}
