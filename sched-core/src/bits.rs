@@ -6,11 +6,10 @@
 //! than eight bytes a member, so that a set never costs more than its members justify.
 //! Why: a filter over nodes is then an AND of words, 64 nodes an instruction.
 
+use crate::simd::words;
+
 /// Rows in one word of a mask.
 pub const WORD_ROWS: usize = 64;
-
-/// Words looked at between two chances to stop early: a few registers.
-const STRIDE: usize = 16;
 
 /// A dense bitset; words beyond the end read as zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,49 +92,39 @@ impl Bits {
     pub fn and(&mut self, other: &Bits) {
         let shared = self.words.len().min(other.words.len());
         let (both, beyond) = self.words.split_at_mut(shared);
-        both.iter_mut().zip(&other.words).for_each(|(word, o)| *word &= o);
+        words::and(both, &other.words);
         beyond.fill(0);
     }
 
     /// Takes out what is in `other`.
     pub fn and_not(&mut self, other: &Bits) {
-        for (word, o) in self.words.iter_mut().zip(&other.words) {
-            *word &= !o;
-        }
+        words::and_not(&mut self.words, &other.words);
     }
 
     /// Becomes what `from` has in `mask`, which `from` loses.
     pub fn take_from(&mut self, from: &mut Bits, mask: &Bits) {
-        self.words.clear();
         self.words.resize(from.words.len(), 0);
-        for ((mine, theirs), m) in self.words.iter_mut().zip(&mut from.words).zip(&mask.words) {
-            *mine = *theirs & m;
-            *theirs &= !m;
-        }
+        let shared = from.words.len().min(mask.words.len());
+        words::split(&mut self.words[..shared], &mut from.words, &mask.words);
+        self.words[shared..].fill(0);
     }
 
     /// Adds what is in `other`; rows beyond this set's room are dropped.
     pub fn or(&mut self, other: &Bits) {
-        for (word, o) in self.words.iter_mut().zip(&other.words) {
-            *word |= o;
-        }
+        words::or(&mut self.words, &other.words);
     }
 
     /// Whether every row of this set is in `other`.
     #[must_use]
     pub fn is_subset_of(&self, other: &Bits) -> bool {
         let (both, beyond) = self.words.split_at(self.words.len().min(other.words.len()));
-        let mut pairs = both.chunks(STRIDE).zip(other.words.chunks(STRIDE));
-        let missing = |(a, b): (&[u64], &[u64])| a.iter().zip(b).fold(0, |m, (a, b)| m | (a & !b));
-        pairs.all(|pair| missing(pair) == 0) && beyond.iter().all(|w| *w == 0)
+        !words::exceeds(both, &other.words) && beyond.iter().all(|w| *w == 0)
     }
 
     /// Whether the two sets share a row.
     #[must_use]
     pub fn intersects(&self, other: &Bits) -> bool {
-        let mut pairs = self.words.chunks(STRIDE).zip(other.words.chunks(STRIDE));
-        let shared = |(a, b): (&[u64], &[u64])| a.iter().zip(b).fold(0, |m, (a, b)| m | (a & b));
-        pairs.any(|pair| shared(pair) != 0)
+        words::intersects(&self.words, &other.words)
     }
 
     /// The rows, ascending.
@@ -149,7 +138,8 @@ impl Bits {
     /// The lowest row.
     #[must_use]
     pub fn first(&self) -> Option<u32> {
-        self.iter().next()
+        let word = self.words.iter().position(|word| *word != 0)?;
+        Some((word * WORD_ROWS) as u32 + self.words[word].trailing_zeros())
     }
 }
 

@@ -316,7 +316,7 @@ impl Repeat {
                 0 => None,
                 _ if c.hostname => {
                     let nodes = &view.counters.get(c.counter.0).nodes;
-                    Some(nodes.get(&row).copied().unwrap_or(0))
+                    Some(nodes.get(row))
                 }
                 value => Some(value),
             })
@@ -437,8 +437,8 @@ impl Domains {
         }
         let same =
             |row: u32| canonical(view, column, column.value(row)) == value && self.counted.get(row);
-        let counted = counter.nodes.iter().filter(|(row, _)| same(**row));
-        self.counts[value as usize] = counted.map(|(_, n)| i64::from(*n)).sum();
+        let counted = counter.nodes.iter().filter(|(row, _)| same(*row));
+        self.counts[value as usize] = counted.map(|(_, n)| i64::from(n)).sum();
     }
 }
 

@@ -72,6 +72,15 @@ impl PodRequests {
     pub fn of(pod: &Pod) -> Result<Self, RequestError> {
         let plain_options = Options { status: true, pod_level: true, ..Options::default() };
         let plain = pod_amounts(pod, plain_options)?;
+        if says_all(pod) {
+            let plain = Resources::of(&plain);
+            return Ok(Self {
+                nonzero_cpu_milli: plain.cpu_milli,
+                nonzero_mem_bytes: plain.mem_bytes,
+                score: plain.clone(),
+                plain,
+            });
+        }
         // k8s: pkg/scheduler/framework/types.go getNonMissingContainerRequests
         let pod_level = pod_level_requests(pod)?.is_some();
         let bound = pod_amounts(
@@ -135,6 +144,24 @@ impl Resources {
     }
 }
 
+/// Whether all variants are one: nothing is asked for at the pod's level, no status says otherwise,
+/// and no container needs a default.
+fn says_all(pod: &Pod) -> bool {
+    let Some(spec) = pod.spec.as_ref() else { return false };
+    let named = |c: &Container| {
+        let requests = c.resources.as_ref().and_then(|r| r.requests.as_ref());
+        requests.is_some_and(|r| r.contains_key("cpu") && r.contains_key("memory"))
+    };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let status = pod.status.as_ref();
+    let statuses = status.and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
+    let init = status.and_then(|s| s.init_container_statuses.as_ref()).into_iter().flatten();
+    spec.resources.is_none() && statuses.chain(init).all(|s| s.resources.is_none()) && {
+        containers
+    }
+    .all(named)
+}
+
 /// Whether the scheduler counts a resource of this name beside the built-in ones.
 // k8s: pkg/scheduler/util/utils.go IsScalarResourceName
 #[must_use]
@@ -151,10 +178,10 @@ fn amounts_of(
             k8s_openapi::apimachinery::pkg::api::resource::Quantity,
         >,
     >,
-    field: &str,
+    field: impl FnOnce() -> String,
 ) -> Result<Amounts, RequestError> {
     quantity::read_list(list).map_err(|(resource, source)| RequestError {
-        field: field.to_owned(),
+        field: field(),
         resource,
         source,
     })
@@ -188,7 +215,7 @@ fn pod_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestError> {
     }
     let spec = pod.spec.as_ref();
     let overhead = spec.and_then(|s| s.overhead.as_ref());
-    add(&mut total, &amounts_of(overhead, "spec.overhead")?);
+    add(&mut total, &amounts_of(overhead, || "spec.overhead".to_owned())?);
     Ok(total)
 }
 
@@ -200,7 +227,7 @@ fn pod_level_requests(pod: &Pod) -> Result<Option<Amounts>, RequestError> {
     if !requests.keys().any(|name| is_pod_level_resource(name)) {
         return Ok(None);
     }
-    amounts_of(Some(requests), "spec.resources.requests").map(Some)
+    amounts_of(Some(requests), || "spec.resources.requests".to_owned()).map(Some)
 }
 
 fn is_pod_level_resource(name: &str) -> bool {
@@ -220,7 +247,7 @@ fn pod_level_effective(pod: &Pod, spec: Amounts) -> Result<Amounts, RequestError
         (actuated, "status.resources.requests"),
         (status.allocated_resources.as_ref(), "status.allocatedResources"),
     ] {
-        let mut amounts = amounts_of(list, field)?;
+        let mut amounts = amounts_of(list, || field.to_owned())?;
         // The status may list more than the pod asks for at its own level; that does not count.
         amounts.retain(|name, _| spec.contains_key(name));
         raise(&mut effective, &amounts);
@@ -247,15 +274,15 @@ fn container_requests(
 ) -> Result<Amounts, RequestError> {
     let name = &container.name;
     let spec = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-    let spec = amounts_of(spec, &format!("spec.containers[{name:?}].resources.requests"))?;
+    let spec = amounts_of(spec, || format!("spec.containers[{name:?}].resources.requests"))?;
     let status = if options.status { find_status(pod, name) } else { None };
     let Some((status, resources)) = status.and_then(|s| Some((s, s.resources.as_ref()?))) else {
         return Ok(spec);
     };
-    let field = format!("status of container {name:?} requests");
+    let field = || format!("status of container {name:?} requests");
     let mut most = if is_resize_infeasible(pod) { Amounts::new() } else { spec };
-    raise(&mut most, &amounts_of(resources.requests.as_ref(), &field)?);
-    raise(&mut most, &amounts_of(status.allocated_resources.as_ref(), &field)?);
+    raise(&mut most, &amounts_of(resources.requests.as_ref(), field)?);
+    raise(&mut most, &amounts_of(status.allocated_resources.as_ref(), field)?);
     Ok(most)
 }
 
@@ -332,6 +359,22 @@ mod tests {
         );
         assert_eq!((r.nonzero_cpu_milli, r.nonzero_mem_bytes), (100, 2 * DEFAULT_MEM_BYTES));
         assert_eq!((r.plain.cpu_milli, r.plain.mem_bytes), (0, 0));
+    }
+
+    #[test]
+    fn what_needs_no_defaults_is_the_same_for_all() {
+        let container =
+            r#"{"name":"a","resources":{"requests":{"cpu":"1","memory":"3","a.b/c":"2"}}}"#;
+        let r = requests(&format!(r#"{{"containers":[{container}],"overhead":{{"cpu":"2"}}}}"#));
+        assert_eq!((r.nonzero_cpu_milli, r.nonzero_mem_bytes), (3000, 3));
+        assert_eq!((r.plain.amount("cpu"), r.plain.amount("a.b/c")), (3000, 2));
+        assert_eq!(r.plain, r.score);
+        // A container that is there beside it takes defaults of its own.
+        let r = requests(&format!(
+            r#"{{"containers":[{container}],"initContainers":[
+            {{"name":"b","restartPolicy":"Always"}}]}}"#
+        ));
+        assert_eq!((r.plain.cpu_milli, r.nonzero_cpu_milli, r.score.cpu_milli), (1000, 1100, 1100));
     }
 
     #[test]

@@ -104,13 +104,15 @@ pub struct Scratch {
     pub feasible: Bits,
     /// Rows with the greatest total.
     pub ties: Bits,
-    /// Totals by row, meaningful where feasible.
+    /// Totals by row, meaningful where feasible: after a decision with details, or once `totals` wrote
+    /// them.
     pub total: Vec<i32>,
+    written: bool,
     fit: Vec<u8>,
     balance: Vec<u8>,
     shapes: shape::Shapes,
     column: Vec<f64>,
-    pub(crate) layered: Layered,
+    pub(crate) layered: Option<Box<Layered>>,
     pub(crate) image_sums: Vec<i64>,
     pub(crate) images: Vec<(u32, i32)>,
 }
@@ -123,6 +125,18 @@ impl Scratch {
     pub fn ties_from(&self, turn: usize, turns: usize) -> impl Iterator<Item = u32> + '_ {
         let skip = self.ties.count() * (turn % turns.max(1)) / turns.max(1);
         self.ties.iter().skip(skip).chain(self.ties.iter().take(skip))
+    }
+
+    /// Totals by row, meaningful where feasible, of the last decision, which was about this view and
+    /// program. A decision keeps no totals where nobody asks for them.
+    pub fn totals(&mut self, view: &View, program: &Program) -> &[i32] {
+        if !std::mem::replace(&mut self.written, true) {
+            let shapes = std::mem::take(&mut self.shapes);
+            let shape = shapes.current().expect("totals are written where there is no shape");
+            layered::write_totals(view, program, &shape.scores, self);
+            self.shapes = shapes;
+        }
+        &self.total
     }
 
     fn resize(&mut self, view: &View) {
@@ -205,6 +219,7 @@ fn run(
         return Outcome { refusal: Some(refusal), ..Outcome::default() };
     }
     scratch.resize(view);
+    scratch.written = true;
     if detail.is_none() {
         shape::enter(view, program, scratch);
     } else {
@@ -227,11 +242,16 @@ fn run(
     }
     scratch.ties.reset(view.rows);
     let best = if detail.is_none() {
-        match scratch.shapes.current() {
-            Some(shape) => simd::widen(&shape.scores, &mut scratch.total),
-            None => _ = utilisation(view, program, scratch),
-        }
-        let best = layered::score_all(view, program, scratch);
+        let shapes = std::mem::take(&mut scratch.shapes);
+        let best = match shapes.current() {
+            Some(shape) => layered::score_all(view, program, &shape.scores, scratch),
+            None => {
+                score_all(view, program, scratch, None);
+                greatest(view, scratch)
+            }
+        };
+        scratch.written = shapes.current().is_none();
+        scratch.shapes = shapes;
         if score_rows(view, program, plugins, scratch) { greatest(view, scratch) } else { best }
     } else {
         score_all(view, program, scratch, detail);
@@ -332,8 +352,10 @@ fn score_rows(
         if weight == 0 {
             continue;
         }
-        for row in scratch.feasible.iter() {
+        let feasible = scratch.feasible.clone();
+        for row in feasible.iter() {
             if let Some(score) = plugin.score(view, program, row) {
+                scratch.totals(view, program);
                 // Extenders may say anything.
                 let score = score.saturating_mul(weight).clamp(-SCORE_OF_ROW, SCORE_OF_ROW);
                 let total = &mut scratch.total[row as usize];

@@ -1,6 +1,7 @@
 //! Each kernel equals its scalar twin on any columns, and row-wise scores equal both.
 #![allow(missing_docs)]
 
+use pintle_sched_core::simd::narrow::{self, Counted, PLANES_MAX, Sums, TABLE};
 use pintle_sched_core::simd::{self, FitRequest, Layer, ScoreRequest, twin};
 use pintle_sched_core::snapshot::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use proptest::collection::vec;
@@ -51,6 +52,33 @@ fn bytes() -> impl Strategy<Value = f64> {
 /// Words of a mask: often none or all.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>()]
+}
+
+/// Rows, planes, parts with their offsets, and a table.
+type ByCount = (Vec<u64>, Vec<Vec<u64>>, Vec<(Vec<u64>, i32)>, [i16; TABLE]);
+
+/// Amounts by count. No row is in two parts; some rows are in none, and some planes end early.
+fn counted() -> impl Strategy<Value = ByCount> {
+    let planes = vec((vec(word(), 4), 0..5usize), 0..=PLANES_MAX);
+    let planes = planes.prop_map(|planes| {
+        let cut = |(words, len): (Vec<u64>, usize)| words[..len].to_vec();
+        planes.into_iter().map(cut).collect()
+    });
+    let parts = vec((vec(word(), 4), 0..65_536i32), 0..5).prop_map(|mut parts| {
+        let mut taken = vec![0; 4];
+        for (words, _) in &mut parts {
+            for (word, taken) in words.iter_mut().zip(&mut taken) {
+                *word &= !*taken;
+                *taken |= *word;
+            }
+        }
+        (parts, taken)
+    });
+    let table = vec(-300..300i16, TABLE).prop_map(|t| <[i16; TABLE]>::try_from(t).expect("64"));
+    (vec(word(), 4), planes, parts, table).prop_map(|(rows, planes, (parts, taken), table)| {
+        let rows = rows.iter().zip(taken).map(|(rows, taken)| rows & taken).collect();
+        (rows, planes, parts, table)
+    })
 }
 
 proptest! {
@@ -115,24 +143,51 @@ proptest! {
     }
 
     #[test]
-    fn layers_equal_their_twin_and_mark_who_is_best(
-        start in vec(-300..300i32, 256), feasible in vec(word(), 4),
-        masks in vec((vec(word(), 4), -300..300i32), 0..5), base in -300..300i32,
+    fn the_greatest_sum_equals_its_twin(
+        scores in vec(0..300u16, 256), feasible in vec(word(), 4),
+        masks in vec((vec(word(), 4), -300..300i32), 0..5), counted in vec(counted(), 0..2),
+        base in -300..300i32,
     ) {
-        let layers: Vec<Layer<'_>> =
-            masks.iter().map(|(words, amount)| Layer { words, amount: *amount }).collect();
-        let mut theirs = (start.clone(), vec![i32::MIN; 4]);
-        twin::add_layers(&layers, base, &feasible, &mut theirs.0, &mut theirs.1);
-        for kernel in [simd::add_layers, simd::add_layers_portable] {
-            let mut ours = (start.clone(), vec![i32::MIN; 4]);
-            kernel(&layers, base, &feasible, &mut ours.0, &mut ours.1);
+        let mut sums = Sums::new(&scores, &feasible);
+        for (words, amount) in &masks {
+            sums.layers.push(Layer { words, amount: *amount });
+        }
+        for (rows, planes, parts, table) in &counted {
+            let mut counted = Counted::new(rows, table);
+            planes.iter().for_each(|plane| counted.planes.push(plane));
+            for (words, offset) in parts {
+                counted.parts.push(Layer { words, amount: *offset });
+            }
+            sums.counted.push(counted);
+        }
+        let mut theirs = vec![1; 4];
+        let best = twin::greatest(&sums, &mut theirs);
+        for kernel in [narrow::greatest, narrow::greatest_portable] {
+            let mut ours = vec![1; 4];
+            prop_assert_eq!(kernel(&sums, &mut ours), best);
             prop_assert_eq!(&ours, &theirs);
         }
-        let best = theirs.1.iter().copied().fold(i32::MIN, i32::max);
-        let (mut ours, mut ties) = ([0; 4], [0; 4]);
-        simd::equal_rows(&theirs.0, &feasible, (&theirs.1, best), &mut ours);
-        prop_assert_eq!(twin::arg_max(&theirs.0, &feasible, &mut ties), best);
-        prop_assert_eq!(ours, ties);
+        let mut totals = vec![0; 256];
+        narrow::write(&sums, base, &mut totals);
+        for row in (0..256u32).filter(|row| feasible[*row as usize / 64] >> (row % 64) & 1 == 1) {
+            prop_assert_eq!(totals[row as usize], i32::from(sums.of(row)) + base);
+        }
+    }
+
+    #[test]
+    fn extremes_of_planes_equal_those_of_numbers(
+        rows in vec(word(), 20), planes in vec((vec(word(), 20), 0..20usize), 0..7),
+    ) {
+        let planes: Vec<&[u64]> = planes.iter().map(|(words, len)| &words[..*len]).collect();
+        let bit = |words: &[u64], row: usize| words.get(row / 64).map_or(0, |w| w >> (row % 64) & 1);
+        let number = |row: usize| -> u64 {
+            planes.iter().enumerate().map(|(k, plane)| bit(plane, row) << k).sum()
+        };
+        let numbers: Vec<u64> =
+            (0..1280).filter(|row| bit(&rows, *row) == 1).map(number).collect();
+        let least = numbers.iter().copied().min().unwrap_or(u64::MAX);
+        let most = numbers.iter().copied().max().unwrap_or(0);
+        prop_assert_eq!(simd::words::extremes(&rows, &planes), (least, most));
     }
 
     #[test]

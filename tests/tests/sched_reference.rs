@@ -42,7 +42,8 @@ fn answer(cluster: &mut Cluster, pod: &Pod, scratch: &mut Scratch) -> Vec<(Strin
     // The way without details takes other loops: it must end with the same totals and ties.
     let short = select::decide(cluster.view(), &program, scratch);
     let (feasible, ties) = (scratch.feasible.clone(), scratch.ties.clone());
-    let totals: Vec<i32> = feasible.iter().map(|row| scratch.total[row as usize]).collect();
+    let totals = scratch.totals(cluster.view(), &program);
+    let totals: Vec<i32> = feasible.iter().map(|row| totals[row as usize]).collect();
     let (long, detail) = select::decide_in_detail(cluster.view(), &program, &[], scratch);
     assert_eq!(short, long, "with and without details: {pod:#?}");
     if long.refusal.is_none() && long.feasible > 0 {

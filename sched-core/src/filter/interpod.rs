@@ -10,6 +10,7 @@ use crate::bits::Bits;
 use crate::program::Program;
 use crate::snapshot::counters::{Term, TermKind};
 use crate::snapshot::keys::KeyId;
+use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
 /// Existing pods' anti-affinity terms that select the pod and are in force somewhere.
@@ -43,25 +44,37 @@ pub(crate) fn filter(view: &View, program: &Program, scratch: &mut NodeScratch, 
             if first {
                 mask.and(&view.keys.column(*key).present);
             } else {
-                select(view, *key, counter.domain(*key), scratch);
+                select(view, *key, (counter.domain(*key), Some(&counter.nodes)), scratch);
                 mask.and(&scratch.requirement);
             }
         }
     }
     for (counter, key) in &program.anti {
-        select(view, *key, view.counters.get(counter.0).domain(*key), scratch);
+        let counter = view.counters.get(counter.0);
+        select(view, *key, (counter.domain(*key), Some(&counter.nodes)), scratch);
         mask.and_not(&scratch.requirement);
     }
     for term in forbidding(view, program) {
-        select(view, term.topology, &term.domains, scratch);
+        select(view, term.topology, (&term.domains, term.nodes.as_ref()), scratch);
         mask.and_not(&scratch.requirement);
     }
 }
 
-/// Puts into `scratch.requirement` the rows in a domain with a count.
-fn select(view: &View, key: KeyId, counts: &[u32], scratch: &mut NodeScratch) {
+/// Puts into `scratch.requirement` the rows in a domain with a count, given the counts by value and,
+/// where they are known, by row.
+fn select(
+    view: &View,
+    key: KeyId,
+    (counts, nodes): (&[u32], Option<&RowCounts>),
+    scratch: &mut NodeScratch,
+) {
     let column = view.keys.column(key);
     scratch.requirement.reset(view.rows);
+    if let Some(nodes) = nodes.filter(|_| column.is_by_row()) {
+        nodes.add_to(&mut scratch.requirement);
+        scratch.requirement.and(&column.present);
+        return;
+    }
     scratch.wanted.clear();
     scratch.wanted.extend(counts.iter().take(column.value_ids()).map(|n| *n > 0));
     scratch.wanted.resize(column.value_ids(), false);

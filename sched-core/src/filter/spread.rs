@@ -123,6 +123,11 @@ pub(crate) fn inclusion(
     }
 }
 
+/// Whether the inclusion policies of a constraint may leave nodes out.
+pub(crate) fn includes_some(program: &Program, c: &Spread) -> bool {
+    c.honor_taints || (c.honor_affinity && node::has_own_affinity(program))
+}
+
 /// Applies the inclusion policies of a constraint.
 pub(crate) fn include(
     program: &Program,
@@ -156,9 +161,7 @@ fn count(view: &View, c: &Spread, counted: &Bits, domains: &mut Domains) {
     domains.counts.resize(column.value_ids(), 0);
     domains.present.resize(column.value_ids(), false);
     mark_present(column, counted, &mut domains.present);
-    for (row, n) in counter.nodes.iter().filter(|(row, _)| counted.get(**row)) {
-        domains.counts[column.value(*row) as usize] += i64::from(*n);
-    }
+    counter.sum(column, counted, 0, &mut domains.counts);
 }
 
 /// Marks the values that rows of a set carry.

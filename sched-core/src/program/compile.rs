@@ -22,7 +22,7 @@ use crate::requests::PodRequests;
 use crate::selector::Selector;
 use crate::snapshot::cluster::Cluster;
 use crate::snapshot::counters::{CounterId, CounterKey, PodMatch, Scope};
-use crate::snapshot::keys::KeyId;
+use crate::snapshot::keys::{HOSTNAME, KeyId};
 use crate::snapshot::objects::{
     ObjectError, existing_terms, host_ports, split_labels, term_namespaces,
 };
@@ -31,17 +31,19 @@ use crate::snapshot::view::{Effect, Taint};
 /// Names and amounts of extended resources.
 type Amounts = Box<[(Str, i64)]>;
 
-/// Label of a node's own name as a topology key.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const TAINT_UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// Skews of the system's default constraints.
 // k8s: podtopologyspread/plugin.go systemDefaultConstraints
 const SYSTEM_DEFAULTS: [(&str, i32); 2] = [(HOSTNAME, 3), (ZONE, 5)];
 
-/// Compiles a pod, whatever was compiled before.
-pub(super) fn compile(cluster: &mut Cluster, pod: &Pod) -> Result<Arc<Program>, ObjectError> {
-    let program = Compiler::new(cluster, pod).program()?;
+/// Compiles a pod that asks for this, whatever was compiled before.
+pub(super) fn compile(
+    cluster: &mut Cluster,
+    pod: &Pod,
+    requests: PodRequests,
+) -> Result<Arc<Program>, ObjectError> {
+    let program = Compiler::new(cluster, pod).program(requests)?;
     Ok(cluster.share(program))
 }
 
@@ -66,10 +68,9 @@ impl<'a> Compiler<'a> {
         &mut self.cluster.interner
     }
 
-    fn program(mut self) -> Result<Program, ObjectError> {
+    fn program(mut self, requests: PodRequests) -> Result<Program, ObjectError> {
         let pod = self.pod;
         let spec = pod.spec.as_ref();
-        let requests = PodRequests::of(pod)?;
         let affinity = spec.and_then(|s| s.affinity.as_ref());
         let node_affinity = affinity.and_then(|a| a.node_affinity.as_ref());
         let required = node_affinity

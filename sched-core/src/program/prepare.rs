@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::template::{self, Template};
 use super::{Program, compile};
+use crate::requests::PodRequests;
 use crate::snapshot::cluster::{Cluster, DeltaError};
 use crate::snapshot::objects::{ObjectError, PodSpec};
 
@@ -26,7 +27,8 @@ impl Cluster {
         {
             return Ok(Arc::clone(program));
         }
-        let program = compile::compile(self, pod)?;
+        let requests = PodRequests::of(pod).map_err(ObjectError::from)?;
+        let program = compile::compile(self, pod, requests)?;
         if let Ok(spec) = self.read_anew(pod) {
             self.keep(pod, &spec, Some(&program));
         }
@@ -63,7 +65,7 @@ impl Cluster {
         }
         // Its terms first: they may ask for labels that tell single pods apart.
         let spec = self.read_anew(pod)?;
-        let program = compile::compile(self, pod)?;
+        let program = compile::compile(self, pod, spec.requests.clone())?;
         self.keep(pod, &spec, Some(&program));
         Ok((program, spec))
     }

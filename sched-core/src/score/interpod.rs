@@ -10,16 +10,63 @@ use super::parts::Parts;
 use crate::bits::Bits;
 use crate::program::Program;
 use crate::simd::{self, NarrowTable};
-use crate::snapshot::counters::TermKind;
+use crate::snapshot::counters::{CounterId, TermId, TermKind};
 use crate::snapshot::keys::{KeyId, Values};
+use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
 /// Scratch: what each topology key gives by value id.
 #[derive(Debug, Default)]
 pub struct PodScore {
     tables: Vec<(KeyId, Vec<f64>)>,
-    used: usize,
     spare: Vec<Vec<f64>>,
+    /// Whose pods are counted by row.
+    by_row: Option<Of>,
+}
+
+/// Whose pods give a score.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    /// Those that the pod prefers.
+    Counter(CounterId),
+    /// Those with a term that selects the pod.
+    Term(TermId),
+}
+
+/// Pods that give a score.
+struct Pull<'a> {
+    of: Of,
+    key: KeyId,
+    /// A pod.
+    weight: i64,
+    /// By value id of the key.
+    domains: &'a [u32],
+    /// By row, where that is known.
+    nodes: Option<&'a RowCounts>,
+}
+
+/// Pods that give the pod's nodes a score.
+fn pulls<'a>(view: &'a View, program: &'a Program) -> impl Iterator<Item = Pull<'a>> {
+    let profile = &view.profile;
+    let off = profile.ignore_preferred_terms_of_existing_pods && program.preferred_pods.is_empty();
+    let own = program.preferred_pods.iter().map(|(weight, id, key)| {
+        let counter = view.counters.get(id.0);
+        let (domains, nodes) = (counter.domain(*key), Some(&counter.nodes));
+        Pull { of: Of::Counter(*id), key: *key, weight: *weight, domains, nodes }
+    });
+    let terms = view.class_terms.get(program.class).iter().filter_map(|id| {
+        let term = view.terms.get(id.0);
+        let weight = match term.key.kind {
+            TermKind::Preferred(weight) => i64::from(weight),
+            TermKind::RequiredAffinity => i64::from(profile.hard_pod_affinity_weight),
+            TermKind::RequiredAnti => return None,
+        };
+        let off = term.key.kind == TermKind::RequiredAffinity && weight == 0;
+        let (domains, nodes) = (term.domains.as_slice(), term.nodes.as_ref());
+        let pull = Pull { of: Of::Term(*id), key: term.topology, weight, domains, nodes };
+        (!off && term.total > 0).then_some(pull)
+    });
+    own.chain(terms).filter(move |_| !off)
 }
 
 /// Adds to each row what its value gives.
@@ -47,7 +94,7 @@ impl PodScore {
         Raw::Column
     }
 
-    /// As [`Self::score`], in parts.
+    /// As [`Self::score`], in parts; pods of one term may be counted by row.
     pub(crate) fn parts(
         &mut self,
         view: &View,
@@ -55,7 +102,19 @@ impl PodScore {
         feasible: &Bits,
         parts: &mut Parts,
     ) -> Found {
-        if !self.prepare(view, program) {
+        self.clear();
+        let (mut any, mut by_row) = (false, None);
+        for pull in pulls(view, program) {
+            let column = view.keys.column(pull.key);
+            match pull.nodes.filter(|_| column.is_by_row() && by_row.is_none()) {
+                Some(nodes) if nodes.is_empty() => {}
+                Some(nodes) => by_row = Some((pull, nodes)),
+                None if column.is_narrow() => any |= self.add(view, &pull),
+                None if simd::all_zero(pull.domains) => {}
+                None => return Found::TooMany,
+            }
+        }
+        if !any && by_row.is_none() {
             return Found::Skip;
         }
         parts.begin(feasible, view.rows);
@@ -64,58 +123,60 @@ impl PodScore {
                 return Found::TooMany;
             }
         }
+        if let Some((pull, nodes)) = by_row {
+            self.by_row = Some(pull.of);
+            let column = view.keys.column(pull.key);
+            let raw = |row, count| {
+                let counted = if column.value(row) == 0 { 0 } else { count };
+                self.row(view, row) + (pull.weight * i64::from(counted)) as f64
+            };
+            if !parts.split(&column.present, 0.0) || !parts.count_by(nodes, raw) {
+                return Found::TooMany;
+            }
+        }
         Found::Parts { whole: true }
     }
 
-    /// Raw score of one row; `prepare` must have returned true.
-    #[must_use]
-    pub fn row(&self, view: &View, row: u32) -> f64 {
+    /// The pods that are counted by row.
+    pub(crate) fn counts<'a>(&self, view: &'a View) -> &'a RowCounts {
+        match self.by_row.expect("scores by count are of somebody") {
+            Of::Counter(id) => &view.counters.get(id.0).nodes,
+            Of::Term(id) => view.terms.get(id.0).nodes.as_ref().expect("it was there before"),
+        }
+    }
+
+    /// What the tables give a row.
+    fn row(&self, view: &View, row: u32) -> f64 {
         let gain =
             |(key, table): &(KeyId, Vec<f64>)| table[view.keys.column(*key).value(row) as usize];
         self.tables.iter().map(gain).sum()
     }
 
-    /// Sums all terms by domain; false when no term applies anywhere.
-    pub(crate) fn prepare(&mut self, view: &View, program: &Program) -> bool {
+    fn clear(&mut self) {
         self.spare.extend(self.tables.drain(..).map(|(_, table)| table));
-        self.used = 0;
-        let profile = &view.profile;
-        if profile.ignore_preferred_terms_of_existing_pods && program.preferred_pods.is_empty() {
-            return false;
-        }
-        let mut any = false;
-        for (weight, counter, key) in &program.preferred_pods {
-            any |= self.add(view, *key, view.counters.get(counter.0).domain(*key), *weight);
-        }
-        for term in view.class_terms.get(program.class) {
-            let term = view.terms.get(term.0);
-            let weight = match term.key.kind {
-                TermKind::Preferred(weight) => i64::from(weight),
-                TermKind::RequiredAffinity => i64::from(profile.hard_pod_affinity_weight),
-                TermKind::RequiredAnti => continue,
-            };
-            let off = term.key.kind == TermKind::RequiredAffinity && weight == 0;
-            if !off && term.total > 0 {
-                any |= self.add(view, term.topology, &term.domains, weight);
-            }
-        }
-        any
+        self.by_row = None;
     }
 
-    /// Adds `weight` a pod; returns whether there was one.
-    fn add(&mut self, view: &View, key: KeyId, counts: &[u32], weight: i64) -> bool {
-        if simd::all_zero(counts) {
+    /// Sums all terms by domain; false when no term applies anywhere.
+    fn prepare(&mut self, view: &View, program: &Program) -> bool {
+        self.clear();
+        pulls(view, program).fold(false, |any, pull| self.add(view, &pull) | any)
+    }
+
+    /// Adds what each pod gives; returns whether there was one.
+    fn add(&mut self, view: &View, pull: &Pull<'_>) -> bool {
+        if simd::all_zero(pull.domains) {
             return false;
         }
-        let at = self.tables.iter().position(|(k, _)| *k == key).unwrap_or_else(|| {
+        let at = self.tables.iter().position(|(k, _)| *k == pull.key).unwrap_or_else(|| {
             let mut table = self.spare.pop().unwrap_or_default();
             table.clear();
-            table.resize(view.keys.column(key).value_ids(), 0.0);
-            self.tables.push((key, table));
+            table.resize(view.keys.column(pull.key).value_ids(), 0.0);
+            self.tables.push((pull.key, table));
             self.tables.len() - 1
         });
-        let (sums, rest) = (self.tables[at].1.get_mut(1..), counts.get(1..));
-        simd::add_counts(sums.unwrap_or_default(), rest.unwrap_or_default(), weight as f64);
+        let (sums, rest) = (self.tables[at].1.get_mut(1..), pull.domains.get(1..));
+        simd::add_counts(sums.unwrap_or_default(), rest.unwrap_or_default(), pull.weight as f64);
         true
     }
 }

@@ -1,16 +1,19 @@
-//! Totals without columns: one number column, and a few masked constants over it.
+//! Totals without columns: one column of what numbers say, and a few constants under masks over it.
 //!
-//! Input: view, program, the feasible rows, `Scratch::total` holding utilisation and balance.
-//! Output: totals of the feasible rows, the greatest of each word, the greatest of all.
-//! Owner: scratch of one decider. Bounds: `PARTS_MAX` layers a plugin; a plugin that needs more
-//! (a topology key with many values) goes through `select::column` instead.
+//! Input: view, program, the feasible rows, the scores of the program's request shape.
+//! Output: the greatest total, and who has it.
+//! Owner: scratch of one decider. Bounds: `PARTS_MAX` layers a plugin, and for one that counts pods by
+//! node a table; a plugin that needs more (a topology key with many values) goes through
+//! `select::column` instead, whose numbers are added to the shape's.
+//! Totals are 16 bits wide here: profiles whose weights are too large for that take the way of columns.
 
-use super::node;
-use super::parts::{PARTS_MAX, Parts};
-use crate::config::Plugin;
+use super::parts::Parts;
+use super::{node, resources};
+use crate::config::{Plugin, Profile};
 use crate::program::Program;
 use crate::select::{COLUMNS, Scratch, column};
-use crate::simd::{self, Layer};
+use crate::simd;
+use crate::simd::narrow::{self, Sums};
 use crate::snapshot::view::View;
 
 /// What a plugin says as parts.
@@ -34,17 +37,36 @@ const PLUGINS_MAX: usize = COLUMNS.len() + 1;
 #[derive(Debug, Default)]
 pub(crate) struct Layered {
     parts: [Parts; PLUGINS_MAX],
-    /// Greatest total of each word of rows.
-    tops: Vec<i32>,
+    used: [bool; PLUGINS_MAX],
+    /// What every row gets.
+    base: i32,
+    /// Some plugin filled a column.
+    columns: bool,
+    /// The scores of the shape and all columns.
+    scores: Vec<u16>,
 }
 
-/// Adds everything but utilisation and balance; returns the greatest total and marks who has it.
-pub(crate) fn score_all(view: &View, program: &Program, scratch: &mut Scratch) -> i32 {
-    let mut layered = std::mem::take(&mut scratch.layered);
+/// Whether totals fit in 16 bits, given the most that a plugin gives.
+pub(crate) fn is_narrow(profile: &Profile) -> bool {
+    let own =
+        [Plugin::NodeResourcesFit, Plugin::NodeResourcesBalancedAllocation, Plugin::ImageLocality];
+    let all = own.into_iter().chain(COLUMNS.map(|(plugin, _)| plugin));
+    let weights = all.map(|plugin| profile.weight(plugin));
+    let most = weights.fold(0i64, |sum, weight| sum.saturating_add(weight));
+    most <= i64::from(i16::MAX) / resources::SCORE_MAX
+}
+
+/// Scores all feasible rows; returns the greatest total and marks who has it in `Scratch::ties`.
+pub(crate) fn score_all(
+    view: &View,
+    program: &Program,
+    shape: &[u16],
+    scratch: &mut Scratch,
+) -> i32 {
+    let mut layered = scratch.layered.take().unwrap_or_default();
     let profile = &view.profile;
     let weight = |plugin| i32::try_from(profile.weight(plugin)).expect("validated weight");
-    let mut base = 0;
-    let mut used = [false; PLUGINS_MAX];
+    (layered.base, layered.used, layered.columns) = (0, [false; PLUGINS_MAX], false);
     for (at, (plugin, how)) in COLUMNS.into_iter().enumerate() {
         let weight = weight(plugin);
         if weight == 0 {
@@ -53,22 +75,47 @@ pub(crate) fn score_all(view: &View, program: &Program, scratch: &mut Scratch) -
         let parts = &mut layered.parts[at];
         match find(plugin, view, program, scratch, parts) {
             Found::Skip => {}
-            Found::TooMany => base += column(view, program, scratch, (plugin, how, weight), None),
+            Found::TooMany => {
+                begin_columns(&mut layered.columns, scratch);
+                layered.base += column(view, program, scratch, (plugin, how, weight), None);
+            }
             Found::Parts { whole } => {
-                parts.settle(how, weight, &mut scratch.total);
-                base += if whole { parts.level() } else { 0 };
-                used[at] = true;
+                parts.settle(how, weight);
+                layered.base += if whole { parts.level() } else { 0 };
+                layered.used[at] = true;
             }
         }
     }
     let image_weight = weight(Plugin::ImageLocality);
     if image_weight != 0 {
-        let parts = &mut layered.parts[PLUGINS_MAX - 1];
-        used[PLUGINS_MAX - 1] = images(view, program, scratch, image_weight, parts);
+        images(view, program, scratch, image_weight, &mut layered);
     }
-    let best = total(&mut layered, &used, base, scratch);
-    scratch.layered = layered;
+    if layered.columns {
+        layered.scores.resize(shape.len(), 0);
+        simd::add_narrow(shape, &scratch.total, &mut layered.scores);
+    }
+    let mut ties = std::mem::take(&mut scratch.ties);
+    let best = narrow::greatest(&layered.sums(view, program, shape, scratch), ties.words_mut());
+    scratch.ties = ties;
+    let best = i32::from(best) + layered.base;
+    scratch.layered = Some(layered);
     best
+}
+
+/// Writes the totals of the feasible rows, which `score_all` does not keep.
+pub(crate) fn write_totals(view: &View, program: &Program, shape: &[u16], scratch: &mut Scratch) {
+    let mut total = std::mem::take(&mut scratch.total);
+    let layered = scratch.layered.as_ref().expect("a decision was taken");
+    let sums = layered.sums(view, program, shape, scratch);
+    narrow::write(&sums, layered.base, &mut total);
+    scratch.total = total;
+}
+
+fn begin_columns(begun: &mut bool, scratch: &mut Scratch) {
+    if !*begun {
+        scratch.total.fill(0);
+        *begun = true;
+    }
 }
 
 fn find(
@@ -91,48 +138,49 @@ fn find(
     }
 }
 
-/// Image scores as layers; false when they are in the totals already, or there are none.
+/// Image scores as layers, or in the columns.
 fn images(
     view: &View,
     program: &Program,
     scratch: &mut Scratch,
     weight: i32,
-    parts: &mut Parts,
-) -> bool {
-    match node::image_parts(view, program, &scratch.feasible, weight, parts) {
-        Found::Skip => false,
-        Found::Parts { .. } => true,
+    layered: &mut Layered,
+) {
+    let at = PLUGINS_MAX - 1;
+    match node::image_parts(view, program, &scratch.feasible, weight, &mut layered.parts[at]) {
+        Found::Skip => {}
+        Found::Parts { .. } => layered.used[at] = true,
         Found::TooMany => {
+            begin_columns(&mut layered.columns, scratch);
             node::images(view, program, &mut scratch.image_sums, &mut scratch.images);
             for (row, score) in &scratch.images {
                 scratch.total[*row as usize] += score * weight;
             }
-            false
         }
     }
 }
 
-/// Adds the layers; the greatest total, and in `Scratch::ties` who has it.
-fn total(
-    layered: &mut Layered,
-    used: &[bool; PLUGINS_MAX],
-    base: i32,
-    scratch: &mut Scratch,
-) -> i32 {
-    const NONE: Layer<'_> = Layer { words: &[], amount: 0 };
-    let mut layers = [NONE; PLUGINS_MAX * PARTS_MAX];
-    let mut len = 0;
-    let found = layered.parts.iter().zip(used).filter(|(_, used)| **used);
-    for layer in found.flat_map(|(parts, _)| parts.layers()) {
-        layers[len] = layer;
-        len += 1;
+impl Layered {
+    /// Everything that is added up beside `base`.
+    fn sums<'a>(
+        &'a self,
+        view: &'a View,
+        program: &Program,
+        shape: &'a [u16],
+        scratch: &'a Scratch,
+    ) -> Sums<'a> {
+        let scores = if self.columns { &self.scores } else { shape };
+        let mut sums = Sums::new(scores, scratch.feasible.words());
+        for (at, parts) in self.parts.iter().enumerate().filter(|(at, _)| self.used[*at]) {
+            parts.layers().for_each(|layer| sums.layers.push(layer));
+            if parts.is_counted() {
+                let (counts, rows) = match COLUMNS.get(at) {
+                    Some((Plugin::PodTopologySpread, _)) => scratch.soft.counted(view, program),
+                    _ => (scratch.pods.counts(view), &scratch.feasible),
+                };
+                sums.counted.push(parts.counted(counts, rows));
+            }
+        }
+        sums
     }
-    let words = scratch.feasible.words();
-    layered.tops.clear();
-    layered.tops.resize(words.len(), i32::MIN);
-    simd::add_layers(&layers[..len], base, words, &mut scratch.total, &mut layered.tops);
-    let best = layered.tops.iter().copied().fold(i32::MIN, i32::max);
-    let ties = scratch.ties.words_mut();
-    simd::equal_rows(&scratch.total, words, (&layered.tops, best), ties);
-    best
 }

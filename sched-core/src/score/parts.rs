@@ -1,7 +1,8 @@
 //! Rows by raw score, as a few bitsets: what most plugins say fits in a handful of distinct scores.
 //!
 //! Input: the rows that take part, then sets of rows with what each adds. Output: for each distinct
-//! sum the rows that have it, and single rows whose score is their own.
+//! sum the rows that have it; where a score also depends on how many pods a node has, a table of
+//! scores by part and count.
 //! Owner: scratch of one decider; sets are reused. Bounds: `PARTS_MAX` sets; a plugin that needs more
 //! fills a column instead.
 //! Why: a soft taint, a preferred label, an image or a zone splits the nodes in two. Adding a
@@ -11,17 +12,41 @@
 use super::{Normalise, normalise_exact};
 use crate::bits::{Bits, RowSet};
 use crate::simd::Layer;
+use crate::simd::narrow::{Counted, LAYERS_MAX, PLANES_MAX, TABLE};
+use crate::simd::words;
 use crate::snapshot::keys::KeyColumn;
+use crate::snapshot::row_counts::{Planes, RowCounts};
 
 /// Distinct scores a plugin may have before it fills a column.
-pub(crate) const PARTS_MAX: usize = 12;
+pub(crate) const PARTS_MAX: usize = LAYERS_MAX;
 
 /// Rows that share a raw score.
 #[derive(Debug, Default)]
 struct Part {
     raw: f64,
     weighted: i32,
+    /// Where the scores of its counts begin in the table, less the least count; wraps.
+    offset: u16,
     rows: Bits,
+}
+
+/// Scores by count, one part after the other.
+#[derive(Debug)]
+struct Table {
+    /// There is one.
+    live: bool,
+    len: usize,
+    raws: [f64; TABLE],
+    weighted: [i16; TABLE],
+    /// The counts as planes, where they were not.
+    planes: Planes,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let (raws, weighted) = ([0.0; TABLE], [0; TABLE]);
+        Self { live: false, len: 0, raws, weighted, planes: Planes::default() }
+    }
 }
 
 /// Rows by raw score.
@@ -31,22 +56,16 @@ pub(crate) struct Parts {
     /// Of `parts`; the others are spare.
     live: usize,
     level: i32,
-    /// Rows that are in no part, with their own raw score.
-    pub(crate) single: Vec<(u32, f64)>,
+    table: Table,
     mask: Bits,
 }
 
 impl Parts {
-    /// Begins with these rows at zero; single rows stay as they are.
-    pub(crate) fn start(&mut self, rows: &Bits, row_count: usize) {
-        self.live = 0;
-        self.push(0.0).copy_from(rows, row_count);
-    }
-
-    /// As `start`, with no single rows.
+    /// Begins with these rows at zero.
     pub(crate) fn begin(&mut self, rows: &Bits, row_count: usize) {
-        self.single.clear();
-        self.start(rows, row_count);
+        self.live = 0;
+        self.table.live = false;
+        self.push(0.0).copy_from(rows, row_count);
     }
 
     fn push(&mut self, raw: f64) -> &mut Bits {
@@ -62,10 +81,18 @@ impl Parts {
     /// Adds `amount` to the rows in `mask`; false when that makes too many parts.
     #[must_use]
     pub(crate) fn add(&mut self, mask: &Bits, amount: f64) -> bool {
-        if amount == 0.0 {
-            return true;
-        }
-        for at in 0..self.live {
+        amount == 0.0 || self.split(mask, amount)
+    }
+
+    /// As `add`, and tells the rows in `mask` apart even if nothing is added.
+    #[must_use]
+    pub(crate) fn split(&mut self, mask: &Bits, amount: f64) -> bool {
+        self.split_first(self.live, mask, amount)
+    }
+
+    /// As `split`, among the first so many parts.
+    fn split_first(&mut self, parts: usize, mask: &Bits, amount: f64) -> bool {
+        for at in 0..parts {
             if !self.parts[at].rows.intersects(mask) {
                 continue;
             }
@@ -98,7 +125,10 @@ impl Parts {
     #[must_use]
     pub(crate) fn add_table(&mut self, column: &KeyColumn, table: &[f64]) -> bool {
         let gains = column.rows.iter().zip(table).skip(1).filter(|(_, gain)| **gain != 0.0);
-        column.is_narrow() && gains.fold(true, |fits, (rows, gain)| fits && self.add(rows, *gain))
+        // No row has two values: what was split off by one has none of the others.
+        let parts = self.live;
+        let mut add = |rows, gain| self.split_first(parts, rows, gain);
+        column.is_narrow() && gains.fold(true, |fits, (rows, gain)| fits && add(rows, *gain))
     }
 
     /// Replaces every raw score by what `of` makes of it.
@@ -106,12 +136,46 @@ impl Parts {
         self.parts[..self.live].iter_mut().for_each(|p| p.raw = of(p.raw));
     }
 
-    /// Normalises over all rows and weighs; what single rows get goes to `total` at once.
-    pub(crate) fn settle(&mut self, how: Normalise, weight: i32, total: &mut [i32]) {
+    /// Scores also go by how many pods a row has: `raw` of a row and a count, which all rows of a
+    /// part must share, and which must not fall here and rise there as the count grows. False when
+    /// that makes too many scores.
+    #[must_use]
+    pub(crate) fn count_by(&mut self, counts: &RowCounts, raw: impl Fn(u32, u32) -> f64) -> bool {
+        let table = &mut self.table;
+        let mut words = [[].as_slice(); PLANES_MAX];
+        let planes = counts.planes(&mut table.planes).planes();
+        if planes.len() > PLANES_MAX {
+            return false;
+        }
+        words.iter_mut().zip(planes).for_each(|(words, plane)| *words = plane.words());
+        let words = &words[..planes.len()];
+        (table.live, table.len) = (true, 0);
+        let parts = &mut self.parts[..self.live];
+        for part in parts {
+            let Some(first) = part.rows.first() else { continue };
+            let (least, most) = words::extremes(part.rows.words(), words);
+            // Six planes.
+            let (least, most) = (least as usize, most as usize);
+            if table.len + most - least >= TABLE {
+                return false;
+            }
+            part.offset = (table.len as u16).wrapping_sub(least as u16);
+            for count in least..=most {
+                table.raws[table.len] = raw(first, count as u32);
+                table.len += 1;
+            }
+        }
+        true
+    }
+
+    /// Normalises over all rows and weighs.
+    pub(crate) fn settle(&mut self, how: Normalise, weight: i32) {
         self.level = 0;
-        let (parts, single) = (&mut self.parts[..self.live], &self.single);
-        let raws = parts.iter().filter(|p| !p.rows.is_empty()).map(|p| p.raw);
-        let raws = raws.chain(single.iter().map(|(_, raw)| *raw));
+        let (parts, table) = (&mut self.parts[..self.live], &mut self.table);
+        // Counts that no row has lie between some that rows have, and so do their scores.
+        let counted = if table.live { &table.raws[..table.len] } else { &[] };
+        let alone = parts.iter().filter(|p| !table.live && !p.rows.is_empty());
+        let raws = alone.map(|p| p.raw).chain(counted.iter().copied());
         // Compared, not `min`: the care for what is no number would double a chain of latencies.
         let narrow = |(l, h): (f64, f64), s| (if s < l { s } else { l }, if s > h { s } else { h });
         let (min, max) = raws.fold((f64::INFINITY, f64::NEG_INFINITY), narrow);
@@ -119,11 +183,15 @@ impl Parts {
             // No row takes part: what is added under empty masks does not matter.
             return;
         }
+        if table.live {
+            for (weighted, raw) in table.weighted.iter_mut().zip(counted) {
+                // Who adds these up has seen that all weights together fit.
+                *weighted = (normalise_exact(*raw, how, min, max) as i32 * weight) as i16;
+            }
+            return;
+        }
         for part in parts {
             part.weighted = normalise_exact(part.raw, how, min, max) as i32 * weight;
-        }
-        for (row, raw) in single {
-            total[*row as usize] += normalise_exact(*raw, how, min, max) as i32 * weight;
         }
     }
 
@@ -135,13 +203,33 @@ impl Parts {
 
     /// What every row gets when every row is in a part; the layers then add the difference.
     pub(crate) fn level(&mut self) -> i32 {
-        self.level = self.parts[0].weighted;
+        self.level = if self.table.live { 0 } else { self.parts[0].weighted };
         self.level
     }
 
-    /// What to add to the totals.
+    /// What to add to the totals, whatever the counts.
     pub(crate) fn layers(&self) -> impl Iterator<Item = Layer<'_>> {
-        let parts = self.parts[..self.live].iter().filter(|p| p.weighted != self.level);
+        let live = if self.table.live { 0 } else { self.live };
+        let parts = self.parts[..live].iter().filter(|p| p.weighted != self.level);
         parts.map(|p| Layer { words: p.rows.words(), amount: p.weighted - self.level })
+    }
+
+    /// Whether amounts go by counts.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.table.live
+    }
+
+    /// What to add by counts to `rows`, all of which are in some part.
+    pub(crate) fn counted<'a>(&'a self, counts: &'a RowCounts, rows: &'a Bits) -> Counted<'a> {
+        let planes = match counts {
+            RowCounts::Dense(planes) => planes,
+            RowCounts::Sparse(_) => &self.table.planes,
+        };
+        let mut counted = Counted::new(rows.words(), &self.table.weighted);
+        planes.planes().iter().for_each(|plane| counted.planes.push(plane.words()));
+        for part in self.parts[..self.live].iter().filter(|part| !part.rows.is_empty()) {
+            counted.parts.push(Layer { words: part.rows.words(), amount: part.offset.into() });
+        }
+        counted
     }
 }

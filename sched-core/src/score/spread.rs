@@ -1,8 +1,8 @@
 //! Soft topology spread: matching pods by domain, weighted by the logarithm of the domains.
 //!
 //! Input: view, program, feasible rows. Output: a raw column and the rows left out of it.
-//! Owner: scratch of one decider. Bounds: domains of each key, and the nodes that have matching
-//! pods; the column is filled by one gather a constraint.
+//! Owner: scratch of one decider. Bounds: domains of each key; the column is filled by one gather a
+//! constraint. Nodes with matching pods are visited where several constraints ask for the hostname.
 // k8s: pkg/scheduler/framework/plugins/podtopologyspread/scoring.go
 
 use super::Raw;
@@ -11,11 +11,12 @@ use super::layered::Found;
 use super::parts::Parts;
 use crate::bits::Bits;
 use crate::filter::node::NodeScratch;
-use crate::filter::spread::{include, inclusion, mark_present};
+use crate::filter::spread::{include, includes_some, inclusion, mark_present};
 use crate::logarithm;
 use crate::program::{Program, Spread};
 use crate::simd;
 use crate::snapshot::keys::{KeyColumn, Values};
+use crate::snapshot::row_counts::RowCounts;
 use crate::snapshot::view::View;
 
 /// What one constraint gives by value id, and the weight that a count has.
@@ -73,15 +74,14 @@ impl SoftSpread {
         simd::round_half_up(column);
         // The tables know no counts by node: rows with matching pods are computed again.
         for c in constraints.iter().filter(|c| c.hostname) {
-            for row in view.counters.get(c.counter.0).nodes.keys() {
-                column[*row as usize] = self.row(view, program, *row);
+            for (row, _) in view.counters.get(c.counter.0).nodes.iter() {
+                column[row as usize] = self.row(view, program, row);
             }
         }
         Raw::Column
     }
 
-    /// As [`Self::score`], in parts; nodes with matching pods of a hostname constraint are single
-    /// rows.
+    /// As [`Self::score`], in parts, which a hostname constraint has scores by count in.
     pub(crate) fn parts(
         &mut self,
         view: &View,
@@ -94,17 +94,21 @@ impl SoftSpread {
         if constraints.is_empty() {
             return Found::Skip;
         }
+        let mut by_node = constraints.iter().filter(|c| c.hostname);
+        let by_node = (by_node.next(), by_node.next());
+        if by_node.1.is_some() {
+            return Found::TooMany;
+        }
         self.prepare(view, program, feasible, scratch);
-        let mut plain = std::mem::take(&mut self.counted);
-        plain.copy_from(&self.scored, view.rows);
-        parts.single.clear();
-        self.singles(view, program, &mut plain, &mut parts.single);
-        parts.start(&plain, view.rows);
-        self.counted = plain;
+        parts.begin(&self.scored, view.rows);
         for (c, gain) in constraints.iter().zip(&self.gains) {
             let column = view.keys.column(c.key);
-            let fits = if c.hostname {
-                parts.add(&column.present, gain_of(c, 0, gain.weight))
+            let fits = if c.hostname && column.is_everywhere(view.nodes) {
+                let more = gain_of(c, 0, gain.weight);
+                parts.map(|raw| raw + more);
+                true
+            } else if c.hostname {
+                parts.split(&column.present, gain_of(c, 0, gain.weight))
             } else {
                 parts.add_table(column, &gain.by_value)
             };
@@ -113,39 +117,31 @@ impl SoftSpread {
             }
         }
         parts.map(round);
-        Found::Parts { whole: self.ignored.is_empty() && parts.single.is_empty() }
-    }
-
-    /// Moves the rows with matching pods of a hostname constraint from `plain` to `found`.
-    fn singles(
-        &self,
-        view: &View,
-        program: &Program,
-        plain: &mut Bits,
-        found: &mut Vec<(u32, f64)>,
-    ) {
-        let constraints = &program.spread_soft;
-        let columns: Vec<_> = constraints.iter().map(|c| view.keys.column(c.key)).collect();
-        let by_node = constraints.iter().filter(|c| c.hostname).count();
-        for c in constraints.iter().filter(|c| c.hostname) {
-            for (row, count) in &view.counters.get(c.counter.0).nodes {
-                if !plain.get(*row) {
-                    continue;
-                }
-                plain.clear(*row);
-                let raw = match by_node {
-                    1 => self.raw(program, *row, |at| columns[at], |_| *count),
-                    _ => self.row(view, program, *row),
-                };
-                found.push((*row, raw));
+        if let Some(c) = by_node.0 {
+            let column = |at: usize| view.keys.column(constraints[at].key);
+            let raw = |row, count| self.raw(program, row, column, |_| count);
+            if !parts.count_by(&view.counters.get(c.counter.0).nodes, raw) {
+                return Found::TooMany;
             }
         }
+        Found::Parts { whole: self.ignored.is_empty() }
+    }
+
+    /// What the hostname constraint counts, and the rows that it gives a score.
+    pub(crate) fn counted<'a>(
+        &'a self,
+        view: &'a View,
+        program: &Program,
+    ) -> (&'a RowCounts, &'a Bits) {
+        let constraint = program.spread_soft.iter().find(|c| c.hostname);
+        let constraint = constraint.expect("scores by count are of a hostname constraint");
+        (&view.counters.get(constraint.counter.0).nodes, &self.scored)
     }
 
     /// Raw score of one row; `prepare` must have run.
     pub(crate) fn row(&self, view: &View, program: &Program, row: u32) -> f64 {
         let column = |at: usize| view.keys.column(program.spread_soft[at].key);
-        let on = |c: &Spread| view.counters.get(c.counter.0).nodes.get(&row).copied().unwrap_or(0);
+        let on = |c: &Spread| view.counters.get(c.counter.0).nodes.get(row);
         self.raw(program, row, column, on)
     }
 
@@ -183,15 +179,16 @@ impl SoftSpread {
     ) {
         let constraints = &program.spread_soft;
         self.all_keys.copy_from(&view.valid, view.rows);
+        self.scored.copy_from(feasible, view.rows);
+        self.ignored.reset(view.rows);
         if program.spread_requires_all {
             for c in constraints {
                 self.all_keys.and(&view.keys.column(c.key).present);
             }
+            self.ignored.copy_from(feasible, view.rows);
+            self.scored.and(&self.all_keys);
+            self.ignored.and_not(&self.all_keys);
         }
-        self.scored.copy_from(feasible, view.rows);
-        self.scored.and(&self.all_keys);
-        self.ignored.copy_from(feasible, view.rows);
-        self.ignored.and_not(&self.all_keys);
         inclusion(view, program, constraints, scratch, &mut self.affine, &mut self.tolerated);
         self.gains.resize_with(constraints.len(), Gain::default);
         for (at, c) in constraints.iter().enumerate() {
@@ -226,7 +223,8 @@ impl SoftSpread {
         let mut size = self.present.iter().filter(|p| **p).count();
         // Upstream reads an absent label as the empty value: nodes without the key form a domain,
         // together with those whose value is the empty text.
-        let lacking = !self.scored.is_subset_of(&column.present);
+        let lacking =
+            !column.is_everywhere(view.nodes) && !self.scored.is_subset_of(&column.present);
         let empty = (1..column.value_ids()).find(|v| is_empty_text(view, column, *v));
         let empty_present = empty.is_some_and(|v| self.present[v]);
         if lacking && !empty_present {
@@ -253,22 +251,19 @@ impl SoftSpread {
         empty: Option<usize>,
     ) {
         let counter = view.counters.get(c.counter.0);
-        self.counted.copy_from(&self.all_keys, view.rows);
-        include(program, c, &self.affine, &self.tolerated, &mut self.counted);
         self.counts.clear();
-        if empty.is_none() && column.present.is_subset_of(&self.counted) {
+        let restricted = program.spread_requires_all || includes_some(program, c);
+        if restricted || empty.is_some() {
+            self.counted.copy_from(&self.all_keys, view.rows);
+            include(program, c, &self.affine, &self.tolerated, &mut self.counted);
+        }
+        if empty.is_none() && (!restricted || column.present.is_subset_of(&self.counted)) {
             self.counts.extend(counter.domain(c.key).iter().map(|n| i64::from(*n)));
             self.counts.resize(column.value_ids(), 0);
             return;
         }
         self.counts.resize(column.value_ids(), 0);
-        for (row, n) in counter.nodes.iter().filter(|(row, _)| self.counted.get(**row)) {
-            let value = match column.value(*row) {
-                0 => empty.unwrap_or(0),
-                value => value as usize,
-            };
-            self.counts[value] += i64::from(*n);
-        }
+        counter.sum(column, &self.counted, empty.unwrap_or(0), &mut self.counts);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::filter::node;
 use crate::intern::{FastHasher, Str};
 use crate::program::Program;
 use crate::requests::PodRequests;
-use crate::score::resources;
+use crate::score::{layered, resources};
 use crate::simd;
 use crate::snapshot::chunk::CHUNK_ROWS;
 use crate::snapshot::view::View;
@@ -27,8 +27,6 @@ use crate::snapshot::view::View;
 const SHAPES_MAX: usize = 64;
 /// Bytes of all shapes that a decider keeps, but for the last two.
 const BYTES_MAX: usize = 64 << 20;
-/// Most that a plugin gives.
-const SCORE_MAX: i64 = 100;
 
 /// What a column depends on beside the nodes.
 #[derive(Debug)]
@@ -97,15 +95,17 @@ impl Shapes {
     }
 }
 
-/// Weights of the scores that a shape has, when they fit.
+/// Weights of the scores that a shape has, when all totals fit in as many bits.
 fn weights(view: &View, program: &Program) -> Option<(i64, i64)> {
     let profile = &view.profile;
+    if !layered::is_narrow(profile) {
+        return None;
+    }
     let balance = Plugin::NodeResourcesBalancedAllocation;
     let skips = resources::balance_skips(profile, program);
     let balance = if skips { 0 } else { profile.weight(balance) };
     let fit = profile.weight(Plugin::NodeResourcesFit);
-    let most = fit.checked_add(balance)?.checked_mul(SCORE_MAX)?;
-    (0..=i64::from(u16::MAX)).contains(&most).then_some((fit, balance))
+    Some((fit, balance))
 }
 
 /// Makes the program's shape the current one, up to date with the view.
@@ -268,6 +268,7 @@ mod tests {
     fn assert_kept_equals_fresh(cluster: &mut Cluster, kept: &mut Scratch, shape: u64) {
         let program = cluster.compile(&pod("asks", shape)).expect("pod");
         let short = decide(cluster.view(), &program, kept);
+        kept.totals(cluster.view(), &program);
         let mut fresh = Scratch::default();
         let (long, _) = decide_in_detail(cluster.view(), &program, &[], &mut fresh);
         assert_eq!(short, long);

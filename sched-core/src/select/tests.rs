@@ -58,6 +58,7 @@ fn plugins_of_single_nodes_leave_the_fast_path_exact() {
     let (long, _) = decide_in_detail(cluster.view(), &program, &plugins, &mut slow);
     assert_eq!(short, long);
     assert_eq!((&fast.feasible, &fast.ties), (&slow.feasible, &slow.ties));
+    fast.totals(cluster.view(), &program);
     assert!(fast.feasible.iter().all(|r| fast.total[r as usize] == slow.total[r as usize]));
     assert!(short.feasible > 200 && fast.feasible.iter().all(|row| row % 2 == 0));
     // Their scores count: without them, others win.
@@ -261,6 +262,7 @@ fn every_strategy_takes_the_fast_path_to_the_same_totals() {
         let program = cluster.compile(&pod).expect("pod");
         let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
         let short = decide(cluster.view(), &program, &mut fast);
+        fast.totals(cluster.view(), &program);
         let (long, detail) = decide_in_detail(cluster.view(), &program, &[], &mut slow);
         assert_eq!(short, long, "{profile:?}");
         assert_eq!(short.feasible, 200, "those with a GPU");
@@ -270,5 +272,101 @@ fn every_strategy_takes_the_fast_path_to_the_same_totals() {
             let by_row = resources::fit_score(cluster.view(), &program, row);
             assert_eq!(fit.raw[row as usize], by_row, "{profile:?} row {row}");
         }
+    }
+}
+
+/// Nodes of three zones, of which some lack one label or two share a hostname where `odd`.
+fn zoned(odd: bool) -> Cluster {
+    let mut cluster = Cluster::new(Profile::default());
+    for at in 0..300 {
+        let node = node_with(&format!("n{at}"), |n| {
+            let labels = &mut n["metadata"]["labels"];
+            labels["zone"] = json!(format!("z{}", at % 3));
+            labels["disk"] = json!(["ssd", "hdd"][at % 2]);
+            if odd && at % 11 == 0 {
+                labels
+                    .as_object_mut()
+                    .expect("labels")
+                    .remove(["zone", "kubernetes.io/hostname"][at % 2]);
+            } else if odd && at == 7 {
+                labels["kubernetes.io/hostname"] = json!("n8");
+            }
+        });
+        cluster.set_node(&node).expect("node");
+    }
+    cluster
+}
+
+/// A pod that is spread, attracted and repelled by hostname and zone, as the number says.
+fn social(name: &str, kind: usize) -> k8s_openapi::api::core::v1::Pod {
+    let web = json!({"matchLabels": {"app": "web"}});
+    let spread = |key: &str, skew: i32| {
+        json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": web})
+    };
+    let term = |key: &str| json!({"topologyKey": key, "labelSelector": web});
+    let weighted = |weight: i32, key| json!([{"weight": weight, "podAffinityTerm": term(key)}]);
+    let (host, preferred) =
+        ("kubernetes.io/hostname", "preferredDuringSchedulingIgnoredDuringExecution");
+    pod_with(name, |p| {
+        let spec = &mut p["spec"];
+        match kind {
+            0 => spec["topologySpreadConstraints"] = json!([spread(host, 3), spread("zone", 5)]),
+            1 => spec["topologySpreadConstraints"] = json!([spread("zone", 1), spread(host, 1)]),
+            2 => spec["topologySpreadConstraints"] = json!([spread(host, 1), spread(host, 2)]),
+            3 => spec["affinity"]["podAntiAffinity"][preferred] = weighted(70, host),
+            4 => {
+                spec["affinity"]["podAffinity"][preferred] = weighted(30, "zone");
+                spec["affinity"]["podAntiAffinity"][preferred] = weighted(9, host);
+            }
+            5 => {
+                spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+                    json!([term(host)]);
+            }
+            6 => {
+                spec["nodeSelector"] = json!({"disk": "ssd"});
+                spec["topologySpreadConstraints"] = json!([spread(host, 2), spread("zone", 2)]);
+            }
+            _ => {}
+        }
+    })
+}
+
+#[test]
+fn scores_by_count_equal_columns_however_many_pods_there_are() {
+    for (odd, ignored_terms) in [(false, false), (true, false), (true, true)] {
+        let mut cluster = zoned(odd);
+        let profile = Profile {
+            ignore_preferred_terms_of_existing_pods: ignored_terms,
+            ..Profile::default()
+        };
+        cluster.use_profile(&std::sync::Arc::new(profile));
+        let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
+        let mut spread_out = 0;
+        for at in 0..900usize {
+            let node = format!("n{}", (at * at + at / 7) % 300);
+            // Terms that forbid come late, as they leave no room.
+            let kind = if at < 600 { [0, 3, 7, 4][at % 4] } else { [5, 7][at % 2] };
+            _ = cluster.assume(&social(&format!("p{at}"), kind), &node);
+            if at > 12 && at % 37 != 0 {
+                continue;
+            }
+            for kind in 0..8 {
+                let program = cluster.compile(&social("new", kind)).expect("pod");
+                let short = decide(cluster.view(), &program, &mut fast);
+                let (long, detail) = decide_in_detail(cluster.view(), &program, &[], &mut slow);
+                assert_eq!(short, long, "{kind} after {at} pods, odd: {odd}");
+                assert_eq!((&fast.feasible, &fast.ties), (&slow.feasible, &slow.ties), "{kind}");
+                let totals = fast.totals(cluster.view(), &program);
+                for row in slow.feasible.iter() {
+                    assert_eq!(totals[row as usize], slow.total[row as usize], "{kind} {row}");
+                }
+                let spread = detail.scores.get(Plugin::PodTopologySpread as usize);
+                let raw = spread.and_then(|s| Some(&s.as_ref()?.raw));
+                let most = raw.and_then(|raw| raw.iter().max()).copied().unwrap_or(0);
+                spread_out = spread_out.max(most);
+            }
+        }
+        assert!(spread_out > 10, "rows have several pods: {spread_out}");
     }
 }

@@ -15,10 +15,17 @@ fn contents(view: &View) -> String {
     let rows: Vec<_> =
         (0..view.rows as u32).map(|row| (view.numbers(row), view.version(row))).collect();
     let sorted = |c: &crate::snapshot::counters::Counter| {
-        (c.nodes.iter().map(|(row, n)| (*row, *n)).collect::<BTreeMap<_, _>>(), c.domains.clone())
+        (c.nodes.iter().collect::<BTreeMap<_, _>>(), c.domains.clone())
     };
     let counters: Vec<_> = view.counters.iter().map(sorted).collect();
-    let terms: Vec<_> = view.terms.iter().map(|t| (t.total, t.domains.clone())).collect();
+    let terms: Vec<_> = view
+        .terms
+        .iter()
+        .map(|t| {
+            let nodes = t.nodes.iter().flat_map(|n| n.iter()).collect::<BTreeMap<_, _>>();
+            (t.total, t.domains.clone(), nodes)
+        })
+        .collect();
     let used = |name| (0..view.rows as u32).map(|row| view.scalar(name, row)).collect::<Vec<_>>();
     let scalars: BTreeMap<_, _> =
         view.scalars.iter().map(|(name, _)| (*name, used(*name))).collect();

@@ -6,15 +6,19 @@
 // JUSTIFICATION: 16 us to 1 us of a decision over 5,000 nodes.
 
 use std::arch::x86_64::{
-    __m256i, __m512d, __m512i, _CMP_GE_OQ, _mm256_cmpgt_epu16_mask, _mm256_loadu_si256,
-    _mm512_add_epi32, _mm512_cmp_pd_mask, _mm512_cmpeq_epi32_mask, _mm512_cmpge_epi32_mask,
-    _mm512_loadu_pd, _mm512_loadu_si512, _mm512_mask_add_epi32, _mm512_mask_max_epi32,
-    _mm512_mask_max_pd, _mm512_mask_min_pd, _mm512_reduce_max_epi32, _mm512_reduce_max_pd,
-    _mm512_reduce_min_pd, _mm512_set1_epi32, _mm512_set1_pd, _mm512_storeu_si512, _mm512_sub_epi32,
-    _mm512_sub_pd,
+    __m256i, __m512d, __m512i, _CMP_GE_OQ, _mm_cvtsi128_si32, _mm_max_epi16, _mm_minpos_epu16,
+    _mm_set1_epi16, _mm_xor_si128, _mm256_castsi256_si128, _mm256_cmpgt_epu16_mask,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_max_epi16, _mm512_castsi512_si256,
+    _mm512_cmp_pd_mask, _mm512_cmpge_epi32_mask, _mm512_cvtepu8_epi16, _mm512_extracti64x4_epi64,
+    _mm512_loadu_pd, _mm512_loadu_si512, _mm512_mask_add_epi8, _mm512_mask_add_epi16,
+    _mm512_mask_blend_epi16, _mm512_mask_cmpeq_epi16_mask, _mm512_mask_cmpgt_epi16_mask,
+    _mm512_mask_max_pd, _mm512_mask_min_pd, _mm512_max_epi16, _mm512_permutex2var_epi16,
+    _mm512_reduce_max_pd, _mm512_reduce_min_pd, _mm512_set1_epi8, _mm512_set1_epi16,
+    _mm512_set1_epi32, _mm512_set1_pd, _mm512_setzero_si512, _mm512_sub_epi32, _mm512_sub_pd,
 };
 
-use super::{FitRequest, Layer};
+use super::FitRequest;
+use super::narrow::{Counted, Sums, TABLE};
 use crate::bits::WORD_ROWS;
 use crate::snapshot::chunk::{CHUNK_ROWS, Chunk};
 
@@ -35,48 +39,6 @@ pub(super) fn available() -> bool {
 fn load(rows: &[i32; LANES]) -> __m512i {
     // SAFETY: an array of sixteen 32-bit numbers is what is read; no alignment is asked for.
     unsafe { _mm512_loadu_si512(rows.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw")]
-fn store(rows: &mut [i32; LANES], lanes: __m512i) {
-    // SAFETY: an array of sixteen 32-bit numbers is what is written; no alignment is asked for.
-    unsafe { _mm512_storeu_si512(rows.as_mut_ptr().cast(), lanes) }
-}
-
-/// As [`super::add_layers`].
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn add_layers(
-    layers: &[Layer<'_>],
-    base: i32,
-    feasible: &[u64],
-    total: &mut [i32],
-    tops: &mut [i32],
-) {
-    let base = _mm512_set1_epi32(base);
-    let (words, _) = total.as_chunks_mut::<WORD_ROWS>();
-    for (w, (rows, word)) in words.iter_mut().zip(feasible).enumerate() {
-        if *word == 0 {
-            continue;
-        }
-        let (vectors, _) = rows.as_chunks_mut::<LANES>();
-        let mut sums: [__m512i; VECTORS] = std::array::from_fn(|k| load(&vectors[k]));
-        for sum in &mut sums {
-            *sum = _mm512_add_epi32(*sum, base);
-        }
-        for layer in layers {
-            let (bits, amount) = (layer.words[w], _mm512_set1_epi32(layer.amount));
-            for (k, sum) in sums.iter_mut().enumerate() {
-                let lanes = (bits >> (k * LANES)) as u16;
-                *sum = _mm512_mask_add_epi32(*sum, lanes, *sum, amount);
-            }
-        }
-        let mut top = _mm512_set1_epi32(i32::MIN);
-        for (k, sum) in sums.into_iter().enumerate() {
-            store(&mut vectors[k], sum);
-            top = _mm512_mask_max_epi32(top, (word >> (k * LANES)) as u16, top, sum);
-        }
-        tops[w] = _mm512_reduce_max_epi32(top);
-    }
 }
 
 /// As [`super::fit`].
@@ -152,12 +114,101 @@ pub(super) fn min_max(column: &[f64], words: &[u64]) -> (f64, f64) {
     (_mm512_reduce_min_pd(low), _mm512_reduce_max_pd(high))
 }
 
-/// Bits of the rows that are equal to `number`.
+/// Rows whose sums fill a register.
+const SHORTS: usize = 32;
+
+/// As [`super::narrow::greatest`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn greatest(sums: &Sums<'_>, ties: &mut [u64]) -> i16 {
+    let (scores, _) = sums.scores.as_chunks::<WORD_ROWS>();
+    let mut best = _mm512_set1_epi16(i16::MIN);
+    let (mut greatest, mut first) = (i16::MIN, 0);
+    for (w, ((word, scores), tie)) in
+        sums.feasible.iter().zip(scores).zip(ties.iter_mut()).enumerate()
+    {
+        *tie = 0;
+        if *word == 0 {
+            continue;
+        }
+        let (halves, _) = scores.as_chunks::<SHORTS>();
+        let mut rows = [load_scores(&halves[0]), load_scores(&halves[1])];
+        for layer in sums.layers.iter() {
+            add_amount(&mut rows, layer.words[w], layer.amount as i16);
+        }
+        for counted in sums.counted.iter() {
+            add_counted(&mut rows, counted, w);
+        }
+        let (low, high) = (*word as u32, (*word >> SHORTS) as u32);
+        let above = _mm512_mask_cmpgt_epi16_mask(low, rows[0], best)
+            | _mm512_mask_cmpgt_epi16_mask(high, rows[1], best);
+        if above != 0 {
+            let least = _mm512_set1_epi16(i16::MIN);
+            let top = _mm512_max_epi16(
+                _mm512_mask_blend_epi16(low, least, rows[0]),
+                _mm512_mask_blend_epi16(high, least, rows[1]),
+            );
+            greatest = greatest_lane(top);
+            best = _mm512_set1_epi16(greatest);
+            first = w;
+        }
+        *tie = u64::from(_mm512_mask_cmpeq_epi16_mask(low, rows[0], best))
+            | u64::from(_mm512_mask_cmpeq_epi16_mask(high, rows[1], best)) << SHORTS;
+    }
+    ties[..first].fill(0);
+    greatest
+}
+
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn equal_word(rows: &[i32; WORD_ROWS], number: i32) -> u64 {
-    let (vectors, _) = rows.as_chunks::<LANES>();
-    let number = _mm512_set1_epi32(number);
-    vectors.iter().enumerate().fold(0, |word, (k, lanes)| {
-        word | u64::from(_mm512_cmpeq_epi32_mask(load(lanes), number)) << (k * LANES)
-    })
+fn load_scores(rows: &[u16; SHORTS]) -> __m512i {
+    // SAFETY: an array of 32 16-bit numbers is what is read; no alignment is asked for.
+    unsafe { _mm512_loadu_si512(rows.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load_amounts(amounts: &[i16; TABLE]) -> [__m512i; 2] {
+    let (halves, _) = amounts.as_chunks::<SHORTS>();
+    // SAFETY: an array of 32 16-bit numbers is what is read; no alignment is asked for.
+    [0, 1].map(|at| unsafe { _mm512_loadu_si512(halves[at].as_ptr().cast()) })
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn add_amount(rows: &mut [__m512i; 2], bits: u64, amount: i16) {
+    let amount = _mm512_set1_epi16(amount);
+    rows[0] = _mm512_mask_add_epi16(rows[0], bits as u32, rows[0], amount);
+    rows[1] = _mm512_mask_add_epi16(rows[1], (bits >> SHORTS) as u32, rows[1], amount);
+}
+
+/// A row's place in the table is the offset of its part and its count: a byte a row. Two registers
+/// hold the table.
+#[target_feature(enable = "avx512f,avx512bw")]
+fn add_counted(rows: &mut [__m512i; 2], counted: &Counted<'_>, w: usize) {
+    let mut at = _mm512_setzero_si512();
+    for (k, plane) in counted.planes.iter().enumerate() {
+        let bits = plane.get(w).copied().unwrap_or(0);
+        at = _mm512_mask_add_epi8(at, bits, at, _mm512_set1_epi8(1 << k));
+    }
+    for part in counted.parts.iter() {
+        let offset = _mm512_set1_epi8(part.amount as i8);
+        at = _mm512_mask_add_epi8(at, part.words[w], at, offset);
+    }
+    let [low, high] = load_amounts(counted.table);
+    let bits = counted.rows[w];
+    let of = [bits as u32, (bits >> SHORTS) as u32];
+    let halves = [_mm512_castsi512_si256(at), _mm512_extracti64x4_epi64::<1>(at)];
+    for ((row, at), of) in rows.iter_mut().zip(halves).zip(of) {
+        let amount = _mm512_permutex2var_epi16(low, _mm512_cvtepu8_epi16(at), high);
+        *row = _mm512_mask_add_epi16(*row, of, *row, amount);
+    }
+}
+
+/// The greatest of 32 lanes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn greatest_lane(lanes: __m512i) -> i16 {
+    let half =
+        _mm256_max_epi16(_mm512_castsi512_si256(lanes), _mm512_extracti64x4_epi64::<1>(lanes));
+    let quarter = _mm_max_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+    // The instruction finds the least of unsigned numbers; these bits turn the order round.
+    let round = _mm_set1_epi16(i16::MAX);
+    let least = _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(quarter, round)));
+    (least as i16) ^ i16::MAX
 }

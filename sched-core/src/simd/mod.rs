@@ -11,7 +11,9 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub mod narrow;
 pub mod twin;
+pub mod words;
 
 use multiversion::multiversion;
 
@@ -179,15 +181,15 @@ pub fn combine_narrow(fit: &[u8], balance: &[u8], w: (u16, u16), out: &mut [u16]
     }
 }
 
-/// `total = scores`.
+/// `out = scores + more`, of numbers that 16 bits hold.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",
     "aarch64+neon"
 ))]
-pub fn widen(scores: &[u16], total: &mut [i32]) {
-    for (t, s) in total.iter_mut().zip(scores) {
-        *t = i32::from(*s);
+pub fn add_narrow(scores: &[u16], more: &[i32], out: &mut [u16]) {
+    for ((o, s), m) in out.iter_mut().zip(scores).zip(more) {
+        *o = s.wrapping_add(*m as u16);
     }
 }
 
@@ -373,69 +375,6 @@ pub struct Layer<'a> {
     pub words: &'a [u64],
     /// What they get.
     pub amount: i32,
-}
-
-/// Adds `base` and the layers to the totals of words with feasible rows; `tops` gets the greatest
-/// total of each such word.
-pub fn add_layers(
-    layers: &[Layer<'_>],
-    base: i32,
-    feasible: &[u64],
-    total: &mut [i32],
-    tops: &mut [i32],
-) {
-    assert!(layers.iter().all(|l| l.words.len() >= feasible.len()));
-    assert!(tops.len() >= feasible.len() && total.len() >= feasible.len() * WORD_ROWS);
-    #[cfg(target_arch = "x86_64")]
-    if avx512::available() {
-        // SAFETY: the features it is compiled for were found just now.
-        return unsafe { avx512::add_layers(layers, base, feasible, total, tops) };
-    }
-    add_layers_portable(layers, base, feasible, total, tops);
-}
-
-/// The loop of [`add_layers`] for machines without masked lanes.
-#[multiversion(targets("x86_64+avx2+bmi2", "aarch64+neon"))]
-pub fn add_layers_portable(
-    layers: &[Layer<'_>],
-    base: i32,
-    feasible: &[u64],
-    total: &mut [i32],
-    tops: &mut [i32],
-) {
-    for (w, word) in feasible.iter().enumerate().filter(|(_, word)| **word != 0) {
-        let rows = &mut total[w * WORD_ROWS..(w + 1) * WORD_ROWS];
-        rows.iter_mut().for_each(|t| *t += base);
-        for layer in layers.iter().filter(|l| l.words[w] != 0) {
-            let (low, high) = (layer.words[w] as u32, (layer.words[w] >> 32) as u32);
-            for (half, bits) in rows.chunks_exact_mut(WORD_ROWS / 2).zip([low, high]) {
-                for (i, t) in half.iter_mut().enumerate() {
-                    *t += layer.amount & 0i32.wrapping_sub((bits >> i & 1) as i32);
-                }
-            }
-        }
-        let live = rows.iter().enumerate().filter(|(i, _)| word >> i & 1 == 1);
-        tops[w] = live.map(|(_, t)| *t).fold(i32::MIN, i32::max);
-    }
-}
-
-/// The masked rows whose total is `best`, in the words whose greatest is.
-pub fn equal_rows(total: &[i32], words: &[u64], (tops, best): (&[i32], i32), found: &mut [u64]) {
-    let (rows, _) = total.as_chunks::<WORD_ROWS>();
-    for (w, found) in found.iter_mut().enumerate() {
-        let here = words[w] != 0 && tops[w] == best;
-        *found = if here { equal_word(&rows[w], best) & words[w] } else { 0 };
-    }
-}
-
-/// Bits of the rows that are equal to `number`.
-fn equal_word(rows: &[i32; WORD_ROWS], number: i32) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if avx512::available() {
-        // SAFETY: the features it is compiled for were found just now.
-        return unsafe { avx512::equal_word(rows, number) };
-    }
-    rows.iter().enumerate().fold(0, |word, (i, row)| word | u64::from(*row == number) << i)
 }
 
 /// Number of set bits.

@@ -95,23 +95,14 @@ pub fn round_half_up(column: &mut [f64]) {
     }
 }
 
-/// As [`super::add_layers`].
-pub fn add_layers(
-    layers: &[super::Layer<'_>],
-    base: i32,
-    feasible: &[u64],
-    total: &mut [i32],
-    tops: &mut [i32],
-) {
-    for (w, top) in tops.iter_mut().enumerate().filter(|(w, _)| feasible[*w] != 0) {
-        *top = i32::MIN;
-        for (at, total) in total[w * 64..(w + 1) * 64].iter_mut().enumerate() {
-            let row = w * 64 + at;
-            let amounts = layers.iter().filter(|l| live(l.words, row)).map(|l| l.amount);
-            *total += base + amounts.sum::<i32>();
-            if live(feasible, row) {
-                *top = (*top).max(*total);
-            }
-        }
+/// As [`super::narrow::greatest`], of all rows.
+pub fn greatest(sums: &super::narrow::Sums<'_>, ties: &mut [u64]) -> i16 {
+    let rows = (0..sums.feasible.len() * 64).filter(|row| live(sums.feasible, *row));
+    let rows: Vec<(usize, i16)> = rows.map(|row| (row, sums.of(row as u32))).collect();
+    let best = rows.iter().map(|(_, sum)| *sum).max().unwrap_or(i16::MIN);
+    ties.fill(0);
+    for (row, _) in rows.iter().filter(|(_, sum)| *sum == best) {
+        ties[row / 64] |= 1 << (row % 64);
     }
+    best
 }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::cluster::{Class, Cluster};
 use super::counters::{Counter, CounterId, CounterKey, Term, TermId, TermKey};
-use super::keys::KeyId;
+use super::keys::{HOSTNAME, KeyId};
 use super::objects::OwnLabels;
 use super::pods::{NONE, PodId};
+use super::row_counts::RowCounts;
 use crate::intern::{LabelsId, Str};
 use crate::selector::Selector;
 
@@ -124,7 +125,9 @@ impl Cluster {
         }
         self.mention(&key.selector);
         let topology = self.key(key.topology);
-        let term = Term { key: key.clone(), topology, domains: Vec::new(), total: 0 };
+        let by_row = self.interner.text(key.topology) == HOSTNAME;
+        let nodes = by_row.then(RowCounts::default);
+        let term = Term { key: key.clone(), topology, domains: Vec::new(), total: 0, nodes };
         let id = TermId(self.view.terms.put(term, &mut self.free.terms));
         self.term_ids.insert(key.clone(), id);
         for class in 0..self.classes.len() as u32 {
@@ -166,7 +169,7 @@ impl Cluster {
             class.counters.push(id);
             for pod in self.pods.in_class(at as u32).map(|p| self.pods.get(p)) {
                 if pod.row != NONE && !(key.live_only && pod.terminating) {
-                    counter.add(pod.row, 1, &self.view.keys);
+                    counter.add((pod.row, self.view.rows), 1, &self.view.keys);
                 }
             }
         }
@@ -182,9 +185,12 @@ impl Cluster {
         let counters = self.view.counters.iter();
         let counters = counters.map(|c| {
             let domains = c.domains.iter().map(|(_, d)| d.capacity() * 4 + 32);
-            c.nodes.capacity() * 9 + domains.sum::<usize>() + 128
+            c.nodes.heap_bytes() + domains.sum::<usize>() + 128
         });
-        let terms = self.view.terms.iter().map(|t| t.domains.capacity() * 4 + 160);
+        let terms = self.view.terms.iter().map(|t| {
+            let nodes = t.nodes.as_ref().map_or(0, RowCounts::heap_bytes);
+            nodes + t.domains.capacity() * 4 + 200
+        });
         let classes = self.classes.capacity() * size_of::<Class>() + self.class_ids.capacity() * 17;
         (nodes, self.pods.heap_bytes() + counters.chain(terms).sum::<usize>() + classes)
     }

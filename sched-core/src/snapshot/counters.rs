@@ -8,8 +8,10 @@
 
 use std::sync::Arc;
 
-use super::keys::{KeyId, KeyTable};
-use crate::intern::{FastMap, Str};
+use super::keys::{KeyColumn, KeyId, KeyTable};
+use super::row_counts::RowCounts;
+use crate::bits::Bits;
+use crate::intern::Str;
 use crate::selector::Selector;
 
 /// Index of a counter.
@@ -79,8 +81,8 @@ impl CounterKey {
 pub struct Counter {
     /// What is counted.
     pub key: CounterKey,
-    /// Matching pods of each row that has some.
-    pub nodes: FastMap<u32, u32>,
+    /// Matching pods by row.
+    pub nodes: RowCounts,
     /// Matching pods by value id of each topology key asked for.
     pub domains: Vec<(KeyId, Vec<u32>)>,
 }
@@ -89,7 +91,7 @@ impl Counter {
     /// An empty counter.
     #[must_use]
     pub fn new(key: CounterKey) -> Self {
-        Self { key, nodes: FastMap::default(), domains: Vec::new() }
+        Self { key, nodes: RowCounts::default(), domains: Vec::new() }
     }
 
     /// Matching pods by value id of `key`, which must have been tracked.
@@ -99,6 +101,27 @@ impl Counter {
         &found.expect("the compiler tracks every key it counts by").1
     }
 
+    /// Adds up the pods on the rows of a set by value of a key; those on rows that lack the key count
+    /// for the value `lacking`.
+    pub fn sum(&self, column: &KeyColumn, rows: &Bits, lacking: usize, sums: &mut [i64]) {
+        if let RowCounts::Dense(planes) = &self.nodes
+            && column.is_narrow()
+            && lacking == 0
+        {
+            for (values, sum) in column.rows.iter().zip(sums).skip(1) {
+                *sum += planes.sum(values, rows) as i64;
+            }
+            return;
+        }
+        for (row, n) in self.nodes.iter().filter(|(row, _)| rows.get(*row)) {
+            let value = match column.value(row) {
+                0 => lacking,
+                value => value as usize,
+            };
+            sums[value] += i64::from(n);
+        }
+    }
+
     /// Begins to count by the values of `key`.
     pub fn track(&mut self, key: KeyId, keys: &KeyTable) {
         if self.domains.iter().any(|(k, _)| *k == key) {
@@ -106,20 +129,16 @@ impl Counter {
         }
         let column = keys.column(key);
         let mut counts = vec![0; column.value_ids()];
-        for (row, count) in &self.nodes {
-            counts[column.value(*row) as usize] += count;
+        for (row, count) in self.nodes.iter() {
+            counts[column.value(row) as usize] += count;
         }
         counts[0] = 0;
         self.domains.push((key, counts));
     }
 
-    /// One pod more (or less) on `row`.
-    pub fn add(&mut self, row: u32, delta: i32, keys: &KeyTable) {
-        let count = self.nodes.entry(row).or_default();
-        *count = count.checked_add_signed(delta).expect("a pod leaves where it was counted");
-        if *count == 0 {
-            self.nodes.remove(&row);
-        }
+    /// One pod more (or less) on `row`, of a table of `rows`.
+    pub fn add(&mut self, (row, rows): (u32, usize), delta: i32, keys: &KeyTable) {
+        self.nodes.add(row, delta, rows);
         for (key, counts) in &mut self.domains {
             add_to_domain(counts, keys.column(*key).value(row), delta);
         }
@@ -174,13 +193,18 @@ pub struct Term {
     pub domains: Vec<u32>,
     /// Sum of `domains`.
     pub total: u32,
+    /// The same pods by row, where the topology is the hostname.
+    pub nodes: Option<RowCounts>,
 }
 
 impl Term {
-    /// One pod more (or less) with the term on `row`.
-    pub fn add(&mut self, row: u32, delta: i32, keys: &KeyTable) {
+    /// One pod more (or less) with the term on `row`, of a table of `rows`.
+    pub fn add(&mut self, (row, rows): (u32, usize), delta: i32, keys: &KeyTable) {
         let value = keys.column(self.topology).value(row);
         if value != 0 {
+            if let Some(nodes) = &mut self.nodes {
+                nodes.add(row, delta, rows);
+            }
             add_to_domain(&mut self.domains, value, delta);
             self.total = self.total.checked_add_signed(delta).expect("sum of domains");
         }

@@ -16,6 +16,9 @@ use crate::intern::{FastMap, Str};
 /// Values of a key up to which each has a bitset of its own.
 pub const NARROW_VALUES: usize = 64;
 
+/// Label of a node's own name, a key whose values mostly are of one node each.
+pub(crate) const HOSTNAME: &str = "kubernetes.io/hostname";
+
 /// A label key of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(pub u32);
@@ -85,6 +88,8 @@ pub struct KeyColumn {
     pub numbers: FastMap<ValueId, i64>,
     /// Rows of each value.
     pub counts: Vec<u32>,
+    /// Rows that carry the key.
+    carriers: u32,
     /// Rows by value, while the key is narrow; empty afterwards.
     pub rows: Vec<Bits>,
 }
@@ -100,6 +105,7 @@ impl KeyColumn {
             texts: vec![name],
             numbers: FastMap::default(),
             counts: vec![0],
+            carriers: 0,
             rows: vec![Bits::default()],
         }
     }
@@ -108,6 +114,18 @@ impl KeyColumn {
     #[must_use]
     pub fn is_narrow(&self) -> bool {
         !self.rows.is_empty()
+    }
+
+    /// Whether all of so many nodes carry the key.
+    #[must_use]
+    pub(crate) fn is_everywhere(&self, nodes: usize) -> bool {
+        self.carriers as usize == nodes
+    }
+
+    /// Whether each value is of one row, so that a row is a domain.
+    #[must_use]
+    pub(crate) fn is_by_row(&self) -> bool {
+        self.carriers as usize == self.texts.len() - 1 - self.free.len()
     }
 
     /// Number of value ids, the unused 0 included.
@@ -227,6 +245,7 @@ impl KeyTable {
         assert_eq!(column.value(row), 0, "a row is cleared before it is set");
         column.values.set(row, id);
         column.counts[id as usize] += 1;
+        column.carriers += 1;
         column.present.set(row);
         if column.is_narrow() {
             column.rows[id as usize].set(row);
@@ -243,6 +262,7 @@ impl KeyTable {
             let column = Arc::make_mut(column);
             column.values.set(row, 0);
             column.counts[id as usize] -= 1;
+            column.carriers -= 1;
             column.present.clear(row);
             if column.is_narrow() {
                 column.rows[id as usize].clear(row);

@@ -16,6 +16,7 @@ mod placement;
 pub mod pods;
 mod readable;
 pub(crate) mod replica;
+pub mod row_counts;
 pub mod sparse;
 mod sweep;
 pub mod view;

@@ -178,6 +178,7 @@ impl PodSpec {
     /// When it has no name, or a quantity or a selector cannot be read.
     pub fn of(pod: &Pod, interner: &mut Interner) -> Result<Self, ObjectError> {
         let name = pod.metadata.name.as_deref().ok_or(ObjectError::NoName)?;
+        let requests = PodRequests::of(pod)?;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
         let namespace = interner.intern(namespace);
         let owners = pod.metadata.owner_references.iter().flatten();
@@ -188,7 +189,7 @@ impl PodSpec {
             namespace,
             labels,
             own,
-            requests: PodRequests::of(pod)?,
+            requests,
             terms: existing_terms(pod, namespace, interner)?.into(),
             ports: host_ports(pod, interner),
             priority: pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0),
