@@ -133,7 +133,7 @@ impl Scratch {
         if !std::mem::replace(&mut self.written, true) {
             let shapes = std::mem::take(&mut self.shapes);
             let shape = shapes.current().expect("totals are written where there is no shape");
-            layered::write_totals(view, program, &shape.scores, self);
+            layered::write_totals(view, program, shape.scores.as_scores(), self);
             self.shapes = shapes;
         }
         &self.total
@@ -244,7 +244,7 @@ fn run(
     let best = if detail.is_none() {
         let shapes = std::mem::take(&mut scratch.shapes);
         let best = match shapes.current() {
-            Some(shape) => layered::score_all(view, program, &shape.scores, scratch),
+            Some(shape) => layered::score_all(view, program, shape.scores.as_scores(), scratch),
             None => {
                 score_all(view, program, scratch, None);
                 greatest(view, scratch)

@@ -1,7 +1,7 @@
 //! Each kernel equals its scalar twin on any columns, and row-wise scores equal both.
 #![allow(missing_docs)]
 
-use pintle_sched_core::simd::narrow::{self, Counted, PLANES_MAX, Sums, TABLE};
+use pintle_sched_core::simd::narrow::{self, Counted, PLANES_MAX, Scores, Sums, TABLE};
 use pintle_sched_core::simd::{self, FitRequest, Layer, ScoreRequest, twin};
 use pintle_sched_core::snapshot::chunk::{CHUNK_ROWS, Chunk, Numbers};
 use proptest::collection::vec;
@@ -146,9 +146,11 @@ proptest! {
     fn the_greatest_sum_equals_its_twin(
         scores in vec(0..300u16, 256), feasible in vec(word(), 4),
         masks in vec((vec(word(), 4), -300..300i32), 0..5), counted in vec(counted(), 0..2),
-        base in -300..300i32,
+        base in -300..300i32, narrow in any::<bool>(),
     ) {
-        let mut sums = Sums::new(&scores, &feasible);
+        let bytes: Vec<u8> = scores.iter().map(|s| *s as u8).collect();
+        let scores = if narrow { Scores::Bytes(&bytes) } else { Scores::Shorts(&scores) };
+        let mut sums = Sums::new(scores, &feasible);
         for (words, amount) in &masks {
             sums.layers.push(Layer { words, amount: *amount });
         }

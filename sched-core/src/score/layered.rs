@@ -13,7 +13,7 @@ use crate::config::{Plugin, Profile};
 use crate::program::Program;
 use crate::select::{COLUMNS, Scratch, column};
 use crate::simd;
-use crate::simd::narrow::{self, Sums};
+use crate::simd::narrow::{self, Scores, Sums};
 use crate::snapshot::view::View;
 
 /// What a plugin says as parts.
@@ -60,7 +60,7 @@ pub(crate) fn is_narrow(profile: &Profile) -> bool {
 pub(crate) fn score_all(
     view: &View,
     program: &Program,
-    shape: &[u16],
+    shape: Scores<'_>,
     scratch: &mut Scratch,
 ) -> i32 {
     let mut layered = scratch.layered.take().unwrap_or_default();
@@ -91,7 +91,7 @@ pub(crate) fn score_all(
         images(view, program, scratch, image_weight, &mut layered);
     }
     if layered.columns {
-        layered.scores.resize(shape.len(), 0);
+        layered.scores.resize(shape.rows(), 0);
         simd::add_narrow(shape, &scratch.total, &mut layered.scores);
     }
     let mut ties = std::mem::take(&mut scratch.ties);
@@ -103,7 +103,12 @@ pub(crate) fn score_all(
 }
 
 /// Writes the totals of the feasible rows, which `score_all` does not keep.
-pub(crate) fn write_totals(view: &View, program: &Program, shape: &[u16], scratch: &mut Scratch) {
+pub(crate) fn write_totals(
+    view: &View,
+    program: &Program,
+    shape: Scores<'_>,
+    scratch: &mut Scratch,
+) {
     let mut total = std::mem::take(&mut scratch.total);
     let layered = scratch.layered.as_ref().expect("a decision was taken");
     let sums = layered.sums(view, program, shape, scratch);
@@ -166,10 +171,10 @@ impl Layered {
         &'a self,
         view: &'a View,
         program: &Program,
-        shape: &'a [u16],
+        shape: Scores<'a>,
         scratch: &'a Scratch,
     ) -> Sums<'a> {
-        let scores = if self.columns { &self.scores } else { shape };
+        let scores = if self.columns { Scores::Shorts(&self.scores) } else { shape };
         let mut sums = Sums::new(scores, scratch.feasible.words());
         for (at, parts) in self.parts.iter().enumerate().filter(|(at, _)| self.used[*at]) {
             parts.layers().for_each(|layer| sums.layers.push(layer));

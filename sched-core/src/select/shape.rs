@@ -20,6 +20,7 @@ use crate::program::Program;
 use crate::requests::PodRequests;
 use crate::score::{layered, resources};
 use crate::simd;
+use crate::simd::narrow::Scores;
 use crate::snapshot::chunk::CHUNK_ROWS;
 use crate::snapshot::view::View;
 
@@ -46,6 +47,29 @@ impl Key {
     }
 }
 
+/// Scores by row, a byte each where the profile's weights leave them that small.
+#[derive(Debug)]
+pub(super) enum Column {
+    Bytes(Vec<u8>),
+    Shorts(Vec<u16>),
+}
+
+impl Column {
+    pub(super) fn as_scores(&self) -> Scores<'_> {
+        match self {
+            Self::Bytes(scores) => Scores::Bytes(scores),
+            Self::Shorts(scores) => Scores::Shorts(scores),
+        }
+    }
+
+    fn resize(&mut self, rows: usize) {
+        match self {
+            Self::Bytes(scores) => scores.resize(rows, 0),
+            Self::Shorts(scores) => scores.resize(rows, 0),
+        }
+    }
+}
+
 /// One shape.
 #[derive(Debug)]
 pub(super) struct Shape {
@@ -60,7 +84,7 @@ pub(super) struct Shape {
     /// Rows where the pod fits.
     pub(super) fits: Bits,
     /// Weighted scores by row, meaningful where it fits.
-    pub(super) scores: Vec<u16>,
+    pub(super) scores: Column,
 }
 
 /// The shapes that a decider keeps.
@@ -150,18 +174,22 @@ impl Shape {
             scalars: program.scalars.clone(),
             delegated: program.delegated.clone(),
         };
-        let (fits, scores) = (Bits::default(), Vec::new());
+        let fits = Bits::default();
+        let scores = match (weights.0 + weights.1) * resources::SCORE_MAX {
+            0..256 => Column::Bytes(Vec::new()),
+            _ => Column::Shorts(Vec::new()),
+        };
         Self { hash, key, weights, used: 0, stamp: 0, fits, scores }
     }
 
     /// Computes what changed.
     fn refresh(&mut self, view: &View, program: &Program, scratch: &mut Scratch) {
         let rows = view.chunks.len() * CHUNK_ROWS;
-        if rows < self.scores.len() {
+        if rows < self.scores.as_scores().rows() {
             // Another cluster: no table of rows ever shrinks.
             return self.compute(view, program, scratch);
         }
-        self.scores.resize(rows, 0);
+        self.scores.resize(rows);
         self.fits.grow(view.rows);
         if view.changes.since(self.stamp, |row| self.row(view, program, row)) {
             self.stamp = view.changes.stamp();
@@ -187,7 +215,11 @@ impl Shape {
             let of = resources::balance_score_default(view, program, &n, row) as u8;
             score += balance * i64::from(of);
         }
-        self.scores[row as usize] = u16::try_from(score).expect("weights were looked at");
+        let fits = "weights were looked at";
+        match &mut self.scores {
+            Column::Bytes(scores) => scores[row as usize] = u8::try_from(score).expect(fits),
+            Column::Shorts(scores) => scores[row as usize] = u16::try_from(score).expect(fits),
+        }
     }
 
     /// Computes all rows.
@@ -202,10 +234,17 @@ impl Shape {
         std::mem::swap(&mut scratch.feasible, &mut self.fits);
         numbers(view, program, scratch, fit != 0, balance != 0);
         std::mem::swap(&mut scratch.feasible, &mut self.fits);
-        self.scores.clear();
-        self.scores.resize(view.chunks.len() * CHUNK_ROWS, 0);
-        let weights = (fit as u16, balance as u16);
-        simd::combine_narrow(&scratch.fit, &scratch.balance, weights, &mut self.scores);
+        self.scores.resize(view.chunks.len() * CHUNK_ROWS);
+        match &mut self.scores {
+            Column::Bytes(scores) => {
+                let weights = (fit as u8, balance as u8);
+                simd::combine_bytes(&scratch.fit, &scratch.balance, weights, scores);
+            }
+            Column::Shorts(scores) => {
+                let weights = (fit as u16, balance as u16);
+                simd::combine_shorts(&scratch.fit, &scratch.balance, weights, scores);
+            }
+        }
     }
 }
 

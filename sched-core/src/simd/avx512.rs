@@ -18,7 +18,7 @@ use std::arch::x86_64::{
 };
 
 use super::FitRequest;
-use super::narrow::{Counted, Sums, TABLE};
+use super::narrow::{Counted, Scores, Sums, TABLE};
 use crate::bits::WORD_ROWS;
 use crate::snapshot::chunk::{CHUNK_ROWS, Chunk};
 
@@ -120,18 +120,17 @@ const SHORTS: usize = 32;
 /// As [`super::narrow::greatest`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) fn greatest(sums: &Sums<'_>, ties: &mut [u64]) -> i16 {
-    let (scores, _) = sums.scores.as_chunks::<WORD_ROWS>();
     let mut best = _mm512_set1_epi16(i16::MIN);
     let (mut greatest, mut first) = (i16::MIN, 0);
-    for (w, ((word, scores), tie)) in
-        sums.feasible.iter().zip(scores).zip(ties.iter_mut()).enumerate()
-    {
+    for (w, (word, tie)) in sums.feasible.iter().zip(ties.iter_mut()).enumerate() {
         *tie = 0;
         if *word == 0 {
             continue;
         }
-        let (halves, _) = scores.as_chunks::<SHORTS>();
-        let mut rows = [load_scores(&halves[0]), load_scores(&halves[1])];
+        let mut rows = match sums.scores {
+            Scores::Bytes(scores) => load_bytes(chunk(scores, w)),
+            Scores::Shorts(scores) => load_shorts(chunk(scores, w)),
+        };
         for layer in sums.layers.iter() {
             add_amount(&mut rows, layer.words[w], layer.amount as i16);
         }
@@ -158,10 +157,24 @@ pub(super) fn greatest(sums: &Sums<'_>, ties: &mut [u64]) -> i16 {
     greatest
 }
 
+/// The scores of the rows of a word.
+fn chunk<T>(scores: &[T], w: usize) -> &[T; WORD_ROWS] {
+    scores[w * WORD_ROWS..].first_chunk().expect("the length was looked at")
+}
+
 #[target_feature(enable = "avx512f,avx512bw")]
-fn load_scores(rows: &[u16; SHORTS]) -> __m512i {
+fn load_bytes(rows: &[u8; WORD_ROWS]) -> [__m512i; 2] {
+    // SAFETY: an array of 64 bytes is what is read; no alignment is asked for.
+    let rows = unsafe { _mm512_loadu_si512(rows.as_ptr().cast()) };
+    let (low, high) = (_mm512_castsi512_si256(rows), _mm512_extracti64x4_epi64::<1>(rows));
+    [_mm512_cvtepu8_epi16(low), _mm512_cvtepu8_epi16(high)]
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn load_shorts(rows: &[u16; WORD_ROWS]) -> [__m512i; 2] {
+    let (halves, _) = rows.as_chunks::<SHORTS>();
     // SAFETY: an array of 32 16-bit numbers is what is read; no alignment is asked for.
-    unsafe { _mm512_loadu_si512(rows.as_ptr().cast()) }
+    [0, 1].map(|at| unsafe { _mm512_loadu_si512(halves[at].as_ptr().cast()) })
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]

@@ -17,6 +17,7 @@ pub mod words;
 
 use multiversion::multiversion;
 
+use self::narrow::Scores;
 use crate::bits::WORD_ROWS;
 use crate::snapshot::chunk::Chunk;
 
@@ -169,27 +170,46 @@ pub fn combine(fit: &[u8], balance: &[u8], w: (i32, i32), base: i32, total: &mut
     }
 }
 
-/// `out = fit * w.0 + balance * w.1`; what 16 bits do not hold belongs to rows without scores.
+/// `out = fit * w.0 + balance * w.1`; what 8 bits do not hold belongs to rows without scores.
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",
     "aarch64+neon"
 ))]
-pub fn combine_narrow(fit: &[u8], balance: &[u8], w: (u16, u16), out: &mut [u16]) {
+pub fn combine_bytes(fit: &[u8], balance: &[u8], w: (u8, u8), out: &mut [u8]) {
+    for ((o, f), b) in out.iter_mut().zip(fit).zip(balance) {
+        *o = f.wrapping_mul(w.0).wrapping_add(b.wrapping_mul(w.1));
+    }
+}
+
+/// The same in 16 bits.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
+    "x86_64+avx2+bmi2",
+    "aarch64+neon"
+))]
+pub fn combine_shorts(fit: &[u8], balance: &[u8], w: (u16, u16), out: &mut [u16]) {
     for ((o, f), b) in out.iter_mut().zip(fit).zip(balance) {
         *o = u16::from(*f).wrapping_mul(w.0).wrapping_add(u16::from(*b).wrapping_mul(w.1));
     }
 }
 
 /// `out = scores + more`, of numbers that 16 bits hold.
+pub fn add_narrow(scores: Scores<'_>, more: &[i32], out: &mut [u16]) {
+    match scores {
+        Scores::Bytes(scores) => add_more(scores, more, out),
+        Scores::Shorts(scores) => add_more(scores, more, out),
+    }
+}
+
 #[multiversion(targets(
     "x86_64+avx512f+avx512bw+avx512dq+avx512vl+bmi2",
     "x86_64+avx2+bmi2",
     "aarch64+neon"
 ))]
-pub fn add_narrow(scores: &[u16], more: &[i32], out: &mut [u16]) {
+fn add_more<T: Copy + Into<u16>>(scores: &[T], more: &[i32], out: &mut [u16]) {
     for ((o, s), m) in out.iter_mut().zip(scores).zip(more) {
-        *o = s.wrapping_add(*m as u16);
+        *o = (*s).into().wrapping_add(*m as u16);
     }
 }
 

@@ -89,6 +89,36 @@ impl<'a> Counted<'a> {
     }
 }
 
+/// Scores by row, as narrow as their profile's weights let them be.
+#[derive(Clone, Copy, Debug)]
+pub enum Scores<'a> {
+    /// Below 256.
+    Bytes(&'a [u8]),
+    /// Any.
+    Shorts(&'a [u16]),
+}
+
+impl Scores<'_> {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Bytes(scores) => scores.len(),
+            Self::Shorts(scores) => scores.len(),
+        }
+    }
+
+    /// Score of a row.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, row: usize) -> i16 {
+        match self {
+            Self::Bytes(scores) => scores[row].into(),
+            Self::Shorts(scores) => scores[row].cast_signed(),
+        }
+    }
+}
+
 /// Layers that are added up.
 pub const SUMS_MAX: usize = 5 * LAYERS_MAX;
 /// Plugins that count pods by row.
@@ -98,7 +128,7 @@ pub const COUNTED_MAX: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Sums<'a> {
     /// By row.
-    pub scores: &'a [u16],
+    pub scores: Scores<'a>,
     /// For the rows of a mask.
     pub layers: Few<Layer<'a>, SUMS_MAX>,
     /// By count.
@@ -110,7 +140,7 @@ pub struct Sums<'a> {
 impl<'a> Sums<'a> {
     /// These scores alone.
     #[must_use]
-    pub fn new(scores: &'a [u16], feasible: &'a [u64]) -> Self {
+    pub fn new(scores: Scores<'a>, feasible: &'a [u64]) -> Self {
         const NO_AMOUNTS: &[i16; TABLE] = &[0; TABLE];
         let layers = Few::new(Layer { words: &[], amount: 0 });
         Self { scores, layers, counted: Few::new(Counted::new(&[], NO_AMOUNTS)), feasible }
@@ -123,12 +153,12 @@ impl<'a> Sums<'a> {
         let layers = self.layers.iter().filter(|layer| layer.words[word] >> bit & 1 == 1);
         let counted = self.counted.iter().map(|counted| counted.of(row));
         let amounts = layers.map(|layer| layer.amount as i16).chain(counted);
-        amounts.fold(self.scores[row as usize].cast_signed(), i16::wrapping_add)
+        amounts.fold(self.scores.of(row as usize), i16::wrapping_add)
     }
 
     fn check(&self, ties: &[u64]) {
         let words = self.feasible.len();
-        assert!(self.scores.len() >= words * WORD_ROWS && ties.len() >= words);
+        assert!(self.scores.rows() >= words * WORD_ROWS && ties.len() >= words);
         assert!(self.layers.iter().all(|layer| layer.words.len() >= words));
         for counted in self.counted.iter() {
             assert!(counted.rows.len() >= words);
@@ -189,8 +219,15 @@ pub fn write(sums: &Sums<'_>, base: i32, out: &mut [i32]) {
 #[inline(always)]
 fn sums_of(sums: &Sums<'_>, w: usize) -> [i16; WORD_ROWS] {
     let mut rows = [0i16; WORD_ROWS];
-    let scores = &sums.scores[w * WORD_ROWS..(w + 1) * WORD_ROWS];
-    rows.iter_mut().zip(scores).for_each(|(row, score)| *row = score.cast_signed());
+    let here = w * WORD_ROWS..(w + 1) * WORD_ROWS;
+    match sums.scores {
+        Scores::Bytes(scores) => {
+            rows.iter_mut().zip(&scores[here]).for_each(|(row, score)| *row = (*score).into());
+        }
+        Scores::Shorts(scores) => {
+            rows.iter_mut().zip(&scores[here]).for_each(|(row, s)| *row = s.cast_signed());
+        }
+    }
     for layer in sums.layers.iter().filter(|layer| layer.words[w] != 0) {
         add(&mut rows, layer.words[w], layer.amount as i16);
     }

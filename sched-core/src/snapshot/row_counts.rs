@@ -55,10 +55,19 @@ impl Planes {
         }
     }
 
-    /// Forgets all counts and keeps the memory.
-    fn clear(&mut self) {
-        self.planes.iter_mut().for_each(|plane| plane.words_mut().fill(0));
-        self.members = 0;
+    /// Becomes what a map says, and keeps its memory.
+    fn fill(&mut self, counts: &FastMap<u32, u32>) {
+        let most = counts.values().fold(0, |bits, count| bits | count);
+        let rows = counts.keys().max().map_or(0, |row| *row as usize + 1);
+        self.planes.resize_with((u32::BITS - most.leading_zeros()) as usize, Bits::default);
+        for (k, plane) in self.planes.iter_mut().enumerate() {
+            plane.reset(rows);
+            let words = plane.words_mut();
+            for (row, count) in counts {
+                words[*row as usize / WORD_ROWS] |= u64::from(count >> k & 1) << (row % 64);
+            }
+        }
+        self.members = counts.len() as u32;
     }
 
     /// Rows with a count, ascending, each with it.
@@ -138,7 +147,7 @@ impl RowCounts {
                 counts.insert(row, count);
                 if counts.len() * WORD_ROWS > rows.max(WORD_ROWS) {
                     let mut planes = Planes::default();
-                    counts.iter().for_each(|(row, count)| planes.set(*row, *count));
+                    planes.fill(counts);
                     *self = Self::Dense(planes);
                 }
             }
@@ -156,8 +165,7 @@ impl RowCounts {
         match self {
             Self::Dense(planes) => planes,
             Self::Sparse(counts) => {
-                spare.clear();
-                counts.iter().for_each(|(row, count)| spare.set(*row, *count));
+                spare.fill(counts);
                 spare
             }
         }
