@@ -62,6 +62,8 @@ struct Domains {
     counted: Bits,
     /// Every row with the key counts.
     whole: bool,
+    /// Pods of each row as they are counted, where not every row counts.
+    seen: Vec<u32>,
 }
 
 /// Where a row is.
@@ -193,15 +195,18 @@ impl Repeat {
             let whole = column.present.is_subset_of(&counted)
                 && column.texts.iter().all(|t| *t != view.empty_text);
             let ids = column.value_ids();
-            let domains =
-                Domains { counts: vec![0; ids], scored: vec![0; ids], size: 0, counted, whole };
+            let domains = Domains {
+                counts: vec![0; ids],
+                scored: vec![0; ids],
+                counted,
+                whole,
+                ..Domains::default()
+            };
             self.domains.push(domains);
         }
         for (at, c) in program.spread_soft.iter().enumerate() {
             if !c.hostname {
-                for value in 0..view.keys.column(c.key).value_ids() as u32 {
-                    self.domains[at].recount(view, c, value);
-                }
+                self.domains[at].count(view, c);
             }
         }
     }
@@ -216,9 +221,7 @@ impl Repeat {
         let program = Arc::clone(&self.program);
         for (at, c) in program.spread_soft.iter().enumerate() {
             if !c.hostname {
-                let column = view.keys.column(c.key);
-                let value = canonical(view, column, column.value(row));
-                self.domains[at].recount(view, c, value);
+                self.domains[at].recount(view, c, row);
             }
         }
         self.leave(view, row);
@@ -426,19 +429,32 @@ impl Repeat {
 }
 
 impl Domains {
-    /// Reads the count of one value again.
-    fn recount(&mut self, view: &View, c: &Spread, value: u32) {
-        let column = view.keys.column(c.key);
+    /// Reads all counts.
+    fn count(&mut self, view: &View, c: &Spread) {
         let counter = view.counters.get(c.counter.0);
         if self.whole {
-            let count = counter.domain(c.key).get(value as usize).copied().unwrap_or(0);
-            self.counts[value as usize] = count.into();
+            for (count, sum) in self.counts.iter_mut().zip(counter.domain(c.key)) {
+                *count = (*sum).into();
+            }
             return;
         }
-        let same =
-            |row: u32| canonical(view, column, column.value(row)) == value && self.counted.get(row);
-        let counted = counter.nodes.iter().filter(|(row, _)| same(*row));
-        self.counts[value as usize] = counted.map(|(_, n)| i64::from(n)).sum();
+        self.seen.resize(view.rows, 0);
+        counter.nodes.iter().for_each(|(row, _)| self.recount(view, c, row));
+    }
+
+    /// Reads the count of a row's domain again, of whose rows no other one has changed.
+    fn recount(&mut self, view: &View, c: &Spread, row: u32) {
+        let column = view.keys.column(c.key);
+        let counter = view.counters.get(c.counter.0);
+        let value = canonical(view, column, column.value(row)) as usize;
+        if self.whole {
+            let count = counter.domain(c.key).get(value).copied().unwrap_or(0);
+            self.counts[value] = count.into();
+        } else if self.counted.get(row) {
+            let now = counter.nodes.get(row);
+            let before = std::mem::replace(&mut self.seen[row as usize], now);
+            self.counts[value] += i64::from(now) - i64::from(before);
+        }
     }
 }
 

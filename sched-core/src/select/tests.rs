@@ -332,41 +332,69 @@ fn social(name: &str, kind: usize) -> k8s_openapi::api::core::v1::Pod {
     })
 }
 
+/// Places so many pods of two kinds, and decides for pods of all kinds on the way; the most that a
+/// node gets for spread.
+fn assert_counts_equal_columns(cluster: &mut Cluster, placed: [usize; 2], pods: usize) -> i64 {
+    let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
+    let mut most = 0;
+    for at in 0..pods {
+        // Two nodes that may share a hostname first.
+        let node = if at < 4 { 7 + at % 2 } else { (at * at + at / 7) % 300 };
+        _ = cluster.assume(&social(&format!("p{at}"), placed[at % 2]), &format!("n{node}"));
+        if at > 5 && at % 61 != 0 {
+            continue;
+        }
+        for kind in 0..8 {
+            let program = cluster.compile(&social("new", kind)).expect("pod");
+            let short = decide(cluster.view(), &program, &mut fast);
+            let (long, detail) = decide_in_detail(cluster.view(), &program, &[], &mut slow);
+            assert_eq!(short, long, "{kind} after {at} pods of {placed:?}");
+            assert_eq!((&fast.feasible, &fast.ties), (&slow.feasible, &slow.ties), "{kind}");
+            let totals = fast.totals(cluster.view(), &program);
+            for row in slow.feasible.iter() {
+                let same = totals[row as usize] == slow.total[row as usize];
+                assert!(same, "{kind} on row {row} after {at} pods of {placed:?}");
+            }
+            let spread = detail.scores.get(Plugin::PodTopologySpread as usize);
+            let raw = spread.and_then(|s| s.as_ref()).map(|s| &s.raw);
+            most = most.max(raw.and_then(|raw| raw.iter().max()).copied().unwrap_or(0));
+        }
+    }
+    most
+}
+
 #[test]
 fn scores_by_count_equal_columns_however_many_pods_there_are() {
-    for (odd, ignored_terms) in [(false, false), (true, false), (true, true)] {
-        let mut cluster = zoned(odd);
-        let profile = Profile {
-            ignore_preferred_terms_of_existing_pods: ignored_terms,
-            ..Profile::default()
-        };
-        cluster.use_profile(&std::sync::Arc::new(profile));
-        let (mut fast, mut slow) = (Scratch::default(), Scratch::default());
-        let mut spread_out = 0;
-        for at in 0..900usize {
-            let node = format!("n{}", (at * at + at / 7) % 300);
-            // Terms that forbid come late, as they leave no room.
-            let kind = if at < 600 { [0, 3, 7, 4][at % 4] } else { [5, 7][at % 2] };
-            _ = cluster.assume(&social(&format!("p{at}"), kind), &node);
-            if at > 12 && at % 37 != 0 {
-                continue;
-            }
-            for kind in 0..8 {
-                let program = cluster.compile(&social("new", kind)).expect("pod");
-                let short = decide(cluster.view(), &program, &mut fast);
-                let (long, detail) = decide_in_detail(cluster.view(), &program, &[], &mut slow);
-                assert_eq!(short, long, "{kind} after {at} pods, odd: {odd}");
-                assert_eq!((&fast.feasible, &fast.ties), (&slow.feasible, &slow.ties), "{kind}");
-                let totals = fast.totals(cluster.view(), &program);
-                for row in slow.feasible.iter() {
-                    assert_eq!(totals[row as usize], slow.total[row as usize], "{kind} {row}");
-                }
-                let spread = detail.scores.get(Plugin::PodTopologySpread as usize);
-                let raw = spread.and_then(|s| Some(&s.as_ref()?.raw));
-                let most = raw.and_then(|raw| raw.iter().max()).copied().unwrap_or(0);
-                spread_out = spread_out.max(most);
-            }
+    let mut most = 0;
+    for placed in [[0, 7], [3, 3], [7, 3], [4, 7], [3, 4], [5, 7]] {
+        for odd in [false, true] {
+            most = most.max(assert_counts_equal_columns(&mut zoned(odd), placed, 500));
         }
-        assert!(spread_out > 10, "rows have several pods: {spread_out}");
+    }
+    assert!(most > 10, "nodes have several pods: {most}");
+}
+
+#[test]
+fn identical_pods_that_only_some_nodes_count_for_are_rescored_exactly() {
+    for odd in [false, true] {
+        let mut cluster = zoned(odd);
+        let (program, mut scratch) = {
+            let pod = social("same", 6);
+            (cluster.compile(&pod).expect("pod"), Scratch::default())
+        };
+        for at in 0..40 {
+            cluster.assume(&social(&format!("p{at}"), 7), &format!("n{}", at * 7)).expect("room");
+        }
+        let repeat = crate::repeat::Repeat::new(cluster.view(), &program, &mut scratch);
+        let mut repeat = repeat.expect("a pod without affinity");
+        for at in 0..600 {
+            let whole = decide(cluster.view(), &program, &mut scratch);
+            let found = repeat.decide(cluster.view());
+            assert_eq!((found.best, found.ties), (whole.best, whole.ties), "{at}, odd: {odd}");
+            let row = whole.first.expect("room");
+            let node = cluster.node_name(row).to_owned();
+            cluster.assume(&social(&format!("same{at}"), 6), &node).expect("room");
+            assert!(repeat.changed(cluster.view(), row));
+        }
     }
 }
