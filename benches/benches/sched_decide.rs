@@ -5,6 +5,8 @@
 //! against a pure scan of the same columns.
 #![allow(missing_docs)]
 
+#[path = "sched/cases.rs"]
+mod cases;
 #[path = "sched/cluster.rs"]
 mod cluster;
 #[allow(dead_code, unreachable_pub)]
@@ -164,6 +166,8 @@ fn ratios() {
         black_box(decide(large.view(), &many[at], &mut scratch));
     });
     println!("100,000 nodes: {:.0} us a pod", large / 1e3);
+    cases::kinds();
+    cases::million();
     identical();
     kernels(&cluster);
     memory();

@@ -18,7 +18,7 @@ fn hash(at: usize) -> usize {
     (z >> 20) as usize
 }
 
-fn node(at: usize) -> Node {
+pub(crate) fn node(at: usize) -> Node {
     let mut taints = Vec::new();
     if at.is_multiple_of(50) {
         taints.push(json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}));
