@@ -159,6 +159,8 @@ pub struct Profile {
     pub device_binding_timeout: Duration,
     /// Percent of the nodes that are enough to choose from when they pass; 0 is all of them.
     pub percentage_of_nodes: u32,
+    /// Whether tolerations compare numbers (`Gt`, `Lt`), a feature that is off unless asked for.
+    pub compares_tolerations: bool,
 }
 
 impl Default for Profile {
@@ -199,6 +201,7 @@ impl Default for Profile {
             device_filter_timeout: Duration::from_secs(10),
             device_binding_timeout: Duration::from_secs(600),
             percentage_of_nodes: 0,
+            compares_tolerations: false,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use hyper::header::{ACCEPT, HeaderMap};
 use pintle_agent_config::{Config, KUBERNETES_VERSION, Kubelet, listing};
 use pintle_daemon::serve::answer::Answer;
-use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
+use pintle_daemon::serve::zpages::{self, Encodings, Flagz, Statusz};
 
 use super::Parts;
 use super::route::TABLE;
@@ -52,12 +52,13 @@ pub(super) fn statusz(parts: &Parts, headers: &HeaderMap) -> Answer {
         paths: zpages::folders(paths),
         started: started.strftime("%a %b %e %H:%M:%S UTC %Y").to_string(),
     };
-    page.answer(accept(headers))
+    page.answer(accept(headers), Encodings::Usual)
 }
 
 /// `/flagz`: every flag with the value that is in force.
 pub(super) fn flagz(parts: &Parts, headers: &HeaderMap) -> Answer {
-    Flagz { component: COMPONENT, flags: flags(&parts.config) }.answer(accept(headers))
+    Flagz { component: COMPONENT, flags: flags(&parts.config) }
+        .answer(accept(headers), Encodings::Usual)
 }
 
 fn accept(headers: &HeaderMap) -> Option<&str> {

@@ -28,7 +28,11 @@ fn api_pod(name: &str, more: &Value) -> k8s_openapi::api::core::v1::Pod {
 }
 
 fn stage(more: Value) -> Stage {
-    let mut cluster = Cluster::new(Profile::default());
+    stage_of(Profile::default(), more)
+}
+
+fn stage_of(profile: Profile, more: Value) -> Stage {
+    let mut cluster = Cluster::new(profile);
     let pod = api_pod("me", &more);
     let spec = cluster.read_pod(&pod).expect("it can be read");
     let program = cluster.compile(&pod).expect("it compiles");
@@ -114,6 +118,19 @@ fn nodes_help_whom_they_would_take() {
     ] {
         let mut stage = stage(pod.clone());
         assert_eq!(stage.node_helps(from.clone(), to.clone(), by), expected, "{what}");
+    }
+}
+
+#[test]
+fn taints_whose_number_becomes_right_help_whoever_compares() {
+    let pod = json!({"tolerations": [{"key": "k", "operator": "Lt", "value": "10"}]});
+    let taint =
+        |value: &str| json!({"taints": [{"key": "k", "value": value, "effect": "NoSchedule"}]});
+    for (compares, expected) in [(true, [true, true, false]), (false, [false; 3])] {
+        let profile = Profile { compares_tolerations: compares, ..Profile::default() };
+        let mut stage = stage_of(profile, pod.clone());
+        let by = Plugin::TaintToleration;
+        assert_eq!(stage.node_helps(taint("10"), taint("9"), by), expected);
     }
 }
 

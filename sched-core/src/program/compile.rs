@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, NodeSelectorTerm, Pod, PodAffinityTerm, TopologySpreadConstraint,
+    Affinity, NodeSelectorTerm, Pod, PodAffinityTerm, Toleration as ApiToleration,
+    TopologySpreadConstraint,
 };
 
 use super::node_terms::{is_empty_term, parse_term};
@@ -26,7 +27,7 @@ use crate::snapshot::keys::{HOSTNAME, KeyId};
 use crate::snapshot::objects::{
     ObjectError, existing_terms, host_ports, split_labels, term_namespaces,
 };
-use crate::snapshot::view::{Effect, Taint};
+use crate::snapshot::view::{Effect, Taint, whole_number};
 
 /// Names and amounts of extended resources.
 type Amounts = Box<[(Str, i64)]>;
@@ -78,11 +79,7 @@ impl<'a> Compiler<'a> {
         let (images, image_containers) = self.images();
         let (preferred, preferred_error) = self.preferred_nodes(affinity);
         let tolerations = self.tolerations();
-        let unschedulable = Taint {
-            key: self.interner().intern(TAINT_UNSCHEDULABLE),
-            value: self.interner().intern(""),
-            effect: Effect::NoSchedule,
-        };
+        let unschedulable = self.unschedulable();
         let required_terms = required.map(|r| self.node_terms(&r.node_selector_terms));
         let subset = required.and_then(|r| self.subset(&r.node_selector_terms));
         let added = self.added_terms();
@@ -155,10 +152,19 @@ impl<'a> Compiler<'a> {
         Ok(self.cluster.class_of(self.namespace, shared, &own))
     }
 
+    /// The taint of cordoned nodes.
+    fn unschedulable(&mut self) -> Taint {
+        let [key, value] = [TAINT_UNSCHEDULABLE, ""].map(|text| self.interner().intern(text));
+        Taint { key, value, number: None, effect: Effect::NoSchedule }
+    }
+
     fn tolerations(&mut self) -> Box<[Toleration]> {
         let list = self.pod.spec.as_ref().and_then(|s| s.tolerations.as_ref());
         let interner = &mut self.cluster.interner;
         let text = |t: &Option<String>| t.clone().filter(|t| !t.is_empty());
+        let compares = self.profile.compares_tolerations;
+        let limit =
+            |t: &ApiToleration| t.value.as_deref().and_then(whole_number).filter(|_| compares);
         list.into_iter()
             .flatten()
             .map(|t| Toleration {
@@ -166,6 +172,8 @@ impl<'a> Compiler<'a> {
                 op: match t.operator.as_deref().unwrap_or("") {
                     "" | "Equal" => TolerationOp::Equal,
                     "Exists" => TolerationOp::Exists,
+                    "Gt" => limit(t).map_or(TolerationOp::Never, TolerationOp::Above),
+                    "Lt" => limit(t).map_or(TolerationOp::Never, TolerationOp::Below),
                     _ => TolerationOp::Never,
                 },
                 value: interner.intern(t.value.as_deref().unwrap_or("")),

@@ -22,7 +22,11 @@ use crate::snapshot::view::{Effect, HostPort, Taint};
 pub(crate) enum TolerationOp {
     Equal,
     Exists,
-    /// An operator that is switched off in this version: tolerates nothing.
+    /// The taint's value is a number above this one.
+    Above(i64),
+    /// The taint's value is a number below this one.
+    Below(i64),
+    /// An operator that is unknown or switched off, or compares with no number: tolerates nothing.
     Never,
 }
 
@@ -45,6 +49,8 @@ impl Toleration {
             && match self.op {
                 TolerationOp::Equal => self.value == taint.value,
                 TolerationOp::Exists => true,
+                TolerationOp::Above(limit) => taint.number.is_some_and(|n| n > limit),
+                TolerationOp::Below(limit) => taint.number.is_some_and(|n| n < limit),
                 TolerationOp::Never => false,
             }
     }

@@ -398,3 +398,35 @@ fn identical_pods_that_only_some_nodes_count_for_are_rescored_exactly() {
         }
     }
 }
+
+#[test]
+fn tolerations_compare_numbers_where_they_may() {
+    let numbers = ["-5", "0", "950", "9223372036854775807"];
+    let no_numbers = ["", "-", "-0", "+950", "0950", "1e3", "9223372036854775808", "many"];
+    let fit = |compares: bool, effect: &str, op: &str, limit: &str| {
+        let profile = Profile { compares_tolerations: compares, ..Profile::default() };
+        let mut cluster = Cluster::new(profile);
+        for value in numbers.iter().chain(&no_numbers) {
+            let node = node_with(&format!("n{value}"), |n| {
+                n["spec"]["taints"] = json!([{"key": "k", "value": value, "effect": effect}]);
+            });
+            cluster.set_node(&node).expect("node");
+        }
+        let pod = pod_with("p", |p| {
+            p["spec"]["tolerations"] = json!([{"key": "k", "operator": op, "value": limit}]);
+        });
+        let program = cluster.compile(&pod).expect("pod");
+        let mut scratch = Scratch::default();
+        decide(cluster.view(), &program, &mut scratch);
+        scratch.ties.iter().map(|row| numbers.get(row as usize).copied()).collect::<Vec<_>>()
+    };
+    for effect in ["NoSchedule", "NoExecute", "PreferNoSchedule"] {
+        assert_eq!(fit(true, effect, "Gt", "0"), [Some("950"), Some("9223372036854775807")]);
+        assert_eq!(fit(true, effect, "Lt", "950"), [Some("-5"), Some("0")]);
+        assert_eq!(fit(true, effect, "Lt", "-4"), [Some("-5")]);
+    }
+    for (compares, limit) in [(false, "0"), (true, "many"), (true, "00")] {
+        assert_eq!(fit(compares, "NoSchedule", "Gt", limit), []);
+    }
+    assert_eq!(fit(true, "NoSchedule", "Equal", "many"), [None]);
+}

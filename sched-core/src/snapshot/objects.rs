@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm};
 
 use super::counters::{Scope, TermKey, TermKind};
 use super::pods::NO_START;
-use super::view::{Effect, HostPort, Taint};
+use super::view::{Effect, HostPort, Taint, whole_number};
 use crate::intern::{Interner, LabelsId, Lease, Str};
 use crate::requests::{PodRequests, RequestError, Resources, is_sidecar};
 use crate::selector::{Selector, SelectorError};
@@ -82,6 +82,7 @@ impl NodeSpec {
                 .map(|t| Taint {
                     key: interner.intern(&t.key),
                     value: interner.intern(t.value.as_deref().unwrap_or("")),
+                    number: t.value.as_deref().and_then(whole_number),
                     effect: effect(&t.effect),
                 })
                 .collect(),

@@ -39,8 +39,20 @@ pub struct Taint {
     pub key: Str,
     /// Value.
     pub value: Str,
+    /// The value as a number; none if it is none.
+    pub number: Option<i64>,
     /// Effect.
     pub effect: Effect,
+}
+
+/// Reads the value of a taint or a toleration as a number, in its one spelling: neither a plus
+/// nor zeros in front.
+// k8s: apimachinery/pkg/api/validate/content/decimal_int.go IsDecimalInteger
+pub(crate) fn whole_number(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_plain = digits.bytes().all(|c| c.is_ascii_digit());
+    let is_only = text == "0" || !digits.starts_with('0');
+    if is_plain && is_only { text.parse().ok() } else { None }
 }
 
 /// A host port in use: protocol, address, port.

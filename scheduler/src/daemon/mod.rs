@@ -28,6 +28,7 @@ use pintle_config::flag::FlagTable;
 use pintle_config::gates::Gate;
 use pintle_config::given::GivenFlags;
 use pintle_config::{help, listing, status};
+use pintle_daemon::serve::zpages::Encodings;
 use pintle_sched_core::Profile;
 use serde_json::{Map, Value, json};
 
@@ -74,6 +75,8 @@ pub struct Serving {
     pub ttls: [Duration; 3],
     /// Paths that anybody may ask for.
     pub open_paths: Vec<String>,
+    /// In which forms `/statusz` and `/flagz` answer.
+    pub encodings: Encodings,
 }
 
 /// Everything the scheduler needs to know before it starts.
@@ -147,11 +150,17 @@ fn settings(given: &GivenFlags, registry: &Registry) -> Result<Settings, Vec<Con
     let gates = FeatureGates::<KubeScheduler>::new(&gates).map_err(|e| errors.extend(e)).ok();
     let file = file(given, registry).map_err(|error| errors.push(error)).ok();
     let serving = serving(given).map_err(|error| errors.push(error)).ok();
-    let (Some(gates), Some(file), Some(serving)) = (gates, file, serving) else {
+    let (Some(gates), Some(file), Some(mut serving)) = (gates, file, serving) else {
         return Err(errors);
     };
-    let (profiles, extenders, mut process, written, without_effect, chosen) = file;
+    let (mut profiles, extenders, mut process, written, without_effect, chosen) = file;
     put_flags(&mut process, given).map_err(|error| vec![error])?;
+    if gates.enabled("CBORServingAndStorage") {
+        serving.encodings = Encodings::WithCbor;
+    }
+    for profile in &mut profiles {
+        profile.compares_tolerations = gates.enabled("TaintTolerationComparisonOperators");
+    }
     let mut warnings = status::flag_warnings(given);
     warnings.extend(status::gate_warnings(&gates));
     warnings.extend(without_effect);
@@ -309,6 +318,7 @@ fn serving(given: &GivenFlags) -> Result<Serving, ConfigError> {
             ttl("authorization-webhook-cache-unauthorized-ttl"),
         ],
         open_paths: texts(given, "authorization-always-allow-paths").unwrap_or(open),
+        encodings: Encodings::Usual,
     })
 }
 

@@ -30,7 +30,7 @@ use pintle_daemon::serve::secure::serving::{Fields, Serving as Certificate};
 use pintle_daemon::serve::secure::tls;
 use pintle_daemon::serve::secure::{ApiReviews, Reviews};
 use pintle_daemon::serve::secure::{Denial, Gate, Object, Rules, Wanted};
-use pintle_daemon::serve::zpages::{self, Flagz, Statusz};
+use pintle_daemon::serve::zpages::{self, Encodings, Flagz, Statusz};
 use pintle_daemon::tasks;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -70,6 +70,7 @@ pub struct State {
     pub metrics: SchedulerMetrics,
     configuration: Value,
     flags: BTreeMap<&'static str, String>,
+    encodings: Encodings,
     started: Timestamp,
     is_synced: AtomicBool,
     is_ending: AtomicBool,
@@ -100,6 +101,7 @@ impl State {
             metrics: SchedulerMetrics::new(&settings.profiles),
             configuration: settings.configuration.clone(),
             flags: settings.flags.clone(),
+            encodings: settings.serving.encodings,
             started: Timestamp::now(),
             is_synced: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
@@ -307,9 +309,9 @@ impl Pages {
             }
             "/flagz" => {
                 let flags = self.state.flags.clone();
-                Flagz { component: COMPONENT, flags }.answer(accept)
+                Flagz { component: COMPONENT, flags }.answer(accept, self.state.encodings)
             }
-            "/statusz" => self.statusz().answer(accept),
+            "/statusz" => self.statusz().answer(accept, self.state.encodings),
             EXPLAIN => self.explain(&query, accept).await,
             _ => Answer::not_found(),
         }

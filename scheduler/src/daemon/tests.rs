@@ -81,6 +81,24 @@ fn gates_that_change_nothing_here_are_told() {
 }
 
 #[test]
+fn pages_are_there_as_cbor_where_the_gate_says_so() {
+    for (on, expected) in [(true, Encodings::WithCbor), (false, Encodings::Usual)] {
+        let gate = format!("--feature-gates=CBORServingAndStorage={on}");
+        assert_eq!(run(&[&gate]).expect("it is known").serving.encodings, expected);
+    }
+}
+
+#[test]
+fn the_gate_of_comparing_tolerations_reaches_each_profile() {
+    for on in [true, false] {
+        let gate = format!("--feature-gates=TaintTolerationComparisonOperators={on}");
+        let settings = run(&[&gate]).expect("it is known");
+        assert!(settings.profiles.iter().all(|profile| profile.compares_tolerations == on));
+        assert_eq!(settings.warnings, Vec::<String>::new());
+    }
+}
+
+#[test]
 fn fields_without_an_effect_are_told() {
     let fields = "parallelism: 4\ndelayCacheUntilActive: true\n";
     let (_dir, path) = file(&format!("{HEAD}{fields}"));

@@ -11,6 +11,7 @@
 
 pub mod answer;
 pub mod body;
+mod cbor;
 pub mod checks;
 pub mod connections;
 pub mod https;

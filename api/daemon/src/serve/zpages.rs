@@ -1,7 +1,8 @@
 //! `/statusz` and `/flagz`: small pages for people, and for programs that ask for a version.
 //!
-//! Input: who the agent is, the `Accept` header. Output: text unless the client names kind, group
-//! and version of a structured answer in JSON or YAML; everything else is refused. Pure.
+//! Input: who the daemon is, the `Accept` header. Output: text unless the client names kind, group
+//! and version of a structured answer in JSON, YAML or, where a gate has it, CBOR; everything else
+//! is refused. Pure.
 // k8s: staging/src/k8s.io/apiserver/pkg/server/{statusz,flagz}, pkg/endpoints/handlers/negotiation
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
+use super::cbor;
 
 const GROUP: &str = "config.k8s.io";
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no \
@@ -23,6 +25,17 @@ enum Form {
     Text,
     Json(&'static str),
     Yaml(&'static str),
+    Cbor(&'static str),
+}
+
+/// What there is beside text, JSON and YAML.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encodings {
+    /// Nothing.
+    #[default]
+    Usual,
+    /// CBOR: the feature gate `CBORServingAndStorage`.
+    WithCbor,
 }
 
 /// `/statusz`.
@@ -71,8 +84,8 @@ struct Object<'a, T> {
 
 impl Statusz {
     /// The page in the form that the `Accept` header names.
-    pub fn answer(&self, accept: Option<&str>) -> Answer {
-        answer(("Statusz", self.component), self, accept, || {
+    pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> Answer {
+        answer(("Statusz", self.component), self, (accept, encodings), || {
             let up = self.uptime_seconds;
             let up = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
             format!(
@@ -91,8 +104,8 @@ impl Statusz {
 
 impl Flagz {
     /// The page in the form that the `Accept` header names.
-    pub fn answer(&self, accept: Option<&str>) -> Answer {
-        answer(("Flagz", self.component), self, accept, || {
+    pub fn answer(&self, accept: Option<&str>, encodings: Encodings) -> Answer {
+        answer(("Flagz", self.component), self, (accept, encodings), || {
             let lines = self.flags.iter().map(|(name, value)| format!("{name}={value}\n"));
             format!("\n{} flagz\n{WARNING}\n{}", self.component, lines.collect::<String>())
         })
@@ -112,7 +125,7 @@ pub fn folders<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
 fn answer<T: Serialize>(
     (kind, component): (&str, &str),
     page: &T,
-    accept: Option<&str>,
+    (accept, encodings): (Option<&str>, Encodings),
     text: impl FnOnce() -> String,
 ) -> Answer {
     let object = |version: &str| Object {
@@ -121,7 +134,8 @@ fn answer<T: Serialize>(
         metadata: json!({"name": component}),
         page,
     };
-    match negotiate(accept.unwrap_or_default(), kind) {
+    let value = |version: &str| serde_json::to_value(object(version)).unwrap_or_default();
+    match negotiate(accept.unwrap_or_default(), kind, encodings) {
         Some(Form::Text) => Answer::text(200, text()),
         Some(Form::Json(version)) => {
             let mut answer = Answer::json(&object(version));
@@ -129,17 +143,25 @@ fn answer<T: Serialize>(
             structured(answer, "json", kind, version)
         }
         Some(Form::Yaml(version)) => {
-            let value = serde_json::to_value(object(version)).unwrap_or_default();
-            structured(Answer::text(200, yaml(&value, 0)), "yaml", kind, version)
+            structured(Answer::text(200, yaml(&value(version), 0)), "yaml", kind, version)
+        }
+        Some(Form::Cbor(version)) => {
+            let answer = Answer::json_bytes(cbor::document(&value(version)));
+            structured(answer, "cbor", kind, version)
         }
         None => Answer {
             status: 406,
             ..Answer::json(&json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": NOT_ACCEPTABLE, "reason": "NotAcceptable", "code": 406,
+                "message": not_acceptable(encodings), "reason": "NotAcceptable", "code": 406,
             }))
         },
     }
+}
+
+fn not_acceptable(encodings: Encodings) -> String {
+    let more = if encodings == Encodings::WithCbor { ", application/cbor" } else { "" };
+    format!("{NOT_ACCEPTABLE}{more}")
 }
 
 fn structured(mut answer: Answer, form: &str, kind: &str, version: &str) -> Answer {
@@ -159,7 +181,7 @@ type Params<'a> = Vec<(&'a str, &'a str)>;
 
 /// The first form that the client takes and that there is.
 // k8s: staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go
-fn negotiate(accept: &str, kind: &str) -> Option<Form> {
+fn negotiate(accept: &str, kind: &str, encodings: Encodings) -> Option<Form> {
     if accept.trim().is_empty() {
         return Some(Form::Text);
     }
@@ -174,10 +196,10 @@ fn negotiate(accept: &str, kind: &str) -> Option<Form> {
         })
         .collect();
     clauses.sort_by(|a, b| b.0.total_cmp(&a.0));
-    clauses.iter().find_map(|(_, name, params)| form(name, params, kind))
+    clauses.iter().find_map(|(_, name, params)| form(name, params, kind, encodings))
 }
 
-fn form(name: &str, params: &[(&str, &str)], kind: &str) -> Option<Form> {
+fn form(name: &str, params: &[(&str, &str)], kind: &str, encodings: Encodings) -> Option<Form> {
     let of = |key: &str| params.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
     let plain = of("as").is_none();
     let version = ["v1beta1", "v1alpha1"].into_iter().find(|version| {
@@ -187,6 +209,7 @@ fn form(name: &str, params: &[(&str, &str)], kind: &str) -> Option<Form> {
         "text/plain" | "text/*" | "*/*" if plain => Some(Form::Text),
         "application/json" | "application/*" | "*/*" => version.map(Form::Json),
         "application/yaml" => version.map(Form::Yaml),
+        "application/cbor" if encodings == Encodings::WithCbor => version.map(Form::Cbor),
         _ => None,
     }
 }
@@ -245,7 +268,7 @@ mod tests {
     }
 
     fn sent(accept: &str) -> (u16, String, String) {
-        let answer = page().answer(Some(accept));
+        let answer = page().answer(Some(accept), Encodings::Usual);
         let body = String::from_utf8_lossy(&answer.body).into_owned();
         (answer.status, answer.content_type.to_string(), body)
     }
@@ -279,10 +302,31 @@ mod tests {
     }
 
     #[test]
+    fn cbor_is_there_where_the_gate_has_it() {
+        let accept = "application/cbor;v=v1beta1;g=config.k8s.io;as=Statusz";
+        let answer = page().answer(Some(accept), Encodings::WithCbor);
+        let expected = "application/cbor;g=config.k8s.io;v=v1beta1;as=Statusz";
+        assert_eq!((answer.status, &*answer.content_type), (200, expected));
+        assert!(
+            answer.body.starts_with(b"\xd9\xd9\xf7\xa9\x44kind\x47Statusz"),
+            "{:?}",
+            answer.body
+        );
+        let refused = page().answer(Some("application/xml"), Encodings::WithCbor);
+        let text = String::from_utf8_lossy(&refused.body).into_owned();
+        assert!(refused.status == 406 && text.contains("text/plain, application/cbor"), "{text}");
+    }
+
+    #[test]
     fn old_versions_are_warned_about() {
         let accept = "application/json;v=v1alpha1;g=config.k8s.io;as=Statusz";
-        assert!(page().answer(Some(accept)).warning.is_some_and(|text| text.contains("statusz")));
-        assert_eq!(page().answer(None).warning, None);
+        assert!(
+            page()
+                .answer(Some(accept), Encodings::Usual)
+                .warning
+                .is_some_and(|text| text.contains("statusz"))
+        );
+        assert_eq!(page().answer(None, Encodings::Usual).warning, None);
     }
 
     #[test]
