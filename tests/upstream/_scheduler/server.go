@@ -12,14 +12,13 @@ import (
 )
 
 // runHereOrElsewhere serves until the context ends, from this process or from the program, on the
-// port and with the folder for certificates that the test has chosen.
+// port and with the folder for certificates that the test has chosen. The test asks over IPv6.
 func runHereOrElsewhere(ctx context.Context, config *kubeschedulerconfig.CompletedConfig, sched *scheduler.Scheduler, flags []string, dir string, port int) error {
 	if scheduler.ElsewhereProgram == "" {
 		return app.Run(ctx, config, sched)
 	}
 	_ = config.SecureServing.Listener.Close()
 	args := append([]string{}, flags...)
-	// The test asks over IPv6, where its listener was.
-	args = append(args, "--bind-address=::", fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+dir, "--authorization-always-allow-paths=/healthz")
+	args = append(args, fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+dir, "--authorization-always-allow-paths=/healthz")
 	return scheduler.RunElsewhere(ctx, append(args, scheduler.ElsewhereGates()...))
 }

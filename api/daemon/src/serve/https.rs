@@ -117,6 +117,8 @@ pub async fn accept(listener: std::net::TcpListener, tls: ServerConfig, handler:
     loop {
         match listener.accept().await {
             Ok((socket, address)) => {
+                // A client of IPv4 is one, whatever the listener is.
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 let Some(place) = connections.open(PeerKey::of(address.ip())) else { continue };
                 let (tls, handler) = (tls.clone(), Arc::clone(&handler));
                 tasks::serve("HTTPS connection", async move {

@@ -8,7 +8,8 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
@@ -157,11 +158,14 @@ pub struct Port {
 }
 
 /// Binds a port.
+///
+/// # Errors
+/// When it is taken, or the host has no such address.
 pub fn bind_tcp(
     Port { what, field, rival }: Port,
     address: SocketAddr,
 ) -> Result<(std::net::TcpListener, SocketAddr), ServeError> {
-    let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+    let bound = bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(BACKLOG)?)?;
         let address = listener.local_addr()?;
@@ -185,6 +189,35 @@ pub fn bind_tcp(
         };
         ServeError::Port { what, address, reason, remedy }
     })
+}
+
+/// An address that is all of a host's is all of both families, as Go's listeners have it.
+// k8s: staging/src/k8s.io/apiserver/pkg/server/options/serving.go CreateListener (Go: net.Listen)
+fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    if !address.ip().is_unspecified() {
+        return std::net::TcpListener::bind(address);
+    }
+    match bind_both(address.port()) {
+        Err(error)
+            if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
+        {
+            // A host without IPv6.
+            std::net::TcpListener::bind(address)
+        }
+        done => done,
+    }
+}
+
+/// Binds a port of all addresses of IPv6 and, through it, of IPv4, whatever the host's default is.
+fn bind_both(port: u16) -> io::Result<std::net::TcpListener> {
+    use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn6, sockopt};
+    let address = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket::socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
+    socket::setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    socket::setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+    socket::bind(socket.as_raw_fd(), &SockaddrIn6::from(address))?;
+    Ok(socket.into())
 }
 
 /// Binds a socket for the daemon's own commands; `field` is the setting that moves it.
@@ -311,4 +344,31 @@ async fn respond(request: &Request<Incoming>, service: &Service) -> Answer {
         return Answer::not_allowed();
     }
     service(Asked::of(request)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, TcpStream};
+
+    use super::*;
+
+    const PORT: Port = Port { what: "a test", field: "--port", rival: "another" };
+
+    #[test]
+    fn all_addresses_are_those_of_both_families_and_one_is_one() {
+        let (v4, v6) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST));
+        // Without IPv6 there is nothing to listen on beside the other family.
+        let has_v6 = std::net::TcpListener::bind((v6, 0)).is_ok();
+        for text in ["0.0.0.0:0", "[::]:0"].into_iter().take(if has_v6 { 2 } else { 1 }) {
+            let (listener, bound) = bind_tcp(PORT, text.parse().expect("one")).expect("bound");
+            let answers = [v4, v6].map(|ip| TcpStream::connect((ip, bound.port())).is_ok());
+            assert_eq!(answers, [true, has_v6], "{text}");
+            let again = bind_tcp(PORT, SocketAddr::new(v4, bound.port()));
+            assert!(again.is_err_and(|error| error.to_string().contains("another process")));
+            drop(listener);
+        }
+        let (_listener, bound) = bind_tcp(PORT, SocketAddr::new(v4, 0)).expect("bound");
+        assert!(TcpStream::connect((v4, bound.port())).is_ok());
+        assert!(TcpStream::connect((v6, bound.port())).is_err());
+    }
 }
