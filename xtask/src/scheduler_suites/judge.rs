@@ -39,14 +39,23 @@ impl End {
 /// What became of each test and case, with seconds.
 pub(super) type Ends = BTreeMap<String, (End, f64)>;
 
+/// Why tests failed, by name.
+pub(super) type Reasons = BTreeMap<String, Vec<String>>;
+
 /// A test and those of its cases are `name` and names below it.
 fn is_part(name: &str, test: &str) -> bool {
     name.strip_prefix(test).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// The test that a case is one of: package names have slashes too, so only behind the space.
+pub(super) fn test_of(name: &str) -> &str {
+    let space = name.find(' ').unwrap_or(0);
+    name[space..].find('/').map_or(name, |at| &name[..space + at])
+}
+
 /// Reads what the test program of a package printed: how everything ended, and why it failed.
-pub(super) fn parse(package: &str, text: &str) -> (Ends, BTreeMap<String, Vec<String>>) {
-    let (mut ends, mut reasons) = (Ends::new(), BTreeMap::<String, Vec<String>>::new());
+pub(super) fn parse(package: &str, text: &str) -> (Ends, Reasons) {
+    let (mut ends, mut reasons) = (Ends::new(), Reasons::new());
     let mut current = String::new();
     for line in text.lines() {
         let line = line.trim_start();
@@ -56,13 +65,49 @@ pub(super) fn parse(package: &str, text: &str) -> (Ends, BTreeMap<String, Vec<St
             }
         } else if let Some((name, end)) = ended(line) {
             ends.insert(format!("{package} {name}"), end);
-        } else if line.split_once(": ").is_some_and(|(place, _)| is_place(place)) {
+        } else if line
+            .split_once(": ")
+            .is_some_and(|(place, said)| is_place(place) && !is_log(said))
+        {
             let reason: String = line.chars().take(REASON_WIDTH).collect();
             reasons.entry(current.clone()).or_default().push(reason);
         }
     }
     reasons.retain(|name, _| ends.get(name).is_none_or(|(end, _)| *end == End::Failed));
     (ends, reasons)
+}
+
+/// What a program said that ended before its tests did, from its stderr.
+pub(super) fn death(text: &str) -> Option<String> {
+    let words = ["panic: ", "fatal error: ", "SIG"];
+    let line = text.lines().find(|line| words.iter().any(|word| line.starts_with(word)))?;
+    Some(line.chars().take(REASON_WIDTH).collect())
+}
+
+/// Tests and cases without cases of their own that failed.
+pub(super) fn failed(ends: &Ends) -> Vec<String> {
+    let failed = |name: &&String| ends[*name].0 == End::Failed;
+    leaves(ends).into_iter().filter(failed).cloned().collect()
+}
+
+/// How many tests and cases without cases of their own ended how.
+pub(super) fn count(ends: &Ends) -> String {
+    let (leaves, failed) = (leaves(ends).len(), failed(ends).len());
+    let skipped = ends.values().filter(|(end, _)| *end == End::Skipped).count();
+    let mut text = format!("{} of {leaves} passed", leaves - failed - skipped);
+    if skipped > 0 {
+        let _ = write!(text, ", {skipped} declined");
+    }
+    text
+}
+
+/// Those that no other is a part of.
+fn leaves(ends: &Ends) -> Vec<&String> {
+    let is_leaf = |name: &&String| {
+        let below = format!("{name}/");
+        !ends.range(below.clone()..).next().is_some_and(|(next, _)| next.starts_with(&below))
+    };
+    ends.keys().filter(is_leaf).collect()
 }
 
 /// Reads `--- PASS: NAME (0.10s)`.
@@ -82,6 +127,14 @@ fn ended(line: &str) -> Option<(&str, (End, f64))> {
 fn is_place(text: &str) -> bool {
     let Some((file, line)) = text.rsplit_once(':') else { return false };
     file.ends_with(".go") && !file.contains(' ') && line.parse::<u32>().is_ok()
+}
+
+/// Whether this is a line of a server's log, `I1125 08:01:10.8`, which tests carry as their own.
+fn is_log(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|level| b"IWEF".contains(&level))
+        && bytes.by_ref().take(4).all(|byte| byte.is_ascii_digit())
+        && bytes.next() == Some(b' ')
 }
 
 /// Reads what upstream's own scheduler came to, a line each: end, seconds, name.
@@ -108,7 +161,8 @@ pub(super) fn list(ends: &Ends) -> String {
 /// What is known beforehand, by name, with why.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions {
-    /// Tests that look into the scheduler's process or call into it: no other can be put there.
+    /// Tests, and cases whose names begin so, that look into the scheduler's process or call into
+    /// it: no other can be put there.
     pub(super) inside: BTreeMap<String, String>,
     /// Tests and cases that fail with ours.
     fails: BTreeMap<String, String>,
@@ -136,13 +190,30 @@ impl Exceptions {
     /// Of the tests of the whole suite, fails if an exception is for none.
     pub(super) fn check(&self, tests: &BTreeSet<String>) -> Result<()> {
         for name in self.inside.keys() {
-            ensure!(tests.contains(name), "an exception for a test that is not there: {name}");
+            let test = test_of(name);
+            ensure!(tests.contains(test), "an exception for a test that is not there: {name}");
         }
         for name in self.fails.keys() {
             let is_there = tests.iter().any(|test| is_part(name, test));
             ensure!(is_there, "an exception for a test that is not there: {name}");
         }
         Ok(())
+    }
+
+    /// What tells a Go program to leave out the cases of these tests that are called into; empty
+    /// for none.
+    // Go: testing/match.go splitRegexp; between `|` and `/` are patterns of names.
+    pub(super) fn skipped(&self, package: &str, tests: &[String]) -> String {
+        let case = |name: &str| {
+            let rest = name.strip_prefix(package)?.strip_prefix(' ')?;
+            let (test, case) = rest.split_once('/')?;
+            tests.iter().any(|chosen| chosen == test).then(|| {
+                let parts: Vec<String> = case.split('/').map(regex::escape).collect();
+                format!("^{test}$/^{}", parts.join("$/^"))
+            })
+        };
+        let cases: Vec<String> = self.inside.keys().filter_map(|name| case(name)).collect();
+        cases.join("|")
     }
 
     /// A case's failure is also that of the tests that it is part of.
@@ -217,8 +288,34 @@ pub(super) fn table(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> S
     text
 }
 
+/// The same, a line a package: how many of those without cases of their own passed, in how long.
+pub(super) fn by_package(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends) -> String {
+    let packages: BTreeSet<&str> = tests.iter().filter_map(|test| test.split(' ').next()).collect();
+    let mut text = format!("{:<36}  {:>22}  {:>22}\n", "package", "kube-scheduler", "this run");
+    for package in packages {
+        let of = |tests: &BTreeSet<String>| -> BTreeSet<String> {
+            let is_of = |test: &&String| test.split(' ').next() == Some(package);
+            tests.iter().filter(is_of).cloned().collect()
+        };
+        let chosen = of(tests);
+        let names = all_names(&chosen, came, upstream);
+        let all: Ends =
+            names.iter().map(|name| ((*name).to_owned(), (End::Missing, 0.0))).collect();
+        let leaves = leaves(&all);
+        let cell = |of: &Ends| {
+            let passed =
+                |name: &&&String| of.get(**name).is_some_and(|(end, _)| *end == End::Passed);
+            let passed = leaves.iter().filter(passed).count();
+            let seconds: f64 = chosen.iter().filter_map(|test| of.get(test)).map(|(_, s)| s).sum();
+            format!("{passed} of {}, {seconds:.0} s", leaves.len())
+        };
+        let _ = writeln!(text, "{package:<36}  {:>22}  {:>22}", cell(upstream), cell(came));
+    }
+    text
+}
+
 /// Why tests failed, as far as they say so.
-pub(super) fn reasons(all: &BTreeMap<String, Vec<String>>) -> String {
+pub(super) fn reasons(all: &Reasons) -> String {
     let mut text = String::new();
     for (name, lines) in all {
         let _ = writeln!(text, "{name}");
@@ -233,7 +330,8 @@ pub(super) fn reasons(all: &BTreeMap<String, Vec<String>>) -> String {
 mod tests {
     use super::*;
 
-    const OUT: &str = "=== RUN   TestA\n=== RUN   TestA/one_(x)\n    a_test.go:7: no node\n\
+    const OUT: &str = "=== RUN   TestA\n=== RUN   TestA/one_(x)\n    a_test.go:7: no node\n    \
+        gate.go:170: I1125 08:01:10.865595] Updated\n\
         === RUN   TestA/two\n    a_test.go:9: a remark\n--- FAIL: TestA (1.50s)\n    \
         --- FAIL: TestA/one_(x) (0.50s)\n    --- PASS: TestA/two (1.00s)\n=== RUN   TestB\n\
         --- SKIP: TestB (0.00s)\nFAIL\n";
@@ -252,6 +350,20 @@ mod tests {
         assert_eq!(reasons(&why), "p TestA/one_(x)\n    a_test.go:7: no node\n");
         let text = table(&tests(&["p TestA"]), &ends, &Ends::new());
         assert!(text.ends_with("this run          1 passed, 1 failed, 0 skipped, 0 missing\n"));
+    }
+
+    #[test]
+    fn a_run_is_told_in_short() {
+        let (ends, _) = parse("p", OUT);
+        assert_eq!(count(&ends), "1 of 3 passed, 1 declined");
+        assert_eq!(failed(&ends), ["p TestA/one_(x)"]);
+        let upstream = parse_list("passed\t4.0\tp TestA\npassed\t1.0\tp TestA/three\n");
+        let text = by_package(&tests(&["p TestA"]), &ends, &upstream.expect("a list"));
+        let words: Vec<&str> = text.lines().last().expect("a line").split_whitespace().collect();
+        assert_eq!(words.join(" "), "p 1 of 3, 4 s 1 of 3, 2 s");
+        let said = "I1 x\npanic: test timed out after 30m0s\n\ngoroutine 1:\n";
+        assert_eq!(death(said).as_deref(), Some("panic: test timed out after 30m0s"));
+        assert_eq!(death("I1 panic: not this\n"), None);
     }
 
     #[test]
@@ -282,6 +394,23 @@ mod tests {
             Exceptions::parse(text).expect("exceptions").check(&tests(&["p TestA"])).is_ok()
         };
         assert!(check("inside\tp TestA\twhy\npintle\tp TestA/x\twhy\n"));
-        assert!(!check("inside\tp TestA/x\twhy\n") && !check("pintle\tp TestAB\twhy\n"));
+        assert!(check("inside\tp TestA/x\twhy\n") && !check("pintle\tp TestAB\twhy\n"));
+        assert!(!check("inside\tp TestB/x\twhy\n"));
+    }
+
+    #[test]
+    fn cases_that_call_into_the_process_are_left_out() {
+        let text = "inside\tp/q TestA/one,_(x)/y\twhy\ninside\tp/q TestB/z\twhy\n\
+                    inside\tp/q TestC\twhy\ninside\tr TestA/w\twhy\n";
+        let exceptions = Exceptions::parse(text).expect("exceptions");
+        let of = |tests: &[&str]| {
+            let tests: Vec<String> = tests.iter().map(|test| (*test).to_owned()).collect();
+            exceptions.skipped("p/q", &tests)
+        };
+        assert_eq!(of(&["TestA", "TestC"]), r"^TestA$/^one,_\(x\)$/^y");
+        assert_eq!(of(&["TestA", "TestB"]), r"^TestA$/^one,_\(x\)$/^y|^TestB$/^z");
+        assert_eq!(of(&["TestC"]), "");
+        assert_eq!(test_of("a/b TestA/one/two"), "a/b TestA");
+        assert_eq!(test_of("a/b TestA"), "a/b TestA");
     }
 }

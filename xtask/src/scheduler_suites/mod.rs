@@ -9,21 +9,21 @@
 
 mod judge;
 mod modules;
+mod packages;
 mod patch;
 pub mod perf;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use self::judge::{Ends, Exceptions};
+use self::judge::{Ends, Exceptions, Reasons};
 use self::modules::Patched;
 use crate::repository;
-use crate::shell::{self, say};
-use crate::upstream::Program;
+use crate::shell::say;
 
 /// Where the tests are in upstream's module.
 const TESTS: &str = "test/integration/scheduler";
@@ -31,10 +31,6 @@ const TESTS: &str = "test/integration/scheduler";
 const LIST: &str = "tests/upstream/scheduler.txt";
 /// What cannot be pointed at another program, and what is known to fail, with why.
 const EXCEPTIONS: &str = "tests/upstream/scheduler-exceptions.txt";
-/// The longest that the tests of one package may take.
-const PACKAGE_MAX: &str = "30m";
-/// Nobody listens there: each test program starts an etcd of its own.
-const NO_ETCD: &str = "http://127.0.0.1:1";
 
 /// What to run.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +41,8 @@ pub struct Plan {
     pub focus: String,
     /// Whether what comes out is written down as upstream's.
     pub record: bool,
+    /// Packages at once.
+    pub jobs: usize,
 }
 
 /// Runs the tests, prints what came out and returns whether it is good.
@@ -62,13 +60,23 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let is_chosen =
         |name: &&String| !exceptions.inside.contains_key(*name) && name.contains(&plan.focus);
     let chosen: BTreeSet<String> = all.iter().filter(is_chosen).cloned().collect();
-    ensure!(!chosen.is_empty(), "no test is chosen");
-    let (came, why) = run_all(&patched, &chosen, plan.scheduler.as_deref())?;
+    ensure!(
+        !chosen.is_empty(),
+        "no test has {:?} in its name, PACKAGE TEST, or only such that no other program can be \
+         put to: {EXCEPTIONS}",
+        plan.focus
+    );
+    let begun = Instant::now();
+    let (came, why) =
+        packages::run(&patched, packages::queue(&chosen, &upstream), plan, &exceptions)?;
+    say("", &format!("all done in {:.0} s", begun.elapsed().as_secs_f64()));
     if plan.record {
         let mut ends = upstream;
         // What is written down of a test is replaced as a whole.
         let is_of_run = |name: &str| chosen.contains(name.split('/').next().unwrap_or(name));
-        ends.retain(|name, _| all.contains(test_of(name)) && !is_of_run(test_of(name)));
+        ends.retain(|name, _| {
+            all.contains(judge::test_of(name)) && !is_of_run(judge::test_of(name))
+        });
         ends.extend(came);
         fs::write(repository().join(LIST), judge::list(&ends)).context("write the list")?;
         return conclude(&chosen, &ends, &ends, &Exceptions::default(), &why);
@@ -78,22 +86,17 @@ pub fn run(plan: &Plan) -> Result<bool> {
     conclude(&chosen, &came, &upstream, own, &why)
 }
 
-/// The test that a case is one of: package names have slashes too, so only behind the space.
-fn test_of(name: &str) -> &str {
-    let space = name.find(' ').unwrap_or(0);
-    name[space..].find('/').map_or(name, |at| &name[..space + at])
-}
-
 fn conclude(
     chosen: &BTreeSet<String>,
     came: &Ends,
     upstream: &Ends,
     exceptions: &Exceptions,
-    why: &BTreeMap<String, Vec<String>>,
+    why: &Reasons,
 ) -> Result<bool> {
-    let table = judge::table(chosen, came, upstream);
-    fs::write(reports()?.join("results.txt"), &table)?;
-    print!("{table}");
+    let path = reports()?.join("results.txt");
+    fs::write(&path, judge::table(chosen, came, upstream))?;
+    print!("{}", judge::by_package(chosen, came, upstream));
+    println!("each test and case: {}", path.display());
     if !why.is_empty() {
         println!("\nwhy:\n{}", judge::reasons(why));
     }
@@ -137,76 +140,14 @@ fn test_names(text: &str) -> impl Iterator<Item = &str> {
     tests.map(|(name, _)| name)
 }
 
-/// Runs the chosen tests, package by package.
-fn run_all(
-    patched: &Patched,
-    chosen: &BTreeSet<String>,
-    scheduler: Option<&Path>,
-) -> Result<(Ends, BTreeMap<String, Vec<String>>)> {
-    let mut packages = BTreeMap::<&str, Vec<&str>>::new();
-    for (package, test) in chosen.iter().filter_map(|name| name.split_once(' ')) {
-        packages.entry(package).or_default().push(test);
-    }
-    let (mut came, mut why) = (Ends::new(), BTreeMap::new());
-    for (package, tests) in packages {
-        let path = format!("{TESTS}/{package}");
-        let path = path.trim_end_matches("/.");
-        let program = patched.test_program(path)?;
-        let log = reports()?.join(format!("{}.log", package.replace('/', "_")));
-        say("run", &format!("{} tests of {package}; {}", tests.len(), log.display()));
-        let mut cmd = test_command(patched, &program, &patched.package(path), scheduler)?;
-        cmd.arg("-test.v").arg(format!("-test.timeout={PACKAGE_MAX}"));
-        cmd.arg(format!("-test.run=^({})$", tests.join("|")));
-        // How the program ends says less than what it printed of each test.
-        let status = to_log(&mut cmd, &log)?;
-        let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
-        let (ends, reasons) = judge::parse(package, &text);
-        say("", &format!("{status}, {} ended", ends.len()));
-        came.extend(ends);
-        why.extend(reasons);
-    }
-    Ok((came, why))
-}
-
-/// A test program in the folder of its package, with etcd where it looks for it.
-fn test_command(
-    patched: &Patched,
-    program: &Path,
-    dir: &Path,
-    scheduler: Option<&Path>,
-) -> Result<Command> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let components = Program::Components.ensure()?;
-    let mut cmd = Command::new(program);
-    cmd.current_dir(dir).env("PATH", format!("{}:{path}", components.display()));
-    cmd.env("KUBE_INTEGRATION_ETCD_URL", NO_ETCD).env_remove("PINTLE_SCHEDULER");
-    // What upstream reads of paths that the build has shortened.
-    cmd.env("TEST_SRCDIR", patched.modules()).env("TEST_WORKSPACE", ".");
-    if let Some(scheduler) = scheduler {
-        cmd.env("PINTLE_SCHEDULER", scheduler);
-    }
-    Ok(cmd)
-}
-
-/// Runs with stdout in `log`, and stderr (the log lines of all servers) in a file beside it.
-fn to_log(cmd: &mut Command, log: &Path) -> Result<std::process::ExitStatus> {
-    let create =
-        |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
-    let (out, err) = (create(log)?, create(&log.with_extension("err"))?);
-    cmd.stdin(Stdio::null()).stdout(out).stderr(err);
-    cmd.status().with_context(|| format!("start {}", shell::line(cmd)))
-}
-
 #[cfg(test)]
 mod unit {
     use super::*;
 
     #[test]
-    fn tests_are_found_in_upstreams_files_and_cases_are_theirs() {
+    fn tests_are_found_in_upstreams_files() {
         let text = "func TestMain(m *testing.M) {\nfunc TestA(t *testing.T) {\n\
                     func TestB(t *testing.T, x int) {\nfunc testC(t *testing.T) {\n";
         assert_eq!(test_names(text).collect::<Vec<_>>(), ["TestA"]);
-        assert_eq!(test_of("a/b TestA/one/two"), "a/b TestA");
-        assert_eq!(test_of("a/b TestA"), "a/b TestA");
     }
 }

@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::modules::Patched;
-use super::{Plan, reports, test_command, to_log};
+use super::packages::{start, test_command};
+use super::{Plan, reports};
 use crate::shell::say;
 
 /// Where the workloads are in upstream's module.
@@ -73,7 +74,7 @@ fn workload(
     cmd.arg(format!("-test.bench=^BenchmarkPerfScheduling$/{}", pattern.join("/")));
     cmd.args(["-test.run=^$", "-test.benchtime=1ns", "-perf-scheduling-label-filter="]);
     cmd.arg(format!("-test.timeout={WORKLOAD_MAX}"));
-    let status = to_log(&mut cmd, &log)?;
+    let status = start(&mut cmd, &log)?.wait().context("wait for the workload")?;
     let text = String::from_utf8_lossy(&fs::read(&log).context("read the log")?).into_owned();
     Ok(throughput(&text).filter(|_| status.success()))
 }

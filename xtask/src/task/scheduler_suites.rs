@@ -15,15 +15,17 @@ usage: cargo xtask scheduler-suites [OPTION]...
   --scheduler S  pintle (default), kube-scheduler (upstream's own, in the tests' process), or a
                  program's path
   --focus TEXT   tests whose name, PACKAGE TEST, has this in it
+  --jobs N       packages at once; otherwise as many as there are processors
   --record       write down what the tests come to with upstream's own scheduler
   --perf         workloads of scheduler_perf instead, with upstream's own and with ours
-Prints what each test and case came to with upstream's own scheduler, as written down, and now. Fails
+Prints what each package came to with upstream's own scheduler, as written down, and now. Fails
 if a test that was chosen or a case that upstream's runs did not run, or failed without being named
 in tests/upstream/scheduler-exceptions.txt, or passed although it is named there.";
 
 /// Runs the suite as the arguments ask for.
 pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
     let (mut plan, mut scheduler, mut is_perf) = (Plan::default(), "pintle", false);
+    plan.jobs = std::thread::available_parallelism().map_or(1, usize::from);
     loop {
         args = match args {
             [] => break,
@@ -43,9 +45,20 @@ pub(super) fn run(mut args: &[&str]) -> Result<ExitCode> {
                 scheduler = *value;
                 rest
             }
+            ["--jobs", value, rest @ ..] => {
+                plan.jobs = value
+                    .parse()
+                    .ok()
+                    .filter(|jobs| *jobs > 0)
+                    .with_context(|| format!("--jobs is a number above zero, not {value:?}"))?;
+                rest
+            }
             ["--focus", value, rest @ ..] => {
                 plan.focus = (*value).to_owned();
                 rest
+            }
+            [option @ ("--scheduler" | "--focus" | "--jobs")] => {
+                bail!("{option} needs a value\n{USAGE}")
             }
             [wrong, ..] => bail!("scheduler-suites has no option {wrong}\n{USAGE}"),
         }
