@@ -43,6 +43,13 @@ var ElsewhereProgram = os.Getenv("PINTLE_SCHEDULER")
 // elsewhereMinor is the release, 1.36, whose gates the program knows.
 const elsewhereMinor = 36
 
+// elsewhereReadyMax is how long the program has until it knows the cluster, elsewhereLook how often
+// it is asked.
+const (
+	elsewhereReadyMax = 30 * time.Second
+	elsewhereLook     = 20 * time.Millisecond
+)
+
 // elsewheres has what each scheduler of this process was made with: *Scheduler to *elsewhere.
 var elsewheres sync.Map
 
@@ -50,11 +57,12 @@ var elsewheres sync.Map
 type elsewhere struct {
 	options schedulerOptions
 	port    int
+	ended   chan struct{}
 }
 
 func (sched *Scheduler) rememberElsewhere(options schedulerOptions) {
 	if ElsewhereProgram != "" {
-		elsewheres.Store(sched, &elsewhere{options: options, port: freePort()})
+		elsewheres.Store(sched, &elsewhere{options: options, port: freePort(), ended: make(chan struct{})})
 	}
 }
 
@@ -67,10 +75,44 @@ func (sched *Scheduler) decideHereOrElsewhere(ctx context.Context) {
 	found, _ := elsewheres.Load(sched)
 	other := found.(*elsewhere)
 	go sched.drainElsewhere(klog.FromContext(ctx))
+	defer close(other.ended)
 	if err := other.run(ctx); err != nil && ctx.Err() == nil {
 		// The test fails by itself, and those after it go on.
 		fmt.Fprintf(os.Stderr, "PINTLE_SCHEDULER=%s: %v\n", ElsewhereProgram, err)
 	}
+}
+
+// Start runs the scheduler; when it returns, the program that decides in its place has listed all
+// that there is, as the scheduler's own informers have: what a test makes next is news to it.
+func (sched *Scheduler) Start(ctx context.Context) {
+	go sched.Run(ctx)
+	found, ok := elsewheres.Load(sched)
+	if !ok {
+		return
+	}
+	other := found.(*elsewhere)
+	for deadline := time.Now().Add(elsewhereReadyMax); time.Now().Before(deadline); {
+		if answer, err := other.get("/readyz"); err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-other.ended:
+			return
+		case <-time.After(elsewhereLook):
+		}
+	}
+}
+
+// get asks the program.
+func (other *elsewhere) get(path string) (*http.Response, error) {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	return client.Get(fmt.Sprintf("https://127.0.0.1:%d%s", other.port, path))
 }
 
 // drainElsewhere takes pods out of the queue of this process, which nobody else does.
@@ -109,7 +151,7 @@ func (other *elsewhere) run(ctx context.Context) error {
 		"--config=" + config,
 		"--bind-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", other.port),
-		"--authorization-always-allow-paths=/metrics",
+		"--authorization-always-allow-paths=/metrics,/readyz",
 	}
 	return RunElsewhere(ctx, append(args, ElsewhereGates()...))
 }
@@ -229,10 +271,7 @@ func (sched *Scheduler) countElsewhere(kind string) (int, bool) {
 	if !ok {
 		return 0, false
 	}
-	url := fmt.Sprintf("https://127.0.0.1:%d/metrics", found.(*elsewhere).port)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
-	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
-	answer, err := client.Get(url)
+	answer, err := found.(*elsewhere).get("/metrics")
 	if err != nil {
 		return -1, true
 	}

@@ -164,12 +164,14 @@ pub(super) struct Exceptions {
     /// Tests, and cases whose names begin so, that look into the scheduler's process or call into
     /// it: no other can be put there.
     pub(super) inside: BTreeMap<String, String>,
+    /// Tests of features that ours does not have: whether they fail with it is chance.
+    pub(super) unbuilt: BTreeMap<String, String>,
     /// Tests and cases that fail with ours.
     fails: BTreeMap<String, String>,
 }
 
 impl Exceptions {
-    /// Reads them, a line each: `inside` or `pintle`, name, why.
+    /// Reads them, a line each: `inside`, `unbuilt` or `pintle`, name, why.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut all = Self::default();
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -179,8 +181,9 @@ impl Exceptions {
             ensure!(!why.is_empty(), "no reason: {line:?}");
             let kind = match kind {
                 "inside" => &mut all.inside,
+                "unbuilt" => &mut all.unbuilt,
                 "pintle" => &mut all.fails,
-                _ => bail!("an exception is `inside` or `pintle`: {line:?}"),
+                _ => bail!("an exception is `inside`, `unbuilt` or `pintle`: {line:?}"),
             };
             ensure!(kind.insert(name.to_owned(), why.to_owned()).is_none(), "twice: {name}");
         }
@@ -193,11 +196,19 @@ impl Exceptions {
             let test = test_of(name);
             ensure!(tests.contains(test), "an exception for a test that is not there: {name}");
         }
+        for name in self.unbuilt.keys() {
+            ensure!(tests.contains(name), "an exception for a test that is not there: {name}");
+        }
         for name in self.fails.keys() {
             let is_there = tests.iter().any(|test| is_part(name, test));
             ensure!(is_there, "an exception for a test that is not there: {name}");
         }
         Ok(())
+    }
+
+    /// Whether this is a case that is left out because it calls into the scheduler's process.
+    pub(super) fn is_inside(&self, name: &str) -> bool {
+        self.inside.keys().any(|inside| test_of(inside) != inside && name.starts_with(inside))
     }
 
     /// What tells a Go program to leave out the cases of these tests that are called into; empty
@@ -306,7 +317,8 @@ pub(super) fn by_package(tests: &BTreeSet<String>, came: &Ends, upstream: &Ends)
             let passed =
                 |name: &&&String| of.get(**name).is_some_and(|(end, _)| *end == End::Passed);
             let passed = leaves.iter().filter(passed).count();
-            let seconds: f64 = chosen.iter().filter_map(|test| of.get(test)).map(|(_, s)| s).sum();
+            let seconds =
+                chosen.iter().filter_map(|test| of.get(test)).fold(0.0, |sum, (_, s)| sum + s);
             format!("{passed} of {}, {seconds:.0} s", leaves.len())
         };
         let _ = writeln!(text, "{package:<36}  {:>22}  {:>22}", cell(upstream), cell(came));
@@ -395,7 +407,7 @@ mod tests {
         };
         assert!(check("inside\tp TestA\twhy\npintle\tp TestA/x\twhy\n"));
         assert!(check("inside\tp TestA/x\twhy\n") && !check("pintle\tp TestAB\twhy\n"));
-        assert!(!check("inside\tp TestB/x\twhy\n"));
+        assert!(!check("inside\tp TestB/x\twhy\n") && !check("unbuilt\tp TestA/x\twhy\n"));
     }
 
     #[test]
@@ -410,6 +422,9 @@ mod tests {
         assert_eq!(of(&["TestA", "TestC"]), r"^TestA$/^one,_\(x\)$/^y");
         assert_eq!(of(&["TestA", "TestB"]), r"^TestA$/^one,_\(x\)$/^y|^TestB$/^z");
         assert_eq!(of(&["TestC"]), "");
+        let is_inside = |name: &str| exceptions.is_inside(name);
+        assert!(is_inside("p/q TestB/z") && is_inside("p/q TestB/zed"));
+        assert!(!is_inside("p/q TestB") && !is_inside("p/q TestB/y") && !is_inside("p/q TestC/x"));
         assert_eq!(test_of("a/b TestA/one/two"), "a/b TestA");
         assert_eq!(test_of("a/b TestA"), "a/b TestA");
     }

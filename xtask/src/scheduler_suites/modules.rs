@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::patch::Patch;
 use crate::image::sha256;
@@ -19,7 +19,7 @@ use crate::upstream::{self, VERSION};
 use crate::{cache, repository};
 
 /// Changes whenever the way of building does.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 /// Where the patch is, and what it adds.
 const PATCH_DIR: &str = "tests/upstream/_scheduler";
 /// The module's folder in a module cache, without its version.
@@ -108,10 +108,34 @@ fn link_all(modules: &Path, staging: &Path, patch: &Patch, ours: &Path) -> Resul
         fs::remove_file(&path)?;
         fs::write(&path, patch.apply(file, &text)?)?;
     }
+    for folder in patch.folders() {
+        let count = change_each(&module.join(folder), folder, patch)?;
+        ensure!(count > 0, "nothing below {folder} has what is to be changed in each of its files");
+    }
     for (path, file) in &patch.added {
         fs::copy(ours.join(file), module.join(path)).with_context(|| format!("lay {file}"))?;
     }
     Ok(())
+}
+
+/// Changes the files of Go below a folder; how many.
+fn change_each(dir: &Path, folder: &str, patch: &Patch) -> Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            count += change_each(&path, folder, patch)?;
+        } else if path.extension().is_some_and(|extension| extension == "go")
+            && let Some(text) = patch.apply_each(folder, &fs::read_to_string(&path)?)
+        {
+            // The file itself is also the other cache's.
+            fs::remove_file(&path)?;
+            fs::write(&path, text)?;
+            count += 1;
+        }
+    }
+    Ok(count)
 }
 
 /// A folder with the same files under their names: links where the file system has them, else

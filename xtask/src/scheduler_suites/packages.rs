@@ -131,7 +131,8 @@ impl Run<'_> {
         at: usize,
     ) -> Result<(Ends, Reasons)> {
         let Package { name, tests, .. } = package;
-        let log = reports()?.join(format!("{}.log", name.replace('/', "_")));
+        let file = if name == "." { "topmost".to_owned() } else { name.replace('/', "_") };
+        let log = reports()?.join(format!("{file}.log"));
         say("run", &format!("{at} of {}: {name}; {}", self.count, log.display()));
         let begun = Instant::now();
         let mut cmd =

@@ -19,15 +19,18 @@ struct Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patch {
     changes: BTreeMap<String, Vec<Change>>,
+    /// Parts of lines that become others wherever they stand, by folder.
+    each: BTreeMap<String, Vec<Change>>,
     /// Path in upstream's module, and the file of ours that is laid there.
     pub(super) added: Vec<(String, String)>,
 }
 
 impl Patch {
-    /// Reads a patch: `add PATH FILE`, `file PATH`, and below it blocks of lines with `-` and `+`.
+    /// Reads a patch: `add PATH FILE`, `file PATH` or `each FOLDER`, and below those blocks of lines
+    /// with `-` and `+`.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let mut patch = Self::default();
-        let mut file = String::new();
+        let (mut file, mut is_each) = (String::new(), false);
         let mut change = Change::default();
         // An empty line ends the last block.
         for line in text.lines().chain([""]) {
@@ -44,14 +47,16 @@ impl Patch {
                     !file.is_empty() && !change.old.is_empty(),
                     "before {line:?}: of what file, and which lines?"
                 );
-                patch.changes.entry(file.clone()).or_default().push(std::mem::take(&mut change));
+                let all = if is_each { &mut patch.each } else { &mut patch.changes };
+                all.entry(file.clone()).or_default().push(std::mem::take(&mut change));
             }
             match line.split_whitespace().collect::<Vec<_>>().as_slice() {
                 [] => {}
                 [first, ..] if first.starts_with('#') => {}
-                ["file", path] => file = (*path).to_owned(),
+                ["file", path] => (file, is_each) = ((*path).to_owned(), false),
+                ["each", path] => (file, is_each) = ((*path).to_owned(), true),
                 ["add", path, ours] => patch.added.push(((*path).to_owned(), (*ours).to_owned())),
-                _ => bail!("neither `file`, `add` nor changed lines: {line:?}"),
+                _ => bail!("neither `file`, `each`, `add` nor changed lines: {line:?}"),
             }
         }
         Ok(patch)
@@ -60,6 +65,20 @@ impl Patch {
     /// The files that are changed.
     pub(super) fn files(&self) -> impl Iterator<Item = &str> {
         self.changes.keys().map(String::as_str)
+    }
+
+    /// Folders in all of whose files something is changed.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
+        self.each.keys().map(String::as_str)
+    }
+
+    /// What becomes of the text of a file in such a folder; none if nothing does.
+    pub(super) fn apply_each(&self, folder: &str, text: &str) -> Option<String> {
+        let mut changed = text.to_owned();
+        for Change { old, new } in self.each.get(folder).into_iter().flatten() {
+            changed = changed.replace(old.trim_end(), new.trim_end());
+        }
+        (changed != text).then_some(changed)
     }
 
     /// What becomes of the text of a file.
@@ -95,6 +114,17 @@ mod tests {
         for other in ["\tgo b()\n", "e\n\tgo b()\n\tgo b()\n", "e\n\tgo b() \n"] {
             assert!(patch.apply("x/a.go", other).is_err(), "{other:?}");
         }
+    }
+
+    #[test]
+    fn parts_of_lines_become_others_wherever_they_stand() {
+        let patch = Patch::parse("each x/y\n-go a(\n+b(\n\n-c\n+d\n").expect("a patch");
+        assert_eq!(patch.folders().collect::<Vec<_>>(), ["x/y"]);
+        assert_eq!(patch.files().count(), 0);
+        let text = patch.apply_each("x/y", "\tgo a(1)\n\t\tgo a(c)\n");
+        assert_eq!(text.as_deref(), Some("\tb(1)\n\t\tb(d)\n"));
+        assert_eq!(patch.apply_each("x/y", "go b(\n"), None);
+        assert_eq!(patch.apply_each("x", "go a(\n"), None);
     }
 
     #[test]
