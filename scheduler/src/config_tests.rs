@@ -160,3 +160,35 @@ fn arguments_of_volume_binding_are_honoured_or_refused() {
     let nothing = with("VolumeZone", "{kind: VolumeZoneArgs}");
     assert!(profile(&format!("{HEAD}{nothing}"), None).is_ok());
 }
+
+/// Nothing said, and for most fields zero or an empty text, is upstream's default; where that would
+/// be a mistake it is one here as well.
+#[test]
+fn zeros_and_empty_texts_are_what_upstream_takes_them_for() {
+    let of = |rest: &str| process(&format!("{HEAD}{rest}"));
+    let usual = Process::default();
+    for same in [
+        "podInitialBackoffSeconds: null\npodMaxBackoffSeconds: null\n",
+        "clientConnection: {qps: 0, burst: 0}\n",
+        "leaderElection: {leaseDuration: 0s, renewDeadline: 0s, retryPeriod: 0s}\n",
+        "leaderElection: {resourceName: '', resourceNamespace: '', resourceLock: ''}\n",
+        "percentageOfNodesToScore: 0\n",
+    ] {
+        assert_eq!(of(same).expect("valid"), usual, "{same}");
+    }
+    for (wrong, field) in [
+        ("podInitialBackoffSeconds: 0\n", "podInitialBackoffSeconds"),
+        ("podInitialBackoffSeconds: -1\n", "podInitialBackoffSeconds"),
+        ("podMaxBackoffSeconds: 0\n", "podMaxBackoffSeconds"),
+        ("podInitialBackoffSeconds: 11\n", "podMaxBackoffSeconds"),
+        ("parallelism: 0\n", "parallelism"),
+        ("leaderElection: {resourceLock: endpoints}\n", "leaderElection.resourceLock"),
+    ] {
+        let error = of(wrong).expect_err(wrong).to_string();
+        assert!(error.contains(field), "{error}");
+    }
+    let unread = "leaderElection: {leaderElect: false, resourceLock: endpoints}\n";
+    assert!(!of(unread).expect("valid").leader_elect);
+    let equal = of("podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n").expect("valid");
+    assert_eq!(equal.backoff.initial, equal.backoff.max);
+}

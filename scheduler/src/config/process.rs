@@ -116,11 +116,16 @@ impl Process {
             renew: or_usual(from.renew_deadline, usual.renew),
             retry: or_usual(from.retry_period, usual.retry),
         };
-        if let Some(lock) = from.resource_lock.as_deref().filter(|lock| *lock != "leases") {
+        // Nobody reads it where nobody is elected.
+        // k8s: pkg/scheduler/apis/config/validation/validation.go ValidateKubeSchedulerConfiguration
+        let lock = from.resource_lock.as_deref().filter(|_| self.leader_elect);
+        if let Some(lock) = lock.filter(|lock| !["", "leases"].contains(lock)) {
             let problem = format!("is {lock:?}, only \"leases\" is supported");
             return Err(field("leaderElection.resourceLock", &problem));
         }
-        let or = |text: &Option<String>, default: String| text.clone().unwrap_or(default);
+        let or = |text: &Option<String>, default: String| {
+            text.clone().filter(|text| !text.is_empty()).unwrap_or(default)
+        };
         let (namespace, name) = std::mem::take(&mut self.lease);
         self.lease = (or(&from.resource_namespace, namespace), or(&from.resource_name, name));
         Ok(())

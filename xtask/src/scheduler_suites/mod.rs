@@ -14,11 +14,12 @@ mod patch;
 pub mod perf;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::fcntl::{Flock, FlockArg};
 
 use self::judge::{Ends, Exceptions, Reasons};
 use self::modules::Patched;
@@ -69,6 +70,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
         "no test has {:?} in its name, PACKAGE TEST, but such that {EXCEPTIONS} leaves out",
         plan.focus
     );
+    let _only = alone()?;
     let begun = Instant::now();
     let (came, why) =
         packages::run(&patched, packages::queue(&chosen, &upstream), plan, &exceptions)?;
@@ -115,6 +117,16 @@ fn reports() -> Result<PathBuf> {
     let dir = repository().join("target/scheduler-suites");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     Ok(dir)
+}
+
+/// Two runs would write to the same files: the second one is refused.
+fn alone() -> Result<Flock<File>> {
+    let path = reports()?.join(".lock");
+    let file = File::create(&path).with_context(|| format!("open {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        let dir = path.parent().unwrap_or(&path).display();
+        anyhow!("another run writes to {dir}: wait for its end, or run in another checkout")
+    })
 }
 
 /// All tests below a folder of upstream's, as `PACKAGE TEST`; the topmost package is `.`.
