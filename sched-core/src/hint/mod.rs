@@ -8,6 +8,7 @@
 
 mod node;
 mod pod;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -79,8 +80,8 @@ pub enum Event {
     PodAdded(Rc<PodFacts>),
     /// A pod on a node is another one than before.
     PodChanged(Rc<PodFacts>, Rc<PodFacts>),
-    /// A pod on a node is gone, or room is kept for it no longer.
-    PodGone(Rc<PodFacts>),
+    /// A pod on a node is gone, or room is kept for it no longer; the node.
+    PodGone(Rc<PodFacts>, Rc<str>),
     /// The pod without a node of this identity is another one than before.
     Own(Str, Changes),
     /// A claim came or changed, by namespace and name.
@@ -115,7 +116,7 @@ impl Event {
             }
             Self::PodAdded(_) => "AssignedPodAdd",
             Self::PodChanged(..) => "AssignedPodUpdate",
-            Self::PodGone(_) => "AssignedPodDelete",
+            Self::PodGone(..) => "AssignedPodDelete",
             Self::Own(_, Changes { gates: true, .. }) => {
                 "UnschedulablePodUpdatePodSchedulingGatesEliminated"
             }
@@ -150,7 +151,7 @@ impl Event {
             Self::PodChanged(..) => {
                 counts_pods || rejector == NodeResourcesFit || pod::waits_for_volumes(rejector)
             }
-            Self::PodGone(_) => {
+            Self::PodGone(..) => {
                 counts_pods
                     || matches!(rejector, NodeResourcesFit | NodePorts)
                     || pod::waits_for_volumes(rejector)
@@ -254,7 +255,7 @@ impl Cluster {
             }
             Event::PodAdded(new) => pod::helps_added(new, pod, rejector),
             Event::PodChanged(old, new) => pod::helps_changed(old, new, pod, rejector),
-            Event::PodGone(old) => pod::helps_gone(self, old, pod, rejector),
+            Event::PodGone(old, _) => pod::helps_gone(self, old, pod, rejector),
             Event::Own(key, changes) => *key == pod.key && pod::helps_itself(*changes, rejector),
             // Whose claim it is, is known to whoever has the pod.
             Event::Claim(_) | Event::ResourceClaim(_) => event.may_help(rejector),

@@ -40,6 +40,10 @@ fn stage_of(profile: Profile, more: Value) -> Stage {
     Stage { cluster, pod }
 }
 
+fn gone(pod: Rc<PodFacts>) -> Event {
+    Event::PodGone(pod, "n".into())
+}
+
 impl Stage {
     fn node(&mut self, more: Value) -> Rc<NodeSpec> {
         let mut node = json!({
@@ -160,7 +164,7 @@ fn pods_help_whoever_counts_them() {
     let other = stage.facts("y", json!({}));
     for (pod, expected) in [(&counted, true), (&other, false)] {
         assert_eq!(stage.helps(&Event::PodAdded(Rc::clone(pod)), by), expected);
-        assert_eq!(stage.helps(&Event::PodGone(Rc::clone(pod)), by), expected);
+        assert_eq!(stage.helps(&gone(Rc::clone(pod)), by), expected);
         let same = Event::PodChanged(Rc::clone(pod), Rc::clone(pod));
         assert!(!stage.helps(&same, by));
     }
@@ -178,12 +182,12 @@ fn affinity_hopes_for_pods_that_come_and_anti_affinity_for_those_that_go() {
     let mut attracted = stage(term("podAffinity", "x"));
     let x = attracted.facts("x", json!({}));
     assert!(attracted.helps(&Event::PodAdded(Rc::clone(&x)), by));
-    assert!(!attracted.helps(&Event::PodGone(x), by));
+    assert!(!attracted.helps(&gone(x), by));
     let mut repelled = stage(term("podAntiAffinity", "x"));
     let (x, y) = (repelled.facts("x", json!({})), repelled.facts("y", json!({})));
     assert!(!repelled.helps(&Event::PodAdded(Rc::clone(&x)), by));
-    assert!(repelled.helps(&Event::PodGone(Rc::clone(&x)), by));
-    assert!(!repelled.helps(&Event::PodGone(Rc::clone(&y)), by));
+    assert!(repelled.helps(&gone(Rc::clone(&x)), by));
+    assert!(!repelled.helps(&gone(Rc::clone(&y)), by));
     assert!(repelled.helps(&Event::PodChanged(x, y), by));
 }
 
@@ -193,8 +197,8 @@ fn whom_others_repel_hopes_that_they_go() {
     let mut stage = stage(json!({}));
     let repels = stage.facts("r", term("podAntiAffinity", "me"));
     let others = stage.facts("o", term("podAntiAffinity", "somebody"));
-    assert!(stage.helps(&Event::PodGone(repels), by));
-    assert!(!stage.helps(&Event::PodGone(others), by));
+    assert!(stage.helps(&gone(repels), by));
+    assert!(!stage.helps(&gone(others), by));
 }
 
 #[test]
@@ -202,7 +206,7 @@ fn whoever_meets_its_own_affinity_is_free_when_the_last_other_one_goes() {
     let by = Plugin::InterPodAffinity;
     let mut stage = stage(term("podAffinity", "me"));
     let alike = stage.facts("alike", json!({"labels": {"app": "me"}}));
-    assert!(stage.helps(&Event::PodGone(alike), by));
+    assert!(stage.helps(&gone(alike), by));
 }
 
 #[test]
@@ -212,9 +216,9 @@ fn room_and_ports_come_from_pods_that_go_or_shrink() {
     let mut stage = stage(port.clone());
     let taken = stage.facts("taken", port);
     let other = stage.facts("other", other_port);
-    assert!(stage.helps(&Event::PodGone(taken), Plugin::NodePorts));
-    assert!(!stage.helps(&Event::PodGone(Rc::clone(&other)), Plugin::NodePorts));
-    assert!(stage.helps(&Event::PodGone(Rc::clone(&other)), Plugin::NodeResourcesFit));
+    assert!(stage.helps(&gone(taken), Plugin::NodePorts));
+    assert!(!stage.helps(&gone(Rc::clone(&other)), Plugin::NodePorts));
+    assert!(stage.helps(&gone(Rc::clone(&other)), Plugin::NodeResourcesFit));
     let smaller = stage.facts("other", json!({"requests": {"cpu": "500m"}}));
     let shrinks = Event::PodChanged(Rc::clone(&other), Rc::clone(&smaller));
     assert!(stage.helps(&shrinks, Plugin::NodeResourcesFit));
@@ -234,4 +238,30 @@ fn its_own_changes_help_where_they_count() {
     let volumes = Event::Other(&[Plugin::VolumeBinding]);
     assert!(stage.helps(&volumes, Plugin::VolumeBinding));
     assert!(!stage.helps(&volumes, Plugin::NodePorts));
+}
+
+#[test]
+fn room_is_what_a_node_has_beside_those_who_are_expected() {
+    let requests = json!({"cpu": "1", "example.com/gpu": "1"});
+    let mut stage = stage(json!({"requests": requests}));
+    let node = stage.node(json!({"allocatable":
+        {"cpu": "3", "memory": "1Gi", "pods": "3", "example.com/gpu": "2"}}));
+    stage.cluster.place_node(&node);
+    let mut read = |name: &str, requests: Value| {
+        let pod = api_pod(name, &json!({"requests": requests}));
+        stage.cluster.read_pod(&pod).expect("it can be read")
+    };
+    let (gpu, cpu, tiny) = (
+        read("gpu", json!({"example.com/gpu": "1"})),
+        read("cpu", json!({"cpu": "2"})),
+        read("tiny", json!({})),
+    );
+    let has_room =
+        |expected: &[&PodSpec]| stage.cluster.has_room(&stage.pod, "n", expected.iter().copied());
+    assert!(has_room(&[]) && has_room(&[&gpu]) && has_room(&[&cpu]) && has_room(&[&cpu, &gpu]));
+    assert!(!has_room(&[&gpu, &gpu]), "both of the node's devices");
+    assert!(!has_room(&[&cpu, &cpu]), "four processors of three");
+    assert!(!has_room(&[&tiny, &tiny, &tiny]), "three pods of three");
+    assert!(stage.cluster.has_room(&stage.pod, "unknown", [].into_iter()));
+    assert!(!stage.cluster.is_placed("gpu"));
 }

@@ -244,6 +244,8 @@ impl Scheduler {
         let live = candidate.victims.iter().filter(|id| !cluster.pods().get(**id).terminating);
         let mut victims: Vec<PodRef> = live.map(|id| victim(cluster, *id)).collect();
         let uid: Uid = cluster.text(asked.spec.key).into();
+        let all = candidate.victims.iter();
+        *asked.victims.borrow_mut() = all.map(|id| victim(cluster, *id).uid).collect();
         victims.retain(|victim| !self.preempt_waiting(&victim.uid, now));
         let pod = pod_ref(asked, &uid);
         let said = format!("Preempted by pod {uid} on node {node}");
@@ -306,7 +308,7 @@ impl Scheduler {
     pub(super) fn refuse(&mut self, uid: &Uid, asked: &Rc<Asked>, why: Why, now: Duration) {
         let changed = why.nominated.as_ref().is_some_and(|node| self.nominate(asked, node, now));
         self.facts.push(Fact::Refused { profile: asked.profile, is_error: why.is_error });
-        let hints = super::Happens(&self.mirror.cluster);
+        let hints = super::Happens::new(&self.mirror);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         let reason = if why.is_error { "SchedulerError" } else { "Unschedulable" };
         // The API may still be about to hear of the node that was kept before.

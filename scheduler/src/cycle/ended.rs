@@ -45,6 +45,9 @@ impl Scheduler {
         let uid = &evicted.pod.uid;
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.preempts.set(false);
+            if !evicted.all {
+                waiting.pod.victims.borrow_mut().clear();
+            }
             self.queue.released(uid, !evicted.all, now);
         }
     }

@@ -15,7 +15,7 @@ use pintle_sched_core::snapshot::objects::PodSpec;
 
 use super::{Asked, Assumed, Scheduler, Uid};
 use crate::devices::look::has_claims;
-use crate::mirror::Step;
+use crate::mirror::{Nominee, Step};
 use crate::watch::{Kind, Thing, Told};
 
 impl Scheduler {
@@ -92,13 +92,15 @@ impl Scheduler {
                 self.happened(&Event::PodAdded(new), now);
             }
             (Step::Changed { new, node, .. }, before) => {
-                let moved = assumed.as_ref().is_some_and(|assumed| assumed.node != *node);
+                let moved = assumed.as_ref().map(|assumed| Rc::clone(&assumed.node));
+                let moved = moved.filter(|from| from != node);
                 let new = self.facts(new);
                 self.pod_changed(before, new, assumed.is_some(), moved, now);
             }
-            (Step::Gone { .. } | Step::Nominated { .. }, Some(old)) => {
-                self.happened(&Event::PodGone(old), now);
-            }
+            (
+                Step::Gone { node, .. } | Step::Nominated { old: Some(Nominee { node, .. }), .. },
+                Some(old),
+            ) => self.happened(&Event::PodGone(old, Rc::clone(node)), now),
             _ => {}
         }
     }
@@ -109,14 +111,14 @@ impl Scheduler {
         before: Option<Rc<PodFacts>>,
         new: Rc<PodFacts>,
         is_confirmed: bool,
-        moved: bool,
+        moved: Option<Rc<str>>,
         now: Duration,
     ) {
         match before {
             Some(old) if is_confirmed => {
-                if moved {
+                if let Some(from) = moved {
                     // Somebody else bound it, elsewhere.
-                    self.happened(&Event::PodGone(old), now);
+                    self.happened(&Event::PodGone(old, from), now);
                 }
                 self.happened(&Event::PodAdded(new), now);
             }
@@ -177,6 +179,7 @@ impl Scheduler {
         let known = self.queue.get(&uid).map(|known| &known.pod);
         let preempts = Cell::new(known.is_some_and(|known| known.preempts.get()));
         let releases = Cell::new(known.is_some_and(|known| known.releases.get()));
+        let victims = RefCell::new(known.map_or_else(Vec::new, |k| k.victims.borrow().clone()));
         let rejected = OnceCell::new();
         let plugins = self.plugins_of(profile).cloned();
         let by_priority = -i64::from(spec.priority);
@@ -192,6 +195,7 @@ impl Scheduler {
             is_gated: is_gated(&pod),
             rejected,
             preempts,
+            victims,
             releases,
             claims,
             plugins,
@@ -220,7 +224,7 @@ impl Scheduler {
             // What it waits for is the same.
             let _ = asked.rejected.set(rejected.clone());
         }
-        let hints = super::Happens(&self.mirror.cluster);
+        let hints = super::Happens::new(&self.mirror);
         self.queue.update(&hints, uid, asked, Event::Own(own, changes), now);
     }
 

@@ -23,6 +23,8 @@ mod flaw_tests;
 mod intake;
 mod permit;
 #[cfg(test)]
+mod preempt_tests;
+#[cfg(test)]
 pub(crate) mod tests;
 mod volumes;
 #[cfg(test)]
@@ -35,8 +37,9 @@ use std::time::Duration;
 
 use pintle_api::informer::ObjectKey;
 use pintle_sched_core::hint::{Event, Rejected};
+use pintle_sched_core::intern::Str;
 use pintle_sched_core::snapshot::objects::PodSpec;
-use pintle_sched_core::{Cluster, Plugin, Profile};
+use pintle_sched_core::{Plugin, Profile};
 
 pub use self::command::{Command, Ended, Evicted, Fact};
 use self::consult::Consulting;
@@ -49,7 +52,7 @@ use crate::explain::{self, Explanation};
 use crate::extender::Extender;
 use crate::framework::{Attempt, Handle, Happened, Name, Plugins};
 use crate::kept::KeptPod;
-use crate::mirror::Mirror;
+use crate::mirror::{Mirror, Nominee};
 use crate::queue::{Candidate, Hints, Place, Queue, Settings, Waiting};
 use crate::volumes::users;
 
@@ -71,6 +74,8 @@ pub struct Asked {
     rejected: OnceCell<Rejected>,
     /// Room is being made for it: it is not decided before that ended.
     preempts: Cell<bool>,
+    /// Those who go for it, by uid: until they have gone, nobody else makes room for it by going.
+    victims: RefCell<Vec<Uid>>,
     /// What it gave up is being written: it is not decided before that ended either.
     releases: Cell<bool>,
     /// Where its claims of devices are found, if it has any.
@@ -115,8 +120,43 @@ impl Candidate for Asked {
     }
 }
 
+/// A node, and the pods that room is kept for there.
+type Expected = (Rc<str>, Vec<(Str, Nominee)>);
+
 /// What happened, seen with the cluster as it is then.
-struct Happens<'a>(&'a Cluster);
+struct Happens<'a> {
+    mirror: &'a Mirror,
+    /// Who is expected on the node that was looked at last.
+    expected: RefCell<Option<Expected>>,
+}
+
+impl<'a> Happens<'a> {
+    fn new(mirror: &'a Mirror) -> Self {
+        Self { mirror, expected: RefCell::new(None) }
+    }
+
+    /// Whether a pod whose victims are still going fits where another pod went. It may make nobody
+    /// else go meanwhile, so that nothing else could come of a look; when the last victim is gone, it
+    /// has its look in any case.
+    // k8s: defaultpreemption/default_preemption.go PodEligibleToPreemptOthers
+    fn has_room(&self, pod: &Asked, rejected: &Rejected, node: &Rc<str>) -> bool {
+        let kept = self.mirror.nomination(pod.spec.key);
+        let cluster = &self.mirror.cluster;
+        let goes = |victim: &Uid| cluster.is_placed(victim);
+        if kept.is_none() || !pod.victims.borrow().iter().any(goes) {
+            return true;
+        }
+        let mut last = self.expected.borrow_mut();
+        if last.as_ref().is_none_or(|(known, _)| known != node) {
+            *last = Some((Rc::clone(node), self.mirror.nominated_on(node)));
+        }
+        let expected = last.iter().flat_map(|(_, expected)| expected);
+        let expected = expected.filter(|(key, nominee)| {
+            *key != pod.spec.key && nominee.spec.priority >= pod.spec.priority
+        });
+        cluster.has_room(rejected, node, expected.map(|(_, nominee)| &*nominee.spec))
+    }
+}
 
 impl Hints for Happens<'_> {
     type Pod = Asked;
@@ -146,7 +186,15 @@ impl Hints for Happens<'_> {
             return all.is_none_or(|all| look::uses(&pod.pod.whole(), all, claim));
         }
         match pod.rejected.get() {
-            Some(rejected) => self.0.helps(event, rejected, rejector),
+            Some(rejected) => {
+                let is_room = match event {
+                    Event::PodGone(_, node) if rejector == Plugin::NodeResourcesFit => {
+                        self.has_room(pod, rejected, node)
+                    }
+                    _ => true,
+                };
+                is_room && self.mirror.cluster.helps(event, rejected, rejector)
+            }
             None => match event {
                 Event::Own(key, changes) => *key == pod.spec.key && changes.may_pass(rejector),
                 // It changed since it was decided: nobody knows what it waits for now.
@@ -164,7 +212,7 @@ fn may_help_others(event: &Event, pod: &Asked) -> bool {
         Event::Node { .. } => Happened::NodeChanged,
         Event::PodAdded(_) => Happened::PodAdded,
         Event::PodChanged(..) => Happened::PodChanged,
-        Event::PodGone(_) => Happened::PodGone,
+        Event::PodGone(..) => Happened::PodGone,
         Event::Own(key, _) if *key != pod.spec.key => return false,
         Event::Own(..) => Happened::Itself,
         Event::Claim(_) | Event::ResourceClaim(_) | Event::Other(_) => Happened::Other,
@@ -297,7 +345,7 @@ impl Scheduler {
 
     /// Something happened: pods that it may help are tried again.
     fn happened(&mut self, event: &Event, now: Duration) {
-        self.queue.happened(&Happens(&self.mirror.cluster), event, now);
+        self.queue.happened(&Happens::new(&self.mirror), event, now);
     }
 
     /// Whether anybody wants to know what happens.

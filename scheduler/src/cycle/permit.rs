@@ -47,9 +47,15 @@ impl Scheduler {
             self.unreserve(uid);
             return self.refuse(uid, &asked, Why::error(error), now);
         }
-        self.nominate(&asked, "", now);
         self.choose_volumes(uid, &asked, node);
+        let pod = asked.spec.key;
+        let kept = self.mirror.nomination(pod).cloned();
         self.mirror.make(&Step::Bound(Rc::clone(&asked.spec), Rc::clone(node)));
+        if kept.as_ref().is_some_and(|kept| kept.node == *node) {
+            // It takes the room that was kept for it: nobody else gets any.
+            self.mirror.make(&Step::Nominated { pod, old: kept, new: None });
+        }
+        self.nominate(&asked, "", now);
         self.mirror.volumes.users.put(uid, &asked.pod.whole(), node);
         let is_told = false;
         let assumed = Assumed { asked: Rc::clone(&asked), node: Rc::clone(node), is_told };
@@ -232,7 +238,7 @@ impl Scheduler {
             self.unreserve(uid);
             return self.queue.done(uid);
         }
-        let hints = Happens(&self.mirror.cluster);
+        let hints = Happens::new(&self.mirror);
         self.queue.back(&hints, uid, why.rejectors, BTreeSet::new(), now);
         // What was told of it while it was assumed.
         self.queue_pod(&pod.key, now);

@@ -423,13 +423,16 @@ impl Mirror {
     ) -> Option<Step> {
         let has_node = self.cluster.pods().find(spec.key).is_some() || node_name(pod).is_some();
         let said = if has_node { None } else { nominated_node(pod) };
-        if !has_node && before.is_some_and(|before| before.nominated_node() == said) {
-            return None;
-        }
         let old = self.nominated.get(&spec.key).cloned();
-        let new = said.map(|node| Nominee { spec: Rc::clone(spec), node: node.into() });
-        let differs = old.as_ref().map(|o| &o.node) != new.as_ref().map(|n| &n.node);
-        differs.then_some(Step::Nominated { pod: spec.key, old, new })
+        let stays = !has_node && before.is_some_and(|before| before.nominated_node() == said);
+        let node = match &old {
+            // The node stays; the pod may be another one than before.
+            Some(old) if stays => Some(Rc::clone(&old.node)),
+            None if stays => None,
+            _ => said.map(Rc::from),
+        };
+        let new = node.map(|node| Nominee { spec: Rc::clone(spec), node });
+        (old != new).then_some(Step::Nominated { pod: spec.key, old, new })
     }
 
     fn end_of_pod(&mut self, key: &ObjectKey, last: Option<&Pod>) -> Vec<Step> {

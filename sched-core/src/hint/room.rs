@@ -1,0 +1,43 @@
+//! Whether a pod that the resource filter rejected everywhere would pass it on one node now.
+//!
+//! Pure: one row of the columns, and what others are to get there. Bounds: the resources that the pod
+//! asks for, by those who are expected.
+// k8s: noderesources/fit.go fitsRequest
+
+use super::*;
+use crate::filter::status;
+
+impl Cluster {
+    /// Whether the resource filter would take the pod on this node beside those who are expected
+    /// there as well; true of a node that is not known.
+    pub fn has_room<'a>(
+        &self,
+        pod: &Rejected,
+        node: &str,
+        expected: impl Iterator<Item = &'a PodSpec> + Clone,
+    ) -> bool {
+        let Some(row) = self.row(node) else { return true };
+        let mut numbers = self.view.numbers(row);
+        for other in expected.clone() {
+            let plain = &other.requests.plain;
+            numbers.pods_used += 1;
+            numbers.cpu_used = numbers.cpu_used.wrapping_add(plain.cpu_milli);
+            numbers.mem_used = numbers.mem_used.wrapping_add(plain.mem_bytes);
+            numbers.eph_used = numbers.eph_used.wrapping_add(plain.eph_bytes);
+        }
+        let scalar = |name: Str| {
+            let (all, used) = self.view.scalar(name, row);
+            let text = self.interner.text(name);
+            let taken = expected.clone().flat_map(|other| &other.requests.plain.scalars);
+            let taken = taken.filter(|(known, _)| known == text);
+            (all, taken.fold(used, |sum, (_, amount)| sum.wrapping_add(*amount)))
+        };
+        status::resources(&pod.program, &numbers, scalar, |_| String::new()).is_none()
+    }
+
+    /// Whether the pod of this identity is on some node.
+    #[must_use]
+    pub fn is_placed(&self, pod: &str) -> bool {
+        self.interner.find(pod).is_some_and(|key| self.pods.find(key).is_some())
+    }
+}
