@@ -28,6 +28,10 @@ use crate::shell::say;
 
 /// Where the tests are in upstream's module.
 const TESTS: &str = "test/integration/scheduler";
+/// Where its workloads are, and how their packages are called here: as tests they are short, and it
+/// counts that all pods are bound.
+const PERF: &str = "test/integration/scheduler_perf";
+const PERF_NAME: &str = "scheduler_perf";
 /// What the tests come to with upstream's own scheduler.
 const LIST: &str = "tests/upstream/scheduler.txt";
 /// What cannot be pointed at another program, and what is known to fail, with why.
@@ -57,7 +61,11 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let mut upstream = judge::parse_list(&read(LIST).unwrap_or_default())?;
     upstream.retain(|name, _| !exceptions.is_inside(name));
     let patched = Patched::ensure()?;
-    let all = tests(&patched.package(TESTS), "")?;
+    let mut all = tests(&patched.package(TESTS), "")?;
+    let of_perf = tests(&patched.package(PERF), PERF_NAME)?;
+    // The topmost package has the tests of the runner itself.
+    let is_runners = format!("{PERF_NAME} ");
+    all.extend(of_perf.into_iter().filter(|name| !name.starts_with(&is_runners)));
     exceptions.check(&all)?;
     let is_unbuilt = |name: &str| plan.scheduler.is_some() && exceptions.unbuilt.contains_key(name);
     let is_chosen = |name: &&String| {
@@ -112,6 +120,15 @@ fn conclude(
     Ok(faults.is_empty())
 }
 
+/// The path of a package in upstream's module.
+fn path_of(package: &str) -> String {
+    match package.strip_prefix(PERF_NAME) {
+        Some(below) => format!("{PERF}{below}"),
+        None if package == "." => TESTS.to_owned(),
+        None => format!("{TESTS}/{package}"),
+    }
+}
+
 /// The folder of logs and results.
 fn reports() -> Result<PathBuf> {
     let dir = repository().join("target/scheduler-suites");
@@ -164,5 +181,8 @@ mod unit {
         let text = "func TestMain(m *testing.M) {\nfunc TestA(t *testing.T) {\n\
                     func TestB(t *testing.T, x int) {\nfunc testC(t *testing.T) {\n";
         assert_eq!(test_names(text).collect::<Vec<_>>(), ["TestA"]);
+        assert_eq!(path_of("."), "test/integration/scheduler");
+        assert_eq!(path_of("a/b"), "test/integration/scheduler/a/b");
+        assert_eq!(path_of("scheduler_perf/dra"), "test/integration/scheduler_perf/dra");
     }
 }

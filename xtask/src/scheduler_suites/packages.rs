@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use super::judge::{self, Ends, Exceptions, Reasons};
 use super::modules::Patched;
-use super::{Plan, TESTS, reports};
+use super::{Plan, path_of, reports};
 use crate::shell::{self, say};
 use crate::upstream::Program;
 
@@ -110,8 +110,7 @@ impl Run<'_> {
                 queue.pop_front().map(|package| (package, self.count - queue.len()))
             };
             let Some((package, at)) = next else { return Ok(()) };
-            let path = format!("{TESTS}/{}", package.name);
-            let path = path.trim_end_matches("/.");
+            let path = &path_of(&package.name);
             let program = {
                 let _one = locked(&BUILD);
                 self.patched.test_program(path)?

@@ -11,11 +11,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::modules::Patched;
 use super::packages::{start, test_command};
-use super::{Plan, reports};
+use super::{PERF, Plan, reports};
 use crate::shell::say;
 
-/// Where the workloads are in upstream's module.
-const PERF: &str = "test/integration/scheduler_perf";
 /// The longest that a workload may take.
 const WORKLOAD_MAX: &str = "15m";
 /// How the suite's runner names what it measured, before the name of the number.
