@@ -389,3 +389,18 @@ fn what_a_device_plugin_offers_is_taken_from_it() {
     let commands = decide(&mut knowing(enough), 0);
     assert!(commands.iter().any(|command| bound(command).is_some()), "nothing has to be made");
 }
+
+#[test]
+fn an_answer_does_not_bring_a_claim_back_whose_end_was_told() {
+    let things = vec![class(), slice("n", &["g"]), node("n", "4"), claim("c"), user("p", "c")];
+    let mut scheduler = knowing(things);
+    let asked = reserves(&decide(&mut scheduler, 0)).expect("its claim is reserved");
+    scheduler.tell(Told::Gone(claim("c")), at(1));
+    answer(&mut scheduler, &asked, 2);
+    assert!(scheduler.mirror.devices.claim(&ObjectKey::new("default", "c")).is_none());
+    // Its device is free for the next claim.
+    scheduler.tell(Told::Set(claim("d")), at(3));
+    scheduler.tell(Told::Set(user("q", "d")), at(3));
+    let (_, _, claims) = reserves(&decide(&mut scheduler, 3)).expect("the device is free");
+    assert_eq!(devices_of(&claims), ["n/g"]);
+}

@@ -184,7 +184,7 @@ impl Scheduler {
 
     /// A claim was written: what it says counts from now on.
     fn is_written(&mut self, claim: &ResourceClaim, now: Duration) {
-        let event = self.mirror.devices.set_claim(claim.clone());
+        let event = self.mirror.devices.set_written(claim.clone());
         self.mirror.devices.take_back(uid_of(claim));
         event.iter().for_each(|event| self.happened(event, now));
     }
@@ -202,7 +202,7 @@ impl Scheduler {
     /// A pod uses claims no longer that it gave up, and this is what they are now: it may be decided
     /// again.
     pub fn devices_released(&mut self, uid: &Uid, claims: Vec<ResourceClaim>, now: Duration) {
-        let told = claims.into_iter().filter_map(|claim| self.mirror.devices.set_claim(claim));
+        let told = claims.into_iter().filter_map(|claim| self.mirror.devices.set_written(claim));
         told.collect::<Vec<_>>().iter().for_each(|event| self.happened(event, now));
         if let Some(waiting) = self.queue.get(uid) {
             waiting.pod.releases.set(false);

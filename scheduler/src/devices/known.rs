@@ -147,6 +147,14 @@ impl Devices {
         (!is_same).then(|| Event::ResourceClaim(key.as_str().into()))
     }
 
+    /// Takes what a write made of a claim. One whose end was told before the write's answer came stays
+    /// gone: nobody would tell of its end again.
+    // k8s: pkg/scheduler/util/assumecache/assume_cache.go Assume
+    pub(crate) fn set_written(&mut self, claim: ResourceClaim) -> Option<Event> {
+        let known = self.claim(&ObjectKey::of(&claim))?;
+        if uid(&known) == uid(&claim) { self.set_claim(claim) } else { None }
+    }
+
     /// Counts what a claim says that it has, unless it counts as being given already.
     fn count(&mut self, claim: &ResourceClaim, is_there: bool) {
         if let Some(allocation) = allocation(claim).filter(|_| !self.is_given(claim)) {
