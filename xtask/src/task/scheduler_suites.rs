@@ -14,7 +14,8 @@ const USAGE: &str = "\
 usage: cargo xtask scheduler-suites [OPTION]...
   --scheduler S  pintle (default), kube-scheduler (upstream's own, in the tests' process), or a
                  program's path
-  --focus TEXT   tests whose name, PACKAGE TEST, has this in it
+  --focus TEXT   tests whose name, PACKAGE TEST, has this in it; scheduler_perf for its workloads as
+                 tests, which do not run otherwise
   --jobs N       packages at once; otherwise as many as there are processors
   --record       write down what the tests come to with upstream's own scheduler
   --perf         workloads of scheduler_perf instead, with upstream's own and with ours
