@@ -80,7 +80,11 @@ pub(super) fn parse(package: &str, text: &str) -> (Ends, Reasons) {
 /// What a program said that ended before its tests did, from its stderr.
 pub(super) fn death(text: &str) -> Option<String> {
     let words = ["panic: ", "fatal error: ", "SIG"];
-    let line = text.lines().find(|line| words.iter().any(|word| line.starts_with(word)))?;
+    // A server that gave up, `F1125 09:13:31.5`.
+    let is_last = |line: &&str| {
+        words.iter().any(|word| line.starts_with(word)) || line.starts_with('F') && is_log(line)
+    };
+    let line = text.lines().find(is_last)?;
     Some(line.chars().take(REASON_WIDTH).collect())
 }
 
@@ -375,7 +379,9 @@ mod tests {
         assert_eq!(words.join(" "), "p 1 of 3, 4 s 1 of 3, 2 s");
         let said = "I1 x\npanic: test timed out after 30m0s\n\ngoroutine 1:\n";
         assert_eq!(death(said).as_deref(), Some("panic: test timed out after 30m0s"));
-        assert_eq!(death("I1 panic: not this\n"), None);
+        assert_eq!(death("I1 panic: not this\nFAIL\n"), None);
+        let gave_up = "F1125 09:13:31.559473       1 hooks.go:203] timed out";
+        assert_eq!(death(&format!("E1125 09:13:31.5 x\n{gave_up}\n")).as_deref(), Some(gave_up));
     }
 
     #[test]
