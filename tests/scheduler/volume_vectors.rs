@@ -1,9 +1,9 @@
 //! Upstream's plugins of volumes and ours, asked about the same made-up nodes, claims and volumes.
 //!
-//! Upstream's run in a program of their own (`tests/upstream/vectors/volumes.go`), fed a world a line;
-//! why no node is looked at, what is said of each node, and the volumes that the pod would have there
-//! have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it
-//! begins.
+//! Upstream's run in a program of their own (`tests/upstream/vectors/volumes.go`), fed a world a
+//! line; why no node is looked at, what is said of each node, and the volumes that the pod would
+//! have there have to be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about,
+//! `PINTLE_SEED` where it begins.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

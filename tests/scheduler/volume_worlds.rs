@@ -1,8 +1,8 @@
 //! Made-up clusters for the plugins of volumes: small alphabets, so that claims and volumes meet.
 //!
-//! Input: a seed. Output: nodes, pods on them, everything of volumes, and pods without a node, in the
-//! form that `tests/upstream/vectors/volumes.go` reads. Left out is what upstream answers by chance:
-//! volumes of equal capacity, and two volumes that are given to one claim.
+//! Input: a seed. Output: nodes, pods on them, everything of volumes, and pods without a node, in
+//! the form that `tests/upstream/vectors/volumes.go` reads. Left out is what upstream answers by
+//! chance: volumes of equal capacity, and two volumes that are given to one claim.
 
 use serde_json::{Map, Value, json};
 

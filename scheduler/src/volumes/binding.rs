@@ -35,8 +35,8 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 pub(super) struct Binding {
     /// Nodes of the volumes that claims have; `None` for a volume that is not there.
     bound: Vec<Option<Rc<Bits>>>,
-    /// Claims that get their volumes with a node: those that are being provisioned in the pod's order,
-    /// then the others, the smallest first.
+    /// Claims that get their volumes with a node: those that are being provisioned in the pod's
+    /// order, then the others, the smallest first.
     wanted: Vec<Wanted>,
 }
 
@@ -49,8 +49,8 @@ struct Wanted {
     key: ObjectKey,
     /// It is being provisioned on this node; there may be no node of that name any more.
     selected: Option<Option<u32>>,
-    /// The volume that somebody gave to it, with its nodes: no other will do, unless it is chosen for
-    /// the same claim already, which a pod may name twice.
+    /// The volume that somebody gave to it, with its nodes: no other will do, unless it is chosen
+    /// for the same claim already, which a pod may name twice.
     given: Option<Candidate>,
     /// Volumes that would do, the best first, with their nodes.
     candidates: Vec<Candidate>,
@@ -283,8 +283,8 @@ fn requirement(key: &str, operator: &str, values: Option<Vec<String>>) -> NodeSe
     NodeSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values }
 }
 
-/// A term of nodes without what it says of their names; `None` for one that says nothing else, which
-/// all meet.
+/// A term of nodes without what it says of their names; `None` for one that says nothing else,
+/// which all meet.
 // k8s: component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go nodeSelectorTerm.match
 fn without_names(mut term: NodeSelectorTerm) -> Option<NodeSelectorTerm> {
     let names = term.match_fields.take().is_some_and(|fields| !fields.is_empty());
