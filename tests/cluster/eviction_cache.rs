@@ -22,7 +22,7 @@ const FILE_MIB: u64 = 4096;
 const PART_MIB: u64 = 128;
 /// Looks of the agent at less than its threshold that have to make nobody go.
 const LOOKS: usize = 5;
-const SIGNAL: &str = "allocatableMemory.available";
+pub const SIGNAL: &str = "allocatableMemory.available";
 
 /// A file of zeros that takes room on the disk and none in the page cache.
 fn write_file(at: &Path) {
@@ -54,14 +54,14 @@ fn reader(name: &str, dir: &Path) -> Value {
     here(name, script("c", &text).with("volumeMounts", mounts)).with_spec("volumes", volumes)
 }
 
-fn here(name: &str, of: Value) -> Value {
+pub fn here(name: &str, of: Value) -> Value {
     pod(name, &[of])
         .with_spec("nodeName", json!(NODE))
         .with_spec("automountServiceAccountToken", json!(false))
 }
 
 /// What `pintle-agent pressure` says of the memory of all pods.
-fn pressure(test: &TestCluster) -> Result<Value> {
+pub fn pressure(test: &TestCluster) -> Result<Value> {
     let told: Value = serde_json::from_str(&ask(test, &["pressure", "-o", "json"])?)?;
     let signals = told["signals"].as_array().context("a list")?;
     let of = signals.iter().find(|signal| signal["signal"] == SIGNAL);

@@ -12,6 +12,7 @@ mod eviction_beside;
 mod eviction_cache;
 mod eviction_disks;
 mod eviction_ground;
+mod eviction_stall;
 mod explain;
 mod killed;
 mod metrics;

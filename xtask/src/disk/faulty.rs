@@ -1,8 +1,9 @@
 //! A file system in memory whose operations can be made slow, fail, or hang.
 //!
 //! A server of FUSE on a thread of its own, for tests and attacks: files, folders and links; whoever
-//! asks for more gets `ENOSYS`. Nothing is cached by the kernel, so that each call comes here. An
-//! operation that is slow or hangs holds up nobody but its caller. Bounds: none, but it is a test's.
+//! asks for more gets `ENOSYS`. Nothing is cached by the kernel, so that each call comes here, unless
+//! that is asked for. An operation that is slow or hangs holds up nobody but its caller. Bounds:
+//! none, but it is a test's.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -84,6 +85,7 @@ struct State {
     nodes: HashMap<u64, Node>,
     last: u64,
     faults: HashMap<Operation, Fault>,
+    is_cached: bool,
     /// Questions that hang.
     hung: Vec<Vec<u8>>,
 }
@@ -127,6 +129,11 @@ impl Faulty {
             Some(fault) => _ = state.faults.insert(operation, fault),
             None => _ = state.faults.remove(&operation),
         }
+    }
+
+    /// The kernel keeps what it has read of files that are opened from now on, as of any disk.
+    pub fn let_cache(&self) {
+        lock(&self.server.state).is_cached = true;
     }
 
     /// How many operations hang.
@@ -283,7 +290,7 @@ impl State {
                 let (_, mode, _, _) =
                     (body.word32()?, body.word32()?, body.word32()?, body.word32()?);
                 let made = self.make(at, body.name()?, Node::new(KIND_FILE, mode))?;
-                Answer::entry(&made).and_open()
+                Answer::entry(&made).and_open(self.is_cached)
             }
             code::UNLINK | code::RMDIR => {
                 let name = body.name()?;
@@ -295,7 +302,7 @@ impl State {
                 Answer::empty()
             }
             code::RENAME | code::RENAME2 => self.rename(request)?,
-            code::OPEN | code::OPENDIR => Answer::empty().and_open(),
+            code::OPEN | code::OPENDIR => Answer::empty().and_open(self.is_cached),
             code::READ | code::WRITE => self.transfer(request)?,
             code::READDIR => self.list(request)?,
             code::STATFS => Answer::statfs(),

@@ -15,6 +15,10 @@ pub(super) const KIND_FILE: u32 = 0o100_000;
 pub(super) const KIND_LINK: u32 = 0o120_000;
 /// Reads and writes come here, whatever was read before.
 const DIRECT: u32 = 1;
+/// Reads of a file that is cached are not waited for one by one.
+const ASYNC_READ: u32 = 1;
+/// What was cached before the file was opened stays.
+const KEEP: u32 = 2;
 const BLOCK_BYTES: u32 = 4096;
 
 /// What is asked.
@@ -152,9 +156,10 @@ impl Answer {
         self
     }
 
-    /// Version, and the smallest of everything.
+    /// Version, how far files are read ahead where they are cached, and the smallest of all else.
     pub(super) fn init() -> Self {
-        Self::empty().word32(7).word32(31).zeros(12).word32(128 << 10).zeros(40)
+        let all = Self::empty().word32(7).word32(31).word32(128 << 10).word32(ASYNC_READ);
+        all.zeros(4).word32(128 << 10).zeros(40)
     }
 
     fn with_attr(self, attr: &Attr) -> Self {
@@ -174,8 +179,8 @@ impl Answer {
         Self::empty().zeros(16).with_attr(attr)
     }
 
-    pub(super) fn and_open(self) -> Self {
-        self.word64(0).word32(DIRECT).word32(0)
+    pub(super) fn and_open(self, is_cached: bool) -> Self {
+        self.word64(0).word32(if is_cached { KEEP } else { DIRECT }).word32(0)
     }
 
     pub(super) fn wrote(size: u32) -> Self {

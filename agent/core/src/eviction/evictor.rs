@@ -38,6 +38,9 @@ const CLEANUP_MAX: Duration = Duration::from_secs(30);
 pub const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// How long a reclaim may take before pods go all the same.
 pub const RECLAIM_MAX: Duration = Duration::from_secs(120);
+/// How long stall does not count once a victim for memory is gone: the kernel's average of ten seconds
+/// needs so long to fall from all to less than `threshold::STALL_MIN`.
+const STALL_FORGOTTEN: Duration = Duration::from_secs(25);
 /// When a look counts as lost.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How much of what was freed has to be seen, in tenths; the rest others may have written meanwhile.
@@ -150,6 +153,9 @@ pub struct Evictor {
     asked: Option<Asked>,
     look_at: Mono,
     heeded_at: Option<Mono>,
+    /// Until then stall is what the last victim left behind.
+    #[serde(default)]
+    stall_counts_at: Option<Mono>,
     trends: Trends,
     evictions: VecDeque<Eviction>,
     /// Tickets that were given out.
@@ -208,7 +214,12 @@ impl Evictor {
     pub fn pass(&mut self, all_gone: bool, now: Mono) {
         let late = self.until.is_some_and(|until| until <= now);
         match self.doing {
-            Doing::Evicting { .. } if all_gone || late => self.now_does(Doing::Watching, now),
+            Doing::Evicting { starved, .. } if all_gone || late => {
+                if starved == Some(Starved::Memory) {
+                    self.stall_counts_at = Some(now.plus(STALL_FORGOTTEN));
+                }
+                self.now_does(Doing::Watching, now);
+            }
             Doing::Reclaiming { ticket, .. } if late => {
                 self.reclaimed(ticket, &Freed::default(), now);
             }
@@ -297,6 +308,17 @@ impl Evictor {
         }
     }
 
+    /// The thresholds to act upon; none that is met only by the stall that the last victim left behind.
+    fn fresh(&self, scene: &Scene<'_>) -> Vec<Threshold> {
+        let mut fresh = self.met.fresh(scene.observation);
+        if self.stall_counts_at.is_some_and(|at| scene.now.mono < at) {
+            let stall = scene.observation.stall.map(|_| 0);
+            let calm = Observation { stall, ..scene.observation.clone() };
+            fresh.retain(|of| scene.settings.is_met(of, &calm, true));
+        }
+        fresh
+    }
+
     fn next_ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
@@ -314,7 +336,7 @@ impl Evictor {
                 return steps;
             }
         }
-        let fresh = self.met.fresh(observation);
+        let fresh = self.fresh(scene);
         let Some(first) = fresh.first() else { return Vec::new() };
         let (signal, mut steps) = (first.signal, vec![Step::Tell(first.signal.starved())]);
         let (containers, images) = met::reclaims(signal, observation.layout);
@@ -340,7 +362,7 @@ impl Evictor {
             self.rest(now);
             return;
         }
-        let fresh = self.met.fresh(scene.observation);
+        let fresh = self.fresh(scene);
         let reading = scene.observation.readings.get(&signal);
         let available = reading.map_or(0, |reading| reading.available);
         // Who writes meanwhile hides what was freed; where not even all of that would do, nobody waits.
@@ -371,7 +393,7 @@ impl Evictor {
     /// Ends the pod that has to go first.
     fn weigh(&mut self, scene: &Scene<'_>, asked: &Asked) -> Vec<Step> {
         let (now, observation) = (scene.now, scene.observation);
-        let fresh = self.met.fresh(observation);
+        let fresh = self.fresh(scene);
         let Some(first) = fresh.first() else {
             self.rest(now.mono);
             return Vec::new();
@@ -456,7 +478,7 @@ impl Evictor {
     /// A pod that was given time has to go at once when a hard threshold of the same kind is met: a
     /// second victim beside it might be one too many.
     fn hurry(&mut self, scene: &Scene<'_>, victims: Vec<PodUid>, starved: Starved) -> Vec<Step> {
-        let fresh = self.met.fresh(scene.observation);
+        let fresh = self.fresh(scene);
         if !fresh.iter().any(|t| t.is_hard() && t.signal.starved() == starved) {
             return Vec::new();
         }

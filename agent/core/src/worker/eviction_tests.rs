@@ -13,7 +13,7 @@ use crate::eviction::observed::{
 };
 use crate::eviction::rank::EvictionRule;
 use crate::eviction::signal::Signal;
-use crate::eviction::threshold::{Level, Threshold};
+use crate::eviction::threshold::{Level, STALL_MIN, Threshold};
 use crate::worker::testing::{Host, of_folder, sized_pod, small_settings};
 use crate::worker::{Input, Settings, Stage};
 use pintle_api_types::ids::{PodUid, UnixNanos};
@@ -53,6 +53,9 @@ struct Scarce {
     shows_after: Duration,
     /// What was freed and is not seen yet, and when it will be.
     unseen: (u64, UnixNanos),
+    /// Stall in hundredths of a percent, and page cache that counts as used.
+    stall: Option<u16>,
+    cache: u64,
     /// What each pod writes between two looks.
     writes: u64,
     /// Readings are those of this time and no newer.
@@ -69,12 +72,18 @@ struct Scarce {
 
 impl Scarce {
     fn with(thresholds: Vec<Threshold>) -> Self {
+        Self::of(settings(thresholds))
+    }
+
+    fn of(settings: Settings) -> Self {
         Self {
-            host: Host::with(settings(thresholds)),
+            host: Host::with(settings),
             uses: BTreeMap::new(),
             garbage: 0,
             shows_after: Duration::ZERO,
             writes: 0,
+            stall: None,
+            cache: 0,
             unseen: (0, UnixNanos::NEVER),
             stale: None,
             logs_stay: false,
@@ -113,7 +122,11 @@ impl Scarce {
         let readings = [
             (
                 Signal::MemoryAvailable,
-                Reading { available: self.free_memory(), capacity: MEMORY, at },
+                Reading {
+                    available: self.free_memory().saturating_sub(self.cache),
+                    capacity: MEMORY,
+                    at,
+                },
             ),
             (Signal::NodeFsAvailable, Reading { available: disk, capacity: DISK, at }),
         ];
@@ -128,8 +141,8 @@ impl Scarce {
             at: now,
             readings: readings.into(),
             layout: Layout::default(),
-            stall: None,
-            cache: BTreeMap::new(),
+            stall: self.stall,
+            cache: BTreeMap::from([(Signal::MemoryAvailable, self.cache)]),
             pods: (*pods != Scope::Nobody).then_some(told),
         }
     }
@@ -306,6 +319,23 @@ fn when_nothing_can_be_freed_the_pod_that_uses_most_goes() {
     node.want(pod("b", 0), 1, 4_500);
     node.pass(60);
     assert_eq!(node.victims(), ["a"]);
+}
+
+#[test]
+fn the_stall_that_a_victim_leaves_behind_takes_nobody_else() {
+    let mut by_stall = settings(hard());
+    by_stall.eviction.stall_min = Some(STALL_MIN);
+    let mut node = Scarce::of(by_stall);
+    node.want(pod("a", 0), 21, 1);
+    node.want(pod("b", 0), 20, 1);
+    (node.stall, node.cache) = (Some(6_000), 900 * MI);
+    node.pass(12);
+    assert_eq!(node.victims(), ["a"]);
+    // The kernel's average falls slowly, and the cache is there until somebody needs the room.
+    node.pass(10);
+    assert_eq!(node.victims(), ["a"]);
+    node.pass(30);
+    assert_eq!(node.victims(), ["a", "b"], "it stalls all the same");
 }
 
 #[test]
