@@ -215,7 +215,8 @@ impl Evictor {
         let late = self.until.is_some_and(|until| until <= now);
         match self.doing {
             Doing::Evicting { starved, .. } if all_gone || late => {
-                if starved == Some(Starved::Memory) {
+                // One that is stuck may be what stalls.
+                if all_gone && starved == Some(Starved::Memory) {
                     self.stall_counts_at = Some(now.plus(STALL_FORGOTTEN));
                 }
                 self.now_does(Doing::Watching, now);
@@ -363,17 +364,12 @@ impl Evictor {
             return;
         }
         let fresh = self.fresh(scene);
-        let reading = scene.observation.readings.get(&signal);
-        let available = reading.map_or(0, |reading| reading.available);
+        let reading = scene.observation.readings.get(&signal).copied().unwrap_or_default();
+        let available = reading.available;
         // Who writes meanwhile hides what was freed; where not even all of that would do, nobody waits.
-        let is_lacking = |first: &&Threshold| {
-            let best = |r: &Reading| Reading { available: r.available.saturating_add(freed), ..*r };
-            reading.is_some_and(|reading| first.is_met(&best(reading), true))
-        };
-        let is_lacking = fresh
-            .first()
-            .filter(|first| first.signal == signal)
-            .is_some_and(|first| is_lacking(&first));
+        let best = Reading { available: available.saturating_add(freed), ..reading };
+        let is_lacking =
+            fresh.first().is_some_and(|of| of.signal == signal && of.is_met(&best, true));
         let is_seen = available >= expected || available < emergency || is_lacking;
         let is_stale = fresh.is_empty() && self.met.is_acting();
         if (is_stale || !is_seen) && now.since(self.since) < SETTLE_MAX {
