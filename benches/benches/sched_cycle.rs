@@ -30,12 +30,6 @@ fn cpu_ns() -> f64 {
     time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64
 }
 
-fn change(pod: Pod, with: impl FnOnce(&mut serde_json::Value)) -> Pod {
-    let mut value = serde_json::to_value(pod).expect("pod");
-    with(&mut value);
-    serde_json::from_value(value).expect("pod")
-}
-
 /// Pods of one kind, by number.
 type Kind = fn(usize) -> Pod;
 
@@ -56,29 +50,20 @@ fn preferred(at: usize) -> Pod {
 }
 
 fn gpu(at: usize) -> Pod {
-    change(cluster::pod(at, false), |p| {
+    cluster::change(cluster::pod(at, false), |p| {
         p["spec"]["containers"][0]["resources"]["requests"]["example.com/gpu"] = json!("1");
     })
 }
 
 fn host_port(at: usize) -> Pod {
-    change(cluster::pod(at, false), |p| {
+    cluster::change(cluster::pod(at, false), |p| {
         p["spec"]["containers"][0]["ports"] =
             json!([{"containerPort": 80, "hostPort": 7000 + at % 400}]);
     })
 }
 
-fn lonely(at: usize) -> Pod {
-    change(cluster::pod(at, false), |p| {
-        let labels = p["metadata"]["labels"].clone();
-        p["spec"]["affinity"]["podAntiAffinity"] = json!({
-            "requiredDuringSchedulingIgnoredDuringExecution": [{
-                "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]});
-    })
-}
-
 fn ordinal(at: usize) -> Pod {
-    change(cluster::pod(at, false), |p| {
+    cluster::change(cluster::pod(at, false), |p| {
         let name = p["metadata"]["name"].clone();
         p["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = name;
     })
@@ -163,7 +148,7 @@ fn main() {
         ("plain", PODS, plain),
         ("plain, five times the pods", PODS * 5, plain),
         ("preferred affinity", PODS, preferred),
-        ("required anti-affinity", PODS, lonely),
+        ("required anti-affinity", PODS, cluster::lonely),
         ("extended resource", PODS, gpu),
         ("host port", PODS, host_port),
         ("stateful set", PODS, ordinal),

@@ -152,14 +152,14 @@ fn says_all(pod: &Pod) -> bool {
         let requests = c.resources.as_ref().and_then(|r| r.requests.as_ref());
         requests.is_some_and(|r| r.contains_key("cpu") && r.contains_key("memory"))
     };
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let status = pod.status.as_ref();
-    let statuses = status.and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
+    let main = status.and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
     let init = status.and_then(|s| s.init_container_statuses.as_ref()).into_iter().flatten();
-    spec.resources.is_none() && statuses.chain(init).all(|s| s.resources.is_none()) && {
-        containers
-    }
-    .all(named)
+    let mut statuses = main.chain(init);
+    spec.resources.is_none()
+        && statuses.all(|status| status.resources.is_none())
+        && containers.all(named)
 }
 
 /// Whether the scheduler counts a resource of this name beside the built-in ones.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const POD_MEMORY_MIB: u64 = 800;
 const LEFT_MIB: u64 = 400;
 
-fn bound(name: &str, containers: &[Value]) -> Value {
+pub fn bound(name: &str, containers: &[Value]) -> Value {
     pod(name, containers)
         .with_spec("nodeName", json!(NODE))
         .with_spec("automountServiceAccountToken", json!(false))

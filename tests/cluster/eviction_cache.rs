@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use pintle_tests::cluster::{NODE, TestCluster};
-use pintle_tests::manifest::{With, condition, container, pod, restarts, script};
+use pintle_tests::cluster::TestCluster;
+use pintle_tests::manifest::{With, condition, container, restarts, script};
 use pintle_tests::{LONG, until};
 use serde_json::{Value, json};
 use xtask::shell;
 
-use crate::eviction::{is_evicted, little_memory, message, under};
+use crate::eviction::{bound, is_evicted, little_memory, message, under};
 use crate::explain::ask;
 
 /// What is read again and again; all pods together have a fifth of it.
@@ -51,13 +51,7 @@ fn reader(name: &str, dir: &Path) -> Value {
     let mounts = json!([{"name": "file", "mountPath": "/file"}, {"name": "v", "mountPath": "/v"}]);
     let volumes =
         json!([{"name": "file", "hostPath": {"path": dir}}, {"name": "v", "emptyDir": {}}]);
-    here(name, script("c", &text).with("volumeMounts", mounts)).with_spec("volumes", volumes)
-}
-
-pub fn here(name: &str, of: Value) -> Value {
-    pod(name, &[of])
-        .with_spec("nodeName", json!(NODE))
-        .with_spec("automountServiceAccountToken", json!(false))
+    bound(name, &[script("c", &text).with("volumeMounts", mounts)]).with_spec("volumes", volumes)
 }
 
 /// What `pintle-agent pressure` says of the memory of all pods.
@@ -110,7 +104,7 @@ fn a_reader_of_large_files_goes_by_the_kubelets_rule_and_stays_where_stall_decid
     test.configure_agent_with(&little, &["--pintle-psi-eviction"]);
     let holds = container("c", &["/box", "hog", "40"])
         .with("resources", json!({"requests": {"memory": "100Mi"}}));
-    test.apply(&here("modest", holds));
+    test.apply(&bound("modest", &[holds]));
     test.pod_until("modest", "is ready", |p| condition(p, "Ready"));
     test.apply(&reader("by-stall", dir.path()));
     let most = reads_under_the_threshold(&test, "by-stall");
@@ -125,7 +119,7 @@ fn a_reader_of_large_files_goes_by_the_kubelets_rule_and_stays_where_stall_decid
     forget(&file);
 
     // Memory of a pod's own is another matter.
-    test.apply(&here("hog", container("c", &["/box", "grow", "100"])));
+    test.apply(&bound("hog", &[container("c", &["/box", "grow", "100"])]));
     let gone = test.pod_until("hog", "is evicted", is_evicted);
     let ends = format!("{:?}", gone.status);
     assert!(!ends.contains("OOMKilled"), "{ends}");

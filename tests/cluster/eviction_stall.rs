@@ -6,16 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use pintle_tests::cluster::{NODE, TestCluster};
-use pintle_tests::manifest::{With, condition, container, pod, restarts, script};
+use pintle_tests::manifest::{With, condition, container, restarts, script};
 use pintle_tests::{LONG, until};
 use serde_json::json;
-use xtask::disk::{Fault, Faulty, Operation};
+use xtask::disk::{Fault, Faulty, Operation, mount_fuse};
 use xtask::shell;
 
-use crate::eviction::{is_evicted, little_memory, message};
-use crate::eviction_cache::{SIGNAL, here, pressure};
+use crate::eviction::{bound, is_evicted, little_memory, message};
+use crate::eviction_cache::{SIGNAL, pressure};
 use crate::explain::ask;
 
 /// What is read again and again: a little more than is left beside `OWN_MIB` of what all pods have, so
@@ -38,11 +37,8 @@ struct Late<'a> {
 impl<'a> Late<'a> {
     fn mount(test: &'a TestCluster, at: &Path) -> Self {
         let disk = Faulty::mount_by(at, |device: &File, options| {
-            // The mount program names the descriptor, so it must get it, and nobody after it.
-            fcntl(device, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
-            let mount = ["-i", "-t", "fuse", "-o", options, "late"];
-            Self::on_node(test, "mount", &mount, at).expect("mounted in the node");
-            fcntl(device, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
+            let mount = test.cluster().node_command(NODE, Path::new("mount")).expect("a node");
+            mount_fuse(mount, device, options, at);
         });
         disk.let_cache();
         let late = Self { test, at: at.to_owned(), disk: Some(disk) };
@@ -80,7 +76,7 @@ fn who_has_the_node_wait_for_memory_goes_where_stall_decides() {
     let late = Late::mount(&test, dir.path());
     let holds = container("c", &["/box", "hog", "20"])
         .with("resources", json!({"requests": {"memory": "100Mi"}}));
-    test.apply(&here("modest", holds));
+    test.apply(&bound("modest", &[holds]));
     test.pod_until("modest", "is ready", |p| condition(p, "Ready"));
 
     let part = format!(
@@ -96,11 +92,7 @@ fn who_has_the_node_wait_for_memory_goes_where_stall_decides() {
         script("reads", &reads).with("volumeMounts", mounts),
         container("holds", &["/box", "hog", &OWN_MIB.to_string()]),
     ];
-    let reader = pod("reader", &containers)
-        .with_spec("nodeName", json!(NODE))
-        .with_spec("automountServiceAccountToken", json!(false))
-        .with_spec("volumes", volumes);
-    test.apply(&reader);
+    test.apply(&bound("reader", &containers).with_spec("volumes", volumes));
     test.pod_until("reader", "is ready", |p| condition(p, "Ready"));
     let disk = late.disk.as_ref().expect("until it is dropped");
     disk.set(Operation::Read, Fault::Slow(READ));

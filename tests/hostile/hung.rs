@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use pintle_tests::manifest::{With, condition, container, pod};
 use pintle_tests::{LONG, until};
 use serde_json::json;
-use xtask::disk::{Fault, Faulty, Operation};
+use xtask::disk::{Fault, Faulty, Operation, mount_fuse};
 use xtask::node::agent::READ_ONLY_PORT;
 use xtask::shell;
 
@@ -55,13 +54,7 @@ impl Drop for Hung<'_> {
 }
 
 fn mount_in_node(ground: &Ground, at: &Path, server: &File, options: &str) {
-    // The mount program names the descriptor, so it must get it.
-    fcntl(server, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
-    let mut mount = ground.node.runtime_node().command(Path::new("mount"));
-    mount.args(["-i", "-t", "fuse", "-o", options, "dead"]).arg(at);
-    shell::run(&mut mount).expect("mounted in the node");
-    // Nobody else may hold what keeps the mount alive.
-    fcntl(server, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
+    mount_fuse(ground.node.runtime_node().command(Path::new("mount")), server, options, at);
 }
 
 fn umount_in_node(ground: &Ground, at: &Path) {

@@ -4,19 +4,15 @@
 //! devices, their order, configuration, node selectors, and what is said where there are none, have to
 //! be equal. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::Range;
-use std::process::{Command, Stdio};
-use std::thread;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
 use pintle_scheduler::alone::{Alone, NoDevices, SHARE};
 use serde_json::{Value, json};
-use xtask::upstream::Program;
 
 use crate::generate::Dice;
-use crate::vectors::number;
+use crate::vectors::{self, number};
 
 /// Pods in CI.
 const PODS: u64 = 8_000;
@@ -344,25 +340,7 @@ pub(crate) struct Asked<'a> {
 
 /// Asks both about the worlds of these seeds, and tells each pod's answers.
 pub(crate) fn ask(seeds: Range<u64>, world: fn(u64) -> Value, mut tell: impl FnMut(Asked)) {
-    let folder = Program::Components.ensure().expect("upstream's programs");
-    let mut command = Command::new(folder.join("device-vectors"));
-    let mut program =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut questions = program.stdin.take().expect("a pipe");
-    let asked = seeds.clone();
-    let writer = thread::spawn(move || {
-        for seed in asked {
-            writeln!(questions, "{}", world(seed)).expect("it reads");
-        }
-    });
-    let mut worlds = 0;
-    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
-        worlds += 1;
-        answers(&line.expect("a line"), &mut tell);
-    }
-    assert!(program.wait().expect("it ends").success(), "device-vectors failed");
-    writer.join().expect("all questions are asked");
-    assert_eq!(worlds, seeds.end - seeds.start);
+    vectors::ask("device-vectors", seeds, world, |line| answers(line, &mut tell));
 }
 
 fn answers(line: &str, tell: &mut impl FnMut(Asked)) {

@@ -6,8 +6,6 @@
 //! come, `PINTLE_SEED` where it begins.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::thread;
 
 use k8s_openapi::api::core::v1::{ContainerPort, Pod, PodStatus};
 use k8s_openapi::api::policy::v1::{
@@ -24,7 +22,7 @@ use serde_json::{Value, json};
 use crate::compare::{compare, compare_preemption, only_differing};
 use crate::generate::{self, APPS, Dice, NAMESPACES};
 use crate::recorded::Recording;
-use crate::vectors::{number, pruned, start};
+use crate::vectors::{ask, number, pruned};
 use crate::{enrich, profiles};
 
 /// Cases in CI, not all of which have to preempt.
@@ -205,29 +203,16 @@ fn every_preemption_takes_whom_upstream_takes() {
     let cases = number("PINTLE_VECTOR_CASES", CASES);
     let first = number("PINTLE_SEED", 1);
     let seeds = first..first + cases.div_ceil(PODS);
-    let mut program = start();
-    let mut questions = program.stdin.take().expect("a pipe");
-    let asked = seeds.clone();
-    let writer = thread::spawn(move || {
-        for seed in asked {
-            writeln!(questions, "{}", question(seed)).expect("it reads");
-        }
-    });
-    let (mut clusters, mut preempting, mut found) = (0, 0, Vec::new());
-    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
-        let (differing, able) = differences(&line.expect("a line"));
-        clusters += 1;
+    let (clusters, mut preempting, mut found) = (seeds.end - seeds.start, 0, Vec::new());
+    ask("scheduler-vectors", seeds, question, |line| {
+        let (differing, able) = differences(line);
         preempting += able;
         found.extend(differing);
-    }
-    let ended = program.wait().expect("it ends");
-    assert!(ended.success(), "scheduler-vectors: {ended}");
-    writer.join().expect("all questions are asked");
+    });
     println!(
         "{clusters} clusters, {cases} cases, {preempting} preempt, {} differences",
         found.len()
     );
-    assert_eq!(clusters, seeds.end - seeds.start);
     assert!(preempting as u64 * 10 > cases, "too few that preempt");
     found.truncate(DIFFERENCES_SHOWN);
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -5,7 +5,8 @@
 //! the bit. `PINTLE_VECTOR_CASES` sets how many pods are asked about, `PINTLE_SEED` where it begins.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::ops::Range;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -107,10 +108,33 @@ fn differences(line: &str) -> Vec<String> {
     found
 }
 
-pub(crate) fn start() -> Child {
+/// Asks one of upstream's programs about the worlds of these seeds, and hands each answer on.
+pub(crate) fn ask(
+    program: &str,
+    seeds: Range<u64>,
+    world: fn(u64) -> Value,
+    mut answered: impl FnMut(&str),
+) {
     let folder = Program::Components.ensure().expect("upstream's programs");
-    let mut command = Command::new(folder.join("scheduler-vectors"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts")
+    let mut command = Command::new(folder.join(program));
+    let mut running =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut questions = running.stdin.take().expect("a pipe");
+    let asked = seeds.clone();
+    let writer = thread::spawn(move || {
+        for seed in asked {
+            writeln!(questions, "{}", world(seed)).expect("it reads");
+        }
+    });
+    let mut worlds = 0;
+    for line in BufReader::new(running.stdout.take().expect("a pipe")).lines() {
+        worlds += 1;
+        answered(&line.expect("a line"));
+    }
+    let ended = running.wait().expect("it ends");
+    assert!(ended.success(), "{program}: {ended}");
+    writer.join().expect("all questions are asked");
+    assert_eq!(worlds, seeds.end - seeds.start);
 }
 
 #[test]
@@ -118,24 +142,9 @@ fn every_plugin_says_what_upstreams_says() {
     let cases = number("PINTLE_VECTOR_CASES", CASES);
     let first = number("PINTLE_SEED", 1);
     let seeds = first..first + cases.div_ceil(PODS);
-    let mut program = start();
-    let mut questions = program.stdin.take().expect("a pipe");
-    let asked = seeds.clone();
-    let writer = thread::spawn(move || {
-        for seed in asked {
-            writeln!(questions, "{}", question(seed)).expect("it reads");
-        }
-    });
-    let (mut clusters, mut found) = (0, Vec::new());
-    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
-        clusters += 1;
-        found.extend(differences(&line.expect("a line")));
-    }
-    let ended = program.wait().expect("it ends");
-    assert!(ended.success(), "scheduler-vectors: {ended}");
-    writer.join().expect("all questions are asked");
+    let (clusters, mut found) = (seeds.end - seeds.start, Vec::new());
+    ask("scheduler-vectors", seeds, question, |line| found.extend(differences(line)));
     println!("{clusters} clusters, {cases} cases, {} differences", found.len());
-    assert_eq!(clusters, seeds.end - seeds.start);
     found.truncate(DIFFERENCES_SHOWN);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

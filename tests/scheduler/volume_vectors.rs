@@ -6,10 +6,7 @@
 //! `PINTLE_SEED` where it begins.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::ops::Range;
-use std::process::{Command, Stdio};
-use std::thread;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::explain;
@@ -22,10 +19,10 @@ use pintle_scheduler::prune::Prune as _;
 use pintle_scheduler::volumes::Choice;
 use pintle_scheduler::watch::Thing;
 use serde_json::{Value, json};
-use xtask::upstream::Program;
 
 use crate::compare::as_recorded;
 use crate::device_vectors::number_of_cases;
+use crate::vectors;
 use crate::volume_worlds::{PODS_OF_WORLD, world};
 
 /// Pods in CI.
@@ -133,30 +130,14 @@ struct Asked<'a> {
 
 /// Asks both about the worlds of these seeds, and tells of each pod.
 fn ask(seeds: Range<u64>, mut tell: impl FnMut(Asked)) {
-    let folder = Program::Components.ensure().expect("upstream's programs");
-    let mut command = Command::new(folder.join("volume-vectors"));
-    let mut program =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut questions = program.stdin.take().expect("a pipe");
-    let asked = seeds.clone();
-    let writer = thread::spawn(move || {
-        for seed in asked {
-            writeln!(questions, "{}", world(seed)).expect("it reads");
-        }
-    });
-    let mut worlds = 0;
-    for line in BufReader::new(program.stdout.take().expect("a pipe")).lines() {
-        worlds += 1;
-        let world: Value = serde_json::from_str(&line.expect("a line")).expect("an answer");
+    vectors::ask("volume-vectors", seeds, world, |line| {
+        let world: Value = serde_json::from_str(line).expect("an answer");
         let mut mirror = mirror(&world);
         for case in world["cases"].as_array().into_iter().flatten() {
             let (pod, ours) = (&case["pod"], ours(&mut mirror, &lean(&case["pod"])));
             tell(Asked { world: &world, pod, ours, theirs: theirs(case) });
         }
-    }
-    assert!(program.wait().expect("it ends").success(), "volume-vectors failed");
-    writer.join().expect("all questions are asked");
-    assert_eq!(worlds, seeds.end - seeds.start);
+    });
 }
 
 /// All that the plugins have to say, and what they choose.

@@ -11,7 +11,9 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -53,6 +55,16 @@ pub fn with_private_mounts(test: impl FnOnce() + Send + 'static) {
     if let Err(panic) = thread.expect("a thread").join() {
         resume_unwind(panic);
     }
+}
+
+/// Mounts what `server` answers for by a program that mounts somewhere else, as in a node's namespace.
+pub fn mount_fuse(mut mount: Command, server: &File, options: &str, at: &Path) {
+    // The program names the descriptor, so it must get it.
+    fcntl(server, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept for the mount");
+    mount.args(["-i", "-t", "fuse", "-o", options, "test"]).arg(at);
+    crate::shell::run(&mut mount).expect("mounted");
+    // Nobody else may hold what keeps the mount alive.
+    fcntl(server, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("for itself again");
 }
 
 /// Opcode of the kernel's first question.

@@ -12,30 +12,15 @@ use pintle_sched_core::config::Strategy;
 use pintle_sched_core::program::Program;
 use pintle_sched_core::repeat::Repeat;
 use pintle_sched_core::{Cluster, Profile, Scratch, decide};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{DISTINCT, NODES, PODS, cluster, cpu_ns, time};
 
 /// Pods of one kind, by number.
 type Kind = fn(usize) -> Pod;
 
-fn change(pod: Pod, with: impl FnOnce(&mut Value)) -> Pod {
-    let mut value = serde_json::to_value(pod).expect("pod");
-    with(&mut value);
-    serde_json::from_value(value).expect("pod")
-}
-
-fn lonely(at: usize) -> Pod {
-    change(cluster::pod(at, false), |p| {
-        let labels = p["metadata"]["labels"].clone();
-        p["spec"]["affinity"]["podAntiAffinity"] = json!({
-            "requiredDuringSchedulingIgnoredDuringExecution": [{
-                "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]});
-    })
-}
-
 fn asking(at: usize, resource: &str, amount: &str) -> Pod {
-    change(cluster::pod(at, false), |p| {
+    cluster::change(cluster::pod(at, false), |p| {
         p["spec"]["containers"][0]["resources"]["requests"][resource] = json!(amount);
     })
 }
@@ -94,7 +79,7 @@ pub(crate) fn kinds() {
     let kinds: [(&str, Kind); 5] = [
         ("plain", |at| cluster::pod(at, false)),
         ("no shape repeats", unlike_any),
-        ("required anti-affinity", lonely),
+        ("required anti-affinity", cluster::lonely),
         ("extended resource", |at| asking(at, "example.com/gpu", "1")),
         ("fits nowhere", |at| asking(at, "cpu", "4000")),
     ];
@@ -119,7 +104,7 @@ fn selectors() {
     let plain = |at| cluster::pod(at, false);
     let few = placed(&mut world, plain);
     for at in 0..cluster::APPS * 9 {
-        let pod = change(cluster::pod(at, false), |p| {
+        let pod = cluster::change(cluster::pod(at, false), |p| {
             let apps = json!([format!("app-{}", at % cluster::APPS), format!("other-{at}")]);
             p["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",

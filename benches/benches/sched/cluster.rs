@@ -118,3 +118,20 @@ pub(crate) fn cluster(nodes: usize, pods: usize) -> Cluster {
     }
     cluster
 }
+
+/// The pod with other fields.
+pub(crate) fn change(pod: Pod, with: impl FnOnce(&mut serde_json::Value)) -> Pod {
+    let mut value = serde_json::to_value(pod).expect("pod");
+    with(&mut value);
+    serde_json::from_value(value).expect("pod")
+}
+
+/// One that keeps away from its like.
+pub(crate) fn lonely(at: usize) -> Pod {
+    change(pod(at, false), |p| {
+        let labels = p["metadata"]["labels"].clone();
+        p["spec"]["affinity"]["podAntiAffinity"] = json!({
+            "requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]});
+    })
+}
