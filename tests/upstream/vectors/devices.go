@@ -1,12 +1,10 @@
 package vectors
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -57,27 +55,14 @@ func (l classLister) Get(name string) (*resourceapi.DeviceClass, error) {
 // DevicesMain answers worlds of devices, one a line, with what the real allocator gives each pod.
 func DevicesMain() int {
 	features := dynamicresources.AllocatorFeatures(feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, lineBytesMax)
-	out := bufio.NewWriter(os.Stdout)
-	encode := json.NewEncoder(out)
-	for lines.Scan() {
+	return answerLines("device-vectors", func(line []byte) (any, error) {
 		var world deviceWorld
-		if err := json.Unmarshal(lines.Bytes(), &world); err != nil {
-			fmt.Fprintf(os.Stderr, "device-vectors: a line that is no world: %v\n", err)
-			return 1
+		if err := json.Unmarshal(line, &world); err != nil {
+			return nil, fmt.Errorf("a line that is no world: %w", err)
 		}
 		world.answer(features)
-		if err := encode.Encode(world); err != nil {
-			fmt.Fprintf(os.Stderr, "device-vectors: write: %v\n", err)
-			return 1
-		}
-	}
-	if err := errors.Join(lines.Err(), out.Flush()); err != nil {
-		fmt.Fprintf(os.Stderr, "device-vectors: %v\n", err)
-		return 1
-	}
-	return 0
+		return &world, nil
+	})
 }
 
 func (w *deviceWorld) answer(features structured.Features) {

@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -93,31 +94,30 @@ type status struct {
 // Main answers the lines of the standard input and returns the exit code.
 func Main() int {
 	metrics.Register()
+	return answerLines("scheduler-vectors", answered)
+}
+
+// answerLines writes an answer for each line of the standard input, and returns the exit code.
+func answerLines(program string, answer func(line []byte) (any, error)) int {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, lineBytesMax)
 	out := bufio.NewWriter(os.Stdout)
-	for lines.Scan() {
-		line, err := answered(lines.Bytes())
-		if err == nil {
-			_, err = out.Write(append(line, '\n'))
-		}
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "scheduler-vectors: %v\n", err)
-			return 1
+	encode := json.NewEncoder(out)
+	var failed error
+	for failed == nil && lines.Scan() {
+		var found any
+		if found, failed = answer(lines.Bytes()); failed == nil {
+			failed = encode.Encode(found)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		fmt.Fprintf(os.Stderr, "scheduler-vectors: read: %v\n", err)
-		return 1
-	}
-	if err := out.Flush(); err != nil {
-		fmt.Fprintf(os.Stderr, "scheduler-vectors: write: %v\n", err)
+	if err := errors.Join(failed, lines.Err(), out.Flush()); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
 		return 1
 	}
 	return 0
 }
 
-func answered(line []byte) ([]byte, error) {
+func answered(line []byte) (any, error) {
 	var c cluster
 	if err := json.Unmarshal(line, &c); err != nil {
 		return nil, fmt.Errorf("a line that is no cluster: %w", err)
@@ -138,7 +138,7 @@ func answered(line []byte) ([]byte, error) {
 			return nil, fmt.Errorf("cluster %d, %s: %w", c.Seed, a.Scenario, err)
 		}
 	}
-	return json.Marshal(&c)
+	return &c, nil
 }
 
 // setDefaults does to every object what the API server does.

@@ -1,12 +1,10 @@
 package vectors
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 
@@ -66,37 +64,24 @@ type chosenVolumes struct {
 func VolumesMain() int {
 	metrics.Register()
 	client, profiles := fake.NewSimpleClientset(), map[string]*config.KubeSchedulerProfile{}
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, lineBytesMax)
-	out := bufio.NewWriter(os.Stdout)
-	encode := json.NewEncoder(out)
-	answer := func(line []byte) error {
+	return answerLines("volume-vectors", func(line []byte) (any, error) {
 		var w volumeWorld
 		if err := json.Unmarshal(line, &w); err != nil {
-			return fmt.Errorf("a line that is no world: %w", err)
+			return nil, fmt.Errorf("a line that is no world: %w", err)
 		}
 		profile := profiles[w.Config]
 		if profile == nil {
 			read, err := profileOf(w.Config)
 			if err != nil {
-				return fmt.Errorf("world %d: %w", w.Seed, err)
+				return nil, fmt.Errorf("world %d: %w", w.Seed, err)
 			}
 			profile, profiles[w.Config] = read, read
 		}
 		if err := w.answer(client, profile); err != nil {
-			return fmt.Errorf("world %d: %w", w.Seed, err)
+			return nil, fmt.Errorf("world %d: %w", w.Seed, err)
 		}
-		return encode.Encode(w)
-	}
-	var failed error
-	for failed == nil && lines.Scan() {
-		failed = answer(lines.Bytes())
-	}
-	if err := errors.Join(failed, lines.Err(), out.Flush()); err != nil {
-		fmt.Fprintf(os.Stderr, "volume-vectors: %v\n", err)
-		return 1
-	}
-	return 0
+		return &w, nil
+	})
 }
 
 func (w *volumeWorld) answer(client kubernetes.Interface, profile *config.KubeSchedulerProfile) error {
