@@ -16,7 +16,6 @@ mod cluster;
 mod host;
 mod host_processes;
 mod kernel_tunables;
-mod own_code;
 mod reserve;
 mod shutdown;
 mod sources;
@@ -65,8 +64,7 @@ use pintle_agent_server as server;
 use pintle_agent_server::{PodGauge, Query, Views};
 use pintle_cri::containerd::Containerd;
 use pintle_cri::{Client, InFlight};
-use pintle_daemon::clock;
-use pintle_daemon::tasks;
+use pintle_daemon::{clock, own_code, tasks};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -151,7 +149,7 @@ pub async fn run(config: Config) -> Result<()> {
     }
     let name = &parts.config.node_name;
     tracing::info!(node = name, runtime = runtime.name, "pintle-agent is up");
-    own_code::start();
+    own_code::start(pintle_heap::code::forget);
     let ledger = Ledger::start(parts.config.flags.root_dir.clone());
     driver.run(stop.asked(), ledger).await;
     server.stopping();

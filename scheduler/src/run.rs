@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use futures_util::FutureExt as _;
 use pintle_api::{Access, ClientOptions, Observer};
-use pintle_daemon::{logging, tasks};
+use pintle_daemon::{logging, own_code, tasks};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
@@ -116,6 +116,7 @@ fn access(process: &Process) -> Result<Access> {
 
 /// Schedules until the process is told to end or does not lead any more.
 async fn work(mut running: Running, access: &Access, settings: &Settings) -> Result<()> {
+    own_code::start(pintle_heap::code::forget);
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let state = Arc::clone(&running.state);
@@ -274,6 +275,8 @@ impl Running {
             if !is_ready && self.scheduler.mirror.is_complete() {
                 is_ready = true;
                 self.state.is_synced();
+                // The start is over: what only it needed makes room for those who wait.
+                pintle_heap::code::forget();
                 let (waiting, bound, nodes) = self.scheduler.mirror.counts();
                 tracing::info!(
                     "scheduling: {nodes} nodes, {bound} pods on them, {waiting} without"

@@ -3,6 +3,7 @@
 //! ```text
 //!   logging, clock, build     lines, times, which program this is
 //!   tasks, blocking           tasks that are watched; threads for what a disk can hold up
+//!   own_code                  code that is not used any more does not count as memory
 //!   durable, files, regular_file, twice   careful files
 //!   metrics, serve            what others read: families, HTTP servers, who may ask
 //! ```
@@ -16,6 +17,7 @@ pub mod durable;
 pub mod files;
 pub mod logging;
 pub mod metrics;
+pub mod own_code;
 pub mod regular_file;
 pub mod serve;
 pub mod tasks;
