@@ -30,6 +30,7 @@ pub mod lanes;
 mod lead;
 pub mod lean;
 pub mod mirror;
+mod packed;
 pub mod prune;
 pub mod queue;
 pub mod run;

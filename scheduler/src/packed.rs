@@ -1,0 +1,137 @@
+//! Texts that are much like another one, of which only the difference is kept.
+//!
+//! Input: a text, and whose it is. Output: the same text, whenever it is asked for. Owner: one thread.
+//! Pods of a workload differ by their name and a few numbers: their texts are compressed with one of
+//! them as the dictionary, the pattern. Bounds: `PATTERNS_MAX` patterns for those that come, beside
+//! those that somebody's text still needs.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use lz4_flex::block;
+
+/// Workloads whose patterns are at hand.
+const PATTERNS_MAX: usize = 64;
+/// A text that needs more than this part of itself becomes the pattern of those that come.
+const DIFFERENT: usize = 4;
+
+/// Makes packed texts.
+#[derive(Debug, Default)]
+pub(crate) struct Packer {
+    /// Patterns by whose they are, the one that was used last at the end.
+    patterns: VecDeque<(Box<str>, Rc<[u8]>)>,
+}
+
+/// A text as what it has that its pattern has not.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    len: usize,
+    rest: Box<[u8]>,
+    pattern: Rc<[u8]>,
+}
+
+impl Packer {
+    /// Packs a text of somebody whose texts are much alike.
+    pub(crate) fn pack(&mut self, of: &str, text: &[u8]) -> Packed {
+        let known = self.patterns.iter().position(|(whose, _)| **whose == *of);
+        if let Some(at) = known
+            && let Some((whose, pattern)) = self.patterns.remove(at)
+        {
+            let packed = Packed::new(text, &pattern);
+            if packed.rest.len() * DIFFERENT <= text.len() {
+                self.patterns.push_back((whose, pattern));
+                return packed;
+            }
+        }
+        if self.patterns.len() >= PATTERNS_MAX {
+            self.patterns.pop_front();
+        }
+        let pattern = Rc::from(text);
+        let packed = Packed::new(text, &pattern);
+        self.patterns.push_back((of.into(), pattern));
+        packed
+    }
+}
+
+impl Packed {
+    fn new(text: &[u8], pattern: &Rc<[u8]>) -> Self {
+        let rest = block::compress_with_dict(text, pattern).into_boxed_slice();
+        Self { len: text.len(), rest, pattern: Rc::clone(pattern) }
+    }
+
+    /// The text.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        block::decompress_with_dict(&self.rest, self.len, &self.pattern)
+            .expect("what was compressed with this pattern")
+    }
+
+    /// Bytes that it takes beside its pattern.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.rest.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(at: usize, message: &str) -> Vec<u8> {
+        let like =
+            "{\"containers\":[{\"image\":\"registry/app:1.2\",\"name\":\"app\"}]}".repeat(12);
+        format!("{{\"metadata\":{{\"name\":\"web-{at}\"}},\"spec\":{like},\"m\":\"{message}\"}}")
+            .into_bytes()
+    }
+
+    #[test]
+    fn one_of_many_alike_takes_what_it_has_of_its_own() {
+        let mut packer = Packer::default();
+        let all: Vec<_> = (0..100).map(|at| packer.pack("web", &text(at, "why"))).collect();
+        for (at, packed) in all.iter().enumerate() {
+            assert_eq!(packed.text(), text(at, "why"));
+            assert!(packed.bytes() < 40, "{at}: {}", packed.bytes());
+            assert!(Rc::ptr_eq(&packed.pattern, &all[0].pattern));
+        }
+    }
+
+    #[test]
+    fn one_that_is_different_begins_a_pattern() {
+        let mut packer = Packer::default();
+        let first = packer.pack("web", &text(0, ""));
+        let noise =
+            (0_u64..2_000).map(|at| (at * at * at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58);
+        let other: String = noise.map(|n| char::from(b'0' + n as u8)).collect();
+        let second = packer.pack("web", &text(1, &other));
+        assert!(!Rc::ptr_eq(&first.pattern, &second.pattern));
+        let third = packer.pack("web", &text(2, &other));
+        assert!(Rc::ptr_eq(&second.pattern, &third.pattern) && third.bytes() < 40);
+        assert_eq!(first.text(), text(0, ""));
+    }
+
+    #[test]
+    fn patterns_of_those_who_came_longest_ago_are_forgotten() {
+        let mut packer = Packer::default();
+        let first = packer.pack("0", &text(0, ""));
+        for at in 1..=PATTERNS_MAX {
+            packer.pack(&at.to_string(), &text(at, ""));
+        }
+        assert_eq!(packer.patterns.len(), PATTERNS_MAX);
+        assert!(!Rc::ptr_eq(&first.pattern, &packer.pack("0", &text(0, "")).pattern));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_packed_is_the_same_again(
+            texts in proptest::collection::vec((0_u8..3, proptest::collection::vec(any::<u8>(), 0..300)), 1..20),
+        ) {
+            let mut packer = Packer::default();
+            let pack = |(of, text): &(u8, Vec<u8>)| packer.pack(&of.to_string(), text);
+            let packed: Vec<_> = texts.iter().map(pack).collect();
+            for (packed, (_, text)) in packed.iter().zip(&texts) {
+                prop_assert_eq!(&packed.text(), text);
+            }
+        }
+    }
+}
