@@ -4,8 +4,9 @@
 //! Nodes exist in the API alone. For each side and workload the cluster is new, all pods are there
 //! before the scheduler starts, and it may ask as often as it likes. Times are those of the API
 //! server's audit log, from the first binding to the last; CPU and memory are those of the process
-//! until the last binding. Then pods come at a steady rate, and each one's wait is from its creation
-//! to its binding. kube-scheduler is built alone and has its default configuration, so that it
+//! until the last binding. Then pods come at a steady rate, half of what kube-scheduler bound a second,
+//! and each one's wait is from its creation to its binding; so it is for a client that binds whatever
+//! comes without deciding anything, which is what the API server needs. kube-scheduler is built alone and has its default configuration, so that it
 //! samples nodes; ours looks at all of them. `PINTLE_BENCH_NODES`, `PINTLE_BENCH_PODS`,
 //! `PINTLE_BENCH_WORKLOAD` (a part of a name).
 
@@ -31,15 +32,17 @@ use xtask::cluster::Cluster;
 use xtask::shell;
 use xtask::upstream::Program;
 
+#[path = "sched/binder.rs"]
+mod binder;
+
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
 /// How often the API server is asked whether pods are left.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// For all pods of a workload.
 const BOUND_MAX: Duration = Duration::from_secs(300);
-/// Pods a second when they come one after the other, and how many.
-const STEADY_RATE: usize = 100;
-const STEADY_PODS: usize = 1000;
+/// How many come one after the other.
+const STEADY_PODS: usize = 2000;
 /// Pods that preempt others, on nodes that are all full.
 const PREEMPTIONS: usize = 150;
 /// Whoever takes no more than so many seconds of the processor in this time has nothing to do.
@@ -83,26 +86,36 @@ struct Found {
     cpu_ms_a_pod: f64,
     pods_a_second: f64,
     resident_mib: f64,
-    wait_p50_ms: f64,
-    wait_p99_ms: f64,
+    steady: Option<Steady>,
+}
+
+/// How long pods waited that came at a steady rate.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    /// Pods a second.
+    rate: usize,
+    p50_ms: f64,
+    p99_ms: f64,
 }
 
 fn main() -> Result<()> {
     let (nodes, pods) = (number("PINTLE_BENCH_NODES", 1000)?, number("PINTLE_BENCH_PODS", 2000)?);
-    let sides = [
-        Side { name: "ours", program: release()? },
-        Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? },
-    ];
+    let ours = Side { name: "ours", program: release()? };
+    let theirs = Side { name: "kube-scheduler", program: Program::Scheduler.ensure()? };
     let mut rows = Vec::new();
     let only = std::env::var("PINTLE_BENCH_WORKLOAD").unwrap_or_default();
     for (workload, name) in WORKLOADS.into_iter().filter(|(_, name)| name.contains(&only)) {
-        let mut found = Vec::new();
-        for side in &sides {
-            let one = measure(side, workload, nodes, pods)?;
-            println!("{name}: {}: {one:.2?}", side.name);
-            found.push(one);
+        let theirs = measure(&theirs, workload, (nodes, pods), None)?;
+        println!("{name}: kube-scheduler: {theirs:.2?}");
+        let rate = theirs.steady.map(|steady| steady.rate);
+        let ours = measure(&ours, workload, (nodes, pods), rate)?;
+        println!("{name}: ours: {ours:.2?}");
+        rows.extend(rows_of(name, workload, ours, theirs));
+        if let (Some(ours), Some(theirs)) = (ours.steady, theirs.steady) {
+            let least = undecided(nodes, theirs.rate)?;
+            println!("{name}: without a decision: {least:.2?}");
+            rows.extend(rows_of_waits(name, ours, theirs, least));
         }
-        rows.extend(rows_of(name, workload, found[0], found[1]));
     }
     println!("{nodes} nodes, {pods} pods");
     bench_report::show("sched_cluster", "kube-scheduler", &rows)?;
@@ -140,19 +153,29 @@ fn rows_of(name: &str, workload: Workload, ours: Found, theirs: Found) -> Vec<Ro
     };
     let a_pod = |found: Found| 1e3 / found.pods_a_second;
     let time = if workload == Workload::Basic { 1.0 } else { 0.1 };
-    let mut rows = vec![
+    vec![
         row("CPU a pod", "ms", Goal::Ratio(0.05), ours.cpu_ms_a_pod, theirs.cpu_ms_a_pod),
         row("time a pod", "ms", Goal::Ratio(time), a_pod(ours), a_pod(theirs)),
         row("memory", "MiB", Goal::Ratio(0.25), ours.resident_mib, theirs.resident_mib),
-    ];
-    if workload == Workload::Basic {
-        let text = format!("wait at {STEADY_RATE} pods/s");
-        let p50 = format!("{text}, p50");
-        rows.push(row(&p50, "ms", Goal::None, ours.wait_p50_ms, theirs.wait_p50_ms));
-        let p99 = format!("{text}, p99");
-        rows.push(row(&p99, "ms", Goal::Ratio(0.1), ours.wait_p99_ms, theirs.wait_p99_ms));
-    }
-    rows
+    ]
+}
+
+fn rows_of_waits(name: &str, ours: Steady, theirs: Steady, least: Steady) -> [Row; 4] {
+    let row = |measure: &str, goal, of: fn(Steady) -> f64, bound| Row {
+        measure: format!("{name}: wait at {} pods/s, {measure}", theirs.rate),
+        unit: "ms",
+        goal,
+        ours: of(ours),
+        bound: Some(of(bound)),
+    };
+    let p50 = |steady: Steady| steady.p50_ms;
+    let p99 = |steady: Steady| steady.p99_ms;
+    [
+        row("p50", Goal::None, p50, theirs),
+        row("p99", Goal::Ratio(0.1), p99, theirs),
+        row("p50, and without a decision", Goal::None, p50, least),
+        row("p99, and without a decision", Goal::None, p99, least),
+    ]
 }
 
 /// A cluster of its own, removed with it.
@@ -215,14 +238,26 @@ impl Running {
     }
 }
 
-fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result<Found> {
+/// A new cluster without a scheduler.
+fn new_cluster() -> Result<Own> {
     let own = Own(Cluster::of_this_run("sched")?);
-    let cluster = &own.0;
-    cluster.down()?;
-    cluster.up_for_scheduler(&json!({
+    own.0.down()?;
+    own.0.up_for_scheduler(&json!({
         "leaderElection": {"leaderElect": false},
         "clientConnection": {"qps": 5000, "burst": 5000},
     }))?;
+    Ok(own)
+}
+
+/// One side; `rate` is that of the pods that come later, by default half of what it can do.
+fn measure(
+    side: &Side,
+    workload: Workload,
+    (nodes, pods): (usize, usize),
+    rate: Option<usize>,
+) -> Result<Found> {
+    let own = new_cluster()?;
+    let cluster = &own.0;
     let pods = if workload == Workload::Preemption { PREEMPTIONS } else { pods };
     with_client(cluster, async |client| {
         set_up(&client, nodes).await?;
@@ -250,17 +285,40 @@ fn measure(side: &Side, workload: Workload, nodes: usize, pods: usize) -> Result
     };
     if workload == Workload::Basic {
         running.wait_until_idle()?;
-        with_client(cluster, async |client| {
-            create_pods(&client, workload, "s", STEADY_PODS, Some(STEADY_RATE)).await?;
-            all_bound(&client).await
-        })?;
-        let log = Audit::read(&cluster.layout().audit_log())?;
-        let waits = log.created.iter().filter(|(name, _)| name.starts_with('s'));
-        let waits = waits.filter_map(|(name, at)| Some((log.bound.get(name)? - at) * 1e3));
-        let waits = Spread::of(waits);
-        (found.wait_p50_ms, found.wait_p99_ms) = (waits.p50(), waits.at(0.99));
+        found.steady = Some(steady(cluster, rate.unwrap_or(found.pods_a_second as usize / 2))?);
     }
     Ok(found)
+}
+
+/// Pods come at a steady rate, and somebody binds them.
+fn steady(cluster: &Cluster, rate: usize) -> Result<Steady> {
+    with_client(cluster, async |client| {
+        create_pods(&client, Workload::Basic, "s", STEADY_PODS, Some(rate)).await?;
+        all_bound(&client).await
+    })?;
+    let log = Audit::read(&cluster.layout().audit_log())?;
+    let waits = log.created.iter().filter(|(name, _)| name.starts_with('s'));
+    let waits = waits.filter_map(|(name, at)| Some((log.bound.get(name)? - at) * 1e3));
+    let waits = Spread::of(waits);
+    Ok(Steady { rate, p50_ms: waits.p50(), p99_ms: waits.at(0.99) })
+}
+
+/// The same by a client that binds what comes to one node after the other.
+fn undecided(nodes: usize, rate: usize) -> Result<Steady> {
+    let own = new_cluster()?;
+    let cluster = &own.0;
+    with_client(cluster, async |client| set_up(&client, nodes).await)?;
+    std::thread::scope(|scope| {
+        let node = |at: usize| format!("n{:05}", at % nodes);
+        let binds = scope.spawn(move || {
+            with_client(cluster, async |client| {
+                binder::bind(&client, "bench", node, STEADY_PODS).await
+            })
+        });
+        let steady = steady(cluster, rate);
+        binds.join().map_err(|_| anyhow::anyhow!("the binder panicked"))??;
+        steady
+    })
 }
 
 /// When pods were created and bound, in seconds, by name.
