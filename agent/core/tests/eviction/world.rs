@@ -242,7 +242,12 @@ impl World {
 
     /// What of memory looks left, the cache of files being taken for used.
     fn memory_told(&self) -> u64 {
-        self.left().memory.saturating_sub(self.cache)
+        self.left().memory - self.cache()
+    }
+
+    /// The cache that there is room for: the kernel gives up what pods take.
+    fn cache(&self) -> u64 {
+        self.cache.min(self.left().memory)
     }
 
     fn stalls(&self) -> bool {
@@ -333,7 +338,7 @@ impl World {
 
     fn answer(&mut self) {
         let (tick, now) = (self.tick, self.now());
-        let (left, stalls) = (self.memory_told(), self.stalls());
+        let (left, cached, stalls) = (self.memory_told(), self.cache(), self.stalls());
         let disk = self.disk_before.back().copied().unwrap_or(CAPACITY);
         for look in self.looks.iter_mut().filter(|look| look.reads_at == tick) {
             let reading = |available| Reading { available, capacity: CAPACITY, at: now.wall };
@@ -345,7 +350,7 @@ impl World {
             let layout = Layout::default();
             let least = if stalls { STALL_MIN } else { 0 };
             let stall = Some(self.rng.range(least.into(), u64::from(least) + 1_000) as u16);
-            let cache = BTreeMap::from([(Signal::MemoryAvailable, self.cache)]);
+            let cache = BTreeMap::from([(Signal::MemoryAvailable, cached)]);
             look.seen = Some(Observation { at: now.wall, readings, layout, stall, cache, pods });
         }
         let (due, later): (Vec<_>, _) =
@@ -388,7 +393,8 @@ impl World {
         };
         let by_stall = self.settings.stall_min.is_some();
         let is_idle = seen.stall.is_some_and(|stall| stall < STALL_MIN);
-        let is_gone = is_low(self.cache);
+        let cached = seen.cache.get(&Signal::MemoryAvailable).copied().unwrap_or(0);
+        let is_gone = is_low(cached);
         self.stats.cached += u64::from(by_stall && is_idle && is_low(0) && !is_gone);
         self.check.says(self.evictor.pressure(), &self.settings, seen, now);
         let evictions = steps.iter().filter(|step| matches!(step, Step::Evict(_))).count();
