@@ -2,10 +2,12 @@
 //! without waiting for the periodic second look.
 //!
 //! A world has an API server that tells late and out of order between kinds, bindings that fail or
-//! whose answers come late, pods and nodes that change. At the end everything is told; then nobody
+//! whose answers come late, pods and nodes that change; in some, schedulers die and others take over.
+//! At the end everything is told; then nobody
 //! may be left who would find a place, and no device may have been given twice.
 
 mod claims;
+mod hand_over;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -19,6 +21,8 @@ use crate::watch::{Kind, Thing, Told};
 
 /// Events of one world.
 const EVENTS: usize = 400;
+/// What is followed and changes.
+const KINDS: [Kind; 4] = [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice];
 /// So much time is enough for every backoff.
 const LONG: u64 = 60;
 
@@ -61,6 +65,10 @@ struct World {
     now: u64,
     /// Nodes lose room or go, and pods stay there all the same.
     nodes_shrink: bool,
+    /// What whoever leads was told, where others may take over, and how often they did.
+    told: Vec<Told>,
+    has_successors: bool,
+    hand_overs: usize,
 }
 
 fn thing(kind: Kind, value: &Value) -> Thing {
@@ -90,6 +98,9 @@ impl World {
             numbered: 0,
             now: 0,
             nodes_shrink: seed.is_multiple_of(2),
+            told: Vec::new(),
+            has_successors: seed.is_multiple_of(5),
+            hand_overs: 0,
         }
     }
 
@@ -355,16 +366,24 @@ impl World {
 
     /// One thing that was not told is told, or one binding's answer comes.
     fn deliver(&mut self, scheduler: &mut Scheduler) -> bool {
-        let now = Duration::from_secs(self.now);
-        let kinds = [Kind::Pod, Kind::Node, Kind::ResourceClaim, Kind::ResourceSlice];
-        let first = self.chance.below(kinds.len());
-        let mut turns = kinds.into_iter().cycle().skip(first).take(kinds.len());
-        let next = turns.find_map(|kind| self.untold.get_mut(&kind)?.pop_front());
-        if let Some(told) = next {
-            scheduler.tell(told, now);
-            return true;
+        match self.next_told() {
+            Some(told) => {
+                scheduler.tell(told, Duration::from_secs(self.now));
+                true
+            }
+            None => self.answer(scheduler),
         }
-        self.answer(scheduler)
+    }
+
+    /// What is told next: of each kind what happened first.
+    fn next_told(&mut self) -> Option<Told> {
+        let first = self.chance.below(KINDS.len());
+        let mut turns = KINDS.into_iter().cycle().skip(first).take(KINDS.len());
+        let told = turns.find_map(|kind| self.untold.get_mut(&kind)?.pop_front())?;
+        if self.has_successors {
+            self.told.push(told.clone());
+        }
+        Some(told)
     }
 
     /// One that waits for an answer has it.
@@ -398,6 +417,9 @@ impl World {
 
     fn run(&mut self, scheduler: &mut Scheduler) {
         for _ in 0..EVENTS {
+            if self.has_successors && self.chance.one_in(60) {
+                self.hand_over(scheduler);
+            }
             match self.chance.below(9) {
                 0..=2 => self.happen(),
                 3..=4 => _ = self.deliver(scheduler),
@@ -521,12 +543,18 @@ impl World {
     }
 }
 
+/// A scheduler that knows what never changes.
+fn newcomer() -> Scheduler {
+    knowing(vec![claims::class()])
+}
+
 fn world(seed: u64) {
     let mut world = World::new(seed);
     (0..4).for_each(|_| world.new_node());
-    let mut scheduler = knowing(vec![claims::class()]);
+    let mut scheduler = newcomer();
     world.run(&mut scheduler);
     world.check(&scheduler);
+    assert_eq!(world.has_successors, world.hand_overs > 0, "seed {seed}");
 }
 
 #[test]
