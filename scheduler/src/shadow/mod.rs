@@ -13,6 +13,8 @@
 //! again as long as `DOUBT_WAIT`, for what was decided earlier may be written later.
 //! Bounds: `HELD_MAX` changes wait; more are taken before their time. `PAST_MAX` are remembered.
 
+#[cfg(test)]
+mod control_tests;
 mod judge;
 mod nearby;
 pub mod report;
