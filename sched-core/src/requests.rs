@@ -6,7 +6,9 @@
 //! at another subset of the same fields, and the differences show in recorded scores.
 // k8s: staging/src/k8s.io/component-helpers/resource/helpers.go PodRequests
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+pub mod declared;
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 
 use pintle_api_types::quantity::{self, Amount, Amounts, QuantityError};
 
@@ -299,15 +301,24 @@ fn container_amounts(pod: &Pod, options: Options) -> Result<Amounts, RequestErro
         }
         Ok(amounts)
     };
+    // Of init containers only those that keep running can be resized.
+    sum_of(spec, |container, stays| {
+        requests(container, Options { status: options.status && stays, ..options })
+    })
+}
+
+/// What all containers come to, by what `of` says of each and of whether it stays for the pod's life.
+fn sum_of(
+    spec: &PodSpec,
+    of: impl Fn(&Container, bool) -> Result<Amounts, RequestError>,
+) -> Result<Amounts, RequestError> {
     let mut total = Amounts::new();
     for container in &spec.containers {
-        add(&mut total, &requests(container, options)?);
+        add(&mut total, &of(container, true)?);
     }
     let (mut sidecars, mut most) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
-        // Only containers that keep running can be resized.
-        let status = options.status && is_sidecar(container);
-        let mut step = requests(container, Options { status, ..options })?;
+        let mut step = of(container, is_sidecar(container))?;
         if is_sidecar(container) {
             add(&mut total, &step);
             add(&mut sidecars, &step);

@@ -9,10 +9,12 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use pintle_sched_core::snapshot::objects::PodSpec;
 
+use crate::mirror::declared::Declaration;
 use crate::packed::{Packed, Packer};
 
 /// Pods that are kept as objects though nobody holds them.
@@ -38,6 +40,7 @@ pub struct KeptPod {
     shelf: Shelf,
     own: Weak<Self>,
     spec: Rc<PodSpec>,
+    declares: Arc<Declaration>,
     uid: Option<Box<str>>,
     version: Option<Box<str>>,
     nominated: Option<Box<str>>,
@@ -51,7 +54,7 @@ impl Shelf {
     }
 
     /// Keeps a pod with what was read of it.
-    pub fn keep(&self, pod: Pod, spec: Rc<PodSpec>) -> Rc<KeptPod> {
+    pub fn keep(&self, pod: Pod, spec: Rc<PodSpec>, declares: Arc<Declaration>) -> Rc<KeptPod> {
         let packs = !self.keeps_all && !is_asked_about(&pod);
         let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
         let nominated = nominated.filter(|name| !name.is_empty()).map(Box::from);
@@ -63,6 +66,7 @@ impl Shelf {
             shelf: self.clone(),
             own: Weak::clone(own),
             spec,
+            declares,
             uid,
             version,
             nominated,
@@ -89,6 +93,11 @@ impl KeptPod {
     /// As the columns have it.
     pub fn spec(&self) -> &Rc<PodSpec> {
         &self.spec
+    }
+
+    /// What it declares.
+    pub fn declares(&self) -> &Arc<Declaration> {
+        &self.declares
     }
 
     /// Its uid.
@@ -183,7 +192,7 @@ mod tests {
 
     fn keep(shelf: &Shelf, pod: Pod) -> Rc<KeptPod> {
         let spec = Cluster::new(Profile::default()).read_pod(&pod).expect("it can be read");
-        shelf.keep(pod, Rc::new(spec))
+        shelf.keep(pod, Rc::new(spec), Arc::default())
     }
 
     fn objects(kept: &[Rc<KeptPod>]) -> usize {

@@ -261,6 +261,7 @@ impl Running {
 
     /// Decides for ever.
     async fn schedule(&mut self) {
+        self.state.works();
         let mut is_ready = false;
         loop {
             let knows_all = self.take_told();
@@ -346,8 +347,10 @@ impl Running {
 
     /// Whoever asked may have gone.
     fn answer(&mut self, question: Question) {
-        let found = self.scheduler.explain(&question.pod);
-        let _ = question.answer.send(found);
+        match question {
+            Question::Explain(pod, answer) => drop(answer.send(self.scheduler.explain(&pod))),
+            Question::Declared(answer) => drop(answer.send(self.scheduler.mirror.declared())),
+        }
     }
 
     fn has_ended(&mut self, end: End) {

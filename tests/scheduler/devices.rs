@@ -10,9 +10,12 @@ use nix::sys::signal::Signal;
 use pintle_tests::wait::LONG;
 use serde_json::{Value, json};
 
+use crate::metrics;
 use crate::shadow::{create, is_bound, patch};
 use crate::stand::Stand;
 
+/// Where ours serves beside kube-scheduler.
+const OURS: u16 = 10261;
 /// Who decides, which is also the namespace and what the names of its nodes begin with.
 const SIDES: [&str; 2] = ["theirs", "ours"];
 
@@ -395,7 +398,10 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
             "clientConnection": {"kubeconfig": stand.credentials()},
             "profiles": [{"schedulerName": "ours"}]}),
     );
-    let ours = stand.start_ours(&[&format!("--config={}", config.display()), "--secure-port=0"]);
+    let mut args = stand.serving();
+    args.push(format!("--config={}", config.display()));
+    args.push(format!("--secure-port={OURS}"));
+    let ours = stand.start_ours(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let mut differ = Vec::new();
     for case in cases() {
         let [theirs, ours] = stand.with_client(async |client| {
@@ -410,5 +416,7 @@ fn claims_get_the_devices_that_kube_scheduler_gives_them() {
         }
     }
     assert!(differ.is_empty(), "{}\n{}", differ.join("\n"), stand.ours_log_end());
+    stand.with_client(async |client| metrics::declaring(&client, SIDES[0]).await);
+    metrics::resources_alike(&stand, OURS);
     assert!(ours.end(Signal::SIGTERM), "{}", stand.ours_log_end());
 }

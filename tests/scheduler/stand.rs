@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use xtask::cluster::Cluster;
 use xtask::shell;
 
-/// Where our scheduler serves.
-const PORT: u16 = 10259;
+/// Where kube-scheduler serves, and ours in its place.
+pub const PORT: u16 = 10259;
 
 /// A cluster without nodes of its own.
 pub struct Stand {
@@ -124,9 +124,14 @@ impl Stand {
 
     /// What our scheduler answers on its port, to the owner of this certificate or to nobody known.
     pub fn get(&self, path: &str, user: Option<&str>) -> String {
+        self.get_from(PORT, path, user)
+    }
+
+    /// What whoever serves on a port answers.
+    pub fn get_from(&self, port: u16, path: &str, user: Option<&str>) -> String {
         let openssl = shell::which(&["openssl"]).expect("openssl");
         let mut cmd = self.cluster.control_command(&openssl).expect("a command");
-        cmd.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{PORT}")]);
+        cmd.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]);
         if let Some(user) = user {
             let layout = self.cluster.layout();
             cmd.arg("-cert").arg(layout.pki(&format!("{user}.crt")));

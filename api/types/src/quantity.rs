@@ -160,6 +160,14 @@ impl Amount {
         clamp_i64(div_away(self.nanos, NANO))
     }
 
+    /// The nearest float or one beside it: what upstream's metrics say.
+    // k8s: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go AsApproximateFloat64
+    pub fn approximate(self) -> f64 {
+        let (count, steps) = strip_factors(self.nanos, 1000, 3);
+        // A power of ten that is a float itself, or the float nearest to it.
+        count as f64 * [1e-9, 1e-6, 1e-3, 1.0][steps]
+    }
+
     /// True for nothing.
     pub fn is_zero(self) -> bool {
         self.nanos == 0

@@ -198,3 +198,23 @@ proptest! {
         prop_assert_eq!(amount.nanos, scaled / power + i128::from(scaled % power != 0));
     }
 }
+
+#[test]
+fn floats_are_those_of_upstreams_metrics() {
+    for (text, float) in [
+        ("0", 0.0),
+        ("100m", 0.1),
+        ("300m", 0.3),
+        ("1500m", 1.5),
+        ("0.3", 0.3),
+        ("7u", 7e-6),
+        ("5n", 5e-9),
+        ("2", 2.0),
+        ("64Mi", 67_108_864.0),
+        ("1536Mi", 1_610_612_736.0),
+        ("3E", 3e18),
+        ("-250m", -0.25),
+    ] {
+        assert_eq!(Amount::parse(text).map(Amount::approximate), Some(float), "{text}");
+    }
+}

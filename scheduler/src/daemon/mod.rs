@@ -11,6 +11,7 @@
 pub mod flags;
 pub mod gates;
 pub mod metrics;
+mod resources;
 pub mod serve;
 #[cfg(test)]
 mod tests;

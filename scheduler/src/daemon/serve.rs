@@ -20,7 +20,7 @@ use k8s_openapi::api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccess
 use pintle_api::Access;
 use pintle_api::informer::ObjectKey;
 use pintle_daemon::serve::answer::Answer;
-use pintle_daemon::serve::body::Reply;
+use pintle_daemon::serve::body::{self, Reply};
 use pintle_daemon::serve::checks::Checks;
 use pintle_daemon::serve::connections::Busy;
 use pintle_daemon::serve::https::{self, Handler, Peer, held};
@@ -36,14 +36,17 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::metrics::SchedulerMetrics;
-use super::{Serving, Settings};
+use super::{Serving, Settings, resources};
 use crate::explain::Explanation;
+use crate::mirror::declared::Row;
 
 const COMPONENT: &str = "kube-scheduler";
 /// Paths that `/statusz` names: those of kube-scheduler, which does not name itself.
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"];
 /// Why a pod has no node: `?pod=NAMESPACE/NAME`, as text or, asked for by `Accept`, as JSON.
 const EXPLAIN: &str = "/pintle/explain";
+/// What pods ask for and may use.
+const RESOURCES: &str = "/metrics/resources";
 /// Questions that wait, and how long one does.
 const QUESTIONS_MAX: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -53,13 +56,13 @@ const PORT: Port =
 // k8s: cmd/kube-scheduler/app/options/options.go makeLeaderElectionConfig, NewLeaderHealthzAdaptor
 const LATE_MAX: Duration = Duration::from_secs(20);
 
-/// Why has this pod no node?
+/// What the thread that decides is asked, and where the answer goes.
 #[derive(Debug)]
-pub struct Question {
-    /// The pod.
-    pub pod: ObjectKey,
-    /// Where the answer goes; `None` for a pod that does not wait.
-    pub answer: oneshot::Sender<Option<Explanation>>,
+pub enum Question {
+    /// Why has this pod no node? `None` for a pod that does not wait.
+    Explain(ObjectKey, oneshot::Sender<Option<Explanation>>),
+    /// What do all pods declare?
+    Declared(oneshot::Sender<Vec<Row>>),
 }
 
 /// What is known of the process.
@@ -73,6 +76,7 @@ pub struct State {
     encodings: Encodings,
     started: Timestamp,
     is_synced: AtomicBool,
+    works: AtomicBool,
     is_ending: AtomicBool,
     /// When the lease was renewed last, while it is held.
     lease: Mutex<Option<(Instant, Duration)>>,
@@ -104,6 +108,7 @@ impl State {
             encodings: settings.serving.encodings,
             started: Timestamp::now(),
             is_synced: AtomicBool::new(false),
+            works: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             lease: Mutex::new(None),
         };
@@ -113,6 +118,11 @@ impl State {
     /// The cluster is known.
     pub fn is_synced(&self) {
         self.is_synced.store(true, Ordering::Relaxed);
+    }
+
+    /// It decides: it leads, or nobody has to.
+    pub fn works(&self) {
+        self.works.store(true, Ordering::Relaxed);
     }
 
     /// It was told to end.
@@ -261,7 +271,7 @@ impl Pages {
         };
         if self.is_open(&path) {
             busy.allow();
-            return held(self.page(&head, &path).await.into(), busy);
+            return held(self.answer(&head, &path).await, busy);
         }
         let verb = match head.method {
             Method::GET => "get",
@@ -276,7 +286,7 @@ impl Pages {
             Err(denial) => denied(denial, &wanted, &path).into(),
             Ok(_) => {
                 busy.allow();
-                held(self.page(&head, &path).await.into(), busy)
+                held(self.answer(&head, &path).await, busy)
             }
         }
     }
@@ -288,6 +298,49 @@ impl Pages {
             Some(begin) => path.starts_with(begin),
             None => path == open,
         })
+    }
+
+    async fn answer(&self, head: &hyper::http::request::Parts, path: &str) -> Reply {
+        match path {
+            RESOURCES => self.resources(&head.method).await,
+            _ => self.page(head, path).await.into(),
+        }
+    }
+
+    /// Nothing of one who does not work.
+    // k8s: cmd/kube-scheduler/app/server.go installMetricHandler
+    async fn resources(&self, method: &Method) -> Reply {
+        if !self.state.works.load(Ordering::Relaxed) {
+            return Answer::text(200, "").into();
+        }
+        if *method == Method::DELETE {
+            return Answer::text(200, "metrics reset\n").into();
+        }
+        let rows = match self.ask(Question::Declared).await {
+            Ok(rows) => rows,
+            Err(answer) => return answer.into(),
+        };
+        let (sink, text) = body::streamed();
+        tasks::serve("resources", async move {
+            // Whoever asked may have gone.
+            let _ = resources::write(rows, &sink).await;
+        });
+        Reply::from(Answer::metrics(String::new())).map(|_| text)
+    }
+
+    /// Asks the thread that decides.
+    async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Question,
+    ) -> Result<T, Answer> {
+        let (answer, answered) = oneshot::channel();
+        if self.state.questions.try_send(question(answer)).is_err() {
+            return Err(Answer::text(429, "too many questions wait, try again\n"));
+        }
+        match tokio::time::timeout(ANSWER_MAX, answered).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(Answer::text(503, "the scheduler has no time to answer\n")),
+        }
     }
 
     async fn page(&self, head: &hyper::http::request::Parts, path: &str) -> Answer {
@@ -321,21 +374,17 @@ impl Pages {
         let Some((namespace, name)) = query.first("pod").and_then(|pod| pod.split_once('/')) else {
             return Answer::text(400, "which pod? ask for ?pod=NAMESPACE/NAME\n");
         };
-        let (answer, answered) = oneshot::channel();
         let pod = ObjectKey::new(namespace, name);
-        if self.state.questions.try_send(Question { pod, answer }).is_err() {
-            return Answer::text(429, "too many questions wait, try again\n");
-        }
-        match tokio::time::timeout(ANSWER_MAX, answered).await {
-            Ok(Ok(Some(found))) if accept.is_some_and(|a| a.contains("application/json")) => {
+        match self.ask(|answer| Question::Explain(pod, answer)).await {
+            Err(answer) => answer,
+            Ok(Some(found)) if accept.is_some_and(|a| a.contains("application/json")) => {
                 Answer::json(&found)
             }
-            Ok(Ok(Some(found))) => Answer::text(200, found.to_string()),
-            Ok(Ok(None)) => {
+            Ok(Some(found)) => Answer::text(200, found.to_string()),
+            Ok(None) => {
                 let text = format!("{namespace}/{name} does not wait for a node\n");
                 Answer::text(404, text)
             }
-            Ok(Err(_)) | Err(_) => Answer::text(503, "the scheduler has no time to answer\n"),
         }
     }
 

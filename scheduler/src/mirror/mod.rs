@@ -7,7 +7,9 @@
 //! text (`kept`).
 //! Of an object what cannot be read is left out; it is counted, and told once.
 
+pub mod declared;
 pub(crate) mod flawed;
+mod says;
 mod step;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,7 +19,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use pintle_api::informer::ObjectKey;
+use pintle_api::informer::{ObjectKey, Symbol};
 use pintle_sched_core::Profile;
 use pintle_sched_core::hint::Event;
 use pintle_sched_core::intern::Str;
@@ -25,7 +27,10 @@ use pintle_sched_core::preempt::Budget;
 use pintle_sched_core::snapshot::Cluster;
 use pintle_sched_core::snapshot::objects::{NodeSpec, PodSpec};
 
+use self::declared::{BoundPod, Declarations, Row};
 use self::flawed::Flawed;
+pub use self::says::node_name;
+use self::says::{differs_beside_columns, is_over, nominated_node};
 pub use self::step::Step;
 use crate::devices::known::Devices;
 use crate::devices::look::{DeviceClaims, Times};
@@ -62,8 +67,9 @@ pub struct Mirror {
     /// Pods without a node, by key.
     waiting: HashMap<ObjectKey, Rc<KeptPod>>,
     shelf: Shelf,
-    /// Uids of bound pods by key.
-    bound: HashMap<ObjectKey, (Str, Rc<str>)>,
+    /// Pods with a node, by key.
+    bound: HashMap<ObjectKey, BoundPod>,
+    declarations: Declarations,
     nominated: HashMap<Str, Nominee>,
     nodes: HashMap<Str, Rc<NodeSpec>>,
     /// Nodes as they were told, for those who want them whole.
@@ -104,6 +110,7 @@ impl Mirror {
             waiting: HashMap::new(),
             shelf: Shelf::default(),
             bound: HashMap::new(),
+            declarations: Declarations::default(),
             nominated: HashMap::new(),
             nodes: HashMap::new(),
             whole_nodes: None,
@@ -156,12 +163,24 @@ impl Mirror {
 
     /// Where a pod is, when it has a node.
     pub fn node_of(&self, key: &ObjectKey) -> Option<&str> {
-        self.bound.get(key).map(|(_, node)| &**node)
+        self.bound.get(key).map(|pod| &*pod.node)
     }
 
     /// Numbers of pods without and with a node, and of nodes.
     pub fn counts(&self) -> (usize, usize, usize) {
         (self.waiting.len(), self.bound.len(), self.nodes.len())
+    }
+
+    /// All pods with what they declare, in no order.
+    pub fn declared(&self) -> Vec<Row> {
+        let row = |pod: &ObjectKey, node: Option<&Symbol>, declares| Row {
+            pod: pod.clone(),
+            node: node.cloned(),
+            declares: Arc::clone(declares),
+        };
+        let bound = self.bound.iter().map(|(key, pod)| row(key, Some(&pod.node), &pod.declares));
+        let waiting = self.waiting.iter().map(|(key, pod)| row(key, None, pod.declares()));
+        bound.chain(waiting).collect()
     }
 
     /// The node that is kept for a pod.
@@ -363,6 +382,7 @@ impl Mirror {
     fn set_pod(&mut self, mut pod: Pod) -> Vec<Step> {
         let key = ObjectKey::of(&pod);
         let Some((spec, steps)) = self.steps_of(&pod, &key) else { return Vec::new() };
+        let declares = self.declarations.of(&pod);
         match node_name(&pod) {
             Some(_) if is_over(&pod) => {
                 self.bound.remove(&key);
@@ -370,13 +390,14 @@ impl Mirror {
             Some(node) => {
                 self.waiting.remove(&key);
                 self.volumes.users.put(self.cluster.text(spec.key), &pod, node);
-                self.bound.insert(key, (spec.key, node.into()));
+                let (uid, node) = (spec.key, Symbol::of(node));
+                self.bound.insert(key, BoundPod { uid, node, declares });
             }
             None => {
                 self.bound.remove(&key);
                 // It may be an empty one.
                 pod.spec.iter_mut().for_each(|spec| spec.node_name = None);
-                self.waiting.insert(key, self.shelf.keep(pod, spec));
+                self.waiting.insert(key, self.shelf.keep(pod, spec, declares));
             }
         }
         steps
@@ -390,7 +411,7 @@ impl Mirror {
         let is_it = |known: &Rc<KeptPod>| known.uid() == pod.metadata.uid.as_deref();
         let waits = self.waiting.get(key).cloned().filter(is_it);
         let is_other = match self.bound.get(key) {
-            Some((uid, _)) => *uid != spec.key,
+            Some(known) => known.uid != spec.key,
             None => waits.is_none() && self.waiting.contains_key(key),
         };
         if is_other {
@@ -438,10 +459,10 @@ impl Mirror {
     fn end_of_pod(&mut self, key: &ObjectKey, last: Option<&Pod>) -> Vec<Step> {
         let mut steps = Vec::new();
         let uid = match (self.bound.get(key).cloned(), self.waiting.get(key).cloned()) {
-            (Some((uid, node)), _) => {
+            (Some(BoundPod { uid, node, .. }), _) => {
                 let last = last.and_then(|pod| self.cluster.read_pod_as_it_is(pod).ok());
                 let last = last.map(|(spec, _)| spec).filter(|spec| spec.key == uid).map(Rc::new);
-                steps.push(Step::Gone { pod: uid, last, node });
+                steps.push(Step::Gone { pod: uid, last, node: node.as_str().into() });
                 Some(uid)
             }
             (None, Some(pod)) => Some(pod.spec().key),
@@ -569,32 +590,4 @@ fn is_of_volumes(kind: Kind) -> bool {
 
 fn is_of_devices(kind: Kind) -> bool {
     matches!(kind, Kind::ResourceClaim | Kind::ResourceSlice | Kind::DeviceClass)
-}
-
-/// Whether annotations or what conditions say are others.
-// k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
-fn differs_beside_columns(old: &Node, new: &Node) -> bool {
-    let conditions = |node: &Node| {
-        let all = node.status.as_ref().and_then(|status| status.conditions.clone());
-        let all = all.into_iter().flatten();
-        all.map(|condition| (condition.type_, condition.status)).collect::<BTreeMap<_, _>>()
-    };
-    old.metadata.annotations != new.metadata.annotations || conditions(old) != conditions(new)
-}
-
-/// Where a pod is.
-pub fn node_name(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty())
-}
-
-/// The node that the API says is kept for a pod.
-fn nominated_node(pod: &Pod) -> Option<&str> {
-    let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
-    said.filter(|name| !name.is_empty())
-}
-
-/// Whether a pod holds nothing any more.
-fn is_over(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

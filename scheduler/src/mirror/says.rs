@@ -1,0 +1,36 @@
+//! What objects of the API say of themselves.
+//!
+//! Input: pods and nodes as they were told. Output: answers to the mirror's questions. Owner: pure
+//! functions.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+
+/// Whether annotations or what conditions say are others.
+// k8s: pkg/scheduler/framework/events.go NodeSchedulingPropertiesChange
+pub(super) fn differs_beside_columns(old: &Node, new: &Node) -> bool {
+    let conditions = |node: &Node| {
+        let all = node.status.as_ref().and_then(|status| status.conditions.clone());
+        let all = all.into_iter().flatten();
+        all.map(|condition| (condition.type_, condition.status)).collect::<BTreeMap<_, _>>()
+    };
+    old.metadata.annotations != new.metadata.annotations || conditions(old) != conditions(new)
+}
+
+/// Where a pod is.
+pub fn node_name(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty())
+}
+
+/// The node that the API says is kept for a pod.
+pub(super) fn nominated_node(pod: &Pod) -> Option<&str> {
+    let said = pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref());
+    said.filter(|name| !name.is_empty())
+}
+
+/// Whether a pod holds nothing any more.
+pub(super) fn is_over(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
